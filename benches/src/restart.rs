@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cache::{Head, Key, Options, Seen, Start, Store};
+use cache::{Coverage, FillStart, Head, Key, Options, Seen, Store};
 use xtask::flags::Flags;
 use xtask::{packages, shell};
 
@@ -343,7 +343,9 @@ async fn put_all(store: &Store, head: &Head, objects: u64) {
     let now_ms = rt::wall_millis();
     for number in 0..objects {
         let key = Key::new(format!("/s/{number}").as_bytes());
-        if let Start::First(mut writer, _) = store.fill(&key, Seen::NOTHING, now_ms) {
+        if let FillStart::Started(mut writer, _) =
+            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, now_ms)
+        {
             writer.head(head.clone());
             // What is stored cannot be abandoned.
             let _ = writer.write(content.clone()).await;

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use proto::cgi::{HeadParser, StatusLine};
-use proto::h1::response::ResponseHead;
+use proto::message::ResponseHead;
 use proto::{scgi, uwsgi};
 
 fuzz_target!(|data: &[u8]| {
@@ -16,7 +16,11 @@ fuzz_target!(|data: &[u8]| {
         let whole = parser.parse(wire, 512, &mut head);
         let (mut parser, mut other) = (HeadParser::new(kind), ResponseHead::default());
         let first = parser.parse(&wire[..cut], 512, &mut other);
-        let pieces = if first == Ok(None) { parser.parse(wire, 512, &mut other) } else { first };
+        let pieces = if first == Ok(None) {
+            parser.parse(wire, 512, &mut other)
+        } else {
+            first
+        };
         assert_eq!(whole, pieces);
         if let Ok(Some(length)) = whole {
             assert!(length <= wire.len().min(512) && (100..1000).contains(&head.status));
@@ -30,5 +34,8 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(params.iter().filter(|&&byte| byte == 0).count(), 2);
     let mut vars = uwsgi::Vars::new();
     vars.push(name, value);
-    assert_eq!(vars.write_head(0, 0, &mut out).is_ok(), wire.len() + 4 <= uwsgi::Vars::MAX_SIZE);
+    assert_eq!(
+        vars.write_head(0, 0, &mut out).is_ok(),
+        wire.len() + 4 <= uwsgi::Vars::MAX_SIZE
+    );
 });

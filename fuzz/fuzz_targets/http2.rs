@@ -2,11 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::h1::Head;
-use proto::h1::request::InvalidHeaders;
 use proto::h2::hpack::{Decoder, Encoder, ListLimits, Secrecy};
 use proto::h2::request::{RequestLimits, RequestReader, Underscores};
 use proto::h2::{Event, FrameReader, Priority, Settings};
+use proto::message::{InvalidHeaders, RequestHead};
 
 const LIST: ListLimits = ListLimits {
     max_size: 16 * 1024,
@@ -70,7 +69,7 @@ impl Connection {
     }
 
     fn headers(&mut self, block: &[u8]) -> Option<()> {
-        let mut head = Head::new();
+        let mut head = RequestHead::new();
         let mut fields = Vec::new();
         let requests = &mut self.requests;
         let decoded = self.decoder.decode(block, LIST, |field| {

@@ -2,11 +2,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::h1::{Head, Limits, Parser, Reject, Status};
+use proto::h1::{Limits, Parser, Status};
+use proto::message::{Reject, RequestHead};
 use proto::{Known, host, uri};
 
-fn parse(pieces: &[&[u8]], limits: &Limits) -> (Result<Status, Reject>, Head) {
-    let (mut parser, mut head) = (Parser::new(), Head::new());
+fn parse(pieces: &[&[u8]], limits: &Limits) -> (Result<Status, Reject>, RequestHead) {
+    let (mut parser, mut head) = (Parser::new(), RequestHead::new());
     let mut last = Ok(Status::Partial);
     for piece in pieces {
         last = parser.parse(piece, limits, &mut head);

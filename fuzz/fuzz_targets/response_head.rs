@@ -2,9 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::h1::body::ResponseFraming;
-use proto::h1::method::Method;
-use proto::h1::response::{Parser, ResponseHead, Status};
+use proto::h1::response::{Parser, Status};
+use proto::message::ResponseHead;
+use proto::message::{Method, ResponseFraming};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&cut, wire)) = data.split_first() else {

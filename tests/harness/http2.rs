@@ -424,7 +424,7 @@ fn decode(decoder: &mut Decoder, block: &[u8]) -> Vec<(String, String)> {
     };
     let mut fields = Vec::new();
     decoder
-        .decode(block, limits, |field: h2::hpack::Field<'_>| {
+        .decode(block, limits, |field: h2::hpack::DecodedField<'_>| {
             fields.push((
                 String::from_utf8_lossy(field.name).into_owned(),
                 String::from_utf8_lossy(field.value).into_owned(),

@@ -70,3 +70,51 @@ fn a_script_says_how_many_tries_there_are_and_what_is_sent() {
     let reply = server.get("/some").expect(502);
     assert_eq!(reply.field("X-Told"), "1 2 3!");
 }
+
+#[test]
+fn the_status_of_a_chosen_server_is_a_reason_to_choose_again() {
+    let code = "local balancer = require 'ngx.balancer'
+        local n = (ngx.ctx.n or 0) + 1
+        ngx.ctx.n = n
+        ngx.ctx.told = (ngx.ctx.told or '') .. table.concat({balancer.get_last_failure()}, '=') .. ';'
+        if n == 1 then balancer.set_more_tries(1) end
+        assert(balancer.set_current_peer('127.0.0.1', ngx.var.server_port))
+        ngx.req.set_header('X-Try', n)
+        assert(balancer.recreate_request())";
+    let Some(server) = with(
+        &format!("upstream u {{ server 0.0.0.1:1; balancer_by_lua_block {{ {code} }} }}"),
+        "location /picky { content_by_lua_block {
+            if ngx.var.http_x_try == '1' then return ngx.exit(500) end
+            ngx.print(ngx.var.http_x_try)
+        } }
+        location /u { proxy_next_upstream http_500; proxy_pass http://u/picky; }
+        location /stays { proxy_next_upstream error; proxy_pass http://u/picky; }",
+    ) else {
+        return;
+    };
+    let reply = server.get("/u").expect(200);
+    assert_eq!(
+        (reply.text(), reply.field("X-Told")),
+        ("2".into(), ";failed=500;")
+    );
+    server.get("/stays").expect(500);
+}
+
+#[test]
+fn tries_of_chosen_servers_and_of_the_group_are_counted_together() {
+    // Two servers are two tries: one that the script chose, and one of the group's own.
+    let code = "ngx.ctx.told = (ngx.ctx.told or 0) + 1
+        if ngx.ctx.told == 1 then
+            assert(require('ngx.balancer').set_current_peer('127.0.0.1', 1))
+        end";
+    let Some(server) = with(
+        &format!(
+            "upstream u {{ server 127.0.0.1:1; server 127.0.0.1:2; balancer_by_lua_block {{ {code} }} }}"
+        ),
+        "location /u { proxy_pass http://u/; }",
+    ) else {
+        return;
+    };
+    let reply = server.get("/u").expect(502);
+    assert_eq!(reply.field("X-Told"), "2");
+}

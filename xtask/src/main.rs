@@ -7,7 +7,9 @@
 #![forbid(unsafe_code)]
 
 mod docs;
+mod figures;
 mod lua_suites;
+mod rust;
 mod suites;
 mod tidy;
 
@@ -35,6 +37,11 @@ const TASKS: &[(&str, &str, Task)] = &[
         "tidy",
         "the rules that a compiler does not check",
         tidy::run,
+    ),
+    (
+        "figures",
+        "the source in numbers: lengths, comments, names, circles (--types, --circles, --functions: lists; --tree DIR)",
+        figures::run,
     ),
     (
         "docs",

@@ -203,7 +203,7 @@ fn block(kind: Kind, site: &Site) -> Result<Stuck, String> {
 }
 
 enum Stuck {
-    Loop(#[allow(dead_code)] TcpStream),
+    Loop(#[allow(dead_code, reason = "the loop is held up while it is open")] TcpStream),
     Worker(u32),
 }
 

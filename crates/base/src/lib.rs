@@ -4,14 +4,17 @@
 //! It does no I/O, keeps no global state and knows neither a protocol nor the configuration language.
 #![forbid(unsafe_code)]
 
+mod errno;
 pub mod hash;
 pub mod lru;
 pub mod number_map;
 pub mod slab;
 pub mod span;
+pub mod sync;
 pub mod text;
 pub mod units;
 
+pub use errno::Errno;
 pub use lru::Lru;
 pub use number_map::NumberMap;
 pub use slab::Slab;

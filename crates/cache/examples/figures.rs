@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use weir_cache::policy::S3Fifo;
-use weir_cache::{Head, Key, Lookup, Meta, Options, Start, Store};
+use weir_cache::{Coverage, FillStart, Head, Key, Lookup, Meta, Options, Store};
 
 const BODY: usize = 1024;
 
@@ -79,7 +79,9 @@ async fn put(store: &Store, objects: u64) {
     for number in 0..objects {
         let key = key(number);
         let seen = store.lookup(&key, 1000).await.seen();
-        let Start::First(mut writer, _) = store.fill(&key, seen, 1000) else {
+        let FillStart::Started(mut writer, _) =
+            store.join_or_start_fill(&key, Coverage::Whole, seen, 1000)
+        else {
             continue;
         };
         writer.head(head.clone());

@@ -4,7 +4,7 @@
 //! a quarter and in one of 256 shards at a time, so that no lookup waits for more than a few thousand
 //! moves. Order of eviction needs no links: it is the order on the disk.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use base::sync::{Mutex, MutexGuard};
 
 const SHARDS: usize = 256;
 /// A shard's first size.
@@ -254,7 +254,7 @@ impl Index {
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         // No operation on a shard can panic half way.
-        self.0[shard].lock().unwrap_or_else(PoisonError::into_inner)
+        self.0[shard].lock()
     }
 
     /// The entry, counted as an access when `now` (in seconds) is given.

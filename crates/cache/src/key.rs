@@ -2,8 +2,6 @@
 
 use bytes::Bytes;
 
-use crate::Object;
-
 /// What an object is found by: any bytes. The whole key is stored and compared, so that two keys
 /// whose hashes are equal are never taken for each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,12 +19,8 @@ impl Key {
     }
 
     /// The secondary key of one variant below a [`Kind::Variants`] object. The marker's birth is part of it: once
-    /// the marker is purged or replaced, no variant of it can be found any more, however many there are.
-    pub fn variant(&self, marker: &Object, values: &[u8]) -> Self {
-        self.variant_of(marker.born(), values)
-    }
-
-    /// The same for a marker of which only the birth is known (see [`crate::Store::put_marker`]).
+    /// the marker is purged or replaced, no variant of it can be found any more, however many there are. It is known
+    /// before the marker can be found ([`crate::Store::put_marker`]).
     pub fn variant_of(&self, born: u64, values: &[u8]) -> Self {
         let mut text = Vec::with_capacity(self.0.len() + values.len() + 9);
         text.extend_from_slice(&self.0);
@@ -43,7 +37,7 @@ pub enum Kind {
     /// A head and a body.
     #[default]
     Object,
-    /// A marker: the head says what the secondary keys are made of, the objects stand under [`Key::variant`].
+    /// A marker: the head says what the secondary keys are made of, the objects stand under [`Key::variant_of`].
     Variants,
 }
 
@@ -66,9 +60,9 @@ pub struct Meta {
 /// The part of an object that is known before its body.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Head {
-    /// The store's share.
+    /// What the store itself goes by.
     pub meta: Meta,
-    /// The caller's share, at most [`Head::MAX`] bytes.
+    /// What the caller keeps with the body, at most [`Head::MAX`] bytes; the store does not look into it.
     pub head: Bytes,
     /// Names by which the object can be purged together with others.
     pub tags: Vec<Bytes>,

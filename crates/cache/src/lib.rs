@@ -12,12 +12,16 @@
 
 mod checksum;
 mod fill;
-mod fills;
+mod fill_commit;
+mod fill_table;
+mod fill_writer;
+mod follower;
 mod format;
 mod index;
 mod key;
 mod load;
 mod log;
+mod lookup;
 mod memory;
 mod object;
 mod options;
@@ -27,13 +31,17 @@ mod reclaim;
 mod room;
 mod segment;
 mod store;
+mod store_core;
 mod survey;
 mod upkeep;
 
-pub use fill::{Abandoned, Ended, Failure, Follower, Instead, Part, Writer};
+pub use fill::{Abandoned, Coverage, Ended, Failure, Instead};
+pub use fill_writer::Writer;
+pub use follower::{Follower, Part};
 pub use key::{Head, Key, Kind, Meta};
-pub use object::{FileRange, Object, ReadError};
+pub use lookup::{Lookup, Miss, Why};
+pub use object::{FileRange, Object, ReadError, Seen};
 pub use options::{OpenError, Options};
 pub use purge::{Mode, Purge};
-pub use store::{Lookup, Miss, Seen, Start, Stats, Store, Why};
+pub use store::{FillStart, FillState, Stats, Store};
 pub use survey::{Listed, Survey, survey};

@@ -16,12 +16,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, TryLockError};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
 
 use rt::file::modes;
 
@@ -32,7 +32,7 @@ use crate::log::Log;
 use crate::options::{OpenError, Options};
 use crate::purge::{self, Purges};
 use crate::segment::Segment;
-use crate::store::{Core, Loaded};
+use crate::store_core::{Loaded, StoreCore};
 
 const CHECKPOINT_MAGIC: u64 = u64::from_le_bytes(*b"WeirChk1");
 const CHECKPOINT_HEADER: usize = 40;
@@ -76,7 +76,7 @@ pub(crate) fn load(options: &Options, now_ms: u64) -> Result<Loaded, OpenError> 
     })
 }
 
-/// Takes the files from everybody but their owner; gives the number of those that were open to others.
+/// Takes all rights but the owner's from the files; gives the number of those that were open to others.
 fn make_private(lock: &File, segments: &[Segment]) -> usize {
     // One that belongs to another user cannot be changed; it could not have been opened to write, either.
     let is_mended = |wrong: &io::Result<Option<modes::Wrong>>| matches!(wrong, Ok(Some(_)));
@@ -113,7 +113,7 @@ fn take_lock(path: &Path) -> Result<(File, u64), OpenError> {
     if let Some(seed) = format::read_store(&bytes) {
         return Ok((file, seed));
     }
-    let seed = RandomState::new().hash_one(path);
+    let seed = rt::random::RandomState::new().hash_one(path);
     file.rewind().map_err(failed)?;
     file.write_all_at(&format::write_store(seed), 0)
         .map_err(failed)?;
@@ -249,7 +249,7 @@ impl Loading {
     }
 }
 
-/// What a checkpoint tells somebody who looks from outside.
+/// What a checkpoint tells a process that looks at a store without opening it.
 #[derive(Default)]
 pub(crate) struct Remembered {
     /// Objects with a lower sequence that are not in `hashes` have been let go.
@@ -300,11 +300,11 @@ fn read_checkpoint(path: &Path, seed: u64) -> Option<Checkpoint> {
 }
 
 /// Writes the checkpoint. Everything appended must be in the index.
-pub(crate) fn write_checkpoint(core: &Arc<Core>, log: &Log) -> io::Result<()> {
+pub(crate) fn write_checkpoint(core: &Arc<StoreCore>, log: &Log) -> io::Result<()> {
     let sequence = core.sequence();
     let open: HashSet<u32> = log.open_segments().collect();
     let finished: Vec<u32> = {
-        let segments = core.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let segments = core.segments.read();
         segments
             .keys()
             .copied()
@@ -351,8 +351,8 @@ pub(crate) fn write_checkpoint(core: &Arc<Core>, log: &Log) -> io::Result<()> {
     fs::rename(&aside, core.options.path.join("checkpoint"))
 }
 
-/// Notices that the directory is not ours any more: files would go on growing where nobody finds them.
-pub(crate) fn check_directory(core: &Core) {
+/// Notices that the directory is not ours any more: files would go on growing where no path leads to them.
+pub(crate) fn check_directory(core: &StoreCore) {
     let ours = core.lock.metadata().map(|found| found.ino());
     let there = fs::metadata(core.options.path.join("store")).map(|found| found.ino());
     match (ours, there) {

@@ -7,8 +7,8 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::format::{HEADER, Record, SegmentHeader, TABLE_MAX, TableEntry, UNIT};
@@ -16,19 +16,19 @@ use crate::index::Location;
 use crate::policy::GhostTable;
 use crate::room;
 use crate::segment::{Segment, table_entry};
-use crate::store::Core;
+use crate::store_core::StoreCore;
 
 /// A piece of work for the writer.
-pub(crate) type Job = Box<dyn FnOnce(&Arc<Core>, &mut Log) + Send>;
+pub(crate) type Job = Box<dyn FnOnce(&Arc<StoreCore>, &mut Log) + Send>;
 /// What is to happen once a record is in the file (true) or is lost (false).
-pub(crate) type Done = Box<dyn FnOnce(&Core, bool) + Send>;
+pub(crate) type Done = Box<dyn FnOnce(&StoreCore, bool) + Send>;
 
 /// As much is written at once.
 const WRITE_BYTES: usize = 1024 * 1024;
 /// After a failed write the store takes nothing for so long.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// The state of the writer.
+/// The writer of a store: two open segments, and what waits for them to be written.
 pub(crate) struct Log {
     /// The small side and the main side.
     open: [Option<Open>; 2],
@@ -64,7 +64,7 @@ impl Log {
         }
     }
 
-    /// Nothing is written any more.
+    /// Refuses all that is appended from now on: the process that has the store next would not see it.
     pub(crate) fn give_away(&mut self) {
         self.given_away = true;
     }
@@ -78,7 +78,7 @@ impl Log {
     /// An error has been reported and everything pending has been told.
     pub(crate) fn append(
         &mut self,
-        core: &Arc<Core>,
+        core: &Arc<StoreCore>,
         main: bool,
         record: Record,
         parts: (&[u8], &[u8]),
@@ -105,7 +105,7 @@ impl Log {
 
     fn try_append(
         &mut self,
-        core: &Arc<Core>,
+        core: &Arc<StoreCore>,
         main: bool,
         mut record: Record,
         (meta, data): (&[u8], &[u8]),
@@ -115,7 +115,7 @@ impl Log {
         }
         if self
             .paused_until
-            .is_some_and(|until| Instant::now() < until)
+            .is_some_and(|until| rt::clock::read() < until)
         {
             return Err(io::Error::other("the store rests after a failed write"));
         }
@@ -135,7 +135,12 @@ impl Log {
     }
 
     /// The open segment of a side with room for `size` bytes more; a new one when it is full.
-    fn segment_for(&mut self, core: &Arc<Core>, main: bool, size: u64) -> io::Result<&mut Open> {
+    fn segment_for(
+        &mut self,
+        core: &Arc<StoreCore>,
+        main: bool,
+        size: u64,
+    ) -> io::Result<&mut Open> {
         let side = usize::from(main);
         let full = self.open[side].as_ref().is_some_and(|open| {
             let used = open.written + open.buffer.len() as u64;
@@ -162,7 +167,7 @@ impl Log {
             .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn begin(&mut self, core: &Core, main: bool) -> io::Result<Open> {
+    fn begin(&mut self, core: &StoreCore, main: bool) -> io::Result<Open> {
         let header = SegmentHeader {
             seed: core.seed,
             number: self.next_segment,
@@ -173,7 +178,6 @@ impl Log {
         let segment = Segment::create(&core.options.path, header, first)?;
         core.segments
             .write()
-            .unwrap_or_else(PoisonError::into_inner)
             .insert(segment.number, Arc::clone(&segment));
         Ok(Open {
             segment,
@@ -184,7 +188,7 @@ impl Log {
     }
 
     /// Writes what is gathered and tells those who wait for it.
-    pub(crate) fn flush(&mut self, core: &Arc<Core>) -> io::Result<()> {
+    pub(crate) fn flush(&mut self, core: &Arc<StoreCore>) -> io::Result<()> {
         let written = self.write_buffers(core);
         if let Err(error) = &written {
             self.fail(core, error);
@@ -192,7 +196,7 @@ impl Log {
         written
     }
 
-    fn write_buffers(&mut self, core: &Core) -> io::Result<()> {
+    fn write_buffers(&mut self, core: &StoreCore) -> io::Result<()> {
         for open in self
             .open
             .iter_mut()
@@ -218,10 +222,10 @@ impl Log {
 
     /// Gives up what is not in the files. The open segments are left as they are: at the next start they are read
     /// record by record, and until then nothing points behind what was written.
-    fn fail(&mut self, core: &Arc<Core>, error: &io::Error) {
+    fn fail(&mut self, core: &Arc<StoreCore>, error: &io::Error) {
         let first = self
             .paused_until
-            .is_none_or(|until| Instant::now() >= until);
+            .is_none_or(|until| rt::clock::read() >= until);
         let left: Vec<Open> = self.open.iter_mut().filter_map(Option::take).collect();
         for done in self.pending.drain(..) {
             done(core, false);
@@ -234,13 +238,13 @@ impl Log {
             room::look(core, self);
         }
         if first {
-            self.paused_until = Some(Instant::now() + PAUSE);
+            self.paused_until = Some(rt::clock::read() + PAUSE);
             core.report(&format!("writing to the cache failed: {error}"));
         }
     }
 
     /// Finishes the open segments, so that the next start reads two tables instead of two files.
-    pub(crate) fn finish(&mut self, core: &Arc<Core>) -> io::Result<()> {
+    pub(crate) fn finish(&mut self, core: &Arc<StoreCore>) -> io::Result<()> {
         self.flush(core)?;
         for open in self.open.iter_mut().filter_map(Option::take) {
             open.segment.finish(&open.table, open.written)?;
@@ -255,12 +259,12 @@ pub(crate) fn data_position(location: Location, meta_len: usize) -> u64 {
 }
 
 /// Runs jobs until there is none: the body of the writer on its pool thread.
-pub(crate) fn drain(core: &Arc<Core>) {
-    let mut log = core.log.lock().unwrap_or_else(PoisonError::into_inner);
+pub(crate) fn drain(core: &Arc<StoreCore>) {
+    let mut log = core.log.lock();
     loop {
         let jobs = std::mem::take(&mut core.queue().jobs);
         if jobs.is_empty() {
-            // A failure has been told to everybody whom it concerns.
+            // Those that it concerns have been told of a failure.
             let _ = log.flush(core);
             let mut queue = core.queue();
             if queue.jobs.is_empty() {
@@ -270,7 +274,7 @@ pub(crate) fn drain(core: &Arc<Core>) {
             continue;
         }
         for job in jobs {
-            // A panic must not end the writer: nobody would start another one.
+            // A panic must not end the writer: nothing would start another one.
             let ran = catch_unwind(AssertUnwindSafe(|| job(core, &mut log)));
             if ran.is_err() {
                 log.fail(core, &io::Error::other("the writer panicked"));

@@ -3,11 +3,10 @@
 //! It holds nothing that the index does not have: an object counts only while the index says that it stands where it
 //! was read from. So a replaced or purged object needs no second removal here.
 
-use std::sync::{Mutex, PoisonError};
-
 use crate::Object;
 use crate::index::Location;
 use crate::policy::S3Fifo;
+use base::sync::Mutex;
 
 const SHARDS: usize = 16;
 /// What an object weighs besides its bytes.
@@ -31,10 +30,7 @@ impl MemoryTier {
 
     /// The object of `hash`, if it is the one at `location`.
     pub(crate) fn get(&self, hash: u64, location: Location) -> Option<Object> {
-        let mut shard = self
-            .shard(hash)
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self.shard(hash).lock();
         let object = shard.get(&hash)?;
         (object.location() == location).then(|| object.clone())
     }
@@ -42,17 +38,12 @@ impl MemoryTier {
     pub(crate) fn insert(&self, hash: u64, object: &Object) {
         let Some(body) = object.bytes() else { return };
         let weight = body.len() + object.head().size() + object.key().text().len() + OVERHEAD;
-        let mut shard = self
-            .shard(hash)
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self.shard(hash).lock();
         shard.insert(hash, object.clone(), weight);
     }
 
     pub(crate) fn used(&self) -> usize {
         let shards = self.0.iter();
-        shards
-            .map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).used())
-            .sum()
+        shards.map(|shard| shard.lock().used()).sum()
     }
 }

@@ -1,4 +1,4 @@
-//! An object of the store in somebody's hands: its head, and its body read on demand.
+//! An object that was found in the store: its head, and its body read on demand.
 
 use std::any::Any;
 use std::fmt;
@@ -14,7 +14,6 @@ use crate::checksum::xxh64;
 use crate::format::{Description, Extent, Record, RecordKind, UNIT, run_end};
 use crate::index::Location;
 use crate::segment::Segment;
-use crate::store::Core;
 use crate::{Head, Key};
 
 /// An object. Clones share it. It stays readable though it is purged, replaced or evicted meanwhile.
@@ -32,10 +31,25 @@ pub(crate) struct Shared {
     /// All that the extents name.
     pub(crate) segments: Vec<Arc<Segment>>,
     pub(crate) pool: Pool,
-    /// Whom to tell when it turns out to be damaged, and its hash there.
-    pub(crate) home: (Weak<Core>, u64),
+    /// The store that is told when it turns out to be damaged, and its hash there.
+    pub(crate) home: (Weak<dyn ObjectHome>, u64),
     /// What the caller made of the head.
     pub(crate) attached: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+/// What an object reports damage to: the store that it was found in.
+pub(crate) trait ObjectHome: Send + Sync {
+    /// Lets an object go whose body is not what was written.
+    fn lose(&self, hash: u64, location: Location, segment: &Segment);
+}
+
+/// What the index said at a lookup. A fill that finds something else there sends the caller back to look again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen(pub(crate) Option<Location>);
+
+impl Seen {
+    /// Nothing was there, or it was not looked up.
+    pub const NOTHING: Self = Self(None);
 }
 
 /// Why a part of a body could not be read.
@@ -100,9 +114,9 @@ impl Object {
         self.0.born
     }
 
-    /// What the index said when it was found, for [`crate::Store::fill_range`].
-    pub fn seen(&self) -> crate::Seen {
-        crate::Seen(Some(self.0.location))
+    /// What the index said when it was found, for [`crate::Store::join_or_start_fill`].
+    pub fn seen(&self) -> Seen {
+        Seen(Some(self.0.location))
     }
 
     pub(crate) fn is_same(&self, other: &Object) -> bool {
@@ -293,8 +307,8 @@ impl Check for Shared {
             let Some(segment) = segment else { continue };
             if let Err(error) = segment.verify(extent) {
                 segment.distrust();
-                if let Some(core) = self.home.0.upgrade() {
-                    core.lose(self.home.1, self.location, segment);
+                if let Some(home) = self.home.0.upgrade() {
+                    home.lose(self.home.1, self.location, segment);
                 }
                 return Err(error);
             }
@@ -303,8 +317,7 @@ impl Check for Shared {
     }
 }
 
-/// So many bytes are compared with their checksums before a response begins; it is what a slow disk reads in half a
-/// second.
+/// The most bytes that are compared with their checksums before a response begins: what a slow disk reads in half a second.
 const PROVEN_AT_ONCE: u64 = 64 * 1024 * 1024;
 
 fn prove_all(extents: &[(Arc<Segment>, Extent)]) -> io::Result<()> {

@@ -10,8 +10,8 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 
@@ -24,13 +24,13 @@ use crate::log::{Log, data_position};
 use crate::object::Stored;
 use crate::purge::{self, Mode};
 use crate::segment::Segment;
-use crate::store::Core;
+use crate::store_core::StoreCore;
 
 /// From this number of segments on, nothing is moved on.
 const ROUNDS: usize = 8;
 
 /// Reclaims segments until a new one fits below `max_size` and leaves `min_free`.
-pub(crate) fn make_room(core: &Arc<Core>, log: &mut Log) -> io::Result<()> {
+pub(crate) fn make_room(core: &Arc<StoreCore>, log: &mut Log) -> io::Result<()> {
     // What is pending must be in the index before anything is judged by it.
     log.flush(core)?;
     log.reclaiming = true;
@@ -39,7 +39,7 @@ pub(crate) fn make_room(core: &Arc<Core>, log: &mut Log) -> io::Result<()> {
     result
 }
 
-fn reclaim_until_it_fits(core: &Arc<Core>, log: &mut Log) -> io::Result<()> {
+fn reclaim_until_it_fits(core: &Arc<StoreCore>, log: &mut Log) -> io::Result<()> {
     let mut round = 0;
     while !fits(core) {
         let Some(victim) = choose(core, log) else {
@@ -52,7 +52,7 @@ fn reclaim_until_it_fits(core: &Arc<Core>, log: &mut Log) -> io::Result<()> {
 }
 
 /// Whether three more segments fit: the new one, the rest of the other side's, and one for what is moved on.
-fn fits(core: &Core) -> bool {
+fn fits(core: &StoreCore) -> bool {
     let wanted = 3 * core.options.segment_size();
     let limits = core.limits();
     if core.size() + wanted > limits.max_size {
@@ -64,9 +64,9 @@ fn fits(core: &Core) -> bool {
 }
 
 /// The oldest full segment of the side that has more than its share.
-pub(crate) fn choose(core: &Core, log: &Log) -> Option<Arc<Segment>> {
+pub(crate) fn choose(core: &StoreCore, log: &Log) -> Option<Arc<Segment>> {
     let open: Vec<u32> = log.open_segments().collect();
-    let segments = core.segments.read().unwrap_or_else(PoisonError::into_inner);
+    let segments = core.segments.read();
     let full = || {
         segments
             .values()
@@ -83,7 +83,7 @@ pub(crate) fn choose(core: &Core, log: &Log) -> Option<Arc<Segment>> {
 
 /// Takes one segment out of the store.
 pub(crate) fn reclaim(
-    core: &Arc<Core>,
+    core: &Arc<StoreCore>,
     log: &mut Log,
     victim: &Arc<Segment>,
     keep: bool,
@@ -114,12 +114,9 @@ pub(crate) fn reclaim(
         }
     }
     log.flush(core)?;
-    core.segments
-        .write()
-        .unwrap_or_else(PoisonError::into_inner)
-        .remove(&victim.number);
+    core.segments.write().remove(&victim.number);
     core.reclaimed.fetch_add(1, Relaxed);
-    // Whoever reads from it last may be a loop.
+    // The last reader may be a loop, which must not wait for the close.
     victim.file.close_on(&core.options.pool);
     match std::fs::remove_file(&victim.path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -129,7 +126,7 @@ pub(crate) fn reclaim(
 
 /// Copies a tombstone or a purge, with its sequence, while it may still be needed.
 fn carry_on(
-    core: &Arc<Core>,
+    core: &Arc<StoreCore>,
     log: &mut Log,
     victim: &Segment,
     entry: &TableEntry,
@@ -149,7 +146,7 @@ fn carry_on(
         return Ok(());
     };
     let needed = {
-        let segments = core.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let segments = core.segments.read();
         segments
             .values()
             .any(|other| other.number != victim.number && other.first_sequence <= record.sequence)
@@ -165,7 +162,7 @@ fn carry_on(
 }
 
 struct Move<'a> {
-    core: &'a Arc<Core>,
+    core: &'a Arc<StoreCore>,
     log: &'a mut Log,
     victim: &'a Arc<Segment>,
     keep: bool,
@@ -277,7 +274,7 @@ impl Move<'_> {
             record,
             (&description.write(), &inline),
             |location| {
-                Some(Box::new(move |core: &Core, written| {
+                Some(Box::new(move |core: &StoreCore, written| {
                     let moved = |entry: Entry| {
                         Entry::new(hash, location, entry.accessed)
                             .with_frequency(frequency)
@@ -311,7 +308,7 @@ fn run_of(extents: &[Extent], segment: u32, most: usize) -> usize {
 
 /// Appends a part of a body as one record. `data` has at most [`RUN_MAX`] bytes.
 pub(crate) fn append_run(
-    core: &Arc<Core>,
+    core: &Arc<StoreCore>,
     log: &mut Log,
     main: bool,
     hash: u64,
@@ -336,14 +333,14 @@ pub(crate) fn append_run(
 }
 
 /// Writes that a key is gone.
-pub(crate) fn bury(core: &Arc<Core>, log: &mut Log, hash: u64) -> io::Result<()> {
+pub(crate) fn bury(core: &Arc<StoreCore>, log: &mut Log, hash: u64) -> io::Result<()> {
     let record = new_record(core, RecordKind::Tombstone, hash, 0);
     log.append(core, true, record, (&[], &[]), |_| None)
         .map(drop)
 }
 
 /// A record with the next sequence; lengths and checksums follow when it is written.
-pub(crate) fn new_record(core: &Core, kind: RecordKind, hash: u64, born: u64) -> Record {
+pub(crate) fn new_record(core: &StoreCore, kind: RecordKind, hash: u64, born: u64) -> Record {
     Record {
         kind,
         flags: 0,
@@ -359,10 +356,10 @@ pub(crate) fn new_record(core: &Core, kind: RecordKind, hash: u64, born: u64) ->
 
 /// Commits an object: its record, and the index once that is in the file. `committed` is told how it went.
 pub(crate) fn commit(
-    core: &Arc<Core>,
+    core: &Arc<StoreCore>,
     log: &mut Log,
     entry: Commit,
-    committed: impl FnOnce(&Core, bool) + Send + 'static,
+    committed: impl FnOnce(&StoreCore, bool) + Send + 'static,
 ) -> io::Result<()> {
     let Commit {
         hash,
@@ -382,7 +379,7 @@ pub(crate) fn commit(
         record,
         (&description.write(), &inline),
         |location| {
-            Some(Box::new(move |core: &Core, written| {
+            Some(Box::new(move |core: &StoreCore, written| {
                 if written {
                     // What it replaces may have been pending with it.
                     let supersedes = supersedes || core.index.get(hash, None).is_some();
@@ -398,7 +395,7 @@ pub(crate) fn commit(
     .map(drop)
 }
 
-/// What [`commit`] writes.
+/// An object that is about to be visible: what [`commit`] writes, and what the index gets with it.
 pub(crate) struct Commit {
     pub(crate) hash: u64,
     pub(crate) born: u64,

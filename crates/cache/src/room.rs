@@ -3,27 +3,27 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError};
 
 use crate::format::{HEADER, RecordKind, TableEntry, UNIT};
 use crate::log::Log;
 use crate::object::Stored;
 use crate::reclaim::{choose, reclaim};
 use crate::segment::Segment;
-use crate::store::Core;
+use crate::store_core::StoreCore;
 
 /// The most that is left free, in bytes. Of a small disk it is a part.
 const RESERVE_MAX: u64 = 64 << 20;
 /// That part: the twentieth.
 const RESERVE_PART: u64 = 20;
-/// With more room than this, nobody asks what is yet to be written, in bytes.
+/// With more room than this, in bytes, it is not counted what is yet to be written.
 const NEAR: u64 = 256 << 20;
 /// The most segments that go at a time.
 const SEGMENTS_A_GO: usize = 4;
 
 /// What is known of the room on the disk: bytes that may be written beside the reserve, by the last look and what was
-/// written since. `u64::MAX`: nobody has looked.
+/// written since. `u64::MAX`: it was not measured yet.
 pub(crate) struct Room(AtomicU64);
 
 impl Default for Room {
@@ -33,7 +33,7 @@ impl Default for Room {
 }
 
 /// Whether a body of this length would not be stored, beside all that fills under way are yet to write, as far as is known.
-pub(crate) fn is_lacking(core: &Core, length: u64) -> bool {
+pub(crate) fn is_lacking(core: &StoreCore, length: u64) -> bool {
     let left = core.room.0.load(Relaxed);
     left < NEAR && core.fills.pending().max(length).saturating_add(UNIT) > left
 }
@@ -47,7 +47,7 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 }
 
 /// What may be written, and what is missing of the reserve. Blocks.
-fn measure(core: &Core) -> (u64, u64) {
+fn measure(core: &StoreCore) -> (u64, u64) {
     let Ok(system) = rustix::fs::statvfs(&core.options.path) else {
         // The writes will tell.
         return (u64::MAX, 0);
@@ -61,7 +61,7 @@ fn measure(core: &Core) -> (u64, u64) {
 }
 
 /// Takes this many bytes of the room; an error if the reserve would be touched. Only the store's writer does.
-pub(crate) fn take(core: &Core, bytes: u64) -> io::Result<()> {
+pub(crate) fn take(core: &StoreCore, bytes: u64) -> io::Result<()> {
     let known = core.room.0.load(Relaxed);
     let left = match known {
         u64::MAX => measure(core).0,
@@ -78,7 +78,7 @@ pub(crate) fn take(core: &Core, bytes: u64) -> io::Result<()> {
 /// Cuts segments that are not written any more behind the last record that an object or a purge needs; those in which there
 /// is none go.
 pub(crate) fn give_back<'a>(
-    core: &Core,
+    core: &StoreCore,
     segments: impl Iterator<Item = (&'a Arc<Segment>, &'a [TableEntry])>,
 ) {
     for (segment, table) in segments {
@@ -86,10 +86,7 @@ pub(crate) fn give_back<'a>(
         // What cannot be given back stays as it is, and is harmless.
         let _ = match end {
             0 => {
-                core.segments
-                    .write()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .remove(&segment.number);
+                core.segments.write().remove(&segment.number);
                 segment.file.close_on(&core.options.pool);
                 std::fs::remove_file(&segment.path)
             }
@@ -100,7 +97,7 @@ pub(crate) fn give_back<'a>(
 }
 
 /// Where the last record ends that is needed; 0: there is none.
-fn needed(core: &Core, segment: &Segment, table: &[TableEntry]) -> u64 {
+fn needed(core: &StoreCore, segment: &Segment, table: &[TableEntry]) -> u64 {
     let mut needed = core.fills.needs(segment.number);
     let mut of_objects: HashMap<u64, u64> = HashMap::new();
     for entry in table {
@@ -130,7 +127,7 @@ fn needed(core: &Core, segment: &Segment, table: &[TableEntry]) -> u64 {
 }
 
 /// Where in a segment the last byte stands that the object of a hash needs.
-fn end_in(core: &Core, segment: &Segment, hash: u64) -> u64 {
+fn end_in(core: &StoreCore, segment: &Segment, hash: u64) -> u64 {
     let Some(location) = core.index.get(hash, None).map(|entry| entry.location()) else {
         return 0;
     };
@@ -150,7 +147,7 @@ fn end_in(core: &Core, segment: &Segment, hash: u64) -> u64 {
 }
 
 /// Looks how much room there is, and lets the oldest of several segments go while the reserve is not free.
-pub(crate) fn look(core: &Arc<Core>, log: &mut Log) {
+pub(crate) fn look(core: &Arc<StoreCore>, log: &mut Log) {
     if std::mem::replace(&mut log.reclaiming, true) {
         return;
     }
@@ -158,10 +155,10 @@ pub(crate) fn look(core: &Arc<Core>, log: &mut Log) {
     log.reclaiming = false;
 }
 
-fn free(core: &Arc<Core>, log: &mut Log) {
+fn free(core: &Arc<StoreCore>, log: &mut Log) {
     for _ in 0..SEGMENTS_A_GO {
         let several = {
-            let segments = core.segments.read().unwrap_or_else(PoisonError::into_inner);
+            let segments = core.segments.read();
             segments.len() > 1
         };
         let (_, missing) = measure(core);

@@ -1,7 +1,7 @@
 //! One segment file: blocking reads and writes for the writer's thread, and what readers hold.
 //!
 //! A segment is never written twice at the same place, and its number is never used again. When it is reclaimed its
-//! name goes, its bytes stay as long as an object that somebody reads has it open: no reader ever sees other bytes.
+//! name goes, its bytes stay as long as an object that is being read has it open: no reader ever sees other bytes.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -10,16 +10,17 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use base::sync::{Mutex, MutexGuard};
 use rt::file::File;
 use rt::file::modes::PRIVATE_FILE;
 
 use crate::format::{self, Extent, HEADER, Record, SegmentHeader, TableEntry, UNIT};
 use crate::index::Location;
 
-/// A segment of the store.
+/// A segment: a file of the log, written once from its beginning to its end, then only read until it is removed.
 pub(crate) struct Segment {
     pub(crate) number: u32,
     pub(crate) main: bool,
@@ -45,7 +46,7 @@ enum Trust {
     These(HashSet<u64>),
 }
 
-/// What tells a file that somebody else has changed: its length and its times, to the nanosecond.
+/// What tells that another process has changed a file: its length and its times, to the nanosecond.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Stamp([i64; 5]);
 
@@ -141,24 +142,23 @@ impl Segment {
     }
 
     fn stamp(&self) -> MutexGuard<'_, Stamp> {
-        self.stamp.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stamp.lock()
     }
 
     fn trust(&self) -> MutexGuard<'_, Trust> {
-        self.trust.lock().unwrap_or_else(PoisonError::into_inner)
+        self.trust.lock()
     }
 
-    /// Looks whether somebody else has written to the file. If so, nothing of it is sent unseen from now on: gives true.
+    /// Looks whether another process has written to the file. If so, nothing of it is sent unseen from now on: gives true.
     /// Costs one call, which does not wait for a device.
     pub(crate) fn was_changed(&self) -> bool {
         let mut known = loop {
             match self.stamp.try_lock() {
-                Ok(known) => break known,
-                Err(TryLockError::Poisoned(known)) => break known.into_inner(),
+                Some(known) => break known,
                 // The writer may hold it for as long as the device takes, and looks itself.
-                Err(TryLockError::WouldBlock) if self.writing.load(SeqCst) => return false,
-                // Somebody else who looks.
-                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+                None if self.writing.load(SeqCst) => return false,
+                // Another thread that looks.
+                None => std::hint::spin_loop(),
             }
         };
         self.compare(&mut known)
@@ -184,7 +184,7 @@ impl Segment {
         *self.trust() = Trust::All;
     }
 
-    /// Does something to the file that is no sign of somebody else's hand.
+    /// Does something to the file that must not look like the work of another process.
     fn changing<T>(&self, change: impl FnOnce() -> T) -> T {
         self.writing.store(true, SeqCst);
         let mut known = self.stamp();
@@ -284,7 +284,7 @@ impl Segment {
     /// Reads an extent and compares it with its checksum; an error of kind `InvalidData` when it is not what was written.
     /// Blocks.
     pub(crate) fn verify(&self, extent: &Extent) -> io::Result<()> {
-        thread_local! {
+        rt::local! {
             /// Fresh memory of that size would come from the system each time.
             static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }

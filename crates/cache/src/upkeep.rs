@@ -1,32 +1,22 @@
-//! What a store does every few seconds, on the device's pool: lets go what nobody asked for, keeps to its bounds, writes
+//! What a store does every few seconds, on the device's pool: lets inactive objects go, keeps to its bounds, writes
 //! checkpoints.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
 
 use crate::index::Index;
 use crate::log::Log;
 use crate::reclaim::bury;
-use crate::store::Core;
+use crate::store_core::StoreCore;
 
 /// A checkpoint is written at most this often.
 const CHECKPOINT_MS: u64 = 60_000;
 /// As many shards of the index are searched for inactive objects in one round of upkeep.
 const SHARDS_A_ROUND: usize = 16;
 
-/// Where upkeep is.
-#[derive(Default)]
-pub(crate) struct Upkeep {
-    next_shard: usize,
-    checkpoint_ms: u64,
-    stored: u64,
-    /// The number of the next sample.
-    sample: u64,
-}
-
 /// One round.
-pub(crate) fn round(core: &Arc<Core>, log: &mut Log, now_ms: u64) {
+pub(crate) fn round(core: &Arc<StoreCore>, log: &mut Log, now_ms: u64) {
     core.fills.lock().expire(now_ms);
     crate::load::check_directory(core);
     look_for_damage(core);
@@ -44,18 +34,18 @@ pub(crate) fn round(core: &Arc<Core>, log: &mut Log, now_ms: u64) {
     }
 }
 
-/// Looks whether somebody else has written to a segment, and reads one record of one segment in each round: damage that
+/// Looks whether another process has written to a segment, and reads one record of one segment in each round: damage that
 /// leaves no trace in the file's times is found in the end, and then nothing of that segment is sent unseen.
-fn look_for_damage(core: &Arc<Core>) {
+fn look_for_damage(core: &Arc<StoreCore>) {
     let segments: Vec<_> = {
-        let segments = core.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let segments = core.segments.read();
         segments.values().cloned().collect()
     };
     for segment in segments.iter().filter(|segment| segment.was_changed()) {
         core.suspect(segment);
     }
     let number = {
-        let mut upkeep = core.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut upkeep = core.upkeep.lock();
         upkeep.sample += 1;
         upkeep.sample
     };
@@ -71,8 +61,8 @@ fn look_for_damage(core: &Arc<Core>) {
     }
 }
 
-fn checkpoint_is_due(core: &Core, now_ms: u64) -> bool {
-    let mut upkeep = core.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
+fn checkpoint_is_due(core: &StoreCore, now_ms: u64) -> bool {
+    let mut upkeep = core.upkeep.lock();
     let stored = core.stored.load(Relaxed);
     let due =
         stored != upkeep.stored && now_ms >= upkeep.checkpoint_ms.saturating_add(CHECKPOINT_MS);
@@ -84,8 +74,8 @@ fn checkpoint_is_due(core: &Core, now_ms: u64) -> bool {
 }
 
 /// Takes out what was asked for longest ago while there are more objects than there may be. What is in open segments
-/// can not be reclaimed by [`crate::reclaim`].
-fn thin_out(core: &Arc<Core>, log: &mut Log) -> io::Result<()> {
+/// cannot be reclaimed by [`crate::reclaim`].
+fn thin_out(core: &Arc<StoreCore>, log: &mut Log) -> io::Result<()> {
     let most = usize::try_from(core.limits().max_objects).unwrap_or(usize::MAX);
     let present = core.index.len();
     if most == 0 || present <= most {
@@ -110,15 +100,15 @@ fn thin_out(core: &Arc<Core>, log: &mut Log) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes out of some shards what nobody asked for in time.
-fn expire_inactive(core: &Arc<Core>, log: &mut Log, now_ms: u64) {
+/// Takes out of some shards what was not asked for in time.
+fn expire_inactive(core: &Arc<StoreCore>, log: &mut Log, now_ms: u64) {
     let inactive_ms = core.limits().inactive_ms;
     if inactive_ms == 0 {
         return;
     }
     let oldest = (now_ms.saturating_sub(inactive_ms) / 1000) as u32;
     let first = {
-        let mut upkeep = core.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut upkeep = core.upkeep.lock();
         let first = upkeep.next_shard;
         upkeep.next_shard = (first + SHARDS_A_ROUND) % Index::shards();
         first

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use bytes::Bytes;
 use cache::{
-    Ended, Head, Instead, Key, Kind, Lookup, Meta, Options, Purge, Seen, Start, Store, Why,
+    Coverage, Ended, FillStart, Head, Instead, Key, Kind, Lookup, Meta, Options, Purge, Seen,
+    Store, Why,
 };
 use weir_cache as cache;
 
@@ -57,7 +58,7 @@ fn head(text: &str, fresh_until_ms: u64) -> Head {
 }
 
 async fn put(store: &Store, key: &Key, head: Head, body: &'static str) {
-    let (mut writer, follower) = store.fill_anew(key, NOW);
+    let (mut writer, follower) = store.start_fill(key, NOW);
     drop(follower);
     writer.head(head);
     writer.write(body.into()).await.unwrap();
@@ -78,7 +79,7 @@ fn a_fill_may_be_of_a_variant() {
     let store = directory.open();
     run(async move {
         let primary = Key::new(b"page");
-        let (mut writer, mut first) = store.fill_anew(&primary, NOW);
+        let (mut writer, mut first) = store.start_fill(&primary, NOW);
         let marker = Head {
             meta: Meta {
                 kind: Kind::Variants,
@@ -93,7 +94,9 @@ fn a_fill_may_be_of_a_variant() {
         writer.head_as(german.clone(), head("de", NOW + 1));
         // Both keys lead to it while it comes.
         for key in [&primary, &german] {
-            let Start::Join(mut follower) = store.fill(key, Seen::NOTHING, NOW) else {
+            let FillStart::Joined(mut follower) =
+                store.join_or_start_fill(key, Coverage::Whole, Seen::NOTHING, NOW)
+            else {
                 // The marker may be in the index by now; then the primary key says to look again.
                 assert_eq!(key, &primary);
                 continue;
@@ -112,7 +115,7 @@ fn a_fill_may_be_of_a_variant() {
             (Kind::Variants, born)
         );
         assert_eq!(marker.length(), 0);
-        let key = primary.variant(&marker, b"de");
+        let key = primary.variant_of(marker.born(), b"de");
         assert_eq!(found(&store, &key).await.unwrap().1, "Guten Tag");
         store.purge(Purge::Key(&primary), cache::Mode::Hard);
         assert!(matches!(
@@ -128,10 +131,14 @@ fn followers_are_told_what_is_there_instead() {
     let store = directory.open();
     run(async move {
         let key = Key::new(b"key");
-        let Start::First(writer, mut first) = store.fill(&key, Seen::NOTHING, NOW) else {
+        let FillStart::Started(writer, mut first) =
+            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+        else {
             panic!("no first");
         };
-        let Start::Join(mut second) = store.fill(&key, Seen::NOTHING, NOW) else {
+        let FillStart::Joined(mut second) =
+            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+        else {
             panic!("no second");
         };
         assert!(first.is_first() && !second.is_first() && writer.first_stays());
@@ -144,8 +151,8 @@ fn followers_are_told_what_is_there_instead() {
         }
         // Nobody joins what is over, and nothing was stored.
         assert!(matches!(
-            store.fill(&key, Seen::NOTHING, NOW),
-            Start::First(..)
+            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW),
+            FillStart::Started(..)
         ));
     });
 }
@@ -156,7 +163,9 @@ fn a_fill_anew_takes_the_place_of_what_is_there_and_of_who_fills() {
     let store = directory.open();
     run(async move {
         let key = Key::new(b"key");
-        let Start::First(slow, _follower) = store.fill(&key, Seen::NOTHING, NOW) else {
+        let FillStart::Started(slow, _follower) =
+            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+        else {
             panic!("no first");
         };
         put(&store, &key, head("new", NOW + 1), "new").await;
@@ -197,7 +206,7 @@ fn a_complete_fill_gives_its_body_at_once() {
     let directory = Directory::new();
     let store = directory.open();
     run(async move {
-        let (mut writer, follower) = store.fill_anew(&Key::new(b"key"), NOW);
+        let (mut writer, follower) = store.start_fill(&Key::new(b"key"), NOW);
         writer.head(head("h", NOW + 1));
         writer.write("one ".into()).await.unwrap();
         assert!(follower.whole().is_none() && !follower.is_complete());
@@ -232,34 +241,34 @@ fn what_has_arrived_is_there_though_the_disk_waits() {
         put(&store, &key, first.clone(), "old").await;
         let held = hold(&pool);
 
-        let (mut writer, _follower) = store.fill_anew(&key, NOW);
+        let (mut writer, _follower) = store.start_fill(&key, NOW);
         first.head = Bytes::from_static(b"2");
         writer.head(first.clone());
         writer.write("n".into()).await.unwrap();
-        assert!(store.arrived(&key).is_none());
+        assert!(store.completed_fill(&key).is_none());
         writer.write("ew".into()).await.unwrap();
         // Another fetch may begin before that is written, and its end is no matter.
-        let (other, _) = store.fill_anew(&key, NOW);
-        let follower = store.arrived(&key).unwrap();
+        let (other, _) = store.start_fill(&key, NOW);
+        let follower = store.completed_fill(&key).unwrap();
         assert_eq!(follower.known_head().unwrap().head, "2");
         assert_eq!(follower.whole().unwrap(), "new");
         drop(other);
-        assert!(store.arrived(&key).is_some());
+        assert!(store.completed_fill(&key).is_some());
         // What comes after the last byte is not taken.
         writer.write("er".into()).await.unwrap();
         drop(writer);
         drop(held);
         store.flush().await;
-        assert!(store.arrived(&key).is_none());
+        assert!(store.completed_fill(&key).is_none());
         assert_eq!(found_text(&store, &key).await, "2 new");
 
         let held = hold(&pool);
-        let (mut writer, _follower) = store.fill_anew(&key, NOW);
+        let (mut writer, _follower) = store.start_fill(&key, NOW);
         first.length = Some(0);
         writer.head(first);
-        assert_eq!(store.arrived(&key).unwrap().whole().unwrap(), "");
+        assert_eq!(store.completed_fill(&key).unwrap().whole().unwrap(), "");
         store.purge(Purge::Key(&key), cache::Mode::Hard);
-        assert!(store.arrived(&key).is_none());
+        assert!(store.completed_fill(&key).is_none());
         drop(held);
         store.flush().await;
         assert!(found(&store, &key).await.is_none());
@@ -327,7 +336,7 @@ fn what_is_loaded_to_be_sent_is_verified() {
     let path = directory.0.clone();
     run(async move {
         let key = Key::new(b"large");
-        let (mut writer, follower) = store.fill_anew(&key, NOW);
+        let (mut writer, follower) = store.start_fill(&key, NOW);
         drop(follower);
         writer.head(head("", NOW + 1));
         writer.write(vec![7; 700_000].into()).await.unwrap();

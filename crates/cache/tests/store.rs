@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cache::{
-    Ended, Failure, Head, Key, Kind, Lookup, Meta, Miss, Mode, Object, OpenError, Options, Purge,
-    Seen, Start, Store, Why,
+    Coverage, Ended, Failure, FillStart, Head, Key, Kind, Lookup, Meta, Miss, Mode, Object,
+    OpenError, Options, Purge, Seen, Store, Why,
 };
 use rt::pool::Pool;
 use weir_cache as cache;
@@ -82,7 +82,9 @@ fn body(seed: u32, len: usize) -> Bytes {
 
 async fn put(store: &Store, key: &Key, head: Head, body: Bytes) {
     let seen = store.lookup(key, NOW).await.seen();
-    let Start::First(mut writer, follower) = store.fill(key, seen, NOW) else {
+    let FillStart::Started(mut writer, follower) =
+        store.join_or_start_fill(key, Coverage::Whole, seen, NOW)
+    else {
         panic!("no first fill of {key:?}");
     };
     drop(follower);
@@ -365,8 +367,8 @@ fn a_fill_that_began_before_a_purge_is_not_served_after_it() {
     let store = open(&directory.0);
     run(async move {
         for what in [Purge::Key(&Key::new(b"k")), Purge::Prefix(b"k"), Purge::All] {
-            let Start::First(mut writer, mut follower) =
-                store.fill(&Key::new(b"k"), Seen::NOTHING, NOW)
+            let FillStart::Started(mut writer, mut follower) =
+                store.join_or_start_fill(&Key::new(b"k"), Coverage::Whole, Seen::NOTHING, NOW)
             else {
                 panic!("not first");
             };
@@ -374,7 +376,9 @@ fn a_fill_that_began_before_a_purge_is_not_served_after_it() {
             writer.write(body(1, 500)).await.unwrap();
             store.purge(what, Mode::Hard);
             assert!(
-                store.filling(&Key::new(b"k")).is_none(),
+                store
+                    .running_fill(&Key::new(b"k"), Coverage::Whole)
+                    .is_none(),
                 "{what:?}: nobody joins what was purged"
             );
             writer.finish();
@@ -401,20 +405,28 @@ fn variants_go_with_their_marker() {
         assert_eq!(marker.head().meta.kind, Kind::Variants);
         put(
             &store,
-            &key.variant(&marker, b"gzip"),
+            &key.variant_of(marker.born(), b"gzip"),
             head("v"),
             body(5, 10),
         )
         .await;
         store.flush().await;
-        assert!(get(&store, &key.variant(&marker, b"gzip")).await.is_some());
+        assert!(
+            get(&store, &key.variant_of(marker.born(), b"gzip"))
+                .await
+                .is_some()
+        );
         store.purge(Purge::Key(&key), Mode::Hard);
         put(&store, &key, head("m"), Bytes::new()).await;
         store.flush().await;
         let Lookup::Hit(marker) = store.lookup(&key, NOW).await else {
             panic!("no marker")
         };
-        assert!(get(&store, &key.variant(&marker, b"gzip")).await.is_none());
+        assert!(
+            get(&store, &key.variant_of(marker.born(), b"gzip"))
+                .await
+                .is_none()
+        );
     });
 }
 
@@ -469,7 +481,8 @@ fn parts_are_joined_when_they_are_of_one_version() {
         // A part of another version takes the place of what is incomplete.
         for (version, range) in [(8, 0..10), (7, 600_000..900_000), (7, 0..300_000)] {
             let seen = store.lookup(&key, NOW).await.seen();
-            let Start::First(mut writer, _) = store.fill_range(&key, range.start as u64, seen, NOW)
+            let FillStart::Started(mut writer, _) =
+                store.join_or_start_fill(&key, Coverage::Part(range.start as u64), seen, NOW)
             else {
                 panic!("not first")
             };
@@ -486,9 +499,12 @@ fn parts_are_joined_when_they_are_of_one_version() {
             object.read(300_000, 10).await,
             Err(cache::ReadError::Hole)
         ));
-        let Start::First(mut writer, _) =
-            store.fill_range(&key, 300_000, store.lookup(&key, NOW).await.seen(), NOW)
-        else {
+        let FillStart::Started(mut writer, _) = store.join_or_start_fill(
+            &key,
+            Coverage::Part(300_000),
+            store.lookup(&key, NOW).await.seen(),
+            NOW,
+        ) else {
             panic!("not first")
         };
         writer.head(part(7));
@@ -560,8 +576,8 @@ fn a_vanished_directory_is_told_and_nothing_stops() {
     let store = Store::open(small, NOW).unwrap();
     fs::remove_dir_all(&path).unwrap();
     run(async move {
-        let Start::First(mut writer, mut follower) =
-            store.fill(&Key::new(b"k"), Seen::NOTHING, NOW)
+        let FillStart::Started(mut writer, mut follower) =
+            store.join_or_start_fill(&Key::new(b"k"), Coverage::Whole, Seen::NOTHING, NOW)
         else {
             panic!("not first")
         };
@@ -590,7 +606,9 @@ fn many_follow_one_fill_on_many_loops() {
     let directory = Directory::new();
     let store = open(&directory.0);
     let key = Key::new(b"big");
-    let Start::First(mut writer, first) = store.fill(&key, Seen::NOTHING, NOW) else {
+    let FillStart::Started(mut writer, first) =
+        store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+    else {
         panic!("not first")
     };
     let whole = body(1, 6_000_000);
@@ -601,10 +619,11 @@ fn many_follow_one_fill_on_many_loops() {
                 run(async move {
                     let mut readers = Vec::new();
                     for i in 0..50 {
-                        let follower = store.fill(&key, Seen::NOTHING, NOW);
+                        let follower =
+                            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW);
                         let whole = whole.clone();
                         readers.push(rt::spawn_handle("reader", async move {
-                            let Start::Join(mut follower) = follower else {
+                            let FillStart::Joined(mut follower) = follower else {
                                 return false;
                             };
                             let mut at = 0;
@@ -664,10 +683,14 @@ fn private_answers_release_who_joined_and_are_remembered() {
     let store = open(&directory.0);
     run(async move {
         let key = Key::new(b"private");
-        let Start::First(mut writer, mut first) = store.fill(&key, Seen::NOTHING, NOW) else {
+        let FillStart::Started(mut writer, mut first) =
+            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+        else {
             panic!("not first")
         };
-        let Start::Join(mut second) = store.fill(&key, Seen::NOTHING, NOW) else {
+        let FillStart::Joined(mut second) =
+            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+        else {
             panic!("not joined")
         };
         writer.pass(head("p"), NOW + 120_000);
@@ -678,12 +701,12 @@ fn private_answers_release_who_joined_and_are_remembered() {
         drop((first, second));
         assert!(writer.write(body(1, 100)).await.is_err());
         assert!(matches!(
-            store.fill(&key, Seen::NOTHING, NOW),
-            Start::Uncacheable { .. }
+            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW),
+            FillStart::HitForMiss { .. }
         ));
         assert!(matches!(
-            store.fill(&key, Seen::NOTHING, NOW + 120_000),
-            Start::First(..)
+            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW + 120_000),
+            FillStart::Started(..)
         ));
     });
 }
@@ -694,7 +717,9 @@ fn a_producer_that_goes_is_noticed() {
     let store = open(&directory.0);
     run(async move {
         let key = Key::new(b"k");
-        let Start::First(mut writer, mut follower) = store.fill(&key, Seen::NOTHING, NOW) else {
+        let FillStart::Started(mut writer, mut follower) =
+            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+        else {
             panic!("not first")
         };
         writer.head(Head {
@@ -708,7 +733,9 @@ fn a_producer_that_goes_is_noticed() {
             follower.next(10).await,
             Err(Ended::Failed(Failure::ProducerGone))
         );
-        let Start::First(mut writer, mut follower) = store.fill(&key, Seen::NOTHING, NOW) else {
+        let FillStart::Started(mut writer, mut follower) =
+            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+        else {
             panic!("not first")
         };
         writer.head(Head {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use weir_cache::{Head, Key, Meta, Mode, Options, Purge, Start, Store, survey};
+use weir_cache::{Coverage, FillStart, Head, Key, Meta, Mode, Options, Purge, Store, survey};
 
 const NOW: u64 = 1_700_000_000_000;
 
@@ -30,7 +30,9 @@ impl Drop for Directory {
 async fn put(store: &Store, key: &str, tag: &'static str, length: usize) {
     let key = Key::new(key.as_bytes());
     let seen = store.lookup(&key, NOW).await.seen();
-    let Start::First(mut writer, follower) = store.fill(&key, seen, NOW) else {
+    let FillStart::Started(mut writer, follower) =
+        store.join_or_start_fill(&key, Coverage::Whole, seen, NOW)
+    else {
         panic!("no first fill");
     };
     drop(follower);

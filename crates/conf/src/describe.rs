@@ -1,5 +1,6 @@
-//! Tables as documentation: the reference pages, the help of a directive, the compatibility list, the words
-//! for a fuzzer. All of it comes from the rows, so it cannot disagree with the parser.
+//! Documentation from tables: the reference pages, the help of a directive, the compatibility list,
+//! and the dictionary for a fuzzer. All of it comes from the rows, so it cannot disagree with the
+//! parser.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -26,21 +27,6 @@ pub fn rows<'a>(tables: impl IntoIterator<Item = &'a dyn Rows>) -> Vec<RowInfo> 
         .into_iter()
         .flat_map(|table| (0..table.len()).map(move |row| table.info(row)))
         .collect()
-}
-
-/// The nearest of some names to a misspelt one, if one is near enough to be meant.
-pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // A third of the letters may be wrong, but at least one and at most three.
-    let bound = (name.chars().count() / 3).clamp(1, 3);
-    let scored = candidates.into_iter().filter_map(|candidate| {
-        let length_gap = candidate.len().abs_diff(name.len());
-        if candidate == name || length_gap > bound {
-            return None;
-        }
-        let distance = strsim::damerau_levenshtein(name, candidate);
-        (distance <= bound).then_some((distance, candidate))
-    });
-    scored.min().map(|(_, candidate)| candidate)
 }
 
 /// The reference page of a module, in Markdown.
@@ -87,7 +73,7 @@ fn write_facts(out: &mut String, info: &RowInfo) {
     let _ = writeln!(out, "| Since | {} |", info.since);
 }
 
-/// What `weir help NAME` prints, or `None` if neither Weir nor nginx has such a directive.
+/// The text of `weir help NAME`; `None` if neither Weir nor nginx has such a directive.
 pub fn help(name: &str, rows: &[RowInfo]) -> Option<String> {
     let ours: Vec<String> = rows
         .iter()
@@ -120,8 +106,7 @@ fn help_of(info: &RowInfo) -> String {
 /// The columns of help: a terminal has 80.
 pub const WIDTH: usize = 78;
 
-/// A text in lines of at most `width` columns, where its words allow, each after `indent`. Two spaces between words
-/// stay two.
+/// Wraps a text at `width` columns where possible, each line after `indent`. Double spaces remain.
 pub fn wrapped(text: &str, indent: &str, width: usize) -> String {
     let mut out = String::new();
     let mut column = 0;
@@ -174,27 +159,27 @@ impl VariableInfo {
     }
 }
 
-/// What Weir does with a directive of nginx.
+/// How Weir supports a directive of nginx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
     /// It works wherever nginx allows it.
     Yes,
     /// It works, but not in these contexts.
     NotIn(Contexts),
-    /// It is accepted; why it has no effect.
+    /// It is accepted without effect, for this reason.
     Ignored(&'static str),
     /// Not yet.
     No,
 }
 
-/// Every directive of nginx, by name, with what these rows do with it.
+/// All directives of nginx, with the support that these rows give them.
 pub fn compatibility(rows: &[RowInfo]) -> BTreeMap<&'static str, Support> {
     let mut wanted: BTreeMap<&'static str, Contexts> = BTreeMap::new();
     for known in known::all() {
         let contexts = wanted.entry(known.name).or_insert(Contexts::NONE);
         *contexts = contexts.or(known.places());
     }
-    // The reader of files knows this one, so that no table does.
+    // The parser itself handles this one, so it is in no table.
     wanted.remove("include");
     wanted
         .into_iter()
@@ -219,7 +204,8 @@ fn support(name: &str, wanted: Contexts, rows: &[RowInfo]) -> Support {
     }
 }
 
-/// The words of the language for a fuzzer, one per line in libFuzzer's form: names, choices, variables, units.
+/// The words of the language for a fuzzer, one per line in libFuzzer's form: names, choices,
+/// variables, units.
 pub fn fuzz_dictionary(rows: &[RowInfo], variables: &[VariableInfo]) -> String {
     let mut words: BTreeSet<String> = [
         "{", "}", ";", "${", "\\\"", "on", "off", "8k", "1m", "60s", "500ms",
@@ -296,26 +282,6 @@ mod tests {
 
     fn all_rows() -> Vec<RowInfo> {
         rows([&TABLE as &dyn Rows])
-    }
-
-    #[test]
-    fn near_names() {
-        let names = ["root", "return", "rewrite", "proxy_pass", "proxy_params"];
-        for (written, meant) in [
-            ("rooot", Some("root")),
-            ("rot", Some("root")),
-            ("retrun", Some("return")),
-            ("proxypass", Some("proxy_pass")),
-            ("x", None),
-            ("listen", None),
-        ] {
-            assert_eq!(nearest(written, names), meant, "{written}");
-        }
-        assert_eq!(
-            nearest("root", ["root"]),
-            None,
-            "a name is not a correction of itself"
-        );
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! Applies the nodes of a block to its structs.
 //!
-//! The order in a block: defaults (outermost blocks only), then every row in file order but those that open
-//! an inheriting block, then the finish functions in table order, then those blocks in file order. So a block
-//! inherits everything of the block around it, whatever the order in the file.
+//! The order in a block: defaults (in outermost blocks only), then all rows in file order except
+//! those that open an inheriting block, then the finish functions in table order, then those blocks
+//! in file order. So a block inherits everything of the block around it, whatever their order in
+//! the file.
 //!
-//! An error in one directive does not stop the others.
+//! An error in one directive does not stop the others: one run shows them all.
 
 use base::{BString, ByteSlice, FileId, Span};
 
 use crate::confs::{Confs, RowId};
-use crate::describe::nearest;
 use crate::diagnostic::Diagnostic;
 use crate::forgotten;
 use crate::former;
@@ -17,11 +17,12 @@ use crate::known;
 use crate::level::Level;
 use crate::lexer::Lexer;
 use crate::line::Line;
+use crate::spelling::nearest;
 use crate::table::{Kind, RowInfo};
 use crate::tree::{Block, Node, Word};
 
-/// Applies `nodes`, the content of one block, to `confs`, the structs of that block. `parents` are those of the
-/// block around it, if it inherits from one. Messages go to `level.build`.
+/// Applies `nodes`, the content of one block, to `confs`, the structs of that block. `parents` are
+/// those of the block around it, if it inherits from one. Messages go to `level.build`.
 pub fn dispatch(nodes: &[Node], confs: &mut Confs, parents: Option<&Confs>, level: &mut Level) {
     if std::mem::take(&mut confs.needs_defaults) {
         apply_defaults(nodes, confs, level);
@@ -32,7 +33,8 @@ pub fn dispatch(nodes: &[Node], confs: &mut Confs, parents: Option<&Confs>, leve
             continue;
         };
         let info = confs.index().info(id);
-        // Another directive among the words of this one says more than what became of it.
+        // If a `;` is missing, the next directive is among the words, and that explains more than
+        // the error.
         let swallowed = forgotten::semicolon(node, &level.build.sources, |name| {
             confs.find(name, level.context).is_some()
         });
@@ -77,8 +79,8 @@ pub fn dispatch(nodes: &[Node], confs: &mut Confs, parents: Option<&Confs>, leve
     }
 }
 
-/// Runs the defaults of all rows through their setters, those left out that the block sets itself: a default
-/// that opens a file must not do so when another file is named.
+/// Passes the defaults of all rows to their setters, except for directives that the block contains:
+/// a default that opens a file must not do so if another file is named.
 fn apply_defaults(nodes: &[Node], confs: &mut Confs, level: &mut Level) {
     let index = confs.index();
     let named: std::collections::HashSet<&[u8]> =
@@ -107,7 +109,7 @@ fn apply_defaults(nodes: &[Node], confs: &mut Confs, level: &mut Level) {
     }
 }
 
-/// The words of a default, read as the user's would be, at no place.
+/// A default as a node without a place, parsed like a user's line.
 fn default_node(name: &str, default: &str) -> Node {
     let text = format!("{name} {default};");
     let mut errors = Vec::new();
@@ -133,7 +135,7 @@ fn default_node(name: &str, default: &str) -> Node {
     }
 }
 
-/// The row for a node, or a message about its absence.
+/// The row for a node, or a message that there is none.
 fn find(node: &Node, confs: &Confs, level: &mut Level) -> Option<RowId> {
     let name = node.name.text.to_str().unwrap_or_default();
     let found = confs.find(name, level.context);
@@ -176,7 +178,7 @@ fn not_found(node: &Node, confs: &Confs, level: &Level) -> Diagnostic {
         let error = error.note("nginx 1.31 has it; Weir does not support it yet");
         return error.note(format!("syntax: {}", known.syntax_line()));
     }
-    // First what may stand here, then anything of ours, then anything of nginx's.
+    // Suggestions: first what is allowed here, then any directive of ours, then any of nginx's.
     let here = rows
         .iter()
         .filter(|row| row.contexts.contains(level.context))
@@ -197,7 +199,7 @@ fn all_rows(confs: &Confs, level: &Level) -> Vec<RowInfo> {
         .collect()
 }
 
-/// Braces and the number of words, in nginx's order.
+/// Checks braces and the number of words, in nginx's order.
 fn check_form(node: &Node, info: &RowInfo) -> Result<(), Diagnostic> {
     let name = info.name;
     let has_braces = !matches!(node.block, Block::None);
@@ -217,7 +219,7 @@ fn syntax_note(info: &RowInfo) -> String {
     format!("syntax: {}", crate::describe::syntax_line(info))
 }
 
-/// Remembers that a row was used here; gives the place of its first use if this is another one.
+/// Notes that a row was used here; returns the place of its first use if there was one.
 fn remember(id: RowId, info: &RowInfo, node: &Node, level: &mut Level) -> Option<Span> {
     level.seen_names.entry(info.name).or_insert(node.head);
     match level.seen.entry(id) {
@@ -246,7 +248,7 @@ fn report_failure(
         }
         return;
     };
-    // An error inside the braces is about another line, for which this syntax is no help.
+    // An error within the braces is about another line, for which this syntax is no help.
     let about_head = error
         .span
         .is_some_and(|span| span.file == node.head.file && span.end <= node.head.end);
@@ -258,7 +260,7 @@ fn report_failure(
     level.report(error);
 }
 
-/// An error in a directive whose `;` is missing is about that, wherever nginx noticed it.
+/// If a directive's `;` is missing, any error in it is about that, wherever nginx noticed it.
 fn explain(error: Diagnostic, missing: Option<Span>) -> Diagnostic {
     match missing {
         Some(missing) => Diagnostic {

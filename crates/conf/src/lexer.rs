@@ -1,9 +1,10 @@
 //! Text to words and their ends, by nginx's rules.
 //!
-//! A word is bare or in quotes. In both, a backslash keeps the next character from ending the word; only
-//! `\"`, `\'`, `\\`, `\t`, `\r` and `\n` are replaced, any other backslash stays. A brace right after `$` is
-//! part of a bare word, so that `${name}` needs no quotes. A comment starts where a word could start. After a
-//! closing quote must come a space, `;`, `{` or `)`, and that `)` starts a word of its own: `if ($a = "b")`.
+//! A word is bare or quoted. In both, a backslash keeps the next character from ending the word;
+//! only `\"`, `\'`, `\\`, `\t`, `\r` and `\n` are replaced, any other backslash remains. A brace
+//! directly after `$` belongs to a bare word, so that `${name}` needs no quotes. A comment starts
+//! where a word could start. A closing quote must be followed by a space, `;`, `{` or `)`, and that
+//! `)` starts a word of its own: `if ($a = "b")`.
 
 use base::{BString, FileId, Span};
 
@@ -11,11 +12,11 @@ use crate::diagnostic::{Diagnostic, Place};
 use crate::forgotten::after;
 use crate::tree::{MAX_ERRORS, Word};
 
-/// Bytes of one word in a file. nginx's bound, kept because it turns a forgotten quote into an error at the
-/// place of the quote instead of one at the end of the file.
+/// The maximum length of a word in a file. It is nginx's limit, and useful: it turns a forgotten
+/// quote into an error at the quote instead of one at the end of the file.
 pub(crate) const MAX_WORD: usize = 4096;
 
-/// Words up to the sign that ends them.
+/// The words up to the sign that ends them.
 pub(crate) struct Statement {
     pub(crate) words: Vec<Word>,
     pub(crate) end: End,
@@ -36,11 +37,11 @@ pub(crate) struct Lexer<'t> {
     text: &'t [u8],
     at: usize,
     file: FileId,
-    /// Text of `-g`: other words at its end, and no bound on words.
+    /// The text of `-g`, which has other messages at its end and no limit on words.
     globals: bool,
     /// An error after which the rest of the text cannot be understood.
     gave_up: bool,
-    /// Offsets before which a `}` is read that is not there, in order.
+    /// Offsets, in order, before which a missing `}` is assumed.
     closings: std::vec::IntoIter<usize>,
 }
 
@@ -56,7 +57,7 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// Reads a `}` before each of these offsets, which are in order, as if it were there.
+    /// Assumes a `}` before each of these offsets, which must be in order.
     pub(crate) fn with_closings(mut self, closings: Vec<usize>) -> Lexer<'t> {
         self.closings = closings.into_iter();
         self
@@ -75,18 +76,18 @@ impl<'t> Lexer<'t> {
         self.at = (self.at + bytes).min(self.text.len());
     }
 
-    /// Reads no further; the reason has been recorded.
+    /// Stops parsing; the reason has been reported.
     pub(crate) fn give_up(&mut self) {
         self.at = self.text.len();
         self.gave_up = true;
     }
 
-    /// Whether the text ended because of an error that has been recorded.
+    /// Whether parsing was stopped by an error, which has been reported.
     pub(crate) fn gave_up(&self) -> bool {
         self.gave_up
     }
 
-    /// The next statement. Errors are recorded and read past: what follows is still worth reading.
+    /// The next statement. Errors are recorded and skipped, since the rest is still worth parsing.
     pub(crate) fn statement(&mut self, errors: &mut Vec<Diagnostic>) -> Statement {
         let mut words: Vec<Word> = Vec::new();
         loop {
@@ -117,49 +118,45 @@ impl<'t> Lexer<'t> {
                     continue;
                 }
             };
-            let head = words
-                .first()
-                .map_or(sign, |first| self.head(first).to(sign));
-            match (end, words.is_empty()) {
-                // A missing ";" before "}": the directive is taken, the brace is read again as the block's end.
-                (End::Close, false) => {
-                    let missing = words
-                        .last()
-                        .map_or(sign, |word| after(word.span, word.quoted));
-                    let error = Diagnostic::error("unexpected \"}\"", missing);
-                    errors.push(error.place(Place::At(sign)).note("a \";\" is missing here"));
-                    return Statement {
-                        words,
-                        end: End::Semicolon,
-                        span: head,
-                    };
-                }
-                (End::Semicolon, true) => {
-                    errors.push(unexpected(';', sign));
-                    self.at += 1;
-                }
-                (End::Open, true) => {
-                    errors.push(unexpected('{', sign));
-                    self.at += 1;
-                    return Statement {
-                        words,
-                        end,
-                        span: sign,
-                    };
-                }
-                _ => {
-                    self.at += 1;
-                    return Statement {
-                        words,
-                        end,
-                        span: head,
-                    };
-                }
+            if let Some((end, span)) = self.end_statement(end, sign, &words, errors) {
+                return Statement { words, end, span };
             }
         }
     }
 
-    /// Whether one of the braces that are not there belongs before this offset; it is then used up.
+    /// How a sign ends a statement of these words, and its span; `None` if the sign ends nothing.
+    fn end_statement(
+        &mut self,
+        end: End,
+        sign: Span,
+        words: &[Word],
+        errors: &mut Vec<Diagnostic>,
+    ) -> Option<(End, Span)> {
+        let head = words
+            .first()
+            .map_or(sign, |first| self.head(first).to(sign));
+        match (end, words.last()) {
+            // A missing `;` before `}`: the directive is taken, and the brace parsed again as the
+            // end of the block.
+            (End::Close, Some(last)) => {
+                let missing = after(last.span, last.quoted);
+                let error = Diagnostic::error("unexpected \"}\"", missing);
+                errors.push(error.place(Place::At(sign)).note("a \";\" is missing here"));
+                return Some((End::Semicolon, head));
+            }
+            (End::Semicolon, None) => {
+                errors.push(unexpected(';', sign));
+                self.at += 1;
+                return None;
+            }
+            (End::Open, None) => errors.push(unexpected('{', sign)),
+            _ => {}
+        }
+        self.at += 1;
+        Some((end, head))
+    }
+
+    /// Whether an assumed brace belongs before this offset; it is used up then.
     fn closes_before(&mut self, at: usize) -> bool {
         let due = self
             .closings
@@ -229,7 +226,7 @@ impl<'t> Lexer<'t> {
         } else {
             self.end_of_bare(start)
         };
-        // nginx gives up when its buffer is full of one word, whatever follows.
+        // nginx gives up when a word fills its buffer, whatever follows.
         let too_long = !self.globals && end.unwrap_or(self.text.len()) - start >= MAX_WORD;
         if too_long && start + MAX_WORD < self.text.len() {
             errors.push(self.too_long(start, quoted.then_some(first)));
@@ -288,12 +285,13 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// What may not follow a closing quote is said; and when the quoted text has line feeds in it, then it was most likely
-    /// another quote's end that is missing: from here on all is inside out, and nothing more is read.
+    /// Reports what must not follow a closing quote. If the quoted text contains line feeds, the
+    /// closing quote of another text is probably missing; then everything from here on is inside
+    /// out, and parsing stops.
     fn check_after_quote(&mut self, start: usize, errors: &mut Vec<Diagnostic>) {
         let byte = match self.text.get(self.at) {
             None | Some(b' ' | b'\t' | b'\r' | b'\n' | b';' | b'{' | b')') => return,
-            // Unexpected too, and `statement` says so.
+            // Unexpected, too, but reported by `statement`.
             Some(b'}') => return,
             Some(&byte) => byte,
         };
@@ -338,7 +336,7 @@ fn unexpected(sign: char, span: Span) -> Diagnostic {
     }
 }
 
-/// Replaces the six escapes; every other backslash stays.
+/// Replaces the six escapes; any other backslash remains.
 fn unescape(raw: &[u8]) -> BString {
     let mut out = Vec::with_capacity(raw.len());
     let mut bytes = raw.iter().copied().peekable();

@@ -1,12 +1,14 @@
-//! The language of `nginx.conf`: text to tree, tree to filled configuration structs, values with variables,
-//! and messages that show the line.
+//! The language of `nginx.conf`: text to tree, tree to filled configuration structs, values with
+//! variables, and messages that show the line.
 //!
-//! It knows no directive. A module describes its directives as rows of a [`Table`]; an engine (http, stream,
-//! the server itself) creates the structs of its blocks as [`Confs`] and has [`dispatch()`] apply a block's
-//! nodes to them. Everything else here serves those two: [`tree`] reads files, [`mod@parse`] reads values,
-//! [`Expression`] is a text with variables, [`Registry`] knows their names, [`Diagnostic`] is a message.
+//! It knows no directive. A module describes its directives as rows of a [`Table`]; an engine
+//! (http, stream, the server itself) creates the structs of its blocks as [`Confs`] and has
+//! [`dispatch()`] apply a block's nodes to them. Everything else here serves those two: [`tree`]
+//! reads files, [`mod@parse`] reads values, [`Expression`] is a text with variables, [`Registry`]
+//! knows their names, [`Diagnostic`] is a message.
 //!
-//! It opens no file itself ([`Files`] does), and keeps nothing at run time but what the structs hold.
+//! It opens no file itself ([`Files`] does), and keeps nothing at run time but what the structs
+//! hold.
 #![forbid(unsafe_code)]
 
 pub mod address;
@@ -30,6 +32,7 @@ pub mod pattern;
 pub mod regex;
 pub mod source;
 mod sources;
+pub mod spelling;
 pub mod table;
 pub mod tree;
 pub mod variable;

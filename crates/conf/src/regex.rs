@@ -1,8 +1,9 @@
-//! Regular expressions by PCRE2, as nginx's are: over bytes, compiled to machine code where that is possible.
+//! Regular expressions by PCRE2, like nginx's: over bytes, and JIT-compiled where possible.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::Arc;
 
+use base::sync::Mutex;
 use base::{BStr, ByteSlice};
 use pcre2::bytes::{CaptureLocations, RegexBuilder};
 
@@ -17,13 +18,13 @@ struct Shared {
     pattern: Vec<u8>,
     /// Group number and name.
     names: Vec<(usize, String)>,
-    /// Working memory for matching, reused. Loops that match the same pattern at the same instant make one
-    /// more; so the number is bounded by the number of threads.
+    /// Reusable memory for matching. When several loops match the same pattern at once, one is
+    /// added for each, so there are at most as many as threads.
     spare: Mutex<Vec<CaptureLocations>>,
 }
 
-/// Memory for the machine code's stack. PCRE2's own 32 KB is not enough for long subjects with nested groups,
-/// and then a match fails with an error where it should succeed.
+/// The stack of compiled patterns. PCRE2's own 32 KB is too small for long subjects with nested
+/// groups: a match would fail with an error where it should succeed.
 const JIT_STACK: usize = 1 << 20;
 
 impl Regex {
@@ -32,7 +33,8 @@ impl Regex {
         Regex::compile(pattern, caseless).map_err(|(message, _)| message)
     }
 
-    /// As [`Regex::new`]; the error has the offset too at which PCRE2 noticed it, if it tells one.
+    /// Like [`Regex::new`]; the error also has the offset at which PCRE2 noticed it, if it tells
+    /// one.
     pub(crate) fn compile(
         pattern: &[u8],
         caseless: bool,
@@ -60,8 +62,8 @@ impl Regex {
         })
     }
 
-    /// Whether the subject matches; then `captures` holds what each group matched. A match that PCRE2 gives up
-    /// on (too much backtracking) counts as none; [`Regex::try_captures`] tells it.
+    /// Whether the subject matches; then `captures` has the groups. A match that PCRE2 gives up on,
+    /// after too much backtracking, counts as none; [`Regex::try_captures`] reports it.
     pub fn captures(&self, subject: &[u8], captures: &mut Captures) -> bool {
         self.try_captures(subject, captures).unwrap_or(false)
     }
@@ -98,22 +100,22 @@ impl Regex {
         &self.shared.names
     }
 
-    /// How many groups there are, the whole match not counted.
+    /// The number of groups, not counting the whole match.
     pub fn group_count(&self) -> usize {
         self.shared.program.captures_len() - 1
     }
 
     fn take_spare(&self) -> CaptureLocations {
-        let spare = match self.shared.spare.try_lock() {
-            Ok(mut spare) => spare.pop(),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().pop(),
-            Err(TryLockError::WouldBlock) => None,
-        };
+        let spare = self
+            .shared
+            .spare
+            .try_lock()
+            .and_then(|mut spare| spare.pop());
         spare.unwrap_or_else(|| self.shared.program.capture_locations())
     }
 
     fn put_spare(&self, locations: CaptureLocations) {
-        if let Ok(mut spare) = self.shared.spare.try_lock() {
+        if let Some(mut spare) = self.shared.spare.try_lock() {
             spare.push(locations);
         }
     }
@@ -127,7 +129,8 @@ impl fmt::Debug for Regex {
 
 /// What the groups of a pattern matched: places in the subject, group 0 being the whole match.
 ///
-/// Ten groups fit without an allocation: `$1` to `$9` are all that an expression can name by number.
+/// Ten groups fit without an allocation: `$1` to `$9` are all that an expression can name by
+/// number.
 #[derive(Clone, Debug, Default)]
 pub struct Captures {
     len: usize,
@@ -136,7 +139,7 @@ pub struct Captures {
 }
 
 const INLINE: usize = 10;
-/// The place of a group that took no part in the match.
+/// The place of a group that did not participate in the match.
 const UNSET: (u32, u32) = (u32::MAX, u32::MAX);
 
 impl Captures {
@@ -178,7 +181,7 @@ impl Captures {
         self.len == 0
     }
 
-    /// Forgets everything.
+    /// Removes all groups.
     pub fn clear(&mut self) {
         self.len = 0;
         self.more.clear();
@@ -200,8 +203,8 @@ impl Captures {
     }
 }
 
-/// The pattern as the library's interface wants it. Bytes that are not UTF-8 become `\xHH`, which means the
-/// same to PCRE2; it is not in UTF mode and sees bytes.
+/// The pattern as the library's interface wants it. Bytes that are not UTF-8 become `\xHH`, which
+/// means the same to PCRE2; it is not in UTF mode and sees bytes.
 pub fn as_utf8(pattern: &[u8]) -> String {
     let mut out = String::with_capacity(pattern.len());
     for chunk in pattern.utf8_chunks() {
@@ -227,7 +230,7 @@ fn compile_message(error: &pcre2::Error, pattern: &[u8]) -> String {
     }
 }
 
-/// PCRE2's own words, which the library puts after words of its own.
+/// PCRE2's own message, to which the library adds words of its own.
 fn reason(error: &pcre2::Error) -> String {
     let text = error.to_string();
     text.splitn(3, ": ").nth(2).unwrap_or(&text).to_owned()

@@ -1,4 +1,4 @@
-//! Directives as rows of a table: the only home of a directive's facts.
+//! Directives as rows of a table: the only place with the facts about a directive.
 //!
 //! ```
 //! use conf::*;
@@ -44,8 +44,8 @@
 //! ]);
 //! ```
 //!
-//! What a row does not do: it never sees another module's struct, except a [`Setter::Deferred`] one, which
-//! opens a block and is given all structs of the block around it.
+//! A row never sees another module's struct, except for [`Setter::Deferred`], which opens a block
+//! and gets all structs of the block around it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -67,17 +67,33 @@ pub struct Directive<C: 'static> {
     pub name: &'static str,
     /// What follows the name, without `;`: `on | off`, `number size`, `name { ... }`.
     pub syntax: &'static str,
-    /// The text that would have the same effect as leaving the directive out; it goes through `set`.
-    /// `None` if no text has: then the struct's `Default` counts.
+    /// The parameters that have the same effect as leaving the directive out; they are passed to
+    /// `set`. `None` if there are none: then the struct's `Default` applies.
     pub default: Option<&'static str>,
     /// Where it may stand.
     pub contexts: Contexts,
-    /// The version of Weir that brought it.
+    /// The version of Weir in which it appeared.
     pub since: &'static str,
-    /// What it does, for the reference: Markdown, first sentence first.
+    /// A description for the reference, in Markdown.
     pub doc: &'static str,
     /// How the words change the struct.
     pub set: Setter<C>,
+}
+
+impl<C: 'static> Directive<C> {
+    /// These rows for other contexts: `http` and `stream` have some directives in common.
+    pub const fn in_contexts<const COUNT: usize>(
+        mut rows: [Directive<C>; COUNT],
+        contexts: Contexts,
+    ) -> [Directive<C>; COUNT] {
+        // A `for` loop calls a trait, which a constant cannot.
+        let mut at = 0;
+        while at < COUNT {
+            rows[at].contexts = contexts;
+            at += 1;
+        }
+        rows
+    }
 }
 
 /// How the words of a directive change the struct `C` of their block.
@@ -109,7 +125,8 @@ pub enum Setter<C: 'static> {
     OptionalValue(fn(&mut C) -> &mut Option<Expression>),
     /// One of these words; the setter gets its position.
     Word(&'static [&'static str], fn(&mut C, usize)),
-    /// Any of these words; word `i` sets bit `i`. The first in a block replaces what was inherited, more add.
+    /// Any of these words; word `i` sets bit `i`. The first in a block replaces what was inherited,
+    /// more add.
     Bits(&'static [&'static str], fn(&mut C) -> &mut u32),
     /// Anything else.
     Custom(
@@ -117,16 +134,18 @@ pub enum Setter<C: 'static> {
         Repeat<C>,
         fn(&mut C, &mut Line) -> Result<(), Diagnostic>,
     ),
-    /// Has braces. The setter reads `line.node.block`: rows of data by [`Line::entries`], directives by
-    /// [`crate::dispatch()`] with confs of its own. Runs in file order among the other rows.
+    /// Has braces. The setter reads `line.node.block`: rows of data by [`Line::entries`],
+    /// directives by [`crate::dispatch()`] with confs of its own. Runs in file order among the
+    /// other rows.
     Block(
         Arity,
         Repeat<C>,
         fn(&mut C, &mut Line) -> Result<(), Diagnostic>,
     ),
-    /// Has braces with directives that inherit from this block (`server`, `location`, `if`). Runs after every
-    /// other row of the block and after [`Table::finish`], in file order; `line.index` tells where it stood.
-    /// It gets all structs of the block, from which it makes the child's: see [`Confs::child`].
+    /// Has braces with directives that inherit from this block (`server`, `location`, `if`). Runs
+    /// after every other row of the block and after [`Table::finish`], in file order; `line.index`
+    /// tells where it stood. It gets all structs of the block, from which it makes the child's: see
+    /// [`Confs::child`].
     Deferred(Arity, fn(&mut Line, &mut Confs) -> Result<(), Diagnostic>),
     /// Accepted without effect; the text says why, for the reference.
     Ignored(Arity, &'static str),
@@ -135,9 +154,9 @@ pub enum Setter<C: 'static> {
 /// How many words may follow the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arity {
-    /// At least so many.
+    /// The minimum.
     pub min: u8,
-    /// At most so many; 255 means any number.
+    /// The maximum; 255 means any number.
     pub max: u8,
 }
 
@@ -164,19 +183,20 @@ impl Arity {
         Arity { min, max: u8::MAX }
     }
 
-    /// Whether so many words are right.
+    /// Whether this number of words is permitted.
     pub fn accepts(self, words: usize) -> bool {
         words >= usize::from(self.min) && (self.max == u8::MAX || words <= usize::from(self.max))
     }
 }
 
-/// What a second use in the same block means.
+/// The meaning of a second use in the same block.
 pub enum Repeat<C: 'static> {
     /// An error: `"x" directive is duplicate`.
     Once,
-    /// One more, added to what was inherited.
+    /// Another value, added to the inherited ones.
     Many,
-    /// One more, but the first in a block clears what was inherited by calling this (`add_header`, `index`).
+    /// Another value, but the first one in a block calls this, which removes the inherited ones
+    /// (`add_header`, `index`).
     Fresh(fn(&mut C)),
 }
 
@@ -189,17 +209,19 @@ pub struct Buffers {
     pub size: u64,
 }
 
-/// Runs when the rows of a block have been applied: derives values, checks combinations. `parent` is the
-/// struct of the block around it, finished.
+/// Runs after the rows of a block: derives values, checks combinations. `parent` is the struct of
+/// the block around it, which is complete.
 pub type Finish<C> = fn(&mut C, parent: Option<&C>, &mut Level) -> Result<(), Diagnostic>;
 
 /// The directives of one module for one kind of block, and how its struct is inherited.
 ///
-/// A block without a directive of the table shares the struct of the block around it, so that ten thousand locations
-/// that say nothing of a module cost nothing for it. The first directive makes the struct the block's own.
+/// A block without a directive of the table shares the struct of the block around it, so that a
+/// module costs nothing in ten thousand locations that do not use it. The first directive gives the
+/// block a struct of its own.
 ///
-/// With `.finish(…)` or `.inherit(…)` after it, name the type: `Table::<Conf>::new(&[…]).finish(…)`, because a
-/// method call hides from the compiler which type the rows are for.
+/// With `.finish(…)` or `.inherit(…)` after it, name the type:
+/// `Table::<Conf>::new(&[…]).finish(…)`, because a method call hides from the compiler which type
+/// the rows are for.
 pub struct Table<C: 'static> {
     rows: &'static [Directive<C>],
     finish: Option<Finish<C>>,
@@ -226,20 +248,23 @@ impl<C: 'static> Table<C> {
         }
     }
 
-    /// With a function to run when a block's own rows have been applied, before its child blocks. It runs in every block,
-    /// which therefore has a struct of its own; [`Table::finish_changed`] is cheaper.
+    /// With a function to run when a block's own rows have been applied, before its child blocks.
+    /// It runs in every block, which therefore has a struct of its own; [`Table::finish_changed`]
+    /// is cheaper.
     pub const fn finish(mut self, finish: Finish<C>) -> Table<C> {
         self.finish = Some(finish);
         self
     }
 
-    /// With a function to run in blocks that have directives of this table, in outermost blocks and in servers. For what
-    /// follows from the struct alone: elsewhere the finished struct of the block around it counts.
+    /// With a function to run in blocks that have directives of this table, in outermost blocks and
+    /// in servers. For what follows from the struct alone: elsewhere the finished struct of the
+    /// block around it counts.
     pub const fn finish_changed(self, finish: Finish<C>) -> Table<C> {
         self.finish_changed_or(|level| level.context == SERVER, finish)
     }
 
-    /// With a function to run in outermost blocks, in blocks that have directives of this table, and wherever `or` says.
+    /// With a function to run in outermost blocks, in blocks that have directives of this table,
+    /// and wherever `or` says.
     pub const fn finish_changed_or(
         mut self,
         or: fn(&mut Level) -> bool,
@@ -249,8 +274,9 @@ impl<C: 'static> Table<C> {
         self.finish(finish)
     }
 
-    /// With another way to make a child's struct than cloning the parent's: for what is not inherited. `shares` tells
-    /// whether the parent's struct serves a child that has no directive of the table.
+    /// With another way to make a child's struct than cloning the parent's: for what is not
+    /// inherited. `shares` tells whether the parent's struct serves a child that has no directive
+    /// of the table.
     pub const fn inherit(mut self, make: fn(&C) -> C, shares: fn(&C) -> bool) -> Table<C> {
         self.inherit = Some(Inherit { make, shares });
         self
@@ -327,7 +353,7 @@ pub struct RowInfo {
     pub kind: Kind,
 }
 
-/// A table whose struct's type is not known: what engines and the reference work with.
+/// A table whose struct's type is unknown: what engines and the reference work with.
 pub trait Rows: Sync {
     /// How many rows there are.
     fn len(&self) -> usize;
@@ -363,8 +389,8 @@ pub trait Rows: Sync {
         confs: &mut Confs,
     ) -> Result<(), Diagnostic>;
 
-    /// Whether [`Rows::finish`] has something to do in this block. `is_shared`: the struct is still that of the block
-    /// around it.
+    /// Whether [`Rows::finish`] has something to do in this block. `is_shared`: the struct is still
+    /// that of the block around it.
     fn finishes(&self, is_shared: bool, level: &mut Level) -> bool;
 
     /// Runs the table's finish function, if it has one.
@@ -516,7 +542,7 @@ impl<C> Setter<C> {
         Ok(())
     }
 
-    /// Refuses a second use, or clears what was inherited, before the words are read.
+    /// Rejects a second use, or removes inherited values, before the words are parsed.
     fn prepare(&self, conf: &mut C, line: &Line) -> Result<(), Diagnostic> {
         match self {
             Setter::Custom(_, repeat, _) | Setter::Block(_, repeat, _) => match repeat {

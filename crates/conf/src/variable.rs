@@ -1,10 +1,12 @@
-//! The names of variables: who defines them, who uses them, and the numbers that stand for them at run time.
+//! The names of variables: who defines them, who uses them, and the numbers that stand for them at
+//! run time.
 //!
-//! A variable that some expression uses gets a number, its [`VarId`], counted from 0: a request needs a cache
-//! of so many places. A name may be used before it is defined, because `map` may stand after the server that
-//! uses its variable; whether every used name is defined is known at the end ([`Registry::finish`]).
+//! A variable that some expression uses gets a number, its [`VarId`], counted from 0, so a
+//! request's cache is an array of that size. A name may be used before it is defined, because `map`
+//! may come after the server that uses its variable; whether every used name is defined is known at
+//! the end ([`Registry::finish`]).
 //!
-//! Names are compared without letter case. `R` is what a variable is a property of: a request, a session.
+//! Names are compared without regard to case. `R` is what has the variable: a request or a session.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -12,8 +14,8 @@ use std::sync::Arc;
 
 use base::{BString, ByteSlice, Span};
 
-use crate::describe::nearest;
 use crate::diagnostic::{Diagnostic, Place};
+use crate::spelling::nearest;
 
 /// The number of a variable that is used somewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,10 +35,11 @@ pub trait Names: Any {
     /// The number of a name, defined or not. The place is shown if it never gets defined.
     fn id(&mut self, name: &[u8], span: Option<Span>) -> VarId;
 
-    /// From here on names need not exist, until it is called again with `false`: who reads them may never use them.
+    /// From here on names need not exist, until this is called with `false`: they may never be
+    /// used.
     fn set_tentative(&mut self, _: bool) {}
 
-    /// A name that was read while it was tentative is used: it must exist after all.
+    /// A tentative name is used after all, so it must exist.
     fn require(&mut self, _: VarId) {}
 }
 
@@ -46,13 +49,14 @@ pub struct Variable<R: 'static> {
     pub name: &'static str,
     /// How the value is found.
     pub get: Get<R>,
-    /// What `set` does, for variables that can be set to some effect (`$args`, `$limit_rate`).
+    /// The effect of `set`, for variables that have one (`$args`, `$limit_rate`).
     pub set: Option<fn(&mut R, &[u8])>,
     /// Whether the value stays the same for a request, so that it is computed once.
     pub cache: bool,
-    /// Whether the configuration may define or set it anew, as nginx lets it for some.
+    /// Whether the configuration may define or set it again, as nginx permits for some.
     pub changeable: bool,
-    /// Whether the value has several lines by design, whose ends no client chooses: a certificate.
+    /// Whether the value has several lines by design, such as a certificate, so that its line
+    /// breaks are no client's.
     pub lines: bool,
     /// What it is, for the reference.
     pub doc: &'static str,
@@ -123,7 +127,7 @@ pub enum Get<R: 'static> {
     Prefix(fn(&mut R, &str, &mut Vec<u8>) -> bool),
     /// By a closure that the configuration made (`map`, `geo`, `split_clients`).
     Dynamic(Arc<DynamicGet<R>>),
-    /// It lives only where `set` and named captures put it.
+    /// It has a value only if `set` or a named capture gives it one.
     Slot,
 }
 
@@ -235,7 +239,7 @@ pub struct Registry<R: 'static> {
     texts: Texts,
 }
 
-/// By variable, the texts of several lines that the configuration gives it.
+/// The multi-line texts that the configuration assigns, by variable.
 type Texts = HashMap<Arc<str>, Vec<BString>>;
 
 struct Used {
@@ -279,12 +283,12 @@ impl<R: 'static> Registry<R> {
         }
     }
 
-    /// Defines a variable from the configuration. The error is a message in nginx's words: a module's
-    /// variable cannot be replaced.
+    /// Defines a variable from the configuration. The error is a message in nginx's words: a
+    /// module's variable cannot be replaced.
     pub fn define(&mut self, name: &str, mut definition: Definition<R>) -> Result<VarId, String> {
         let name = self.changeable_name(name)?;
         definition.name = name.clone();
-        // A variable with a setter keeps it: `set $args` must still change the arguments.
+        // A variable keeps its setter: `set $args` must still change the arguments.
         if let Some(former) = self.known.get(&name) {
             definition.set = definition.set.or(former.set);
         }
@@ -292,8 +296,8 @@ impl<R: 'static> Registry<R> {
         Ok(self.id_of(name, None))
     }
 
-    /// A variable that the configuration sets (`set`, a named capture). If it has another definition too, that
-    /// one is used until it is set.
+    /// A variable that the configuration sets (`set`, a named capture). If it has another
+    /// definition, too, that applies until it is set.
     pub fn slot(&mut self, name: &str) -> Result<VarId, String> {
         let name = self.changeable_name(name)?;
         if !self.known.contains_key(&name) {
@@ -306,8 +310,8 @@ impl<R: 'static> Registry<R> {
         Ok(self.id_of(name, None))
     }
 
-    /// Notes a text that the configuration gives a variable. What matters are line ends in it, which then come from the
-    /// configuration and not from a client: see [`Variables::is_written`].
+    /// Notes a text that the configuration gives a variable. What matters are line ends in it,
+    /// which then come from the configuration and not from a client: see [`Variables::is_written`].
     pub fn note_text(&mut self, name: &str, text: &[u8]) {
         if Self::is_noted(text) {
             let name = name.to_ascii_lowercase().into();
@@ -365,7 +369,7 @@ impl<R: 'static> Registry<R> {
             .chain(families)
     }
 
-    /// Closes the registry: every name in use must be defined now.
+    /// Closes the registry: by now every name in use must be defined.
     pub fn finish(self) -> Result<Variables<R>, Vec<Diagnostic>> {
         let mut definitions = Vec::with_capacity(self.used.len());
         let mut errors = Vec::new();
@@ -429,8 +433,9 @@ fn family<R>(families: &[&'static Variable<R>], name: &str) -> Option<&'static V
         .max_by_key(|row| row.name.len())
 }
 
-/// A name's own definition, else its family's. A slot that belongs to a family reads from the family until it
-/// is set: after `set $http_x …` in one location, `$http_x` is still the header everywhere else.
+/// A name's own definition, else that of its family. A slot that belongs to a family has the
+/// family's value until it is set: after `set $http_x …` in one location, `$http_x` is still the
+/// header everywhere else.
 fn resolve<R: 'static>(
     known: &HashMap<Arc<str>, Definition<R>>,
     families: &[&'static Variable<R>],
@@ -478,7 +483,8 @@ impl<R: 'static> Variables<R> {
         self.definitions.is_empty()
     }
 
-    /// The variable with this number. Numbers come from the registry that these variables were made by.
+    /// The variable with this number. Numbers come from the registry that these variables were made
+    /// by.
     pub fn get(&self, id: VarId) -> &Definition<R> {
         &self.definitions[id.0 as usize]
     }
@@ -488,8 +494,8 @@ impl<R: 'static> Variables<R> {
         self.ids.get(name).copied()
     }
 
-    /// The definition of a name that comes up at run time only (scripts, server-side includes). If it has a
-    /// number, use that instead, so that the cache is consulted.
+    /// The definition of a name that comes up at run time only (scripts, server-side includes). If
+    /// it has a number, use that instead, so that the cache is consulted.
     pub fn find(&self, name: &str) -> Option<Definition<R>> {
         resolve(&self.known, &self.families, name)
     }

@@ -11,7 +11,7 @@ const MOST: usize = 64;
 /// A buffer that grew larger than this is not kept, in bytes.
 const LARGEST: usize = 128 * 1024;
 
-thread_local! {
+rt::local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -20,7 +20,7 @@ struct Texts {
     iso8601: Vec<u8>,
 }
 
-thread_local! {
+rt::local! {
     static TEXTS: RefCell<Texts> =
         const { RefCell::new(Texts { second: u64::MAX, http: Vec::new(), local: Vec::new(), iso8601: Vec::new() }) };
 }
@@ -35,7 +35,7 @@ const DATE_LENGTH: usize = "Sun, 06 Nov 1994 08:49:37 GMT".len();
 /// The dates that were written last, by their seconds: the same files are asked for again and again.
 type Dates = [(i64, [u8; DATE_LENGTH]); 60];
 
-thread_local! {
+rt::local! {
     static DATES: RefCell<Dates> = const { RefCell::new([(i64::MIN, [0; DATE_LENGTH]); 60]) };
 }
 
@@ -101,7 +101,7 @@ impl Texts {
         self.second = second;
         let seconds = i64::try_from(second).unwrap_or(i64::MAX);
         // The C library knows the zone, as it does for the error log, so that both logs agree.
-        let offset = Offset::from_seconds(rt::error_log::local_time(second).offset);
+        let offset = Offset::from_seconds(rt::local_time(second).offset);
         let zone = offset.unwrap_or(Offset::UTC).to_time_zone();
         for text in [&mut self.http, &mut self.local, &mut self.iso8601] {
             text.clear();

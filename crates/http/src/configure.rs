@@ -4,26 +4,28 @@
 //! inherit from those of the block around it, applies its own directives to them, and leaves what came of it with the
 //! [`Builder`], which the blocks inside find again.
 
-use std::collections::{BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{
     Confs, Contexts, Diagnostic, HTTP, LIMIT_EXCEPT, LOCATION, LOCATION_IF, Line, Pattern,
-    Registry, SERVER, SERVER_IF, Span, TableSet, dispatch,
+    Registry, SERVER, SERVER_IF, TableSet, dispatch,
 };
-use proto::h1::Method;
+use proto::message::Method;
 
+use crate::core::blocks::{BlockReaders, HandedDown};
 use crate::core::{self, Identity, LocationConf, ServerConf};
 use crate::listen;
+use crate::location_tree::LocationTree;
 use crate::module::{Answer, Filter, Handler, Module, Phase};
 use crate::request::Request;
-use crate::route::Tree;
 use crate::site::{
     Chunks, ConfSet, Frozen, Location, LocationId, LocationKind, Phases, Pipeline, Positions,
     Server, ServerId,
 };
+
+pub use crate::core::blocks::{Directories, PresentLocation, WantedPools};
 
 /// The group of tables whose structs belong to `http`.
 const MAIN_GROUP: usize = 0;
@@ -31,21 +33,6 @@ const MAIN_GROUP: usize = 0;
 const SERVER_GROUP: usize = 1;
 /// The group of tables whose structs belong to a location.
 const LOCATION_GROUP: usize = 2;
-
-/// Folders that must exist before the worker starts, collected while the configuration is read.
-#[derive(Default)]
-pub struct Directories(pub BTreeSet<PathBuf>);
-
-/// Names of thread pools that directives asked for, with where.
-#[derive(Default)]
-pub struct WantedPools(pub Vec<(BString, Span)>);
-
-impl WantedPools {
-    /// Notes that a pool is wanted.
-    pub fn want(&mut self, name: &BStr, span: Span) {
-        self.0.push((name.to_owned(), span));
-    }
-}
 
 /// What is being built. Setters of blocks reach it through `line.level.engine()`.
 pub struct Builder {
@@ -68,6 +55,27 @@ pub struct Builder {
     /// Who runs in the phase `Rewrite` of the block that was closed last.
     rewriters: Vec<&'static str>,
     same: Same,
+}
+
+impl Builder {
+    /// Nothing is built yet.
+    fn new(modules: &'static [&'static Module]) -> Builder {
+        Builder {
+            modules,
+            servers: Vec::new(),
+            places: Vec::new(),
+            listens: Vec::new(),
+            locations: Vec::new(),
+            heads: Vec::new(),
+            open: Vec::new(),
+            named: Vec::new(),
+            connect: false,
+            server_positions: None,
+            location_positions: None,
+            rewriters: Vec::new(),
+            same: Same::default(),
+        }
+    }
 }
 
 /// The addresses of the handlers with their phases, and those of the filters.
@@ -131,24 +139,16 @@ pub fn http(
     for module in modules {
         registry.add(module.variables);
     }
-    let mut builder = Builder {
-        modules,
-        servers: Vec::new(),
-        places: Vec::new(),
-        listens: Vec::new(),
-        locations: Vec::new(),
-        heads: Vec::new(),
-        open: Vec::new(),
-        named: Vec::new(),
-        connect: false,
-        server_positions: None,
-        location_positions: None,
-        rewriters: Vec::new(),
-        same: Same::default(),
-    };
+    let mut builder = Builder::new(modules);
+    line.shared::<HandedDown>().0 = Some(BlockReaders {
+        server,
+        location,
+        limit_except,
+        present_location,
+    });
     let mut confs = Confs::new(groups(modules));
     if let Some(core) = confs.get_mut::<LocationConf>() {
-        core.log = line.shared::<rt::error_log::MainLog>().0.clone();
+        core.log = line.shared::<host::error_log::MainLog>().0.clone();
     }
     {
         let build = &mut *line.level.build;
@@ -186,7 +186,7 @@ pub fn http(
         identity,
         prefix: line.level.build.in_prefix(conf::Access::Opened, ""),
         conf_prefix: line.level.build.in_conf_prefix(conf::Access::Opened, ""),
-        generation: crate::engine::next_generation(),
+        generation: crate::site::next_generation(),
     };
     crate::tls::check_configuration(&frozen, &builder.places, line);
     Ok(frozen)
@@ -228,9 +228,12 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let phases = Phases::collect(
         handlers.filter(|(phase, _)| matches!(phase, Phase::PostRead | Phase::ServerRewrite)),
     );
-    builder
-        .listens
-        .extend(listen::claims(&core, server, line.node.span));
+    builder.listens.extend(listen::claims(
+        &core.names,
+        &core.listens,
+        server,
+        line.node.span,
+    ));
     let positions = builder
         .server_positions
         .get_or_insert_with(|| Positions::of(&server_confs));
@@ -402,7 +405,7 @@ fn open(
 }
 
 /// Freezes the innermost open block. What is given back is the tree of the locations inside it.
-fn close(line: &mut Line, confs: &mut Confs) -> Tree {
+fn close(line: &mut Line, confs: &mut Confs) -> LocationTree {
     let core = whole_core(confs, &mut line.level.engine::<Builder>().same.cores);
     let structs = confs.take_group(LOCATION_GROUP);
     let builder = line.level.engine::<Builder>();
@@ -419,7 +422,7 @@ fn close(line: &mut Line, confs: &mut Confs) -> Tree {
         kind: frame.kind,
         core,
         confs: ConfSet::new(positions, &structs, &mut builder.same.chunks),
-        tree: Tree::default(),
+        tree: LocationTree::default(),
         limit_except: frame.limit_except,
         adds_slash: false,
         pipeline: Arc::default(),
@@ -433,7 +436,7 @@ fn close(line: &mut Line, confs: &mut Confs) -> Tree {
     );
     builder.rewriters = rewriters;
     builder.locations[frame.id.0 as usize] = Some(location);
-    Tree::build(
+    LocationTree::build(
         frame
             .children
             .iter()
@@ -534,26 +537,16 @@ fn freeze(
     rewriters
 }
 
-/// What kind of location the present one is, for directives that care.
-pub enum Present {
-    /// A prefix of this many bytes, or an exact path.
-    Prefix(usize),
-    /// A regular expression.
-    Regex,
-    /// A named location.
-    Named,
-}
-
 /// The location that a directive stands in.
-pub fn present_location(line: &mut Line) -> Present {
+pub fn present_location(line: &mut Line) -> PresentLocation {
     let builder = line.level.engine::<Builder>();
     match builder.open.last() {
         Some(frame) => match frame.kind {
-            LocationKind::Regex(_) => Present::Regex,
-            LocationKind::Named => Present::Named,
-            _ => Present::Prefix(frame.name.len()),
+            LocationKind::Regex(_) => PresentLocation::Regex,
+            LocationKind::Named => PresentLocation::Named,
+            _ => PresentLocation::Prefix(frame.name.len()),
         },
-        None => Present::Prefix(0),
+        None => PresentLocation::Prefix(0),
     }
 }
 

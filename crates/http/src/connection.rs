@@ -1,4 +1,7 @@
-//! The beginning of every client connection: who is there, and which protocol is spoken.
+//! The beginning of every client connection over TCP: who is there, and which protocol is spoken.
+//!
+//! HTTP/3 begins elsewhere: its connections have no descriptor, and are told apart by the ids in datagrams of a shared
+//! socket. From [`speak`] on it is the same: a [`Client`], and a protocol that serves it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -7,26 +10,29 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bstr::BString;
+use host::error_log::Level;
+use host::listen::ListenAddress;
 use net::Transport;
 use net::client::Remote;
 use proto::proxy_protocol::{Header, Status};
-use rt::error_log::Level;
-use rt::listen::ListenAddress;
 use rt::net::Address;
 
-use crate::client::{Client, Idle, Moves};
-use crate::engine::HttpLoop;
-use crate::h1;
-use crate::h2::{self, Spoken};
+use crate::byte_stream::ByteStream;
+use crate::client::{AskedName, Client, ConnectionControl, ConnectionMobility};
+use crate::client_stream::ClientConnection;
+use crate::connection_transfer::ConnectionState;
+use crate::engine::LoopConnections;
+use crate::h1::{self, Ending};
+use crate::h2::{self, SpokenProtocol};
+use crate::http_loop::{self, HttpLoop};
 use crate::listen::Endpoint;
-use crate::moving::Facts;
 use crate::site::Site;
-use crate::tls::{self, AskedName, Secured};
+use crate::tls::{self, Secured};
 
 /// A connection that a loop has taken in, and what it needs to be served.
-pub struct Newcomer {
+pub(crate) struct AcceptedConnection {
     /// The connection.
-    pub stream: Transport,
+    pub transport: Transport,
     /// The listening socket that it came by.
     pub socket: ListenAddress,
     /// The address that it counts as accepted at, where another one of the server's passed it on.
@@ -34,185 +40,207 @@ pub struct Newcomer {
     /// What was read of it before it was passed on.
     pub input: Vec<u8>,
     /// Where the loop reaches it between requests.
-    pub idle: Rc<Idle>,
+    pub control: Rc<ConnectionControl>,
     /// Its place among those of the loop.
     pub key: u64,
 }
 
-impl Newcomer {
+impl AcceptedConnection {
     /// A connection of which nothing was read.
     pub(crate) fn new(
-        stream: Transport,
+        transport: Transport,
         socket: ListenAddress,
         passed_at: Option<Address>,
-    ) -> Newcomer {
-        Newcomer {
-            stream,
+    ) -> AcceptedConnection {
+        AcceptedConnection {
+            transport,
             socket,
             passed_at,
             input: Vec::new(),
-            idle: Rc::default(),
+            control: Rc::default(),
             key: 0,
         }
     }
 }
 
 /// Serves one connection from its first byte to its last.
-pub async fn serve(engine: Rc<HttpLoop>, newcomer: Newcomer) {
-    let _place = Place {
+pub(crate) async fn serve_accepted(engine: Rc<LoopConnections>, accepted: AcceptedConnection) {
+    let _place = TablePlace {
         engine: Rc::clone(&engine),
-        key: newcomer.key,
+        key: accepted.key,
     };
-    let site = engine.site();
-    let Some(endpoint) = endpoint_of(&site, &newcomer) else {
+    let http = &engine.http;
+    let site = http.site();
+    let Some(endpoint) = endpoint_of(&site, &accepted) else {
         return;
     };
-    let mut client = client(&engine, &site, endpoint, newcomer);
+    let (mut client, bytes) = client(http, &site, endpoint, accepted);
     if endpoint.proxy_protocol {
         let timeout = site
             .server(endpoint.default_server)
             .core
             .client_header_timeout;
-        match read_proxy_header(&engine, &client, timeout).await {
+        match read_proxy_header(http, &client, &bytes, timeout).await {
             Some(ProxyHeader::Named(header)) => client.proxy = Some(header),
             Some(ProxyHeader::Unnamed) => {}
             None => return,
         }
     }
-    let mut client = Rc::new(client);
+    let client = Rc::new(client);
     if endpoint.tls
-        && !client.stream.is_tls()
-        && tls::secure(&engine, &site, endpoint, &mut client).await == Secured::Over
+        && !bytes.transport.is_tls()
+        && tls::secure(http, &site, endpoint, &client, &bytes).await == Secured::Over
     {
         return;
     }
     drop(site);
-    speak(engine, client).await;
+    speak(&engine, client, bytes).await;
 }
 
 /// Serves it in the protocol that its client speaks.
-async fn speak(engine: Rc<HttpLoop>, client: Rc<Client>) {
-    note_moves(&client);
-    client.idle.serves(&client);
+async fn speak(engine: &Rc<LoopConnections>, client: Rc<Client>, bytes: Rc<ByteStream>) {
+    let http = &engine.http;
+    note_mobility(&client);
+    client.control.set_client(&client);
     let may_be_http2 = {
-        let site = engine.site();
-        if !h1::refresh_endpoint(&client, &site) {
+        let site = http.site();
+        if !http_loop::refresh_endpoint(&client, &site) {
             // A reload came while the client showed who it is.
             return;
         }
         let endpoint = client.endpoint.borrow();
         endpoint.http2 || site.server(endpoint.default_server).core.http2.on
     };
-    if let Some(session) = client.stream.tls() {
+    if let Some(session) = bytes.transport.tls() {
         return match session.is_http2() {
-            true => h2::serve_connection(engine, client).await,
-            false => h1::serve_connection(engine, client).await,
+            true => h2::serve_connection(http, &client, &bytes).await,
+            false => speak_http1(engine, client, bytes).await,
         };
     }
-    // Whoever speaks plainly to a port with TLS gets an answer that says so, and that is HTTP/1's.
+    // A client that speaks plainly to a port with TLS gets an answer that says so, and that is HTTP/1's.
     if !may_be_http2 || client.tls_port {
-        return h1::serve_connection(engine, client).await;
+        return speak_http1(engine, client, bytes).await;
     }
-    match h2::spoken(&engine, &client).await {
-        Spoken::Http1 => h1::serve_connection(engine, client).await,
-        Spoken::Http2 => h2::serve_connection(engine, client).await,
-        Spoken::Unknown | Spoken::Nothing => {}
+    match h2::detect_protocol(http, &client, &bytes).await {
+        SpokenProtocol::Http1 => speak_http1(engine, client, bytes).await,
+        SpokenProtocol::Http2 => h2::serve_connection(http, &client, &bytes).await,
+        SpokenProtocol::Unknown | SpokenProtocol::Nothing => {}
+    }
+}
+
+/// Serves it in HTTP/1, whose connections may go on elsewhere between two requests.
+async fn speak_http1(engine: &Rc<LoopConnections>, client: Rc<Client>, bytes: Rc<ByteStream>) {
+    loop {
+        match h1::serve_connection(&engine.http, &client, &bytes, &engine.recycled).await {
+            Ending::Closed => return,
+            Ending::Leaves if engine.must_stay(&client) => client.control.stay(),
+            Ending::Leaves => return engine.send_away(client, bytes),
+        }
     }
 }
 
 /// Goes on with a connection that another loop or process has served so far.
-pub async fn resume(engine: Rc<HttpLoop>, newcomer: Newcomer, facts: Facts) {
-    let _place = Place {
+pub(crate) async fn resume_moved(
+    engine: Rc<LoopConnections>,
+    accepted: AcceptedConnection,
+    state: ConnectionState,
+) {
+    let _place = TablePlace {
         engine: Rc::clone(&engine),
-        key: newcomer.key,
+        key: accepted.key,
     };
-    let site = engine.site();
+    let http = &engine.http;
+    let site = http.site();
     // An address that this configuration does not have any more: the connection ends, as an idle one may.
-    let Some(endpoint) = endpoint_of(&site, &newcomer) else {
+    let Some(endpoint) = endpoint_of(&site, &accepted) else {
         return;
     };
-    let mut client = client(&engine, &site, endpoint, newcomer);
-    client.proxy = facts.proxy;
-    client.number = facts.number.unwrap_or(client.number);
-    client.accepted = rt::now().checked_sub(facts.age).unwrap_or(client.accepted);
-    client.requests.set(facts.requests);
-    if facts.requests > 0 {
-        client.idle.has_served();
+    let (mut client, bytes) = client(http, &site, endpoint, accepted);
+    client.proxy = state.proxy;
+    client.number = state.number.unwrap_or(client.number);
+    client.accepted = rt::now().checked_sub(state.age).unwrap_or(client.accepted);
+    client.requests.set(state.requests);
+    if state.requests > 0 {
+        client.control.has_served();
     }
-    client.sent.set(facts.sent);
-    client.keepalive_timeout.set(facts.keepalive_timeout);
+    bytes.sent.set(state.sent);
+    client.keepalive_timeout.set(state.keepalive_timeout);
     client
         .keepalive_min_timeout
-        .set(facts.keepalive_min_timeout);
-    client.input = RefCell::new(facts.input);
-    if let Some(name) = facts.asked_name {
+        .set(state.keepalive_min_timeout);
+    bytes.input.replace(state.input);
+    if let Some(name) = state.asked_name {
         let asked = AskedName { name, server: None };
         client.asked_name = RefCell::new(Some(asked));
-        tls::refresh(&client);
+        client.refresh_asked_name();
     }
-    note_moves(&client);
+    note_mobility(&client);
     drop(site);
+    let client = Rc::new(client);
     match client.requests.get() {
-        0 => speak(engine, Rc::new(client)).await,
+        0 => speak(&engine, client, bytes).await,
         _ => {
-            let client = Rc::new(client);
-            client.idle.serves(&client);
-            h1::serve_connection(engine, client).await
+            client.control.set_client(&client);
+            speak_http1(&engine, client, bytes).await;
         }
     }
 }
 
 /// Says where the connection may go: what TLS has agreed on, and where it was passed on, only this process knows.
-fn note_moves(client: &Client) {
-    if client.stream.is_tls() || client.passed_at.is_some() {
-        client.idle.moves(Moves::Within);
+fn note_mobility(client: &Client) {
+    if client.tls().is_some() || client.passed_at.is_some() {
+        client.control.set_mobility(ConnectionMobility::Within);
     }
 }
 
-fn endpoint_of<'a>(site: &'a Site, newcomer: &Newcomer) -> Option<&'a Arc<Endpoint>> {
+fn endpoint_of<'a>(site: &'a Site, accepted: &AcceptedConnection) -> Option<&'a Arc<Endpoint>> {
     let local = || {
-        let own = newcomer.stream.socket().local_addr().ok();
-        newcomer.passed_at.as_ref().or(own)?.ip()
+        let own = accepted.transport.socket().local_addr().ok();
+        accepted.passed_at.as_ref().or(own)?.ip()
     };
-    net::endpoint::endpoint_of(&site.endpoints, &newcomer.socket, local)
+    net::endpoint::endpoint_of(&site.endpoints, &accepted.socket, local)
 }
 
-fn client(engine: &HttpLoop, site: &Site, endpoint: &Arc<Endpoint>, newcomer: Newcomer) -> Client {
-    let peer = newcomer.stream.socket().peer_addr().clone();
-    let debug = engine.main.is_debugged(peer.ip());
+fn client(
+    http: &HttpLoop,
+    site: &Site,
+    endpoint: &Arc<Endpoint>,
+    accepted: AcceptedConnection,
+) -> (Client, Rc<ByteStream>) {
+    let peer = accepted.transport.socket().peer_addr().clone();
+    let debug = http.main.is_debugged(peer.ip());
     if debug {
-        rt::error_log::turn_on_debug();
+        host::error_log::turn_on_debug();
     }
-    Client {
+    let bytes = ByteStream::new(accepted.transport, accepted.input);
+    let client = Client {
         debug,
-        number: crate::engine::next_connection(),
+        number: crate::client::next_connection(),
+        connection: Rc::clone(&bytes) as Rc<dyn ClientConnection>,
         remote: Rc::new(Remote::at(peer)),
         proxy: None,
         tls_port: endpoint.tls,
         asked_name: RefCell::default(),
         accepted: rt::now(),
         requests: Cell::new(0),
-        sent: Cell::new(0),
-        without_delay: Cell::new(false),
-        input: RefCell::new(newcomer.input),
-        idle: newcomer.idle,
+        control: accepted.control,
         keepalive_timeout: Cell::new(Duration::ZERO),
         keepalive_min_timeout: Cell::new(Duration::ZERO),
         generation: Cell::new(site.generation),
-        socket: newcomer.socket,
-        passed_at: newcomer.passed_at,
+        socket: accepted.socket,
+        passed_at: accepted.passed_at,
         endpoint: RefCell::new(Arc::clone(endpoint)),
-        stream: newcomer.stream,
-    }
+    };
+    (client, bytes)
 }
 
 /// The connection's place among those of the loop, given back however its task ends.
-struct Place {
-    engine: Rc<HttpLoop>,
+struct TablePlace {
+    engine: Rc<LoopConnections>,
     key: u64,
 }
 
-impl Drop for Place {
+impl Drop for TablePlace {
     fn drop(&mut self) {
         self.engine.closed(self.key);
     }
@@ -229,16 +257,17 @@ enum ProxyHeader {
 
 /// Reads the PROXY protocol header that begins the connection; `None` when there is none, which is logged.
 async fn read_proxy_header(
-    engine: &HttpLoop,
+    http: &HttpLoop,
     client: &Client,
+    bytes: &ByteStream,
     timeout: Duration,
 ) -> Option<ProxyHeader> {
     let timer = rt::Timer::after(timeout);
     loop {
-        let parsed = proto::proxy_protocol::parse(&client.input.borrow());
+        let parsed = proto::proxy_protocol::parse(&bytes.input.borrow());
         match parsed {
             Ok(Status::Complete(used, header)) => {
-                client.input.borrow_mut().drain(..used);
+                bytes.input.borrow_mut().drain(..used);
                 return Some(header.map_or(ProxyHeader::Unnamed, |header| {
                     ProxyHeader::Named(Box::new(header))
                 }));
@@ -246,7 +275,7 @@ async fn read_proxy_header(
             Ok(Status::Partial) => {}
             Err(broken) => {
                 let line = BString::from(broken.log_line());
-                engine.log_client(
+                http.log_client(
                     Level::Error,
                     client,
                     format_args!("{line} while reading PROXY protocol"),
@@ -255,9 +284,10 @@ async fn read_proxy_header(
             }
         }
         let more = std::future::poll_fn(|context| {
-            let mut input = client.input.borrow_mut();
-            if let Poll::Ready(result) =
-                client.stream.poll_read_into(context, &mut input, READ_SIZE)
+            let mut input = bytes.input.borrow_mut();
+            if let Poll::Ready(result) = bytes
+                .transport
+                .poll_read_into(context, &mut input, READ_SIZE)
             {
                 return Poll::Ready(matches!(result, Ok(n) if n > 0));
             }

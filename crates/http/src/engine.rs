@@ -1,41 +1,41 @@
-//! HTTP at work: one configuration as the binary sees it, and the part of it that runs on one loop.
+//! HTTP as the binary sees it: one configuration, and the connections that are served by it on one loop.
+//!
+//! What requests may know of their loop is in [`crate::http_loop`], below the protocols; this is above them.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::NumberMap;
-use bstr::BString;
 use conf::{Diagnostic, Line, Rows};
-use net::Transport;
-use net::accepting::{self, Accepts, Sockets};
-use net::passing::Passed;
-use rt::engine::{
+use host::engine::{
     CUT_GRACE, Configuration, ListenerSpec, LoopContext, LoopEngine, Main, ParcelSink, Reach,
     Trial, Zones,
 };
-use rt::error_log::{Level, Logger};
-use rt::listen::ListenAddress;
+use host::error_log::Level;
+use host::listen::ListenAddress;
+use host::seats::{Arriving, Parcel};
+use net::Transport;
+use net::accepting::{self, Accepts, Sockets};
+use net::passing::Passed;
 use rt::net::Stream;
-use rt::seats::{Arriving, Parcel};
 
-use crate::client::{Client, Idle};
+use crate::byte_stream::ByteStream;
+use crate::client::{Client, ConnectionControl};
 use crate::configure::{self, Directories, WantedPools};
-use crate::connection::Newcomer;
+use crate::connection::AcceptedConnection;
+use crate::connection_tasks::{ConnectionTask, ConnectionTasks};
+use crate::connection_transfer::{self, ConnectionState};
 use crate::core::Identity;
-use crate::h1;
-use crate::h1::spare::Spares;
-use crate::listen::Endpoint;
+use crate::current_loop;
+use crate::h1::RecycledSlots;
+use crate::http_loop::{self, HttpLoop};
 use crate::module::Module;
-use crate::moving::{self, Facts};
-use crate::site::{Frozen, Location, Site};
-use crate::tasks::{Serving, Tasks};
-use net::counters::{self, AllCounters, Counters};
+use crate::site::{Frozen, Site};
+use net::counters::{self, AllCounters};
 
 /// The engine with the modules of a program.
 pub struct Engine {
@@ -50,18 +50,9 @@ pub struct HttpConfiguration {
     shutdown_timeout: Duration,
 }
 
-static GENERATIONS: AtomicU64 = AtomicU64::new(1);
-
-pub(crate) fn next_generation() -> u64 {
-    GENERATIONS.fetch_add(1, Ordering::Relaxed)
-}
-
 /// How many connections are examined at a time for the work they cause, the next ones the next time: examining all of
 /// 50,000 would delay the others.
 const LOOKED_AT: usize = 4096;
-
-/// Numbers connections, over all loops.
-static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
 
 impl Engine {
     /// An engine that runs these modules, in this order.
@@ -128,7 +119,7 @@ fn check_pools(main: &Main, line: &mut Line) {
 
 impl Configuration for HttpConfiguration {
     fn kind(&self) -> &'static str {
-        HttpLoop::KIND
+        LoopConnections::KIND
     }
 
     fn listeners(&self) -> Vec<ListenerSpec> {
@@ -164,10 +155,21 @@ impl Configuration for HttpConfiguration {
             .get_or_create(counters::ZONE, AllCounters::default);
         all.attach(context.index, rt::handle());
         let counters = all.for_loop(context.index);
-        let engine = Rc::new(HttpLoop {
+        let http = Rc::new(HttpLoop {
             index: context.index,
             modules: self.modules,
             site: RefCell::new(Site::new(Arc::clone(&self.frozen))),
+            scratch: RefCell::default(),
+            stopping: Cell::new(false),
+            log: context.log.clone(),
+            main: context.main.clone(),
+            zones: context.zones.clone(),
+            counters,
+        });
+        current_loop::set(&http);
+        http.start_modules();
+        let engine = Rc::new(LoopConnections {
+            http,
             sockets: Sockets::new(&context),
             connections: RefCell::default(),
             looked_at: Cell::new(0),
@@ -175,18 +177,10 @@ impl Configuration for HttpConfiguration {
             limit: Cell::new(context.main.worker_connections),
             sink: RefCell::default(),
             leaving: Cell::default(),
-            tasks: Tasks::default(),
-            spares: Spares::default(),
-            scratch: RefCell::default(),
-            stopping: Cell::new(false),
+            tasks: ConnectionTasks::default(),
+            recycled: RecycledSlots::default(),
             shutdown_timeout: Cell::new(self.shutdown_timeout),
-            log: context.log.clone(),
-            main: context.main.clone(),
-            zones: context.zones.clone(),
-            counters,
         });
-        crate::current::set(&engine);
-        engine.start_modules();
         engine.listen(context);
         Box::new(Running(engine))
     }
@@ -196,12 +190,10 @@ impl Configuration for HttpConfiguration {
     }
 }
 
-/// HTTP on one loop.
-pub struct HttpLoop {
-    /// The loop's number, from 0: what is to run once in the process runs on loop 0.
-    pub index: usize,
-    modules: &'static [&'static Module],
-    site: RefCell<Rc<Site>>,
+/// HTTP's connections on one loop.
+pub(crate) struct LoopConnections {
+    /// What their requests know of the loop.
+    pub(crate) http: Rc<HttpLoop>,
     sockets: Sockets,
     connections: RefCell<NumberMap<Connection>>,
     /// Of these, which ones were looked at last to see what work they make: so many come before them in the map's order.
@@ -213,46 +205,35 @@ pub struct HttpLoop {
     /// All connections leave, so far.
     leaving: Cell<Option<Reach>>,
     /// Those that serve connections.
-    pub(crate) tasks: Tasks,
-    /// What connections that have ended leave to the next ones.
-    pub(crate) spares: Spares,
-    /// What connections read into, one at a time.
-    pub(crate) scratch: RefCell<Vec<u8>>,
-    stopping: Cell<bool>,
+    pub(crate) tasks: ConnectionTasks,
+    /// What HTTP/1 connections that have ended leave to the next ones.
+    pub(crate) recycled: RecycledSlots,
     /// `worker_shutdown_timeout` of the present configuration.
     shutdown_timeout: Cell<Duration>,
-    /// Main's error log, for what belongs to no location.
-    pub log: Logger,
-    /// The settings of the main context.
-    pub main: Main,
-    /// What survives reloads.
-    pub zones: Zones,
-    /// This loop's counters.
-    pub counters: Arc<Counters>,
 }
 
 struct Connection {
-    idle: Rc<Idle>,
-    task: Rc<Serving>,
+    control: Rc<ConnectionControl>,
+    task: Rc<ConnectionTask>,
 }
 
-struct Running(Rc<HttpLoop>);
+struct Running(Rc<LoopConnections>);
 
 impl LoopEngine for Running {
     fn reload(&self, configuration: Arc<dyn Configuration>, context: LoopContext) {
         let Ok(configuration) = configuration.as_any().downcast::<HttpConfiguration>() else {
             return;
         };
-        *self.0.site.borrow_mut() = Site::new(Arc::clone(&configuration.frozen));
+        *self.0.http.site.borrow_mut() = Site::new(Arc::clone(&configuration.frozen));
         self.0.limit.set(context.main.worker_connections);
-        if self.0.index == 0 {
+        if self.0.http.index == 0 {
             let all = context
                 .zones
                 .get_or_create(counters::ZONE, AllCounters::default);
             all.shrink(context.loops);
         }
         self.0.close_where_nobody_listens();
-        self.0.start_modules();
+        self.0.http.start_modules();
         self.0.listen(context);
         let patience = self
             .0
@@ -284,9 +265,9 @@ impl LoopEngine for Running {
         // Those that have waited longest: who does the work is another question, see `shed_work`.
         let mut movable: Vec<_> = connections
             .values()
-            .map(|connection| &connection.idle)
-            .filter(|idle| idle.may_go(reach))
-            .filter_map(|idle| Some((idle.since()?, idle)))
+            .map(|connection| &connection.control)
+            .filter(|idle| idle.may_move(reach))
+            .filter_map(|idle| Some((idle.waiting_since()?, idle)))
             .collect();
         if count < movable.len() {
             movable.select_nth_unstable_by_key(count, |(since, _)| *since);
@@ -302,7 +283,7 @@ impl LoopEngine for Running {
         let begin = if begin < connections.len() { begin } else { 0 };
         self.0.looked_at.set(begin);
         for connection in connections.values().skip(begin).take(LOOKED_AT) {
-            connection.idle.note_work();
+            connection.control.note_work();
         }
     }
 
@@ -317,7 +298,7 @@ impl LoopEngine for Running {
             .values()
             .skip(self.0.looked_at.get())
             .take(LOOKED_AT)
-            .map(|connection| (connection.idle.take_work(), &connection.idle))
+            .map(|connection| (connection.control.work_since_noted(), &connection.control))
             .collect();
         let seen: u64 = works.iter().map(|(work, _)| work).sum();
         // The others work as hard, one with another.
@@ -325,7 +306,7 @@ impl LoopEngine for Running {
         let mut wanted = (all * part) as u64;
         for (work, idle) in works {
             // One that did more than is to go would only have the other loop be the busy one.
-            if work > 0 && work <= wanted && idle.may_go(reach) {
+            if work > 0 && work <= wanted && idle.may_move(reach) {
                 wanted -= work;
                 idle.leave(reach);
             }
@@ -338,7 +319,7 @@ impl LoopEngine for Running {
         self.0.stop_accepting();
         *self.0.sink.borrow_mut() = Some(sink);
         for connection in self.0.connections.borrow().values() {
-            connection.idle.leave(reach);
+            connection.control.leave(reach);
         }
     }
 
@@ -348,15 +329,15 @@ impl LoopEngine for Running {
         let connections = self.0.connections.borrow();
         let known = connections
             .values()
-            .filter(|connection| !connection.idle.is_new());
+            .filter(|connection| !connection.control.is_new());
         for connection in known {
-            connection.idle.close();
+            connection.control.close();
         }
     }
 
     fn cut(&self) {
         for connection in self.0.connections.borrow().values() {
-            connection.idle.cut();
+            connection.control.cut();
         }
     }
 
@@ -374,7 +355,7 @@ impl LoopEngine for Running {
     }
 }
 
-impl Accepts for HttpLoop {
+impl Accepts for LoopConnections {
     const KIND: &'static str = "http";
     const TASK: &'static str = "http accept";
 
@@ -383,33 +364,17 @@ impl Accepts for HttpLoop {
     }
 
     fn open(self: &Rc<Self>, stream: Stream, spec: &Arc<ListenerSpec>) {
-        let newcomer = Newcomer::new(Transport::plain(stream), spec.address.clone(), None);
-        self.take_in(newcomer, None);
+        let accepted =
+            AcceptedConnection::new(Transport::plain(stream), spec.address.clone(), None);
+        self.take_in(accepted, None);
     }
 }
 
-impl HttpLoop {
-    /// Lends the present configuration.
-    pub(crate) fn with_site<R>(&self, f: impl FnOnce(&Rc<Site>) -> R) -> R {
-        f(&self.site.borrow())
-    }
-
-    /// Which configuration is the present one.
-    pub fn generation(&self) -> u64 {
-        self.site.borrow().generation
-    }
-
-    /// The present configuration.
-    pub fn site(&self) -> Rc<Site> {
-        Rc::clone(&self.site.borrow())
-    }
-
+impl LoopConnections {
     fn stop_accepting(self: &Rc<Self>) {
-        self.stopping.set(true);
-        net::passing::withdraw(HttpLoop::KIND);
-        for module in self.modules {
-            (module.stop)(self);
-        }
+        self.http.stopping.set(true);
+        net::passing::withdraw(LoopConnections::KIND);
+        self.http.stop_modules();
         accepting::stop(self);
         self.tasks.close();
     }
@@ -422,120 +387,93 @@ impl HttpLoop {
         };
         let sockets = context.listeners.iter();
         let sockets = sockets.map(|listener| Arc::clone(&listener.spec)).collect();
-        net::passing::serve(HttpLoop::KIND, sockets, Rc::new(take));
+        net::passing::serve(LoopConnections::KIND, sockets, Rc::new(take));
         accepting::listen(self, context);
     }
 
     /// Goes on with a connection of another loop or process. One that can not be read is closed.
     fn resume(self: &Rc<Self>, parcel: Parcel) {
-        if let Some((newcomer, facts)) = moving::unpack(parcel) {
-            self.take_in(newcomer, Some(Box::new(facts)));
+        if let Some((accepted, facts)) = connection_transfer::unpack(parcel) {
+            self.take_in(accepted, Some(Box::new(facts)));
         }
     }
 
     /// Whether a connection that was asked to leave for another loop had better go on here: it would have to close, and
     /// this loop does not end.
     pub(crate) fn must_stay(&self, client: &Rc<Client>) -> bool {
-        self.leaving.get().is_none() && !moving::is_movable(client)
+        self.leaving.get().is_none() && !connection_transfer::is_movable(client)
     }
 
     /// Gives a connection that waits for a request to another loop or process.
-    pub(crate) fn send_away(&self, client: Rc<Client>) {
+    pub(crate) fn send_away(&self, client: Rc<Client>, bytes: Rc<ByteStream>) {
         let Some(sink) = self.sink.borrow().clone() else {
             return;
         };
-        self.debug_client(&client, format_args!("http connection moves"));
-        if let Some(parcel) = moving::pack(client, sink.reach) {
+        self.http
+            .debug_client(&client, format_args!("http connection moves"));
+        if let Some(parcel) = connection_transfer::pack(client, bytes, sink.reach) {
             (sink.take)(parcel);
-        }
-    }
-
-    /// The group of servers that a location passes its requests to.
-    pub fn group_of(&self, location: &Location) -> Option<Arc<net::upstream::Group>> {
-        self.modules
-            .iter()
-            .find_map(|module| (module.group)(location))
-    }
-
-    /// How a location speaks TLS to those servers, and the host that it takes them for; `None`: it does not.
-    pub fn secure_of(&self, location: &Location) -> Option<(net::upstream::Secure, BString)> {
-        self.modules
-            .iter()
-            .find_map(|module| (module.secure)(location))
-    }
-
-    /// What a module shows to a client that wants a proof of a name.
-    pub(crate) fn tls_challenge(&self, name: &str) -> Option<Arc<net::tls::Identity>> {
-        let site = self.site();
-        self.modules
-            .iter()
-            .find_map(|module| (module.tls_challenge)(&site, name))
-    }
-
-    fn start_modules(&self) {
-        for module in self.modules {
-            (module.start)(self);
         }
     }
 
     /// Takes in a connection that another address of the server passes on.
     fn take_passed(self: &Rc<Self>, passed: Passed, socket: &ListenAddress) {
-        let mut newcomer = Newcomer::new(passed.transport, socket.clone(), Some(passed.local));
-        newcomer.input = passed.input;
-        self.take_in(newcomer, None);
+        let mut accepted =
+            AcceptedConnection::new(passed.transport, socket.clone(), Some(passed.local));
+        accepted.input = passed.input;
+        self.take_in(accepted, None);
     }
 
-    fn take_in(self: &Rc<Self>, mut newcomer: Newcomer, moved: Option<Box<Facts>>) {
+    fn take_in(
+        self: &Rc<Self>,
+        mut accepted: AcceptedConnection,
+        moved: Option<Box<ConnectionState>>,
+    ) {
         // One of another loop is no new one: the process has it already, and it was counted there.
         let is_ours = moved.as_ref().is_some_and(|facts| facts.number.is_some());
         // One that stream passes on was counted there.
-        let is_new = !is_ours && newcomer.passed_at.is_none();
-        self.counters.accepted.add(u64::from(is_new));
+        let is_new = !is_ours && accepted.passed_at.is_none();
+        self.http.counters.accepted.add(u64::from(is_new));
         let limit = self.limit.get();
         let is_full = self.connections.borrow().len() >= limit && !self.close_an_idle_one();
         if is_full && !is_ours {
-            self.log.plain(
+            self.http.log.plain(
                 Level::Alert,
                 format_args!("{limit} worker_connections are not enough"),
             );
             return;
         }
-        self.counters.handled.add(u64::from(is_new));
-        let idle = Rc::clone(&newcomer.idle);
+        self.http.counters.handled.add(u64::from(is_new));
+        let control = Rc::clone(&accepted.control);
         let key = self.next_key.get();
         self.next_key.set(key + 1);
-        newcomer.key = key;
+        accepted.key = key;
         if let Some(reach) = self.leaving.get() {
-            idle.leave(reach);
+            control.leave(reach);
         }
-        let task = self.tasks.serve(self, (newcomer, moved));
+        let task = self.tasks.serve(self, (accepted, moved));
         self.connections
             .borrow_mut()
-            .insert(key, Connection { idle, task });
-        self.counters.active.add(1);
+            .insert(key, Connection { control, task });
+        self.http.counters.active.add(1);
         self.sockets.seat().opened();
     }
 
     /// Forgets a connection that has ended.
     pub(crate) fn closed(&self, key: u64) {
-        self.counters.active.sub(1);
+        self.http.counters.active.sub(1);
         self.sockets.seat().closed();
         self.connections.borrow_mut().remove(&key);
-    }
-
-    /// Whether the loop ends when its connections do.
-    pub fn is_stopping(&self) -> bool {
-        self.stopping.get()
     }
 
     /// Closes connections that came to an address which the present configuration does not listen on, those with a request
     /// after it: no server of it is meant for them.
     fn close_where_nobody_listens(&self) {
-        let site = self.site();
+        let site = self.http.site();
         for connection in self.connections.borrow().values() {
-            let gone = |client: Rc<Client>| h1::present_endpoint(&client, &site).is_none();
-            if connection.idle.client().is_some_and(gone) {
-                connection.idle.close();
+            let gone = |client: Rc<Client>| http_loop::present_endpoint(&client, &site).is_none();
+            if connection.control.client().is_some_and(gone) {
+                connection.control.close();
             }
         }
     }
@@ -546,7 +484,7 @@ impl HttpLoop {
         let connections = self.connections.borrow();
         let busy: Vec<(u64, u64)> = connections
             .iter()
-            .filter_map(|(key, connection)| Some((*key, connection.idle.busy()?)))
+            .filter_map(|(key, connection)| Some((*key, connection.control.present_request()?)))
             .collect();
         if busy.is_empty() {
             return;
@@ -567,7 +505,7 @@ impl HttpLoop {
                     let mut connections = engine.connections.borrow_mut();
                     let same = connections
                         .get(&key)
-                        .is_some_and(|known| known.idle.busy() == Some(request));
+                        .is_some_and(|known| known.control.present_request() == Some(request));
                     if same { connections.remove(&key) } else { None }
                 };
                 if let Some(connection) = connection {
@@ -578,10 +516,10 @@ impl HttpLoop {
     }
 
     /// The connection with this key, if it is still busy with this request.
-    fn still_busy(&self, (key, request): (u64, u64)) -> Option<Rc<Idle>> {
+    fn still_busy(&self, (key, request): (u64, u64)) -> Option<Rc<ConnectionControl>> {
         let connections = self.connections.borrow();
-        let idle = &connections.get(&key)?.idle;
-        (idle.busy() == Some(request)).then(|| Rc::clone(idle))
+        let idle = &connections.get(&key)?.control;
+        (idle.present_request() == Some(request)).then(|| Rc::clone(idle))
     }
 
     /// Makes room by closing the connection that has waited for a request for longest.
@@ -589,69 +527,16 @@ impl HttpLoop {
         let connections = self.connections.borrow();
         let idle = connections
             .values()
-            .filter(|connection| !connection.idle.is_closing());
+            .filter(|connection| !connection.control.is_closing());
         let oldest = idle
-            .filter_map(|connection| Some((connection.idle.since()?, connection)))
+            .filter_map(|connection| Some((connection.control.waiting_since()?, connection)))
             .min_by_key(|(since, _)| *since);
         match oldest {
             Some((_, connection)) => {
-                connection.idle.close();
+                connection.control.close();
                 true
             }
             None => false,
         }
     }
-
-    /// Writes a line about a connection that has no request.
-    pub fn log_client(&self, level: Level, client: &Client, message: fmt::Arguments<'_>) {
-        let endpoint = client.endpoint.borrow();
-        let site = self.site();
-        let server = match client.generation.get() == site.generation {
-            true => Some(client.first_server()),
-            false => h1::present_endpoint(client, &site).map(|endpoint| endpoint.default_server),
-        };
-        let log = match server {
-            Some(server) => &site.location(site.server(server).root).core.log,
-            None => &self.log,
-        };
-        let context = ClientContext {
-            client,
-            endpoint: &endpoint,
-        };
-        match client.debug {
-            true => log.debug_connection().log(level, &context, message),
-            false => log.log(level, &context, message),
-        }
-    }
-
-    /// Writes a line at level `debug` about a connection that has no request.
-    #[inline]
-    pub fn debug_client(&self, client: &Client, message: fmt::Arguments<'_>) {
-        if rt::error_log::debug_is_on() {
-            self.log_client(Level::Debug, client, message);
-        }
-    }
-}
-
-struct ClientContext<'a> {
-    client: &'a Client,
-    endpoint: &'a Endpoint,
-}
-
-impl rt::error_log::Context for ClientContext<'_> {
-    fn connection(&self) -> Option<u64> {
-        Some(self.client.number)
-    }
-
-    fn describe(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b", client: ");
-        out.extend_from_slice(&self.client.remote.text);
-        out.extend_from_slice(b", server: ");
-        out.extend_from_slice(self.endpoint.address.to_string().as_bytes());
-    }
-}
-
-/// The number of the next connection.
-pub(crate) fn next_connection() -> u64 {
-    CONNECTIONS.fetch_add(1, Ordering::Relaxed)
 }

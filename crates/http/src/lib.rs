@@ -2,47 +2,61 @@
 //!
 //! It names no module. What a location does is said by [`module::Module`]s that the program hands over as a list; the
 //! engine knows their shape only. It does not know processes, signals or configuration files either: those meet it at
-//! [`rt::engine`].
+//! [`host::engine`].
 //!
-//! Begin to read at [`phase`], the way of a request; then [`h1`], where it comes from and where its response goes.
+//! Begin to read at `lifecycle`, the life of a request from its head to its last log line; then [`phase`], how it finds its
+//! response; then `h1`, where it comes from and where its response goes.
 #![forbid(unsafe_code)]
 
+mod absolute_redirect;
+mod block_ids;
 pub mod body;
 pub mod body_reader;
 mod buffers;
+pub mod byte_stream;
 pub mod cache;
 pub mod client;
+pub mod client_stream;
 pub mod clock;
 pub mod configure;
-pub mod connection;
+mod connection;
+mod connection_tasks;
+mod connection_transfer;
+pub mod content_type;
 pub mod core;
-pub mod current;
+pub mod current_loop;
 pub mod engine;
 pub mod files;
 pub mod filter;
-pub mod h1;
-pub mod h2;
-pub mod lane;
+mod h1;
+mod h2;
+pub mod http_loop;
 pub mod ledger;
+mod lifecycle;
+mod limit_rate;
+mod lingering_close;
 pub mod listen;
+mod location_tree;
 pub mod log_phase;
 pub mod module;
-pub mod moving;
 pub mod phase;
+pub mod process_request;
 pub mod request;
+mod request_body;
 pub mod request_facts;
+mod request_flow;
 pub mod response;
 pub mod route;
-pub mod serve;
+mod sending;
 pub mod site;
 pub mod special;
 pub mod subrequest;
-mod tasks;
 pub mod text;
 pub mod tls;
 pub mod types;
 pub mod upstream;
 pub mod variables;
+mod virtual_server;
 
 pub use engine::Engine;
 pub use module::{Filter, Handler, Module, Outcome, Phase, Step, Verdict};

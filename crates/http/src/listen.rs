@@ -5,12 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use bstr::ByteSlice;
 use conf::{Diagnostic, Line, Pattern, Span};
+use host::listen::ListenAddress;
 use net::endpoint::Listen;
-use rt::listen::ListenAddress;
 
-use crate::core::ServerConf;
-use crate::route::ServerName;
-use crate::site::ServerId;
+use crate::block_ids::ServerId;
+
+/// A server's name as the configuration has it.
+pub type ServerName = net::server_name::ServerName<Pattern>;
 
 /// A server's claim to an address.
 pub type Claim = net::endpoint::Claim<ServerId, Pattern>;
@@ -22,13 +23,13 @@ pub type Endpoint = net::endpoint::Endpoint<ServerId, Pattern>;
 const DEFAULT_PORT: u16 = 80;
 
 /// The setter of `listen`.
-pub fn set(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
+pub fn set(listens: &mut Vec<Listen>, line: &mut Line) -> Result<(), Diagnostic> {
     let addresses = net::listen::addresses(line, Some(DEFAULT_PORT))?;
     let mut listen = Listen::new(line.node.name.span);
     for index in 1..line.args().len() {
         parameter(&mut listen, line, index)?;
     }
-    listen.add_to(&mut conf.listens, addresses, line)
+    listen.add_to(listens, addresses, line)
 }
 
 fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), Diagnostic> {
@@ -57,14 +58,19 @@ fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), D
 }
 
 /// A server's claims. One that says nothing of where it listens gets nginx's default.
-pub fn claims(core: &ServerConf, server: ServerId, span: Span) -> Vec<Claim> {
-    let names = match core.names.is_empty() {
+pub fn claims(
+    names: &[ServerName],
+    listens: &[Listen],
+    server: ServerId,
+    span: Span,
+) -> Vec<Claim> {
+    let names = match names.is_empty() {
         true => vec![ServerName::Exact("".into())],
-        false => core.names.clone(),
+        false => names.to_vec(),
     };
-    let mut listens = core.listens.clone();
+    let mut listens = listens.to_vec();
     if listens.is_empty() {
-        let port = if rt::process::is_root() { 80 } else { 8000 };
+        let port = if host::process::is_root() { 80 } else { 8000 };
         let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
         listens.push(Listen {
             address: ListenAddress::Tcp(address),

@@ -33,7 +33,7 @@ async fn post_action(request: &mut Request) {
     let Some(target) = site.location(request.location).core.post_action.clone() else {
         return;
     };
-    if request.flow.silent
+    if request.delivery.silent
         || request.flow.abandoned
         || std::mem::replace(&mut request.flow.post_action, true)
     {
@@ -42,7 +42,7 @@ async fn post_action(request: &mut Request) {
     // Logs tell of the response that the client got. As in nginx its status is that of the path served here, unless it
     // was an error or a redirect.
     let mut sent = std::mem::take(&mut request.out);
-    request.flow.header_only = true;
+    request.delivery.header_only = true;
     if !request.body.is_kept() {
         // It was thrown away, or will be: waiting for the rest of it would keep the path from being served.
         request.body.withhold();

@@ -12,11 +12,11 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bstr::BString;
-use conf::{Confs, Expression, Line, Rows, Table, Variable};
+use conf::{Confs, Diagnostic, Expression, Line, Rows, Table, VarId, Variable};
 use net::tls::{Moment, Offer};
 use net::upstream::Secure;
 
-use crate::engine::HttpLoop;
+use crate::http_loop::HttpLoop;
 use crate::request::Request;
 use crate::site::{ConfSet, Frozen, Location};
 
@@ -65,16 +65,16 @@ pub struct Module {
     pub nested: fn(&mut Confs),
     /// Called when all of `http {}` was read, with its line: reports names that lines refer to and none declares.
     pub complete: fn(&mut Line),
-    /// What has to be tried before a configuration is taken on: [`rt::engine::Configuration::trials`].
-    pub trial: fn(&Frozen) -> Option<rt::engine::Trial>,
+    /// What has to be tried before a configuration is taken on: [`host::engine::Configuration::trials`].
+    pub trial: fn(&Frozen) -> Option<host::engine::Trial>,
     /// Called once for each generation in the worker, before it serves: finds or makes zones.
-    pub commit: fn(&Frozen, &rt::engine::Zones) -> Result<(), String>,
+    pub commit: fn(&Frozen, &host::engine::Zones) -> Result<(), String>,
     /// Called on each loop when it begins to serve a generation: for tasks of the loop's own. What belongs to the former
     /// generation is to be ended here.
     pub start: fn(&HttpLoop),
     /// Called on each loop that is to end, when it accepts no more.
     pub stop: fn(&HttpLoop),
-    /// Called when the process is about to end, off the loops: [`rt::engine::Configuration::end`].
+    /// Called when the process is about to end, off the loops: [`host::engine::Configuration::end`].
     pub end: fn(&Frozen, Instant),
 }
 
@@ -244,9 +244,29 @@ pub trait ScriptTask {
 }
 
 /// The steps of the block that is being read, each with its position in the block: [`Line::index`]. Rows leave them
-/// here (`line.shared::<ScriptSteps>()`), and the module that runs scripts takes them when the block's rows are read.
+/// here with [`ScriptSteps::add`], and the module that runs scripts takes them when the block's rows are read.
 #[derive(Default)]
 pub struct ScriptSteps(pub Vec<(usize, Arc<dyn ScriptStep>)>);
+
+impl ScriptSteps {
+    /// Leaves the step of a line, at the line's position.
+    pub fn add(line: &mut Line, step: impl ScriptStep + 'static) {
+        let index = line.index;
+        line.shared::<ScriptSteps>().0.push((index, Arc::new(step)));
+    }
+}
+
+/// The variable that a line assigns, which is its first word. One that exists already keeps its definition wherever it is
+/// not assigned, as with `set`.
+pub fn assigned_variable(line: &mut Line) -> Result<VarId, Diagnostic> {
+    let name = line.variable_name(0)?;
+    let registry = line
+        .level
+        .registry::<Request>()
+        .expect("http's rows stand in http");
+    let variable = registry.slot(name);
+    variable.map_err(|message| line.error_at(0, message))
+}
 
 impl From<Outcome> for Step<'_> {
     fn from(outcome: Outcome) -> Self {

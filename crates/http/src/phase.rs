@@ -13,16 +13,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use rt::error_log::Level;
+use host::error_log::Level;
 
 use crate::module::{Handler, Outcome, Phase, Step};
-use crate::request::{Entry, Request};
+use crate::request::{Entry, MAX_JUMPS, Request};
 use crate::route;
 use crate::site::{LocationId, LocationKind, Satisfy};
 use crate::special;
-
-/// Changes of place that a request may make, internal redirects and rewrites together.
-pub const MAX_JUMPS: u8 = 10;
 
 /// Serves the request: afterwards `request.out` is the response, complete but for the filters.
 ///
@@ -291,7 +288,7 @@ fn enter_location(request: &mut Request, location: LocationId) -> Outcome {
     request.enter_location(location);
     let site = Rc::clone(&request.site);
     let core = &site.location(location).core;
-    if rt::error_log::debug_is_on() {
+    if host::error_log::debug_is_on() {
         let location = site.location(location);
         let exact = if matches!(location.kind, LocationKind::Exact) {
             "="

@@ -14,18 +14,24 @@ use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Captures, Expression, Pattern, Scope, VarId};
+use host::error_log::{Level, Logger};
 use net::client::Remote;
 use proto::Known;
-use proto::h1::Method;
-use rt::error_log::{Level, Logger};
+use proto::message::Method;
 
-use crate::body_reader::RequestBody;
 use crate::client::Client;
+use crate::client_stream::ClientStream;
 use crate::core::LocationConf;
 use crate::ledger::Ledger;
 use crate::module::Outcome;
+use crate::request_body::RequestBody;
 use crate::response::Response;
 use crate::site::{ConfRef, LocationId, ServerConfRef, ServerId, Site};
+
+pub use crate::request_flow::{Entry, ErrorPages, MAX_JUMPS, RequestFlow, ResponseDelivery};
+
+/// What a request ends with: see [`Request::wait_at_end`].
+type EndWait = Pin<Box<dyn Future<Output = ()>>>;
 
 /// A request.
 pub struct Request {
@@ -33,10 +39,10 @@ pub struct Request {
     pub site: Rc<Site>,
     /// The connection that it came on.
     pub client: Rc<Client>,
-    /// Its stream, on a connection that several requests share (HTTP/2); `None`: the connection is its own.
-    pub lane: Option<Rc<dyn crate::lane::Lane>>,
+    /// The stream that it came on; for one that the server itself has made on behalf of a client, that client's connection.
+    pub stream: Rc<dyn ClientStream>,
     /// What the client sent. Shared with subrequests.
-    pub head: Rc<RequestHead>,
+    pub head: Rc<ReceivedHead>,
     /// The method; a subrequest or an error page may have another than the head.
     pub method: Method,
     /// Where the request goes now.
@@ -47,6 +53,8 @@ pub struct Request {
     pub location: LocationId,
     /// Who the client is. `realip` changes it; everything that judges or logs a client reads it.
     pub remote: Rc<Remote>,
+    /// The user that authentication found: `$remote_user`. Without it that is what the client claims.
+    pub user: Option<BString>,
     /// The request's content.
     pub body: RequestBody,
     /// The response, as far as there is one.
@@ -54,7 +62,9 @@ pub struct Request {
     /// What is known of the upstream servers that were asked; it survives internal redirects.
     pub upstream: crate::upstream::Slot,
     /// How it moves through the phases.
-    pub flow: Flow,
+    pub flow: RequestFlow,
+    /// How its response gets to the client.
+    pub delivery: ResponseDelivery,
     /// When each step of it happened.
     pub ledger: Ledger,
     /// Values of variables. Shared with subrequests.
@@ -63,15 +73,16 @@ pub struct Request {
     pub captured: Captured,
     /// For a subrequest, what is known of the request that it is part of.
     pub parent: Option<Rc<Parent>>,
+    end_wait: Option<EndWait>,
     states: Vec<Box<dyn Any>>,
     facts: Vec<Rc<dyn Any>>,
 }
 
 /// The request line and the header fields.
 #[derive(Clone, Default)]
-pub struct RequestHead {
+pub struct ReceivedHead {
     /// What came on the wire: method, target, version, header fields.
-    pub wire: proto::h1::Head,
+    pub wire: proto::message::RequestHead,
     /// The host that the client asked for, lower case, without a port; empty when it named none.
     pub host: BString,
     /// The port of the `Host` field or of the absolute target, as it was sent.
@@ -129,80 +140,6 @@ impl Uri {
         self.original = false;
         self.is_refused = false;
     }
-}
-
-/// How a request moves through the phases.
-#[derive(Default)]
-pub struct Flow {
-    /// Where the next pass begins.
-    pub entry: Entry,
-    /// Changes of place so far: internal redirects, and rewrites after which the location was chosen again.
-    pub jumps: u8,
-    /// Whether the request was sent here by the server itself, so that `internal` locations are open to it.
-    pub internal: bool,
-    /// A rewrite changed the path: the location must be chosen again.
-    pub uri_changed: bool,
-    /// Rewrites changed the path after the location was chosen, so that `alias` can not be applied.
-    pub rewritten: bool,
-    /// `try_files` found a file below the `alias` of a regular expression: the path is added to it.
-    pub path_after_alias: bool,
-    /// An error page is being made, and those who make it get none of their own.
-    pub error_page: bool,
-    /// An error ends the request without a page: whoever made this subrequest has something else to show.
-    pub no_error_page: bool,
-    /// The status that the response must have, whatever its handler says.
-    pub forced_status: Option<u16>,
-    /// A response without content, whatever it says: HEAD.
-    pub header_only: bool,
-    /// A filter looked at `Accept-Encoding` where `gzip_vary` is on: `Vary: Accept-Encoding` is added at the wire, also
-    /// to the built-in page of an error that came after it.
-    pub varies_by_encoding: bool,
-    /// The fields of `add_header` are there, on a page that took the place of the response they were added to.
-    pub has_added_fields: bool,
-    /// The charset that an upstream's response asks for, whatever the configuration says: `X-Accel-Charset`.
-    pub charset: Option<BString>,
-    /// The connection must close after this response.
-    pub close: bool,
-    /// The content of the response is sent in chunks.
-    pub chunked: bool,
-    /// The head waits for the first content: both come from a server whose response is buffered.
-    pub head_waits: bool,
-    /// The client sent the request before it had the response to the one before.
-    pub pipelined: bool,
-    /// The client left before it had sent its content: there is nothing to follow.
-    pub abandoned: bool,
-    /// The response was sent, and `post_action` is served for its effects.
-    pub post_action: bool,
-    /// There is to be no response at all.
-    pub silent: bool,
-    /// Nobody waits for the response, not even the client: it may leave.
-    pub background: bool,
-    /// The connection now belongs to another protocol and ends with it.
-    pub upgraded: bool,
-    /// The connection closes without reading what the client still sends.
-    pub no_lingering: bool,
-    /// Bytes per second; 0 is no limit. `None`: the location decides.
-    pub limit_rate: Option<u64>,
-    /// Bytes that are sent at full speed before `limit_rate` begins.
-    pub limit_rate_after: Option<u64>,
-    /// What the client's connection did not take of an interim response: it goes before the response.
-    pub interim: Vec<u8>,
-    /// The user that authentication found.
-    pub user: Option<BString>,
-    /// What the connection waits for when the request has ended, before it goes on or closes: its lines in the logs.
-    pub farewell: Option<Pin<Box<dyn Future<Output = ()>>>>,
-}
-
-/// Where a pass through the phases begins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Entry {
-    /// At the server's phases.
-    #[default]
-    Server,
-    /// At the rewrites of a location that is chosen already.
-    Location,
-    /// At the content of a location that is chosen already: for the copy of a request that came so far.
-    Content,
 }
 
 /// The groups of the last match of a regular expression, with the text they are in.
@@ -315,15 +252,15 @@ impl Variables {
 
 /// What a request can leave to one of another connection: memory to fill again, and nothing that was in it.
 #[derive(Default)]
-pub(crate) struct Memory {
-    head: Option<Rc<RequestHead>>,
+pub(crate) struct RequestBuffers {
+    head: Option<Rc<ReceivedHead>>,
     uri: Uri,
     out: Response,
     variables: Option<Rc<Variables>>,
     captured: Captured,
 }
 
-impl Memory {
+impl RequestBuffers {
     /// How much it is, as far as clients decide on that; in bytes.
     pub(crate) fn size(&self) -> usize {
         let head = self
@@ -342,8 +279,8 @@ impl Memory {
 
 impl Request {
     /// The first request of a connection, before anything of it was read.
-    pub(crate) fn in_memory(
-        memory: &mut Memory,
+    pub(crate) fn recycling(
+        buffers: &mut RequestBuffers,
         site: Rc<Site>,
         client: Rc<Client>,
         server: ServerId,
@@ -352,21 +289,24 @@ impl Request {
         let remote = Rc::clone(&client.remote);
         Request {
             site,
+            stream: client.stream(),
             client,
-            lane: None,
-            head: memory.head.take().unwrap_or_default(),
+            head: buffers.head.take().unwrap_or_default(),
             method: Method::Get,
-            uri: std::mem::take(&mut memory.uri),
+            uri: std::mem::take(&mut buffers.uri),
             server,
             location,
             remote,
             body: RequestBody::none(),
-            out: std::mem::take(&mut memory.out),
+            out: std::mem::take(&mut buffers.out),
             upstream: crate::upstream::Slot::default(),
-            flow: Flow::default(),
+            flow: RequestFlow::default(),
+            delivery: ResponseDelivery::default(),
+            end_wait: None,
+            user: None,
             ledger: Ledger::begin(),
-            variables: memory.variables.take().unwrap_or_default(),
-            captured: std::mem::take(&mut memory.captured),
+            variables: buffers.variables.take().unwrap_or_default(),
+            captured: std::mem::take(&mut buffers.captured),
             parent: None,
             states: Vec::new(),
             facts: Vec::new(),
@@ -374,26 +314,26 @@ impl Request {
     }
 
     /// Leaves its memory, when it has [ended](Request::end) and is about to be dropped.
-    pub(crate) fn leave(&mut self, memory: &mut Memory) {
-        memory.head = Some(Rc::clone(&self.head));
-        memory.variables = Some(Rc::clone(&self.variables));
-        std::mem::swap(&mut memory.uri, &mut self.uri);
-        std::mem::swap(&mut memory.out, &mut self.out);
-        std::mem::swap(&mut memory.captured, &mut self.captured);
+    pub(crate) fn leave_buffers(&mut self, buffers: &mut RequestBuffers) {
+        buffers.head = Some(Rc::clone(&self.head));
+        buffers.variables = Some(Rc::clone(&self.variables));
+        std::mem::swap(&mut buffers.uri, &mut self.uri);
+        std::mem::swap(&mut buffers.out, &mut self.out);
+        std::mem::swap(&mut buffers.captured, &mut self.captured);
     }
 
     /// A request that has just been read.
     pub fn new(
         site: Rc<Site>,
         client: Rc<Client>,
-        head: Rc<RequestHead>,
+        head: Rc<ReceivedHead>,
         server: ServerId,
     ) -> Request {
-        let mut memory = Memory {
+        let mut buffers = RequestBuffers {
             head: Some(head),
-            ..Memory::default()
+            ..RequestBuffers::default()
         };
-        Request::in_memory(&mut memory, site, client, server)
+        Request::recycling(&mut buffers, site, client, server)
     }
 
     /// The same request once more, for a fetch that outlives it: head, place and variables are the same. Its content must
@@ -411,7 +351,7 @@ impl Request {
         fork.remote = Rc::clone(&self.remote);
         fork.body = self.body.share();
         fork.flow.internal = self.flow.internal;
-        fork.flow.user = self.flow.user.clone();
+        fork.user = self.user.clone();
         fork.ledger = self.ledger.clone();
         fork.variables = Rc::clone(&self.variables);
         fork.captured = self.captured.clone();
@@ -434,11 +374,12 @@ impl Request {
         self.method = Method::Get;
         self.server = server;
         self.location = self.site.server(server).root;
-        self.flow = Flow::default();
+        self.flow = RequestFlow::default();
+        self.delivery = ResponseDelivery::default();
         self.ledger = Ledger::begin();
     }
 
-    /// Ends: lets go of everything that it holds but memory to fill again.
+    /// Ends: lets go of everything that it holds but its connection's, and memory to fill again.
     pub(crate) fn end(&mut self) {
         match Rc::get_mut(&mut self.head) {
             Some(head) => head.clear(),
@@ -452,11 +393,23 @@ impl Request {
         self.body.clear();
         self.out.clear();
         self.upstream = crate::upstream::Slot::default();
+        self.user = None;
+        self.end_wait = None;
         self.captured.clear();
-        self.lane = None;
         self.parent = None;
         self.states.clear();
         self.facts.clear();
+    }
+
+    /// Has the connection wait for `wait` once the request has ended, before it goes on or closes: for what must be done by
+    /// then, such as writing lines of a log.
+    pub fn wait_at_end(&mut self, wait: impl Future<Output = ()> + 'static) {
+        self.end_wait = Some(Box::pin(wait));
+    }
+
+    /// What is to be waited for.
+    pub(crate) fn take_end_wait(&mut self) -> Option<EndWait> {
+        self.end_wait.take()
     }
 
     /// Whether this is part of another request.
@@ -498,10 +451,10 @@ impl Request {
         self.flow.entry = Entry::Server;
         self.flow.jumps += 1;
         self.flow.internal = true;
-        self.flow.path_after_alias = false;
+        self.flow.add_uri_to_alias = false;
         self.flow.rewritten = false;
         self.flow.uri_changed = false;
-        self.flow.varies_by_encoding = false;
+        self.delivery.varies_by_encoding = false;
         self.states.clear();
         self.facts.clear();
         Outcome::Jump
@@ -522,7 +475,7 @@ impl Request {
         self.flow.entry = Entry::Location;
         self.flow.jumps += 1;
         self.flow.internal = true;
-        self.flow.path_after_alias = false;
+        self.flow.add_uri_to_alias = false;
         self.states.clear();
         self.facts.clear();
         self.enter_location(location);
@@ -663,7 +616,7 @@ impl Request {
     /// Writes a line at level `debug`.
     #[inline]
     pub fn debug(&self, message: fmt::Arguments<'_>) {
-        if rt::error_log::debug_is_on() {
+        if host::error_log::debug_is_on() {
             self.log(Level::Debug, message);
         }
     }
@@ -716,7 +669,7 @@ impl Scope for Request {
     }
 }
 
-impl rt::error_log::Context for Request {
+impl host::error_log::Context for Request {
     fn connection(&self) -> Option<u64> {
         Some(self.client.number)
     }
@@ -752,7 +705,7 @@ impl rt::error_log::Context for Request {
     }
 }
 
-impl RequestHead {
+impl ReceivedHead {
     /// Makes it empty again and keeps the memory.
     pub fn clear(&mut self) {
         self.wire.clear();
@@ -776,7 +729,7 @@ impl RequestHead {
 
     /// The protocol version.
     pub fn version(&self) -> Version {
-        use proto::h1::Version as Wire;
+        use proto::message::Version as Wire;
         match self.wire.version {
             _ if self.rejected => Version::Http10,
             version if version >= Wire::HTTP_3 => Version::Http3,

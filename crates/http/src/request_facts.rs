@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
 use bstr::{BString, ByteSlice};
+use host::error_log::Level;
 use proto::Fields;
-use rt::error_log::Level;
 
 use crate::core::location::RootKind;
 use crate::request::Request;
@@ -17,7 +17,7 @@ use crate::request::Request;
 impl Request {
     /// Whether the connection is encrypted.
     pub fn is_tls(&self) -> bool {
-        self.client.stream.is_tls()
+        self.client.tls().is_some()
     }
 
     /// `http` or `https`.
@@ -48,7 +48,7 @@ impl Request {
     /// its own. Variables that were asked for keep their values until [`Request::forget_field`].
     pub fn change_fields(&mut self, name: &[u8], change: impl FnOnce(&mut Fields)) {
         // What the client said of its connection is between the two, whatever becomes of the field.
-        self.flow.close |=
+        self.delivery.close |=
             name.eq_ignore_ascii_case(b"connection") && !self.head.wire.wants_keep_alive();
         let head = Rc::make_mut(&mut self.head);
         change(&mut head.wire.fields);
@@ -158,7 +158,7 @@ impl Request {
             RootKind::Alias(length) => {
                 path.extend_from_slice(self.uri.path.get(length..).unwrap_or_default())
             }
-            RootKind::Whole if self.flow.path_after_alias => path.extend_from_slice(&self.uri.path),
+            RootKind::Whole if self.flow.add_uri_to_alias => path.extend_from_slice(&self.uri.path),
             RootKind::Whole => {}
         }
         Some(path)

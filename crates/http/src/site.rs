@@ -11,15 +11,20 @@ use std::ops::{Deref, Index};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bstr::{BStr, BString};
-use conf::{AnyConf, Pattern, Variables};
+use conf::{AnyConf, Variables};
 
 use crate::core::{Identity, LocationConf, ServerConf};
 use crate::listen::Endpoint;
+use crate::location_tree::LocationTree;
 use crate::module::{Filter, Handler, HandshakeHandler, Keeps, Phase};
 use crate::request::Request;
-use crate::route::Tree;
+
+pub use crate::block_ids::{LocationId, ServerId};
+pub use crate::core::Satisfy;
+pub use crate::location_tree::LocationKind;
 
 /// The configuration as one loop holds it.
 pub struct Site {
@@ -39,6 +44,13 @@ impl Deref for Site {
     fn deref(&self) -> &Frozen {
         &self.frozen
     }
+}
+
+static GENERATIONS: AtomicU64 = AtomicU64::new(1);
+
+/// The number of a generation that is being made.
+pub(crate) fn next_generation() -> u64 {
+    GENERATIONS.fetch_add(1, Ordering::Relaxed)
 }
 
 /// One generation of `http {}`.
@@ -80,14 +92,6 @@ impl Frozen {
     }
 }
 
-/// The number of a server in its [`Frozen`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ServerId(pub u32);
-
-/// The number of a location in its [`Frozen`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct LocationId(pub u32);
-
 /// A `server {}` block.
 pub struct Server {
     /// Its first name; what `$server_name` and the error log show.
@@ -103,7 +107,7 @@ pub struct Server {
     /// The pseudo location that a request is in before one is chosen: what the server itself says of locations.
     pub root: LocationId,
     /// Its locations.
-    pub tree: Tree,
+    pub tree: LocationTree,
     /// Its named locations, sorted by name.
     pub named: Vec<(BString, LocationId)>,
     /// The handlers that run before a location is chosen.
@@ -134,7 +138,7 @@ pub struct Location {
     /// The confs of the modules' location tables.
     pub confs: ConfSet,
     /// Locations inside it.
-    pub tree: Tree,
+    pub tree: LocationTree,
     /// The location that counts for methods which `limit_except` does not name, and the bits of those it does.
     pub limit_except: Option<(u32, LocationId)>,
     /// A path without the slash at this location's end is redirected to the one with it.
@@ -150,24 +154,6 @@ pub struct Pipeline {
     pub phases: Phases,
     /// The filters that responses pass, with the names of their modules.
     pub filters: Box<[(&'static str, Filter)]>,
-}
-
-/// How a location was written.
-#[derive(Clone, Debug)]
-pub enum LocationKind {
-    /// `location /path`: `regexes` says whether regular expressions may still win over it (not so with `^~`).
-    Prefix {
-        /// Whether regular expressions are tried after it.
-        regexes: bool,
-    },
-    /// `location = /path`
-    Exact,
-    /// `location ~ pattern` and `location ~* pattern`
-    Regex(Arc<Pattern>),
-    /// `location @name`
-    Named,
-    /// An `if` or `limit_except` block, or a server's outermost level.
-    Unnamed,
 }
 
 /// The handlers of a location or server by phase.
@@ -191,16 +177,6 @@ impl Index<Phase> for Phases {
     fn index(&self, phase: Phase) -> &[Handler] {
         &self.0[phase as usize]
     }
-}
-
-/// `satisfy`: how the access handlers' answers are combined.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Satisfy {
-    /// All must grant.
-    #[default]
-    All,
-    /// One is enough.
-    Any,
 }
 
 /// The structs of a block's tables, found by their type.

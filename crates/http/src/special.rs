@@ -12,8 +12,8 @@ use bytes::Bytes;
 use crate::body::Body;
 use crate::core::{ErrorPage, ServerTokens};
 use crate::module::{Outcome, internal_status as internal};
-use crate::request::{Request, Version};
-use proto::h1::Method;
+use crate::request::{ErrorPages, Request, Version};
+use proto::message::Method;
 
 /// What an internal redirect for an error page keeps of the response so far: fields such as `WWW-Authenticate`, which
 /// belong to the status.
@@ -38,11 +38,11 @@ pub fn finish(request: &mut Request, status: u16) -> Outcome {
     if is_late || status == internal::CLOSE || status == internal::CLIENT_CLOSED {
         request.out.clear();
         request.out.status = status;
-        request.flow.silent = true;
-        request.flow.close = true;
+        request.delivery.silent = true;
+        request.delivery.close = true;
         return Outcome::Respond;
     }
-    if request.flow.no_error_page {
+    if request.flow.error_pages == ErrorPages::Withheld {
         // Where a redirect leads is of use without a page too.
         let location = request.out.location.take();
         request.out.clear();
@@ -52,7 +52,7 @@ pub fn finish(request: &mut Request, status: u16) -> Outcome {
     }
     request.flow.forced_status = Some(status);
     if closes_connection(status) {
-        request.flow.close = true;
+        request.delivery.close = true;
     }
     // The charset stays, as in nginx: the page is ASCII, which all of them have.
     request.out.content_type.clear();
@@ -77,13 +77,13 @@ fn error_page(request: &mut Request, status: u16) -> Option<Outcome> {
     let site = Rc::clone(&request.site);
     let core = &site.location(request.location).core;
     if core.error_pages.is_empty()
-        || request.flow.error_page
-        || request.flow.jumps > crate::phase::MAX_JUMPS
+        || request.flow.error_pages == ErrorPages::BeingMade
+        || request.flow.jumps > crate::request::MAX_JUMPS
     {
         return None;
     }
     if !core.recursive_error_pages {
-        request.flow.error_page = true;
+        request.flow.error_pages = ErrorPages::BeingMade;
     }
     let page = core.error_pages.iter().find(|page| page.status == status)?;
     Some(send_error_page(request, page))
@@ -125,7 +125,7 @@ fn send_error_page(request: &mut Request, page: &ErrorPage) -> Outcome {
 /// Clears the response for whoever makes the error page, but keeps what belongs to the status: a redirect stays one,
 /// whatever its page shows.
 fn prepare_jump(request: &mut Request) {
-    request.flow.has_added_fields = false;
+    request.delivery.has_added_fields = false;
     request.out.body = Body::Empty;
     request.out.last_modified = None;
     request.out.last_modified_was_said = false;

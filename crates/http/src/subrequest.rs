@@ -11,12 +11,13 @@ use std::task::{Context, Poll, ready};
 
 use bstr::BString;
 use bytes::Bytes;
-use proto::h1::Method;
+use proto::message::Method;
 
 use crate::body::{Body, BodyError, Chunk};
 use crate::body_reader::RequestBody;
-use crate::request::{Parent, Request};
-use crate::{phase, serve};
+use crate::phase;
+use crate::process_request::{finalize_response, process_request};
+use crate::request::{ErrorPages, Parent, Request};
 
 /// How deep subrequests may stand inside subrequests: as deep as in nginx.
 pub const MAX_DEPTH: u8 = 51;
@@ -108,7 +109,7 @@ pub fn create(parent: &Request, options: Options) -> Option<Request> {
         Rc::clone(&parent.head),
         parent.server,
     );
-    request.lane = parent.lane.clone();
+    request.stream = Rc::clone(&parent.stream);
     request.method = options.method;
     request.uri.path = options.path;
     request.uri.args = options.args;
@@ -116,13 +117,15 @@ pub fn create(parent: &Request, options: Options) -> Option<Request> {
     request.variables = Rc::clone(&parent.variables);
     request.parent = Some(Rc::new(Parent { depth }));
     request.flow.internal = true;
-    request.flow.header_only = options.header_only;
-    request.flow.user = parent.flow.user.clone();
+    request.delivery.header_only = options.header_only;
+    request.user = parent.user.clone();
     request.ledger = parent.ledger.clone();
     if let Some(body) = options.body {
         request.body = body;
     }
-    request.flow.no_error_page = options.stub.is_some();
+    if options.stub.is_some() {
+        request.flow.error_pages = ErrorPages::Withheld;
+    }
     request.debug(format_args!(
         "http subrequest \"{}?{}\"",
         request.uri.path, request.uri.args
@@ -135,7 +138,7 @@ pub async fn run(request: &mut Request, filtered: bool) {
     // A request inside a request: the future refers to itself and must stand on the heap.
     Box::pin(async {
         if filtered {
-            serve::serve(request).await;
+            process_request(request).await;
         } else {
             phase::run(request).await;
         }
@@ -163,8 +166,8 @@ pub fn copy(parent: &Request) -> Request {
     request.flow.entry = crate::request::Entry::Content;
     request.flow.internal = true;
     request.flow.rewritten = parent.flow.rewritten;
-    request.flow.header_only = parent.flow.header_only;
-    request.flow.user = parent.flow.user.clone();
+    request.delivery.header_only = parent.delivery.header_only;
+    request.user = parent.user.clone();
     request.ledger = parent.ledger.clone();
     request
 }
@@ -213,7 +216,7 @@ impl Inclusion {
             {
                 put_in_place(stub, &mut request);
             }
-            serve::finish(&mut request).await;
+            finalize_response(&mut request).await;
             request
         });
         let count: Rc<Count> = parent.shared();
@@ -272,7 +275,7 @@ impl Inclusion {
         ready!(self.poll_response(context));
         if let State::Sending(request) = &mut self.state {
             let mut body = std::mem::take(&mut request.out.body);
-            let next = match request.flow.silent || request.flow.header_only {
+            let next = match request.delivery.silent || request.delivery.header_only {
                 true => Poll::Ready(None),
                 false => body.poll_next(request, context),
             };

@@ -8,28 +8,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Diagnostic, Line, Span};
+use host::error_log::{Level, NoContext};
 use net::tls::ocsp::Network;
 use net::tls::{
     Asks, Beginning, HandshakeError, Hello, Identity, Keeping, KeptSession, Moment, Offer, Refusal,
     ServerSettings, Service, Session, read_hello,
 };
-use rt::error_log::{Level, NoContext};
 
-use crate::client::Client;
+use crate::byte_stream::ByteStream;
+use crate::client::{AskedName, Client, server_of_name};
 use crate::core::ResolverConf;
-use crate::engine::HttpLoop;
+use crate::http_loop::HttpLoop;
 use crate::listen::Endpoint;
 use crate::module::{Keeps, Objection, internal_status};
 use crate::request::Request;
 use crate::site::{Frozen, ServerId, Site};
-
-/// The server name that a client asked for.
-pub struct AskedName {
-    /// The name, in lower case.
-    pub name: Box<str>,
-    /// The server that has it; none when nobody does, or when there is nothing to choose.
-    pub server: Option<ServerId>,
-}
 
 /// What became of a connection at an address with TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,29 +33,30 @@ pub(crate) enum Secured {
     Over,
 }
 
-/// Runs the handshake of a connection; what was read of it stands in the client's input.
+/// Runs the handshake of a connection; what was read of it stands in its input.
 pub(crate) async fn secure(
-    engine: &HttpLoop,
+    http: &HttpLoop,
     site: &Rc<Site>,
     endpoint: &Endpoint,
-    client: &mut Rc<Client>,
+    client: &Rc<Client>,
+    bytes: &ByteStream,
 ) -> Secured {
     let timeout = site
         .server(endpoint.default_server)
         .core
         .client_header_timeout;
-    let input = client.input.take();
+    let input = bytes.input.take();
     let untouched = input.is_empty();
     let timeout = client.rest_of(timeout);
-    let outcome = rt::timeout(timeout, handshake(engine, site, endpoint, client, input)).await;
+    let outcome = rt::timeout(
+        timeout,
+        handshake(http, site, endpoint, client, bytes, input),
+    )
+    .await;
     rt::set_rank(rt::Rank::Ordinary);
     let error = match outcome {
         Ok(Ok(Some(session))) => {
-            // Whoever has read variables for it has let go of it.
-            let Some(client) = Rc::get_mut(client) else {
-                return Secured::Over;
-            };
-            client.stream.secure(session);
+            bytes.transport.secure(session);
             return Secured::Open;
         }
         Ok(Ok(None)) => return Secured::Open,
@@ -70,7 +64,7 @@ pub(crate) async fn secure(
         Err(_) => {
             let message =
                 format_args!("client timed out (110: Connection timed out) while SSL handshaking");
-            engine.log_client(Level::Info, client, message);
+            http.log_client(Level::Info, client, message);
             return Secured::Over;
         }
     };
@@ -79,7 +73,7 @@ pub(crate) async fn secure(
             if untouched && client.asked_name.borrow().is_none() =>
         {
             let message = format_args!("client closed connection while SSL handshaking");
-            engine.log_client(Level::Info, client, message);
+            http.log_client(Level::Info, client, message);
         }
         Failure::Handshake(error) => {
             let level = if error.is_peers() {
@@ -87,13 +81,13 @@ pub(crate) async fn secure(
             } else {
                 Level::Crit
             };
-            engine.log_client(level, client, format_args!("{error} while SSL handshaking"));
+            http.log_client(level, client, format_args!("{error} while SSL handshaking"));
         }
         Failure::Proven => {
-            engine.debug_client(client, format_args!("an ACME challenge was answered"));
+            http.debug_client(client, format_args!("an ACME challenge was answered"));
         }
         Failure::Certificate(message) => {
-            engine.log_client(
+            http.log_client(
                 Level::Error,
                 client,
                 format_args!("{message} while SSL handshaking"),
@@ -120,22 +114,23 @@ impl From<HandshakeError> for Failure {
 
 /// `None`: the client speaks plain HTTP; what it has sent is its input again.
 async fn handshake(
-    engine: &HttpLoop,
+    http: &HttpLoop,
     site: &Rc<Site>,
     endpoint: &Endpoint,
     client: &Rc<Client>,
+    bytes: &ByteStream,
     input: Vec<u8>,
 ) -> Result<Option<Session>, Failure> {
-    let hello = match read_hello(client.stream.socket(), input).await? {
+    let hello = match read_hello(bytes.transport.socket(), input).await? {
         Beginning::Hello(hello) => hello,
         Beginning::Plain(input) => {
-            client.input.replace(input);
+            bytes.input.replace(input);
             return Ok(None);
         }
     };
     // A signature takes as long as a hundred requests: those of others come first, and no two signatures in one turn.
     rt::continue_as(rt::Rank::Patient).await;
-    let socket = client.stream.socket();
+    let socket = bytes.transport.socket();
     if has_a_say(site, endpoint.default_server) {
         let offer = Offer::new(&hello, None, None);
         let server = endpoint.default_server;
@@ -145,7 +140,7 @@ async fn handshake(
     }
     note_name(client, endpoint, &hello);
     if hello.alpn().iter().any(|name| name == CHALLENGE) {
-        return prove(engine, site, endpoint, client, hello).await;
+        return prove(http, site, endpoint, bytes, hello).await;
     }
     let server = client.first_server();
     if service(site, server).is_some_and(|service| service.rejects) {
@@ -193,7 +188,7 @@ async fn handshake(
         && let Some(line) = check.check(&mut session, trust, &network()).await
     {
         let action = "requesting certificate status";
-        engine.log_client(Level::Error, client, format_args!("{line} while {action}"));
+        http.log_client(Level::Error, client, format_args!("{line} while {action}"));
     }
     Ok(Some(session))
 }
@@ -284,21 +279,21 @@ const CHALLENGE: &[u8] = b"acme-tls/1";
 
 /// Shows the proof of a name, and that is all that such a connection is for.
 async fn prove(
-    engine: &HttpLoop,
+    http: &HttpLoop,
     site: &Site,
     endpoint: &Endpoint,
-    client: &Client,
+    bytes: &ByteStream,
     hello: Box<Hello>,
 ) -> Result<Option<Session>, Failure> {
     let identity = hello
         .server_name()
-        .and_then(|name| engine.tls_challenge(&name.to_ascii_lowercase()));
+        .and_then(|name| http.tls_challenge(&name.to_ascii_lowercase()));
     let found = settings(site, endpoint, endpoint.default_server);
     let (Some(identity), Some((_, settings))) = (identity, found) else {
         return Err(HandshakeError::NoCertificate.into());
     };
     let settings = settings.with_alpn(vec![CHALLENGE.to_vec()]);
-    let socket = client.stream.socket();
+    let socket = bytes.transport.socket();
     hello
         .accept(socket, &settings, Some(vec![identity]), None)
         .await?;
@@ -330,14 +325,10 @@ fn offers_http2(site: &Site, endpoint: &Endpoint, server: ServerId) -> bool {
 fn note_name(client: &Client, endpoint: &Endpoint, hello: &Hello) {
     if let Some(name) = hello.server_name() {
         client.asked_name.replace(Some(AskedName {
-            server: find(endpoint, name),
+            server: server_of_name(endpoint, name),
             name: name.into(),
         }));
     }
-}
-
-fn find(endpoint: &Endpoint, name: &str) -> Option<ServerId> {
-    endpoint.names.find(name.into()).map(|(server, _)| server)
 }
 
 /// Loads the certificates whose names depend on this client.
@@ -365,21 +356,13 @@ async fn load(
     Ok(identities)
 }
 
-/// Finds the server of the client's name again, in another configuration.
-pub(crate) fn refresh(client: &Client) {
-    let endpoint = client.endpoint.borrow();
-    if let Some(asked) = &mut *client.asked_name.borrow_mut() {
-        asked.server = find(&endpoint, &asked.name);
-    }
-}
-
 /// Whether a request may be served, as far as TLS decides it; otherwise the status that answers it.
 pub(crate) fn check(request: &Request) -> Result<(), u16> {
     let client = &request.client;
     if !client.tls_port {
         return Ok(());
     }
-    let Some(session) = client.stream.tls() else {
+    let Some(session) = client.tls() else {
         tell(
             request,
             format_args!("client sent plain HTTP request to HTTPS port"),

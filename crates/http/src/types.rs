@@ -6,8 +6,6 @@ use std::sync::Arc;
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Diagnostic, Line};
 
-use crate::request::Request;
-
 /// Media types by ending, which is compared without letter case.
 #[derive(Clone, Debug)]
 pub struct Types {
@@ -86,26 +84,6 @@ impl Default for Types {
         }
         types
     }
-}
-
-/// Gives the response the media type that [`content_type`] tells.
-pub fn set_content_type(request: &mut Request) {
-    let core = &request.site.location(request.location).core;
-    let media_type = core
-        .types
-        .of_path(&request.uri.path)
-        .unwrap_or(&core.default_type);
-    request.out.content_type.clear();
-    request.out.content_type.extend_from_slice(media_type);
-}
-
-/// The media type of the file that a request's path names: by `types`, else `default_type`.
-pub fn content_type(request: &Request) -> BString {
-    let core = &request.site.location(request.location).core;
-    core.types
-        .of_path(&request.uri.path)
-        .unwrap_or(&core.default_type)
-        .clone()
 }
 
 #[cfg(test)]

@@ -1,52 +1,46 @@
-//! `balancer_by_lua`, in http and in stream: a script chooses the server of each try.
+//! `balancer_by_lua`, in http and in stream: a script chooses the server of each attempt.
+//!
+//! The script names an address, which need not be in the configuration. Each address gets a group
+//! of one server, kept from request to request: idle connections, failure counts and metrics belong
+//! to a group, and would be lost if it were created for each attempt.
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use ::stream::Session;
 use base::Lru;
+use base::sync::Mutex;
 use conf::{Diagnostic, Line};
 use http::Request;
-use http::upstream::chooser::{Choice, Chooser, Past, Pending, Timeouts};
-use net::upstream::Group;
+use net::upstream::{Group, NoChoice, PendingChooser, ServerChoice, ServerChooser, TryHistory};
 use rt::net::Address;
 
-use crate::chunk::{Chunk, Kind};
-use crate::run::{End, Run};
-use crate::scope::Guest;
-use crate::{phases, stream};
+use crate::begin_run;
+use crate::chunk::{LuaChunk, ScriptKind};
+use crate::run::{RunEnd, ScriptRun};
+use crate::run_owner::RunOwner;
+use crate::scope::BalancerDecision;
 
-/// The conf of the rows in `upstream`. What they say is left with the group.
+/// The settings type of the rows in `upstream`. It is empty: what a line says goes to the group
+/// that is being built.
 #[derive(Clone, Default)]
-pub(crate) struct Balancer;
+pub(crate) struct BalancerConf;
 
-/// A line.
-struct ByScript {
-    chunk: Arc<Chunk>,
-    /// A group for each server that was chosen, so that its state lasts.
+/// A `balancer_by_lua` line.
+struct LuaBalancer {
+    chunk: Arc<LuaChunk>,
+    /// The groups of the servers that were chosen, by address.
     groups: Mutex<Lru<String, Arc<Group>>>,
 }
 
-/// How many servers are remembered.
+/// How many servers are remembered, the least recently chosen one is forgotten first.
 const MAX_SERVERS: usize = 1000;
 
-/// What the script says of the try that begins.
-#[derive(Default)]
-pub(crate) struct Balancing {
-    pub(crate) peer: Option<Address>,
-    pub(crate) more_tries: Option<u32>,
-    pub(crate) timeouts: Timeouts,
-    pub(crate) anew: bool,
-    pub(crate) from: Option<Address>,
-    pub(crate) plain: bool,
-    pub(crate) past: Past,
-}
-
-/// The setter of the rows.
-pub(crate) fn read(_: &mut Balancer, line: &mut Line) -> Result<(), Diagnostic> {
-    let script = ByScript::read(line)?;
-    let pending = &mut line.shared::<Pending>().0;
+/// Reads a line in an upstream of http.
+pub(crate) fn set_script(_: &mut BalancerConf, line: &mut Line) -> Result<(), Diagnostic> {
+    let script = LuaBalancer::read(line)?;
+    let pending = &mut line.shared::<PendingChooser<Request>>().0;
     if pending.is_some() {
         return Err(line.directive_error("is duplicate"));
     }
@@ -54,10 +48,10 @@ pub(crate) fn read(_: &mut Balancer, line: &mut Line) -> Result<(), Diagnostic> 
     Ok(())
 }
 
-/// The setter of the rows in stream.
-pub(crate) fn read_stream(_: &mut Balancer, line: &mut Line) -> Result<(), Diagnostic> {
-    let script = ByScript::read(line)?;
-    let pending = &mut line.shared::<::stream::chooser::Pending>().0;
+/// Reads a line in an upstream of stream.
+pub(crate) fn set_stream_script(_: &mut BalancerConf, line: &mut Line) -> Result<(), Diagnostic> {
+    let script = LuaBalancer::read(line)?;
+    let pending = &mut line.shared::<PendingChooser<Session>>().0;
     if pending.is_some() {
         return Err(line.directive_error("is duplicate"));
     }
@@ -65,68 +59,80 @@ pub(crate) fn read_stream(_: &mut Balancer, line: &mut Line) -> Result<(), Diagn
     Ok(())
 }
 
-impl Chooser for ByScript {
-    fn choose(&self, request: &mut Request, past: &Past) -> Result<Choice, u16> {
-        let run = phases::begin(request, &self.chunk)?;
-        let balancing = balance(run, request.into(), *past)?;
-        Ok(Choice {
-            group: balancing.peer.map(|peer| self.group(peer)),
-            more_tries: balancing.more_tries,
-            timeouts: balancing.timeouts,
-            anew: balancing.anew,
-            from: balancing.from,
-            plain: balancing.plain,
-        })
+impl ServerChooser<Request> for LuaBalancer {
+    fn choose(
+        &self,
+        request: &mut Request,
+        history: &TryHistory,
+    ) -> Result<ServerChoice, NoChoice> {
+        let refused = |status| NoChoice { status };
+        let run = begin_run::for_request(request, &self.chunk).map_err(refused)?;
+        self.run_balancer(run, request.into(), history)
+            .map_err(refused)
     }
 }
 
-impl ::stream::chooser::Chooser for ByScript {
+impl ServerChooser<Session> for LuaBalancer {
     fn choose(
         &self,
         session: &mut Session,
-        past: &::stream::chooser::Past,
-    ) -> Result<::stream::chooser::Choice, u16> {
-        let run = stream::begin(session, &self.chunk)?;
-        let past = Past {
-            failures: past.failures,
-            status: 0,
-            left: past.left,
-            limit: past.limit,
-        };
-        let balancing = balance(run, session.into(), past)?;
-        Ok(::stream::chooser::Choice {
-            group: balancing.peer.map(|peer| self.group(peer)),
-            more_tries: balancing.more_tries,
-            from: balancing.from,
-        })
+        history: &TryHistory,
+    ) -> Result<ServerChoice, NoChoice> {
+        let refused = |status| NoChoice { status };
+        let run = begin_run::for_session(session, &self.chunk).map_err(refused)?;
+        self.run_balancer(run, session.into(), history)
+            .map_err(refused)
     }
 }
 
-/// Runs a script over a try that begins; the error is the status that comes of it.
-fn balance(mut run: Run, guest: Guest<'_>, past: Past) -> Result<Balancing, u16> {
-    let balancing = Rc::new(RefCell::new(Balancing {
-        past,
-        ..Balancing::default()
-    }));
-    *run.scope.balancing.borrow_mut() = Some(Rc::clone(&balancing));
-    match run.finish_now(guest) {
-        End::Through(_) | End::Exit(0) => Ok(balancing.take()),
-        End::Exit(status) => Err(u16::try_from(status).unwrap_or(500)),
-        End::Exec(..) | End::Jump | End::Failed => Err(500),
-    }
-}
-
-impl ByScript {
-    fn read(line: &mut Line) -> Result<Arc<ByScript>, Diagnostic> {
-        Ok(Arc::new(ByScript {
-            chunk: Chunk::read(line, Kind::Balancer, 0)?,
+impl LuaBalancer {
+    fn read(line: &mut Line) -> Result<Arc<LuaBalancer>, Diagnostic> {
+        Ok(Arc::new(LuaBalancer {
+            chunk: LuaChunk::read(line, ScriptKind::Balancer, 0)?,
             groups: Mutex::new(Lru::new(MAX_SERVERS)),
         }))
     }
 
+    /// Runs the script over a try that begins; the error is the status that comes of it.
+    fn run_balancer(
+        &self,
+        mut run: ScriptRun,
+        guest: RunOwner<'_>,
+        history: &TryHistory,
+    ) -> Result<ServerChoice, u16> {
+        let balancing = Rc::new(RefCell::new(BalancerDecision {
+            history: *history,
+            ..BalancerDecision::default()
+        }));
+        *run.scope.balancer.borrow_mut() = Some(Rc::clone(&balancing));
+        match run.run_to_completion(guest) {
+            RunEnd::Completed(_) | RunEnd::Exit(0) => {}
+            RunEnd::Exit(status) => return Err(u16::try_from(status).unwrap_or(500)),
+            RunEnd::Exec(..) | RunEnd::Jump | RunEnd::Failed => return Err(500),
+        }
+        let BalancerDecision {
+            peer,
+            more_tries,
+            timeouts,
+            recreate_request: anew,
+            local_address: from,
+            without_tls: plain,
+            ..
+        } = balancing.take();
+        Ok(ServerChoice {
+            group: peer.map(|peer| self.group(peer)),
+            more_tries,
+            timeouts,
+            rewrites_request: anew,
+            from,
+            without_tls: plain,
+        })
+    }
+
+    /// The group of one server.
     fn group(&self, peer: Address) -> Arc<Group> {
         let name = peer.to_string();
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = self.groups.lock();
         if let Some(known) = groups.get(&name) {
             return Arc::clone(known);
         }

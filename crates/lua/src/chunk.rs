@@ -1,4 +1,8 @@
-//! A piece of Lua code in the configuration: where it came from, and what it is for.
+//! A chunk of Lua code in the configuration: where it came from, and what it is for.
+//!
+//! A chunk is compiled per VM, not here: this only keeps the text, and a number by which each VM
+//! finds its compiled function. The text of a `_file` is read with the configuration, so that the
+//! worker needs no access to the file, unless the name has variables.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -9,177 +13,211 @@ use conf::{Block, Diagnostic, Expression, Line};
 
 use crate::luajit::state::syntax_error;
 
-/// What a chunk is for.
+/// What a chunk is for: the directive that it belongs to, or the API that started it. Everything
+/// that depends on the phase is asked here, so that no API function lists phases by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ScriptKind {
+    /// When a VM is created: modules and globals that all scripts of the VM share. Cannot wait.
     Init,
+    /// When a loop begins with a configuration: the place to start timers. Cannot wait.
     InitWorker,
+    /// When a loop ends. Cannot wait, and nothing that it starts would run.
     ExitWorker,
+    /// Computes a variable among the rewrite directives. Cannot wait, as documented.
     Set,
+    /// Before a location is selected.
     ServerRewrite,
+    /// At the end of the rewrite phase, or at its beginning (`rewrite_by_lua_no_postpone`).
     Rewrite,
+    /// At the end of the access phase, or at its beginning.
     Access,
+    /// After `try_files`, before the content handler.
     Precontent,
+    /// A content handler.
     Content,
+    /// Before the response header is sent. Cannot wait: the response is on its way.
     HeaderFilter,
+    /// For each chunk of the body. Cannot wait.
     BodyFilter,
+    /// After the response. Cannot wait, but may be preempted.
     Log,
+    /// For each attempt to reach an upstream server. Cannot wait.
     Balancer,
+    /// During a TLS handshake, before a server is selected. May wait.
     ClientHello,
+    /// During a TLS handshake, to select the certificate. May wait.
     Certificate,
+    /// During a TLS handshake, to find the session that is resumed. May wait.
     SessionFetch,
+    /// After a TLS handshake, to keep its session. Cannot wait.
     SessionStore,
+    /// In stream, at the end of the preread phase.
     Preread,
+    /// A function started by `ngx.timer`; there is no directive of its own.
     Timer,
+    /// A function started by `ngx.run_worker_thread`.
     WorkerThread,
 }
 
-impl Kind {
-    /// The directive's name without what says where the code stands.
+impl ScriptKind {
+    /// The directive's name without `_block` or `_file`.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Kind::Init => "init_by_lua",
-            Kind::InitWorker => "init_worker_by_lua",
-            Kind::ExitWorker => "exit_worker_by_lua",
-            Kind::Set => "set_by_lua",
-            Kind::ServerRewrite => "server_rewrite_by_lua",
-            Kind::Rewrite => "rewrite_by_lua",
-            Kind::Access => "access_by_lua",
-            Kind::Precontent => "precontent_by_lua",
-            Kind::Content => "content_by_lua",
-            Kind::HeaderFilter => "header_filter_by_lua",
-            Kind::BodyFilter => "body_filter_by_lua",
-            Kind::Log => "log_by_lua",
-            Kind::Balancer => "balancer_by_lua",
-            Kind::ClientHello => "ssl_client_hello_by_lua",
-            Kind::Certificate => "ssl_certificate_by_lua",
-            Kind::SessionFetch => "ssl_session_fetch_by_lua",
-            Kind::SessionStore => "ssl_session_store_by_lua",
-            Kind::Preread => "preread_by_lua",
-            Kind::Timer => "ngx.timer",
-            Kind::WorkerThread => "ngx.run_worker_thread",
+            ScriptKind::Init => "init_by_lua",
+            ScriptKind::InitWorker => "init_worker_by_lua",
+            ScriptKind::ExitWorker => "exit_worker_by_lua",
+            ScriptKind::Set => "set_by_lua",
+            ScriptKind::ServerRewrite => "server_rewrite_by_lua",
+            ScriptKind::Rewrite => "rewrite_by_lua",
+            ScriptKind::Access => "access_by_lua",
+            ScriptKind::Precontent => "precontent_by_lua",
+            ScriptKind::Content => "content_by_lua",
+            ScriptKind::HeaderFilter => "header_filter_by_lua",
+            ScriptKind::BodyFilter => "body_filter_by_lua",
+            ScriptKind::Log => "log_by_lua",
+            ScriptKind::Balancer => "balancer_by_lua",
+            ScriptKind::ClientHello => "ssl_client_hello_by_lua",
+            ScriptKind::Certificate => "ssl_certificate_by_lua",
+            ScriptKind::SessionFetch => "ssl_session_fetch_by_lua",
+            ScriptKind::SessionStore => "ssl_session_store_by_lua",
+            ScriptKind::Preread => "preread_by_lua",
+            ScriptKind::Timer => "ngx.timer",
+            ScriptKind::WorkerThread => "ngx.run_worker_thread",
         }
     }
 
-    /// What functions say that cannot be called in such a script.
+    /// The error of API functions that are not available here, in lua-nginx-module's words.
     pub(crate) fn refusal(self) -> String {
-        // A timer is no directive.
-        let star = if self == Kind::Timer { "" } else { "*" };
+        // The star stands for the endings of a directive's name; a timer is not a directive.
+        let star = if self == ScriptKind::Timer { "" } else { "*" };
         format!("API disabled in the context of {}{star}", self.name())
     }
 
-    /// What `ngx.get_phase` says.
+    /// The result of `ngx.get_phase`. The names are lua-nginx-module's; `ssl_cert` is short there,
+    /// too.
     pub(crate) fn phase(self) -> &'static str {
         match self {
-            Kind::Init => "init",
-            Kind::InitWorker => "init_worker",
-            Kind::ExitWorker => "exit_worker",
-            Kind::Set => "set",
-            Kind::ServerRewrite => "server_rewrite",
-            Kind::Rewrite => "rewrite",
-            Kind::Access => "access",
-            Kind::Precontent => "precontent",
-            Kind::Content => "content",
-            Kind::HeaderFilter => "header_filter",
-            Kind::BodyFilter => "body_filter",
-            Kind::Log => "log",
-            Kind::Balancer => "balancer",
-            Kind::ClientHello => "ssl_client_hello",
-            Kind::Certificate => "ssl_cert",
-            Kind::SessionFetch => "ssl_session_fetch",
-            Kind::SessionStore => "ssl_session_store",
-            Kind::Preread => "preread",
-            Kind::Timer => "timer",
-            Kind::WorkerThread => "worker_thread",
+            ScriptKind::Init => "init",
+            ScriptKind::InitWorker => "init_worker",
+            ScriptKind::ExitWorker => "exit_worker",
+            ScriptKind::Set => "set",
+            ScriptKind::ServerRewrite => "server_rewrite",
+            ScriptKind::Rewrite => "rewrite",
+            ScriptKind::Access => "access",
+            ScriptKind::Precontent => "precontent",
+            ScriptKind::Content => "content",
+            ScriptKind::HeaderFilter => "header_filter",
+            ScriptKind::BodyFilter => "body_filter",
+            ScriptKind::Log => "log",
+            ScriptKind::Balancer => "balancer",
+            ScriptKind::ClientHello => "ssl_client_hello",
+            ScriptKind::Certificate => "ssl_cert",
+            ScriptKind::SessionFetch => "ssl_session_fetch",
+            ScriptKind::SessionStore => "ssl_session_store",
+            ScriptKind::Preread => "preread",
+            ScriptKind::Timer => "timer",
+            ScriptKind::WorkerThread => "worker_thread",
         }
     }
 
-    /// Whether its scripts may wait for something.
-    pub(crate) fn waits(self) -> bool {
+    /// Whether its scripts may yield: sleep, use cosockets, wait for threads.
+    pub(crate) fn may_yield(self) -> bool {
         matches!(
             self,
-            Kind::ServerRewrite
-                | Kind::Rewrite
-                | Kind::Access
-                | Kind::Precontent
-                | Kind::Content
-                | Kind::ClientHello
-                | Kind::Certificate
-                | Kind::SessionFetch
-                | Kind::Preread
-                | Kind::Timer
+            ScriptKind::ServerRewrite
+                | ScriptKind::Rewrite
+                | ScriptKind::Access
+                | ScriptKind::Precontent
+                | ScriptKind::Content
+                | ScriptKind::ClientHello
+                | ScriptKind::Certificate
+                | ScriptKind::SessionFetch
+                | ScriptKind::Preread
+                | ScriptKind::Timer
         )
     }
 
-    /// Whether its scripts may be suspended when their time is up. The others are filters, which have to come to an
-    /// end.
-    pub(crate) fn gives_way(self) -> bool {
-        self.waits() || matches!(self, Kind::Set | Kind::Log | Kind::SessionStore)
-    }
-
-    /// Whether its scripts are part of a client's handshake.
-    pub(crate) fn is_of_handshake(self) -> bool {
-        matches!(
-            self,
-            Kind::ClientHello | Kind::Certificate | Kind::SessionFetch | Kind::SessionStore
-        )
-    }
-
-    /// Whether its scripts may say something to the client.
-    pub(crate) fn speaks(self) -> bool {
-        matches!(
-            self,
-            Kind::ServerRewrite
-                | Kind::Rewrite
-                | Kind::Access
-                | Kind::Precontent
-                | Kind::Content
-                | Kind::Preread
-        )
-    }
-
-    /// Whether its scripts are for requests, so that a file which is not there fails no more than those.
-    fn may_come_late(self) -> bool {
-        self.directs()
+    /// Whether the watchdog may suspend its scripts when their time slice is over. The others are
+    /// filters and the like, whose callers need the result at once.
+    pub(crate) fn is_preemptible(self) -> bool {
+        self.may_yield()
             || matches!(
                 self,
-                Kind::Set | Kind::HeaderFilter | Kind::BodyFilter | Kind::Log
+                ScriptKind::Set | ScriptKind::Log | ScriptKind::SessionStore
             )
     }
 
-    /// Whether its scripts have a request whose way they decide, and may redirect it, or ask for others.
-    pub(crate) fn directs(self) -> bool {
-        self.speaks() && self != Kind::Preread
+    /// Whether its scripts are part of a TLS handshake.
+    pub(crate) fn is_handshake(self) -> bool {
+        matches!(
+            self,
+            ScriptKind::ClientHello
+                | ScriptKind::Certificate
+                | ScriptKind::SessionFetch
+                | ScriptKind::SessionStore
+        )
+    }
+
+    /// Whether its scripts may send output to the client.
+    pub(crate) fn may_send_output(self) -> bool {
+        matches!(
+            self,
+            ScriptKind::ServerRewrite
+                | ScriptKind::Rewrite
+                | ScriptKind::Access
+                | ScriptKind::Precontent
+                | ScriptKind::Content
+                | ScriptKind::Preread
+        )
+    }
+
+    /// Whether its scripts run for requests, so that a missing file fails only those.
+    fn may_load_late(self) -> bool {
+        self.controls_request()
+            || matches!(
+                self,
+                ScriptKind::Set
+                    | ScriptKind::HeaderFilter
+                    | ScriptKind::BodyFilter
+                    | ScriptKind::Log
+            )
+    }
+
+    /// Whether its scripts control a request: may redirect it or make subrequests.
+    pub(crate) fn controls_request(self) -> bool {
+        self.may_send_output() && self != ScriptKind::Preread
     }
 }
 
-/// A piece of code.
+/// A chunk of Lua code.
 #[derive(Debug)]
-pub(crate) struct Chunk {
-    /// Its number in the configuration, to find the compiled function by.
+pub(crate) struct LuaChunk {
+    /// Its number in the configuration, by which a VM finds the compiled function.
     pub(crate) number: u32,
-    pub(crate) kind: Kind,
-    /// What messages call it.
+    pub(crate) kind: ScriptKind,
+    /// The name in error messages and tracebacks.
     pub(crate) name: String,
-    pub(crate) source: Source,
+    pub(crate) source: ChunkSource,
 }
 
-/// Where the code is.
+/// Where the code comes from.
 #[derive(Debug)]
-pub(crate) enum Source {
-    /// In the configuration. Lua counts its lines from where it begins.
-    Text(Vec<u8>),
-    /// In a file that was read with the configuration.
+pub(crate) enum ChunkSource {
+    /// It is in the configuration. Lua counts its lines from where it begins there.
+    Inline(Vec<u8>),
+    /// It is in a file that was read with the configuration, so that a reload picks up a consistent
+    /// set, and a sandboxed worker need not open it.
     File(PathBuf, Vec<u8>),
-    /// In a file whose name is made of variables.
-    Named(Expression),
+    /// It is in a file whose name contains variables, or that does not exist yet: read at run time.
+    ByVariables(Expression),
 }
 
-/// How many chunks a configuration has so far.
+/// Counts the chunks of a configuration.
 #[derive(Default)]
-struct Numbers(u32);
+struct ChunkCount(u32);
 
-/// Where LuaJIT looks for libraries by itself.
+/// Where LuaJIT looks for libraries without being told: a sandboxed worker must be able to read
+/// them.
 const LIBRARIES: [&str; 4] = [
     "/usr/local/share/lua",
     "/usr/local/lib/lua",
@@ -187,19 +225,20 @@ const LIBRARIES: [&str; 4] = [
     "/usr/share/luajit-2.1",
 ];
 
-impl Chunk {
-    fn new(line: &mut Line, kind: Kind, name: String, source: Source) -> Arc<Chunk> {
+impl LuaChunk {
+    fn new(line: &mut Line, kind: ScriptKind, name: String, source: ChunkSource) -> Arc<LuaChunk> {
         let mut needs = line.level.build.needs();
-        // LuaJIT makes machine code, and scripts name sockets.
+        // What a sandbox must leave to the worker: LuaJIT writes machine code and executes it, and
+        // scripts may connect to any unix socket.
         needs.executable_memory = true;
         needs.unix_sockets = true;
         drop(needs);
         for folder in LIBRARIES {
             line.level.build.in_prefix(conf::Access::Read, folder);
         }
-        let numbers = line.shared::<Numbers>();
+        let numbers = line.shared::<ChunkCount>();
         numbers.0 += 1;
-        Arc::new(Chunk {
+        Arc::new(LuaChunk {
             number: numbers.0,
             kind,
             name,
@@ -207,12 +246,16 @@ impl Chunk {
         })
     }
 
-    /// The code of a line: of its block, of the file that word `i` names, or word `i` itself, as the directive's name
-    /// says.
-    pub(crate) fn read(line: &mut Line, kind: Kind, i: usize) -> Result<Arc<Chunk>, Diagnostic> {
+    /// The code of a directive: its block, word `i` itself, or the file that word `i` names,
+    /// depending on the ending of the directive's name.
+    pub(crate) fn read(
+        line: &mut Line,
+        kind: ScriptKind,
+        i: usize,
+    ) -> Result<Arc<LuaChunk>, Diagnostic> {
         let name = line.name().to_string();
         if name.ends_with("_file") {
-            return Chunk::read_file(line, kind, i);
+            return LuaChunk::read_file(line, kind, i);
         }
         let (word, block) = match &line.node.block {
             Block::Raw(word) => (word.clone(), true),
@@ -222,25 +265,30 @@ impl Chunk {
             ),
         };
         if word.text.is_empty() && !block {
+            // An empty block is fine and does nothing; an empty string is an error, as in
+            // lua-nginx-module.
             return Err(line.directive_error("invalid location config: no runnable Lua code"));
         }
         let code = word.text.to_vec();
-        let shown = shown(line, kind, &word, block);
-        check(line, kind, &code, (&shown, word.span))?;
-        Ok(Chunk::new(line, kind, shown, Source::Text(code)))
+        let shown = chunk_name(line, kind, &word, block);
+        check_syntax(line, kind, &code, (&shown, word.span))?;
+        Ok(LuaChunk::new(line, kind, shown, ChunkSource::Inline(code)))
     }
 
-    fn read_file(line: &mut Line, kind: Kind, i: usize) -> Result<Arc<Chunk>, Diagnostic> {
+    /// Reads a `_file` directive. A name with variables is only known per request.
+    fn read_file(line: &mut Line, kind: ScriptKind, i: usize) -> Result<Arc<LuaChunk>, Diagnostic> {
         let expression = line.expression(i)?;
+        // Only the request will tell the name. The sandbox has to permit the directory that its
+        // constant beginning names.
         if expression.constant().is_none() {
             line.level
                 .build
                 .prefix_for(conf::Access::Read, line.text(i));
-            return Ok(Chunk::new(
+            return Ok(LuaChunk::new(
                 line,
                 kind,
                 String::new(),
-                Source::Named(expression),
+                ChunkSource::ByVariables(expression),
             ));
         }
         let word = line.arg(i).clone();
@@ -248,15 +296,17 @@ impl Chunk {
         let read = line.files().read(&path);
         let code = match read {
             Ok(code) => code,
-            // It may come until it is wanted.
-            Err(error) if kind.may_come_late() && error.kind() == ErrorKind::NotFound => {
+            // The file may be deployed later. nginx opens it at the first request, so a
+            // configuration that names a missing file must be accepted; it is treated like a name
+            // with variables.
+            Err(error) if kind.may_load_late() && error.kind() == ErrorKind::NotFound => {
                 let path = path.display();
                 line.warn_at(i, format!("open() \"{path}\" failed: {error}"));
                 line.level
                     .build
                     .prefix_for(conf::Access::Read, line.text(i));
-                let source = Source::Named(expression);
-                return Ok(Chunk::new(line, kind, String::new(), source));
+                let source = ChunkSource::ByVariables(expression);
+                return Ok(LuaChunk::new(line, kind, String::new(), source));
             }
             Err(error) => {
                 let path = path.display();
@@ -264,18 +314,23 @@ impl Chunk {
             }
         };
         let shown = path.display().to_string();
-        check(line, kind, &code, (&shown, word.span))?;
-        Ok(Chunk::new(line, kind, shown, Source::File(path, code)))
+        check_syntax(line, kind, &code, (&shown, word.span))?;
+        Ok(LuaChunk::new(
+            line,
+            kind,
+            shown,
+            ChunkSource::File(path, code),
+        ))
     }
 }
 
-/// How many bytes of a name Lua shows.
-const SHOWN: usize = 56;
+/// How many bytes of a chunk's name Lua shows.
+const MAX_SHOWN_NAME: usize = 56;
 
-/// What messages call code that stands in the configuration, as nginx does: the directive, and the file and line where it
-/// begins (of a word: ends). The file's name counts from the folder of the configuration, and loses its beginning where
-/// the whole is too long for Lua to show.
-fn shown(line: &Line, kind: Kind, word: &conf::Word, block: bool) -> String {
+/// The name of a chunk that is in the configuration, in lua-nginx-module's form: the directive, and
+/// the file and line where the code begins (for a string: ends). The path is relative to the folder
+/// of the configuration, and loses its beginning if the whole would be too long for Lua to show.
+fn chunk_name(line: &Line, kind: ScriptKind, word: &conf::Word, block: bool) -> String {
     let sources = line.sources();
     let mut span = match block {
         true => line.node.name.span,
@@ -298,10 +353,10 @@ fn shown(line: &Line, kind: Kind, word: &conf::Word, block: bool) -> String {
         false => inside.unwrap_or(file),
     };
     let taken = kind.name().len() + row.to_string().len();
-    if file.len() + taken <= SHOWN {
+    if file.len() + taken <= MAX_SHOWN_NAME {
         return format!("{}({file}:{row})", kind.name());
     }
-    let mut from = (file.len() + taken + 3).saturating_sub(SHOWN);
+    let mut from = (file.len() + taken + 3).saturating_sub(MAX_SHOWN_NAME);
     while !file.is_char_boundary(from) {
         from += 1;
     }
@@ -312,11 +367,12 @@ fn shown(line: &Line, kind: Kind, word: &conf::Word, block: bool) -> String {
     )
 }
 
-/// Code that is not Lua fails what it is for: the start, or the request that runs it, as nginx's module compiles code when it is wanted. A
-/// configuration that nginx takes is not refused for it, and the warning tells before anybody comes.
-fn check(
+/// Checks the syntax. lua-nginx-module compiles code when it first runs, so an invalid script does
+/// not stop nginx from starting, except `init_by_lua`, which runs at the start. The same
+/// configurations must start here, so the error is a warning, shown before a client finds it.
+fn check_syntax(
     line: &mut Line,
-    kind: Kind,
+    kind: ScriptKind,
     code: &[u8],
     (name, span): (&str, conf::Span),
 ) -> Result<(), Diagnostic> {
@@ -330,7 +386,7 @@ fn check(
         message.as_bstr()
     );
     let mut diagnostic = Diagnostic::error(text, Some(span));
-    if kind == Kind::Init {
+    if kind == ScriptKind::Init {
         return Err(diagnostic);
     }
     diagnostic.severity = conf::Severity::Warn;
@@ -338,7 +394,7 @@ fn check(
     Ok(())
 }
 
-/// Code without a first line that begins with `#`, whose place is kept.
+/// The code without a `#!` line. The line's end stays, so that line numbers are right.
 pub(crate) fn without_shebang(code: &[u8]) -> &[u8] {
     match code.strip_prefix(b"#") {
         Some(_) => code.find_byte(b'\n').map_or(b"", |end| &code[end..]),

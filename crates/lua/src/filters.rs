@@ -1,4 +1,8 @@
 //! `header_filter_by_lua` and `body_filter_by_lua`.
+//!
+//! A body filter runs once for each chunk of the body, and once more with an empty chunk and
+//! `ngx.arg[2]` set if the end did not come with the last chunk. Scripts see bytes, so a file that
+//! would have been sent by `sendfile` is read, in pieces, by a pool's thread when it is not cached.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,97 +13,105 @@ use http::body::{Body, BodyError, Chunk as Piece, Source};
 use http::module::internal_status;
 use http::{Request, Verdict};
 
-use crate::chunk::Chunk;
-use crate::directives::Code;
+use crate::begin_run;
+use crate::chunk::LuaChunk;
 use crate::phases;
-use crate::run::{End, Returned};
+use crate::run::{ReturnedText, RunEnd};
+use crate::scripts::HttpScripts;
 
+/// Runs the header filter, and puts the body filter in front of the body.
 pub(crate) fn filter(request: &mut Request) -> Verdict {
-    let conf = request.conf::<Code>();
+    let conf = request.conf::<HttpScripts>();
     if let Some(chunk) = conf.header_filter.clone()
-        && let Err(status) = change_head(request, &chunk)
+        && let Err(status) = run_header_filter(request, &chunk)
     {
         return Verdict::Status(status);
     }
     if let Some(chunk) = conf.body_filter.clone() {
         let body = std::mem::take(&mut request.out.body);
-        // The script may make the content longer or shorter. A script that says how long it will be is believed.
+        // The script may change the length, so the announced one is dropped. A length that the
+        // header filter has set itself differs from the body's and is believed, as in
+        // lua-nginx-module.
         if body.length() == request.out.content_length || request.out.content_length.is_none() {
             request.out.content_changes();
         }
-        request.out.body = Body::stream(Changed {
+        request.out.body = Body::stream(LuaFilteredBody {
             body,
             chunk,
-            over: false,
+            is_done: false,
         });
     }
     Verdict::Pass
 }
 
-/// Runs the script over the head.
-fn change_head(request: &mut Request, chunk: &Arc<Chunk>) -> Result<(), u16> {
-    // What fails here is no response to anybody: nginx ends the connection. The parent of a subrequest is told.
+/// Runs `header_filter_by_lua`.
+fn run_header_filter(request: &mut Request, chunk: &Arc<LuaChunk>) -> Result<(), u16> {
+    // The handler's response is not sent if its filter fails: nginx closes the connection. A
+    // subrequest has no connection of its own, so its parent gets a 500.
     let failed = match request.is_subrequest() {
         true => 500,
         false => internal_status::CLOSE,
     };
-    let mut run = phases::begin(request, chunk).map_err(|_| failed)?;
-    match run.finish_now(request.into()) {
-        End::Through(_) | End::Exit(0) => Ok(()),
-        End::Exit(phases::ERROR) => Err(internal_status::CLOSE),
-        End::Exit(status) => Err(u16::try_from(status).unwrap_or(500)),
-        End::Exec(..) | End::Jump | End::Failed => Err(failed),
+    let mut run = begin_run::for_request(request, chunk).map_err(|_| failed)?;
+    match run.run_to_completion(request.into()) {
+        RunEnd::Completed(_) | RunEnd::Exit(0) => Ok(()),
+        RunEnd::Exit(phases::ERROR) => Err(internal_status::CLOSE),
+        RunEnd::Exit(status) => Err(u16::try_from(status).unwrap_or(500)),
+        RunEnd::Exec(..) | RunEnd::Jump | RunEnd::Failed => Err(failed),
     }
 }
 
-/// Content that a script changes piece by piece.
-struct Changed {
+/// A body that passes through `body_filter_by_lua` chunk by chunk.
+struct LuaFilteredBody {
     body: Body,
-    chunk: Arc<Chunk>,
-    /// The script has said, or seen, that this is all.
-    over: bool,
+    chunk: Arc<LuaChunk>,
+    /// The script has seen the end of the body, or set `ngx.arg[2]` to make this chunk the last.
+    is_done: bool,
 }
 
-/// What is read of a file for the script at a time, in bytes.
-const FILE_PIECE: u64 = 64 * 1024;
+/// How much of a file the script is given at a time, in bytes.
+const FILE_CHUNK: u64 = 64 * 1024;
 
-impl Changed {
-    /// Runs the script over a piece; what it makes of it.
-    fn change(
+impl LuaFilteredBody {
+    /// Runs the script over a chunk; the result replaces the chunk.
+    fn run_body_filter(
         &mut self,
         request: &mut Request,
         piece: Vec<u8>,
         last: bool,
     ) -> Result<Vec<u8>, BodyError> {
-        let mut run = phases::begin(request, &self.chunk).map_err(|_| BodyError::Producer)?;
+        let mut run =
+            begin_run::for_request(request, &self.chunk).map_err(|_| BodyError::Producer)?;
         let scope = Rc::clone(&run.scope);
-        *scope.piece.borrow_mut() = Some((piece, last));
-        match run.finish_now(request.into()) {
-            End::Through(returned) if !is_refusal(&returned) => {}
-            End::Exit(0) => {}
+        *scope.body_chunk.borrow_mut() = Some((piece, last));
+        // A filter cannot wait. Whatever it does wrong aborts the response, which has already
+        // begun.
+        match run.run_to_completion(request.into()) {
+            RunEnd::Completed(returned) if !is_refusal(&returned) => {}
+            RunEnd::Exit(0) => {}
             _ => return Err(BodyError::Producer),
         }
-        let (piece, last) = scope.piece.take().unwrap_or_default();
-        self.over |= last;
+        let (piece, last) = scope.body_chunk.take().unwrap_or_default();
+        self.is_done |= last;
         Ok(piece)
     }
 }
 
-/// Whether a body filter returned nginx's code for an error, or a status that is one.
-fn is_refusal(returned: &[Returned]) -> bool {
+/// Whether a body filter returned `ngx.ERROR`, or a status of 300 or more.
+fn is_refusal(returned: &[ReturnedText]) -> bool {
     let code = returned.first().and_then(Option::as_deref);
     let code = code.and_then(|code| std::str::from_utf8(code).ok()?.parse::<f64>().ok());
     code.is_some_and(|code| code == f64::from(phases::ERROR) || code >= 300.0)
 }
 
-impl Source for Changed {
+impl Source for LuaFilteredBody {
     fn poll_next(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Piece, BodyError>>> {
         loop {
-            if self.over {
+            if self.is_done {
                 return Poll::Ready(None);
             }
             let next = match self.body.poll_next(request, context) {
@@ -108,13 +120,16 @@ impl Source for Changed {
             };
             let changed = match next {
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                // Not content: the script does not see it.
                 Some(Ok(Piece::Flush)) => return Poll::Ready(Some(Ok(Piece::Flush))),
                 Some(Ok(Piece::Bytes(bytes))) => {
+                    // With a known length the end shows now, and the script is told with its last
+                    // chunk rather than by another call with an empty one.
                     let last = self.body.length() == Some(0);
-                    self.change(request, bytes.to_vec(), last)
+                    self.run_body_filter(request, bytes.to_vec(), last)
                 }
                 Some(Ok(Piece::File(mut range))) => {
-                    let length = range.length.min(FILE_PIECE) as usize;
+                    let length = range.length.min(FILE_CHUNK) as usize;
                     let mut piece = Vec::with_capacity(length);
                     let read = range.file.try_read_into(&mut piece, length, range.offset);
                     match read {
@@ -124,6 +139,7 @@ impl Source for Changed {
                             range.length -= n as u64;
                             self.put_back(range);
                         }
+                        // Not in the page cache: reading here would block the loop.
                         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                             self.read_cold(range, length);
                             continue;
@@ -133,15 +149,17 @@ impl Source for Changed {
                         }
                     }
                     let last = self.body.length() == Some(0);
-                    self.change(request, piece, last)
+                    self.run_body_filter(request, piece, last)
                 }
+                // The length was unknown: the end comes by itself.
                 None => {
-                    let changed = self.change(request, Vec::new(), true);
-                    self.over = true;
+                    let changed = self.run_body_filter(request, Vec::new(), true);
+                    self.is_done = true;
                     changed
                 }
             };
             match changed {
+                // The script swallowed the chunk. An empty one would look like the end further on.
                 Ok(piece) if piece.is_empty() => {}
                 Ok(piece) => return Poll::Ready(Some(Ok(Piece::Bytes(Bytes::from(piece))))),
                 Err(error) => return Poll::Ready(Some(Err(error))),
@@ -154,15 +172,16 @@ impl Source for Changed {
     }
 }
 
-impl Changed {
-    /// Puts the rest of a file before what follows it.
+impl LuaFilteredBody {
+    /// Puts the rest of a file back in front of what follows it.
     fn put_back(&mut self, range: http::body::FileRange) {
         if range.length > 0 {
-            self.before(Piece::File(range));
+            self.prepend(Piece::File(range));
         }
     }
 
-    fn before(&mut self, piece: Piece) {
+    /// Puts a chunk in front of the body.
+    fn prepend(&mut self, piece: Piece) {
         let rest = std::mem::take(&mut self.body);
         self.body = match rest {
             Body::Empty => match piece {
@@ -170,7 +189,7 @@ impl Changed {
                 Piece::File(range) => Body::File(range),
                 Piece::Flush => Body::Empty,
             },
-            Body::Stream(source) => Body::stream(Before {
+            Body::Stream(source) => Body::stream(PrependedChunk {
                 piece: Some(piece),
                 source,
             }),
@@ -182,7 +201,7 @@ impl Changed {
         };
     }
 
-    /// Has the next piece of a file read by a thread of the pool.
+    /// Lets a thread of the pool read the next piece of a file.
     fn read_cold(&mut self, range: http::body::FileRange, length: usize) {
         let (file, offset) = (range.file.clone(), range.offset);
         let mut rest = range;
@@ -190,7 +209,7 @@ impl Changed {
         rest.length -= length as u64;
         self.put_back(rest);
         let after = std::mem::take(&mut self.body);
-        self.body = Body::stream(Cold {
+        self.body = Body::stream(ColdFileRead {
             reading: Some(Box::pin(async move {
                 file.read_at(Vec::new(), offset, length, &rt::pool::default_pool())
                     .await
@@ -200,13 +219,13 @@ impl Changed {
     }
 }
 
-/// A piece and what follows it.
-struct Before {
+/// A body with a chunk put in front of it.
+struct PrependedChunk {
     piece: Option<Piece>,
     source: Box<dyn Source>,
 }
 
-impl Source for Before {
+impl Source for PrependedChunk {
     fn poll_next(
         &mut self,
         request: &mut Request,
@@ -219,15 +238,16 @@ impl Source for Before {
     }
 }
 
-type Reading = std::pin::Pin<Box<dyn Future<Output = std::io::Result<Vec<u8>>>>>;
+/// A read that a thread of the pool is doing.
+type FileReadFuture = std::pin::Pin<Box<dyn Future<Output = std::io::Result<Vec<u8>>>>>;
 
-/// A piece of a file that is on its way, and what follows it.
-struct Cold {
-    reading: Option<Reading>,
+/// A body whose next chunk is being read from a file.
+struct ColdFileRead {
+    reading: Option<FileReadFuture>,
     after: Body,
 }
 
-impl Source for Cold {
+impl Source for ColdFileRead {
     fn poll_next(
         &mut self,
         request: &mut Request,

@@ -1,5 +1,8 @@
-//! `ssl_client_hello_by_lua` and `ssl_certificate_by_lua`: scripts that have a say in handshakes, of http and of stream; and those
-//! that keep sessions of http's clients.
+//! `ssl_client_hello_by_lua` and `ssl_certificate_by_lua`, in http and in stream, and in http the
+//! two that keep TLS sessions: `ssl_session_fetch_by_lua` and `ssl_session_store_by_lua`.
+//!
+//! The handshake is suspended while such a script waits, so it may query a database for the
+//! certificate. There is no request yet; http lends the script one that stands for the connection.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -10,69 +13,75 @@ use ::stream::Session;
 use http::Request;
 use net::tls::{Moment, Offer};
 
-use crate::directives::Code;
-use crate::phases;
-use crate::run::{End, Run};
-use crate::scope::Guest;
-use crate::stream::{self, StreamCode};
+use crate::begin_run;
+use crate::run::{self, RunEnd, ScriptRun};
+use crate::run_owner::RunOwner;
+use crate::scripts::{HttpScripts, StreamScripts};
 
-/// What a script decides.
-type Decision<'a, E> = Pin<Box<dyn Future<Output = Result<(), E>> + 'a>>;
+/// Resolves when the script has decided: an error aborts the handshake.
+type HandshakeDecision<'a, E> = Pin<Box<dyn Future<Output = Result<(), E>> + 'a>>;
 
-/// Runs the script of a moment for a client of http.
-pub(crate) fn of_http(
+/// Runs the script of one moment of a handshake in http.
+pub(crate) fn on_http_handshake(
     request: &mut Request,
     moment: Moment,
     offer: Rc<RefCell<Offer>>,
-) -> Decision<'_, http::module::Objection> {
+) -> HandshakeDecision<'_, http::module::Objection> {
     Box::pin(async move {
-        let code = request.conf::<Code>();
+        let code = request.conf::<HttpScripts>();
         let chunk = match moment {
             Moment::Hello => code.client_hello.clone(),
             Moment::Certificate => code.certificate.clone(),
             Moment::SessionWanted => code.session_fetch.clone(),
             Moment::SessionMade => code.session_store.clone(),
         };
+        // The configuration is borrowed from the request, which the script is about to get mutably.
         drop(code);
         let Some(chunk) = chunk else {
             return Ok(());
         };
-        let run = phases::begin(request, &chunk).map_err(|_| http::module::Objection)?;
-        match decide(run, request.into(), offer).await {
+        let run = begin_run::for_request(request, &chunk).map_err(|_| http::module::Objection)?;
+        match run_to_decision(run, request.into(), offer).await {
             true => Ok(()),
             false => Err(http::module::Objection),
         }
     })
 }
 
-/// Runs the script of a moment for a client of stream.
-pub(crate) fn of_stream(
+/// Runs the script of one moment of a handshake in stream, where sessions are not kept by scripts.
+pub(crate) fn on_stream_handshake(
     session: &mut Session,
     moment: Moment,
     offer: Rc<RefCell<Offer>>,
-) -> Decision<'_, ::stream::module::Objection> {
+) -> HandshakeDecision<'_, ::stream::module::Objection> {
     Box::pin(async move {
-        let code = session.conf::<StreamCode>();
+        let code = session.conf::<StreamScripts>();
         let chunk = match moment {
             Moment::Hello => code.client_hello.clone(),
             Moment::Certificate => code.certificate.clone(),
             Moment::SessionWanted | Moment::SessionMade => None,
         };
+        // As above.
         drop(code);
         let Some(chunk) = chunk else {
             return Ok(());
         };
-        let run = stream::begin(session, &chunk).map_err(|_| ::stream::module::Objection)?;
-        match decide(run, session.into(), offer).await {
+        let run =
+            begin_run::for_session(session, &chunk).map_err(|_| ::stream::module::Objection)?;
+        match run_to_decision(run, session.into(), offer).await {
             true => Ok(()),
             false => Err(::stream::module::Objection),
         }
     })
 }
 
-/// Whether the handshake goes on.
-async fn decide(mut run: Run, guest: Guest<'_>, offer: Rc<RefCell<Offer>>) -> bool {
+/// Whether the handshake goes on: not after `ngx.exit(ngx.ERROR)` or an error.
+async fn run_to_decision(
+    mut run: ScriptRun,
+    guest: RunOwner<'_>,
+    offer: Rc<RefCell<Offer>>,
+) -> bool {
     *run.scope.offer.borrow_mut() = Some(offer);
-    let end = phases::to_the_end(&mut run, guest).await;
-    matches!(end, End::Through(_) | End::Exit(0))
+    let end = run::run_to_end(&mut run, guest).await;
+    matches!(end, RunEnd::Completed(_) | RunEnd::Exit(0))
 }

@@ -1,45 +1,72 @@
 //! The Lua host: LuaJIT on every loop, with the directives and the `ngx` API of lua-nginx-module.
 //!
-//! It stands beside `modules`: it gives the http engine modules of its own and knows none of the others. A request's
-//! script is a coroutine; what it waits for is awaited on the loop, so that nothing it does holds the loop, and the
-//! watchdog sees to scripts that never wait. Begin to read at [`run`].
+//! It stands beside `modules`: it contributes modules of its own to the http and stream engines and
+//! depends on none of the others. A script is a coroutine. Whatever it waits for (a socket, a
+//! timer, a subrequest) is a future that the event loop polls, so a waiting script costs the loop
+//! nothing; a script that computes without ever waiting is interrupted by the watchdog
+//! ([`luajit::watchdog`]).
+//!
+//! Where to begin reading:
+//!
+//! ```text
+//! directives, settings     the `*_by_lua` rows; scripts: what they make of a configuration
+//! vm, loop_vms             one LuaJIT machine per event loop and configuration
+//! phases, stream           which phase runs which script, and what its end means for the request
+//! run                      one script at work: coroutines, light threads, waiting
+//! scope                    how an API function finds the request it was called for
+//! api                      the `ngx` table, one file per subject
+//! luajit                   the safe interface to LuaJIT's C API
+//! ```
 //!
 //! `unsafe` is allowed in [`luajit`], [`pcre`] and [`scope`] only; each says why it is sound.
 #![deny(unsafe_code)]
 
 mod api;
 mod balancer;
+mod begin_run;
+mod buffering;
 mod chunk;
-mod dictionary;
+mod cosocket_settings;
+mod cosocket_tls;
 mod directives;
-mod fairness;
 mod filters;
 mod handshake;
-mod home;
-#[allow(unsafe_code)]
+mod loop_vms;
+#[allow(unsafe_code, reason = "calls LuaJIT, whose interface is C")]
 mod luajit;
 mod operation;
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "calls PCRE2, whose interface is C")]
 mod pcre;
 mod phases;
+mod rows;
 mod run;
-#[allow(unsafe_code)]
+mod run_owner;
+#[allow(
+    unsafe_code,
+    reason = "lends the request to a coroutine, longer than the compiler can see"
+)]
 mod scope;
-mod set;
+mod scripts;
+mod set_by_lua;
 mod settings;
+mod shared_dict;
 mod slab;
-mod sockets;
 mod stream;
-mod tls;
+mod turns;
 mod vm;
+mod vm_configuration;
 mod worker;
 
 use http::site::Location;
 use http::{Module, Phase};
 
-use directives::Code;
+use scripts::HttpScripts;
 
 /// The modules of http, each with the name of the module after which it runs.
+///
+/// Position decides order: scripts of `rewrite_by_lua` and `access_by_lua` run at the end of their
+/// phases, after nginx's own handlers, as lua-nginx-module documents. One module has one position,
+/// so every further position (`*_no_postpone`, precontent, filters) is a module of its own.
 pub static HTTP_MODULES: &[(&str, &Module)] = &[
     ("health_check", &EARLY),
     ("auth_request", &MODULE),
@@ -51,7 +78,8 @@ pub static HTTP_MODULES: &[(&str, &Module)] = &[
 
 pub use stream::STREAM_MODULES;
 
-/// Scripts at the beginning of their phases: before every module that has something to say there.
+/// Scripts that run before every other handler of their phase: `server_rewrite_by_lua`, and those
+/// that `rewrite_by_lua_no_postpone` and its relatives move to the front.
 static EARLY: Module = Module {
     name: "lua_early",
     doc: "Lua code at the beginning of a phase.",
@@ -62,55 +90,57 @@ static EARLY: Module = Module {
         (Phase::Precontent, phases::early_precontent),
     ],
     enabled: |location| {
-        let code = location.confs.get::<Code>();
+        let code = location.confs.get::<HttpScripts>();
         code.server_rewrite.is_some()
-            || (code.early.rewrite && code.rewrite.is_some())
-            || (code.early.access && code.access.is_some())
-            || (code.early.precontent && code.precontent.is_some())
+            || (code.no_postpone.rewrite && code.rewrite.is_some())
+            || (code.no_postpone.access && code.access.is_some())
+            || (code.no_postpone.precontent && code.precontent.is_some())
     },
     ..Module::EMPTY
 };
 
-/// Scripts at the end of the precontent phase.
+/// `precontent_by_lua`, after `try_files` and `mirror`.
 static PRECONTENT: Module = Module {
     name: "lua_precontent",
     doc: "Lua code before the content handler.",
     phases: &[(Phase::Precontent, phases::precontent)],
-    enabled: |location| location.confs.get::<Code>().precontent.is_some(),
+    enabled: |location| location.confs.get::<HttpScripts>().precontent.is_some(),
     ..Module::EMPTY
 };
 
-/// The settings of sockets.
+/// The `lua_socket_*` rows. It has settings only and never runs, but settings of their own keep
+/// [`HttpScripts`], which is cloned for every location, small.
 static SOCKETS: Module = Module {
     name: "lua_sockets",
     doc: "Settings of Lua cosockets.",
-    location: &sockets::HTTP,
+    location: &cosocket_settings::HTTP,
     enabled: |_| false,
     ..Module::EMPTY
 };
 
-/// The TLS of sockets.
+/// The `lua_ssl_*` rows, separate for the same reason.
 static TLS: Module = Module {
     name: "lua_tls",
     doc: "TLS settings of Lua cosockets.",
-    location: &tls::HTTP,
+    location: &cosocket_tls::HTTP,
     enabled: |_| false,
     ..Module::EMPTY
 };
 
-/// The filters.
+/// `header_filter_by_lua` and `body_filter_by_lua`. They run before the other filters, so that a
+/// script sees the response as its handler made it: not compressed, not split into ranges.
 static FILTERS: Module = Module {
     name: "lua_filters",
     doc: "Lua code that filters responses.",
     filter: Some(filters::filter),
     enabled: |location| {
-        let code = location.confs.get::<Code>();
+        let code = location.confs.get::<HttpScripts>();
         code.header_filter.is_some() || code.body_filter.is_some()
     },
     ..Module::EMPTY
 };
 
-/// The directives and the phases.
+/// The scripts of the ordinary phases, the `init` scripts and `balancer_by_lua`.
 static MODULE: Module = Module {
     name: "lua",
     doc: "Lua code in the phases of a request.",
@@ -124,25 +154,33 @@ static MODULE: Module = Module {
         (Phase::Log, phases::log),
     ],
     enabled: is_used,
-    nested: |confs| confs.change_if::<Code>(|code| code.content.is_some(), Code::nested),
-    trial: |site| vm::trial(site.main_confs.get(), home::Engine::Http),
-    commit: |site, zones| vm::Vm::trial(site.main_confs.get(), home::Engine::Http, zones),
-    start: worker::start,
-    stop: worker::stop,
+    nested: |confs| {
+        confs.change_if::<HttpScripts>(|code| code.content.is_some(), HttpScripts::drop_content)
+    },
+    trial: |site| loop_vms::init_trial(site.main_confs.get(), vm_configuration::LuaSubsystem::Http),
+    commit: |site, zones| {
+        vm::LuaVm::try_init(
+            site.main_confs.get(),
+            vm_configuration::LuaSubsystem::Http,
+            zones,
+        )
+    },
+    start: worker::start_http,
+    stop: worker::stop_http,
     handshake: Some(http::module::Handshake {
         when: |server| {
-            let code = server.confs.get::<Code>();
+            let code = server.confs.get::<HttpScripts>();
             let keeps = code.session_fetch.is_some() || code.session_store.is_some();
             code.client_hello.is_some() || code.certificate.is_some() || keeps
         },
         keeps: |server| {
-            let code = server.confs.get::<Code>();
+            let code = server.confs.get::<HttpScripts>();
             http::module::Keeps {
                 fetches: code.session_fetch.is_some(),
                 stores: code.session_store.is_some(),
             }
         },
-        handler: handshake::of_http,
+        handler: handshake::on_http_handshake,
     }),
     answer: Some(http::module::Answer {
         directives: &[
@@ -150,14 +188,16 @@ static MODULE: Module = Module {
             "content_by_lua",
             "content_by_lua_file",
         ],
-        when: |location| location.confs.get::<Code>().content.is_some(),
+        when: |location| location.confs.get::<HttpScripts>().content.is_some(),
         handler: phases::content,
         adds_slash: false,
     }),
     ..Module::EMPTY
 };
 
+/// Whether a location has scripts in the phases of this module; for others the phases have no
+/// handler.
 fn is_used(location: &Location) -> bool {
-    let code = location.confs.get::<Code>();
+    let code = location.confs.get::<HttpScripts>();
     code.rewrite.is_some() || code.access.is_some() || code.log.is_some() || code.content.is_some()
 }

@@ -1,43 +1,47 @@
-//! What a coroutine may wait for.
+//! What a coroutine waits for. An API function that cannot complete at once stores one of these in
+//! the scope and yields; the run takes it from there. So API functions never see the run, and the
+//! run knows nothing of the API.
 
 use std::future::Future;
 use std::pin::Pin;
 
 use bstr::BString;
 
-use crate::luajit::Value;
+use crate::luajit::LuaValue;
 
-/// What a waiting coroutine is handed when it goes on.
-pub(crate) type Reply = Vec<Value>;
+/// The results of the API function: what the coroutine is resumed with.
+pub(crate) type ResumeValues = Vec<LuaValue>;
 
-/// Something that takes time and needs no request.
-pub(crate) type Task = Pin<Box<dyn Future<Output = Reply>>>;
+/// A future that needs no request. It must own what it uses: the request is lent to the run only
+/// while the run is polled.
+pub(crate) type WaitTask = Pin<Box<dyn Future<Output = ResumeValues>>>;
 
-/// What a coroutine waits for, or what the whole run is to come to.
-pub(crate) enum Operation {
-    /// Something that takes time.
-    Task(Task),
-    /// The request's content.
+/// What a coroutine waits for, or what the whole run comes to.
+pub(crate) enum YieldOperation {
+    /// A future.
+    Task(WaitTask),
+    /// The request body, which the driver of the run reads.
     ReadBody,
-    /// That what was said so far is sent.
+    /// The output so far to be sent.
     Flush,
     /// The first of these light threads to end.
-    Threads(Vec<usize>),
-    /// Nothing but that the light thread which it began runs first.
-    Begin(Value),
-    /// Nothing but that what the script has ended is gone before it goes on.
-    Settle(Value),
-    /// The end of the run, with nginx's code.
+    WaitThreads(Vec<usize>),
+    /// Lets the light thread that it has spawned run first, then continues with this value.
+    RunSpawned(LuaValue),
+    /// Lets the light threads that it has killed be dropped, then continues with this value. Their
+    /// sockets are free again afterwards.
+    AfterKill(LuaValue),
+    /// Ends the run with this status or return code of nginx's.
     Exit(i32),
-    /// The request goes elsewhere: a path and arguments, or a named location.
+    /// Ends the run with an internal redirect: a path and arguments, or a named location.
     Exec(BString, BString),
-    /// The rewrite phase ends, and the location is chosen again.
+    /// Ends the rewrite phase; the location is looked up again.
     Jump,
 }
 
-impl Operation {
-    /// A task.
-    pub(crate) fn task(future: impl Future<Output = Reply> + 'static) -> Operation {
-        Operation::Task(Box::pin(future))
+impl YieldOperation {
+    /// A future, boxed.
+    pub(crate) fn task(future: impl Future<Output = ResumeValues> + 'static) -> YieldOperation {
+        YieldOperation::Task(Box::pin(future))
     }
 }

@@ -1,88 +1,116 @@
-//! The scripts of the phases: rewrite, access, content, log.
+//! The scripts of http's phases: when they run, and what their end means for the request.
+//!
+//! ```text
+//! returns, ngx.exit(0)   the next handler; of a content script, the response that it has printed
+//! ngx.exit(2xx)          the response that it has printed, with this status
+//! ngx.exit(status)       this status, perhaps with an error page
+//! ngx.exit(-1)           the connection closes without a response
+//! ngx.exec               an internal redirect
+//! an error               500, or the connection closes if a part of the response was sent
+//! ```
+//!
+//! Most scripts end at their first run, within the handler, and cost no future. One that waits
+//! becomes a future that holds the request; one that waits with unsent output becomes the
+//! response's body, which the engine polls for more.
 
 use std::future::poll_fn;
-use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bstr::ByteSlice;
 use bytes::Bytes;
+use host::error_log::Level;
 use http::body::{Body, BodyError, Chunk as Piece, Source};
 use http::module::internal_status;
 use http::{Outcome, Request, Step};
-use rt::error_log::Level;
 
-use crate::chunk::{Chunk, Kind};
-use crate::directives::Code;
-use crate::luajit::Value;
-use crate::run::{End, Event, Run};
-use crate::scope::{Guest, Scope};
-use crate::vm;
+use crate::chunk::{LuaChunk, ScriptKind};
+use crate::luajit::LuaValue;
+use crate::run::{RunEnd, RunEvent, ScriptRun};
+use crate::run_owner::RunOwner;
+use crate::scope::RunScope;
+use crate::scripts::HttpScripts;
+use crate::{begin_run, buffering};
 
-/// A script that says more than this is sent while it runs, in bytes.
-const GATHER: usize = 64 * 1024;
+/// When a script waits, its output so far is sent if it has at least this many bytes: the default
+/// of nginx's `postpone_output`.
+const POSTPONE_OUTPUT: usize = 1460;
 
-/// A script that waits is sent what it has said when that is at least so much, in bytes: nginx's `postpone_output`.
-const WORTH_SENDING: usize = 1460;
-
+/// `server_rewrite_by_lua`, before a location is selected.
 pub(crate) fn server_rewrite(request: &mut Request) -> Step<'_> {
-    at(request, |code| (true, &code.server_rewrite))
+    run_phase(request, |code| (true, &code.server_rewrite))
 }
 
+/// `rewrite_by_lua`, which lua-nginx-module postpones to the end of the rewrite phase.
 pub(crate) fn rewrite(request: &mut Request) -> Step<'_> {
-    // `rewrite` has chosen another location already.
+    // A `rewrite` of this phase has changed the URI, so another location's script may apply.
     if request.flow.uri_changed {
         return Outcome::Declined.into();
     }
-    at(request, |code| (!code.early.rewrite, &code.rewrite))
+    run_phase(request, |code| (!code.no_postpone.rewrite, &code.rewrite))
 }
 
+/// The same with `rewrite_by_lua_no_postpone`: at the beginning of the phase.
 pub(crate) fn early_rewrite(request: &mut Request) -> Step<'_> {
-    at(request, |code| (code.early.rewrite, &code.rewrite))
+    run_phase(request, |code| (code.no_postpone.rewrite, &code.rewrite))
 }
 
+/// `access_by_lua`, postponed to the end of the access phase, so that `allow` and `deny` come
+/// first.
 pub(crate) fn access(request: &mut Request) -> Step<'_> {
-    at(request, |code| (!code.early.access, &code.access))
+    run_phase(request, |code| (!code.no_postpone.access, &code.access))
 }
 
+/// The same with `access_by_lua_no_postpone`.
 pub(crate) fn early_access(request: &mut Request) -> Step<'_> {
-    at(request, |code| (code.early.access, &code.access))
+    run_phase(request, |code| (code.no_postpone.access, &code.access))
 }
 
+/// `precontent_by_lua`, postponed likewise.
 pub(crate) fn precontent(request: &mut Request) -> Step<'_> {
-    at(request, |code| (!code.early.precontent, &code.precontent))
+    run_phase(request, |code| {
+        (!code.no_postpone.precontent, &code.precontent)
+    })
 }
 
+/// The same, not postponed.
 pub(crate) fn early_precontent(request: &mut Request) -> Step<'_> {
-    at(request, |code| (code.early.precontent, &code.precontent))
+    run_phase(request, |code| {
+        (code.no_postpone.precontent, &code.precontent)
+    })
 }
 
-/// Runs the script of a phase, where there is one and this is its place in the phase.
-fn at(request: &mut Request, place: fn(&Code) -> (bool, &Option<Arc<Chunk>>)) -> Step<'_> {
-    let chunk = match place(&request.conf::<Code>()) {
+/// Runs the script of a phase if there is one and the handler is registered at its position.
+fn run_phase(
+    request: &mut Request,
+    place: fn(&HttpScripts) -> (bool, &Option<Arc<LuaChunk>>),
+) -> Step<'_> {
+    let chunk = match place(&request.conf::<HttpScripts>()) {
         (true, Some(chunk)) => Arc::clone(chunk),
         _ => return Outcome::Declined.into(),
     };
-    with_body(request, chunk)
+    run_with_body(request, chunk)
 }
 
+/// `content_by_lua`.
 pub(crate) fn content(request: &mut Request) -> Step<'_> {
-    match request.conf::<Code>().content.clone() {
-        Some(chunk) => with_body(request, chunk),
+    match request.conf::<HttpScripts>().content.clone() {
+        Some(chunk) => run_with_body(request, chunk),
         None => Outcome::Declined.into(),
     }
 }
 
+/// `log_by_lua`. Whatever comes of it, the request is over.
 pub(crate) fn log(request: &mut Request) -> Step<'_> {
-    let Some(chunk) = request.conf::<Code>().log.clone() else {
+    let Some(chunk) = request.conf::<HttpScripts>().log.clone() else {
         return Outcome::Declined.into();
     };
-    let Ok(mut run) = begin(request, &chunk) else {
+    let Ok(mut run) = begin_run::for_request(request, &chunk) else {
         return Outcome::Declined.into();
     };
     match run.advance(request.into()) {
-        Event::Waiting => Step::later(async move {
-            // It can not wait; it only ran for long.
+        RunEvent::Waiting => Step::later(async move {
+            // It cannot wait, it was only preempted.
             let _ = poll_fn(|context| run.poll((&mut *request).into(), context)).await;
             Outcome::Declined
         }),
@@ -90,85 +118,78 @@ pub(crate) fn log(request: &mut Request) -> Step<'_> {
     }
 }
 
-fn with_body(request: &mut Request, chunk: Arc<Chunk>) -> Step<'_> {
-    if request.conf::<Code>().need_body && !request.body.is_complete() {
+/// `lua_need_request_body`: reads the body before the script runs.
+fn run_with_body(request: &mut Request, chunk: Arc<LuaChunk>) -> Step<'_> {
+    if request.conf::<HttpScripts>().need_request_body && !request.body.is_complete() {
         return Step::later(async move {
             if let Err(status) = http::body_reader::read(request).await {
                 return Outcome::Status(status);
             }
-            script(request, &chunk).outcome().await
+            run_script(request, &chunk).outcome().await
         });
     }
-    script(request, &chunk)
+    run_script(request, &chunk)
 }
 
-/// A run of a chunk for a request; the status to answer with when it can not begin.
-pub(crate) fn begin(request: &mut Request, chunk: &Chunk) -> Result<Run, u16> {
-    let vm = vm::of(request).ok_or(500_u16)?;
-    let function = match vm.function(chunk, request.into()) {
-        Ok(function) => function,
-        Err(unloaded) => {
-            request.error(format_args!("{}", unloaded.message.as_bstr()));
-            return Err(unloaded.status);
-        }
-    };
-    let scope = Scope::new(Rc::clone(&vm), chunk.kind, request.logger().clone());
-    Ok(Run::new(scope, &function, &vm.settings.limits))
-}
-
-/// Runs a script. Most are through at once.
-fn script<'a>(request: &'a mut Request, chunk: &Chunk) -> Step<'a> {
-    let mut run = match begin(request, chunk) {
+/// Runs a script. Most complete at once, and then no future is created.
+fn run_script<'a>(request: &'a mut Request, chunk: &LuaChunk) -> Step<'a> {
+    let mut run = match begin_run::for_request(request, chunk) {
         Ok(run) => run,
         Err(status) => return Outcome::Status(status).into(),
     };
     match run.advance(request.into()) {
-        Event::Done(end) => finish(request, &run.scope, end).into(),
-        event => Step::later(go_on(request, run, event)),
+        RunEvent::Ended(end) => outcome_of(request, &run.scope, end).into(),
+        event => Step::later(drive_run(request, run, event)),
     }
 }
 
-async fn go_on(request: &mut Request, mut run: Run, mut event: Event) -> Outcome {
-    let mut watch = request.conf::<Code>().check_client_abort;
+/// Drives a run that waits until it has ended, or its output is to be sent. From then on the
+/// response body drives it (`Speech`).
+async fn drive_run(request: &mut Request, mut run: ScriptRun, mut event: RunEvent) -> Outcome {
+    // Off by default, as in lua-nginx-module.
+    let mut watch = request.conf::<HttpScripts>().check_client_abort;
     loop {
         match event {
-            Event::Done(end) => return finish(request, &run.scope, end),
-            Event::NeedBody(thread) => {
+            RunEvent::Ended(end) => return outcome_of(request, &run.scope, end),
+            RunEvent::NeedBody(thread) => {
+                // Read here, where the request is at hand: the script has only a scope.
                 let reply = match http::body_reader::read(request).await {
                     Ok(()) => Vec::new(),
                     Err(status) => return Outcome::Status(status),
                 };
-                run.answer(thread, reply);
+                run.resume_with(thread, reply);
             }
-            Event::Flush(thread) => return stream(request, run, Some(thread)),
-            Event::Waiting => {
+            RunEvent::Flush(thread) => return respond_streaming(request, run, Some(thread)),
+            RunEvent::Waiting => {
                 let said = run.scope.output.borrow().len();
-                let gathers = may_gather(said) && is_gathered(request);
-                if said >= WORTH_SENDING && run.scope.kind.speaks() && !gathers {
-                    return stream(request, run, None);
+                let gathers = buffering::may_buffer(said) && buffering::is_http10_buffered(request);
+                if said >= POSTPONE_OUTPUT && run.scope.kind.may_send_output() && !gathers {
+                    return respond_streaming(request, run, None);
                 }
             }
         }
         let next = poll_fn(|context| match run.poll((&mut *request).into(), context) {
             Poll::Ready(event) => Poll::Ready(Some(event)),
-            Poll::Pending if watch => request.poll_client_left(context).map(|()| None),
+            Poll::Pending if watch => request.stream.poll_left(context).map(|()| None),
             Poll::Pending => Poll::Pending,
         });
         event = match next.await {
             Some(event) => event,
-            None if run.client_left() => {
+            // The handler of `ngx.on_abort` decides what happens to the script.
+            None if run.on_client_abort() => {
                 watch = false;
-                Event::Waiting
+                RunEvent::Waiting
             }
             None => {
-                log_departure(request);
+                log_client_abort(request);
                 return Outcome::Status(internal_status::CLIENT_CLOSED);
             }
         };
     }
 }
 
-fn log_departure(request: &Request) {
+/// The line about a script that is aborted because its client left.
+fn log_client_abort(request: &Request) {
     request.log(
         Level::Info,
         format_args!("client prematurely closed connection, so its script is aborted"),
@@ -176,56 +197,64 @@ fn log_departure(request: &Request) {
 }
 
 /// What becomes of a request whose script has ended.
-fn finish(request: &mut Request, scope: &Scope, end: End) -> Outcome {
+fn outcome_of(request: &mut Request, scope: &RunScope, end: RunEnd) -> Outcome {
     crate::api::give_back(scope, request);
-    if scope.raw.get() {
-        // What is to be said was said by the script.
+    if scope.raw_socket.get() {
+        // The script has written the response itself, so there is nothing to add.
         return Outcome::Status(internal_status::CLOSE);
     }
     let spoke = scope.head_sent.get();
     match end {
-        // What was said is no response: it would look whole.
-        End::Failed | End::Exit(ERROR | NO_ANSWER) if spoke => end_connection(request),
-        End::Failed => Outcome::Status(500),
-        _ if spoke => respond(request, scope),
-        End::Through(_) | End::Exit(0) => match scope.kind {
-            Kind::Content => respond(request, scope),
-            Kind::Access => Outcome::Ok,
+        // Part of the body was produced. Ending the response normally would make it look complete.
+        RunEnd::Failed | RunEnd::Exit(ERROR | CLOSE_WITHOUT_RESPONSE) if spoke => {
+            end_connection(request)
+        }
+        RunEnd::Failed => Outcome::Status(500),
+        _ if spoke => respond_with_output(request, scope),
+        RunEnd::Completed(_) | RunEnd::Exit(0) => match scope.kind {
+            ScriptKind::Content => respond_with_output(request, scope),
+            // The access phase must be told "allowed" explicitly: with `satisfy any` that skips the
+            // other checks.
+            ScriptKind::Access => Outcome::Ok,
             _ => Outcome::Declined,
         },
-        End::Exit(DECLINED) if scope.kind != Kind::Content => Outcome::Declined,
-        // nginx's `NGX_ERROR` ends the connection without a word, and so does content that is nobody's.
-        End::Exit(ERROR | DECLINED) => end_connection(request),
-        End::Exit(code) => match u16::try_from(code) {
+        RunEnd::Exit(DECLINED) if scope.kind != ScriptKind::Content => Outcome::Declined,
+        // `NGX_ERROR` closes the connection without a response, and so does a content handler that
+        // declines.
+        RunEnd::Exit(ERROR | DECLINED) => end_connection(request),
+        RunEnd::Exit(code) => match u16::try_from(code) {
+            // `ngx.exit(200)` ends the request with what the script has printed.
             Ok(code @ (200..=299)) => {
                 request.out.status = code;
-                respond(request, scope)
+                respond_with_output(request, scope)
             }
             Ok(code @ (101 | 300..=999)) => Outcome::Status(code),
             _ => Outcome::Status(500),
         },
-        End::Exec(path, args) => match path.starts_with(b"@") {
+        // `@name` is a named location; it keeps the request's URI.
+        RunEnd::Exec(path, args) => match path.starts_with(b"@") {
             true => request.redirect_named(path.as_bstr()),
             false => request.redirect(path, args),
         },
-        End::Jump => {
+        RunEnd::Jump => {
             request.flow.uri_changed = true;
-            crate::api::forget_context(request);
+            crate::api::clear_request_ctx(request);
             Outcome::Ok
         }
     }
 }
 
-/// nginx's code for "not mine".
+/// `ngx.DECLINED`, nginx's `NGX_DECLINED`.
 const DECLINED: i32 = -5;
 
-/// nginx's code for what cannot go on.
+/// `ngx.ERROR`, nginx's `NGX_ERROR`.
 pub(crate) const ERROR: i32 = -1;
 
-/// The status that means no answer at all.
-const NO_ANSWER: i32 = 444;
+/// nginx's status 444: close the connection without a response.
+const CLOSE_WITHOUT_RESPONSE: i32 = 444;
 
-/// Ends a request without an answer; one that is a part of another fails instead.
+/// Closes the connection without a response. A subrequest fails with 500 instead: the connection
+/// belongs to its parent.
 fn end_connection(request: &Request) -> Outcome {
     match request.is_subrequest() {
         true => Outcome::Status(500),
@@ -233,57 +262,60 @@ fn end_connection(request: &Request) -> Outcome {
     }
 }
 
-fn head(request: &mut Request) {
+/// Completes the response head before it is sent.
+fn complete_head(request: &mut Request) {
     if request.out.status == 0 {
         request.out.status = 200;
     }
     if request.out.status == 101 {
-        // What follows is no content.
-        request.flow.upgraded = true;
+        // What follows is not an HTTP body: the script speaks a protocol of its own.
+        request.delivery.upgraded = true;
         return;
     }
-    if let Some(usual) = crate::api::usual_type(request) {
+    if let Some(usual) = crate::api::default_content_type(request) {
         request.out.content_type = usual;
     }
 }
 
-/// Makes what the script said the response.
-fn respond(request: &mut Request, scope: &Scope) -> Outcome {
-    head(request);
+/// Makes the script's output the response, complete and with a known length.
+fn respond_with_output(request: &mut Request, scope: &RunScope) -> Outcome {
+    complete_head(request);
     let out = &mut request.out;
+    // The script did not set a length: filters may still change the body.
     out.transforms.unannounced_length = out.content_length.is_none();
     out.body = Body::bytes(scope.output.take());
     Outcome::Respond
 }
 
-/// Sends the response while the script makes it.
-fn stream(request: &mut Request, run: Run, flush: Option<usize>) -> Outcome {
-    head(request);
+/// Starts the response while the script goes on producing it.
+fn respond_streaming(request: &mut Request, run: ScriptRun, flush: Option<usize>) -> Outcome {
+    complete_head(request);
     run.scope.head_sent.set(true);
-    // The script may still ask for the content, all of it or as a socket.
+    // The script may still ask for the request body, all of it or as a socket: it must not be
+    // discarded when the response begins.
     request.body.want();
-    request.out.body = Body::stream(Speech {
-        watch: request.conf::<Code>().check_client_abort,
+    request.out.body = Body::stream(StreamedOutput {
+        watch: request.conf::<HttpScripts>().check_client_abort,
         run: Some(run),
         flush,
-        flushed: None,
+        flush_asked: None,
     });
     Outcome::Respond
 }
 
-/// Content that a script makes while it is sent.
-struct Speech {
-    /// `None` when the script has ended.
-    run: Option<Run>,
-    /// It is to know when the client leaves.
+/// A response body that a running script produces.
+struct StreamedOutput {
+    /// `None` once the script has ended.
+    run: Option<ScriptRun>,
+    /// Whether to watch for the client's disconnect.
     watch: bool,
-    /// A coroutine waits until what was said is sent.
+    /// A coroutine waits in `ngx.flush(true)`; the flush has not been passed on yet.
     flush: Option<usize>,
-    /// That has been asked for; when the next piece is wanted, it was done.
-    flushed: Option<usize>,
+    /// It has been passed on. When the engine asks for the next chunk, everything before was sent.
+    flush_asked: Option<usize>,
 }
 
-impl Source for Speech {
+impl Source for StreamedOutput {
     fn poll_next(
         &mut self,
         request: &mut Request,
@@ -298,41 +330,43 @@ impl Source for Speech {
                 return Poll::Ready(Some(Ok(Piece::Bytes(Bytes::from(said)))));
             }
             if let Some(thread) = self.flush.take() {
-                self.flushed = Some(thread);
+                self.flush_asked = Some(thread);
                 return Poll::Ready(Some(Ok(Piece::Flush)));
             }
-            if let Some(thread) = self.flushed.take() {
-                run.answer(thread, vec![Value::Number(1.0)]);
+            if let Some(thread) = self.flush_asked.take() {
+                run.resume_with(thread, vec![LuaValue::Number(1.0)]);
             }
-            if run.scope.over.get() {
-                self.go_on_alone();
+            // After `ngx.eof` the client gets the end of the response while the script goes on.
+            if run.scope.eof_sent.get() {
+                self.detach_run();
                 return Poll::Ready(None);
             }
             match run.poll((&mut *request).into(), context) {
                 Poll::Pending if run.scope.output.borrow().is_empty() => {
-                    if !self.watch || request.poll_client_left(context).is_pending() {
+                    if !self.watch || request.stream.poll_left(context).is_pending() {
                         return Poll::Pending;
                     }
                     self.watch = false;
-                    if !run.client_left() {
-                        log_departure(request);
-                        request.flow.close = true;
+                    if !run.on_client_abort() {
+                        log_client_abort(request);
+                        request.delivery.close = true;
                         self.run = None;
                     }
                 }
-                Poll::Pending | Poll::Ready(Event::Waiting) => {}
-                Poll::Ready(Event::Flush(thread)) => self.flush = Some(thread),
-                Poll::Ready(Event::NeedBody(thread)) => run.answer(
+                Poll::Pending | Poll::Ready(RunEvent::Waiting) => {}
+                Poll::Ready(RunEvent::Flush(thread)) => self.flush = Some(thread),
+                Poll::Ready(RunEvent::NeedBody(thread)) => run.resume_with(
                     thread,
-                    Value::failure(
+                    LuaValue::failure(
                         "the request body cannot be read while the response is being sent",
                     ),
                 ),
-                Poll::Ready(Event::Done(end)) => {
+                Poll::Ready(RunEvent::Ended(end)) => {
                     crate::api::give_back(&run.scope, request);
                     let said = run.scope.output.take();
                     self.run = None;
-                    if matches!(end, End::Failed) {
+                    // Aborts the response, so that the client can tell that it is incomplete.
+                    if matches!(end, RunEnd::Failed) {
                         return Poll::Ready(Some(Err(BodyError::Producer)));
                     }
                     if !said.is_empty() {
@@ -344,56 +378,22 @@ impl Source for Speech {
     }
 }
 
-impl Speech {
-    /// `ngx.eof`: the response is over, and what the script still does concerns nobody. It has no request any more.
-    fn go_on_alone(&mut self) {
+impl StreamedOutput {
+    /// `ngx.eof`: the response is complete, and the script goes on without a request.
+    fn detach_run(&mut self) {
         if let Some(mut run) = self.run.take() {
             rt::spawn_named("lua after eof", async move {
                 loop {
-                    match poll_fn(|context| run.poll(Guest::Nobody, context)).await {
-                        Event::Done(_) => return,
-                        Event::NeedBody(thread) | Event::Flush(thread) => {
-                            run.answer(thread, vec![Value::Number(1.0)]);
+                    match poll_fn(|context| run.poll(RunOwner::Server, context)).await {
+                        RunEvent::Ended(_) => return,
+                        RunEvent::NeedBody(thread) | RunEvent::Flush(thread) => {
+                            run.resume_with(thread, vec![LuaValue::Number(1.0)]);
                         }
-                        Event::Waiting => {}
+                        // Something slow: what has been written so far is worth a packet meanwhile.
+                        RunEvent::Waiting => {}
                     }
                 }
             });
-        }
-    }
-}
-
-/// How much may be gathered for a client that knows of no chunks, in bytes.
-const MAX_GATHERED: usize = 16 << 20;
-
-/// Whether so much may still be kept until the script is through.
-pub(crate) fn may_gather(said: usize) -> bool {
-    said < MAX_GATHERED
-}
-
-/// `lua_http10_buffering`: whether the response is to be sent at the end of the script, with its length.
-pub(crate) fn is_gathered(request: &Request) -> bool {
-    request.head.version() < http::request::Version::Http11
-        && request.out.content_length.is_none()
-        && !request.is_subrequest()
-        && request.conf::<Code>().http10_buffering
-}
-
-/// Whether a script that has said so much must be asked to wait until it is sent.
-pub(crate) fn is_much(said: usize) -> bool {
-    said >= GATHER
-}
-
-/// Polls a run that says nothing to anybody to its end.
-pub(crate) async fn to_the_end(run: &mut Run, mut guest: Guest<'_>) -> End {
-    loop {
-        let event = poll_fn(|context| Poll::Ready(ready!(run.poll(guest.again(), context)))).await;
-        match event {
-            Event::Done(end) => return end,
-            Event::NeedBody(thread) | Event::Flush(thread) => {
-                run.answer(thread, Value::failure("no request found"));
-            }
-            Event::Waiting => {}
         }
     }
 }

@@ -1,115 +1,149 @@
-//! A script at work: its coroutines, what they wait for, and how it ended.
+//! One script at work: its coroutines, what they wait for, and how it ended.
 //!
-//! A run is polled like a future, and is lent the request or session for each poll. Most scripts never wait: they are through
-//! after [`Run::advance`], and no future is made for them.
+//! ```text
+//!             ┌──────────────────── ready ◀─────────────────────┐
+//!             ▼                                                 │
+//!   resume ─▶ Lua runs ─┬─▶ waits for a future ────── completes ┤
+//!                       ├─▶ waits for the driver ───── answered ┤
+//!                       ├─▶ waits for light threads ── one ends ┤
+//!                       ├─▶ is preempted ───────────── its turn ┘
+//!                       └─▶ returns or fails: ended, until a waiter takes the result
+//! ```
+//!
+//! A run is polled like a future, but is lent the request or session anew at each poll: no future
+//! could own `&mut Request` while the engine needs it too. Most scripts never wait. They are
+//! complete after the first `advance`, and no future is created for them.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bstr::{BString, ByteSlice};
-use rt::error_log::Level;
+use host::error_log::Level;
 
-use crate::fairness::Turn;
-use crate::luajit::watchdog::{Budget, Limits};
-use crate::luajit::{Coroutine, Ref, Resumed, Stack, Value};
-use crate::operation::{Operation, Reply, Task};
-use crate::scope::{self, Begun, Guest, Scope};
+use crate::luajit::watchdog::{ScriptBudget, ScriptLimits};
+use crate::luajit::{LuaCoroutine, LuaStack, LuaValue, RegistryRef, ResumeOutcome};
+use crate::operation::{ResumeValues, WaitTask, YieldOperation};
+use crate::run_owner::RunOwner;
+use crate::scope::{self, RunScope, SpawnedThread};
+use crate::turns::RunTurn;
 
 /// A script at work.
-pub(crate) struct Run {
-    pub(crate) scope: Rc<Scope>,
-    budget: Budget,
-    threads: Vec<Thread>,
-    /// Coroutines that can go on, each with how many values its stack holds for it.
-    ready: VecDeque<(usize, Go)>,
-    turn: Option<Turn>,
-    /// What the script itself returned, when it is through.
-    returned: Option<Vec<Returned>>,
-    /// Looks at what the script returned while it stands on its stack.
+pub(crate) struct ScriptRun {
+    /// What the script's API calls work on.
+    pub(crate) scope: Rc<RunScope>,
+    /// What the watchdog grants the script.
+    budget: ScriptBudget,
+    /// The main coroutine and the light threads, also those that have ended and whose results have
+    /// not been taken.
+    threads: Vec<RunThread>,
+    /// Coroutines that can continue, each with what it is resumed with. The order is
+    /// lua-nginx-module's, and scripts depend on it: see the pushes.
+    ready: VecDeque<(usize, ResumeWith)>,
+    /// The script was preempted, and waits in line with other long-running scripts of this loop.
+    turn: Option<RunTurn>,
+    /// What the main coroutine returned, once it has. The run goes on while light threads do.
+    returned: Option<Vec<ReturnedText>>,
+    /// Inspects the results of the main coroutine while they are still on its stack.
     on_end: Option<OnEnd>,
 }
 
-/// Gets the stack and how many results stand there.
-pub(crate) type OnEnd = Box<dyn FnOnce(&Stack, i32) -> Result<(), Vec<u8>>>;
+/// Receives the stack and the number of results on it.
+pub(crate) type OnEnd = Box<dyn FnOnce(&LuaStack, i32) -> Result<(), Vec<u8>>>;
 
-/// A coroutine of a run. Number 0 is the script itself.
-struct Thread {
+/// A coroutine of a run: the main one, number 0, or a light thread.
+struct RunThread {
     number: usize,
-    coroutine: Option<Coroutine>,
-    state: State,
+    /// `None` while it runs, and after it has ended.
+    coroutine: Option<LuaCoroutine>,
+    state: CoroutineState,
 }
 
-enum State {
+/// What a coroutine is doing.
+enum CoroutineState {
+    /// It is in the queue, or runs.
     Ready,
-    Task(Task),
-    /// It waits for something that whoever drives the run has to do.
-    Asked,
-    Threads(Vec<usize>),
-    /// It has ended and nobody has asked yet.
-    Over(Result<Vec<Value>, Vec<Value>>),
+    /// It waits for a future that needs no request.
+    Task(WaitTask),
+    /// It waits for something that only the driver of the run can do, such as reading the request
+    /// body.
+    AwaitsDriver,
+    /// It waits for the first of these light threads to end.
+    WaitsForThreads(Vec<usize>),
+    /// It has ended, and its result has not been asked for: a "zombie" in lua-nginx-module's words.
+    Ended(Result<Vec<LuaValue>, Vec<LuaValue>>),
 }
 
-/// What a coroutine goes on with.
-enum Go {
-    /// So many arguments stand on its stack.
+/// What a coroutine is resumed with.
+enum ResumeWith {
+    /// This many values, which are on its stack already.
     Arguments(i32),
-    Reply(Reply),
+    Reply(ResumeValues),
 }
 
-/// How far a run came.
-pub(crate) enum Event {
-    /// It is over.
-    Done(End),
-    /// It wants the request's content; then [`Run::answer`].
+/// How far a run has come, for its driver to act upon.
+pub(crate) enum RunEvent {
+    /// It has ended.
+    Ended(RunEnd),
+    /// It needs the request body. The driver reads it and answers the coroutine of this number.
     NeedBody(usize),
-    /// It waits until what it said is sent; then [`Run::answer`].
+    /// It waits until its output has been sent. The driver sends it and answers.
     Flush(usize),
-    /// Everything waits for something that takes time.
+    /// Every coroutine waits. Poll again when woken.
     Waiting,
 }
 
 /// How a run ended.
 #[derive(Debug)]
-pub(crate) enum End {
-    /// The script is through. What it returned stands with the run.
-    Through(Vec<Returned>),
+pub(crate) enum RunEnd {
+    /// The script returned these values.
+    Completed(Vec<ReturnedText>),
+    /// `ngx.exit` with this code: a status, or one of nginx's return codes.
     Exit(i32),
+    /// `ngx.exec`: an internal redirect to this path with these arguments.
     Exec(BString, BString),
+    /// `ngx.req.set_uri(uri, true)`: the location is to be looked up again.
     Jump,
-    /// It failed; the error log says why.
+    /// It failed, and the error log says why.
     Failed,
 }
 
-/// A value that a script returned, as the configuration can use it.
-pub(crate) type Returned = Option<Vec<u8>>;
+/// A value that a script returned, as text; `None` for nil. Text is all the configuration can use
+/// (`set_by_lua`, the code of a body filter).
+pub(crate) type ReturnedText = Option<Vec<u8>>;
 
-/// How many light threads a run may have at a time, those included that have ended and were not waited for.
+/// How many light threads a run may have at a time, including those that have ended but were not
+/// waited for: a loop that only spawns would otherwise take all memory.
 pub(crate) const MAX_THREADS: usize = 10_000;
 
-impl Run {
-    /// A run of `function`.
-    pub(crate) fn new(scope: Rc<Scope>, function: &Ref, limits: &Limits) -> Run {
-        Run::of_coroutine(scope, Coroutine::of(function), 0, limits)
+impl ScriptRun {
+    /// A run that calls `function` without arguments.
+    pub(crate) fn new(
+        scope: Rc<RunScope>,
+        function: &RegistryRef,
+        limits: &ScriptLimits,
+    ) -> ScriptRun {
+        ScriptRun::of_coroutine(scope, LuaCoroutine::of(function), 0, limits)
     }
 
     /// A run of a coroutine that has its function and `arguments` values on its stack.
     pub(crate) fn of_coroutine(
-        scope: Rc<Scope>,
-        coroutine: Coroutine,
+        scope: Rc<RunScope>,
+        coroutine: LuaCoroutine,
         arguments: i32,
-        limits: &Limits,
-    ) -> Run {
-        let budget = Budget::new(limits, scope.kind.gives_way());
+        limits: &ScriptLimits,
+    ) -> ScriptRun {
+        let budget = ScriptBudget::new(limits, scope.kind.is_preemptible());
         let mut ready = VecDeque::new();
-        ready.push_back((0, Go::Arguments(arguments)));
-        Run {
+        ready.push_back((0, ResumeWith::Arguments(arguments)));
+        ScriptRun {
             scope,
             budget,
-            threads: vec![Thread {
+            threads: vec![RunThread {
                 number: 0,
                 coroutine: Some(coroutine),
-                state: State::Ready,
+                state: CoroutineState::Ready,
             }],
             ready,
             turn: None,
@@ -118,26 +152,30 @@ impl Run {
         }
     }
 
-    /// Has the script's results looked at before they are gone.
+    /// Registers a look at the script's results before they are dropped.
     pub(crate) fn on_end(&mut self, look: OnEnd) {
         self.on_end = Some(look);
     }
 
-    /// Runs until the script is through, or every coroutine of it waits.
-    pub(crate) fn advance(&mut self, mut guest: Guest<'_>) -> Event {
+    /// Runs until the script has ended or every coroutine of it waits.
+    pub(crate) fn advance(&mut self, mut guest: RunOwner<'_>) -> RunEvent {
         while self.turn.is_none() {
             let Some((number, go)) = self.ready.pop_front() else {
-                return Event::Waiting;
+                return RunEvent::Waiting;
             };
-            if let Some(event) = self.resume(number, go, guest.again()) {
+            if let Some(event) = self.resume(number, go, guest.reborrow()) {
                 return event;
             }
         }
-        Event::Waiting
+        RunEvent::Waiting
     }
 
-    /// [`Run::advance`], and then asks what coroutines wait for.
-    pub(crate) fn poll(&mut self, mut guest: Guest<'_>, context: &mut Context<'_>) -> Poll<Event> {
+    /// [`ScriptRun::advance`], and then polls what the coroutines wait for.
+    pub(crate) fn poll(
+        &mut self,
+        mut guest: RunOwner<'_>,
+        context: &mut Context<'_>,
+    ) -> Poll<RunEvent> {
         loop {
             if let Some(turn) = &mut self.turn {
                 if turn.poll(context).is_pending() {
@@ -145,19 +183,23 @@ impl Run {
                 }
                 self.turn = None;
             }
-            match self.advance(guest.again()) {
-                Event::Waiting => {}
+            match self.advance(guest.reborrow()) {
+                RunEvent::Waiting => {}
                 event => return Poll::Ready(event),
             }
+            // Preempted again: register with the queue before returning.
             if self.turn.is_some() {
                 continue;
             }
+            // All futures are polled at each wake-up. A run rarely has more than a handful, and
+            // knowing which one woke would need a waker for each.
             for thread in &mut self.threads {
-                if let State::Task(task) = &mut thread.state
+                if let CoroutineState::Task(task) = &mut thread.state
                     && let Poll::Ready(reply) = task.as_mut().poll(context)
                 {
-                    thread.state = State::Ready;
-                    self.ready.push_back((thread.number, Go::Reply(reply)));
+                    thread.state = CoroutineState::Ready;
+                    self.ready
+                        .push_back((thread.number, ResumeWith::Reply(reply)));
                 }
             }
             if self.ready.is_empty() {
@@ -166,11 +208,12 @@ impl Run {
         }
     }
 
-    /// Runs to the end of a script that can not wait.
-    pub(crate) fn finish_now(&mut self, guest: Guest<'_>) -> End {
+    /// Runs a script that cannot wait to its end. If it tries to wait it fails, with the message
+    /// that lua-nginx-module has for it.
+    pub(crate) fn run_to_completion(&mut self, guest: RunOwner<'_>) -> RunEnd {
         match self.advance(guest) {
-            Event::Done(end) => end,
-            Event::NeedBody(_) | Event::Flush(_) | Event::Waiting => {
+            RunEvent::Ended(end) => end,
+            RunEvent::NeedBody(_) | RunEvent::Flush(_) | RunEvent::Waiting => {
                 self.scope.log.plain(
                     Level::Error,
                     format_args!(
@@ -178,47 +221,56 @@ impl Run {
                         self.scope.kind.name()
                     ),
                 );
-                End::Failed
+                RunEnd::Failed
             }
         }
     }
 
-    /// The client has left. Whether the script goes on, because it has something to run for that.
-    pub(crate) fn client_left(&mut self) -> bool {
+    /// The client has disconnected. Starts the handler of `ngx.on_abort` as a light thread, and
+    /// tells whether there is one: without it the script is aborted.
+    pub(crate) fn on_client_abort(&mut self) -> bool {
         let Some(function) = self.scope.on_abort.take() else {
             return false;
         };
         let next = &self.scope.vm.next_thread;
         let number = next.get();
         next.set(number + 1);
-        self.threads.push(Thread {
+        self.threads.push(RunThread {
             number,
-            coroutine: Some(Coroutine::of(&function)),
-            state: State::Ready,
+            coroutine: Some(LuaCoroutine::of(&function)),
+            state: CoroutineState::Ready,
         });
-        self.ready.push_back((number, Go::Arguments(0)));
+        self.ready.push_back((number, ResumeWith::Arguments(0)));
         true
     }
 
-    /// Gives a coroutine what it asked for.
-    pub(crate) fn answer(&mut self, number: usize, reply: Reply) {
+    /// Resumes a coroutine with what it waited for. One that was killed meanwhile is not there any
+    /// more.
+    pub(crate) fn resume_with(&mut self, number: usize, reply: ResumeValues) {
         if let Some(thread) = self.thread(number) {
-            thread.state = State::Ready;
-            self.ready.push_back((number, Go::Reply(reply)));
+            thread.state = CoroutineState::Ready;
+            self.ready.push_back((number, ResumeWith::Reply(reply)));
         }
     }
 
-    fn thread(&mut self, number: usize) -> Option<&mut Thread> {
+    fn thread(&mut self, number: usize) -> Option<&mut RunThread> {
         self.threads
             .iter_mut()
             .find(|thread| thread.number == number)
     }
 
-    fn resume(&mut self, number: usize, go: Go, mut guest: Guest<'_>) -> Option<Event> {
+    /// Resumes one coroutine; an event if the driver has to act.
+    fn resume(
+        &mut self,
+        number: usize,
+        go: ResumeWith,
+        mut guest: RunOwner<'_>,
+    ) -> Option<RunEvent> {
+        // Taken out while it runs: the script may kill it, which removes the entry.
         let mut coroutine = self.thread(number)?.coroutine.take()?;
         let arguments = match go {
-            Go::Arguments(n) => n,
-            Go::Reply(values) => {
+            ResumeWith::Arguments(n) => n,
+            ResumeWith::Reply(values) => {
                 let stack = coroutine.stack();
                 for value in &values {
                     value.push(&stack);
@@ -227,112 +279,129 @@ impl Run {
             }
         };
         let scope = Rc::clone(&self.scope);
-        scope.thread.set(number);
-        let resumed = scope::enter(&scope, guest.again(), || {
+        scope.current_thread.set(number);
+        let resumed = scope::enter(&scope, guest.reborrow(), || {
             coroutine.resume(arguments, &self.budget)
         });
-        // First of all: what is left is what decides whether the run is over.
-        self.take_begun();
+        // Before anything is decided: threads that were spawned a moment ago keep the run alive.
+        self.adopt_spawned();
         match resumed {
-            Resumed::Ended(n) => self.ended(number, coroutine, n),
-            Resumed::Failed(message, trace, left) => {
+            ResumeOutcome::Ended(n) => self.on_ended(number, coroutine, n),
+            ResumeOutcome::Failed(message, trace, left) => {
                 drop(coroutine);
-                self.failed(number, (&message, &trace, left), &guest)
+                self.on_failed(number, (&message, &trace, left), &guest)
             }
-            Resumed::Waits => {
-                self.put_back(number, coroutine);
-                self.waits(number)
+            ResumeOutcome::Waits => {
+                self.store_coroutine(number, coroutine);
+                self.on_wait(number)
             }
-            Resumed::Yielded => {
-                self.put_back(number, coroutine);
-                self.ready.push_back((number, Go::Arguments(0)));
+            // `coroutine.yield` of the main coroutine or a light thread itself: to the back of the
+            // queue, so that the others get a turn.
+            ResumeOutcome::Yielded => {
+                self.store_coroutine(number, coroutine);
+                self.ready.push_back((number, ResumeWith::Arguments(0)));
                 None
             }
-            Resumed::GaveWay => {
-                self.put_back(number, coroutine);
-                self.ready.push_front((number, Go::Arguments(0)));
-                self.turn = Some(Turn::new());
+            // To the front: when its turn comes it continues where it was interrupted, and no other
+            // coroutine of the same script may observe the state in between.
+            ResumeOutcome::Preempted => {
+                self.store_coroutine(number, coroutine);
+                self.ready.push_front((number, ResumeWith::Arguments(0)));
+                self.turn = Some(RunTurn::new());
                 None
             }
         }
     }
 
-    fn put_back(&mut self, number: usize, coroutine: Coroutine) {
+    /// Returns a coroutine to its entry, unless it was killed while it ran.
+    fn store_coroutine(&mut self, number: usize, coroutine: LuaCoroutine) {
         if let Some(thread) = self.thread(number) {
             thread.coroutine = Some(coroutine);
         }
     }
 
-    /// Takes in the light threads that the script has begun or killed. A new one runs before the one that began it goes
-    /// on.
-    fn take_begun(&mut self) {
-        if self.scope.begun.borrow().is_empty() && self.scope.killed.borrow().is_empty() {
+    /// Adds the light threads that the script has spawned and removes those it has killed.
+    fn adopt_spawned(&mut self) {
+        if self.scope.spawned.borrow().is_empty() && self.scope.killed.borrow().is_empty() {
             return;
         }
-        for begun in self.scope.begun.take() {
-            let Begun {
+        for begun in self.scope.spawned.take() {
+            let SpawnedThread {
                 number,
                 coroutine,
                 arguments,
             } = begun;
-            self.threads.push(Thread {
+            self.threads.push(RunThread {
                 number,
                 coroutine: Some(coroutine),
-                state: State::Ready,
+                state: CoroutineState::Ready,
             });
-            // Before all that can go on already, as in nginx.
-            self.ready.push_front((number, Go::Arguments(arguments)));
+            // `ngx.thread.spawn` runs the new thread at once, before its parent continues, and
+            // scripts rely on it: the thread may have ended when `spawn` returns.
+            self.ready
+                .push_front((number, ResumeWith::Arguments(arguments)));
         }
         for number in self.scope.killed.take() {
-            // What it waits for ends with it.
+            // Dropping the entry drops its future, and with it the socket operation or timer.
             self.threads.retain(|thread| thread.number != number);
             self.ready.retain(|(ready, _)| *ready != number);
         }
     }
 
-    fn waits(&mut self, number: usize) -> Option<Event> {
-        let Some(operation) = self.scope.waits.take() else {
-            // Nothing that a script can bring about; it goes on with nothing.
-            self.ready.push_back((number, Go::Arguments(0)));
+    /// A coroutine yielded in an API function. Records what it waits for.
+    fn on_wait(&mut self, number: usize) -> Option<RunEvent> {
+        let Some(operation) = self.scope.pending_operation.take() else {
+            // Not reachable from a script: every function that yields sets an operation first.
+            self.ready.push_back((number, ResumeWith::Arguments(0)));
             return None;
         };
         let (state, event) = match operation {
-            Operation::Task(task) => (State::Task(task), None),
-            Operation::ReadBody => (State::Asked, Some(Event::NeedBody(number))),
-            Operation::Flush => (State::Asked, Some(Event::Flush(number))),
-            Operation::Exit(code) => return Some(Event::Done(End::Exit(code))),
-            Operation::Exec(path, args) => return Some(Event::Done(End::Exec(path, args))),
-            Operation::Jump => return Some(Event::Done(End::Jump)),
-            Operation::Threads(wanted) => (State::Threads(wanted), None),
-            Operation::Settle(reply) => {
+            YieldOperation::Task(task) => (CoroutineState::Task(task), None),
+            YieldOperation::ReadBody => (
+                CoroutineState::AwaitsDriver,
+                Some(RunEvent::NeedBody(number)),
+            ),
+            YieldOperation::Flush => (CoroutineState::AwaitsDriver, Some(RunEvent::Flush(number))),
+            YieldOperation::Exit(code) => return Some(RunEvent::Ended(RunEnd::Exit(code))),
+            YieldOperation::Exec(path, args) => {
+                return Some(RunEvent::Ended(RunEnd::Exec(path, args)));
+            }
+            YieldOperation::Jump => return Some(RunEvent::Ended(RunEnd::Jump)),
+            YieldOperation::WaitThreads(wanted) => (CoroutineState::WaitsForThreads(wanted), None),
+            // To the front of the queue, behind nothing: by now the killed threads are gone, which
+            // is all it waited for.
+            YieldOperation::AfterKill(reply) => {
                 if let Some(thread) = self.thread(number) {
-                    thread.state = State::Ready;
+                    thread.state = CoroutineState::Ready;
                 }
-                self.ready.push_front((number, Go::Reply(vec![reply])));
+                self.ready
+                    .push_front((number, ResumeWith::Reply(vec![reply])));
                 return None;
             }
-            Operation::Begin(reply) => {
-                // The new one, which stands before it in the queue, runs first, as far as it comes.
-                self.answer(number, vec![reply]);
+            YieldOperation::RunSpawned(reply) => {
+                // The spawned thread is in the queue already and runs first, as far as it gets.
+                self.resume_with(number, vec![reply]);
                 return None;
             }
         };
         if let Some(thread) = self.thread(number) {
             thread.state = state;
         }
-        self.wake_waiting();
+        self.wake_joiners();
         event
     }
 
-    /// Hands what has ended to those who wait for it.
-    fn wake_waiting(&mut self) {
+    /// Hands the results of ended light threads to the coroutines that wait for them.
+    fn wake_joiners(&mut self) {
         for at in 0..self.threads.len() {
-            let State::Threads(wanted) = &self.threads[at].state else {
+            let CoroutineState::WaitsForThreads(wanted) = &self.threads[at].state else {
                 continue;
             };
             let over = self.threads.iter().position(|thread| {
-                matches!(thread.state, State::Over(_)) && wanted.contains(&thread.number)
+                matches!(thread.state, CoroutineState::Ended(_)) && wanted.contains(&thread.number)
             });
+            // Their results were taken by another coroutine, or they were killed: nothing is left
+            // to wait for.
             let gone = wanted
                 .iter()
                 .all(|number| !self.threads.iter().any(|thread| thread.number == *number));
@@ -340,39 +409,41 @@ impl Run {
                 Some(over) => {
                     let waiter = self.threads[at].number;
                     let ended = self.threads.remove(over);
-                    self.scope.lights.borrow_mut().remove(&ended.number);
-                    let State::Over(result) = ended.state else {
+                    self.scope.light_threads.borrow_mut().remove(&ended.number);
+                    let CoroutineState::Ended(result) = ended.state else {
                         continue;
                     };
                     let reply = match result {
                         Ok(mut values) => {
-                            values.insert(0, Value::Boolean(true));
+                            values.insert(0, LuaValue::Boolean(true));
                             values
                         }
                         Err(mut values) => {
-                            values.insert(0, Value::Boolean(false));
+                            values.insert(0, LuaValue::Boolean(false));
                             values
                         }
                     };
-                    self.answer(waiter, reply);
-                    return self.wake_waiting();
+                    self.resume_with(waiter, reply);
+                    // The list has changed under the loop: start again.
+                    return self.wake_joiners();
                 }
-                None if gone => Value::failure("already waited or killed"),
+                None if gone => LuaValue::failure("already waited or killed"),
                 None => continue,
             };
             let waiter = self.threads[at].number;
-            self.answer(waiter, reply);
+            self.resume_with(waiter, reply);
         }
     }
 
-    fn ended(&mut self, number: usize, coroutine: Coroutine, n: i32) -> Option<Event> {
+    /// A coroutine returned, with `n` results on its stack.
+    fn on_ended(&mut self, number: usize, coroutine: LuaCoroutine, n: i32) -> Option<RunEvent> {
         let stack = coroutine.stack();
         if number == 0 {
             if let Some(look) = self.on_end.take()
                 && let Err(message) = look(&stack, n)
             {
                 *self.scope.failure.borrow_mut() = Some(message);
-                return Some(Event::Done(End::Failed));
+                return Some(RunEvent::Ended(RunEnd::Failed));
             }
             let returned = (1..=n).map(|at| match stack.is_nil(at) {
                 true => None,
@@ -384,33 +455,38 @@ impl Run {
             self.returned = Some(returned);
         } else {
             let state = &self.scope.vm.state;
+            // Results of a light thread may be any Lua value: they are kept by reference until
+            // `thread.wait` asks for them.
             let mut values = Vec::new();
             for at in 1..=n {
                 stack.push_copy(at);
-                values.push(Value::Ref(Rc::new(Ref::take(state, &stack))));
+                values.push(LuaValue::Ref(Rc::new(RegistryRef::take(state, &stack))));
             }
             drop(coroutine);
-            self.put_over(number, Ok(values));
+            self.mark_ended(number, Ok(values));
         }
-        self.end_if_over()
+        self.end_if_complete()
     }
 
-    fn put_over(&mut self, number: usize, result: Result<Vec<Value>, Vec<Value>>) {
-        if let Some(light) = self.scope.lights.borrow_mut().get_mut(&number) {
-            light.over = true;
+    /// Marks a light thread as ended, with its results or its error.
+    fn mark_ended(&mut self, number: usize, result: Result<Vec<LuaValue>, Vec<LuaValue>>) {
+        if let Some(light) = self.scope.light_threads.borrow_mut().get_mut(&number) {
+            light.ended = true;
         }
         if let Some(thread) = self.thread(number) {
-            thread.state = State::Over(result);
+            thread.state = CoroutineState::Ended(result);
         }
-        self.wake_waiting();
+        self.wake_joiners();
     }
 
-    fn failed(
+    /// A coroutine raised an error. An uncaught error of the main coroutine ends the whole run; one
+    /// of a light thread is only reported to whatever waits for it, as in lua-nginx-module.
+    fn on_failed(
         &mut self,
         number: usize,
-        (message, trace, left): (&[u8], &[u8], Vec<Ref>),
-        guest: &Guest<'_>,
-    ) -> Option<Event> {
+        (message, trace, left): (&[u8], &[u8], Vec<RegistryRef>),
+        guest: &RunOwner<'_>,
+    ) -> Option<RunEvent> {
         let which = if number == 0 { "entry" } else { "user" };
         let shown = trace.replacen("stack traceback:\n", "stack traceback:\ncoroutine 0:\n", 1);
         let text = format!(
@@ -421,27 +497,45 @@ impl Run {
         guest.log(&self.scope.log, Level::Error, format_args!("{text}"));
         if number == 0 {
             let mut why = message.to_vec();
-            if self.scope.kind == crate::chunk::Kind::Init {
+            // A failed `init_by_lua` refuses the configuration. This message is all that the
+            // operator sees of it, so it includes the traceback.
+            if self.scope.kind == crate::chunk::ScriptKind::Init {
                 why.extend_from_slice(trace);
             }
             *self.scope.failure.borrow_mut() = Some(why);
-            return Some(Event::Done(End::Failed));
+            return Some(RunEvent::Ended(RunEnd::Failed));
         }
-        let left = left.into_iter().map(|value| Value::Ref(Rc::new(value)));
-        self.put_over(number, Err(left.collect()));
-        self.end_if_over()
+        let left = left.into_iter().map(|value| LuaValue::Ref(Rc::new(value)));
+        self.mark_ended(number, Err(left.collect()));
+        self.end_if_complete()
     }
 
-    /// The run is over when the script is through and no light thread is at work.
-    fn end_if_over(&mut self) -> Option<Event> {
+    /// The run ends when the main coroutine has returned and no light thread is still alive, as in
+    /// lua-nginx-module.
+    fn end_if_complete(&mut self) -> Option<RunEvent> {
         let working = self
             .threads
             .iter()
-            .any(|thread| !matches!(thread.state, State::Over(_)));
-        if working || !self.scope.begun.borrow().is_empty() {
+            .any(|thread| !matches!(thread.state, CoroutineState::Ended(_)));
+        if working || !self.scope.spawned.borrow().is_empty() {
             return None;
         }
         let returned = self.returned.take()?;
-        Some(Event::Done(End::Through(returned)))
+        Some(RunEvent::Ended(RunEnd::Completed(returned)))
+    }
+}
+
+/// Polls a run without output, such as a timer's, to its end.
+pub(crate) async fn run_to_end(run: &mut ScriptRun, mut guest: RunOwner<'_>) -> RunEnd {
+    loop {
+        let event =
+            poll_fn(|context| Poll::Ready(ready!(run.poll(guest.reborrow(), context)))).await;
+        match event {
+            RunEvent::Ended(end) => return end,
+            RunEvent::NeedBody(thread) | RunEvent::Flush(thread) => {
+                run.resume_with(thread, LuaValue::failure("no request found"));
+            }
+            RunEvent::Waiting => {}
+        }
     }
 }

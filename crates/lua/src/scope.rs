@@ -1,7 +1,10 @@
-//! What a function of ours that Lua calls works on: the run that is active on this thread, and its request.
+//! What an API function works on: the run that is active on this thread, and its request.
 //!
-//! Lua's functions take no reference of ours along, so the loop's thread remembers what it is running. The request is
-//! lent for one resume of a coroutine, and within it for one call at a time.
+//! A C function that Lua calls receives the Lua stack and nothing else. lua-nginx-module keeps the
+//! request in the coroutine's environment; here a thread-local points to what the loop is running
+//! right now. [`enter`] sets it for the duration of one resume. The request is lent exclusively, to
+//! one API call at a time: a call that asks for it while another has it gets an error, not a second
+//! `&mut`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,116 +12,155 @@ use std::ptr;
 use std::rc::Rc;
 
 use ::stream::Session;
+use host::error_log::Logger;
 use http::Request;
-use net::tls::Offer;
-use rt::error_log::{Level, Logger};
+use net::tls::{Chain, Key, Offer};
+use net::upstream::{TimeoutOverrides, TryHistory};
+use rt::net::Address;
 
-use crate::api::{Connected, Half, Tcp};
-use crate::balancer::Balancing;
-use crate::chunk::Kind;
-use crate::luajit::{Coroutine, Failure, Ref, fail};
-use crate::operation::Operation;
-use crate::vm::Vm;
+use crate::api::{ConnectedSockets, TcpCosocket};
+use crate::chunk::ScriptKind;
+use crate::luajit::{LuaCoroutine, LuaError, RegistryRef, fail};
+use crate::operation::YieldOperation;
+use crate::run_owner::RunOwner;
+use crate::vm::LuaVm;
 
-/// What a run and the functions that its scripts call share.
-pub(crate) struct Scope {
-    pub(crate) vm: Rc<Vm>,
-    /// Which directive's script it is.
-    pub(crate) kind: Kind,
-    /// What the script has said and nobody has taken yet.
+/// What a run and the API functions that its scripts call share. API functions get at it through a
+/// shared reference, hence all the cells; a cell is never borrowed across a call into Lua.
+pub(crate) struct RunScope {
+    pub(crate) vm: Rc<LuaVm>,
+    /// Which directive the script belongs to: decides which API functions it may call.
+    pub(crate) kind: ScriptKind,
+    /// Output of `ngx.print` and `ngx.say` that has not been taken yet.
     pub(crate) output: RefCell<Vec<u8>>,
-    /// The script has made the head of the response: it is no longer to be changed.
+    /// The response head is final: headers can no longer be changed (`ngx.headers_sent`).
     pub(crate) head_sent: Cell<bool>,
-    /// The script has taken over the client's connection.
-    pub(crate) raw: Cell<bool>,
-    /// The script has said that its response is over.
-    pub(crate) over: Cell<bool>,
-    /// What the coroutine that stops next waits for.
-    pub(crate) waits: RefCell<Option<Operation>>,
-    /// Light threads that the script has begun since it was resumed.
-    pub(crate) begun: RefCell<Vec<Begun>>,
-    /// The light thread that runs.
-    pub(crate) thread: Cell<usize>,
-    /// Light threads that run, and those that have ended and nobody has asked yet.
-    pub(crate) lights: RefCell<BTreeMap<usize, Light>>,
-    /// Light threads that are to end.
+    /// The script has taken over the client's connection: `ngx.req.socket(true)`.
+    pub(crate) raw_socket: Cell<bool>,
+    /// `ngx.eof` was called: no more output.
+    pub(crate) eof_sent: Cell<bool>,
+    /// What the coroutine that is about to yield waits for. Set by the API function just before it
+    /// yields, taken by the run right after.
+    pub(crate) pending_operation: RefCell<Option<YieldOperation>>,
+    /// Light threads that the script has spawned since it was resumed.
+    pub(crate) spawned: RefCell<Vec<SpawnedThread>>,
+    /// The number of the light thread that is running.
+    pub(crate) current_thread: Cell<usize>,
+    /// Light threads that are alive, and those that have ended but were not waited for.
+    pub(crate) light_threads: RefCell<BTreeMap<usize, LightThread>>,
+    /// Light threads that `ngx.thread.kill` has ended since the script was resumed.
     pub(crate) killed: RefCell<Vec<usize>>,
-    /// What a line of `set_by_lua` gives its script.
-    pub(crate) arguments: RefCell<Vec<Vec<u8>>>,
+    /// The arguments of `set_by_lua`: `ngx.arg[1]` and so on.
+    pub(crate) set_arguments: RefCell<Vec<Vec<u8>>>,
     /// `ngx.ctx` of a run that has no request.
-    pub(crate) context: RefCell<Option<Rc<Ref>>>,
-    /// The piece of content that a body filter looks at, and whether it is the last.
-    pub(crate) piece: RefCell<Option<(Vec<u8>, bool)>>,
-    /// What a script of `balancer_by_lua` says.
-    pub(crate) balancing: RefCell<Option<Rc<RefCell<Balancing>>>>,
-    /// The handshake that a script of `ssl_certificate_by_lua` has a say in.
+    pub(crate) context: RefCell<Option<Rc<RegistryRef>>>,
+    /// The chunk that a body filter is looking at, and whether it is the last: `ngx.arg[1]` and
+    /// `[2]`.
+    pub(crate) body_chunk: RefCell<Option<(Vec<u8>, bool)>>,
+    /// What a `balancer_by_lua` script has decided so far.
+    pub(crate) balancer: RefCell<Option<Rc<RefCell<BalancerDecision>>>>,
+    /// The handshake that an `ssl_*_by_lua` script takes part in.
     pub(crate) offer: RefCell<Option<Rc<RefCell<Offer>>>>,
-    /// What is to run when the client leaves.
-    pub(crate) on_abort: RefCell<Option<Rc<Ref>>>,
-    /// Of a certificate and its key, what the script has set so far.
-    pub(crate) half: RefCell<Half>,
-    /// The client's connection, as a socket that the script has asked for.
-    pub(crate) client_socket: RefCell<Option<Rc<Tcp>>>,
-    /// Sockets that a script without a request has connected.
-    pub(crate) connected: RefCell<Connected>,
-    /// How many of its light threads wait for subrequests.
-    pub(crate) captures: Cell<usize>,
-    /// Why the script failed.
+    /// The function of `ngx.on_abort`.
+    pub(crate) on_abort: RefCell<Option<Rc<RegistryRef>>>,
+    /// The certificate or the key that `ngx.ssl` has been given while the other one is missing.
+    pub(crate) pending_identity: RefCell<PendingIdentity>,
+    /// The client's side as a cosocket: `ngx.req.socket`.
+    pub(crate) client_socket: RefCell<Option<Rc<TcpCosocket>>>,
+    /// Cosockets that a script without a request has connected. A request's own are in the
+    /// request's state, because they outlive the phase.
+    pub(crate) connected_sockets: RefCell<ConnectedSockets>,
+    /// How many light threads wait for subrequests. `ngx.exit` and the like are refused meanwhile.
+    pub(crate) pending_captures: Cell<usize>,
+    /// The error message, for callers that report it themselves.
     pub(crate) failure: RefCell<Option<Vec<u8>>>,
-    /// Where a run without a request writes.
+    /// The error log of a run without a request.
     pub(crate) log: Logger,
 }
 
-/// What scripts are told about a light thread.
-pub(crate) struct Light {
-    /// The coroutine that has begun it, which alone may wait for it and end it: [`crate::luajit::Stack::identity`].
+/// What other coroutines may ask about a light thread.
+pub(crate) struct LightThread {
+    /// The coroutine that spawned it. Only the parent may wait for it or kill it, as in
+    /// lua-nginx-module: [`crate::luajit::Stack::identity`].
     pub(crate) parent: usize,
-    /// It has ended.
-    pub(crate) over: bool,
-    /// It waits for subrequests.
-    pub(crate) captures: bool,
+    /// It has ended, and nothing has waited for it yet: a "zombie".
+    pub(crate) ended: bool,
+    /// It waits for subrequests, and cannot be killed: the subrequests hold its parent request.
+    pub(crate) is_capturing: bool,
 }
 
-/// A light thread that has not run yet.
-pub(crate) struct Begun {
+/// A light thread that was spawned and has not run yet.
+pub(crate) struct SpawnedThread {
     pub(crate) number: usize,
-    pub(crate) coroutine: Coroutine,
-    /// How many arguments stand on its stack.
+    pub(crate) coroutine: LuaCoroutine,
+    /// How many arguments are on its stack.
     pub(crate) arguments: i32,
 }
 
-impl Scope {
-    pub(crate) fn new(vm: Rc<Vm>, kind: Kind, log: Logger) -> Rc<Scope> {
-        Rc::new(Scope {
+/// What the script decides about the attempt that begins.
+#[derive(Default)]
+pub(crate) struct BalancerDecision {
+    /// `set_current_peer`.
+    pub(crate) peer: Option<Address>,
+    /// `set_more_tries`: further attempts after this one.
+    pub(crate) more_tries: Option<u32>,
+    /// `set_timeouts`.
+    pub(crate) timeouts: TimeoutOverrides,
+    /// `recreate_request`: build the request again, since the script has changed it.
+    pub(crate) recreate_request: bool,
+    /// `bind_to_local_addr`.
+    pub(crate) local_address: Option<Address>,
+    /// `set_upstream_tls(false)`.
+    pub(crate) without_tls: bool,
+    /// The attempts before this one, for `get_last_failure` and the limit on tries.
+    pub(crate) history: TryHistory,
+}
+
+/// A certificate without its key, or the reverse.
+#[derive(Default)]
+pub(crate) struct PendingIdentity {
+    pub(crate) chain: Option<Rc<Chain>>,
+    pub(crate) key: Option<Rc<Key>>,
+}
+
+impl RunScope {
+    /// A scope without a request: what is logged goes to the VM's log.
+    pub(crate) fn of_vm(vm: &Rc<LuaVm>, kind: ScriptKind) -> Rc<RunScope> {
+        RunScope::new(Rc::clone(vm), kind, vm.log.clone())
+    }
+
+    pub(crate) fn new(vm: Rc<LuaVm>, kind: ScriptKind, log: Logger) -> Rc<RunScope> {
+        Rc::new(RunScope {
             vm,
             kind,
             output: RefCell::default(),
             head_sent: Cell::new(false),
-            raw: Cell::new(false),
-            over: Cell::new(false),
-            waits: RefCell::default(),
-            begun: RefCell::default(),
-            thread: Cell::new(0),
-            lights: RefCell::default(),
+            raw_socket: Cell::new(false),
+            eof_sent: Cell::new(false),
+            pending_operation: RefCell::default(),
+            spawned: RefCell::default(),
+            current_thread: Cell::new(0),
+            light_threads: RefCell::default(),
             killed: RefCell::default(),
-            arguments: RefCell::default(),
+            set_arguments: RefCell::default(),
             context: RefCell::default(),
-            piece: RefCell::default(),
-            balancing: RefCell::default(),
+            body_chunk: RefCell::default(),
+            balancer: RefCell::default(),
             offer: RefCell::default(),
             on_abort: RefCell::default(),
-            half: RefCell::default(),
+            pending_identity: RefCell::default(),
             client_socket: RefCell::default(),
-            connected: RefCell::default(),
-            captures: Cell::new(0),
+            connected_sockets: RefCell::default(),
+            pending_captures: Cell::new(0),
             failure: RefCell::default(),
             log,
         })
     }
 }
 
-impl Drop for Scope {
-    /// Nobody else may keep the client's connection.
+impl Drop for RunScope {
+    /// A timer may still hold the cosocket object. The connection goes on to the next request, so
+    /// the object must not reach it any more.
     fn drop(&mut self) {
         if let Some(socket) = self.client_socket.take() {
             socket.detach();
@@ -126,90 +168,52 @@ impl Drop for Scope {
     }
 }
 
-/// For whom Lua code runs.
-pub(crate) enum Guest<'a> {
-    /// For the server itself: a timer, for example.
-    Nobody,
-    Request(&'a mut Request),
-    Session(&'a mut Session),
-}
-
-impl<'a> From<&'a mut Request> for Guest<'a> {
-    fn from(request: &'a mut Request) -> Guest<'a> {
-        Guest::Request(request)
-    }
-}
-
-impl<'a> From<&'a mut Session> for Guest<'a> {
-    fn from(session: &'a mut Session) -> Guest<'a> {
-        Guest::Session(session)
-    }
-}
-
-impl Guest<'_> {
-    /// The same guest, for a while.
-    pub(crate) fn again(&mut self) -> Guest<'_> {
-        match self {
-            Guest::Nobody => Guest::Nobody,
-            Guest::Request(request) => Guest::Request(request),
-            Guest::Session(session) => Guest::Session(session),
-        }
-    }
-
-    /// Writes a line about it to its error log, or to `log` where there is nobody.
-    pub(crate) fn log(&self, log: &Logger, level: Level, message: std::fmt::Arguments<'_>) {
-        match self {
-            Guest::Nobody => log.plain(level, message),
-            Guest::Request(request) => request.log(level, message),
-            Guest::Session(session) => session.log(level, message),
-        }
-    }
-}
-
-struct Active {
-    scope: *const Rc<Scope>,
-    /// Null where there is none, and while a call has it.
+/// What runs on this thread. It lives on the stack of [`enter`].
+struct ActiveRun {
+    scope: *const Rc<RunScope>,
+    /// Null where there is no request, and while a call has borrowed it.
     request: Cell<*mut Request>,
-    /// Likewise.
+    /// The same for a session of stream.
     session: Cell<*mut Session>,
 }
 
-thread_local! {
-    static ACTIVE: Cell<*const Active> = const { Cell::new(ptr::null()) };
+rt::local! {
+    // Runs nest: a script may start a subrequest whose own script runs before the first continues.
+    static ACTIVE: Cell<*const ActiveRun> = const { Cell::new(ptr::null()) };
 }
 
-/// Runs `code`, which resumes Lua, with this scope and guest in place.
-pub(crate) fn enter<T>(scope: &Rc<Scope>, guest: Guest<'_>, code: impl FnOnce() -> T) -> T {
+/// Runs `code`, which resumes Lua, with this scope and owner active.
+pub(crate) fn enter<T>(scope: &Rc<RunScope>, guest: RunOwner<'_>, code: impl FnOnce() -> T) -> T {
     let (request, session) = match guest {
-        Guest::Nobody => (ptr::null_mut(), ptr::null_mut()),
-        Guest::Request(request) => (ptr::from_mut(request), ptr::null_mut()),
-        Guest::Session(session) => (ptr::null_mut(), ptr::from_mut(session)),
+        RunOwner::Server => (ptr::null_mut(), ptr::null_mut()),
+        RunOwner::Request(request) => (ptr::from_mut(request), ptr::null_mut()),
+        RunOwner::Session(session) => (ptr::null_mut(), ptr::from_mut(session)),
     };
-    let active = Active {
+    let active = ActiveRun {
         scope,
         request: Cell::new(request),
         session: Cell::new(session),
     };
     let before = ACTIVE.replace(&active);
-    let restore = Restore(before);
+    let restore = RestoreActive(before);
     let result = code();
     drop(restore);
     result
 }
 
-/// Puts back what was active before, whatever happens.
-struct Restore(*const Active);
+/// Restores what was active before, even if `code` panics.
+struct RestoreActive(*const ActiveRun);
 
-impl Drop for Restore {
+impl Drop for RestoreActive {
     fn drop(&mut self) {
         ACTIVE.set(self.0);
     }
 }
 
-/// Calls `code` with the scope that is active.
-pub(crate) fn with<T>(code: impl FnOnce(&Rc<Scope>) -> T) -> Result<T, Failure> {
-    // SAFETY: `enter` keeps what it points to alive until it puts back what was active before; both happen on this
-    // thread.
+/// Calls `code` with the active scope.
+pub(crate) fn with<T>(code: impl FnOnce(&Rc<RunScope>) -> T) -> Result<T, LuaError> {
+    // SAFETY: `enter` keeps what it points to alive until it puts back what was active before; both
+    // happen on this thread.
     // JUSTIFICATION: a function that Lua calls has no other way to its surroundings.
     match unsafe { ACTIVE.get().as_ref() } {
         // SAFETY: likewise.
@@ -218,16 +222,17 @@ pub(crate) fn with<T>(code: impl FnOnce(&Rc<Scope>) -> T) -> Result<T, Failure> 
     }
 }
 
-/// Calls `code` with the request that is active. Fails where there is none (timers), and inside of such a call.
-pub(crate) fn with_request<T>(code: impl FnOnce(&mut Request) -> T) -> Result<T, Failure> {
+/// Calls `code` with the active request. Fails where there is none (a timer), and within another
+/// such call.
+pub(crate) fn with_request<T>(code: impl FnOnce(&mut Request) -> T) -> Result<T, LuaError> {
     // SAFETY: as in `with`.
     let Some(active) = (unsafe { ACTIVE.get().as_ref() }) else {
         return fail("API disabled in the current context");
     };
     let request = active.request.replace(ptr::null_mut());
     let put_back = PutBack(&active.request, request);
-    // SAFETY: the request was lent to `enter` exclusively until it returns, and taking the pointer out of its cell makes
-    // sure that only one call has it at a time.
+    // SAFETY: the request was lent to `enter` exclusively until it returns, and taking the pointer
+    // out of its cell makes sure that only one call has it at a time.
     // JUSTIFICATION: as in `with`.
     match unsafe { request.as_mut() } {
         Some(request) => {
@@ -235,23 +240,24 @@ pub(crate) fn with_request<T>(code: impl FnOnce(&mut Request) -> T) -> Result<T,
             drop(put_back);
             Ok(result)
         }
-        // Only before there are workers is there nothing that stands for one.
+        // lua-nginx-module answers "no request found" only where it has not even a fake request,
+        // which it creates for every phase after `init_by_lua`.
         None => match with(|scope| scope.kind)? {
-            crate::chunk::Kind::Init => fail("no request found"),
+            crate::chunk::ScriptKind::Init => fail("no request found"),
             _ => fail("API disabled in the current context"),
         },
     }
 }
 
-/// Whether the code that runs works for a session of stream.
+/// Whether the running code serves a session of stream.
 pub(crate) fn serves_session() -> bool {
     // SAFETY: as in `with`.
     // JUSTIFICATION: likewise.
     unsafe { ACTIVE.get().as_ref() }.is_some_and(|active| !active.session.get().is_null())
 }
 
-/// Calls `code` with the session of stream that is active; otherwise as [`with_request`].
-pub(crate) fn with_session<T>(code: impl FnOnce(&mut Session) -> T) -> Result<T, Failure> {
+/// Calls `code` with the active session of stream; otherwise as [`with_request`].
+pub(crate) fn with_session<T>(code: impl FnOnce(&mut Session) -> T) -> Result<T, LuaError> {
     // SAFETY: as in `with`.
     let Some(active) = (unsafe { ACTIVE.get().as_ref() }) else {
         return fail("API disabled in the current context");
@@ -270,6 +276,7 @@ pub(crate) fn with_session<T>(code: impl FnOnce(&mut Session) -> T) -> Result<T,
     }
 }
 
+/// Returns a borrowed request or session to its cell, even if the borrower panics.
 struct PutBack<'a, T>(&'a Cell<*mut T>, *mut T);
 
 impl<T> Drop for PutBack<'_, T> {

@@ -1,170 +1,193 @@
-//! How much of a dictionary's size is taken, as nginx's shared memory counts it: what is kept stands elsewhere, but what
-//! fits, what has to make room and what `free_space` says are the same.
+//! How much of a dictionary's size is in use, counted as nginx's slab allocator would count it.
 //!
-//! Memory is pages of 4 KB. What is larger than half a page takes whole pages, next to each other; what is smaller takes a
-//! piece of a page, whose pieces all have one size, a power of two.
+//! The values themselves are on Rust's heap: shared memory buys nothing within one process. But
+//! what fits into a dictionary, what is evicted to make room, and what `free_space` returns are
+//! behaviour that scripts and their operators tune by, so this keeps the same accounts as
+//! `ngx_slab_alloc` without the memory.
+//!
+//! ```text
+//! pages of 4 KB       an allocation above half a page takes whole pages, side by side
+//! pieces of a page    a smaller one takes a piece; all pieces of a page have one size, a power of two
+//! free row            free pages side by side, in one chain; the first that fits is taken
+//! ```
 
 /// The size of a page, in bytes.
-pub(crate) const PAGE: u64 = 4096;
+pub(crate) const PAGE_SIZE: u64 = 4096;
 
-/// The smallest piece is 2 to this power, the largest 2 to the other.
+/// The smallest piece has 2^3 bytes, the largest 2^11: half a page.
 const MIN_SHIFT: u32 = 3;
 const MAX_SHIFT: u32 = 11;
-const SIZES: usize = (MAX_SHIFT - MIN_SHIFT + 1) as usize;
+const PIECE_SIZES: usize = (MAX_SHIFT - MIN_SHIFT + 1) as usize;
 
-/// What stands at the beginning of the memory: the pool itself and what it knows of each size.
-const HEAD: u64 = 704;
+/// What nginx keeps at the beginning of the memory: the pool's header and its statistics, in bytes.
+const POOL_HEADER: u64 = 704;
 
-/// What is kept of each page beside it, in bytes.
-const PAGE_FACTS: u64 = 24;
+/// What nginx keeps about each page, outside of it, in bytes (`ngx_slab_page_t`).
+const PAGE_HEADER: u64 = 24;
 
-/// Where something stands: the page that it begins in.
+/// An allocation, as the page that it begins in. Which piece of the page does not matter: all
+/// pieces of a page are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Block(u32);
+pub(crate) struct SlabBlock(u32);
 
-/// Not in any chain.
+/// The end of a chain, or not in one.
 const NONE: u32 = u32::MAX;
 
-/// What a page is.
+/// What a page is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
-    /// The first of this many free ones, in the chain of those.
+enum PageUse {
+    /// The first of a row of this many free pages. Only the first is in the chain.
     Free(u32),
-    /// Inside of a row of free ones, or the last of them.
+    /// In a row of free pages, but not its first.
     FreeInside,
-    /// The first of this many that are taken together, or inside of those.
+    /// The first of this many pages that were allocated together; 0 for the others.
     Taken(u32),
-    /// In pieces of a size, of which this many are taken.
+    /// Divided into pieces of 2^`shift` bytes, `taken` of which are in use.
     Pieces { shift: u32, taken: u32 },
 }
 
+/// The account of one page.
 #[derive(Clone, Copy, Debug)]
-struct Page {
-    holds: Use,
+struct SlabPage {
+    /// What the page is used for.
+    use_now: PageUse,
+    /// The neighbours in its chain.
     next: u32,
     previous: u32,
-    /// Of the last page of a row of free ones: the first.
+    /// In the last page of a free row: the row's first. A page that is freed behind it finds the
+    /// row by this.
     first: u32,
 }
 
-/// The count.
-pub(crate) struct Slab {
-    pages: Vec<Page>,
-    /// The heads of the chains: of free rows, and for each size of the pages that have free pieces.
-    heads: [u32; SIZES + 1],
-    free: u32,
+/// The accounts of one dictionary's memory.
+pub(crate) struct SlabPool {
+    /// All pages of the zone.
+    pages: Vec<SlabPage>,
+    /// The heads of the chains. One for each piece size, of pages with free pieces; the last, of
+    /// free rows.
+    heads: [u32; PIECE_SIZES + 1],
+    /// Free pages.
+    free_bytes: u32,
 }
 
-/// The chain of free rows.
-const ROWS: usize = SIZES;
+/// The index of the chain of free rows.
+const FREE_ROWS: usize = PIECE_SIZES;
 
-/// How many pieces a page has.
-fn pieces(shift: u32) -> u32 {
-    let all = (PAGE >> shift) as u32;
-    // Smaller ones than 64 bytes have the map of what is taken in the page itself.
+/// How many pieces of a size a page is divided into.
+fn pieces_per_page(shift: u32) -> u32 {
+    let all = (PAGE_SIZE >> shift) as u32;
+    // nginx keeps a bitmap of the pieces in use. It fits beside the page for pieces of 64 bytes or
+    // more; for smaller ones it takes the page's first pieces.
     match shift {
         0..6 => all - (all / ((1 << shift) * 8)).max(1),
         _ => all,
     }
 }
 
-impl Slab {
-    /// Memory of this size; `names` are what is taken from it at first.
-    pub(crate) fn new(size: u64, names: &[u64]) -> Slab {
-        let fits = size.saturating_sub(HEAD) / (PAGE + PAGE_FACTS);
-        let start = (HEAD + fits * PAGE_FACTS).next_multiple_of(PAGE);
-        let count = fits.min(size.saturating_sub(start) / PAGE);
-        // What nginx would refuse to start with has room for what it takes at first, and for one page.
+impl SlabPool {
+    /// Memory of this size, from which allocations of the sizes `names` are made at once: nginx's
+    /// own.
+    pub(crate) fn new(size: u64, names: &[u64]) -> SlabPool {
+        let fits = size.saturating_sub(POOL_HEADER) / (PAGE_SIZE + PAGE_HEADER);
+        let start = (POOL_HEADER + fits * PAGE_HEADER).next_multiple_of(PAGE_SIZE);
+        let count = fits.min(size.saturating_sub(start) / PAGE_SIZE);
+        // nginx refuses to start with so little memory. Its own allocations and one page fit all
+        // the same.
         let count = u32::try_from(count)
             .unwrap_or(NONE - 1)
             .max(names.len() as u32 + 1);
-        let blank = Page {
-            holds: Use::FreeInside,
+        let blank = SlabPage {
+            use_now: PageUse::FreeInside,
             next: NONE,
             previous: NONE,
             first: NONE,
         };
-        let mut slab = Slab {
+        let mut slab = SlabPool {
             pages: vec![blank; count as usize],
-            heads: [NONE; SIZES + 1],
-            free: 0,
+            heads: [NONE; PIECE_SIZES + 1],
+            free_bytes: 0,
         };
-        slab.put_row(0, count);
-        slab.free = count;
+        slab.add_free_row(0, count);
+        slab.free_bytes = count;
         for name in names {
-            slab.take(*name);
+            slab.alloc(*name);
         }
         slab
     }
 
-    /// Bytes of pages that nothing has been taken of.
+    /// Bytes in free pages: `free_space`. Free pieces of partly used pages do not count, as in
+    /// nginx.
     pub(crate) fn free(&self) -> u64 {
-        u64::from(self.free) * PAGE
+        u64::from(self.free_bytes) * PAGE_SIZE
     }
 
-    /// Takes this many bytes; `None` when nothing is left for them.
-    pub(crate) fn take(&mut self, size: u64) -> Option<Block> {
+    /// Allocates this many bytes; `None` if they do not fit.
+    pub(crate) fn alloc(&mut self, size: u64) -> Option<SlabBlock> {
         if size > 1 << MAX_SHIFT {
             return self
-                .take_pages(u32::try_from(size.div_ceil(PAGE)).ok()?)
-                .map(Block);
+                .alloc_pages(u32::try_from(size.div_ceil(PAGE_SIZE)).ok()?)
+                .map(SlabBlock);
         }
         let shift = size.next_power_of_two().trailing_zeros().max(MIN_SHIFT);
         let chain = (shift - MIN_SHIFT) as usize;
         let page = match self.heads[chain] {
             NONE => {
-                let page = self.take_pages(1)?;
-                self.pages[page as usize].holds = Use::Pieces { shift, taken: 0 };
+                let page = self.alloc_pages(1)?;
+                self.pages[page as usize].use_now = PageUse::Pieces { shift, taken: 0 };
                 self.link(chain, page);
                 page
             }
             page => page,
         };
-        if let Use::Pieces { taken, .. } = &mut self.pages[page as usize].holds {
+        if let PageUse::Pieces { taken, .. } = &mut self.pages[page as usize].use_now {
             *taken += 1;
-            if *taken == pieces(shift) {
+            if *taken == pieces_per_page(shift) {
                 self.unlink(chain, page);
             }
         }
-        Some(Block(page))
+        Some(SlabBlock(page))
     }
 
-    /// Gives back what `take` gave.
-    pub(crate) fn give_back(&mut self, block: Block) {
+    /// Frees an allocation.
+    pub(crate) fn release(&mut self, block: SlabBlock) {
         let page = block.0;
-        match self.pages[page as usize].holds {
-            Use::Pieces { shift, taken } => {
+        match self.pages[page as usize].use_now {
+            PageUse::Pieces { shift, taken } => {
                 let chain = (shift - MIN_SHIFT) as usize;
-                if taken == pieces(shift) {
+                if taken == pieces_per_page(shift) {
                     self.link(chain, page);
                 }
                 let left = taken.saturating_sub(1);
-                self.pages[page as usize].holds = Use::Pieces { shift, taken: left };
+                self.pages[page as usize].use_now = PageUse::Pieces { shift, taken: left };
+                // The last piece: the whole page is free again and may become part of a larger
+                // allocation.
                 if left == 0 {
                     self.unlink(chain, page);
                     self.free_pages(page, 1);
                 }
             }
-            Use::Taken(count) => self.free_pages(page, count),
-            // Given back twice.
-            Use::Free(_) | Use::FreeInside => {}
+            PageUse::Taken(count) => self.free_pages(page, count),
+            // Freed twice. A double free would be a bug, but only of the count: nothing is
+            // corrupted.
+            PageUse::Free(_) | PageUse::FreeInside => {}
         }
     }
 
-    fn take_pages(&mut self, wanted: u32) -> Option<u32> {
-        let mut row = self.heads[ROWS];
+    /// The first row that is long enough, as in nginx: not the best fit.
+    fn alloc_pages(&mut self, wanted: u32) -> Option<u32> {
+        let mut row = self.heads[FREE_ROWS];
         loop {
             if row == NONE {
                 return None;
             }
-            if let Use::Free(count) = self.pages[row as usize].holds
+            if let PageUse::Free(count) = self.pages[row as usize].use_now
                 && count >= wanted
             {
-                self.shorten(row, count, wanted);
-                self.free -= wanted;
-                self.pages[row as usize].holds = Use::Taken(wanted);
+                self.split_free_row(row, count, wanted);
+                self.free_bytes -= wanted;
+                self.pages[row as usize].use_now = PageUse::Taken(wanted);
                 for inside in row + 1..row + wanted {
-                    self.pages[inside as usize].holds = Use::Taken(0);
+                    self.pages[inside as usize].use_now = PageUse::Taken(0);
                 }
                 return Some(row);
             }
@@ -172,17 +195,17 @@ impl Slab {
         }
     }
 
-    /// Takes the first pages out of a free row; the rest stands in its place in the chain.
-    fn shorten(&mut self, row: u32, count: u32, wanted: u32) {
+    /// Takes the first pages out of a free row. The rest takes its place in the chain.
+    fn split_free_row(&mut self, row: u32, count: u32, wanted: u32) {
         if count == wanted {
-            return self.unlink(ROWS, row);
+            return self.unlink(FREE_ROWS, row);
         }
         let rest = row + wanted;
-        let Page { next, previous, .. } = self.pages[row as usize];
+        let SlabPage { next, previous, .. } = self.pages[row as usize];
         let page = &mut self.pages[rest as usize];
-        (page.holds, page.next, page.previous) = (Use::Free(count - wanted), next, previous);
+        (page.use_now, page.next, page.previous) = (PageUse::Free(count - wanted), next, previous);
         match previous {
-            NONE => self.heads[ROWS] = rest,
+            NONE => self.heads[FREE_ROWS] = rest,
             previous => self.pages[previous as usize].next = rest,
         }
         if next != NONE {
@@ -191,46 +214,47 @@ impl Slab {
         self.pages[(row + count - 1) as usize].first = rest;
     }
 
-    /// Frees pages that are next to each other, and joins them with the free ones before and behind.
+    /// Frees pages side by side, and joins them with the free rows before and behind them.
     fn free_pages(&mut self, page: u32, count: u32) {
-        self.free += count;
+        self.free_bytes += count;
         let (mut row, mut length) = (page, count);
         let behind = page + count;
-        if let Some(Page {
-            holds: Use::Free(more),
+        if let Some(SlabPage {
+            use_now: PageUse::Free(more),
             ..
         }) = self.pages.get(behind as usize).copied()
         {
-            self.unlink(ROWS, behind);
+            self.unlink(FREE_ROWS, behind);
             length += more;
         }
         if let Some(before) = page.checked_sub(1) {
-            let first = match self.pages[before as usize].holds {
-                Use::Free(_) => before,
-                Use::FreeInside => self.pages[before as usize].first,
+            let first = match self.pages[before as usize].use_now {
+                PageUse::Free(_) => before,
+                PageUse::FreeInside => self.pages[before as usize].first,
                 _ => NONE,
             };
             if first != NONE
-                && let Use::Free(more) = self.pages[first as usize].holds
+                && let PageUse::Free(more) = self.pages[first as usize].use_now
             {
-                self.unlink(ROWS, first);
+                self.unlink(FREE_ROWS, first);
                 row = first;
                 length += more;
             }
         }
-        self.put_row(row, length);
+        self.add_free_row(row, length);
     }
 
-    /// Makes a free row, the first of its chain.
-    fn put_row(&mut self, row: u32, length: u32) {
+    /// Makes these pages a free row, and puts it at the head of the chain.
+    fn add_free_row(&mut self, row: u32, length: u32) {
         for inside in row..row + length {
-            self.pages[inside as usize].holds = Use::FreeInside;
+            self.pages[inside as usize].use_now = PageUse::FreeInside;
         }
         self.pages[(row + length - 1) as usize].first = row;
-        self.pages[row as usize].holds = Use::Free(length);
-        self.link(ROWS, row);
+        self.pages[row as usize].use_now = PageUse::Free(length);
+        self.link(FREE_ROWS, row);
     }
 
+    /// Puts a page at the head of a chain.
     fn link(&mut self, chain: usize, page: u32) {
         let next = std::mem::replace(&mut self.heads[chain], page);
         let this = &mut self.pages[page as usize];
@@ -240,8 +264,9 @@ impl Slab {
         }
     }
 
+    /// Takes a page out of its chain.
     fn unlink(&mut self, chain: usize, page: u32) {
-        let Page { next, previous, .. } = self.pages[page as usize];
+        let SlabPage { next, previous, .. } = self.pages[page as usize];
         match previous {
             NONE => self.heads[chain] = next,
             previous => self.pages[previous as usize].next = next,
@@ -260,21 +285,21 @@ mod tests {
 
     #[test]
     fn pages_are_counted_as_in_nginx() {
-        assert_eq!(Slab::new(20 << 10, &[]).free(), 4 * PAGE);
-        assert_eq!(Slab::new(100 << 10, &[80, 30]).free(), 22 * PAGE);
+        assert_eq!(SlabPool::new(20 << 10, &[]).free(), 4 * PAGE_SIZE);
+        assert_eq!(SlabPool::new(100 << 10, &[80, 30]).free(), 22 * PAGE_SIZE);
     }
 
     #[test]
     fn free_rows_are_joined() {
-        let mut slab = Slab::new(100 << 10, &[]);
+        let mut slab = SlabPool::new(100 << 10, &[]);
         let all = slab.free();
-        let rows: Vec<Block> = (0..24).filter_map(|_| slab.take(PAGE)).collect();
-        assert_eq!((rows.len(), slab.take(PAGE)), (24, None));
+        let rows: Vec<SlabBlock> = (0..24).filter_map(|_| slab.alloc(PAGE_SIZE)).collect();
+        assert_eq!((rows.len(), slab.alloc(PAGE_SIZE)), (24, None));
         for row in rows.iter().step_by(2).chain(rows.iter().skip(1).step_by(2)) {
-            slab.give_back(*row);
+            slab.release(*row);
         }
         assert_eq!(slab.free(), all);
-        assert!(slab.take(24 * PAGE).is_some());
+        assert!(slab.alloc(24 * PAGE_SIZE).is_some());
     }
 
     #[test]
@@ -287,16 +312,16 @@ mod tests {
             (1025, 2),
             (2048, 2),
         ] {
-            let mut slab = Slab::new(100 << 10, &[]);
+            let mut slab = SlabPool::new(100 << 10, &[]);
             let all = slab.free();
-            let taken: Vec<Block> = (0..count).filter_map(|_| slab.take(size)).collect();
-            assert_eq!(slab.free(), all - PAGE, "{size}");
-            let more = slab.take(size);
-            assert_eq!(slab.free(), all - 2 * PAGE, "{size}");
+            let taken: Vec<SlabBlock> = (0..count).filter_map(|_| slab.alloc(size)).collect();
+            assert_eq!(slab.free(), all - PAGE_SIZE, "{size}");
+            let more = slab.alloc(size);
+            assert_eq!(slab.free(), all - 2 * PAGE_SIZE, "{size}");
             taken
                 .into_iter()
                 .chain(more)
-                .for_each(|block| slab.give_back(block));
+                .for_each(|block| slab.release(block));
             assert_eq!(slab.free(), all, "{size}");
         }
     }

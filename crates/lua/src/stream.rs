@@ -1,28 +1,28 @@
-//! Lua in stream: its directives, and the scripts of its phases.
+//! Lua in stream: the directives, and the scripts of the preread, content and log phases.
 //!
-//! A script runs as in http, with a session in a request's place. What it says is sent when it waits or ends: a session has
-//! no head that could still change.
+//! A script runs as in http, with a session in the place of the request. Output is sent whenever
+//! the script waits or ends: a session has no response head that could still change, so there is
+//! nothing to gain by holding it back.
 
 use std::future::poll_fn;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::stream::module::{Answer, Handshake, status};
 use ::stream::{Module, Outcome, Phase, Session, Step};
-use bstr::ByteSlice;
 use conf::contexts::STREAM_AND_SERVER;
 use conf::{Contexts, Diagnostic, Directive, Line, STREAM_SERVER, Setter, Table};
 
-use crate::chunk::{Chunk, Kind};
-use crate::directives::{CERTIFICATE, CLIENT_HELLO, LOG, block, ignored, kind_of, word};
-use crate::handshake;
-use crate::home::Engine;
-use crate::luajit::Value;
-use crate::run::{End, Event, Run};
-use crate::scope::Scope;
-use crate::sockets::{self, Sockets};
-use crate::{directives, settings, vm, worker};
+use crate::chunk::{LuaChunk, ScriptKind};
+use crate::cosocket_settings::{self, CosocketSettings};
+use crate::luajit::LuaValue;
+use crate::rows::{CERTIFICATE, CLIENT_HELLO, LOG, block_row, ignored_row, kind_of, word_row};
+use crate::run::{RunEnd, RunEvent, ScriptRun};
+use crate::scope::RunScope;
+use crate::scripts::StreamScripts;
+use crate::vm_configuration::LuaSubsystem;
+use crate::{begin_run, handshake};
+use crate::{directives, loop_vms, settings, worker};
 
 /// The modules of stream, each with the name of the module after which it runs.
 pub static STREAM_MODULES: &[(&str, &Module)] = &[
@@ -31,6 +31,7 @@ pub static STREAM_MODULES: &[(&str, &Module)] = &[
     ("lua_sockets", &TLS),
 ];
 
+/// The scripts.
 static MODULE: Module = Module {
     name: "lua",
     doc: "Lua code in the phases of a session.",
@@ -40,118 +41,116 @@ static MODULE: Module = Module {
     blocks: &[&directives::STREAM_UPSTREAM_ROWS],
     phases: &[(Phase::Preread, preread), (Phase::Log, log)],
     enabled: |server| {
-        let code = server.confs.get::<StreamCode>();
+        let code = server.confs.get::<StreamScripts>();
         code.preread.is_some() || code.log.is_some()
     },
     handshake: Some(Handshake {
         when: |confs| {
-            let code = confs.get::<StreamCode>();
+            let code = confs.get::<StreamScripts>();
             code.client_hello.is_some() || code.certificate.is_some()
         },
-        handler: handshake::of_stream,
+        handler: handshake::on_stream_handshake,
     }),
-    trial: |site| vm::trial(site.main_confs.get(), Engine::Stream),
-    commit: |site, zones| vm::Vm::trial(site.main_confs.get(), Engine::Stream, zones),
+    trial: |site| loop_vms::init_trial(site.main_confs.get(), LuaSubsystem::Stream),
+    commit: |site, zones| {
+        crate::vm::LuaVm::try_init(site.main_confs.get(), LuaSubsystem::Stream, zones)
+    },
     start: worker::start_stream,
     stop: worker::stop_stream,
     answer: Some(Answer {
-        when: |server| server.confs.get::<StreamCode>().content.is_some(),
+        when: |server| server.confs.get::<StreamScripts>().content.is_some(),
         handler: content,
     }),
     ..Module::EMPTY
 };
 
+/// The `lua_socket_*` rows.
 static SOCKETS: Module = Module {
     name: "lua_sockets",
     doc: "Settings of Lua cosockets.",
-    server: &sockets::STREAM,
+    server: &cosocket_settings::STREAM,
     enabled: |_| false,
     ..Module::EMPTY
 };
 
+/// The `lua_ssl_*` rows.
 static TLS: Module = Module {
     name: "lua_tls",
     doc: "TLS settings of Lua cosockets.",
-    server: &crate::tls::STREAM,
+    server: &crate::cosocket_tls::STREAM,
     enabled: |_| false,
     ..Module::EMPTY
 };
-
-/// What belongs to a server.
-#[derive(Clone, Default)]
-pub(crate) struct StreamCode {
-    pub(crate) preread: Option<Arc<Chunk>>,
-    pub(crate) content: Option<Arc<Chunk>>,
-    pub(crate) log: Option<Arc<Chunk>>,
-    pub(crate) client_hello: Option<Arc<Chunk>>,
-    pub(crate) certificate: Option<Arc<Chunk>>,
-    pub(crate) code_cache: bool,
-    pub(crate) check_client_abort: bool,
-}
 
 const PREREAD: &str = "Code that runs at the end of the preread phase, before the session is handled. Client data that \
                        it does not consume is passed on.";
 const CONTENT: &str = "Code that handles a session.";
 
-static ROWS: Table<StreamCode> = Table::<StreamCode>::new(&[
-    block("preread_by_lua_block", STREAM_AND_SERVER, PREREAD, code),
-    word("preread_by_lua_file", "path", STREAM_AND_SERVER, code),
-    block("content_by_lua_block", STREAM_SERVER, CONTENT, code),
-    word("content_by_lua_file", "path", STREAM_SERVER, code),
-    block("log_by_lua_block", STREAM_AND_SERVER, LOG, code),
-    word("log_by_lua_file", "path", STREAM_AND_SERVER, code),
-    block(
+static ROWS: Table<StreamScripts> = Table::<StreamScripts>::new(&[
+    block_row(
+        "preread_by_lua_block",
+        STREAM_AND_SERVER,
+        PREREAD,
+        set_script,
+    ),
+    word_row("preread_by_lua_file", "path", STREAM_AND_SERVER, set_script),
+    block_row("content_by_lua_block", STREAM_SERVER, CONTENT, set_script),
+    word_row("content_by_lua_file", "path", STREAM_SERVER, set_script),
+    block_row("log_by_lua_block", STREAM_AND_SERVER, LOG, set_script),
+    word_row("log_by_lua_file", "path", STREAM_AND_SERVER, set_script),
+    block_row(
         "ssl_client_hello_by_lua_block",
         STREAM_AND_SERVER,
         CLIENT_HELLO,
-        code,
+        set_script,
     ),
-    word(
+    word_row(
         "ssl_client_hello_by_lua_file",
         "path",
         STREAM_AND_SERVER,
-        code,
+        set_script,
     ),
-    block(
+    block_row(
         "ssl_certificate_by_lua_block",
         STREAM_AND_SERVER,
         CERTIFICATE,
-        code,
+        set_script,
     ),
-    word(
+    word_row(
         "ssl_certificate_by_lua_file",
         "path",
         STREAM_AND_SERVER,
-        code,
+        set_script,
     ),
-    flag(
+    flag_row(
         "lua_code_cache",
         "on",
         STREAM_AND_SERVER,
         "`off` gives each session a Lua VM of its own and reads files anew: for development.",
         |c| &mut c.code_cache,
     ),
-    flag(
+    flag_row(
         "lua_check_client_abort",
         "off",
         STREAM_AND_SERVER,
         "Whether the content script ends when its client disconnects.",
         |c| &mut c.check_client_abort,
     ),
-    ignored(
+    ignored_row(
         "preread_by_lua_no_postpone",
         STREAM_AND_SERVER,
         "Preread scripts always run at the end of the phase.",
     ),
 ]);
 
-const fn flag(
+/// An on/off row.
+const fn flag_row(
     name: &'static str,
     default: &'static str,
     contexts: Contexts,
     doc: &'static str,
-    place: fn(&mut StreamCode) -> &mut bool,
-) -> Directive<StreamCode> {
+    place: fn(&mut StreamScripts) -> &mut bool,
+) -> Directive<StreamScripts> {
     Directive {
         name,
         syntax: "on | off",
@@ -163,141 +162,147 @@ const fn flag(
     }
 }
 
-fn code(conf: &mut StreamCode, line: &mut Line) -> Result<(), Diagnostic> {
+/// The setter of all script rows.
+fn set_script(conf: &mut StreamScripts, line: &mut Line) -> Result<(), Diagnostic> {
     let kind = kind_of(line);
-    let chunk = Chunk::read(line, kind, 0)?;
+    let chunk = LuaChunk::read(line, kind, 0)?;
     let place = match kind {
-        Kind::Preread => &mut conf.preread,
-        Kind::Log => &mut conf.log,
-        Kind::ClientHello => &mut conf.client_hello,
-        Kind::Certificate => &mut conf.certificate,
+        ScriptKind::Preread => &mut conf.preread,
+        ScriptKind::Log => &mut conf.log,
+        ScriptKind::ClientHello => &mut conf.client_hello,
+        ScriptKind::Certificate => &mut conf.certificate,
         _ => &mut conf.content,
     };
     *place = Some(chunk);
     Ok(())
 }
 
-/// A run of a chunk for a session; the status to end with when it can not begin.
-pub(crate) fn begin(session: &mut Session, chunk: &Chunk) -> Result<Run, u16> {
-    let vm = vm::of_session(session).ok_or(status::INTERNAL_SERVER_ERROR)?;
-    let function = match vm.function(chunk, session.into()) {
-        Ok(function) => function,
-        Err(unloaded) => {
-            session.error(format_args!("{}", unloaded.message.as_bstr()));
-            return Err(status::INTERNAL_SERVER_ERROR);
-        }
-    };
-    let scope = Scope::new(Rc::clone(&vm), chunk.kind, session.logger().clone());
-    Ok(Run::new(scope, &function, &vm.settings.limits))
-}
-
+/// `preread_by_lua`. What it reads from the client is consumed; the rest goes to the handler.
 fn preread(session: &mut Session) -> Step<'_> {
-    match session.conf::<StreamCode>().preread.clone() {
-        Some(chunk) => script(session, chunk),
+    match session.conf::<StreamScripts>().preread.clone() {
+        Some(chunk) => run_script(session, chunk),
         None => Outcome::Declined.into(),
     }
 }
 
+/// `content_by_lua`: the script handles the session.
 fn content(session: &mut Session) -> Step<'_> {
-    match session.conf::<StreamCode>().content.clone() {
+    match session.conf::<StreamScripts>().content.clone() {
         Some(chunk) => {
             session.action = "running a script";
-            script(session, chunk)
+            run_script(session, chunk)
         }
         None => Outcome::Declined.into(),
     }
 }
 
+/// `log_by_lua`. Whatever comes of it, the session is over.
 fn log(session: &mut Session) -> Step<'_> {
-    let Some(chunk) = session.conf::<StreamCode>().log.clone() else {
+    let Some(chunk) = session.conf::<StreamScripts>().log.clone() else {
         return Outcome::Declined.into();
     };
     Step::later(async move {
-        if let Ok(mut run) = begin(session, &chunk) {
-            // It can not wait; at most it runs for long.
+        if let Ok(mut run) = begin_run::for_session(session, &chunk) {
+            // It cannot wait, it may only be preempted.
             let _ = poll_fn(|context| run.poll((&mut *session).into(), context)).await;
         }
         Outcome::Declined
     })
 }
 
-fn script(session: &mut Session, chunk: Arc<Chunk>) -> Step<'_> {
+/// Runs a script to its end, and returns what it left of the client's input.
+fn run_script(session: &mut Session, chunk: Arc<LuaChunk>) -> Step<'_> {
     Step::later(async move {
-        let mut run = match begin(session, &chunk) {
+        let mut run = match begin_run::for_session(session, &chunk) {
             Ok(run) => run,
             Err(status) => return Outcome::Status(status),
         };
-        let end = go_on(session, &mut run).await;
+        let end = drive_run(session, &mut run).await;
         crate::api::give_back_to_session(&run.scope, session);
         match end {
-            Ok(end) => finish(&end, chunk.kind),
-            // The client is gone: nobody is to be told.
-            Err(Gone) => Outcome::Status(status::OK),
+            Ok(end) => outcome_of(&end, chunk.kind),
+            // The client has left. There is no one to send an error to, so the session counts as
+            // completed.
+            Err(ClientGone) => Outcome::Status(status::OK),
         }
     })
 }
 
-/// The client has left.
-struct Gone;
+/// The client has disconnected.
+struct ClientGone;
 
-async fn go_on(session: &mut Session, run: &mut Run) -> Result<End, Gone> {
-    let mut watch = session.conf::<StreamCode>().check_client_abort;
-    let patience = session.conf::<Sockets>().send_timeout;
+/// Drives a run: sends its output, answers what it waits for, watches for the client's disconnect.
+async fn drive_run(session: &mut Session, run: &mut ScriptRun) -> Result<RunEnd, ClientGone> {
+    let mut watch = session.conf::<StreamScripts>().check_client_abort;
+    let patience = session.conf::<CosocketSettings>().send_timeout;
     loop {
         let next = poll_fn(|context| {
             let polled = run.poll((&mut *session).into(), context);
             if polled.is_pending() {
+                // It waits, and has said something: send that now.
                 if !run.scope.output.borrow().is_empty() {
-                    return std::task::Poll::Ready(Ok(Event::Waiting));
+                    return std::task::Poll::Ready(Ok(RunEvent::Waiting));
                 }
                 if watch && let Some(stream) = session.client.stream() {
-                    return stream.poll_closed(context).map(|()| Err(Gone));
+                    return stream.poll_closed(context).map(|()| Err(ClientGone));
                 }
             }
             polled.map(Ok)
         });
         let event = match next.await {
             Ok(event) => event,
-            Err(Gone) if run.client_left() => {
+            Err(ClientGone) if run.on_client_abort() => {
                 watch = false;
                 continue;
             }
-            Err(Gone) => return Err(Gone),
+            Err(ClientGone) => return Err(ClientGone),
         };
-        say(session, &run.scope, patience).await?;
+        send_output(session, &run.scope, patience).await?;
         match event {
-            Event::Done(end) => return Ok(end),
-            Event::Flush(thread) => run.answer(thread, vec![Value::Number(1.0)]),
-            Event::NeedBody(thread) => run.answer(thread, Value::failure("no request found")),
-            Event::Waiting => {}
+            RunEvent::Ended(end) => return Ok(end),
+            RunEvent::Flush(thread) => run.resume_with(thread, vec![LuaValue::Number(1.0)]),
+            // A session has no request body.
+            RunEvent::NeedBody(thread) => {
+                run.resume_with(thread, LuaValue::failure("no request found"))
+            }
+            RunEvent::Waiting => {}
         }
     }
 }
 
-/// Sends what the script has said.
-async fn say(session: &Session, scope: &Scope, patience: Duration) -> Result<(), Gone> {
+/// Sends the script's output.
+async fn send_output(
+    session: &Session,
+    scope: &RunScope,
+    patience: Duration,
+) -> Result<(), ClientGone> {
     let said = scope.output.take();
     if !said.is_empty() && !::stream::serve::send_within(session, &said, patience).await {
-        return Err(Gone);
+        return Err(ClientGone);
     }
-    if scope.over.replace(false)
+    if scope.eof_sent.replace(false)
         && let Some(stream) = session.client.stream()
     {
-        // It may be gone already, and then it needs no end.
+        // The connection may be gone already, and then there is nothing to shut down.
         let _ = stream.shutdown_write();
     }
     Ok(())
 }
 
-/// What becomes of a session whose script has ended.
-fn finish(end: &End, kind: Kind) -> Outcome {
+/// What becomes of a session whose script has ended. A preread script that returns lets the session
+/// go on; a content script that returns has handled it.
+fn outcome_of(end: &RunEnd, kind: ScriptKind) -> Outcome {
     match end {
-        End::Through(_) | End::Exit(0) if kind == Kind::Content => Outcome::Status(status::OK),
-        End::Through(_) | End::Exit(0) => Outcome::Declined,
-        End::Exit(code) => match u16::try_from(*code) {
+        RunEnd::Completed(_) | RunEnd::Exit(0) if kind == ScriptKind::Content => {
+            Outcome::Status(status::OK)
+        }
+        RunEnd::Completed(_) | RunEnd::Exit(0) => Outcome::Declined,
+        RunEnd::Exit(code) => match u16::try_from(*code) {
             Ok(code @ 200..=599) => Outcome::Status(code),
             _ => Outcome::Status(status::INTERNAL_SERVER_ERROR),
         },
-        End::Failed | End::Exec(..) | End::Jump => Outcome::Status(status::INTERNAL_SERVER_ERROR),
+        RunEnd::Failed | RunEnd::Exec(..) | RunEnd::Jump => {
+            Outcome::Status(status::INTERNAL_SERVER_ERROR)
+        }
     }
 }

@@ -1,350 +1,161 @@
-//! One Lua machine for each loop and each generation of the configuration.
+//! One Lua virtual machine (VM) for each event loop and each generation of the configuration.
 //!
-//! A reload makes new machines, as nginx's new workers have; the old ones go when the last request of their generation
-//! has ended.
+//! nginx gives each worker process a VM. Here an event loop stands for a worker, so each loop has
+//! its own: scripts that keep state in module-level variables see exactly what they see in nginx,
+//! and no lock is ever taken to run Lua. A reload creates new VMs, as nginx's new workers do; an
+//! old one is dropped when the last request of its generation has ended.
+//!
+//! With `lua_code_cache off` each request gets a VM of its own, which reads every file again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ::stream::Session;
 use base::Lru;
 use bstr::ByteSlice;
-use http::Request;
-use rt::error_log::{Level, Logger};
+use host::error_log::Logger;
 
-use crate::api::{self, Pattern, Pools};
-use crate::chunk::{Chunk, Kind, Source, without_shebang};
-use crate::dictionary::Dictionary;
-use crate::directives::Code;
-use crate::home::{self, Engine, Home};
-use crate::luajit::{Ref, State};
-use crate::pcre::Matcher;
-use crate::run::{End, Run};
-use crate::scope::{Guest, Scope};
-use crate::settings::Main;
-use crate::stream::StreamCode;
+use crate::api::CosocketPools;
+use crate::chunk::{ChunkSource, LuaChunk, without_shebang};
+use crate::luajit::{LuaState, RegistryRef};
+use crate::pcre::{CompiledRegex, MatchContext};
+use crate::run_owner::RunOwner;
+use crate::settings::LuaMainConf;
+use crate::shared_dict::SharedDict;
+use crate::vm_configuration::VmConfiguration;
 
-/// A chunk's name and its code.
+/// A chunk's name and its code. The name is part of the key because Lua bakes it into the compiled
+/// function, which shows it in error messages.
 type NamedCode = (String, Vec<u8>);
 
-/// How many contexts of handshakes are kept.
+/// How many handshake contexts (`ngx.ctx` of `ssl_*_by_lua`) are kept. The oldest is evicted: a
+/// handshake that is never followed by a request would otherwise leave its table behind for good.
 const MAX_HANDSHAKES: usize = 16_384;
 
-/// A machine.
-pub(crate) struct Vm {
-    pub(crate) state: Rc<State>,
-    pub(crate) settings: Arc<Main>,
-    /// Main's error log.
+/// A Lua VM with everything that its scripts share.
+pub(crate) struct LuaVm {
+    /// The heap itself; closed when the last reference into it is gone.
+    pub(crate) state: Rc<LuaState>,
+    /// The settings of the `http` or `stream` block.
+    pub(crate) settings: Arc<LuaMainConf>,
+    /// The error log of the `http` or `stream` block, for scripts that have no request.
     pub(crate) log: Logger,
-    /// The configuration it belongs to.
-    pub(crate) home: Home,
-    /// The loop's number.
+    /// The configuration it serves. A weak reference: the VM must not keep its configuration alive.
+    pub(crate) configuration: VmConfiguration,
+    /// The number of its event loop: `ngx.worker.id()`.
     pub(crate) index: usize,
-    /// Compiled functions by the number of their chunk in the configuration.
-    functions: RefCell<Vec<Option<Rc<Ref>>>>,
-    /// Compiled functions by name and code: the same code twice is one function.
-    by_content: RefCell<HashMap<NamedCode, Rc<Ref>>>,
-    /// Compiled regular expressions, by options and pattern.
-    pub(crate) patterns: RefCell<Lru<Vec<u8>, Rc<Pattern>>>,
-    /// What those share.
-    pub(crate) matcher: Rc<Matcher>,
-    /// `ngx.ctx` of handshakes, by the numbers of their connections.
-    pub(crate) handshakes: RefCell<Lru<u64, Rc<Ref>>>,
-    /// Idle connections of scripts' sockets.
-    pub(crate) pools: Rc<Pools>,
+    /// Compiled functions by the number of their chunk: the lookup that each request makes.
+    functions: RefCell<Vec<Option<Rc<RegistryRef>>>>,
+    /// Compiled functions by name and code: the same code in many locations is compiled once.
+    functions_by_content: RefCell<HashMap<NamedCode, Rc<RegistryRef>>>,
+    /// Compiled regular expressions by options and pattern: the `o` flag of `ngx.re`.
+    pub(crate) patterns: RefCell<Lru<Vec<u8>, Rc<CompiledRegex>>>,
+    /// What those share: the match limit and the JIT stack.
+    pub(crate) matcher: Rc<MatchContext>,
+    /// `ngx.ctx` of TLS handshakes, by connection number, for the requests that follow to inherit.
+    pub(crate) handshakes: RefCell<Lru<u64, Rc<RegistryRef>>>,
+    /// Idle cosocket connections (`setkeepalive`).
+    pub(crate) pools: Rc<CosocketPools>,
     /// `lua_shared_dict`.
-    pub(crate) dictionaries: Vec<Arc<Dictionary>>,
-    /// The number of the next light thread; the scripts themselves are 0.
+    pub(crate) dictionaries: Vec<Arc<SharedDict>>,
+    /// The number of the next light thread. The main coroutine of every run is number 0.
     pub(crate) next_thread: Cell<usize>,
-    /// Timers that wait, and those that run.
+    /// Timers that wait (bounded by `lua_max_pending_timers`), and those whose function runs
+    /// (`lua_max_running_timers`).
     pub(crate) timers_pending: Cell<u32>,
     pub(crate) timers_running: Cell<u32>,
-    /// Set when the loop or the configuration ends: timers run at once, told that it is before their time.
-    pub(crate) ending: rt::sync::Notify,
-    pub(crate) ended: Cell<bool>,
-    /// It belongs to one request: files are read anew.
-    fresh: Cell<bool>,
-    /// `init_by_lua` failed: nothing runs.
-    broken: Cell<bool>,
+    /// Notified when the loop or the configuration ends. Pending timers then fire at once with the
+    /// argument `premature` set, as in lua-nginx-module.
+    pub(crate) shutdown: rt::sync::Notify,
+    /// That has happened: `ngx.worker.exiting()`.
+    pub(crate) is_shut_down: Cell<bool>,
+    /// It belongs to one request (`lua_code_cache off`): files are read again.
+    pub(crate) reads_files_anew: Cell<bool>,
+    /// `init_by_lua` failed. Requests are answered with 500 rather than run scripts whose globals
+    /// were never set up.
+    pub(crate) init_failed: Cell<bool>,
 }
 
-/// Which configuration a machine is for.
-type Key = (Engine, u64);
-
-thread_local! {
-    static MACHINES: RefCell<Vec<(Key, Rc<Vm>)>> = const { RefCell::new(Vec::new()) };
-}
-
-fn known(key: Key) -> Option<Rc<Vm>> {
-    MACHINES.with_borrow(|machines| {
-        let found = machines.iter().find(|(of, _)| *of == key);
-        found.map(|(_, vm)| Rc::clone(vm))
-    })
-}
-
-/// The machine of the request's configuration on this loop, made at its first use.
-pub(crate) fn of(request: &mut Request) -> Option<Rc<Vm>> {
-    let vm = match known((Engine::Http, request.site.generation)) {
-        Some(vm) => vm,
-        None => {
-            let engine = http::current::engine()?;
-            let place = Place::of(&engine.log, engine.index, &engine.zones);
-            make(home::of_http(&request.site), &place)?
-        }
-    };
-    if request.conf::<Code>().code_cache {
-        return (!vm.broken.get()).then_some(vm);
-    }
-    // Without a cache each request has a machine of its own, a subrequest too where no script has asked for it.
-    request.state_or_default::<Own>().of(&vm)
-}
-
-/// The machine of the session's configuration on this loop, likewise.
-pub(crate) fn of_session(session: &mut Session) -> Option<Rc<Vm>> {
-    let vm = match known((Engine::Stream, session.site.generation)) {
-        Some(vm) => vm,
-        None => {
-            let engine = &session.engine;
-            let place = Place::of(&engine.log, engine.index, &engine.zones);
-            make(home::of_stream(&session.site), &place)?
-        }
-    };
-    if session.conf::<StreamCode>().code_cache {
-        return (!vm.broken.get()).then_some(vm);
-    }
-    if session.state::<Own>().is_none() {
-        session.set_state(Own::default());
-    }
-    session.state::<Own>()?.of(&vm)
-}
-
-/// The machine that a request has to itself.
-#[derive(Clone, Default)]
-pub(crate) struct Own(RefCell<Option<Rc<Vm>>>);
-
-impl Own {
-    fn of(&self, vm: &Vm) -> Option<Rc<Vm>> {
-        if let Some(own) = &*self.0.borrow() {
-            return Some(Rc::clone(own));
-        }
-        let own = Vm::new(
-            &vm.settings,
-            vm.log.clone(),
-            vm.home.clone(),
-            vm.index,
-            vm.dictionaries.clone(),
-        )?;
-        own.fresh.set(true);
-        own.initialize();
-        *self.0.borrow_mut() = Some(Rc::clone(&own));
-        Some(own)
-    }
-}
-
-/// The loop that a machine is made on.
-pub(crate) struct Place<'a> {
-    log: &'a Logger,
-    index: usize,
-    zones: &'a rt::engine::Zones,
-}
-
-impl<'a> Place<'a> {
-    /// A loop of this number, with its error log and its zones.
-    pub(crate) fn of(log: &'a Logger, index: usize, zones: &'a rt::engine::Zones) -> Place<'a> {
-        Place { log, index, zones }
-    }
-}
-
-/// Makes the machine of a configuration on this loop, and forgets those whose configuration is gone.
-pub(crate) fn make(
-    (settings, home, generation): (&Main, Home, u64),
-    place: &Place<'_>,
-) -> Option<Rc<Vm>> {
-    let settings = Arc::new(settings.clone());
-    let engine = home.engine();
-    let dictionaries = dictionaries(&settings, engine, place.zones);
-    let vm = Vm::new(
-        &settings,
-        place.log.clone(),
-        home,
-        place.index,
-        dictionaries,
-    )?;
-    MACHINES.with_borrow_mut(|machines| {
-        machines.retain(|(_, vm)| !vm.home.is_gone());
-        machines.push(((engine, generation), Rc::clone(&vm)));
-    });
-    if !vm.initialize() {
-        vm.broken.set(true);
-    }
-    Some(vm)
-}
-
-/// What has to be tried before a configuration is taken on: whether `init_by_lua` goes well.
-pub(crate) fn trial(settings: &Main, engine: Engine) -> Option<rt::engine::Trial> {
-    settings.init.as_ref()?;
-    let settings = settings.clone();
-    Some(Box::new(move || {
-        Vm::trial(&settings, engine, &rt::engine::Zones::default())
-    }))
-}
-
-/// The dictionaries of a configuration: found by name, or made. One whose size has changed begins anew.
-fn dictionaries(
-    settings: &Main,
-    engine: Engine,
-    zones: &rt::engine::Zones,
-) -> Vec<Arc<Dictionary>> {
-    let wanted = settings.dictionaries.iter();
-    wanted
-        .map(|(name, size)| {
-            let zone = &engine.zone(name);
-            let known = zones.get_or_create(zone, || Dictionary::new(name, *size));
-            if known.size == *size {
-                return known;
-            }
-            let made = Arc::new(Dictionary::new(name, *size));
-            zones.replace(zone, Arc::clone(&made));
-            made
-        })
-        .collect()
-}
-
-/// Every machine of this loop that runs scripts of this engine.
-pub(crate) fn all(engine: Engine) -> Vec<Rc<Vm>> {
-    MACHINES.with_borrow(|machines| {
-        let of_engine = machines.iter().filter(|((of, _), _)| *of == engine);
-        of_engine.map(|(_, vm)| Rc::clone(vm)).collect()
-    })
-}
-
-impl Vm {
-    /// A machine with the API in it and nothing else.
+impl LuaVm {
+    /// A VM with the API installed and nothing else. `None`: out of memory.
     pub(crate) fn new(
-        settings: &Arc<Main>,
+        settings: &Arc<LuaMainConf>,
         log: Logger,
-        home: Home,
+        home: VmConfiguration,
         index: usize,
-        dictionaries: Vec<Arc<Dictionary>>,
-    ) -> Option<Rc<Vm>> {
-        let state = State::new(settings.memory_limit)?;
-        let vm = Rc::new(Vm {
+        dictionaries: Vec<Arc<SharedDict>>,
+    ) -> Option<Rc<LuaVm>> {
+        let state = LuaState::new(settings.memory_limit)?;
+        Some(Rc::new(LuaVm {
             state,
             settings: Arc::clone(settings),
             log,
-            home,
+            configuration: home,
             index,
             functions: RefCell::default(),
-            by_content: RefCell::default(),
+            functions_by_content: RefCell::default(),
             patterns: RefCell::new(Lru::new(
                 usize::try_from(settings.regex_cache_entries)
                     .unwrap_or(1)
                     .max(1),
             )),
             handshakes: RefCell::new(Lru::new(MAX_HANDSHAKES)),
-            matcher: Matcher::new(u32::try_from(settings.regex_match_limit).unwrap_or(u32::MAX)),
+            matcher: MatchContext::new(
+                u32::try_from(settings.regex_match_limit).unwrap_or(u32::MAX),
+            ),
             pools: Rc::default(),
             dictionaries,
             next_thread: Cell::new(1),
             timers_pending: Cell::new(0),
             timers_running: Cell::new(0),
-            ending: rt::sync::Notify::new(),
-            ended: Cell::new(false),
-            fresh: Cell::new(false),
-            broken: Cell::new(false),
-        });
-        api::install(&vm);
-        Some(vm)
+            shutdown: rt::sync::Notify::new(),
+            is_shut_down: Cell::new(false),
+            reads_files_anew: Cell::new(false),
+            init_failed: Cell::new(false),
+        }))
     }
 
-    /// Runs `init_by_lua`; whether it went well.
-    pub(crate) fn initialize(self: &Rc<Vm>) -> bool {
-        match self.settings.init.clone() {
-            Some(chunk) => matches!(self.run_plain(&chunk), End::Through(_) | End::Exit(0)),
-            None => true,
-        }
-    }
-
-    /// Whether `init_by_lua` goes well: tried before a configuration is taken on. Not on a loop.
-    pub(crate) fn trial(
-        settings: &Main,
-        engine: Engine,
-        zones: &rt::engine::Zones,
-    ) -> Result<(), String> {
-        let dictionaries = dictionaries(settings, engine, zones);
-        let Some(chunk) = &settings.init else {
-            return Ok(());
-        };
-        let settings = Arc::new(settings.clone());
-        let vm = Vm::new(
-            &settings,
-            Logger::default(),
-            Home::Nowhere(engine),
-            0,
-            dictionaries,
-        )
-        .ok_or("no memory for a Lua VM")?;
-        let scope = vm.scope(Kind::Init);
-        let function = vm
-            .function(chunk, Guest::Nobody)
-            .map_err(|unloaded| unloaded.message.to_str_lossy().into_owned())?;
-        let mut run = Run::new(Rc::clone(&scope), &function, &settings.limits);
-        match run.finish_now(Guest::Nobody) {
-            End::Through(_) | End::Exit(0) => Ok(()),
-            _ => {
-                let why = scope.failure.take().unwrap_or_default();
-                Err(format!("init_by_lua error: {}", why.as_bstr()))
-            }
-        }
-    }
-
-    /// Runs a chunk that has no request and can not wait.
-    pub(crate) fn run_plain(self: &Rc<Vm>, chunk: &Chunk) -> End {
-        let scope = Scope::new(Rc::clone(self), chunk.kind, self.log.clone());
-        match self.function(chunk, Guest::Nobody) {
-            Ok(function) => {
-                Run::new(scope, &function, &self.settings.limits).finish_now(Guest::Nobody)
-            }
-            Err(Unloaded { message, .. }) => {
-                self.log
-                    .plain(Level::Error, format_args!("{}", message.as_bstr()));
-                End::Failed
-            }
-        }
-    }
-
-    /// The function that a chunk compiles to. `guest` is who needs it, for names that are made of variables.
-    pub(crate) fn function(&self, chunk: &Chunk, guest: Guest<'_>) -> Result<Rc<Ref>, Unloaded> {
+    /// The function that a chunk compiles to. `guest` evaluates file names that contain variables.
+    pub(crate) fn function(
+        &self,
+        chunk: &LuaChunk,
+        guest: RunOwner<'_>,
+    ) -> Result<Rc<RegistryRef>, ChunkLoadError> {
         let number = chunk.number as usize;
         if let Some(Some(known)) = self.functions.borrow().get(number) {
             return Ok(Rc::clone(known));
         }
         match &chunk.source {
-            Source::Text(code) => self.compiled(chunk, &chunk.name, code, true),
-            Source::File(path, _) if self.fresh.get() => {
-                let code = read(path)?;
-                self.compiled(chunk, &chunk.name, &code, false)
+            ChunkSource::Inline(code) => self.compile(chunk, &chunk.name, code, true),
+            // The copy that was read with the configuration would be out of date: that is what
+            // `lua_code_cache off` is for.
+            ChunkSource::File(path, _) if self.reads_files_anew.get() => {
+                let code = read_code(path)?;
+                self.compile(chunk, &chunk.name, &code, false)
             }
-            Source::File(_, code) => self.compiled(chunk, &chunk.name, code, true),
-            Source::Named(expression) => {
+            ChunkSource::File(_, code) => self.compile(chunk, &chunk.name, code, true),
+            ChunkSource::ByVariables(expression) => {
                 let name = match guest {
-                    Guest::Nobody => {
+                    RunOwner::Server => {
                         return Err(b"the name of the file needs a request".to_vec().into());
                     }
-                    Guest::Request(request) => request.value(expression),
-                    Guest::Session(session) => session.value(expression),
+                    RunOwner::Request(request) => request.value(expression),
+                    RunOwner::Session(session) => session.value(expression),
                 };
                 let path = self.settings.prefix.join(name.to_path_lossy());
                 let shown = path.display().to_string();
+                // An empty code stands for "the file of this name": what it contains is not known
+                // before it is read, and reading is what the cache saves.
                 let key = (path.display().to_string(), Vec::new());
-                if let Some(known) = self.by_content.borrow().get(&key) {
+                if let Some(known) = self.functions_by_content.borrow().get(&key) {
                     return Ok(Rc::clone(known));
                 }
-                let code = read(&path)?;
-                let function = self.compiled(chunk, &shown, &code, false)?;
-                let mut known = self.by_content.borrow_mut();
+                let code = read_code(&path)?;
+                let function = self.compile(chunk, &shown, &code, false)?;
+                let mut known = self.functions_by_content.borrow_mut();
+                // Clients may influence the variables in the name; beyond the bound a file is
+                // compiled for each request instead of taking more memory.
                 if known.len() < MAX_FUNCTIONS {
                     known.insert(key, Rc::clone(&function));
                 }
@@ -353,25 +164,27 @@ impl Vm {
         }
     }
 
-    fn compiled(
+    /// Compiles a chunk, or finds the function of the same name and code. `keep` also remembers it
+    /// under the chunk's number.
+    fn compile(
         &self,
-        chunk: &Chunk,
+        chunk: &LuaChunk,
         name: &str,
         code: &[u8],
         keep: bool,
-    ) -> Result<Rc<Ref>, Unloaded> {
+    ) -> Result<Rc<RegistryRef>, ChunkLoadError> {
         let key = (name.to_owned(), code.to_vec());
-        let known = self.by_content.borrow().get(&key).cloned();
+        let known = self.functions_by_content.borrow().get(&key).cloned();
         let function = match known {
             Some(known) => known,
             None => {
                 let stack = self.state.stack();
                 stack.load(without_shebang(code), name)?;
-                Rc::new(Ref::take(&self.state, &stack))
+                Rc::new(RegistryRef::take(&self.state, &stack))
             }
         };
         if keep {
-            self.by_content
+            self.functions_by_content
                 .borrow_mut()
                 .insert(key, Rc::clone(&function));
             let mut functions = self.functions.borrow_mut();
@@ -384,46 +197,47 @@ impl Vm {
         Ok(function)
     }
 
-    /// A scope for a chunk of this machine.
-    pub(crate) fn scope(self: &Rc<Vm>, kind: Kind) -> Rc<Scope> {
-        Scope::new(Rc::clone(self), kind, self.log.clone())
-    }
-
-    /// The configuration or the loop ends.
-    pub(crate) fn end(&self) {
-        self.ended.set(true);
-        self.ending.notify_all();
+    /// The configuration was replaced, or the loop ends: wakes the timers.
+    pub(crate) fn shut_down(&self) {
+        self.is_shut_down.set(true);
+        self.shutdown.notify_all();
     }
 }
 
-/// How many functions of files with names made of variables a machine keeps.
+/// How many functions of files with variables in their names a VM keeps.
 const MAX_FUNCTIONS: usize = 1000;
 
-/// Reads a file of code. Waits for the disk: for files that are read while their configuration serves, which happens
-/// once for each, or always when `lua_code_cache` is off, which is for development.
-fn read(path: &std::path::Path) -> Result<Vec<u8>, Unloaded> {
+/// Reads a file of Lua code, and blocks the loop while it does. That happens once for each file
+/// whose name contains variables, or for every request with `lua_code_cache off`, which is for
+/// development.
+fn read_code(path: &std::path::Path) -> Result<Vec<u8>, ChunkLoadError> {
     std::fs::read(path).map_err(|error| {
         rt::sandbox::note_refusal(path, &error);
         let shown = path.display();
         let message =
             format!("failed to load external Lua file \"{shown}\": cannot open {shown}: {error}");
-        Unloaded {
+        ChunkLoadError {
             message: message.into_bytes(),
             status: 404,
         }
     })
 }
 
-/// Why there is no function of a chunk.
-pub(crate) struct Unloaded {
+/// Why there is no function for a chunk.
+pub(crate) struct ChunkLoadError {
     pub(crate) message: Vec<u8>,
-    /// What a request that wanted it is answered.
+    /// The status of the request that needed it: 404 when the file is missing, as in
+    /// lua-nginx-module, 500 when it does not compile.
     pub(crate) status: u16,
 }
 
-impl From<Vec<u8>> for Unloaded {
-    fn from(message: Vec<u8>) -> Unloaded {
+impl From<Vec<u8>> for ChunkLoadError {
+    fn from(message: Vec<u8>) -> ChunkLoadError {
         let status = 500;
-        Unloaded { message, status }
+        ChunkLoadError { message, status }
     }
 }
+
+/// The VM that one request has to itself, with `lua_code_cache off`.
+#[derive(Clone, Default)]
+pub(crate) struct PerRequestVm(pub(crate) RefCell<Option<Rc<LuaVm>>>);

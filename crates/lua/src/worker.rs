@@ -1,60 +1,67 @@
-//! What happens on a loop when a configuration begins and ends: `init_by_lua`, `init_worker_by_lua`,
-//! `exit_worker_by_lua`.
+//! What runs on an event loop when a configuration begins and ends: `init_by_lua`,
+//! `init_worker_by_lua`, `exit_worker_by_lua`. A loop stands for one of nginx's workers.
+//!
+//! nginx runs `init_by_lua` once, in its master, and the workers inherit the VM by forking. Loops
+//! are threads and cannot, so each runs it for its own VM.
 
 use ::stream::engine::StreamLoop;
-use http::engine::HttpLoop;
+use http::http_loop::HttpLoop;
 
-use crate::home::{self, Engine, Home};
-use crate::settings::Main;
-use crate::vm::{self, Place};
+use crate::loop_vms::{self, LoopEnvironment};
+use crate::settings::LuaMainConf;
+use crate::vm_configuration::{self, LuaSubsystem, VmConfiguration};
 
 /// A loop begins to serve a configuration of http.
-pub(crate) fn start(engine: &HttpLoop) {
-    let place = Place::of(&engine.log, engine.index, &engine.zones);
-    begin(home::of_http(&engine.site()), &place);
+pub(crate) fn start_http(engine: &HttpLoop) {
+    let place = LoopEnvironment::for_request(&engine.log, engine.index, &engine.zones);
+    begin_configuration(vm_configuration::for_http_site(&engine.site()), &place);
 }
 
 /// A loop begins to serve a configuration of stream.
 pub(crate) fn start_stream(engine: &StreamLoop) {
-    let place = Place::of(&engine.log, engine.index, &engine.zones);
-    begin(home::of_stream(&engine.site()), &place);
+    let place = LoopEnvironment::for_request(&engine.log, engine.index, &engine.zones);
+    begin_configuration(vm_configuration::for_stream_site(&engine.site()), &place);
 }
 
-fn begin(of: (&Main, Home, u64), place: &Place<'_>) {
-    // The timers of the former configurations run now, told that it is before their time.
-    for former in vm::all(of.1.engine()) {
-        former.end();
+/// Ends the replaced configurations on this loop, and starts a new one: its VM, if there are `init`
+/// scripts, and those.
+fn begin_configuration(of: (&LuaMainConf, VmConfiguration, u64), place: &LoopEnvironment<'_>) {
+    // As nginx's old workers do on a reload, the timers of replaced configurations fire now, with
+    // `premature` set. Requests of those configurations go on in their VMs.
+    for former in loop_vms::all_of_subsystem(of.1.subsystem()) {
+        former.shut_down();
     }
     let main = of.0;
     if main.init.is_none() && main.init_worker.is_none() && main.exit_worker.is_none() {
-        // The machine is made when a script is first run.
+        // Without such scripts the VM is created by the first request that needs it.
         return;
     }
     let init_worker = main.init_worker.clone();
-    if let Some(vm) = vm::make(of, place)
+    if let Some(vm) = loop_vms::create(of, place)
         && let Some(chunk) = init_worker
     {
-        vm.run_plain(&chunk);
+        vm.run_without_request(&chunk);
     }
 }
 
 /// A loop of http ends.
-pub(crate) fn stop(_: &HttpLoop) {
-    end(Engine::Http);
+pub(crate) fn stop_http(_: &HttpLoop) {
+    end_subsystem(LuaSubsystem::Http);
 }
 
 /// A loop of stream ends.
 pub(crate) fn stop_stream(_: &StreamLoop) {
-    end(Engine::Stream);
+    end_subsystem(LuaSubsystem::Stream);
 }
 
-fn end(engine: Engine) {
-    for vm in vm::all(engine) {
-        if !vm.ended.get()
+/// Runs `exit_worker_by_lua` in each VM that has not ended yet, then wakes the timers.
+fn end_subsystem(engine: LuaSubsystem) {
+    for vm in loop_vms::all_of_subsystem(engine) {
+        if !vm.is_shut_down.get()
             && let Some(chunk) = vm.settings.exit_worker.clone()
         {
-            vm.run_plain(&chunk);
+            vm.run_without_request(&chunk);
         }
-        vm.end();
+        vm.shut_down();
     }
 }

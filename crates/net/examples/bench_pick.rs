@@ -7,18 +7,22 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use net::upstream::{Balance, Group, Origin, Outcome, Pick, Request, Server, Settings, Times};
+use net::upstream::{
+    BalanceMethod, Group, IpHash, LeastConn, Origin, Outcome, RoundRobin, Selection,
+    SelectionRequest, Server, Settings, Times,
+};
 use weir_net as net;
 
 const ROUNDS: u32 = 300_000;
 
 fn main() {
     for servers in [1, 3, 30] {
-        for (name, balance) in [
-            ("round robin", Balance::RoundRobin),
-            ("least_conn", Balance::LeastConn),
-            ("ip_hash", Balance::IpHash),
-        ] {
+        let methods: [(&str, Arc<dyn BalanceMethod>); 3] = [
+            ("round robin", Arc::new(RoundRobin)),
+            ("least_conn", Arc::new(LeastConn)),
+            ("ip_hash", Arc::new(IpHash)),
+        ];
+        for (name, balance) in methods {
             let group = Arc::new(group(servers, balance));
             let alone = run(&group);
             let both: Vec<_> = (0..2)
@@ -39,11 +43,11 @@ fn main() {
     }
 }
 
-fn run(group: &Group) -> f64 {
+fn run(group: &Arc<Group>) -> f64 {
     let begin = Instant::now();
     for _ in 0..ROUNDS {
-        let mut selection = group.select(&Request::default());
-        let Pick::Peer(lease) = selection.pick() else {
+        let mut selection = Selection::new(group.clone(), &SelectionRequest::default());
+        let Ok(lease) = selection.pick() else {
             panic!("all are alive")
         };
         selection.release(lease, Outcome::Ok(Times::default()));
@@ -51,7 +55,7 @@ fn run(group: &Group) -> f64 {
     begin.elapsed().as_nanos() as f64 / f64::from(ROUNDS)
 }
 
-fn group(servers: u16, balance: Balance) -> Group {
+fn group(servers: u16, balance: Arc<dyn BalanceMethod>) -> Group {
     let mut settings = Settings::new("u", Origin::Block);
     for port in 1..=servers {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
@@ -59,6 +63,6 @@ fn group(servers: u16, balance: Balance) -> Group {
             .servers
             .push(Server::new(address.to_string(), vec![address.into()]));
     }
-    settings.balance = balance;
+    settings.balance = Some(balance);
     Group::new(settings)
 }

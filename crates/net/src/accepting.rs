@@ -1,7 +1,7 @@
 //! The listening sockets of an engine on one loop: who accepts from them, which loop gets a new connection, and how nobody
 //! is lost when sockets come and go.
 //!
-//! The loop that accepts leaves a connection to a lighter one (`rt::seats`). While another loop is stuck it accepts in that
+//! The loop that accepts leaves a connection to a lighter one (`host::seats`). While another loop is stuck it accepts in that
 //! one's place.
 
 use std::cell::{Cell, RefCell};
@@ -12,10 +12,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rt::engine::{ListenerId, ListenerSpec, LoopContext, LoopListener};
-use rt::error_log::{Errno, Level, Logger};
+use base::Errno;
+use host::engine::{ListenerId, ListenerSpec, LoopContext, LoopListener};
+use host::error_log::{Level, Logger};
+use host::seats::{Arrival, Arriving, Seat, Seats};
 use rt::net::{Listener, Stream};
-use rt::seats::{Arrival, Arriving, Seat, Seats};
 
 /// How often a buddy looks whether the loop that it accepts for is well again.
 const RESCUE_CHECK: Duration = Duration::from_millis(20);
@@ -277,8 +278,8 @@ async fn accept_while<E: Accepts>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rt::engine::{Main, Zones};
-    use rt::listen::{ListenAddress, ListenOptions};
+    use host::engine::{Main, Zones};
+    use host::listen::{ListenAddress, ListenOptions};
     use rt::{Loop, LoopOptions};
 
     struct Engine {
@@ -304,7 +305,7 @@ mod tests {
     fn a_loop_that_has_more_than_its_share_leaves_connections_to_the_other() {
         let address = ListenAddress::Tcp("127.0.0.1:0".parse().expect("an address"));
         let options = ListenOptions::default();
-        let socket = rt::listen::open(&address, &options).expect("a free port");
+        let socket = host::listen::open(&address, &options).expect("a free port");
         let port = std::net::TcpListener::from(socket.try_clone().expect("a descriptor"))
             .local_addr()
             .expect("bound");

@@ -8,8 +8,10 @@
 //! well; requests and stages are of HTTP.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use base::sync::Mutex;
 
 /// The counters of one loop.
 #[derive(Debug, Default)]
@@ -154,13 +156,13 @@ pub struct CountedLoop {
 impl AllCounters {
     /// The counters of loop `index`, made at the first call.
     pub fn for_loop(&self, index: usize) -> Arc<Counters> {
-        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loops = self.loops.lock();
         Arc::clone(&entry(&mut loops, index).counters)
     }
 
     /// Notes which loop has this index. A loop that had it before has been removed.
     pub fn attach(&self, index: usize, handle: rt::Handle) {
-        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loops = self.loops.lock();
         let entry = entry(&mut loops, index);
         if entry.handle.replace(handle).is_some() {
             // The former loop may still have connections, and counts them where it did.
@@ -171,7 +173,7 @@ impl AllCounters {
 
     /// Forgets loops from `count` on: there are no more now.
     pub fn shrink(&self, count: usize) {
-        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loops = self.loops.lock();
         while loops.len() > count {
             if let Some(last) = loops.pop() {
                 self.remove(last.counters);
@@ -180,9 +182,9 @@ impl AllCounters {
     }
 
     fn remove(&self, counters: Arc<Counters>) {
-        let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut removed = self.removed.lock();
         removed.push(counters);
-        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut past = self.past.lock();
         removed.retain(|counters| {
             let ended = Arc::strong_count(counters) == 1;
             if ended {
@@ -194,16 +196,13 @@ impl AllCounters {
 
     /// All loops by index.
     pub fn loops(&self) -> Vec<CountedLoop> {
-        self.loops
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.loops.lock().clone()
     }
 
     /// The sums over all loops.
     pub fn totals(&self) -> Totals {
-        let removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut totals = *self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let removed = self.removed.lock();
+        let mut totals = *self.past.lock();
         for counters in removed.iter() {
             counters.add_to(&mut totals);
         }

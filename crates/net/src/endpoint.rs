@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use conf::{Diagnostic, Line, Regex, Span};
-use rt::engine::ListenerSpec;
-use rt::listen::{ListenAddress, ListenOptions};
+use host::engine::ListenerSpec;
+use host::listen::{ListenAddress, ListenOptions};
 
 use crate::listen::{covers, is_wildcard};
 use crate::server_name::{ServerName, ServerNames};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bstr::{BStr, ByteSlice};
 use conf::{Diagnostic, Host, Line};
-use rt::listen::{KeepAlive, ListenAddress, ListenOptions};
+use host::listen::{KeepAlive, ListenAddress, ListenOptions};
 
 /// How long the kernel holds back a connection on which nothing comes (`deferred`); nginx's value.
 const DEFERRED: Duration = Duration::from_secs(1);

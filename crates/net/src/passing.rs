@@ -7,8 +7,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rt::engine::ListenerSpec;
-use rt::listen::ListenAddress;
+use host::engine::ListenerSpec;
+use host::listen::ListenAddress;
 use rt::net::Address;
 
 use crate::Transport;
@@ -37,7 +37,7 @@ struct Engine {
     take: Taker,
 }
 
-thread_local! {
+rt::local! {
     static ENGINES: RefCell<Vec<Engine>> = const { RefCell::new(Vec::new()) };
 }
 

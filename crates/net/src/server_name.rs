@@ -70,7 +70,7 @@ impl<P: AsRef<Regex>> ServerName<P> {
         }
         if text == "$hostname" {
             return Ok(ServerName::Exact(
-                rt::process::hostname().to_lowercase().into(),
+                host::process::hostname().to_lowercase().into(),
             ));
         }
         let lower: BString = text.to_ascii_lowercase().into();

@@ -5,6 +5,7 @@
 //! here, encrypted, for room in the socket. [`Transport::poll_flush`] sends it, and so does a read; whoever has written
 //! and is about to do something else flushes first.
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
@@ -17,7 +18,8 @@ use crate::tls::Session;
 /// A connection, plain or TLS.
 pub struct Transport {
     socket: Stream,
-    tls: Option<Box<Session>>,
+    /// Set once, after the handshake.
+    tls: OnceCell<Box<Session>>,
 }
 
 /// What is left of a connection that leaves its loop: see [`Transport::into_parts`].
@@ -36,7 +38,7 @@ impl fmt::Display for ReadFailed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match crate::tls::words(self.0) {
             Some(words) => write!(f, "SSL_read() failed (SSL: {words})"),
-            None => write!(f, "recv() failed{}", rt::error_log::Errno(self.0)),
+            None => write!(f, "recv() failed{}", base::Errno(self.0)),
         }
     }
 }
@@ -44,18 +46,22 @@ impl fmt::Display for ReadFailed<'_> {
 impl Transport {
     /// A connection without TLS.
     pub fn plain(socket: Stream) -> Transport {
-        Transport { socket, tls: None }
+        Transport {
+            socket,
+            tls: OnceCell::new(),
+        }
     }
 
     /// Puts TLS on it, after a handshake on its socket.
-    pub fn secure(&mut self, session: Session) {
-        self.tls = Some(Box::new(session));
+    pub fn secure(&self, session: Session) {
+        // A second handshake would be a defect of the caller; the session that is in use stays.
+        let _ = self.tls.set(Box::new(session));
     }
 
     /// What TLS agreed on; `None` without it.
     #[inline]
     pub fn tls(&self) -> Option<&Session> {
-        self.tls.as_deref()
+        self.tls.get().map(|session| &**session)
     }
 
     /// The socket: for addresses, options and what the kernel knows. Reading or writing there bypasses TLS.
@@ -66,14 +72,14 @@ impl Transport {
     /// Whether TLS is on it. If not, `sendfile` and `splice` may use the socket.
     #[inline]
     pub fn is_tls(&self) -> bool {
-        self.tls.is_some()
+        self.tls.get().is_some()
     }
 
     /// Takes the connection apart, out of the loop's care, so that it may move to another loop.
     pub fn into_parts(self) -> Parts {
         Parts {
             fd: self.socket.into_fd(),
-            tls: self.tls,
+            tls: self.tls.into_inner(),
         }
     }
 
@@ -81,7 +87,7 @@ impl Transport {
     pub fn from_parts(parts: Parts) -> io::Result<Transport> {
         Ok(Transport {
             socket: Stream::from_fd(parts.fd)?,
-            tls: parts.tls,
+            tls: parts.tls.map_or_else(OnceCell::new, OnceCell::from),
         })
     }
 
@@ -90,7 +96,7 @@ impl Transport {
     /// Reads if there is something (`WouldBlock` if not; 0: the peer has finished).
     #[inline]
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        match &self.tls {
+        match self.tls.get() {
             None => self.socket.try_read(buf),
             Some(tls) => {
                 let mut held = Vec::new();
@@ -104,7 +110,7 @@ impl Transport {
     /// Appends to `buf` at most `max` bytes.
     #[inline]
     pub fn try_read_into(&self, buf: &mut Vec<u8>, max: usize) -> io::Result<usize> {
-        match &self.tls {
+        match self.tls.get() {
             None => self.socket.try_read_into(buf, max),
             Some(tls) => tls.try_read_into(&self.socket, buf, max),
         }
@@ -113,7 +119,7 @@ impl Transport {
     /// Reads, or waits.
     #[inline]
     pub fn poll_read(&self, context: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        match &self.tls {
+        match self.tls.get() {
             None => self.socket.poll_read(context, buf),
             Some(tls) => {
                 let mut held = Vec::new();
@@ -134,7 +140,7 @@ impl Transport {
         buf: &mut Vec<u8>,
         max: usize,
     ) -> Poll<io::Result<usize>> {
-        match &self.tls {
+        match self.tls.get() {
             None => self.socket.poll_read_into(context, buf, max),
             Some(tls) => tls.poll_read_into(&self.socket, context, buf, max),
         }
@@ -161,7 +167,7 @@ impl Transport {
     /// Writes what is taken now (`WouldBlock` if nothing).
     #[inline]
     pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
-        match &self.tls {
+        match self.tls.get() {
             None => self.socket.try_write(buf),
             Some(tls) => tls.try_writev(&self.socket, &[IoSlice::new(buf)]),
         }
@@ -170,7 +176,7 @@ impl Transport {
     /// [`Self::try_write`], telling the kernel that more follows at once.
     #[inline]
     pub fn try_write_more(&self, buf: &[u8]) -> io::Result<usize> {
-        match &self.tls {
+        match self.tls.get() {
             None => self.socket.try_write_more(buf),
             Some(tls) => tls.try_writev(&self.socket, &[IoSlice::new(buf)]),
         }
@@ -179,7 +185,7 @@ impl Transport {
     /// [`Self::try_write`] from several buffers.
     #[inline]
     pub fn try_writev(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        match &self.tls {
+        match self.tls.get() {
             None => self.socket.try_writev(bufs),
             Some(tls) => tls.try_writev(&self.socket, bufs),
         }
@@ -188,7 +194,7 @@ impl Transport {
     /// [`Self::try_write`], or waits.
     #[inline]
     pub fn poll_write(&self, context: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &self.tls {
+        match self.tls.get() {
             None => self.socket.poll_write(context, buf),
             Some(tls) => tls.poll_writev(&self.socket, context, &[IoSlice::new(buf)]),
         }
@@ -201,7 +207,7 @@ impl Transport {
         context: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &self.tls {
+        match self.tls.get() {
             None => self.socket.poll_writev(context, bufs),
             Some(tls) => tls.poll_writev(&self.socket, context, bufs),
         }
@@ -221,13 +227,13 @@ impl Transport {
     /// Whether something that was written waits for room in the socket. Never without TLS.
     #[inline]
     pub fn has_pending(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.has_pending())
+        self.tls.get().is_some_and(|tls| tls.has_pending())
     }
 
     /// Sends what waits ([`Self::has_pending`]). Ready at once without TLS.
     #[inline]
     pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &self.tls {
+        match self.tls.get() {
             None => Poll::Ready(Ok(())),
             Some(tls) => tls.poll_flush(&self.socket, context),
         }
@@ -247,7 +253,7 @@ impl Transport {
     /// With TLS, tells the peer that nothing more comes, so that it knows that nothing was cut off (RFC 8446, section
     /// 6.1). For a connection that is about to be dropped after all was said; never waits.
     pub fn say_goodbye(&self) {
-        if let Some(tls) = &self.tls {
+        if let Some(tls) = self.tls.get() {
             // A socket that has come from another loop a moment ago is not known to take anything.
             self.socket.look_again();
             tls.say_goodbye(&self.socket);
@@ -270,7 +276,7 @@ impl Transport {
     /// Ready when a read would probably give something.
     #[inline]
     pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.tls.as_ref().is_some_and(|tls| tls.is_readable()) {
+        if self.tls.get().is_some_and(|tls| tls.is_readable()) {
             return Poll::Ready(Ok(()));
         }
         self.socket.poll_readable(context)
@@ -284,7 +290,7 @@ impl Transport {
 
     /// Whether the peer has neither closed nor sent anything: either makes a connection useless for the next request.
     pub fn is_quiet(&self) -> bool {
-        if let Some(tls) = &self.tls {
+        if let Some(tls) = self.tls.get() {
             return tls.is_quiet(&self.socket);
         }
         // What the loop knows is as good as what nginx knows, and costs no call; the rest shows when the request is sent.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use net::upstream::{
-    Connection, Group, Keepalive, Origin, Outcome, Reuse, Server, Settings, Times,
+    Connection, Group, Keepalive, Origin, Outcome, Reuse, Selection, Server, Settings, Times,
 };
 use weir_net as net;
 
@@ -60,13 +60,15 @@ fn keepalive(connections: usize) -> Option<Keepalive> {
     Some(Keepalive {
         connections,
         local: false,
-        ..Keepalive::default()
+        requests: 1000,
+        time: Duration::from_secs(3600),
+        timeout: Duration::from_secs(60),
     })
 }
 
 /// One request; whether its connection was used before.
-async fn request(group: &Group, byte: u8, tag: u64) -> bool {
-    let mut selection = group.select_for(None);
+async fn request(group: &Arc<Group>, byte: u8, tag: u64) -> bool {
+    let mut selection = Selection::for_client(group.clone(), None);
     let lease = selection.acquire().await.expect("alive");
     let connection = match lease.reuse(Reuse::of(tag)).await {
         Some(connection) => connection,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use net::upstream::{Group, NoPeer, Origin, Outcome, Pick, Queue, Server, Settings, Times};
+use net::upstream::{Group, NoPeer, Origin, Outcome, Queue, Selection, Server, Settings, Times};
 use weir_net as net;
 
 /// A group of servers 127.0.0.1:1, :2, … that takes so many connections each.
@@ -80,7 +80,7 @@ fn no_server_has_more_than_it_takes_and_nobody_is_forgotten() {
 /// Whether it got a server. Every fourth leaves early: in the queue or while it is served.
 async fn one_request(group: Arc<Group>, in_use: Arc<Vec<AtomicUsize>>, i: usize) -> bool {
     let serve = async {
-        let mut selection = group.select_for(None);
+        let mut selection = Selection::for_client(group.clone(), None);
         let lease = selection.acquire().await.expect("the queue is long enough");
         let here = &in_use[usize::from(lease.address().port())];
         assert!(
@@ -116,14 +116,14 @@ impl Drop for Leaving<'_> {
 fn first_come_first_served() {
     on_a_loop(|| async {
         let group = group(1, 1, queue(10, Duration::from_secs(60)));
-        let mut first = group.select_for(None);
+        let mut first = Selection::for_client(group.clone(), None);
         let lease = first.acquire().await.expect("it is free");
         let order = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
         let tasks: Vec<_> = (0..5)
             .map(|i| {
                 let (group, order) = (group.clone(), order.clone());
                 rt::spawn_handle("waiter", async move {
-                    let mut selection = group.select_for(None);
+                    let mut selection = Selection::for_client(group.clone(), None);
                     let lease = selection.acquire().await.expect("served in turn");
                     order.borrow_mut().push(i);
                     rt::yield_now().await;
@@ -151,7 +151,9 @@ fn first_come_first_served() {
 fn a_queue_has_an_end_and_a_time() {
     on_a_loop(|| async {
         let group = group(2, 1, queue(1, Duration::from_millis(30)));
-        let mut selections: Vec<_> = (0..4).map(|_| group.select_for(None)).collect();
+        let mut selections: Vec<_> = (0..4)
+            .map(|_| Selection::for_client(group.clone(), None))
+            .collect();
         let a = selections[0].acquire().await.expect("free");
         let b = selections[1].acquire().await.expect("free");
         assert_ne!(a.address(), b.address());
@@ -179,15 +181,18 @@ fn a_queue_has_an_end_and_a_time() {
 fn without_a_queue_busy_is_an_answer() {
     on_a_loop(|| async {
         let group = group(2, 1, None);
-        let mut first = group.select_for(None);
+        let mut first = Selection::for_client(group.clone(), None);
         let lease = first.acquire().await.expect("free");
-        let mut second = group.select_for(None);
+        let mut second = Selection::for_client(group.clone(), None);
         let other = second.acquire().await.expect("free");
-        let mut third = group.select_for(None);
-        assert!(matches!(third.pick(), Pick::None(NoPeer::Busy)));
-        assert_eq!(third.acquire().await.expect_err("no queue"), NoPeer::Busy);
+        let mut third = Selection::for_client(group.clone(), None);
+        assert!(matches!(third.pick(), Err(NoPeer::Occupied)));
+        assert_eq!(
+            third.acquire().await.expect_err("no queue"),
+            NoPeer::Occupied
+        );
         drop(other);
-        assert!(matches!(third.pick(), Pick::Peer(_)));
+        assert!(third.pick().is_ok());
         drop(lease);
     });
 }
@@ -196,13 +201,18 @@ fn without_a_queue_busy_is_an_answer() {
 fn waiting_is_in_vain_when_the_last_server_fails() {
     on_a_loop(|| async {
         let group = group(2, 1, queue(10, Duration::from_secs(60)));
-        let mut selections: Vec<_> = (0..3).map(|_| group.select_for(None)).collect();
+        let mut selections: Vec<_> = (0..3)
+            .map(|_| Selection::for_client(group.clone(), None))
+            .collect();
         let a = selections[0].acquire().await.expect("free");
         let b = selections[1].acquire().await.expect("free");
         let waiter = {
             let group = group.clone();
             rt::spawn_handle("waiter", async move {
-                group.select_for(None).acquire().await.map(drop)
+                Selection::for_client(group.clone(), None)
+                    .acquire()
+                    .await
+                    .map(drop)
             })
         };
         while group.state().waiting() < 1 {
@@ -226,16 +236,16 @@ fn waiting_is_in_vain_when_the_last_server_fails() {
 fn tries_are_counted_as_nginx_counts_them() {
     on_a_loop(|| async {
         let group = group(3, 0, None);
-        let mut selection = group.select_for(None);
-        assert_eq!(selection.tries(), 3);
+        let mut selection = Selection::for_client(group.clone(), None);
+        assert_eq!(selection.tries_left(), 3);
         let lease = selection.acquire().await.expect("alive");
         let released = selection.release(lease, Outcome::Failed(Times::default()));
         assert!(released.disabled);
-        assert_eq!(selection.tries(), 2);
+        assert_eq!(selection.tries_left(), 2);
         selection.grant_try();
-        assert_eq!(selection.tries(), 3);
+        assert_eq!(selection.tries_left(), 3);
         selection.limit_tries(1);
-        assert_eq!(selection.tries(), 1);
+        assert_eq!(selection.tries_left(), 1);
         let failed = group
             .state()
             .status()
@@ -249,13 +259,13 @@ fn tries_are_counted_as_nginx_counts_them() {
 #[test]
 fn a_reload_keeps_numbers_and_begins_the_round_anew() {
     on_a_loop(|| async {
-        let zones = rt::engine::Zones::default();
+        let zones = host::engine::Zones::default();
         let old = group(2, 0, None);
         old.commit(&zones);
-        let mut selection = old.select_for(None);
+        let mut selection = Selection::for_client(old.clone(), None);
         let lease = selection.acquire().await.expect("alive");
         assert_eq!(lease.address().port(), 1);
-        let mut failing = old.select_for(None);
+        let mut failing = Selection::for_client(old.clone(), None);
         let other = failing.acquire().await.expect("alive");
         failing.release(other, Outcome::Failed(Times::default()));
         let new = group(3, 0, None);

@@ -7,10 +7,14 @@ use std::io::{Read, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use conf::Expression;
-use net::upstream::{Balance, Group, Origin, Pick, Request, Server, Settings};
+use net::upstream::{
+    BalanceMethod, ConsistentHash, Group, Hash, IpHash, Origin, RoundRobin, Selection,
+    SelectionRequest, Server, Settings,
+};
 use weir_net as net;
 
 /// The weights of the servers.
@@ -97,7 +101,7 @@ impl Oracle {
             .expect("one of them")
     }
 
-    fn group(&self, balance: Balance) -> Group {
+    fn group(&self, balance: Arc<dyn BalanceMethod>) -> Arc<Group> {
         let mut settings = Settings::new("u", Origin::Block);
         for (&port, weight) in self.backends.iter().zip(WEIGHTS) {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -106,18 +110,19 @@ impl Oracle {
                 ..Server::new(format!("127.0.0.1:{port}"), vec![address.into()])
             });
         }
-        settings.balance = balance;
-        Group::new(settings)
+        settings.balance = Some(balance);
+        Arc::new(Group::new(settings))
     }
 
-    fn choose(&self, group: &Group, key: &str) -> usize {
+    fn choose(&self, group: &Arc<Group>, key: &str) -> usize {
         let client = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let mut selection = group.select(&Request {
+        let request = SelectionRequest {
             key: key.as_bytes(),
             client,
             sticky: b"",
-        });
-        let Pick::Peer(lease) = selection.pick() else {
+        };
+        let mut selection = Selection::new(group.clone(), &request);
+        let Ok(lease) = selection.pick() else {
             panic!("all servers are alive")
         };
         self.backends
@@ -166,20 +171,22 @@ fn the_same_servers_as_in_nginx() {
     let Some(oracle) = Oracle::start() else {
         return;
     };
-    for (path, consistent) in [("hash", false), ("ring", true)] {
-        let group = oracle.group(Balance::Hash {
-            key: Expression::literal(b"unused"),
-            consistent,
-        });
+    let key = || Expression::literal(b"unused");
+    let methods: [(&str, Arc<dyn BalanceMethod>); 2] = [
+        ("hash", Arc::new(Hash { key: key() })),
+        ("ring", Arc::new(ConsistentHash { key: key() })),
+    ];
+    for (path, method) in methods {
+        let group = oracle.group(method);
         for i in 0..KEYS {
             let key = format!("key-{}", i * 7919);
             let expected = oracle.ask(&format!("/{path}?k={key}"));
             assert_eq!(oracle.choose(&group, &key), expected, "{path} {key}");
         }
     }
-    let group = oracle.group(Balance::IpHash);
+    let group = oracle.group(Arc::new(IpHash));
     assert_eq!(oracle.choose(&group, ""), oracle.ask("/ip"));
-    let group = oracle.group(Balance::RoundRobin);
+    let group = oracle.group(Arc::new(RoundRobin));
     for i in 0..20 {
         assert_eq!(oracle.choose(&group, ""), oracle.ask("/round"), "turn {i}");
     }

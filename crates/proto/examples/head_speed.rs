@@ -1,8 +1,10 @@
-//! How long a request head takes to parse: `cargo run --release -p weir-proto --example head_speed`.
+//! How long a request head takes to parse: `cargo run --release -p weir-proto --example
+//! head_speed`.
 
 use std::hint::black_box;
 use std::time::Instant;
-use weir_proto::h1::{Head, Limits, Parser};
+use weir_proto::h1::{Limits, Parser};
+use weir_proto::message::RequestHead;
 use weir_proto::{Known, host, uri};
 
 const SMALL: &[u8] =
@@ -21,7 +23,7 @@ fn main() {
             let head = parsed(wire);
             black_box(head.fields.len());
         });
-        let (mut parser, mut head, limits) = (Parser::new(), Head::new(), Limits::default());
+        let (mut parser, mut head, limits) = (Parser::new(), RequestHead::new(), Limits::default());
         measure(name, "parse, reused", || {
             parser.reset();
             head.clear();
@@ -47,8 +49,8 @@ fn main() {
     }
 }
 
-fn parsed(wire: &[u8]) -> Head {
-    let mut head = Head::new();
+fn parsed(wire: &[u8]) -> RequestHead {
+    let mut head = RequestHead::new();
     let _ = Parser::new().parse(black_box(wire), &Limits::default(), &mut head);
     head
 }

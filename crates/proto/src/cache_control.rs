@@ -1,18 +1,19 @@
 //! Cache-Control (RFC 9111 section 5.2) of requests and responses, with the extensions of
 //! RFC 5861 (stale-while-revalidate, stale-if-error) and RFC 8246 (immutable).
 
-/// What Cache-Control fields say. Directives that are not known are passed over.
+/// The directives of all Cache-Control fields. Unknown ones are ignored, as the RFC demands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheControl {
-    /// `no-cache`, also with a list of fields: then it means more than it says, which is safe.
+    /// `no-cache`, with a list of fields, too: then this means more than the directive says, which
+    /// is safe.
     pub no_cache: bool,
     /// `no-store`
     pub no_store: bool,
-    /// `private`, also with a list of fields.
+    /// `private`, with a list of fields, too.
     pub private: bool,
-    /// `no-cache` without a list: it is about the whole response.
+    /// `no-cache` without a list: it covers the whole response.
     pub no_cache_whole: bool,
-    /// `private` without a list: it is about the whole response.
+    /// `private` without a list: it covers the whole response.
     pub private_whole: bool,
     /// `public`
     pub public: bool,
@@ -29,74 +30,77 @@ pub struct CacheControl {
     /// `only-if-cached`
     pub only_if_cached: bool,
     /// `max-age`
-    pub max_age: Age,
+    pub max_age: DeltaSeconds,
     /// `s-maxage`
-    pub s_maxage: Age,
+    pub s_maxage: DeltaSeconds,
     /// `stale-while-revalidate`
-    pub stale_while_revalidate: Age,
+    pub stale_while_revalidate: DeltaSeconds,
     /// `stale-if-error`
-    pub stale_if_error: Age,
-    /// `max-stale`; without a value it is the largest there is.
-    pub max_stale: Age,
+    pub stale_if_error: DeltaSeconds,
+    /// `max-stale`; without a value any staleness is accepted, so it is the maximum.
+    pub max_stale: DeltaSeconds,
     /// `min-fresh`
-    pub min_fresh: Age,
+    pub min_fresh: DeltaSeconds,
 }
 
-/// A number of seconds in a directive.
+/// The number of seconds of a directive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Age {
-    /// The directive is not there.
+pub enum DeltaSeconds {
+    /// The directive is missing.
     #[default]
     Absent,
-    /// Seconds; a larger number is [`Age::MAX`] (RFC 9111 section 1.2.2).
+    /// Seconds; a larger number is [`DeltaSeconds::MAX`] (RFC 9111 section 1.2.2).
     Seconds(u32),
-    /// The directive is there without a number: treat the response as stale
-    /// (RFC 9111 section 4.2.1).
+    /// The directive has no valid number: the response is to be treated as stale (RFC 9111, section
+    /// 4.2.1).
     Invalid,
 }
 
-impl Age {
-    /// 2^31: what the RFC asks a larger number to be taken for.
+impl DeltaSeconds {
+    /// 2^31: the RFC has larger numbers taken for this.
     pub const MAX: u32 = 1 << 31;
 
-    /// The seconds, if there are any.
+    /// The seconds, if the directive has a valid number.
     pub fn seconds(self) -> Option<u32> {
         match self {
-            Age::Seconds(seconds) => Some(seconds),
-            Age::Absent | Age::Invalid => None,
+            DeltaSeconds::Seconds(seconds) => Some(seconds),
+            DeltaSeconds::Absent | DeltaSeconds::Invalid => None,
         }
     }
 
-    fn parse(value: &[u8]) -> Age {
+    /// Parses an argument. It may be quoted: senders must not do so, but recipients should accept
+    /// it (RFC 9111, section 5.2).
+    fn parse(value: &[u8]) -> DeltaSeconds {
         let digits = value
             .strip_prefix(b"\"")
             .and_then(|v| v.strip_suffix(b"\""))
             .unwrap_or(value);
         if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-            return Age::Invalid;
+            return DeltaSeconds::Invalid;
         }
         let value = digits.iter().try_fold(0u32, |value, digit| {
             value
                 .checked_mul(10)?
                 .checked_add(u32::from(digit - b'0'))
-                .filter(|&value| value <= Age::MAX)
+                .filter(|&value| value <= DeltaSeconds::MAX)
         });
-        Age::Seconds(value.unwrap_or(Age::MAX))
+        DeltaSeconds::Seconds(value.unwrap_or(DeltaSeconds::MAX))
     }
 
-    /// Of a directive that stands twice the shorter wins; an invalid one is shorter than any.
-    fn merge(&mut self, other: Age) {
+    /// If a directive occurs twice the shorter time wins, and an invalid one is the shortest:
+    /// serving less is the safe side.
+    fn merge(&mut self, other: DeltaSeconds) {
         *self = match (*self, other) {
-            (Age::Absent, other) => other,
-            (Age::Seconds(a), Age::Seconds(b)) => Age::Seconds(a.min(b)),
-            (Age::Invalid, _) | (_, Age::Invalid) => Age::Invalid,
-            (age @ Age::Seconds(_), Age::Absent) => age,
+            (DeltaSeconds::Absent, other) => other,
+            (DeltaSeconds::Seconds(a), DeltaSeconds::Seconds(b)) => DeltaSeconds::Seconds(a.min(b)),
+            (DeltaSeconds::Invalid, _) | (_, DeltaSeconds::Invalid) => DeltaSeconds::Invalid,
+            (age @ DeltaSeconds::Seconds(_), DeltaSeconds::Absent) => age,
         };
     }
 }
 
 impl CacheControl {
-    /// Reads the values of all Cache-Control fields of a message.
+    /// Parses the values of all Cache-Control fields of a message.
     pub fn parse<'a>(values: impl Iterator<Item = &'a [u8]>) -> CacheControl {
         let mut control = CacheControl::default();
         for value in values {
@@ -107,15 +111,16 @@ impl CacheControl {
         control
     }
 
-    /// Applies one directive, whatever it was written in.
+    /// Applies one directive, whatever field it comes from.
     pub(crate) fn apply(&mut self, directive: &[u8], argument: Option<&[u8]>) {
+        // No known directive is longer; this avoids an allocation for each.
         let mut name = [0; 24];
         let Some(name) = name.get_mut(..directive.len()) else {
             return;
         };
         name.copy_from_slice(directive);
         name.make_ascii_lowercase();
-        let age = || Age::parse(argument.unwrap_or_default());
+        let age = || DeltaSeconds::parse(argument.unwrap_or_default());
         match &*name {
             b"no-cache" => {
                 self.no_cache = true;
@@ -137,7 +142,9 @@ impl CacheControl {
             b"s-maxage" => self.s_maxage.merge(age()),
             b"stale-while-revalidate" => self.stale_while_revalidate.merge(age()),
             b"stale-if-error" => self.stale_if_error.merge(age()),
-            b"max-stale" if argument.is_none() => self.max_stale.merge(Age::Seconds(Age::MAX)),
+            b"max-stale" if argument.is_none() => self
+                .max_stale
+                .merge(DeltaSeconds::Seconds(DeltaSeconds::MAX)),
             b"max-stale" => self.max_stale.merge(age()),
             b"min-fresh" => self.min_fresh.merge(age()),
             _ => {}
@@ -145,7 +152,8 @@ impl CacheControl {
     }
 }
 
-/// Whether an argument names fields. An empty list is taken for none: then the directive is about everything.
+/// Whether an argument names fields. An empty list counts as none: then the directive is about the
+/// whole response.
 fn is_list(argument: Option<&[u8]>) -> bool {
     argument.is_some_and(|argument| {
         argument
@@ -154,7 +162,7 @@ fn is_list(argument: Option<&[u8]>) -> bool {
     })
 }
 
-/// The directives of one field line, with their arguments, quotes included.
+/// The directives of one field line, with their arguments including quotes.
 pub(crate) fn directives(value: &[u8]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
     let mut rest = value;
     std::iter::from_fn(move || {
@@ -164,11 +172,11 @@ pub(crate) fn directives(value: &[u8]) -> impl Iterator<Item = (&[u8], Option<&[
     })
 }
 
-/// A directive's name, its argument, and what follows it.
-type Directive<'a> = (&'a [u8], Option<&'a [u8]>, &'a [u8]);
+/// A directive's name, its argument, and the rest of the list.
+type CacheDirective<'a> = (&'a [u8], Option<&'a [u8]>, &'a [u8]);
 
-/// The next directive; an argument may be quoted and then hold commas.
-fn next_directive(list: &[u8]) -> Option<Directive<'_>> {
+/// The next directive. An argument may be quoted and contain commas then.
+fn next_directive(list: &[u8]) -> Option<CacheDirective<'_>> {
     let start = list
         .iter()
         .position(|b| !matches!(b, b' ' | b'\t' | b','))?;
@@ -214,14 +222,14 @@ mod tests {
         let expected = CacheControl {
             public: true,
             immutable: true,
-            max_age: Age::Seconds(60),
-            s_maxage: Age::Seconds(120),
-            stale_if_error: Age::Seconds(5),
+            max_age: DeltaSeconds::Seconds(60),
+            s_maxage: DeltaSeconds::Seconds(120),
+            stale_if_error: DeltaSeconds::Seconds(5),
             ..CacheControl::default()
         };
         assert_eq!(control, expected);
         let control = parse(&["private=\"set-cookie, max-age=5\", no-cache=x"]);
-        assert!(control.private && control.no_cache && control.max_age == Age::Absent);
+        assert!(control.private && control.no_cache && control.max_age == DeltaSeconds::Absent);
         assert_eq!(
             parse(&[
                 "",
@@ -237,22 +245,31 @@ mod tests {
 
     #[test]
     fn doubtful_ages_are_short() {
-        assert_eq!(parse(&["max-age"]).max_age, Age::Invalid);
-        assert_eq!(parse(&["max-age="]).max_age, Age::Invalid);
-        assert_eq!(parse(&["max-age=-1"]).max_age, Age::Invalid);
-        assert_eq!(parse(&["max-age=1.5"]).max_age, Age::Invalid);
-        assert_eq!(parse(&["max-age=60, max-age=30"]).max_age, Age::Seconds(30));
-        assert_eq!(parse(&["max-age=60, max-age=x"]).max_age, Age::Invalid);
+        assert_eq!(parse(&["max-age"]).max_age, DeltaSeconds::Invalid);
+        assert_eq!(parse(&["max-age="]).max_age, DeltaSeconds::Invalid);
+        assert_eq!(parse(&["max-age=-1"]).max_age, DeltaSeconds::Invalid);
+        assert_eq!(parse(&["max-age=1.5"]).max_age, DeltaSeconds::Invalid);
+        assert_eq!(
+            parse(&["max-age=60, max-age=30"]).max_age,
+            DeltaSeconds::Seconds(30)
+        );
+        assert_eq!(
+            parse(&["max-age=60, max-age=x"]).max_age,
+            DeltaSeconds::Invalid
+        );
         assert_eq!(
             parse(&["max-age=2147483648"]).max_age,
-            Age::Seconds(Age::MAX)
+            DeltaSeconds::Seconds(DeltaSeconds::MAX)
         );
         assert_eq!(
             parse(&["max-age=99999999999999999999"]).max_age,
-            Age::Seconds(Age::MAX)
+            DeltaSeconds::Seconds(DeltaSeconds::MAX)
         );
-        assert_eq!(parse(&["max-stale"]).max_stale, Age::Seconds(Age::MAX));
+        assert_eq!(
+            parse(&["max-stale"]).max_stale,
+            DeltaSeconds::Seconds(DeltaSeconds::MAX)
+        );
         assert_eq!(parse(&["max-stale=3"]).max_stale.seconds(), Some(3));
-        assert_eq!(parse(&["max-age=\"6"]).max_age, Age::Invalid);
+        assert_eq!(parse(&["max-age=\"6"]).max_age, DeltaSeconds::Invalid);
     }
 }

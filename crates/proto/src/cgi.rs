@@ -1,33 +1,36 @@
 //! Response heads of CGI and its relatives FastCGI, SCGI and uwsgi (RFC 3875, section 6).
 //!
-//! They are header lines as in HTTP, without a status line: the field `Status` has the status, and without one it is
-//! 302 when there is a `Location`, else 200. Some SCGI and uwsgi applications send a status line all the same.
+//! They are header lines as in HTTP, without a status line: the field `Status` has the status, and
+//! without it the status is 302 if there is a `Location`, else 200. Some SCGI and uwsgi
+//! applications send a status line nevertheless.
 
-use crate::h1::response::{Parser, ResponseHead, Status};
+use crate::h1::response::{Parser, Status};
 use crate::known::Known;
+use crate::message::ResponseHead;
 
-/// Reads one head. The buffer must begin with the same bytes at every call, and only grow.
+/// Parses one header. At every call the buffer must begin with the same bytes, and it may only
+/// grow.
 #[derive(Clone, Debug)]
 pub struct HeadParser {
     fields: Parser,
-    status_line: StatusLine,
+    status_line: CgiStatusLine,
 }
 
 /// Whether a head may begin with a status line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StatusLine {
-    /// It is all fields.
+pub enum CgiStatusLine {
+    /// A header consists of fields only.
     Never,
-    /// If it begins like HTTP it is read as HTTP.
+    /// If it begins like HTTP it is parsed as HTTP.
     Tolerated,
 }
 
 impl HeadParser {
-    /// Ready for a response.
-    pub fn new(status_line: StatusLine) -> HeadParser {
+    /// A parser for a response.
+    pub fn new(status_line: CgiStatusLine) -> HeadParser {
         let fields = match status_line {
-            StatusLine::Never => Parser::without_status_line(),
-            StatusLine::Tolerated => Parser::new(),
+            CgiStatusLine::Never => Parser::without_status_line(),
+            CgiStatusLine::Tolerated => Parser::new(),
         };
         HeadParser {
             fields,
@@ -35,7 +38,8 @@ impl HeadParser {
         }
     }
 
-    /// Reads on; gives the length of the head once it is complete. `head` must be empty at the first call.
+    /// Continues, and returns the length of the header once it is complete. `head` must be empty at
+    /// the first call.
     ///
     /// The error is the line for the error log, in nginx's words.
     pub fn parse(
@@ -54,11 +58,11 @@ impl HeadParser {
                 Status::NotHttp if buf.starts_with(b"HTTP/") => {
                     return Err(b"upstream sent invalid status line".to_vec());
                 }
-                Status::NotHttp => *self = HeadParser::new(StatusLine::Never),
+                Status::NotHttp => *self = HeadParser::new(CgiStatusLine::Never),
                 Status::Complete(length) => {
-                    // A status line that was there has the last word.
+                    // A status line takes precedence over `Status`.
                     if head.status == 0 {
-                        settle_status(head)?;
+                        status_from_fields(head)?;
                     }
                     return Ok(Some(length));
                 }
@@ -66,13 +70,13 @@ impl HeadParser {
         }
     }
 
-    /// Ready for the next response.
+    /// Resets the parser for the next response.
     pub fn reset(&mut self) {
         *self = HeadParser::new(self.status_line);
     }
 }
 
-fn settle_status(head: &mut ResponseHead) -> Result<(), Vec<u8>> {
+fn status_from_fields(head: &mut ResponseHead) -> Result<(), Vec<u8>> {
     let Some(value) = head.fields.get_known(Known::Status) else {
         head.status = if head.fields.has(Known::Location) {
             302
@@ -97,7 +101,7 @@ fn settle_status(head: &mut ResponseHead) -> Result<(), Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn read(wire: &[u8], status_line: StatusLine) -> Result<(u16, Vec<u8>, usize), Vec<u8>> {
+    fn read(wire: &[u8], status_line: CgiStatusLine) -> Result<(u16, Vec<u8>, usize), Vec<u8>> {
         let mut seen = None;
         for step in 1..=wire.len() {
             let (mut parser, mut head) = (HeadParser::new(status_line), ResponseHead::default());
@@ -121,7 +125,8 @@ mod tests {
 
     #[test]
     fn the_status_comes_from_its_field_or_from_location() {
-        let status = |wire| read(wire, StatusLine::Never).map(|(status, text, _)| (status, text));
+        let status =
+            |wire| read(wire, CgiStatusLine::Never).map(|(status, text, _)| (status, text));
         assert_eq!(
             status(b"Status: 404 Gone fishing\r\n\r\n"),
             Ok((404, b"404 Gone fishing".to_vec()))
@@ -143,11 +148,11 @@ mod tests {
     fn a_status_line_is_tolerated_where_it_may_be() {
         let wire = b"HTTP/1.1 404 Not Found\r\nStatus: 500 x\r\n\r\nbody";
         assert_eq!(
-            read(wire, StatusLine::Tolerated),
+            read(wire, CgiStatusLine::Tolerated),
             Ok((404, b"404 Not Found".to_vec(), wire.len() - 4))
         );
         assert_eq!(
-            read(b"Host: a\r\n\r\n", StatusLine::Tolerated),
+            read(b"Host: a\r\n\r\n", CgiStatusLine::Tolerated),
             Ok((200, Vec::new(), 11))
         );
     }

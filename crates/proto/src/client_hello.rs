@@ -1,7 +1,9 @@
-//! What the first message of a TLS client says in the clear: which name it asks for, which versions and protocols it has.
+//! The ClientHello: what a TLS client's first message says in plain text about server name,
+//! versions and protocols.
 //!
-//! Nothing is decrypted and nothing answered: this is for those who pass a connection on by its name. The message may be
-//! spread over several records (RFC 8446, section 5.1), at any byte. What it shows is what nginx's `ssl_preread` shows:
+//! Nothing is decrypted and nothing answered: this serves proxies that pass connections on by name.
+//! The message may be spread over several records (RFC 8446, section 5.1), at any byte. The result
+//! is what nginx's `ssl_preread` has:
 //!
 //! ```text
 //! record      16 03 vv len len                                    again and again
@@ -9,40 +11,43 @@
 //! extension       type type len len  …       0: names, 16: application protocols, 43: versions
 //! ```
 
-/// A hello as far as it was read.
+use crate::tls_cursor::TlsCursor;
+
+/// Parses a ClientHello.
 #[derive(Clone, Debug, Default)]
-pub struct Reader {
-    /// How far into the input whole records were read.
+pub struct ClientHelloReader {
+    /// The length of the complete records that were parsed.
     at: usize,
     /// The content of those records.
     message: Vec<u8>,
 }
 
-/// What a hello says.
+/// The content of a ClientHello.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientHello {
-    /// The newest version that the client speaks, as on the wire; `0304` whenever it sends a list of versions, as only
-    /// those do who know TLS 1.3.
+    /// The client's newest version, as on the wire. It is `0304` whenever the client sends a list
+    /// of versions, since only clients that know TLS 1.3 do.
     pub version: [u8; 2],
-    /// The host name that it asks for; empty when it names none (RFC 6066, section 3). These are the client's bytes.
+    /// The requested host name; empty if there is none (RFC 6066, section 3). The bytes are the
+    /// client's, and not checked.
     pub server_name: Vec<u8>,
-    /// The application protocols that it speaks, separated by commas (RFC 7301).
+    /// The client's application protocols, separated by commas (RFC 7301).
     pub alpn_protocols: Vec<u8>,
 }
 
-/// How far reading came.
+/// The result of parsing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum HelloProgress {
     /// More input is needed.
     Partial,
-    /// This is no client hello, or a broken one.
+    /// This is not a ClientHello, or an invalid one.
     NotHello,
-    /// This is one.
+    /// The complete message.
     Complete(ClientHello),
 }
 
 impl ClientHello {
-    /// The version in OpenSSL's words; empty for one that has none there.
+    /// OpenSSL's name for the version; empty if it has none.
     pub fn version_name(&self) -> &'static str {
         match self.version {
             [0, 2] => "SSLv2",
@@ -64,23 +69,23 @@ const SERVER_NAME: u16 = 0;
 const ALPN: u16 = 16;
 const SUPPORTED_VERSIONS: u16 = 43;
 
-impl Reader {
-    /// Looks at `input`, all that has come from the client so far; it only grows from call to call. Keeps at most as many
-    /// bytes as the input has.
-    pub fn read(&mut self, input: &[u8]) -> Progress {
+impl ClientHelloReader {
+    /// Parses `input`, which is everything the client has sent so far, and only grows from call to
+    /// call. Keeps at most a copy of it.
+    pub fn read(&mut self, input: &[u8]) -> HelloProgress {
         while let Some(&[kind, major, b2, b3, b4]) = input
             .get(self.at..)
             .and_then(<[u8]>::first_chunk::<RECORD_HEADER>)
         {
-            // The hello of SSL 2, in which clients once asked for newer versions.
+            // The hello of SSL 2, by which clients once offered newer versions.
             if kind & 0x80 != 0 && b2 == CLIENT_HELLO && (b3 == 0 || b3 == 3) {
-                return Progress::Complete(ClientHello {
+                return HelloProgress::Complete(ClientHello {
                     version: [b3, b4],
                     ..ClientHello::default()
                 });
             }
             if kind != HANDSHAKE || major != 3 {
-                return Progress::NotHello;
+                return HelloProgress::NotHello;
             }
             let start = self.at + RECORD_HEADER;
             let end = start + usize::from(u16::from_be_bytes([b3, b4]));
@@ -90,84 +95,53 @@ impl Reader {
             self.message.extend_from_slice(content);
             self.at = end;
             match self.message() {
-                Progress::Partial => {}
+                HelloProgress::Partial => {}
                 done => return done,
             }
         }
-        Progress::Partial
+        HelloProgress::Partial
     }
 
-    fn message(&self) -> Progress {
+    fn message(&self) -> HelloProgress {
         if self
             .message
             .first()
             .is_some_and(|&kind| kind != CLIENT_HELLO)
         {
-            return Progress::NotHello;
+            return HelloProgress::NotHello;
         }
         let Some(&[_, a, b, c]) = self.message.first_chunk::<MESSAGE_HEADER>() else {
-            return Progress::Partial;
+            return HelloProgress::Partial;
         };
         let length = u32::from_be_bytes([0, a, b, c]) as usize;
         match self.message[MESSAGE_HEADER..].get(..length) {
-            None => Progress::Partial,
-            Some(body) => match hello(Cursor(body)) {
-                Some(hello) => Progress::Complete(hello),
-                None => Progress::NotHello,
+            None => HelloProgress::Partial,
+            Some(body) => match parse_body(TlsCursor(body)) {
+                Some(hello) => HelloProgress::Complete(hello),
+                None => HelloProgress::NotHello,
             },
         }
     }
 }
 
-/// Bytes that are still to be read.
-#[derive(Clone, Copy)]
-struct Cursor<'a>(&'a [u8]);
-
-impl<'a> Cursor<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn u8(&mut self) -> Option<usize> {
-        self.take(1).map(|bytes| usize::from(bytes[0]))
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.take(2)
-            .map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
-    }
-
-    /// Bytes after their length of one byte, or of two.
-    fn short(&mut self) -> Option<&'a [u8]> {
-        let length = self.u8()?;
-        self.take(length)
-    }
-
-    fn long(&mut self) -> Option<Cursor<'a>> {
-        let length = self.u16()?;
-        self.take(length.into()).map(Cursor)
-    }
-}
-
-/// `None`: it is broken.
-fn hello(mut body: Cursor) -> Option<ClientHello> {
+/// The bytes that remain to be read.
+fn parse_body(mut body: TlsCursor) -> Option<ClientHello> {
     let mut hello = ClientHello::default();
     hello.version.copy_from_slice(body.take(2)?);
     body.take(32)?;
-    body.short()?;
-    body.long()?;
-    body.short()?;
-    if body.0.is_empty() {
+    body.short_vector()?;
+    body.vector()?;
+    body.short_vector()?;
+    if body.is_empty() {
         return Some(hello);
     }
-    // Their length says what the message's says too, and who counts wrong there is not refused by nginx either.
+    // The length of the extensions repeats what the message's length says. nginx does not compare
+    // them either.
     body.u16()?;
     let (mut named, mut protocols) = (false, false);
-    while !body.0.is_empty() {
+    while !body.is_empty() {
         let kind = body.u16()?;
-        let content = body.long()?;
+        let content = body.vector()?;
         match kind {
             SERVER_NAME if !named => {
                 named = true;
@@ -184,22 +158,22 @@ fn hello(mut body: Cursor) -> Option<ClientHello> {
     Some(hello)
 }
 
-/// The first name of the list; there is no other kind of name than that of a host, number 0.
-fn server_name(mut content: Cursor<'_>) -> Option<&[u8]> {
-    let mut list = content.long()?;
+/// The first name in the list. The only type of name is that of a host, 0.
+fn server_name(mut content: TlsCursor<'_>) -> Option<&[u8]> {
+    let mut list = content.vector()?;
     if list.u8()? != 0 {
         return None;
     }
-    list.long().map(|name| name.0)
+    list.vector().map(|name| name.0)
 }
 
-fn alpn_protocols(mut content: Cursor) -> Option<Vec<u8>> {
-    let mut list = content.long()?;
+fn alpn_protocols(mut content: TlsCursor) -> Option<Vec<u8>> {
+    let mut list = content.vector()?;
     let mut names = Vec::with_capacity(list.0.len());
     loop {
-        let name = list.short().filter(|name| !name.is_empty())?;
-        names.extend_from_slice(name);
-        if list.0.is_empty() {
+        let name = list.short_vector().filter(|name| !name.is_empty())?;
+        names.extend_from_slice(name.0);
+        if list.is_empty() {
             return Some(names);
         }
         names.push(b',');
@@ -255,11 +229,15 @@ mod tests {
         assert_eq!(hello.version_name(), "TLSv1.3");
         for size in 1..=message.len() {
             let wire: Vec<u8> = message.chunks(size).flat_map(record).collect();
-            let mut reader = Reader::default();
+            let mut reader = ClientHelloReader::default();
             for end in 0..wire.len() {
-                assert_eq!(reader.read(&wire[..end]), Progress::Partial, "{size} {end}");
+                assert_eq!(
+                    reader.read(&wire[..end]),
+                    HelloProgress::Partial,
+                    "{size} {end}"
+                );
             }
-            assert_eq!(reader.read(&wire), Progress::Complete(hello.clone()));
+            assert_eq!(reader.read(&wire), HelloProgress::Complete(hello.clone()));
         }
     }
 
@@ -271,7 +249,7 @@ mod tests {
                 let mut broken = message.clone();
                 broken[at] = byte;
                 // It must end with some answer; which one depends on the byte.
-                let _ = Reader::default().read(&record(&broken));
+                let _ = ClientHelloReader::default().read(&record(&broken));
             }
         }
         for end in 0..message.len() {
@@ -280,29 +258,33 @@ mod tests {
                 continue;
             };
             cut[1..4].copy_from_slice(&(body as u32).to_be_bytes()[1..]);
-            let progress = Reader::default().read(&record(&cut));
-            assert_ne!(progress, Progress::Complete(hello.clone()), "{end}");
+            let progress = ClientHelloReader::default().read(&record(&cut));
+            assert_ne!(progress, HelloProgress::Complete(hello.clone()), "{end}");
         }
     }
 
     #[test]
     fn other_protocols_are_not_taken_for_a_hello() {
         for (input, expected) in [
-            (&b"GET / HTTP/1.1\r\n"[..], Progress::NotHello),
-            (b"\x16\x02\x01\0\x01\x01", Progress::NotHello),
-            (b"\x16\x03\x01\0\x01\x02", Progress::NotHello),
-            (b"\x16\x03\x01\0", Progress::Partial),
-            (b"\x16\x03\x01\0\0", Progress::Partial),
-            (b"", Progress::Partial),
+            (&b"GET / HTTP/1.1\r\n"[..], HelloProgress::NotHello),
+            (b"\x16\x02\x01\0\x01\x01", HelloProgress::NotHello),
+            (b"\x16\x03\x01\0\x01\x02", HelloProgress::NotHello),
+            (b"\x16\x03\x01\0", HelloProgress::Partial),
+            (b"\x16\x03\x01\0\0", HelloProgress::Partial),
+            (b"", HelloProgress::Partial),
             (
                 b"\x80\x2e\x01\x03\x01\0\0",
-                Progress::Complete(ClientHello {
+                HelloProgress::Complete(ClientHello {
                     version: [3, 1],
                     ..ClientHello::default()
                 }),
             ),
         ] {
-            assert_eq!(Reader::default().read(input), expected, "{input:?}");
+            assert_eq!(
+                ClientHelloReader::default().read(input),
+                expected,
+                "{input:?}"
+            );
         }
     }
 
@@ -316,7 +298,10 @@ mod tests {
             extension(16, &listed(b"\x03h2")),
         ] {
             let wire = record(&message(&extensions));
-            assert_eq!(Reader::default().read(&wire), Progress::NotHello);
+            assert_eq!(
+                ClientHelloReader::default().read(&wire),
+                HelloProgress::NotHello
+            );
         }
     }
 }

@@ -1,37 +1,37 @@
 //! Conditional requests (RFC 9110 section 13).
 //!
-//! Where nginx asks both dates and tags, the RFC's order rules: a tag is a better validator than
-//! a date with a resolution of a second, so dates are not looked at when tags were sent.
+//! Where nginx considers both dates and tags, the RFC's order is followed: a tag is a better
+//! validator than a date with a resolution of one second, so dates are ignored if tags were sent.
 
 use crate::date;
 use crate::etag;
 use crate::fields::Fields;
 use crate::known::Known;
 
-/// What a response knows about its content.
+/// The validators of a response.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Validators<'a> {
     /// The ETag, as it would be sent.
     pub etag: Option<&'a [u8]>,
-    /// Last-Modified, seconds since 1970.
+    /// Last-Modified, in seconds since the epoch.
     pub last_modified: Option<i64>,
 }
 
-/// How If-Modified-Since is compared: the directive of that name.
+/// How If-Modified-Since is compared: nginx's directive `if_modified_since`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IfModifiedSince {
+pub enum IfModifiedSinceMode {
     /// Not at all.
     Off,
-    /// Only the very same time is "not modified": nginx's default.
+    /// Only an equal time means "not modified": nginx's default.
     Exact,
-    /// So is a later one.
+    /// A later time means "not modified", too.
     Before,
 }
 
-/// What to answer to a GET or HEAD that would otherwise be answered with 200.
+/// How to answer a GET or HEAD that would otherwise be answered with 200.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// As if there were no condition.
+pub enum PreconditionOutcome {
+    /// The request proceeds as without conditions.
     Proceed,
     /// 304
     NotModified,
@@ -39,12 +39,16 @@ pub enum Outcome {
     PreconditionFailed,
 }
 
-/// Evaluates the conditions of a request in the order of RFC 9110 section 13.2.2.
-pub fn evaluate(request: &Fields, response: Validators<'_>, dates: IfModifiedSince) -> Outcome {
+/// Evaluates the conditions in the order of RFC 9110, section 13.2.2.
+pub fn evaluate(
+    request: &Fields,
+    response: Validators<'_>,
+    dates: IfModifiedSinceMode,
+) -> PreconditionOutcome {
     let date_of = |known| request.get_known(known).map(date::parse);
     if let Some(list) = request.get_known(Known::IfMatch) {
         if !matches(list, response.etag, etag::strong_eq) {
-            return Outcome::PreconditionFailed;
+            return PreconditionOutcome::PreconditionFailed;
         }
     } else if let Some(since) = date_of(Known::IfUnmodifiedSince) {
         // As in nginx, an unknown date on either side fails: better 412 than a lost update.
@@ -52,7 +56,7 @@ pub fn evaluate(request: &Fields, response: Validators<'_>, dates: IfModifiedSin
             .zip(response.last_modified)
             .is_some_and(|(since, modified)| modified <= since);
         if !unmodified {
-            return Outcome::PreconditionFailed;
+            return PreconditionOutcome::PreconditionFailed;
         }
     }
     let not_modified = match request.get_known(Known::IfNoneMatch) {
@@ -61,13 +65,13 @@ pub fn evaluate(request: &Fields, response: Validators<'_>, dates: IfModifiedSin
             .is_some_and(|since| !is_modified(since, response, dates)),
     };
     if not_modified {
-        Outcome::NotModified
+        PreconditionOutcome::NotModified
     } else {
-        Outcome::Proceed
+        PreconditionOutcome::Proceed
     }
 }
 
-/// Whether a list of tags has ours; `*` has any, also where there is no tag.
+/// Whether a list contains our tag; `*` matches even if there is none.
 fn matches(list: &[u8], ours: Option<&[u8]>, same: fn(&[u8], &[u8]) -> bool) -> bool {
     if list.trim_ascii() == b"*" {
         return true;
@@ -75,19 +79,19 @@ fn matches(list: &[u8], ours: Option<&[u8]>, same: fn(&[u8], &[u8]) -> bool) -> 
     ours.is_some_and(|ours| etag::list_has(list, |theirs| same(theirs, ours)))
 }
 
-fn is_modified(since: Option<i64>, response: Validators<'_>, dates: IfModifiedSince) -> bool {
+fn is_modified(since: Option<i64>, response: Validators<'_>, dates: IfModifiedSinceMode) -> bool {
     let (Some(since), Some(modified)) = (since, response.last_modified) else {
         return true;
     };
     match dates {
-        IfModifiedSince::Off => true,
-        IfModifiedSince::Exact => since != modified,
-        IfModifiedSince::Before => since < modified,
+        IfModifiedSinceMode::Off => true,
+        IfModifiedSinceMode::Exact => since != modified,
+        IfModifiedSinceMode::Before => since < modified,
     }
 }
 
-/// Whether a Range may be honoured in spite of this If-Range (RFC 9110 section 13.1.5): a tag must
-/// be the same and strong, a date the very same. Fails if the response lacks the validator.
+/// Whether Range may be honoured with this If-Range (RFC 9110, section 13.1.5): a tag must be equal
+/// and strong, a date equal. Not if the response lacks that validator.
 pub fn if_range(value: &[u8], response: Validators<'_>) -> bool {
     if value.len() >= 2 && value.ends_with(b"\"") {
         return response.etag.is_some_and(|tag| etag::strong_eq(tag, value));
@@ -111,7 +115,11 @@ mod tests {
         last_modified: None,
     };
 
-    fn ask(fields: &[(&str, &str)], response: Validators<'_>, dates: IfModifiedSince) -> Outcome {
+    fn ask(
+        fields: &[(&str, &str)],
+        response: Validators<'_>,
+        dates: IfModifiedSinceMode,
+    ) -> PreconditionOutcome {
         let mut request = Fields::new();
         for (name, value) in fields {
             request.push(name.as_bytes(), value.as_bytes());
@@ -121,7 +129,7 @@ mod tests {
 
     #[test]
     fn tags_decide() {
-        use Outcome::*;
+        use PreconditionOutcome::*;
         for (name, value, outcome) in [
             ("If-None-Match", "\"a\"", NotModified),
             ("If-None-Match", "W/\"a\"", NotModified),
@@ -137,17 +145,21 @@ mod tests {
             ("If-Match", "\"x\"", PreconditionFailed),
         ] {
             assert_eq!(
-                ask(&[(name, value)], TAGGED, IfModifiedSince::Exact),
+                ask(&[(name, value)], TAGGED, IfModifiedSinceMode::Exact),
                 outcome,
                 "{name}: {value}"
             );
         }
         assert_eq!(
-            ask(&[("If-None-Match", "\"a\"")], BARE, IfModifiedSince::Exact),
+            ask(
+                &[("If-None-Match", "\"a\"")],
+                BARE,
+                IfModifiedSinceMode::Exact
+            ),
             Proceed
         );
         assert_eq!(
-            ask(&[("If-Match", "\"a\"")], BARE, IfModifiedSince::Exact),
+            ask(&[("If-Match", "\"a\"")], BARE, IfModifiedSinceMode::Exact),
             PreconditionFailed
         );
         let weak = Validators {
@@ -155,19 +167,23 @@ mod tests {
             ..TAGGED
         };
         assert_eq!(
-            ask(&[("If-None-Match", "\"a\"")], weak, IfModifiedSince::Exact),
+            ask(
+                &[("If-None-Match", "\"a\"")],
+                weak,
+                IfModifiedSinceMode::Exact
+            ),
             NotModified
         );
         assert_eq!(
-            ask(&[("If-Match", "W/\"a\"")], weak, IfModifiedSince::Exact),
+            ask(&[("If-Match", "W/\"a\"")], weak, IfModifiedSinceMode::Exact),
             PreconditionFailed
         );
     }
 
     #[test]
     fn dates_decide_as_configured() {
-        use IfModifiedSince::*;
-        use Outcome::*;
+        use IfModifiedSinceMode::*;
+        use PreconditionOutcome::*;
         let ims = |value, dates| ask(&[("If-Modified-Since", value)], TAGGED, dates);
         assert_eq!(
             [ims(THEN, Exact), ims(LATER, Exact), ims(EARLIER, Exact)],
@@ -200,20 +216,20 @@ mod tests {
             ask(
                 &[("If-None-Match", tag), ("If-Modified-Since", date)],
                 TAGGED,
-                IfModifiedSince::Exact,
+                IfModifiedSinceMode::Exact,
             )
         };
-        assert_eq!(both("\"a\"", EARLIER), Outcome::NotModified);
-        assert_eq!(both("\"x\"", THEN), Outcome::Proceed);
+        assert_eq!(both("\"a\"", EARLIER), PreconditionOutcome::NotModified);
+        assert_eq!(both("\"x\"", THEN), PreconditionOutcome::Proceed);
         let both = |tag, date| {
             ask(
                 &[("If-Match", tag), ("If-Unmodified-Since", date)],
                 TAGGED,
-                IfModifiedSince::Exact,
+                IfModifiedSinceMode::Exact,
             )
         };
-        assert_eq!(both("\"a\"", EARLIER), Outcome::Proceed);
-        assert_eq!(both("\"x\"", THEN), Outcome::PreconditionFailed);
+        assert_eq!(both("\"a\"", EARLIER), PreconditionOutcome::Proceed);
+        assert_eq!(both("\"x\"", THEN), PreconditionOutcome::PreconditionFailed);
     }
 
     #[test]

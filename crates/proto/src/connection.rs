@@ -1,31 +1,32 @@
-//! The `Connection` field: what it says of other fields of its message (RFC 9110, section 7.6.1).
+//! The `Connection` field (RFC 9110, section 7.6.1).
 //!
-//! A name in it is an option of this connection, or a field that goes no further. A client may name any field: what is
-//! built upon a server behind must not lose its `Host` or `Cookie` that way, so that naming those is an error.
+//! Its names are options of the connection, or fields that must not be forwarded. A client may name
+//! any field; but servers behind the proxy rely on `Host` or `Cookie`, and must not lose them that
+//! way. So naming those is an error.
 
 use crate::fields::Fields;
 use crate::known::Known;
 
-/// More names than this are an error: each is compared with each field.
+/// More names than this are an error, since each is compared with each field.
 pub const MOST_NAMES: usize = 64;
 
 /// The fields that a message's `Connection` fields name.
 #[derive(Clone, Copy, Debug)]
-pub struct Nominated<'a> {
+pub struct NominatedFields<'a> {
     fields: &'a Fields,
-    /// Names beside the usual options; mostly there are none.
+    /// The number of names besides the usual options; mostly zero.
     count: usize,
 }
 
-impl<'a> Nominated<'a> {
-    /// Looks at the `Connection` fields.
+impl<'a> NominatedFields<'a> {
+    /// Inspects the `Connection` fields.
     #[inline]
-    pub fn by(fields: &'a Fields) -> Nominated<'a> {
+    pub fn by(fields: &'a Fields) -> NominatedFields<'a> {
         let count = match fields.has(Known::Connection) {
             false => 0,
             true => names(fields).count(),
         };
-        Nominated { fields, count }
+        NominatedFields { fields, count }
     }
 
     /// Whether no field is named.
@@ -34,19 +35,19 @@ impl<'a> Nominated<'a> {
         self.count == 0
     }
 
-    /// Whether more are named than anybody needs.
+    /// Whether more are named than there is a use for.
     pub fn are_too_many(&self) -> bool {
         self.count > MOST_NAMES
     }
 
-    /// Whether a field of this name goes no further. `Upgrade` is an option with a meaning of its own and never among
-    /// them.
+    /// Whether a field of this name must not be forwarded. `Upgrade` is never among them: it is an
+    /// option with a meaning of its own.
     #[inline]
     pub fn has(&self, name: &[u8]) -> bool {
         self.count > 0 && names(self.fields).any(|named| named.eq_ignore_ascii_case(name))
     }
 
-    /// The first that a request must not name.
+    /// The first name that a request must not contain.
     pub fn forbidden(&self) -> Option<&'a [u8]> {
         match self.count {
             0 => None,
@@ -63,7 +64,7 @@ impl<'a> Nominated<'a> {
     }
 }
 
-/// The names, without the options that everybody uses.
+/// The names without the usual options.
 fn names(fields: &Fields) -> impl Iterator<Item = &[u8]> {
     let values = fields.all_known(Known::Connection);
     let words = values.flat_map(|value| value.split(|&byte| byte == b','));
@@ -76,7 +77,7 @@ fn names(fields: &Fields) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// What says who asks, for what, and on whose behalf.
+/// The fields by which servers tell who asks, for what, and on whose behalf.
 fn is_forbidden(name: &[u8]) -> bool {
     const PREFIX: &[u8] = b"X-Forwarded-";
     matches!(
@@ -108,10 +109,10 @@ mod tests {
             &[" , "],
             &[""],
         ] {
-            assert!(Nominated::by(&fields(usual)).is_empty(), "{usual:?}");
+            assert!(NominatedFields::by(&fields(usual)).is_empty(), "{usual:?}");
         }
         let fields = fields(&["close, X-One ,", "x-two\t,TE"]);
-        let named = Nominated::by(&fields);
+        let named = NominatedFields::by(&fields);
         assert!(named.has(b"x-one") && named.has(b"X-TWO") && named.has(b"te"));
         assert!(!named.has(b"close") && !named.has(b"x-on"));
         assert_eq!(named.to_names(), [&b"x-one"[..], b"x-two", b"te"]);
@@ -128,19 +129,23 @@ mod tests {
             "X-Forwarded-",
         ] {
             assert!(
-                Nominated::by(&fields(&[bad])).forbidden().is_some(),
+                NominatedFields::by(&fields(&[bad])).forbidden().is_some(),
                 "{bad}"
             );
         }
         for good in ["hosts", "x-forwarded", "via", "cookie2", "authorization"] {
-            assert_eq!(Nominated::by(&fields(&[good])).forbidden(), None, "{good}");
+            assert_eq!(
+                NominatedFields::by(&fields(&[good])).forbidden(),
+                None,
+                "{good}"
+            );
         }
     }
 
     #[test]
     fn there_is_a_bound() {
         let names = |count| vec!["x"; count].join(",");
-        assert!(!Nominated::by(&fields(&[&names(MOST_NAMES)])).are_too_many());
-        assert!(Nominated::by(&fields(&[&names(MOST_NAMES + 1)])).are_too_many());
+        assert!(!NominatedFields::by(&fields(&[&names(MOST_NAMES)])).are_too_many());
+        assert!(NominatedFields::by(&fields(&[&names(MOST_NAMES + 1)])).are_too_many());
     }
 }

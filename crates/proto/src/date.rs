@@ -1,7 +1,7 @@
-//! Dates: the three forms of HTTP (RFC 9110 section 5.6.7), and those of logs and cookies.
+//! Dates: the three forms of HTTP (RFC 9110, section 5.6.7), and those of logs and cookies.
 //!
-//! Times are seconds since 1970 in UTC. Local times take the time zone as an argument; this crate
-//! has no clock and reads no environment.
+//! Times are seconds since the epoch in UTC. The time zone of local times is an argument: this
+//! crate has no clock and reads no environment.
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
@@ -15,11 +15,11 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
 
-/// Reads a date of HTTP: `Sun, 06 Nov 1994 08:49:37 GMT`, `Sunday, 06-Nov-94 08:49:37 GMT` or
-/// `Sun Nov  6 08:49:37 1994`. The name of the day and what follows the time are not looked at, as
-/// in nginx. A year of two digits below 70 is 20xx.
+/// Parses a date of HTTP: `Sun, 06 Nov 1994 08:49:37 GMT`, `Sunday, 06-Nov-94 08:49:37 GMT` or `Sun
+/// Nov  6 08:49:37 1994`. As in nginx the name of the day and everything after the time are
+/// ignored, and a year of two digits below 70 is 20xx.
 pub fn parse(text: &[u8]) -> Option<i64> {
-    let mut text = Cursor(text);
+    let mut text = DateCursor(text);
     let comma = text.0.iter().position(|&b| matches!(b, b',' | b' '))?;
     let is_asctime = text.0[comma] == b' ';
     text.0 = &text.0[comma + 1..];
@@ -33,19 +33,19 @@ pub fn parse(text: &[u8]) -> Option<i64> {
 }
 
 /// Year, month (1 to 12), day, and the time of day in seconds.
-struct Date {
+struct DateParts {
     year: i64,
     month: u8,
     day: u8,
     time: i64,
 }
 
-/// What remains to be read.
-struct Cursor<'a>(&'a [u8]);
+/// The remaining text.
+struct DateCursor<'a>(&'a [u8]);
 
-impl Cursor<'_> {
+impl DateCursor<'_> {
     /// `Nov  6 08:49:37 1994`
-    fn asctime(&mut self) -> Option<Date> {
+    fn asctime(&mut self) -> Option<DateParts> {
         let month = self.month()?;
         self.expect(b' ')?;
         self.skip_spaces();
@@ -57,7 +57,7 @@ impl Cursor<'_> {
         self.expect(b' ')?;
         let time = self.time()?;
         self.expect(b' ')?;
-        Some(Date {
+        Some(DateParts {
             year: self.digits(4)?,
             month,
             day: day as u8,
@@ -66,7 +66,7 @@ impl Cursor<'_> {
     }
 
     /// `06 Nov 1994 08:49:37` or `06-Nov-94 08:49:37`
-    fn fixdate_or_850(&mut self) -> Option<Date> {
+    fn fixdate_or_850(&mut self) -> Option<DateParts> {
         let day = self.digits(2)?;
         let separator = *self.0.first()?;
         if !matches!(separator, b' ' | b'-') {
@@ -83,7 +83,7 @@ impl Cursor<'_> {
             },
         };
         self.expect(b' ')?;
-        Some(Date {
+        Some(DateParts {
             year,
             month,
             day: day as u8,
@@ -100,7 +100,7 @@ impl Cursor<'_> {
         Some(index as u8 + 1)
     }
 
-    /// `08:49:37` in seconds.
+    /// `08:49:37` as seconds.
     fn time(&mut self) -> Option<i64> {
         let hour = self.digits(2)?;
         self.expect(b':')?;
@@ -128,15 +128,15 @@ impl Cursor<'_> {
     }
 }
 
-/// The day is checked against its month.
-fn seconds(date: Date) -> Option<i64> {
+/// Converts a date; `None` if its month does not have that day.
+fn seconds(date: DateParts) -> Option<i64> {
     let year = i16::try_from(date.year).ok()?;
     let day = jiff::civil::Date::new(year, date.month as i8, date.day as i8).ok()?;
     let midnight = Offset::UTC.to_timestamp(day.at(0, 0, 0, 0)).ok()?;
     Some(midnight.as_second() + date.time)
 }
 
-/// The civil time of an instant; one that no calendar has becomes 1970.
+/// The civil time of an instant; one beyond the calendar becomes 1970.
 fn civil(seconds: i64, offset: Offset) -> DateTime {
     offset.to_datetime(Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH))
 }
@@ -149,16 +149,17 @@ fn day_name(time: &DateTime) -> &'static str {
     DAYS[time.weekday().to_sunday_zero_offset() as usize]
 }
 
-fn put(text: fmt::Arguments<'_>, out: &mut Vec<u8>) {
+fn append(text: fmt::Arguments<'_>, out: &mut Vec<u8>) {
     out.write_fmt(text).expect("a vector takes every byte");
 }
 
-/// Appends `Sun, 06 Nov 1994 08:49:37 GMT`: Date, Last-Modified, Expires. Years have four digits; the
-/// instants that would need more are written as the last one that does not.
+/// Appends `Sun, 06 Nov 1994 08:49:37 GMT`: Date, Last-Modified, Expires. Years have four digits;
+/// the instants that would need more are written as the last one that does not.
 pub fn write_http(seconds: i64, out: &mut Vec<u8>) {
     const END_OF_9999: i64 = 253_402_300_799;
     let t = civil(seconds.clamp(0, END_OF_9999), Offset::UTC);
-    // Every file that is served has one of these: digits are put in place without the machinery of `fmt`.
+    // Every response with a file has such a date, so the digits are written in place, without the
+    // machinery of `fmt`.
     let mut text = *b"Sun, 06 Nov 1994 08:49:37 GMT";
     text[..3].copy_from_slice(day_name(&t).as_bytes());
     two_digits(&mut text[5..7], t.day().unsigned_abs());
@@ -181,16 +182,16 @@ fn two_digits(place: &mut [u8], number: u8) {
 /// 2037, as in nginx.
 pub fn write_cookie(seconds: i64, out: &mut Vec<u8>) {
     let t = civil(seconds, Offset::UTC);
-    put(
+    append(
         format_args!("{}, {:02}-{}-", day_name(&t), t.day(), month_name(&t)),
         out,
     );
     if t.year() > 2037 {
-        put(format_args!("{:04}", t.year()), out);
+        append(format_args!("{:04}", t.year()), out);
     } else {
-        put(format_args!("{:02}", t.year() % 100), out);
+        append(format_args!("{:02}", t.year() % 100), out);
     }
-    put(
+    append(
         format_args!(" {:02}:{:02}:{:02} GMT", t.hour(), t.minute(), t.second()),
         out,
     );
@@ -201,7 +202,7 @@ pub fn write_log(seconds: i64, zone: &TimeZone, out: &mut Vec<u8>) {
     let offset = offset_at(seconds, zone);
     let t = civil(seconds, offset);
     let (sign, hours, minutes) = split_offset(offset);
-    put(
+    append(
         format_args!(
             "{:02}/{}/{:04}:{:02}:{:02}:{:02} {sign}{hours:02}{minutes:02}",
             t.day(),
@@ -220,7 +221,7 @@ pub fn write_iso8601(seconds: i64, zone: &TimeZone, out: &mut Vec<u8>) {
     let offset = offset_at(seconds, zone);
     let t = civil(seconds, offset);
     let (sign, hours, minutes) = split_offset(offset);
-    put(
+    append(
         format_args!(
             "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}{sign}{hours:02}:{minutes:02}",
             t.year(),
@@ -237,7 +238,7 @@ pub fn write_iso8601(seconds: i64, zone: &TimeZone, out: &mut Vec<u8>) {
 /// Appends `1994/11/06 08:49:37`: the error log.
 pub fn write_error_log(seconds: i64, zone: &TimeZone, out: &mut Vec<u8>) {
     let t = civil(seconds, offset_at(seconds, zone));
-    put(
+    append(
         format_args!(
             "{:04}/{:02}/{:02} {:02}:{:02}:{:02}",
             t.year(),
@@ -254,7 +255,7 @@ pub fn write_error_log(seconds: i64, zone: &TimeZone, out: &mut Vec<u8>) {
 /// Appends `Nov  6 08:49:37`: syslog (RFC 3164 section 4.1.2).
 pub fn write_syslog(seconds: i64, zone: &TimeZone, out: &mut Vec<u8>) {
     let t = civil(seconds, offset_at(seconds, zone));
-    put(
+    append(
         format_args!(
             "{} {:2} {:02}:{:02}:{:02}",
             month_name(&t),
@@ -270,7 +271,7 @@ pub fn write_syslog(seconds: i64, zone: &TimeZone, out: &mut Vec<u8>) {
 /// Appends `06-Nov-1994 08:49`: directory listings.
 pub fn write_listing(seconds: i64, zone: &TimeZone, out: &mut Vec<u8>) {
     let t = civil(seconds, offset_at(seconds, zone));
-    put(
+    append(
         format_args!(
             "{:02}-{}-{:04} {:02}:{:02}",
             t.day(),

@@ -1,4 +1,4 @@
-//! FastCGI, the web server's side: one request of the role "responder" at a time on a connection.
+//! The web server's side of FastCGI: one request at a time per connection, in the role "responder".
 //!
 //! Both directions are sequences of records:
 //!
@@ -8,8 +8,9 @@
 //!        1              always 1    big-endian      length
 //! ```
 //!
-//! A request is `BEGIN_REQUEST`, then the stream `PARAMS`, then the stream `STDIN`; a response is the streams `STDOUT`
-//! and `STDERR`, mixed, then `END_REQUEST`. An empty record ends a stream. Lines for the error log are in nginx's words.
+//! A request is `BEGIN_REQUEST`, the stream `PARAMS`, and the stream `STDIN`; a response is the
+//! streams `STDOUT` and `STDERR`, interleaved, then `END_REQUEST`. An empty record ends a stream.
+//! Lines for the error log are nginx's.
 
 use std::ops::Range;
 
@@ -23,16 +24,17 @@ const STDERR: u8 = 7;
 const RESPONDER: u8 = 1;
 const KEEP_CONNECTION: u8 = 1;
 
-/// The bytes before the content of a record.
+/// The length of a record's header.
 const HEADER: usize = 8;
 
-/// The content of a record that this side writes; a multiple of the alignment, so that full records need no padding.
+/// The maximum content of a record that this side writes. It is a multiple of the alignment, so
+/// full records need no padding.
 const MAX_CONTENT: usize = 32 * 1024;
 
-/// What the content of a record is padded to, as the specification recommends.
+/// Content is padded to a multiple of this, as the specification recommends.
 const ALIGNMENT: usize = 8;
 
-/// Appends what a request begins with. `keep_connection` asks the application not to close.
+/// Appends the beginning of a request. `keep_connection` asks the application not to close.
 pub fn write_begin(keep_connection: bool, out: &mut Vec<u8>) {
     write_header(BEGIN_REQUEST, 8, 0, out);
     out.extend_from_slice(&[
@@ -55,7 +57,7 @@ pub fn push_param(name: &[u8], value: &[u8], params: &mut Vec<u8>) {
     params.extend_from_slice(value);
 }
 
-/// Up to 127 in one byte, else in four with the highest bit set.
+/// Lengths up to 127 take one byte, others four with the highest bit set.
 fn push_length(length: usize, out: &mut Vec<u8>) {
     match u8::try_from(length) {
         Ok(short @ 0..=127) => out.push(short),
@@ -63,18 +65,18 @@ fn push_length(length: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends all params of a request, and their end.
+/// Appends all parameters of a request, and the end of their stream.
 pub fn write_params(params: &[u8], out: &mut Vec<u8>) {
     write_stream(PARAMS, params, out);
     write_header(PARAMS, 0, 0, out);
 }
 
-/// Appends a piece of the request's content.
+/// Appends a part of the request body.
 pub fn write_stdin(content: &[u8], out: &mut Vec<u8>) {
     write_stream(STDIN, content, out);
 }
 
-/// Appends the end of the request's content.
+/// Appends the end of the request body.
 pub fn write_stdin_end(out: &mut Vec<u8>) {
     write_header(STDIN, 0, 0, out);
 }
@@ -94,107 +96,111 @@ fn write_header(kind: u8, length: usize, padding: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&[1, kind, 0, 1, high, low, padding as u8, 0]);
 }
 
-/// What the response goes on with.
+/// The next part of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// All input was used; more is needed.
+pub enum FastcgiEvent {
+    /// All input is consumed; more is needed.
     More,
     /// This part of the input is output.
     Stdout(Range<usize>),
-    /// The output is over.
+    /// The output has ended.
     StdoutEnd,
-    /// This part of the input is for the error log. `true`: its record, which usually is one message, ends with it.
+    /// This part of the input is for the error log. `true` if it ends its record, which usually is
+    /// one message.
     Stderr(Range<usize>, bool),
-    /// The response is over, padding included.
+    /// The response has ended, including its padding.
     End,
 }
 
-/// Reads records of a response from input in pieces of any size.
+/// Decodes a response from input in pieces of any size.
 #[derive(Clone, Debug, Default)]
-pub struct Decoder {
-    state: State,
-    /// The header as far as it was received, and how much that is.
+pub struct RecordDecoder {
+    state: RecordState,
+    /// The header as far as it was received, and the length of that.
     header: [u8; HEADER],
     received: usize,
-    /// Content of the present record that is still to come.
+    /// The rest of the current record's content.
     content: usize,
-    /// Padding of the present record that is still to come.
+    /// The rest of the current record's padding.
     padding: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum RecordState {
     #[default]
     Header,
     Content,
     Padding,
 }
 
-impl Decoder {
-    /// Ready for a response.
-    pub fn new() -> Decoder {
-        Decoder::default()
+impl RecordDecoder {
+    /// A decoder for a response.
+    pub fn new() -> RecordDecoder {
+        RecordDecoder::default()
     }
 
-    /// The next event in `input`, and how much of the input it used; call again with the rest. Ranges count from the
-    /// start of `input`. The error is the line for the error log.
-    pub fn next(&mut self, input: &[u8]) -> Result<(Event, usize), String> {
+    /// The next event in `input`, and how much of the input it has consumed; the rest must be
+    /// passed again. Ranges are relative to `input`. The error is the line for the error log.
+    pub fn next(&mut self, input: &[u8]) -> Result<(FastcgiEvent, usize), String> {
         let mut at = 0;
         loop {
             match self.state {
-                State::Header => {
+                RecordState::Header => {
                     let taken = (HEADER - self.received).min(input.len() - at);
                     self.header[self.received..self.received + taken]
                         .copy_from_slice(&input[at..at + taken]);
                     self.received += taken;
                     at += taken;
-                    check(&self.header[..self.received])?;
+                    check_header(&self.header[..self.received])?;
                     if self.received < HEADER {
-                        return Ok((Event::More, at));
+                        return Ok((FastcgiEvent::More, at));
                     }
                     self.received = 0;
                     self.content =
                         usize::from(u16::from_be_bytes([self.header[4], self.header[5]]));
                     self.padding = usize::from(self.header[6]);
-                    self.state = State::Content;
+                    self.state = RecordState::Content;
                     if self.content == 0 && self.kind() == STDOUT {
-                        self.state = State::Padding;
-                        return Ok((Event::StdoutEnd, at));
+                        self.state = RecordState::Padding;
+                        return Ok((FastcgiEvent::StdoutEnd, at));
                     }
                 }
-                State::Content if self.content == 0 => self.state = State::Padding,
-                State::Content if at == input.len() => return Ok((Event::More, at)),
-                State::Content => {
+                RecordState::Content if self.content == 0 => self.state = RecordState::Padding,
+                RecordState::Content if at == input.len() => return Ok((FastcgiEvent::More, at)),
+                RecordState::Content => {
                     let end = at + self.content.min(input.len() - at);
                     self.content -= end - at;
                     let content = at..end;
                     at = end;
                     match self.kind() {
-                        STDOUT => return Ok((Event::Stdout(content), at)),
-                        STDERR => return Ok((Event::Stderr(content, self.content == 0), at)),
-                        // What an application's exit code was is for nobody here.
+                        STDOUT => return Ok((FastcgiEvent::Stdout(content), at)),
+                        STDERR => {
+                            return Ok((FastcgiEvent::Stderr(content, self.content == 0), at));
+                        }
+                        // The content of `END_REQUEST`: the application's exit code is of no use
+                        // here.
                         _ => {}
                     }
                 }
-                State::Padding => {
+                RecordState::Padding => {
                     let taken = self.padding.min(input.len() - at);
                     self.padding -= taken;
                     at += taken;
                     if self.padding > 0 {
-                        return Ok((Event::More, at));
+                        return Ok((FastcgiEvent::More, at));
                     }
-                    self.state = State::Header;
+                    self.state = RecordState::Header;
                     if self.kind() == END_REQUEST {
-                        return Ok((Event::End, at));
+                        return Ok((FastcgiEvent::End, at));
                     }
                 }
             }
         }
     }
 
-    /// Takes back the end of the last [`Event::Stdout`]: those bytes will come again.
+    /// Takes back the end of the last [`FastcgiEvent::Stdout`]: these bytes will be passed again.
     pub fn unread(&mut self, count: usize) {
-        self.state = State::Content;
+        self.state = RecordState::Content;
         self.content += count;
     }
 
@@ -203,8 +209,9 @@ impl Decoder {
     }
 }
 
-/// Judges as much of a header as there is, so that what is not FastCGI at all is not waited for.
-fn check(header: &[u8]) -> Result<(), String> {
+/// Checks as much of a header as there is, so that no more input is awaited from what does not
+/// speak FastCGI.
+fn check_header(header: &[u8]) -> Result<(), String> {
     let names = [
         "protocol version",
         "record type",
@@ -246,23 +253,23 @@ mod tests {
     }
 
     /// Output, messages, and what else there was.
-    type Meaning = (Vec<u8>, Vec<u8>, Vec<Event>);
+    type Meaning = (Vec<u8>, Vec<u8>, Vec<FastcgiEvent>);
 
     /// All that a response says, read in pieces of `step` bytes.
     fn decode(wire: &[u8], step: usize) -> Result<Meaning, String> {
         let (mut decoder, mut stdout, mut stderr, mut rest) =
-            (Decoder::new(), vec![], vec![], vec![]);
+            (RecordDecoder::new(), vec![], vec![], vec![]);
         for piece in wire.chunks(step) {
             let mut input = piece;
             loop {
                 let (event, used) = decoder.next(input)?;
                 match event {
-                    Event::More => {
+                    FastcgiEvent::More => {
                         assert_eq!(used, input.len());
                         break;
                     }
-                    Event::Stdout(range) => stdout.extend_from_slice(&input[range]),
-                    Event::Stderr(range, _) => stderr.extend_from_slice(&input[range]),
+                    FastcgiEvent::Stdout(range) => stdout.extend_from_slice(&input[range]),
+                    FastcgiEvent::Stderr(range, _) => stderr.extend_from_slice(&input[range]),
                     event => rest.push(event),
                 }
                 input = &input[used..];
@@ -288,7 +295,7 @@ mod tests {
                 (stdout.as_slice(), stderr.as_slice()),
                 (&b"hello world"[..], &b"oh"[..])
             );
-            assert_eq!(rest, [Event::StdoutEnd, Event::End]);
+            assert_eq!(rest, [FastcgiEvent::StdoutEnd, FastcgiEvent::End]);
         }
     }
 
@@ -309,18 +316,21 @@ mod tests {
                 "upstream sent unexpected FastCGI request id low byte: 0",
             ),
         ] {
-            assert_eq!(Decoder::new().next(wire), Err(line.to_owned()));
+            assert_eq!(RecordDecoder::new().next(wire), Err(line.to_owned()));
         }
     }
 
     #[test]
     fn output_that_was_taken_back_comes_again() {
         let wire = record(STDOUT, b"headbody", 2);
-        let mut decoder = Decoder::new();
-        assert_eq!(decoder.next(&wire), Ok((Event::Stdout(8..16), 16)));
+        let mut decoder = RecordDecoder::new();
+        assert_eq!(decoder.next(&wire), Ok((FastcgiEvent::Stdout(8..16), 16)));
         decoder.unread(4);
-        assert_eq!(decoder.next(&wire[12..]), Ok((Event::Stdout(0..4), 4)));
-        assert_eq!(decoder.next(&wire[16..]), Ok((Event::More, 2)));
+        assert_eq!(
+            decoder.next(&wire[12..]),
+            Ok((FastcgiEvent::Stdout(0..4), 4))
+        );
+        assert_eq!(decoder.next(&wire[16..]), Ok((FastcgiEvent::More, 2)));
     }
 
     #[test]

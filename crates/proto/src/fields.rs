@@ -1,53 +1,53 @@
-//! `Fields`: the header fields of one message, in order, in one piece of memory.
+//! The header fields of one message, in order, in one allocation.
 //!
-//! Request heads, response heads and trailers all use it. Names and values lie in one arena, so a
-//! message costs two vectors, and [`Fields::clear`] keeps both: a keep-alive connection allocates
-//! for its largest message and then no more. Names keep the spelling they came with.
+//! Request headers, response headers and trailers all use it. Names and values are in one arena, so
+//! a message costs two vectors, and [`Fields::clear`] keeps both: a connection that is kept alive
+//! allocates for its largest message and then no more. Names keep their original spelling.
 //!
-//! It does not judge names or values; the parsers and writers in [`h1`](crate::h1) do.
+//! Names and values are not validated here but by the parsers and writers of [`h1`](crate::h1).
 
 use crate::known::Known;
 
 /// An ordered list of header fields.
 #[derive(Clone, Default)]
 pub struct Fields {
-    /// Names, values and, after parsing, everything else of the head, addressed by `entries`.
+    /// Names, values and, after parsing, the rest of the header; `entries` has the offsets.
     arena: Vec<u8>,
-    entries: Vec<Entry>,
-    /// A bit for each known name that was ever pushed. A clear bit means "certainly absent",
-    /// which answers most questions about optional fields; a set bit may be stale after a removal.
+    entries: Vec<FieldEntry>,
+    /// A bit for each known name that was ever added. A clear bit means that the field is absent,
+    /// which answers most lookups of optional fields; a set bit may be stale after a removal.
     present: u128,
-    /// How many entries are dead.
+    /// The number of removed entries.
     dead: u32,
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
-    name: Span,
-    value: Span,
+struct FieldEntry {
+    name: ArenaSpan,
+    value: ArenaSpan,
     known: Known,
     dead: bool,
 }
 
-/// A part of an arena. Offsets are 32 bits: no head may be larger, see [`Fields::MAX_BYTES`].
+/// A part of an arena. Offsets have 32 bits: no header may be larger, see [`Fields::MAX_BYTES`].
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct ArenaSpan {
     pub(crate) start: u32,
     pub(crate) end: u32,
 }
 
-impl Span {
-    /// The caller has checked that the offsets are below [`Fields::MAX_BYTES`].
-    pub(crate) fn new(start: usize, end: usize) -> Span {
+impl ArenaSpan {
+    /// The caller must have checked that the offsets are below [`Fields::MAX_BYTES`].
+    pub(crate) fn new(start: usize, end: usize) -> ArenaSpan {
         debug_assert!(start <= end && end <= Fields::MAX_BYTES);
-        Span {
+        ArenaSpan {
             start: start as u32,
             end: end as u32,
         }
     }
 
-    /// Empty where `bytes` ends before the span: a head that is still being parsed has spans but
-    /// no text, and asking it must not be a panic.
+    /// The bytes of the span; empty if `bytes` ends before: a header that is still being parsed has
+    /// spans but no text, and a lookup must not panic.
     pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
         bytes
             .get(self.start as usize..self.end as usize)
@@ -58,9 +58,9 @@ impl Span {
         self.start == self.end
     }
 
-    /// From the beginning of this one to the end of a later one.
-    pub(crate) fn until(self, later: Span) -> Span {
-        Span {
+    /// From the beginning of this span to the end of a later one.
+    pub(crate) fn until(self, later: ArenaSpan) -> ArenaSpan {
+        ArenaSpan {
             start: self.start,
             end: later.end,
         }
@@ -68,11 +68,11 @@ impl Span {
 }
 
 impl Fields {
-    /// The arena's bound. A push that would exceed it is dropped: such a message could not have
-    /// passed any configured header limit, and a wrong offset would be worse than a lost field.
+    /// The maximum size of the arena. A field that would exceed it is dropped: such a message could
+    /// not have passed any configured limit, and a wrong offset would be worse than a lost field.
     pub const MAX_BYTES: usize = u32::MAX as usize;
 
-    /// No fields, no memory.
+    /// Without fields; allocates nothing.
     pub const fn new() -> Fields {
         Fields {
             arena: Vec::new(),
@@ -82,12 +82,12 @@ impl Fields {
         }
     }
 
-    /// How much memory it holds, filled or not, in bytes.
+    /// The memory it occupies, used or not, in bytes.
     pub fn memory(&self) -> usize {
-        self.arena.capacity() + self.entries.capacity() * size_of::<Entry>()
+        self.arena.capacity() + self.entries.capacity() * size_of::<FieldEntry>()
     }
 
-    /// The value of the first field called `name`, in any case.
+    /// The value of the first field with this name, in any case.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         self.position(name).map(|i| self.value_at(i))
     }
@@ -104,13 +104,13 @@ impl Fields {
             .map(|e| e.value.of(&self.arena))
     }
 
-    /// Whether a field with this known name is there.
+    /// Whether there is a field with this known name.
     #[inline]
     pub fn has(&self, known: Known) -> bool {
         self.get_known(known).is_some()
     }
 
-    /// The values of all fields called `name`, in any case, in order.
+    /// The values of all fields with this name, in any case, in order.
     pub fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         let known = Known::from_name(name);
         self.live()
@@ -125,20 +125,20 @@ impl Fields {
             .map(|e| e.value.of(&self.arena))
     }
 
-    /// Appends a field, whether or not one of that name exists.
+    /// Appends a field, even if there is one with this name.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
         self.push_as(Known::from_name(name), name, |arena| {
             arena.extend_from_slice(value)
         });
     }
 
-    /// As [`Fields::push`], for a name that has been looked up already.
+    /// Like [`Fields::push`], for a name that has been looked up already.
     pub fn push_spelled(&mut self, known: Known, name: &[u8], value: &[u8]) {
         debug_assert!(known == Known::from_name(name));
         self.push_as(known, name, |arena| arena.extend_from_slice(value));
     }
 
-    /// Appends a field under its usual spelling.
+    /// Appends a field with the usual spelling of its name.
     pub fn push_known(&mut self, known: Known, value: &[u8]) {
         debug_assert!(known != Known::Other);
         self.push_as(known, known.name().as_bytes(), |arena| {
@@ -152,14 +152,14 @@ impl Fields {
         self.push_as(Known::from_name(name), name, write);
     }
 
-    /// As [`Fields::push_with`], for a known name.
+    /// Like [`Fields::push_with`], for a known name.
     pub fn push_known_with(&mut self, known: Known, write: impl FnOnce(&mut Vec<u8>)) {
         debug_assert!(known != Known::Other);
         self.push_as(known, known.name().as_bytes(), write);
     }
 
-    /// Makes `value` the only value of `name`; the field keeps the place and the spelling of the
-    /// first one that was there, or goes to the end.
+    /// Makes `value` the only value of `name`. The field keeps the place and the spelling of the
+    /// first one there was, or is appended.
     pub fn set(&mut self, name: &[u8], value: &[u8]) {
         match self.position(name) {
             Some(first) => self.replace(first, value),
@@ -167,7 +167,7 @@ impl Fields {
         }
     }
 
-    /// As [`Fields::set`], for a known name.
+    /// Like [`Fields::set`], for a known name.
     pub fn set_known(&mut self, known: Known, value: &[u8]) {
         match self.position_known(known) {
             Some(first) => self.replace(first, value),
@@ -175,21 +175,21 @@ impl Fields {
         }
     }
 
-    /// Removes every field called `name`, in any case; tells whether there was one.
+    /// Removes all fields with this name, in any case. Returns whether there was one.
     pub fn remove(&mut self, name: &[u8]) -> bool {
         let mut removed = false;
         while let Some(index) = self.position(name) {
-            self.kill(index);
+            self.mark_dead(index);
             removed = true;
         }
         removed
     }
 
-    /// Removes every field with this known name; tells whether there was one.
+    /// Removes all fields with this known name. Returns whether there was one.
     pub fn remove_known(&mut self, known: Known) -> bool {
         let mut removed = false;
         while let Some(index) = self.position_known(known) {
-            self.kill(index);
+            self.mark_dead(index);
             removed = true;
         }
         self.present &= !known.bit();
@@ -216,7 +216,7 @@ impl Fields {
             .map(|e| (e.name.of(&self.arena), e.value.of(&self.arena)))
     }
 
-    /// Ids, names and values in order.
+    /// Known names, names and values in order.
     pub fn iter_known(&self) -> impl Iterator<Item = (Known, &[u8], &[u8])> + '_ {
         self.live()
             .map(|e| (e.known, e.name.of(&self.arena), e.value.of(&self.arena)))
@@ -239,8 +239,8 @@ impl Fields {
         self.len() == 0
     }
 
-    /// Forgets all fields and keeps the memory, up to a bound: one giant head must not
-    /// make a connection keep its size for life.
+    /// Removes all fields and keeps the memory, up to a bound: after one huge header a connection
+    /// must not keep that size for its whole life.
     pub fn clear(&mut self) {
         const KEEP_BYTES: usize = 16 * 1024;
         const KEEP_FIELDS: usize = 256;
@@ -252,17 +252,17 @@ impl Fields {
         self.dead = 0;
     }
 
-    /// Every byte that the fields occupy, for accounting.
+    /// The bytes in the arena, for accounting.
     pub fn bytes(&self) -> usize {
         self.arena.len()
     }
 
-    /// For the parsers: the arena is about to become a copy of the head, and `name` and `value`
-    /// are offsets into that. Nothing may be read before [`Fields::adopt`].
+    /// For parsers: adds a field by its offsets into the header, of which the arena will become a
+    /// copy. Nothing may be read before that.
     #[inline]
-    pub(crate) fn push_spans(&mut self, known: Known, name: Span, value: Span) {
+    pub(crate) fn push_spans(&mut self, known: Known, name: ArenaSpan, value: ArenaSpan) {
         self.present |= known.bit();
-        self.entries.push(Entry {
+        self.entries.push(FieldEntry {
             name,
             value,
             known,
@@ -270,33 +270,34 @@ impl Fields {
         });
     }
 
-    /// For the parsers: names and values as offsets, readable before [`Fields::adopt`].
-    pub(crate) fn iter_spans(&self) -> impl Iterator<Item = (Known, Span)> + '_ {
+    /// For parsers: known names and the offsets of values, before the arena has its text.
+    pub(crate) fn iter_spans(&self) -> impl Iterator<Item = (Known, ArenaSpan)> + '_ {
         self.live().map(|e| (e.known, e.value))
     }
 
-    /// For the parsers: gives the spans their text.
-    pub(crate) fn adopt(&mut self, head: &[u8]) {
+    /// For parsers: copies the text that the spans refer to.
+    pub(crate) fn set_arena(&mut self, head: &[u8]) {
         self.arena.clear();
         self.arena.extend_from_slice(head);
     }
 
-    /// For the codecs that assemble a head from parts: keeps a text that is no field. One that would exceed
-    /// [`Fields::MAX_BYTES`] is left out.
-    pub(crate) fn append_text(&mut self, text: &[u8]) -> Span {
+    /// For codecs that assemble a header from parts: stores a text that is not a field. One that
+    /// would exceed [`Fields::MAX_BYTES`] is dropped.
+    pub(crate) fn append_text(&mut self, text: &[u8]) -> ArenaSpan {
         let start = self.arena.len();
         if start + text.len() <= Self::MAX_BYTES {
             self.arena.extend_from_slice(text);
         }
-        Span::new(start, self.arena.len())
+        ArenaSpan::new(start, self.arena.len())
     }
 
-    /// As [`Fields::push`], for a name whose number is known already; [`Known::Other`] keeps the name as it is.
+    /// Like [`Fields::push`], for a name that has been looked up already; with [`Known::Other`] the
+    /// name is kept as it is.
     pub fn push_numbered(&mut self, known: Known, name: &[u8], value: &[u8]) {
         self.push_as(known, name, |arena| arena.extend_from_slice(value));
     }
 
-    /// For the parsers: the bytes that spans of the same head refer to.
+    /// For parsers: the bytes that spans of the same header refer to.
     pub(crate) fn arena(&self) -> &[u8] {
         &self.arena
     }
@@ -311,7 +312,11 @@ impl Fields {
             self.arena.truncate(start);
             return;
         }
-        self.push_spans(known, Span::new(start, middle), Span::new(middle, end));
+        self.push_spans(
+            known,
+            ArenaSpan::new(start, middle),
+            ArenaSpan::new(middle, end),
+        );
     }
 
     fn replace(&mut self, index: usize, value: &[u8]) {
@@ -333,16 +338,16 @@ impl Fields {
         let start = self.arena.len();
         if start + value.len() <= Self::MAX_BYTES {
             self.arena.extend_from_slice(value);
-            self.entries[index].value = Span::new(start, start + value.len());
+            self.entries[index].value = ArenaSpan::new(start, start + value.len());
         }
     }
 
-    fn kill(&mut self, index: usize) {
+    fn mark_dead(&mut self, index: usize) {
         self.entries[index].dead = true;
         self.dead += 1;
     }
 
-    fn live(&self) -> impl Iterator<Item = &Entry> + '_ {
+    fn live(&self) -> impl Iterator<Item = &FieldEntry> + '_ {
         self.entries.iter().filter(|e| !e.dead)
     }
 
@@ -365,7 +370,7 @@ impl Fields {
             .position(|e| e.known == known && !e.dead)
     }
 
-    fn is_named(&self, entry: &Entry, name: &[u8]) -> bool {
+    fn is_named(&self, entry: &FieldEntry, name: &[u8]) -> bool {
         entry.name.of(&self.arena).eq_ignore_ascii_case(name)
     }
 

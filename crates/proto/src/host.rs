@@ -1,6 +1,7 @@
-//! The host of a request, from the Host field or the target: checked and normalised as nginx does.
+//! The host of a request, from the Host field or the target: validated and normalised as nginx
+//! does.
 //!
-//! Accepted is what RFC 3986 section 3.2.2 calls reg-name or IP-literal, with an optional port.
+//! Valid are a reg-name or an IP-literal (RFC 3986, section 3.2.2), with an optional port.
 
 use std::net::Ipv6Addr;
 
@@ -10,18 +11,18 @@ use crate::h1::is_ip_literal_byte;
 
 /// A valid host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Host<'a> {
-    /// The name as sent, without port and without a final dot; not yet in lower case.
+pub struct UriHost<'a> {
+    /// The name as sent, without port and final dot; not in lower case.
     pub name: &'a [u8],
-    /// The port, if one with digits was given.
+    /// The port, if there is one with digits.
     pub port: Option<u16>,
 }
 
-/// The value is not a host: answer 400.
+/// The value is not a valid host: 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidHost;
 
-impl Host<'_> {
+impl UriHost<'_> {
     /// Appends the name in lower case: `$host`.
     pub fn write_lowercase(&self, out: &mut Vec<u8>) {
         let start = out.len();
@@ -30,8 +31,8 @@ impl Host<'_> {
     }
 }
 
-/// Splits and checks `host[:port]`. A port may be empty.
-pub fn parse(text: &[u8]) -> Result<Host<'_>, InvalidHost> {
+/// Parses `host[:port]`. The port may be empty.
+pub fn parse(text: &[u8]) -> Result<UriHost<'_>, InvalidHost> {
     let (name, rest) = match text.first() {
         Some(b'[') => split_literal(text)?,
         _ => split_name(text)?,
@@ -41,15 +42,15 @@ pub fn parse(text: &[u8]) -> Result<Host<'_>, InvalidHost> {
         [b':', digits @ ..] => parse_port(digits)?,
         _ => return Err(InvalidHost),
     };
-    // "example.com." is the same host, written with the root of the name tree.
+    // `example.com.` is the same host, fully qualified.
     let name = name.strip_suffix(b".").unwrap_or(name);
     if name.is_empty() {
         return Err(InvalidHost);
     }
-    Ok(Host { name, port })
+    Ok(UriHost { name, port })
 }
 
-/// `[` up to and with `]`, and what follows.
+/// Splits off an IP-literal, `[…]`.
 fn split_literal(text: &[u8]) -> Result<(&[u8], &[u8]), InvalidHost> {
     let inside = text[1..]
         .iter()
@@ -64,7 +65,8 @@ fn split_literal(text: &[u8]) -> Result<(&[u8], &[u8]), InvalidHost> {
     Ok(text.split_at(inside + 2))
 }
 
-/// An IPv6 address, or one of a version to come: `v`, hexadecimal digits, a dot and something.
+/// Whether this is an IPv6 address, or one of a future version: `v`, hexadecimal digits, a dot and
+/// something.
 fn is_address(text: &[u8]) -> bool {
     if let Some(future) = text.strip_prefix(b"v").or_else(|| text.strip_prefix(b"V")) {
         let mut parts = future.splitn(2, |&byte| byte == b'.');
@@ -82,7 +84,7 @@ fn split_name(text: &[u8]) -> Result<(&[u8], &[u8]), InvalidHost> {
     let (name, rest) = text.split_at(text.iter().position(|&b| b == b':').unwrap_or(text.len()));
     let mut before = 0;
     for &byte in name {
-        // `..` has no meaning in a name, and much in a path that was made from one.
+        // `..` means nothing in a name, but much in a path that contains `$host`.
         if !NAME_BYTES[usize::from(byte)] || (byte == b'.' && before == b'.') {
             return Err(InvalidHost);
         }
@@ -102,7 +104,8 @@ fn are_escapes_whole(name: &[u8]) -> bool {
     })
 }
 
-/// The bytes of a reg-name (RFC 3986, section 3.2.2), as a table: every request asks for each byte of its host.
+/// The bytes of a reg-name (RFC 3986, section 3.2.2). A table, since each byte of each request's
+/// host is looked up.
 const NAME_BYTES: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;

@@ -1,8 +1,8 @@
 //! The Huffman code of header compression (RFC 7541 appendix B), which HPACK and QPACK share.
 //!
-//! The code is canonical: the lengths of the 256 symbols say everything, and all tables here are
-//! computed from them when the crate is compiled. Decoding looks at 12 bits at once, which is two
-//! symbols for most of what headers are made of; longer codes take a walk over the lengths.
+//! The code is canonical: the lengths of the 256 codes determine them, and all tables here are
+//! computed from the lengths at compile time. The decoder looks at 12 bits at once, which are two
+//! symbols of most that headers contain; longer codes are found by a search over the lengths.
 
 /// The length in bits of each symbol's code.
 #[rustfmt::skip]
@@ -25,33 +25,34 @@ const LENGTHS: [u8; 256] = [
     26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
 ];
 
-/// The shortest code, in bits: no text grows by more than 8/5 when it is decoded.
+/// The length of the shortest code, in bits: decoding lengthens a text to 8/5 at most.
 const SHORTEST: usize = 5;
 
-/// The longest code of a symbol, in bits.
+/// The length of the longest code, in bits.
 const LONGEST: usize = 30;
 
-/// How many bits the first look takes.
-const LOOK: usize = 12;
+/// The number of bits of the first lookup.
+const LOOKUP_BITS: usize = 12;
 
-/// Everything that follows from [`LENGTHS`].
-struct Canonical {
-    /// The symbols by code.
+/// The tables that follow from [`LENGTHS`].
+struct CanonicalCode {
+    /// The symbols in the order of their codes.
     symbols: [u8; 256],
     /// The code of each symbol, in the low bits.
     codes: [u32; 256],
     /// Per length: the first code of that length.
     first: [u32; LONGEST + 1],
-    /// Per length: where that code's symbol is in `symbols`.
+    /// Per length: the position of that code's symbol in `symbols`.
     offset: [u16; LONGEST + 1],
-    /// Per length: the first 32-bit word, code at the top, that no code up to this length begins.
+    /// Per length: the first 32-bit word, with the code at the top, that begins with no code up to
+    /// this length.
     limit: [u32; LONGEST + 1],
 }
 
-const CANONICAL: Canonical = build_canonical();
+const CANONICAL: CanonicalCode = build_canonical();
 
-const fn build_canonical() -> Canonical {
-    let mut built = Canonical {
+const fn build_canonical() -> CanonicalCode {
+    let mut built = CanonicalCode {
         symbols: [0; 256],
         codes: [0; 256],
         first: [0; LONGEST + 1],
@@ -78,37 +79,37 @@ const fn build_canonical() -> Canonical {
         built.limit[length] = code << (32 - length);
         length += 1;
     }
-    // What is left at the end is the code of the end of the text: all ones.
+    // What remains is the code of the end of the string: all ones.
     assert!(count == 256 && code == (1 << LONGEST) - 1);
     built
 }
 
-/// What the next 12 bits begin with. `total` is 0 when the first code is longer than that.
+/// The symbols at the beginning of 12 bits. `total` is 0 if the first code is longer.
 #[derive(Clone, Copy)]
-struct Look {
+struct LookupEntry {
     symbols: [u8; 2],
-    /// Bits of the first symbol.
+    /// The length of the first symbol's code.
     first: u8,
-    /// Bits of all symbols that are there: one or two.
+    /// The length of all codes: one or two.
     total: u8,
 }
 
-static LOOKS: [Look; 1 << LOOK] = build_looks();
+static LOOKUP: [LookupEntry; 1 << LOOKUP_BITS] = build_lookup();
 
-const fn build_looks() -> [Look; 1 << LOOK] {
-    const NOTHING: Look = Look {
+const fn build_lookup() -> [LookupEntry; 1 << LOOKUP_BITS] {
+    const NOTHING: LookupEntry = LookupEntry {
         symbols: [0; 2],
         first: 0,
         total: 0,
     };
-    let mut looks = [NOTHING; 1 << LOOK];
+    let mut looks = [NOTHING; 1 << LOOKUP_BITS];
     let mut bits = 0;
-    while bits < 1 << LOOK {
-        let word = (bits as u32) << (32 - LOOK);
-        let (symbol, length) = symbol_of(word, LOOK);
+    while bits < 1 << LOOKUP_BITS {
+        let word = (bits as u32) << (32 - LOOKUP_BITS);
+        let (symbol, length) = symbol_of(word, LOOKUP_BITS);
         if length > 0 {
-            let (next, next_length) = symbol_of(word << length, LOOK - length);
-            looks[bits] = Look {
+            let (next, next_length) = symbol_of(word << length, LOOKUP_BITS - length);
+            looks[bits] = LookupEntry {
                 symbols: [symbol, next],
                 first: length as u8,
                 total: (length + next_length) as u8,
@@ -119,7 +120,7 @@ const fn build_looks() -> [Look; 1 << LOOK] {
     looks
 }
 
-/// The symbol at the top of `word` and its length; length 0 when it is longer than `most`.
+/// The symbol at the top of `word` and the length of its code; 0 if that is longer than `most`.
 const fn symbol_of(word: u32, most: usize) -> (u8, usize) {
     let mut length = SHORTEST;
     while length <= most {
@@ -133,9 +134,9 @@ const fn symbol_of(word: u32, most: usize) -> (u8, usize) {
     (0, 0)
 }
 
-/// The text is not what an encoder may write: it contains the end symbol, or its padding is too long
-/// or not all ones (RFC 7541 section 5.2). The RFC allows seven bits of padding; a whole octet of ones
-/// is taken too, as nginx does, because there are clients that always pad.
+/// The text is not valid: it contains the end symbol, or its padding is too long or not all ones
+/// (RFC 7541, section 5.2). The RFC permits seven bits of padding; like nginx we accept a whole
+/// byte of ones, too, since some clients always pad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidHuffman;
 
@@ -157,7 +158,7 @@ pub fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), InvalidHuffman> {
 
 fn decode_into(input: &[u8], out: &mut [u8]) -> Option<usize> {
     let mut rest = input;
-    // The next bits, first one at the top; below the `have` that are real they are ones.
+    // The next bits, the first one at the top; those after the first `have` are ones, like padding.
     let mut bits = u64::MAX;
     let mut have: usize = 0;
     let mut at = 0;
@@ -165,7 +166,7 @@ fn decode_into(input: &[u8], out: &mut [u8]) -> Option<usize> {
         if have < LONGEST {
             (bits, have) = refill(bits, have, &mut rest);
         }
-        let look = LOOKS[(bits >> (64 - LOOK)) as usize];
+        let look = LOOKUP[(bits >> (64 - LOOKUP_BITS)) as usize];
         let used = if look.total != 0 && look.total as usize <= have {
             out[at] = look.symbols[0];
             at += 1;
@@ -190,12 +191,12 @@ fn decode_into(input: &[u8], out: &mut [u8]) -> Option<usize> {
     (rest.is_empty() && have <= 8 && padding_is_ones).then_some(at)
 }
 
-/// Takes as many whole bytes as there is room for.
+/// Adds as many whole bytes as there is room for.
 #[inline]
 fn refill(bits: u64, have: usize, rest: &mut &[u8]) -> (u64, usize) {
-    // Seven at most, so that no shift below is by all 64 bits.
+    // At most seven, so that no shift below is by 64 bits.
     let room = ((64 - have) / 8).min(7);
-    // The ones below the real bits make way.
+    // Removes the ones below the real bits.
     let mut word = if have == 0 { 0 } else { bits >> (64 - have) };
     let take = if let Some(chunk) = rest.first_chunk::<8>() {
         let next = u64::from_be_bytes(*chunk) >> (64 - room * 8);
@@ -219,7 +220,7 @@ fn refill(bits: u64, have: usize, rest: &mut &[u8]) -> (u64, usize) {
     (filled, have)
 }
 
-/// The length of `text` when it is encoded, in bytes.
+/// The length of the encoded `text`, in bytes.
 pub fn encoded_length(text: &[u8]) -> usize {
     let bits: usize = text.iter().map(|&b| usize::from(LENGTHS[b as usize])).sum();
     bits.div_ceil(8)

@@ -1,10 +1,12 @@
 //! Weir: sans-IO codecs and header grammars.
 //!
 //! Everything here turns bytes into values and values into bytes. There are no sockets, no clock
-//! (times come as arguments), no configuration, and no allocation in proportion to what a peer
-//! merely claims. Whatever a peer sends is answered with a value or an error, never a panic.
+//! (times are arguments), no configuration, and no allocation in proportion to what a peer merely
+//! claims. Any input results in a value or an error, never in a panic.
 //!
-//! - [`h1`]: HTTP/1 message heads and bodies, both directions.
+//! - [`message`]: heads of requests and responses, methods, versions, refusals: what every version
+//!   of HTTP has.
+//! - [`h1`]: how HTTP/1 writes them, both directions.
 //! - [`h2`], [`huffman`]: HTTP/2 frames and header compression, both directions.
 //! - [`fields`], [`known`]: the header fields of a message, and the names the server acts upon.
 //! - [`uri`], [`host`]: the request target and the host name as nginx understands them.
@@ -37,11 +39,13 @@ pub mod huffman;
 pub mod known;
 pub mod list;
 pub mod memcached;
+pub mod message;
 pub mod mime;
 pub mod proxy_protocol;
 pub mod range;
 pub mod scgi;
 pub mod status;
+pub mod tls_cursor;
 pub mod uri;
 pub mod uwsgi;
 

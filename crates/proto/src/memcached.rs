@@ -1,20 +1,21 @@
-//! memcached's text protocol, as far as a web server reads values with it.
+//! memcached's text protocol, as far as it is needed to read values.
 //!
 //! ```text
 //! get KEY\r\n
 //! VALUE KEY FLAGS LENGTH\r\n  LENGTH bytes  \r\nEND\r\n        or        END\r\n
 //! ```
 //!
-//! Lines for the error log are in nginx's words.
+//! Lines for the error log are nginx's.
 
 use memchr::memchr;
 
 use crate::uri::{Escape, escape};
 
-/// What follows a value.
+/// The bytes after a value.
 pub const TRAILER: &[u8] = b"\r\nEND\r\n";
 
-/// A key as the protocol can carry it: without blanks, control characters and `%`, which are escaped.
+/// Escapes a key for the protocol: blanks and control characters would end it, and `%` must be
+/// unambiguous.
 pub fn escape_key(key: &[u8]) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(key.len());
     escape(Escape::Memcached, key, &mut escaped);
@@ -28,36 +29,36 @@ pub fn write_get(key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// What the server says of a key.
+/// The beginning of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Head {
-    /// The line is not complete.
+pub enum MemcachedHead {
+    /// Its first line is incomplete.
     Partial,
-    /// There is no value. The response is over after these many bytes.
+    /// There is no value, and the response ends after this many bytes.
     Missing(usize),
-    /// The value follows after `used` bytes.
+    /// There is a value, which begins after `used` bytes.
     Value {
-        /// Bytes of the head.
+        /// The length of the line.
         used: usize,
-        /// What the writer of the value noted; `None` if that is no number.
+        /// The flags that were stored with the value; `None` if they are not a number.
         flags: Option<u32>,
-        /// Bytes of the value.
+        /// The length of the value.
         length: u64,
     },
 }
 
-/// Reads the first line of a response to the request for `key`, which is escaped. The error is the line for the error
-/// log.
-pub fn read_head(input: &[u8], key: &[u8]) -> Result<Head, Vec<u8>> {
+/// Parses the first line of the response to the request for the escaped `key`. The error is the
+/// line for the error log.
+pub fn read_head(input: &[u8], key: &[u8]) -> Result<MemcachedHead, Vec<u8>> {
     let Some(end) = memchr(b'\n', input) else {
-        return Ok(Head::Partial);
+        return Ok(MemcachedHead::Partial);
     };
     let used = end + 1;
     let Some(line) = input[..end].strip_suffix(b"\r") else {
         return Err(invalid("response", &input[..end], None));
     };
     if line == b"END" {
-        return Ok(Head::Missing(used));
+        return Ok(MemcachedHead::Missing(used));
     }
     let Some(rest) = line.strip_prefix(b"VALUE ") else {
         return Err(invalid("response", line, None));
@@ -75,14 +76,14 @@ pub fn read_head(input: &[u8], key: &[u8]) -> Result<Head, Vec<u8>> {
     let Some(length) = number(length) else {
         return Err(invalid("length", line, Some(key)));
     };
-    Ok(Head::Value {
+    Ok(MemcachedHead::Value {
         used,
         flags: number(flags).and_then(|flags| u32::try_from(flags).ok()),
         length,
     })
 }
 
-/// The line for the error log when something in the first line makes no sense.
+/// The line for the error log about an invalid first line.
 pub fn invalid(what: &str, line: &[u8], key: Option<&[u8]>) -> Vec<u8> {
     match key {
         None => [
@@ -109,7 +110,7 @@ pub fn invalid(what: &str, line: &[u8], key: Option<&[u8]>) -> Vec<u8> {
     }
 }
 
-/// Digits, not so many that they overflow.
+/// A decimal number; `None` if it overflows.
 fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -128,7 +129,7 @@ mod tests {
         let read = |line: &[u8]| read_head(line, b"k");
         assert_eq!(
             read(b"VALUE k 2 8\r\nSEE"),
-            Ok(Head::Value {
+            Ok(MemcachedHead::Value {
                 used: 13,
                 flags: Some(2),
                 length: 8
@@ -136,14 +137,14 @@ mod tests {
         );
         assert_eq!(
             read(b"VALUE k x 8\r\n"),
-            Ok(Head::Value {
+            Ok(MemcachedHead::Value {
                 used: 13,
                 flags: None,
                 length: 8
             })
         );
-        assert_eq!(read(b"END\r\n"), Ok(Head::Missing(5)));
-        assert_eq!(read(b"VALUE k 0 8\r"), Ok(Head::Partial));
+        assert_eq!(read(b"END\r\n"), Ok(MemcachedHead::Missing(5)));
+        assert_eq!(read(b"VALUE k 0 8\r"), Ok(MemcachedHead::Partial));
         let wrong =
             |line: &[u8]| String::from_utf8(read(line).expect_err("nonsense")).expect("text");
         assert_eq!(

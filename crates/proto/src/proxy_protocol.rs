@@ -1,5 +1,5 @@
-//! The PROXY protocol, versions 1 and 2: who the client of a connection is, told by the proxy
-//! before us, or told by us to a server behind us.
+//! The PROXY protocol, versions 1 and 2: by it a proxy in front of us tells who the client of a
+//! connection is, and we tell a server behind us.
 //!
 //! ```text
 //! version 1   PROXY TCP4 192.0.2.1 192.0.2.2 51234 80 CR LF          at most 107 bytes
@@ -14,75 +14,77 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
-/// The 12 bytes of the signature, version and command, family and transport, length.
+/// The length of the fixed part: signature, version and command, family and transport, length.
 const V2_HEAD: usize = 16;
 
-/// The largest header that is read; nginx's bound. A header beyond it is refused.
+/// The largest header that is accepted: nginx's limit.
 pub const MAX_HEADER: usize = 4096;
-/// The largest header of version 1, by its specification.
+/// The largest header of version 1, by the specification.
 pub const MAX_V1: usize = 107;
 
-/// How far [`parse`] came.
+/// The result of [`parse`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// The header goes on: call again with more bytes.
+    /// The header is incomplete.
     Partial,
-    /// The header is this many bytes. It names addresses, or says that there are none to name
-    /// (`UNKNOWN`, local, another transport): then the connection's own are meant.
+    /// The header has this length. Without addresses (`UNKNOWN`, local, another transport) the
+    /// connection's own apply.
     Complete(usize, Option<Header>),
 }
 
-/// What a header says.
+/// The content of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The client.
+    /// The client's address.
     pub source: Endpoint,
     /// The address that the client connected to.
     pub destination: Endpoint,
-    /// The TLVs of version 2 as they came; see [`Header::tlv`].
+    /// The TLVs of version 2 as received; see [`Header::tlv`].
     pub tlvs: Vec<u8>,
 }
 
 /// An address and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// As text; of version 1 as it came: `$proxy_protocol_addr`.
+    /// The address as text, in version 1 as received: `$proxy_protocol_addr`.
     pub text: String,
-    /// The address, unless version 1 had text that is none; nginx lets that pass.
+    /// The address, unless version 1 had text that is none, which nginx tolerates.
     pub ip: Option<IpAddr>,
     /// `$proxy_protocol_port`
     pub port: u16,
 }
 
-/// The header can not be used: close the connection.
+/// The header is invalid: the connection is to be closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Broken {
-    /// Neither version's form; the first line of it, for the log.
+pub enum ProxyHeaderError {
+    /// Neither version's format. The first line, for the log.
     Header(Vec<u8>),
-    /// Version 2's signature with this version.
+    /// The signature of version 2 with this other version.
     Version(u8),
     /// Longer than [`MAX_HEADER`].
     TooLarge,
-    /// Too short for its addresses.
+    /// It is too short for its addresses.
     Addresses,
 }
 
-impl Broken {
-    /// The line for the error log, at level `error`, in nginx's words.
+impl ProxyHeaderError {
+    /// The line for the error log at level `error`, as nginx has it.
     pub fn log_line(&self) -> Vec<u8> {
         match self {
-            Broken::Header(line) => [b"broken header: \"", line.as_slice(), b"\""].concat(),
-            Broken::Version(version) => {
+            ProxyHeaderError::Header(line) => {
+                [b"broken header: \"", line.as_slice(), b"\""].concat()
+            }
+            ProxyHeaderError::Version(version) => {
                 format!("unknown PROXY protocol version: {version}").into_bytes()
             }
-            Broken::TooLarge => b"header is too large".to_vec(),
-            Broken::Addresses => b"broken PROXY protocol addresses".to_vec(),
+            ProxyHeaderError::TooLarge => b"header is too large".to_vec(),
+            ProxyHeaderError::Addresses => b"broken PROXY protocol addresses".to_vec(),
         }
     }
 }
 
-/// Reads the header that a connection begins with.
-pub fn parse(buf: &[u8]) -> Result<Status, Broken> {
+/// Parses the header at the beginning of a connection.
+pub fn parse(buf: &[u8]) -> Result<Status, ProxyHeaderError> {
     let start = &buf[..buf.len().min(SIGNATURE.len())];
     if !start.is_empty() && SIGNATURE.starts_with(start) {
         return if start.len() == SIGNATURE.len() {
@@ -94,7 +96,7 @@ pub fn parse(buf: &[u8]) -> Result<Status, Broken> {
     parse_v1(buf)
 }
 
-fn parse_v1(buf: &[u8]) -> Result<Status, Broken> {
+fn parse_v1(buf: &[u8]) -> Result<Status, ProxyHeaderError> {
     const START: &[u8] = b"PROXY ";
     const KINDS: [&[u8]; 3] = [b"UNKNOWN", b"TCP4 ", b"TCP6 "];
     let broken = || {
@@ -103,7 +105,7 @@ fn parse_v1(buf: &[u8]) -> Result<Status, Broken> {
             .iter()
             .position(|b| matches!(b, b'\r' | b'\n'))
             .unwrap_or(shown.len());
-        Broken::Header(shown[..end].to_vec())
+        ProxyHeaderError::Header(shown[..end].to_vec())
     };
     let common = buf.len().min(START.len());
     if buf[..common] != START[..common] {
@@ -111,7 +113,7 @@ fn parse_v1(buf: &[u8]) -> Result<Status, Broken> {
     }
     let window = &buf[..buf.len().min(MAX_V1)];
     let Some(end) = memchr::memmem::find(window, b"\r\n") else {
-        // What can not become a header any more is not waited for.
+        // Not waiting for what cannot become a header any more.
         let kind = &window[START.len().min(window.len())..];
         let may_become = |known: &&[u8]| kind.starts_with(known) || known.starts_with(kind);
         return if buf.len() >= MAX_V1 || !KINDS.iter().any(may_become) {
@@ -153,7 +155,7 @@ fn parse_v1_words(words: &[u8]) -> Option<Header> {
     })
 }
 
-/// Only what addresses are made of; the text goes into logs and variables.
+/// Checks that a text consists of characters of addresses: it goes into logs and variables.
 fn v1_address(text: &[u8]) -> Option<&str> {
     let is_address = text
         .iter()
@@ -166,20 +168,20 @@ fn v1_address(text: &[u8]) -> Option<&str> {
 }
 
 fn v1_port(text: &[u8]) -> Option<u16> {
-    crate::h1::body::parse_length(text).and_then(|port| u16::try_from(port).ok())
+    crate::message::parse_length(text).and_then(|port| u16::try_from(port).ok())
 }
 
-fn parse_v2(buf: &[u8]) -> Result<Status, Broken> {
+fn parse_v2(buf: &[u8]) -> Result<Status, ProxyHeaderError> {
     let Some((head, rest)) = buf.split_first_chunk::<V2_HEAD>() else {
         return Ok(Status::Partial);
     };
     let [.., version_command, family_transport, high, low] = *head;
     if version_command >> 4 != 2 {
-        return Err(Broken::Version(version_command >> 4));
+        return Err(ProxyHeaderError::Version(version_command >> 4));
     }
     let length = usize::from(u16::from_be_bytes([high, low]));
     if V2_HEAD + length > MAX_HEADER {
-        return Err(Broken::TooLarge);
+        return Err(ProxyHeaderError::TooLarge);
     }
     let Some(body) = rest.get(..length) else {
         return Ok(Status::Partial);
@@ -187,15 +189,15 @@ fn parse_v2(buf: &[u8]) -> Result<Status, Broken> {
     let used = V2_HEAD + length;
     let is_proxied_stream = version_command & 15 == 1 && family_transport & 15 == 1;
     let header = match family_transport >> 4 {
-        1 if is_proxied_stream => Some(v2_header::<4>(body).ok_or(Broken::Addresses)?),
-        2 if is_proxied_stream => Some(v2_header::<16>(body).ok_or(Broken::Addresses)?),
-        // A health check of the proxy itself, or a family or transport that is not ours.
+        1 if is_proxied_stream => Some(v2_header::<4>(body).ok_or(ProxyHeaderError::Addresses)?),
+        2 if is_proxied_stream => Some(v2_header::<16>(body).ok_or(ProxyHeaderError::Addresses)?),
+        // A health check by the proxy itself, or an unsupported family or transport.
         _ => None,
     };
     Ok(Status::Complete(used, header))
 }
 
-/// Source, destination, source port, destination port, TLVs; addresses of `N` bytes.
+/// Parses addresses of `N` bytes: source, destination, their ports, then TLVs.
 fn v2_header<const N: usize>(body: &[u8]) -> Option<Header>
 where
     IpAddr: From<[u8; N]>,
@@ -218,7 +220,7 @@ where
     })
 }
 
-/// The types of TLVs that have names: `$proxy_protocol_tlv_NAME`.
+/// The types of TLVs with names: `$proxy_protocol_tlv_NAME`.
 const TLV_NAMES: [(&str, u16); 5] = [
     ("alpn", 0x01),
     ("authority", 0x02),
@@ -226,7 +228,7 @@ const TLV_NAMES: [(&str, u16); 5] = [
     ("ssl", TLV_SSL),
     ("netns", 0x30),
 ];
-/// The same, within the `ssl` TLV: `$proxy_protocol_tlv_ssl_NAME`.
+/// Those within the `ssl` TLV: `$proxy_protocol_tlv_ssl_NAME`.
 const SSL_NAMES: [(&str, u16); 5] = [
     ("version", 0x21),
     ("cn", 0x22),
@@ -236,7 +238,7 @@ const SSL_NAMES: [(&str, u16); 5] = [
 ];
 const TLV_SSL: u16 = 0x20;
 const TLV_CRC32C: u8 = 0x03;
-/// The `ssl` TLV begins with a byte of flags and four of the result of the verification.
+/// The fixed part of the `ssl` TLV: a byte of flags, and four of the verification's result.
 const SSL_HEAD: usize = 5;
 
 impl Header {
@@ -256,7 +258,7 @@ impl Header {
     }
 }
 
-/// Whether [`Header::tlv`] knows this name, so that a configuration can be refused early.
+/// Whether [`Header::tlv`] knows this name, for the check of the configuration.
 pub fn is_tlv_name(name: &str) -> bool {
     match name.strip_prefix("ssl_") {
         Some(name) => name == "verify" || tlv_type(name, &SSL_NAMES).is_some(),
@@ -277,7 +279,7 @@ fn tlv_type(name: &str, names: &[(&str, u16)]) -> Option<u16> {
     }
 }
 
-/// The first TLV of a type; `None` also if the list is cut before it.
+/// The first TLV with this type; `None` also if the list is truncated before it.
 fn find_tlv(mut tlvs: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
         let ([found, high, low], rest) = tlvs.split_first_chunk::<3>()?;
@@ -290,8 +292,7 @@ fn find_tlv(mut tlvs: &[u8], kind: u16) -> Option<&[u8]> {
     }
 }
 
-/// Appends a header of version 1. Without two addresses of one family (a unix socket) it says
-/// `UNKNOWN`.
+/// Appends a header of version 1. Without two IP addresses (a unix socket) it says `UNKNOWN`.
 pub fn write_v1(source: Option<SocketAddr>, destination: Option<SocketAddr>, out: &mut Vec<u8>) {
     let text = match (source, destination) {
         (Some(s), Some(d)) if s.is_ipv4() && d.is_ipv4() => {
@@ -317,10 +318,10 @@ pub fn write_v1(source: Option<SocketAddr>, destination: Option<SocketAddr>, out
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Appends a header of version 2 with TLVs and, last, their CRC-32C, as nginx does. Without two
-/// addresses it is a local one.
+/// Appends a header of version 2 with TLVs and, as nginx does, their CRC-32C at the end. Without
+/// two addresses its command is local.
 ///
-/// TLVs that would make the header longer than [`MAX_HEADER`] are left out.
+/// TLVs with which the header would exceed [`MAX_HEADER`] are omitted.
 pub fn write_v2(
     source: Option<SocketAddr>,
     destination: Option<SocketAddr>,
@@ -337,16 +338,17 @@ pub fn write_v2(
         }
     }
     write_tlv(TLV_CRC32C, &[0; 4], out);
-    // The bound above keeps this far below 16 bits.
+    // The limit above keeps this far below 16 bits.
     let length = (out.len() - start - V2_HEAD) as u16;
     out[start + V2_HEAD - 2..start + V2_HEAD].copy_from_slice(&length.to_be_bytes());
-    // The sum covers the whole header with the field of the sum itself as zero.
+    // The sum covers the whole header, with zeros in its own place.
     let sum = crc32c(&out[start..]);
     let end = out.len();
     out[end - 4..].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Version and command, family and transport, a length to be filled in, addresses and ports.
+/// Appends version and command, family and transport, a length to be filled in, addresses and
+/// ports.
 fn write_addresses(endpoints: Option<(SocketAddr, SocketAddr)>, out: &mut Vec<u8>) {
     const LOCAL: u8 = 0x20;
     const PROXY: u8 = 0x21;
@@ -381,7 +383,7 @@ fn as_v6(ip: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Appends a TLV; also for building the value of an `ssl` TLV. A value above 64 KB is cut.
+/// Appends a TLV, also to the value of an `ssl` TLV. A value above 64 KB is truncated.
 pub fn write_tlv(kind: u8, value: &[u8], out: &mut Vec<u8>) {
     let length = u16::try_from(value.len()).unwrap_or(u16::MAX);
     out.push(kind);
@@ -407,7 +409,7 @@ mod tests {
     use super::*;
 
     /// Parses in growing prefixes: the outcome must not depend on the pieces.
-    fn parse_pieces(wire: &[u8]) -> Result<Status, Broken> {
+    fn parse_pieces(wire: &[u8]) -> Result<Status, ProxyHeaderError> {
         for end in 0..wire.len() {
             match parse(&wire[..end]) {
                 Ok(Status::Partial) => {}
@@ -467,7 +469,10 @@ mod tests {
             "\r\n\r\nX",
         ] {
             assert!(
-                matches!(parse_pieces(wire.as_bytes()), Err(Broken::Header(_))),
+                matches!(
+                    parse_pieces(wire.as_bytes()),
+                    Err(ProxyHeaderError::Header(_))
+                ),
                 "{wire:?}"
             );
         }
@@ -598,15 +603,15 @@ mod tests {
         let wire = |head: [u8; 4], body: &[u8]| [&SIGNATURE[..], &head, body].concat();
         assert_eq!(
             parse_pieces(&wire([0x11, 0x11, 0, 0], b"")),
-            Err(Broken::Version(1))
+            Err(ProxyHeaderError::Version(1))
         );
         assert_eq!(
             parse_pieces(&wire([0x21, 0x11, 0, 11], &[0; 11])),
-            Err(Broken::Addresses)
+            Err(ProxyHeaderError::Addresses)
         );
         assert_eq!(
             parse_pieces(&wire([0x21, 0x21, 0, 35], &[0; 35])),
-            Err(Broken::Addresses)
+            Err(ProxyHeaderError::Addresses)
         );
         let body = MAX_HEADER - V2_HEAD;
         let [high, low] = (body as u16).to_be_bytes();
@@ -615,7 +620,7 @@ mod tests {
         let [high, low] = (body as u16 + 1).to_be_bytes();
         assert_eq!(
             parse(&wire([0x21, 0x11, high, low], b"")),
-            Err(Broken::TooLarge)
+            Err(ProxyHeaderError::TooLarge)
         );
         let mut long = Vec::new();
         write_v2(

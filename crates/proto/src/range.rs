@@ -1,25 +1,25 @@
-//! Range requests (RFC 9110 section 14): which bytes, and how a multipart answer is written.
+//! Range requests (RFC 9110, section 14), and the format of multipart responses.
 
 use std::io::Write;
 use std::ops::Range;
 
-/// What a Range field asks of content of a known length.
+/// What a Range field selects from content of a known length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ranges {
-    /// Nothing that is honoured: answer 200 with all of it.
+    /// Nothing that is honoured: respond with 200 and the whole content.
     Ignore,
-    /// Answer 416 with `Content-Range: bytes */LENGTH`.
+    /// Respond with 416 and `Content-Range: bytes */LENGTH`.
     Unsatisfiable,
-    /// Answer 206 with these bytes. The end is exclusive.
+    /// Respond with 206 and these bytes. The end is exclusive.
     One(Range<u64>),
-    /// Answer 206 with a multipart body; at least two, in the order asked.
+    /// Respond with 206 and a multipart body of at least two parts, in the order requested.
     Many(Vec<Range<u64>>),
 }
 
-/// Reads a Range field as nginx does: another unit is ignored, bad syntax is unsatisfiable, and so
-/// is a range that lies wholly behind the end. More than `max_ranges` ranges are ignored, and so
-/// are ranges that together are longer than the content. `None` is no limit (the default of the
-/// directive); then many tiny ranges, which would cost more than the content, are ignored.
+/// Parses a Range field as nginx does: another unit is ignored; invalid syntax is unsatisfiable,
+/// and so is a range beyond the end. More than `max_ranges` ranges are ignored, and so are ranges
+/// that together are longer than the content. `None` means no limit (the directive's default); then
+/// many tiny ranges, which would cost more than the whole content, are ignored.
 pub fn parse(value: &[u8], length: u64, max_ranges: Option<usize>) -> Ranges {
     let Some((unit, specs)) = value.split_at_checked(6) else {
         return Ranges::Ignore;
@@ -30,7 +30,7 @@ pub fn parse(value: &[u8], length: u64, max_ranges: Option<usize>) -> Ranges {
     if specs.is_empty() || max_ranges == Some(0) || length > i64::MAX as u64 {
         return Ranges::Ignore;
     }
-    let mut found = Found {
+    let mut found = RangeCollector {
         ranges: Vec::new(),
         count: 0,
         size: 0,
@@ -46,22 +46,22 @@ pub fn parse(value: &[u8], length: u64, max_ranges: Option<usize>) -> Ranges {
                 return Ranges::Ignore;
             }
         } else if range.start == 0 {
-            // Content without a byte has no range at all, but 416 would not help anybody.
+            // Empty content has no range at all, but 416 would help no client.
             return Ranges::Ignore;
         }
     }
-    found.judge(length, max_ranges)
+    found.decide(length, max_ranges)
 }
 
-struct Found {
-    /// No longer grows when it is clear that the ranges will be ignored: a peer must not make us
-    /// keep more ranges than its content has bytes.
+struct RangeCollector {
+    /// Stops growing once it is clear that the ranges will be ignored: a client must not make us
+    /// keep more ranges than the content has bytes.
     ranges: Vec<Range<u64>>,
     count: u64,
     size: u64,
 }
 
-impl Found {
+impl RangeCollector {
     fn add(&mut self, range: Range<u64>, length: u64) {
         self.count += 1;
         self.size = self.size.saturating_add(range.end - range.start);
@@ -70,8 +70,8 @@ impl Found {
         }
     }
 
-    fn judge(mut self, length: u64, max_ranges: Option<usize>) -> Ranges {
-        /// What the head of a part costs at least, and what is allowed for free.
+    fn decide(mut self, length: u64, max_ranges: Option<usize>) -> Ranges {
+        /// The estimated cost of a part's header, and the cost that is tolerated in any case.
         const PART_COST: u64 = 256;
         const FREE_COST: u64 = 4096;
         if self.count < 2 {
@@ -87,34 +87,34 @@ impl Found {
     }
 }
 
-enum Spec {
-    /// `5-`, and `5-9` with its last byte.
+enum RangeSpec {
+    /// `5-`, or `5-9` with its last byte.
     From(u64, Option<u64>),
     /// `-5`
     Last(u64),
 }
 
-impl Spec {
+impl RangeSpec {
     fn resolve(&self, length: u64) -> Range<u64> {
         match *self {
-            Spec::From(first, None) => first..length,
-            Spec::From(first, Some(last)) => first..length.min(last.saturating_add(1)),
-            Spec::Last(count) => length.saturating_sub(count)..length,
+            RangeSpec::From(first, None) => first..length,
+            RangeSpec::From(first, Some(last)) => first..length.min(last.saturating_add(1)),
+            RangeSpec::Last(count) => length.saturating_sub(count)..length,
         }
     }
 }
 
-/// One of the comma-separated specs; spaces are allowed around its parts.
-fn parse_spec(spec: &[u8]) -> Option<Spec> {
+/// One of the comma-separated ranges; spaces are allowed around its parts.
+fn parse_spec(spec: &[u8]) -> Option<RangeSpec> {
     let dash = memchr::memchr(b'-', spec)?;
     let (first, last) = (trim(&spec[..dash]), trim(&spec[dash + 1..]));
     match (first.is_empty(), last.is_empty()) {
         (true, true) => None,
-        // "- 5" is not a suffix: nginx takes no space there.
+        // `- 5` is not a suffix: nginx permits no space there.
         (true, false) if spec.get(dash + 1) == Some(&b' ') => None,
-        (true, false) => Some(Spec::Last(parse_position(last)?)),
-        (false, true) => Some(Spec::From(parse_position(first)?, None)),
-        (false, false) => Some(Spec::From(
+        (true, false) => Some(RangeSpec::Last(parse_position(last)?)),
+        (false, true) => Some(RangeSpec::From(parse_position(first)?, None)),
+        (false, false) => Some(RangeSpec::From(
             parse_position(first)?,
             Some(parse_position(last)?),
         )),
@@ -130,12 +130,12 @@ fn trim(text: &[u8]) -> &[u8] {
     &text[start..end]
 }
 
-/// A byte position: 63 bits, as a file offset.
+/// A byte position of 63 bits, like a file offset.
 fn parse_position(digits: &[u8]) -> Option<u64> {
-    crate::h1::body::parse_length(digits)
+    crate::message::parse_length(digits)
 }
 
-/// Appends `bytes FIRST-LAST/LENGTH`. The range is not empty.
+/// Appends `bytes FIRST-LAST/LENGTH`. The range must not be empty.
 pub fn write_content_range(range: &Range<u64>, length: u64, out: &mut Vec<u8>) {
     let last = range.end.saturating_sub(1);
     write!(out, "bytes {}-{last}/{length}", range.start).expect("a vector takes every byte");
@@ -146,7 +146,7 @@ pub fn write_unsatisfied_range(length: u64, out: &mut Vec<u8>) {
     write!(out, "bytes */{length}").expect("a vector takes every byte");
 }
 
-/// Reads a Content-Range of a response: the range (`None` for `*`) and the whole length (`None`
+/// Parses a response's Content-Range: the range (`None` for `*`) and the complete length (`None`
 /// for `*`).
 pub fn parse_content_range(value: &[u8]) -> Option<(Option<Range<u64>>, Option<u64>)> {
     let rest = value.strip_prefix(b"bytes ")?;
@@ -172,23 +172,23 @@ pub fn parse_content_range(value: &[u8]) -> Option<(Option<Range<u64>>, Option<u
 /// The writer of a multipart/byteranges body (RFC 9110 section 14.6): before each part
 /// [`part_head`](Multipart::write_part_head), after the last [`end`](Multipart::write_end).
 #[derive(Clone, Debug)]
-pub struct Multipart<'a> {
-    /// A number that is unlikely to be in the content; nginx counts.
+pub struct MultipartRanges<'a> {
+    /// A number that is unlikely to occur in the content; nginx uses a counter.
     pub boundary: u64,
-    /// The Content-Type of the whole, with its charset; empty if there is none.
+    /// The Content-Type of the content, with its charset; empty if there is none.
     pub content_type: &'a [u8],
-    /// The length of the whole.
+    /// The length of the content.
     pub length: u64,
 }
 
-impl Multipart<'_> {
+impl MultipartRanges<'_> {
     /// Appends the Content-Type of the response.
     pub fn write_content_type(&self, out: &mut Vec<u8>) {
         write!(out, "multipart/byteranges; boundary={:020}", self.boundary)
             .expect("a vector takes every byte");
     }
 
-    /// Appends what stands before a part's bytes.
+    /// Appends the header before a part's bytes.
     pub fn write_part_head(&self, range: &Range<u64>, out: &mut Vec<u8>) {
         write!(out, "\r\n--{:020}\r\n", self.boundary).expect("a vector takes every byte");
         if !self.content_type.is_empty() {
@@ -199,7 +199,7 @@ impl Multipart<'_> {
         out.extend_from_slice(b"\r\n\r\n");
     }
 
-    /// Appends what stands after the last part's bytes.
+    /// Appends the end after the last part's bytes.
     pub fn write_end(&self, out: &mut Vec<u8>) {
         write!(out, "\r\n--{:020}--\r\n", self.boundary).expect("a vector takes every byte");
     }
@@ -352,7 +352,7 @@ mod tests {
     fn multipart_bodies_are_as_long_as_announced() {
         let ranges = [0..10, 20..21];
         for content_type in [&b""[..], b"text/plain; charset=utf-8"] {
-            let multipart = Multipart {
+            let multipart = MultipartRanges {
                 boundary: 7,
                 content_type,
                 length: 100,
@@ -367,7 +367,7 @@ mod tests {
             assert!(body.starts_with(b"\r\n--00000000000000000007\r\nContent-"));
         }
         let mut text = Vec::new();
-        Multipart {
+        MultipartRanges {
             boundary: 7,
             content_type: b"",
             length: 1,

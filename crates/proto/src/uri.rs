@@ -1,28 +1,28 @@
-//! The request target's path and args: normalised as nginx does, and escaped again.
+//! The path and arguments of the request target: normalised as nginx does, and escaped again.
 //!
-//! A path is *normal* when `%xx` is decoded, `.` and `..` are resolved and, unless switched off,
-//! `//` is `/`. Locations are matched against, and files found by, the normal form only; the text
-//! as sent is kept beside it for `$request_uri` and for servers behind us.
+//! A path is *normal* if `%xx` is decoded, `.` and `..` are resolved and, unless switched off, `//`
+//! is `/`. Locations are selected and files are opened by the normal form only; the original is
+//! kept for `$request_uri` and for upstream servers.
 
 use memchr::memchr;
 use std::ops::Range;
 
-/// What became of a target.
+/// A normalised target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// The args: this part of the target, after `?`, before `#`; empty if there are none.
+pub struct NormalizedTarget {
+    /// The arguments: this part of the target, after `?` and before `#`; empty if there are none.
     pub args: Range<usize>,
-    /// The path had a `%xx`: a proxied path must be escaped again.
+    /// The path had a `%xx`, so it must be escaped again when it is proxied.
     pub quoted: bool,
-    /// The path as sent was not its own normal form: it had `//`, `/.`, `%xx` or `#`.
+    /// The path was not in normal form: it had `//`, `/.`, `%xx` or `#`.
     pub complex: bool,
-    /// The path has a `+`.
+    /// The path contains `+`.
     pub plus: bool,
-    /// The target can be sent on as it is: it begins with a path.
+    /// The target can be forwarded as it is: it begins with a path.
     pub valid_unparsed: bool,
 }
 
-/// Whether `//` in a path is the same as `/`: `merge_slashes`.
+/// Whether `//` in a path counts as `/`: `merge_slashes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slashes {
     /// `on`, the default.
@@ -31,20 +31,21 @@ pub enum Slashes {
     Keep,
 }
 
-/// The target can not be normalised: answer 400.
+/// The target cannot be normalised: 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidUri;
 
-/// Appends the normalised path of `target`, which is [`Head::target`](crate::h1::Head::target) or
-/// the like, to `path`. Refused are bad escapes, `%00` and `..` above the root; `path` is then
-/// unchanged.
+/// Appends the normalised path of `target`, such as
+/// [`RequestHead::target`](crate::message::RequestHead::target), to `path`. Errors are invalid
+/// escapes, `%00` and `..` above the root; then `path` is unchanged.
 ///
-/// Control characters are the request line parser's business; decoded ones are part of the path.
+/// Control characters are rejected by the parser of the request line; decoded ones are a part of
+/// the path.
 pub fn normalize(
     target: &[u8],
     slashes: Slashes,
     path: &mut Vec<u8>,
-) -> Result<Target, InvalidUri> {
+) -> Result<NormalizedTarget, InvalidUri> {
     let scan = scan_path(target);
     let valid_unparsed = target.first() == Some(&b'/');
     if !valid_unparsed && !matches!(target.first(), Some(b'?')) {
@@ -58,11 +59,11 @@ pub fn normalize(
     if scan.simple {
         path.extend_from_slice(&target[..scan.end]);
     } else {
-        let mut walk = Walk {
+        let mut walk = PathNormalizer {
             path,
             base,
             slashes,
-            state: State::Usual,
+            state: PathState::Usual,
             plus: false,
         };
         if walk.run(&target[..scan.end]).is_err() {
@@ -72,7 +73,7 @@ pub fn normalize(
         plus = walk.plus;
     }
     let (args, fragment) = find_args(target, scan.end);
-    Ok(Target {
+    Ok(NormalizedTarget {
         args,
         quoted: scan.quoted,
         complex: !scan.simple || fragment,
@@ -81,18 +82,18 @@ pub fn normalize(
     })
 }
 
-/// What one look at a target's path tells.
-struct Scan {
-    /// Where the path ends: at `?`, at `#`, or at the end.
+/// The result of one pass over a target's path.
+struct PathScan {
+    /// The end of the path: `?`, `#`, or that of the target.
     end: usize,
-    /// It is already normal.
+    /// The path is already normal.
     simple: bool,
     quoted: bool,
     plus: bool,
 }
 
-fn scan_path(target: &[u8]) -> Scan {
-    let mut scan = Scan {
+fn scan_path(target: &[u8]) -> PathScan {
+    let mut scan = PathScan {
         end: target.len(),
         simple: true,
         quoted: false,
@@ -126,7 +127,7 @@ fn scan_path(target: &[u8]) -> Scan {
     scan
 }
 
-/// Bytes that mean nothing to [`scan_path`].
+/// The bytes without a meaning for [`scan_path`].
 const ORDINARY: [bool; 256] = {
     let mut table = [true; 256];
     let special = b"?#/.%+";
@@ -138,7 +139,8 @@ const ORDINARY: [bool; 256] = {
     table
 };
 
-/// The args after a path that ends at `end`, and whether there is a fragment, which is dropped.
+/// The arguments after a path that ends at `end`, and whether there is a fragment, which is
+/// dropped.
 fn find_args(target: &[u8], end: usize) -> (Range<usize>, bool) {
     if target.get(end) != Some(&b'?') {
         return (end..end, end < target.len());
@@ -150,9 +152,9 @@ fn find_args(target: &[u8], end: usize) -> (Range<usize>, bool) {
     }
 }
 
-/// What the path written so far ends in.
+/// What the path so far ends with.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum PathState {
     Usual,
     /// `/`
     Slash,
@@ -162,47 +164,48 @@ enum State {
     DotDot,
 }
 
-/// Writes a path in normal form.
-struct Walk<'a> {
+/// Writes the normal form of a path.
+struct PathNormalizer<'a> {
     path: &'a mut Vec<u8>,
-    /// Where our path begins in `path`.
+    /// The start of our path in `path`.
     base: usize,
     slashes: Slashes,
-    state: State,
+    state: PathState,
     plus: bool,
 }
 
-impl Walk<'_> {
+impl PathNormalizer<'_> {
     fn run(&mut self, text: &[u8]) -> Result<(), InvalidUri> {
         let mut rest = text;
         while let Some((&byte, after)) = rest.split_first() {
             rest = after;
             if byte != b'%' {
-                self.step(byte)?;
+                self.push_byte(byte)?;
                 continue;
             }
             let (&[high, low], after) = rest.split_first_chunk::<2>().ok_or(InvalidUri)?;
             rest = after;
             match hex_value(high).zip(hex_value(low)).map(|(h, l)| h << 4 | l) {
                 None | Some(0) => return Err(InvalidUri),
-                // Escaped, these are letters; as themselves they would end the path.
+                // Escaped, these are ordinary characters; literally they would end the path.
                 Some(letter @ (b'%' | b'#' | b'?')) => {
                     self.path.push(letter);
-                    self.state = State::Usual;
+                    self.state = PathState::Usual;
                 }
-                // An escaped slash or dot works like a plain one: nobody may hide a "..".
-                Some(byte) => self.step(byte)?,
+                // An escaped slash or dot counts like a literal one: otherwise `%2e%2e` would hide
+                // a `..`.
+                Some(byte) => self.push_byte(byte)?,
             }
         }
         match self.state {
-            State::Usual | State::Slash => Ok(()),
-            State::Dot => self.drop_dot(),
-            State::DotDot => self.drop_segment(),
+            PathState::Usual | PathState::Slash => Ok(()),
+            PathState::Dot => self.drop_dot(),
+            PathState::DotDot => self.drop_segment(),
         }
     }
 
-    fn step(&mut self, byte: u8) -> Result<(), InvalidUri> {
-        use State::*;
+    fn push_byte(&mut self, byte: u8) -> Result<(), InvalidUri> {
+        use PathState::*;
         self.plus |= byte == b'+';
         self.state = match (self.state, byte) {
             (Slash, b'/') if self.slashes == Slashes::Merge => return Ok(()),
@@ -231,7 +234,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// `/a/b/..` becomes `/a/`; above the root is an error.
+    /// `/a/b/..` becomes `/a/`; leaving the root is an error.
     fn drop_segment(&mut self) -> Result<(), InvalidUri> {
         let slash = self.path.len() - b"/..".len();
         let parent = self.path[self.base..slash]
@@ -252,8 +255,8 @@ fn hex_value(digit: u8) -> Option<u8> {
     }
 }
 
-/// The file name extension of a path, without the dot, as the `types` table looks it up.
-/// A name that begins with its only dot has none.
+/// A path's file name extension without the dot, for the `types` table. A name whose only dot is at
+/// its beginning has none.
 pub fn extension(path: &[u8]) -> Option<&[u8]> {
     let name = path
         .iter()
@@ -263,9 +266,10 @@ pub fn extension(path: &[u8]) -> Option<&[u8]> {
     (dot > 0 && dot + 1 < name.len()).then(|| &name[dot + 1..])
 }
 
-/// The path of an internal redirect asked for by a peer (X-Accel-Redirect, an SSI include, a DAV
-/// destination): appended to `path` decoded, with the args as a part of `uri`. Refused is what
-/// could leave the site: `..` as a segment, before or after decoding, and NUL.
+/// Appends the decoded path of an internal redirect that came from outside the configuration
+/// (X-Accel-Redirect, an SSI include, a DAV destination), and returns its arguments as a part of
+/// `uri`. Errors are what could leave the site: `..` as a segment, before or after decoding, and
+/// NUL.
 pub fn parse_internal(uri: &[u8], path: &mut Vec<u8>) -> Result<Range<usize>, InvalidUri> {
     let end = memchr(b'?', uri).unwrap_or(uri.len());
     let text = &uri[..end];
@@ -289,22 +293,22 @@ fn is_safe(path: &[u8]) -> bool {
     memchr(0, path).is_none() && path.split(|&b| b == b'/').all(|segment| segment != b"..")
 }
 
-/// Which bytes [`escape`] replaces by `%XX`; nginx's classes.
+/// The bytes that [`escape`] replaces by `%XX`: nginx's classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Escape {
     /// A path.
     Uri,
-    /// An argument within args.
+    /// A query argument.
     Args,
-    /// A component that stands for itself: all but unreserved characters.
+    /// A component: everything except unreserved characters.
     UriComponent,
     /// A path within an HTML attribute.
     Html,
-    /// A whole URI within a Refresh field.
+    /// A complete URI in a Refresh field.
     Refresh,
     /// A memcached key.
     Memcached,
-    /// A target that is sent as it is: only what would end its line, or the target within it.
+    /// A target that is forwarded as it is: only what would end it or its line.
     Target,
 }
 
@@ -332,9 +336,9 @@ const fn escape_table(class: Escape) -> [bool; 256] {
             Escape::UriComponent => {
                 !(byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~'))
             }
-            // A "?" stays: nginx escapes whole redirect targets with this class.
+            // `?` remains: nginx escapes complete redirect targets with this class.
             Escape::Html => is_no_uri_byte(byte) || matches!(byte, b'#' | b'%' | b'\''),
-            // Already a URI: only what would end the field's value.
+            // Already a URI, so only what would end the field's value.
             Escape::Refresh => is_no_uri_byte(byte) || byte == b'\'',
             Escape::Memcached => byte <= b' ' || byte == b'%',
             Escape::Target => is_target_end(byte),
@@ -344,7 +348,7 @@ const fn escape_table(class: Escape) -> [bool; 256] {
     table
 }
 
-/// Bytes that RFC 3986 allows nowhere in a URI.
+/// Bytes that RFC 3986 permits nowhere in a URI.
 const fn is_no_uri_byte(byte: u8) -> bool {
     byte <= b' '
         || byte >= 0x7f
@@ -354,16 +358,16 @@ const fn is_no_uri_byte(byte: u8) -> bool {
         )
 }
 
-/// Controls and the space: a request line is split there (RFC 9112, section 3).
+/// Control characters and the space, at which a request line is split (RFC 9112, section 3).
 const fn is_target_end(byte: u8) -> bool {
     byte <= b' ' || byte == 0x7f
 }
 
-/// Makes what was appended since `start` safe to be the target in a request line: its controls and spaces are escaped,
-/// its `%` never, so that what is escaped already stays what it is.
+/// Makes the text since `start` safe as the target in a request line: escapes control characters
+/// and spaces, but never `%`, so that existing escapes remain what they are.
 #[inline]
 pub fn make_target(out: &mut Vec<u8>, start: usize) {
-    // No way out early, so that the compiler makes it a few instructions.
+    // No early exit, so that the compiler can turn the loop into a few instructions.
     let clean = out[start..]
         .iter()
         .fold(true, |clean, &byte| clean & !is_target_end(byte));
@@ -402,36 +406,36 @@ pub fn needs_escape(class: Escape, text: &[u8]) -> bool {
     text.iter().any(|&byte| table[byte as usize])
 }
 
-/// Appends `text` with every `%xx` decoded. As in nginx, `%` before no hex digit is dropped, and
-/// `%` and one hex digit before another character are dropped together with that character.
+/// Appends `text` with each `%xx` decoded. As in nginx, `%` without a hexadecimal digit is dropped,
+/// and `%` with only one is dropped together with the character after it.
 pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
-    unescape_until(text, out, Decode::All);
+    unescape_until(text, out, UnescapeMode::All);
 }
 
-/// As [`unescape`], for a path with args: nothing is decoded after a `?`, escaped or not.
+/// Like [`unescape`], for a path with arguments: nothing after a `?`, escaped or not, is decoded.
 pub fn unescape_path(text: &[u8], out: &mut Vec<u8>) {
-    unescape_until(text, out, Decode::Path);
+    unescape_until(text, out, UnescapeMode::Path);
 }
 
-/// As [`unescape_path`], for the target of a redirect: only visible characters above `%` are
-/// decoded, the others are needed as they are.
+/// Like [`unescape_path`], for the target of a redirect: only visible characters above `%` are
+/// decoded, since the others must remain escaped.
 pub fn unescape_redirect(text: &[u8], out: &mut Vec<u8>) {
-    unescape_until(text, out, Decode::Visible);
+    unescape_until(text, out, UnescapeMode::Visible);
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Decode {
+enum UnescapeMode {
     All,
     Path,
     Visible,
 }
 
-fn unescape_until(text: &[u8], out: &mut Vec<u8>, decode: Decode) {
+fn unescape_until(text: &[u8], out: &mut Vec<u8>, decode: UnescapeMode) {
     let mut i = 0;
     while i < text.len() {
         let byte = text[i];
         i += 1;
-        if byte == b'?' && decode != Decode::All {
+        if byte == b'?' && decode != UnescapeMode::All {
             out.extend_from_slice(&text[i - 1..]);
             return;
         }
@@ -451,12 +455,12 @@ fn unescape_until(text: &[u8], out: &mut Vec<u8>, decode: Decode) {
             continue;
         };
         match high << 4 | low {
-            b'?' if decode != Decode::All => {
+            b'?' if decode != UnescapeMode::All => {
                 out.push(b'?');
                 out.extend_from_slice(&text[i..]);
                 return;
             }
-            value if decode == Decode::Visible && !(value > b'%' && value < 0x7f) => {
+            value if decode == UnescapeMode::Visible && !(value > b'%' && value < 0x7f) => {
                 out.extend_from_slice(&[b'%', first, second]);
             }
             value => out.push(value),
@@ -464,7 +468,7 @@ fn unescape_until(text: &[u8], out: &mut Vec<u8>, decode: Decode) {
     }
 }
 
-/// Splits a URI from configuration or a rewrite at the first `?`.
+/// Splits a URI of the configuration or of a rewrite at the first `?`.
 pub fn split_args(uri: &[u8]) -> (&[u8], Option<&[u8]>) {
     match memchr(b'?', uri) {
         Some(at) => (&uri[..at], Some(&uri[at + 1..])),

@@ -1,4 +1,4 @@
-//! The uwsgi protocol, the web server's side: what a request begins with.
+//! The web server's side of the uwsgi protocol: the beginning of a request.
 //!
 //! ```text
 //! byte   0          1 2            3
@@ -6,26 +6,26 @@
 //!                   little-endian                     two bytes each, little-endian
 //! ```
 //!
-//! The response is a CGI response, or one with a status line, until the connection closes.
+//! The response is a CGI response, with or without a status line, ended by closing the connection.
 
-/// The vars of one request; they have a bound in the format itself.
+/// The variables of one request, whose size the format limits.
 #[derive(Clone, Debug, Default)]
-pub struct Vars {
+pub struct UwsgiVars {
     bytes: Vec<u8>,
-    /// How much all that was pushed needs.
+    /// The size that everything added would need.
     size: usize,
 }
 
-impl Vars {
-    /// The size that the header can tell.
+impl UwsgiVars {
+    /// The largest size that the header can express.
     pub const MAX_SIZE: usize = 0xffff;
 
-    /// No vars.
-    pub fn new() -> Vars {
-        Vars::default()
+    /// Without variables.
+    pub fn new() -> UwsgiVars {
+        UwsgiVars::default()
     }
 
-    /// Adds a name and its value.
+    /// Adds a name with its value.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
         self.size = self.size.saturating_add(4 + name.len() + value.len());
         if self.size > Self::MAX_SIZE {
@@ -38,7 +38,7 @@ impl Vars {
         }
     }
 
-    /// Adds bytes as they are (`uwsgi_string`).
+    /// Adds raw bytes (`uwsgi_string`).
     pub fn push_raw(&mut self, bytes: &[u8]) {
         self.size = self.size.saturating_add(bytes.len());
         if self.size <= Self::MAX_SIZE {
@@ -46,7 +46,7 @@ impl Vars {
         }
     }
 
-    /// Appends the head of a request. The error is the size, when it is beyond [`Vars::MAX_SIZE`].
+    /// Appends the header of a request. The error is the size if it exceeds [`UwsgiVars::MAX_SIZE`].
     pub fn write_head(&self, modifier1: u8, modifier2: u8, out: &mut Vec<u8>) -> Result<(), usize> {
         let [low, high] = u16::try_from(self.size)
             .map_err(|_| self.size)?
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn the_head_has_both_modifiers_and_all_vars() {
-        let (mut vars, mut out) = (Vars::new(), Vec::new());
+        let (mut vars, mut out) = (UwsgiVars::new(), Vec::new());
         vars.push(b"AB", b"c");
         vars.push_raw(b"x");
         assert_eq!(vars.write_head(5, 6, &mut out), Ok(()));
@@ -72,12 +72,15 @@ mod tests {
 
     #[test]
     fn the_size_has_a_bound() {
-        let value = vec![b'v'; Vars::MAX_SIZE - 4];
-        let (mut vars, mut out) = (Vars::new(), Vec::new());
+        let value = vec![b'v'; UwsgiVars::MAX_SIZE - 4];
+        let (mut vars, mut out) = (UwsgiVars::new(), Vec::new());
         vars.push(b"", &value);
         assert_eq!(vars.write_head(0, 0, &mut out), Ok(()));
-        assert_eq!(out.len(), 4 + Vars::MAX_SIZE);
+        assert_eq!(out.len(), 4 + UwsgiVars::MAX_SIZE);
         vars.push(b"", b"");
-        assert_eq!(vars.write_head(0, 0, &mut out), Err(Vars::MAX_SIZE + 4));
+        assert_eq!(
+            vars.write_head(0, 0, &mut out),
+            Err(UwsgiVars::MAX_SIZE + 4)
+        );
     }
 }

@@ -6,15 +6,16 @@
 //! section 5.5), and spaces after the version are not part of `$server_protocol`.
 
 use proto::Known;
-use proto::h1::request::{InvalidHeaders, Underscores};
-use proto::h1::{
-    Framing, Head, Limits, Method, Parser, Reject, RejectKind, Status, TargetForm, Version,
+use proto::h1::{Limits, Parser, Status};
+use proto::message::{
+    InvalidHeaders, Method, Reject, RejectKind, RequestFraming, RequestHead, TargetForm,
+    Underscores, Version,
 };
 use weir_proto as proto;
 
 /// Parses `wire` in steps of `step` bytes.
-fn parse(wire: &[u8], step: usize, limits: &Limits) -> (Result<Status, Reject>, Head) {
-    let (mut parser, mut head) = (Parser::new(), Head::new());
+fn parse(wire: &[u8], step: usize, limits: &Limits) -> (Result<Status, Reject>, RequestHead) {
+    let (mut parser, mut head) = (Parser::new(), RequestHead::new());
     let mut end = 0;
     loop {
         end = (end + step).min(wire.len());
@@ -25,7 +26,7 @@ fn parse(wire: &[u8], step: usize, limits: &Limits) -> (Result<Status, Reject>, 
     }
 }
 
-fn complete(wire: &str) -> Head {
+fn complete(wire: &str) -> RequestHead {
     for step in [1, 2, 3, 7, wire.len()] {
         let (result, head) = parse(wire.as_bytes(), step, &Limits::default());
         assert_eq!(
@@ -88,7 +89,7 @@ fn an_ordinary_request_is_taken_apart() {
     ];
     assert_eq!(fields, expected);
     assert_eq!(head.fields.get_known(Known::UserAgent), Some(&b"x"[..]));
-    assert_eq!(head.check(false), Ok(Framing::None));
+    assert_eq!(head.check(false), Ok(RequestFraming::None));
     assert!(head.wants_keep_alive());
 }
 
@@ -189,7 +190,7 @@ fn simple_requests_of_http_09_end_with_their_line() {
             (Version::HTTP_09, &b""[..]),
             "{wire:?}"
         );
-        assert_eq!(head.check(false), Ok(Framing::None));
+        assert_eq!(head.check(false), Ok(RequestFraming::None));
         assert!(!head.wants_keep_alive());
     }
     assert_eq!(
@@ -212,7 +213,7 @@ fn empty_lines_before_a_request_and_bare_lf_are_tolerated() {
     assert_eq!(head.size(), "GET / HTTP/1.1\nHost: h\n\n".len());
     let mut parser = Parser::new();
     assert_eq!(
-        parser.parse(b"\r\n\r\n", &Limits::default(), &mut Head::new()),
+        parser.parse(b"\r\n\r\n", &Limits::default(), &mut RequestHead::new()),
         Ok(Status::Partial)
     );
     assert!(parser.is_blank());
@@ -349,11 +350,11 @@ fn connect_is_allowed_only_without_body_in_11() {
     let check = |wire: &str| complete(wire).check(true).map_err(|reject| reject.kind);
     assert_eq!(
         check("CONNECT h:1 HTTP/1.1\r\nHost: h\r\n\r\n"),
-        Ok(Framing::None)
+        Ok(RequestFraming::None)
     );
     assert_eq!(
         check("CONNECT h:1 HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"),
-        Ok(Framing::Length(0))
+        Ok(RequestFraming::Length(0))
     );
     assert_eq!(
         check("CONNECT h:1 HTTP/1.0\r\nHost: h\r\n\r\n"),
@@ -422,16 +423,16 @@ fn invalid_names_are_ignored_or_kept_as_configured() {
 fn an_ignored_name_is_never_taken_for_a_known_one() {
     let head =
         complete("GET / HTTP/1.0\r\nContent_Length: 5\r\nTransfer-Encoding.: chunked\r\n\r\n");
-    assert_eq!(head.check(false), Ok(Framing::None));
+    assert_eq!(head.check(false), Ok(RequestFraming::None));
 }
 
 #[test]
 fn ignored_lines_are_remembered_up_to_a_bound() {
     let wire = format!(
         "GET / HTTP/1.0\r\n{}\r\n",
-        "a.b: c\r\n".repeat(Head::MAX_IGNORED + 1)
+        "a.b: c\r\n".repeat(RequestHead::MAX_IGNORED + 1)
     );
-    assert_eq!(complete(&wire).ignored().count(), Head::MAX_IGNORED);
+    assert_eq!(complete(&wire).ignored().count(), RequestHead::MAX_IGNORED);
 }
 
 fn small() -> Limits {
@@ -538,7 +539,7 @@ fn an_abandoned_head_is_readable_as_far_as_it_came() {
             Some(&b"h"[..]),
         ),
     ] {
-        let (mut parser, mut head) = (Parser::new(), Head::new());
+        let (mut parser, mut head) = (Parser::new(), RequestHead::new());
         assert_eq!(
             parser.parse(wire, &Limits::default(), &mut head),
             Ok(Status::Partial)
@@ -594,7 +595,7 @@ fn the_parser_pauses_at_host_when_asked() {
         ..Limits::default()
     };
     for step in [1, 10, wire.len()] {
-        let (mut parser, mut head, mut end) = (Parser::new(), Head::new(), 0);
+        let (mut parser, mut head, mut end) = (Parser::new(), RequestHead::new(), 0);
         let host = loop {
             end = (end + step).min(wire.len());
             match parser.parse(&wire[..end], &limits, &mut head) {
@@ -676,7 +677,7 @@ fn rejects_are_logged_in_nginx_words() {
 
 #[test]
 fn a_head_can_be_used_again() {
-    let (mut parser, mut head) = (Parser::new(), Head::new());
+    let (mut parser, mut head) = (Parser::new(), RequestHead::new());
     for (wire, target) in [
         ("GET /1 HTTP/1.0\r\na.b: c\r\nX: y\r\n\r\n", "/1"),
         ("POST /2 HTTP/1.0\r\n\r\n", "/2"),

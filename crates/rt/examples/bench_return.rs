@@ -10,7 +10,6 @@ use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::Duration;
 
-use rt::listen::{ListenAddress, ListenOptions};
 use rt::net::{Listener, Stream};
 use weir_rt as rt;
 
@@ -24,9 +23,8 @@ fn main() -> std::io::Result<()> {
         .and_then(|port| port.parse().ok())
         .unwrap_or(8080);
     rt::run(rt::LoopOptions::default(), move || async move {
-        let address = ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], port)));
-        let listener =
-            Listener::bind(&address, &ListenOptions::default()).map_err(std::io::Error::other)?;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let listener = Listener::from_fd(std::net::TcpListener::bind(address)?.into())?;
         loop {
             let stream = listener.accept().await?;
             rt::spawn_named("connection", async move {

@@ -23,14 +23,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::handle::{Handle, Shared};
+use crate::clock;
+use crate::handle::{Handle, Shared, TaskId, current_id, set_current_id};
+use crate::local_time::local_time;
 use crate::panics;
 use crate::reactor::Reactor;
 use crate::report::{self, Event};
 use crate::stall;
 use crate::stats;
-use crate::task::{Rank, Slab, Taken, TaskId};
-use crate::time::{self, Wheel};
+use crate::task::{Rank, Slab, Taken};
+use crate::time::wheel::Wheel;
 
 /// Tasks polled in a turn, besides one for each event, before the loop looks at its events again.
 const POLLS_PER_TURN: usize = 256;
@@ -87,7 +89,7 @@ impl Loop {
     /// Makes a loop. Errors: no descriptors.
     pub fn new(options: LoopOptions) -> io::Result<Self> {
         // The first use reads the time zone's file: now, not when a loop writes its first log line.
-        crate::error_log::local_time(0);
+        local_time(0);
         let shared = Arc::new(Shared::new(options.name.clone())?);
         let this = Self { shared, options };
         this.handle().set_slow_turn(this.options.slow_turn);
@@ -154,7 +156,7 @@ pub fn handle() -> Handle {
 
 /// Reads the clock again for the rest of this turn; for a task that has computed for long.
 pub fn refresh_now() {
-    time::set_now(Instant::now());
+    clock::set_now(clock::read());
 }
 
 /// Lets the other tasks, the timers and the sockets have their turn first.
@@ -167,6 +169,15 @@ pub fn yield_now() -> impl Future<Output = ()> {
         defer(cx.waker());
         Poll::Pending
     })
+}
+
+/// Calls `f` when this turn of this thread's loop ends, before the loop waits; at once on a thread without a loop.
+pub fn at_turn_end(f: impl FnOnce() + 'static) {
+    if current_id() == 0 {
+        f();
+    } else {
+        with(|core| core.at_turn_end(Box::new(f)));
+    }
 }
 
 /// Wakes a task after the loop has looked at its events again.
@@ -217,15 +228,8 @@ pub(crate) struct Core {
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
-    /// The id of the loop that runs here, 0 for none: what a waker compares.
-    static CURRENT_ID: Cell<u64> = const { Cell::new(0) };
     /// What the task that is being polled may still move.
     static BUDGET: Cell<u32> = const { Cell::new(BUDGET_UNITS) };
-}
-
-/// The id of the loop that runs on this thread, or 0.
-pub(crate) fn current_id() -> u64 {
-    CURRENT_ID.get()
 }
 
 /// The number of this thread's present turn.
@@ -259,9 +263,9 @@ impl<'a> Entered<'a> {
             assert!(current.is_none(), "a loop runs on this thread already");
             *current = Some(Rc::clone(core));
         });
-        CURRENT_ID.set(core.shared.id);
+        set_current_id(core.shared.id);
         core.shared.thread.store(stall::note_stack(), Relaxed);
-        time::set_now(Instant::now());
+        clock::set_now(clock::read());
         Self(core)
     }
 }
@@ -275,12 +279,13 @@ impl Drop for Entered<'_> {
             let Some(future) = future else { break };
             core.guarded("task", || drop(future));
         }
+        // What waits in the inbox is dropped on this thread, to which it belongs, while the loop can still be found.
         drop(core.shared.close());
         core.end_turn();
         core.shared.counters.parked.store(true, Relaxed);
         core.shared.thread.store(0, Relaxed);
-        CURRENT_ID.set(0);
-        time::clear_now();
+        set_current_id(0);
+        clock::clear_now();
         CURRENT.with(|current| current.borrow_mut().take());
     }
 }
@@ -295,18 +300,18 @@ impl Core {
             patient: RefCell::default(),
             polled: Cell::new(None),
             reactor,
-            wheel: RefCell::new(Wheel::new(time::real_tick())),
+            wheel: RefCell::new(Wheel::new(clock::real_tick())),
             deferred: RefCell::default(),
             at_turn_end: RefCell::default(),
             options,
             main_panic: Cell::new(None),
             probation: Cell::new(0),
-            turn_ended: Cell::new(Instant::now()),
+            turn_ended: Cell::new(clock::read()),
         })
     }
 
     /// Calls `f` when this turn ends, before the loop waits.
-    pub(crate) fn at_turn_end(&self, f: Box<dyn FnOnce()>) {
+    fn at_turn_end(&self, f: Box<dyn FnOnce()>) {
         self.at_turn_end.borrow_mut().push(f);
     }
 
@@ -317,7 +322,7 @@ impl Core {
     fn turn_until(&self, done: impl Fn(&Self) -> bool) -> io::Result<()> {
         while !done(self) {
             self.wait()?;
-            let began = time::now();
+            let began = clock::now();
             let every = if self.probation.get() > 0 {
                 1
             } else {
@@ -346,15 +351,19 @@ impl Core {
         let busy = !self.ready.borrow().is_empty()
             || !self.patient.borrow().is_empty()
             || !self.deferred.borrow().is_empty();
+        // Parked is said before the last look at the inbox: a message that is left from here on finds the loop parked
+        // and writes the eventfd, and one that was left before makes `park` refuse.
         let timeout = if busy || !self.shared.park() {
             Some(Duration::ZERO)
         } else {
+            // A loop that waits is not late, however long ago its turn began.
             counters.parked.store(true, Relaxed);
             self.until_next_timer()
         };
         self.reactor.wait(timeout)?;
-        time::set_now(Instant::now());
-        counters.turn_began.store(time::tick(), Relaxed);
+        clock::set_now(clock::read());
+        // In this order: a look between the two stores would measure from the beginning of the turn before.
+        counters.turn_began.store(clock::tick(), Relaxed);
         counters.parked.store(false, Relaxed);
         stall::turn_begins();
         Ok(())
@@ -362,16 +371,17 @@ impl Core {
 
     fn until_next_timer(&self) -> Option<Duration> {
         let due = self.wheel.borrow().next_due()?;
-        let (since, _) = time::tick_of(self.turn_ended.get());
+        let (since, _) = clock::tick_of(self.turn_ended.get());
         Some(Duration::from_millis(due.saturating_sub(since)))
     }
 
     /// Makes ready what does not come as an event: those who yielded, timers, the inbox.
     fn wake_due(&self) {
+        // Taken out as a whole: those that yield from here on wait for the next turn.
         for waker in self.deferred.take() {
             waker.wake();
         }
-        let tick = time::tick();
+        let tick = clock::tick();
         if self.wheel.borrow().is_due(tick) {
             let fired = self.wheel.borrow_mut().advance(tick);
             for waker in fired {
@@ -412,7 +422,7 @@ impl Core {
         if self.patient.borrow().is_empty() {
             return;
         }
-        let begun = Instant::now();
+        let begun = clock::read();
         let allowed = begun.duration_since(began).max(PATIENT_TIME);
         // Those that are woken from here on have their turn in the next one, if this one's time is over.
         loop {
@@ -420,7 +430,7 @@ impl Core {
                 return;
             };
             self.poll_one(id, turn);
-            if begun.elapsed() >= allowed {
+            if clock::elapsed(begun) >= allowed {
                 return;
             }
         }
@@ -509,7 +519,7 @@ impl Core {
     fn account(&self, began: Instant, mut turn: Turn) {
         let counters = &self.shared.counters;
         stats::add(&counters.polls, turn.polls as u64);
-        let end = Instant::now();
+        let end = clock::read();
         self.turn_ended.set(end);
         let took = end.duration_since(began);
         counters.turn(took);
@@ -571,7 +581,7 @@ impl Stretches {
     /// A task is about to be polled.
     fn polling(&mut self, name: &'static str) {
         if self.polled == self.every {
-            self.look(Instant::now());
+            self.look(clock::read());
         }
         self.names[self.polled] = name;
         self.polled += 1;

@@ -3,17 +3,18 @@
 //! A message costs the sender a short lock; the eventfd is written only when the loop is parked or
 //! about to park, so that a busy loop is never interrupted.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::clock;
 use crate::stats::{Counters, Stats};
-use crate::task::TaskId;
-use crate::time;
+use base::sync::{Mutex, MutexGuard};
 
 /// A way to reach a loop from any thread.
 #[derive(Clone)]
@@ -59,18 +60,6 @@ impl Handle {
         Ok(())
     }
 
-    /// Spawns on the loop the task that `make` builds there.
-    pub fn spawn<F>(
-        &self,
-        name: &'static str,
-        make: impl FnOnce() -> F + Send + 'static,
-    ) -> Result<(), PostError>
-    where
-        F: Future<Output = ()> + 'static,
-    {
-        self.post(move || crate::task::spawn_named(name, make()))
-    }
-
     /// The loop's name.
     pub fn name(&self) -> &str {
         &self.0.name
@@ -83,7 +72,7 @@ impl Handle {
             return Duration::ZERO;
         }
         let began = self.0.counters.turn_began.load(Ordering::Relaxed);
-        Duration::from_millis(time::real_tick().saturating_sub(began))
+        Duration::from_millis(clock::real_tick().saturating_sub(began))
     }
 
     /// From now on a turn longer than this is counted and reported; zero: none is.
@@ -119,7 +108,7 @@ impl Handle {
 
     /// Whether the calling thread is the loop's own.
     pub fn is_current(&self) -> bool {
-        crate::event_loop::current_id() == self.0.id
+        current_id() == self.0.id
     }
 }
 
@@ -131,7 +120,30 @@ impl fmt::Debug for Handle {
     }
 }
 
+thread_local! {
+    /// The id of the loop that runs here, 0 for none: what a waker compares.
+    static CURRENT_ID: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The id of the loop that runs on this thread, or 0.
+#[inline]
+pub(crate) fn current_id() -> u64 {
+    CURRENT_ID.get()
+}
+
+/// Says which loop runs on this thread; 0: none any more.
+pub(crate) fn set_current_id(id: u64) {
+    CURRENT_ID.set(id);
+}
+
 type Post = Box<dyn FnOnce() + Send>;
+
+/// A task's place in the slab of its loop. The generation tells it from the slot's former tenants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TaskId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
 
 /// What other threads left for the loop.
 #[derive(Default)]
@@ -181,7 +193,7 @@ impl Shared {
     }
 
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inbox.lock()
     }
 
     /// Asks the loop to poll a task; called on other threads.

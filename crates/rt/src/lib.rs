@@ -1,4 +1,4 @@
-//! One event loop per thread: tasks, timers, sockets, files, pools, log sinks.
+//! One event loop per thread: tasks, timers, sockets, files, pools.
 //!
 //! Everything above this crate waits through it and names no other runtime, so that what is behind
 //! this seam can be replaced (docs/design/2026-11-21-event-loop.md has the figures). The rule that
@@ -12,42 +12,44 @@
 //! - to *park* is to wait in `epoll_wait`;
 //! - a *tick* is a millisecond since the process's clock was first read.
 //!
-//! This crate knows no protocol and reads no configuration.
+//! This crate knows no protocol and reads no configuration; what it has to tell an operator goes to [`report`], and
+//! whoever hosts it decides where that is written.
 
+pub mod clock;
 mod event_loop;
 mod handle;
+mod local_time;
 mod panics;
 mod reactor;
 pub mod report;
-mod socket_option;
+pub mod socket_option;
 pub mod stats;
 mod task;
 mod time;
 
-pub mod channel;
 pub mod child;
-pub mod engine;
-pub mod error_log;
 pub mod file;
-pub mod listen;
-pub mod log;
 pub mod net;
 pub mod pool;
-pub mod process;
+pub mod random;
 pub mod sandbox;
-pub mod seats;
-pub mod signal;
 pub mod stall;
 pub mod sync;
-pub mod watch;
+pub mod system;
 
-pub use event_loop::{Loop, LoopOptions, handle, refresh_now, run, yield_now};
+pub use clock::{monotonic_millis, now, wall, wall_millis};
+pub use event_loop::{Loop, LoopOptions, at_turn_end, handle, refresh_now, run, yield_now};
 pub use handle::{Handle, INBOX_LIMIT, PostError};
+pub use local_time::{LocalTime, local_time};
 pub use task::{
     JoinError, JoinHandle, Rank, continue_as, set_rank, spawn, spawn_handle, spawn_named,
     spawn_ranked, task_count,
 };
-pub use time::{
-    Elapsed, Interval, Sleep, Timer, monotonic_millis, now, sleep, sleep_until, timeout, wall,
-    wall_millis,
-};
+pub use time::{Elapsed, Interval, Sleep, Timer, sleep, sleep_until, timeout};
+
+/// State of a thread, which above this crate means state of a loop: `rt::local! { static … }`, written as the standard
+/// library's macro is.
+///
+/// A loop is a thread and its tasks never leave it, so what is declared so needs no lock, belongs to one loop and ends
+/// with it. It is named here so that one search finds all of it, and one line replaces it.
+pub use std::thread_local as local;

@@ -12,13 +12,14 @@
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock;
 use crate::panics;
 use crate::report::{self, Event, Limit};
 use crate::sync::{Closed, remote_oneshot};
-use crate::time;
+use base::sync::{Condvar, Mutex, MutexGuard};
 
 /// The threads of the default pool, as nginx has them.
 pub const DEFAULT_THREADS: usize = 32;
@@ -63,7 +64,7 @@ static REGISTRY: Mutex<Option<HashMap<String, Pool>>> = Mutex::new(None);
 /// Makes the pool `name`, or gives the one of that name if it has the same size. One of another size is
 /// replaced: its threads end when its last handle is dropped.
 pub fn register(name: &str, threads: usize, max_queue: usize) -> Pool {
-    let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut registry = REGISTRY.lock();
     let pools = registry.get_or_insert_default();
     if let Some(pool) = pools.get(name)
         && (pool.shared().threads, pool.shared().max_queue) == (threads.max(1), max_queue)
@@ -77,13 +78,13 @@ pub fn register(name: &str, threads: usize, max_queue: usize) -> Pool {
 
 /// The pool registered as `name`.
 pub fn get(name: &str) -> Option<Pool> {
-    let registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    let registry = REGISTRY.lock();
     registry.as_ref()?.get(name).cloned()
 }
 
 /// All registered pools, by name.
 pub fn all() -> Vec<Pool> {
-    let registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    let registry = REGISTRY.lock();
     let mut pools: Vec<Pool> = registry
         .iter()
         .flat_map(|pools| pools.values().cloned())
@@ -256,6 +257,7 @@ impl Pool {
         let (sender, receiver) = remote_oneshot::channel();
         let name = self.shared().name.clone();
         let job = move || {
+            // The caller has gone, as with a client that left: the device has better things to do.
             if sender.is_closed() {
                 return;
             }
@@ -281,6 +283,8 @@ impl Pool {
         let mut state = self.shared().state();
         state.last_ticket += 1;
         let ticket = Ticket(state.last_ticket);
+        // As many jobs as threads are free are not queued in effect, so they are taken whatever `max_queue` says. Behind
+        // those that wait already all others wait too: first come, first served.
         let free_threads = self.shared().threads - state.running.min(self.shared().threads);
         if state.queued >= self.shared().max_queue.max(free_threads) || !state.waiting.is_empty() {
             state.waiting.push_back((device, ticket, f));
@@ -332,7 +336,7 @@ impl PoolPanic {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // Jobs run without the lock, so that none can leave the state half changed.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Sees to it that a thread comes for a job just queued.
@@ -342,6 +346,7 @@ impl Shared {
             self.work.notify_one();
             return;
         }
+        // Threads come with the work, so that a pool which is only named in the configuration has none.
         state.started += 1;
         let only = state.started == 1;
         drop(state);
@@ -377,13 +382,13 @@ impl Shared {
                 return;
             }
             state.idle += 1;
+            // Jobs are there, and their devices have had their share. The share grows when another device goes quiet, which
+            // nothing announces: hence the look from time to time.
             state = if state.queued > 0 {
                 let waited = self.work.wait_timeout(state, SHARE_RECHECK);
-                waited.unwrap_or_else(PoisonError::into_inner).0
+                waited.0
             } else {
-                self.work
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner)
+                self.work.wait(state)
             };
             state.idle -= 1;
         }
@@ -413,7 +418,7 @@ impl Shared {
 
 impl State {
     fn push(&mut self, device: Device, ticket: Ticket, job: Job) {
-        let tick = time::real_tick();
+        let tick = clock::real_tick();
         self.queued += 1;
         if let Some(queue) = self.devices.iter_mut().find(|queue| queue.device == device) {
             queue.jobs.push_back((ticket, job));
@@ -441,7 +446,7 @@ impl State {
         if self.queued == 0 {
             return None;
         }
-        let tick = time::real_tick();
+        let tick = clock::real_tick();
         let at_work = || self.devices.iter().filter(|queue| queue.is_at_work(tick));
         let fair = threads.div_ceil(at_work().count().max(1));
         let reserved: usize = at_work().map(|queue| queue.reserve(threads, fair)).sum();
@@ -474,7 +479,7 @@ impl State {
         self.done += 1;
         if let Some(queue) = self.devices.iter_mut().find(|queue| queue.device == device) {
             queue.running -= 1;
-            queue.last_work = time::real_tick();
+            queue.last_work = clock::real_tick();
         }
     }
 

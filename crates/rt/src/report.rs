@@ -8,11 +8,12 @@
 use std::backtrace::Backtrace;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use crate::time;
+use crate::clock;
+use base::sync::RwLock;
 
 /// Something that happened inside the runtime and that an operator may want to know.
 #[derive(Debug)]
@@ -162,20 +163,21 @@ static REPORTER: RwLock<Option<Reporter>> = RwLock::new(None);
 
 /// Installs the process's reporter in place of the one before.
 pub fn set_reporter(reporter: impl Fn(&Event<'_>) + Send + Sync + 'static) {
-    *REPORTER.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(reporter));
+    *REPORTER.write() = Some(Arc::new(reporter));
 }
 
 /// When something that may happen very often was last reported.
-pub(crate) struct Limit(AtomicU64);
+pub struct Limit(AtomicU64);
 
 impl Limit {
-    pub(crate) const fn new() -> Self {
+    /// One that has reported nothing.
+    pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
     /// Whether a second has passed since this last said so.
-    pub(crate) fn allows(&self) -> bool {
-        let tick = time::real_tick();
+    pub fn allows(&self) -> bool {
+        let tick = clock::real_tick();
         let last = self.0.load(Relaxed);
         tick.saturating_sub(last) >= 1000
             && self
@@ -188,10 +190,7 @@ impl Limit {
 /// Hands an event to the reporter.
 pub fn report(event: &Event<'_>) {
     // Cloned out of the lock: a reporter may itself cause a report.
-    let reporter = REPORTER
-        .read()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
+    let reporter = REPORTER.read().clone();
     match reporter {
         Some(reporter) => reporter(event),
         None => eprintln!("{event}"),

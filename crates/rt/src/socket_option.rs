@@ -1,10 +1,10 @@
-//! Integer socket options that rustix has no function for.
+//! Integer socket options that rustix has no function for: the one place where their `unsafe` is.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Sets an option whose value is a C int. Every option of the callers' is one.
-pub(crate) fn set_int(
+pub fn set_int(
     socket: impl AsFd,
     level: libc::c_int,
     option: libc::c_int,
@@ -25,7 +25,7 @@ pub(crate) fn set_int(
 }
 
 /// Reads an option whose value is a C int.
-pub(crate) fn get_int(
+pub fn get_int(
     socket: impl AsFd,
     level: libc::c_int,
     option: libc::c_int,

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::event_loop::{self, Core};
-use crate::handle::Shared;
+use crate::handle::{Handle, PostError, Shared, TaskId, current_id};
 use crate::panics;
 
 /// Runs `future` on this thread's loop, detached.
@@ -38,6 +38,20 @@ pub fn spawn_handle<T: 'static>(
     future: impl Future<Output = T> + 'static,
 ) -> JoinHandle<T> {
     spawn_ranked(name, Rank::Ordinary, future)
+}
+
+impl Handle {
+    /// Spawns on the loop the task that `make` builds there.
+    pub fn spawn<F>(
+        &self,
+        name: &'static str,
+        make: impl FnOnce() -> F + Send + 'static,
+    ) -> Result<(), PostError>
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        self.post(move || spawn_named(name, make()))
+    }
 }
 
 /// Which tasks a turn polls first.
@@ -126,13 +140,6 @@ pub fn task_count() -> usize {
     event_loop::with(|core| core.tasks.borrow().living)
 }
 
-/// A task's place in the slab of its loop. The generation tells it from the slot's former tenants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TaskId {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
-
 pub(crate) type Boxed = Pin<Box<dyn Future<Output = ()>>>;
 
 /// What a waker points to.
@@ -154,7 +161,7 @@ impl Wake for Header {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if event_loop::current_id() == self.shared.id {
+        if current_id() == self.shared.id {
             self.wake_here();
         } else if !self.posted.swap(true, Ordering::AcqRel) {
             self.shared.wake(self.id);

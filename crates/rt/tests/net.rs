@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use rt::listen::{ListenAddress, ListenOptions};
 use rt::net::{Listener, Stream};
 use weir_rt as rt;
 
@@ -13,14 +12,15 @@ fn run<F: Future + 'static>(main: impl FnOnce() -> F) -> F::Output {
     rt::run(rt::LoopOptions::default(), main).expect("a loop can be made")
 }
 
-fn loopback() -> ListenAddress {
-    ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))
+fn listener() -> Listener {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    Listener::from_fd(socket.into()).unwrap()
 }
 
 #[test]
 fn an_echo_over_tcp() {
     run(|| async {
-        let listener = Listener::bind(&loopback(), &ListenOptions::default()).unwrap();
+        let listener = listener();
         let address = listener.local_addr().unwrap();
         rt::spawn_named("server", async move {
             let stream = listener.accept().await.unwrap();
@@ -103,7 +103,7 @@ fn a_task_whose_socket_is_always_ready_does_not_hold_the_loop() {
 #[test]
 fn many_connections_in_a_burst_are_all_accepted() {
     run(|| async {
-        let listener = Listener::bind(&loopback(), &ListenOptions::default()).unwrap();
+        let listener = listener();
         let address = listener.local_addr().unwrap();
         let accepting = rt::spawn_handle("accepts", async move {
             let mut streams = Vec::new();
@@ -142,7 +142,7 @@ fn many_connections_in_a_burst_are_all_accepted() {
 #[test]
 fn a_refused_connection_says_so() {
     run(|| async {
-        let listener = Listener::bind(&loopback(), &ListenOptions::default()).unwrap();
+        let listener = listener();
         let address = listener.local_addr().unwrap();
         drop(listener);
         let error = Stream::connect(&address).await.unwrap_err();

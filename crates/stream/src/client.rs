@@ -5,8 +5,8 @@ use std::io;
 use std::rc::Rc;
 use std::time::Instant;
 
+use host::listen::ListenAddress;
 use net::client::Remote;
-use rt::listen::ListenAddress;
 use rt::net::Address;
 
 use crate::datagrams::Flow;

@@ -18,7 +18,7 @@ pub fn write_iso8601(out: &mut Vec<u8>) {
 /// The C library knows the zone, as it does for the error log, so that both logs agree.
 fn now() -> (i64, TimeZone) {
     let second = rt::wall_millis() / 1000;
-    let offset = Offset::from_seconds(rt::error_log::local_time(second).offset);
+    let offset = Offset::from_seconds(rt::local_time(second).offset);
     (
         i64::try_from(second).unwrap_or(i64::MAX),
         offset.unwrap_or(Offset::UTC).to_time_zone(),

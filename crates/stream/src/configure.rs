@@ -1,7 +1,7 @@
 //! Builds the frozen configuration of `stream {}` from its nodes.
 
 use conf::{Confs, Diagnostic, Line, Registry, STREAM, STREAM_SERVER, Span, TableSet, dispatch};
-use rt::error_log::MainLog;
+use host::error_log::MainLog;
 
 use crate::core::{self, ServerConf};
 use crate::listen;

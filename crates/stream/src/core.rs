@@ -8,9 +8,9 @@ use conf::contexts::STREAM_AND_SERVER;
 use conf::{
     Arity, Diagnostic, Directive, Line, Pattern, Repeat, STREAM, STREAM_SERVER, Setter, Table,
 };
+use host::error_log::{LogFiles, Logger, MainLog, Target};
 use net::resolver::{Resolver, Settings};
 use net::server_name::ServerName;
-use rt::error_log::{LogFiles, Logger, MainLog, Target};
 
 use net::endpoint::Listen;
 
@@ -99,7 +99,7 @@ impl Default for ServerConf {
             resolver: Resolver::new(Settings::default(), Logger::default()),
             resolver_timeout: Duration::ZERO,
             proxy_protocol_timeout: Duration::ZERO,
-            tcp_nodelay: true,
+            tcp_nodelay: false,
             preread_buffer_size: 0,
             preread_timeout: Duration::ZERO,
         }

@@ -10,14 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use base::Errno;
 use conf::{Diagnostic, Line, Rows};
+use host::engine::{Configuration, ListenerSpec, LoopContext, LoopEngine, Main, Trial, Zones};
+use host::error_log::{Level, Logger};
+use host::seats::Arriving;
 use net::accepting::{self, Accepts, Sockets};
 use net::counters::{self, AllCounters, Counters};
 use net::passing::Passed;
-use rt::engine::{Configuration, ListenerSpec, LoopContext, LoopEngine, Main, Trial, Zones};
-use rt::error_log::{Errno, Level, Logger};
 use rt::net::{Stream, UdpSocket};
-use rt::seats::Arriving;
 
 use crate::client::Transport;
 use crate::configure;

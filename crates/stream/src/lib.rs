@@ -2,12 +2,11 @@
 //!
 //! It names no module. What a server does with a session is said by [`module::Module`]s that the program hands over as a
 //! list; the engine knows their shape only. It does not know processes, signals or configuration files either: those
-//! meet it at [`rt::engine`]. It knows nothing of HTTP.
+//! meet it at [`host::engine`]. It knows nothing of HTTP.
 //!
 //! Begin to read at [`serve`], the way of a session; then [`engine`], where sessions come from.
 #![forbid(unsafe_code)]
 
-pub mod chooser;
 pub mod client;
 pub mod clock;
 pub mod configure;

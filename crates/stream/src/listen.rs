@@ -3,9 +3,9 @@
 
 use bstr::BString;
 use conf::{Diagnostic, Line, Pattern, Span};
+use host::listen::ListenAddress;
 use net::endpoint::Listen;
 use net::server_name::ServerName;
-use rt::listen::ListenAddress;
 
 use crate::core::ServerConf;
 use crate::site::ServerId;

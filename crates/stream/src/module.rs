@@ -43,10 +43,10 @@ pub struct Module {
     pub variables: &'static [Variable<Session>],
     /// Called when all of `stream {}` was read, with its line: reports names that lines refer to and none declares.
     pub complete: fn(&mut Line),
-    /// What has to be tried before a configuration is taken on: [`rt::engine::Configuration::trials`].
-    pub trial: fn(&Frozen) -> Option<rt::engine::Trial>,
+    /// What has to be tried before a configuration is taken on: [`host::engine::Configuration::trials`].
+    pub trial: fn(&Frozen) -> Option<host::engine::Trial>,
     /// Called once for each generation in the worker, before it serves: finds or makes zones.
-    pub commit: fn(&Frozen, &rt::engine::Zones) -> Result<(), String>,
+    pub commit: fn(&Frozen, &host::engine::Zones) -> Result<(), String>,
     /// Called on each loop when it begins to serve a generation: for tasks of the loop's own. What belongs to the former
     /// generation is to be ended here.
     pub start: fn(&StreamLoop),

@@ -54,7 +54,7 @@ pub async fn preread(
             Some(Ok(0)) | None => return Err(status::OK),
             Some(Err(error)) => {
                 session.log(
-                    rt::error_log::Level::Info,
+                    host::error_log::Level::Info,
                     format_args!("{}", net::ReadFailed(&error)),
                 );
                 return Err(status::OK);

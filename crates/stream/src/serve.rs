@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::BString;
+use host::engine::ListenerSpec;
+use host::error_log::Level;
 use net::client::Remote;
 use net::passing::Passed;
 use proto::proxy_protocol::{Header, MAX_HEADER, Status};
-use rt::engine::ListenerSpec;
-use rt::error_log::Level;
 use rt::net::Address;
 
 use crate::client::{Client, Transport};
@@ -166,7 +166,7 @@ fn begin(engine: Rc<StreamLoop>, newcomer: Newcomer) -> Option<Session> {
     };
     let debug = engine.main.is_debugged(address.ip());
     if debug {
-        rt::error_log::turn_on_debug();
+        host::error_log::turn_on_debug();
     }
     let client = Client {
         number: crate::engine::next_connection(),

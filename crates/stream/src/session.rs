@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use bstr::{BStr, BString};
 use conf::{Captures, Expression, Pattern, Scope, VarId};
+use host::error_log::{Context, Level, Logger};
 use net::client::Remote;
-use rt::error_log::{Context, Level, Logger};
 use rt::net::Address;
 
 use crate::client::Client;
@@ -219,7 +219,7 @@ impl Session {
     /// Writes a line at level `debug`.
     #[inline]
     pub fn debug(&self, message: fmt::Arguments<'_>) {
-        if rt::error_log::debug_is_on() {
+        if host::error_log::debug_is_on() {
             self.log(Level::Debug, message);
         }
     }

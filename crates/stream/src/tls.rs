@@ -8,12 +8,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Diagnostic, Line, Span};
+use host::error_log::{Level, NoContext};
 use net::tls::ocsp::Network;
 use net::tls::{
     Asks, Beginning, HandshakeError, Hello, Identity, Moment, Offer, Refusal, ServerSettings,
     Service, read_hello,
 };
-use rt::error_log::{Level, NoContext};
 
 use crate::client::Transport;
 use crate::module::{Objection, status};

@@ -1,6 +1,7 @@
 //! What is known of the upstream servers that a session was passed to: for variables and for the error log.
 
 use std::io::Write;
+use std::ops::Deref;
 use std::time::Duration;
 
 use base::text::write_seconds;
@@ -8,6 +9,24 @@ use bstr::BString;
 use conf::Variable;
 
 use crate::session::Session;
+
+/// The groups of servers of `stream`, apart from those of `http`, also where they have the same name.
+#[derive(Clone)]
+pub struct StreamGroups(net::upstream::Groups);
+
+impl Default for StreamGroups {
+    fn default() -> Self {
+        StreamGroups(net::upstream::Groups::of("stream "))
+    }
+}
+
+impl Deref for StreamGroups {
+    type Target = net::upstream::Groups;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
 
 /// The tries of a session.
 #[derive(Default)]

@@ -83,7 +83,7 @@ static CORE: &[Variable<Session>] = &[
 ];
 
 /// Read once: the name of a machine does not change under a running server.
-static HOSTNAME: LazyLock<String> = LazyLock::new(rt::process::hostname);
+static HOSTNAME: LazyLock<String> = LazyLock::new(host::process::hostname);
 
 fn text(value: impl AsRef<[u8]>, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(value.as_ref());

@@ -1,8 +1,9 @@
-//! `worker_cpu_affinity`: which processors each loop may run on.
+//! `worker_cpu_affinity`: which processors each loop may run on. nginx binds its worker processes;
+//! here the loops are threads of one process, and are bound one by one.
 
-/// Which processors each loop may run on.
+/// `worker_cpu_affinity` as it was written; the loops ask for their set by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Affinity {
+pub(crate) enum CpuAffinity {
     /// The system decides.
     #[default]
     System,
@@ -12,51 +13,54 @@ pub(crate) enum Affinity {
     Masks(Vec<Vec<usize>>),
 }
 
-/// The kernel's bound on processor numbers in a fixed-size set.
+/// The size of the kernel's `cpu_set_t`: no mask can name a processor beyond it.
 const MAX_PROCESSORS: usize = 1024;
 
-impl Affinity {
-    /// Reads the arguments: `auto [mask]` or masks. Errors are nginx's texts.
-    pub(crate) fn parse(words: &[&[u8]], processors: usize) -> Result<Affinity, String> {
+impl CpuAffinity {
+    /// Reads the arguments: `auto [mask]` or masks. The errors are nginx's messages.
+    pub(crate) fn parse(words: &[&[u8]], processors: usize) -> Result<CpuAffinity, String> {
         let Some((first, rest)) = words.split_first() else {
-            return Ok(Affinity::System);
+            return Ok(CpuAffinity::System);
         };
         if *first != b"auto" {
             return words
                 .iter()
                 .map(|word| parse_mask(word))
                 .collect::<Result<_, _>>()
-                .map(Affinity::Masks);
+                .map(CpuAffinity::Masks);
         }
         match rest {
-            [] => Ok(Affinity::Auto(
+            [] => Ok(CpuAffinity::Auto(
                 (0..processors.min(MAX_PROCESSORS)).collect(),
             )),
-            [mask] => parse_mask(mask).map(Affinity::Auto),
+            [mask] => parse_mask(mask).map(CpuAffinity::Auto),
             _ => Err("invalid number of arguments in \"worker_cpu_affinity\" directive".to_owned()),
         }
     }
 
-    /// How many masks were given one by one.
+    /// The number of masks, if the processors were given loop by loop. nginx warns when it differs
+    /// from the number of workers.
     pub(crate) fn masks(&self) -> Option<usize> {
         match self {
-            Affinity::Masks(masks) => Some(masks.len()),
-            Affinity::System | Affinity::Auto(_) => None,
+            CpuAffinity::Masks(masks) => Some(masks.len()),
+            CpuAffinity::System | CpuAffinity::Auto(_) => None,
         }
     }
 
-    /// The processors of a loop; `None` is all of them.
+    /// The processors of a loop; `None` means all. A loop beyond the last mask takes the last one,
+    /// as with nginx.
     pub(crate) fn of_loop(&self, index: usize) -> Option<Vec<usize>> {
         match self {
-            Affinity::System => None,
-            Affinity::Auto(processors) if processors.is_empty() => None,
-            Affinity::Auto(processors) => Some(vec![processors[index % processors.len()]]),
-            Affinity::Masks(masks) => masks.get(index).or(masks.last()).cloned(),
+            CpuAffinity::System => None,
+            CpuAffinity::Auto(processors) if processors.is_empty() => None,
+            CpuAffinity::Auto(processors) => Some(vec![processors[index % processors.len()]]),
+            CpuAffinity::Masks(masks) => masks.get(index).or(masks.last()).cloned(),
         }
     }
 }
 
-/// Reads a mask such as `0101`; the last digit is processor 0. Blanks group the digits.
+/// Reads a mask such as `0101`: as in nginx the last digit is processor 0, and blanks may group the
+/// digits.
 fn parse_mask(word: &[u8]) -> Result<Vec<usize>, String> {
     if word.len() > MAX_PROCESSORS {
         return Err(format!(
@@ -85,7 +89,7 @@ mod tests {
 
     #[test]
     fn masks_are_read_from_the_right() {
-        let affinity = Affinity::parse(&[b"0001", b"10 10"], 4).expect("valid");
+        let affinity = CpuAffinity::parse(&[b"0001", b"10 10"], 4).expect("valid");
         assert_eq!(affinity.of_loop(0), Some(vec![0]));
         assert_eq!(affinity.of_loop(1), Some(vec![1, 3]));
         assert_eq!(
@@ -97,7 +101,7 @@ mod tests {
 
     #[test]
     fn auto_takes_one_processor_each() {
-        let affinity = Affinity::parse(&[b"auto"], 2).expect("valid");
+        let affinity = CpuAffinity::parse(&[b"auto"], 2).expect("valid");
         assert_eq!(
             [
                 affinity.of_loop(0),
@@ -107,7 +111,7 @@ mod tests {
             [Some(vec![0]), Some(vec![1]), Some(vec![0])]
         );
         assert_eq!(
-            Affinity::parse(&[b"auto", b"100"], 8)
+            CpuAffinity::parse(&[b"auto", b"100"], 8)
                 .expect("valid")
                 .of_loop(5),
             Some(vec![2])
@@ -116,7 +120,7 @@ mod tests {
 
     #[test]
     fn errors_are_nginx_s() {
-        let error = |words: &[&[u8]]| Affinity::parse(words, 2).expect_err("refused");
+        let error = |words: &[&[u8]]| CpuAffinity::parse(words, 2).expect_err("refused");
         assert_eq!(
             error(&[b"012"]),
             "invalid character \"2\" in \"worker_cpu_affinity\""

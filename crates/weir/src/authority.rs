@@ -1,7 +1,9 @@
-//! The local authority of `weir serve --tls`: made once for each user, it signs a certificate for this machine at each start.
+//! The local certificate authority of `weir serve --tls`. It is created once per user, and signs a
+//! certificate for this machine at each start.
 //!
-//! A browser that trusts it trusts all that has its key. So it may sign for this machine and private networks only (name
-//! constraints, RFC 5280, section 4.2.1.10), and the key is readable by its user alone.
+//! A browser that trusts the authority trusts everyone who has its key. So its certificate limits
+//! it to this machine and to private networks (name constraints, RFC 5280, section 4.2.1.10), and
+//! the key is readable by its user alone.
 //!
 //! ```text
 //! $XDG_DATA_HOME/weir/authority.crt    what a browser is told to trust
@@ -21,11 +23,13 @@ use rcgen::{
 use rt::file::modes;
 
 const SECONDS_OF_A_DAY: i64 = 86_400;
-/// How long the authority is valid, and what it signs, in days. Browsers take no certificate for longer than 398.
+/// Lifetimes in days. Browsers accept no server certificate that is valid for longer than 398 days;
+/// the authority lives longer, because trusting it is manual work.
 const LIFE_OF_AUTHORITY: i64 = 3650;
 const LIFE_OF_CERTIFICATE: i64 = 397;
 
-/// Names and networks that it may sign for.
+/// What the name constraints permit: this machine, `.local` names, and the private and link-local
+/// networks (RFC 1918, RFC 3927, RFC 4193).
 const NAMES: [&str; 2] = ["localhost", "local"];
 const NETWORKS: [(Ipv4Addr, u8); 5] = [
     (Ipv4Addr::new(127, 0, 0, 0), 8),
@@ -40,7 +44,8 @@ const NETWORKS_6: [(Ipv6Addr, u8); 3] = [
     (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
 ];
 
-/// The folder of what is kept for this user from one start to the next.
+/// The directory for this user's data that outlives the process, as the XDG Base Directory
+/// Specification has it.
 pub(crate) fn data_folder() -> Result<PathBuf, String> {
     let folder = |name: &str| {
         let path = PathBuf::from(std::env::var_os(name)?);
@@ -55,17 +60,22 @@ pub(crate) fn data_folder() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// What the authority signs for.
-pub(crate) struct Names {
-    /// Addresses of this machine; those that are public are left out.
+/// What a certificate is issued for.
+pub(crate) struct CertificateNames {
+    /// Addresses of this machine. Public ones are left out, because the name constraints exclude
+    /// them.
     pub(crate) addresses: Vec<IpAddr>,
     /// The machine's name.
     pub(crate) host: Option<String>,
 }
 
-/// Writes a certificate and its key into `folder`, signed by the authority in `data`, which is made if need be. The answer is
-/// the authority's certificate.
-pub(crate) fn issue(data: &Path, names: &Names, folder: &Path) -> Result<PathBuf, String> {
+/// Writes a certificate and its key into `folder`, signed by the authority in `data`, which is
+/// created if it does not exist. Returns the path of the authority's certificate.
+pub(crate) fn issue(
+    data: &Path,
+    names: &CertificateNames,
+    folder: &Path,
+) -> Result<PathBuf, String> {
     let (certificate, key) = (data.join("authority.crt"), data.join("authority.key"));
     let text = |error: rcgen::Error| format!("the local authority cannot sign: {error}");
     let now = now();
@@ -76,22 +86,23 @@ pub(crate) fn issue(data: &Path, names: &Names, folder: &Path) -> Result<PathBuf
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let key_pair = KeyPair::generate().map_err(text)?;
-            write(&key, &key_pair.serialize_pem(), modes::PRIVATE_FILE)?;
+            write_file(&key, &key_pair.serialize_pem(), modes::PRIVATE_FILE)?;
             key_pair
         }
         Err(error) => return Err(format!("{}: {error}", key.display())),
     };
-    let params = authority(&key_pair, now);
+    // The certificate is derived from the key anew each time, so only the key has to be kept.
+    let params = authority_params(&key_pair, now);
     if !certificate.exists() {
         let own = params.self_signed(&key_pair).map_err(text)?;
-        write(&certificate, &own.pem(), modes::PUBLIC_FILE)?;
+        write_file(&certificate, &own.pem(), modes::PUBLIC_FILE)?;
     }
     let leaf_key = KeyPair::generate().map_err(text)?;
     let issuer = Issuer::new(params, key_pair);
-    let leaf = leaf(names, now).map_err(text)?;
+    let leaf = leaf_params(names, now).map_err(text)?;
     let leaf = leaf.signed_by(&leaf_key, &issuer).map_err(text)?;
-    write(&folder.join("serve.crt"), &leaf.pem(), modes::PRIVATE_FILE)?;
-    write(
+    write_file(&folder.join("serve.crt"), &leaf.pem(), modes::PRIVATE_FILE)?;
+    write_file(
         &folder.join("serve.key"),
         &leaf_key.serialize_pem(),
         modes::PRIVATE_FILE,
@@ -99,13 +110,15 @@ pub(crate) fn issue(data: &Path, names: &Names, folder: &Path) -> Result<PathBuf
     Ok(certificate)
 }
 
-/// The authority's own certificate. Its name follows from its key, so that two authorities are told apart.
-fn authority(key: &KeyPair, now: i64) -> CertificateParams {
+/// The authority's own certificate. Its name contains a part of the key, so that two authorities
+/// can be told apart in a browser's list.
+fn authority_params(key: &KeyPair, now: i64) -> CertificateParams {
     let mut params = CertificateParams::default();
     let tail = key.public_key_raw().iter().rev().take(4);
     let mark: String = tail.map(|byte| format!("{byte:02x}")).collect();
     let name = format!("Weir local authority {mark}");
     params.distinguished_name.push(DnType::CommonName, name);
+    // No intermediate authorities.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let names = NAMES.map(|name| GeneralSubtree::DnsName(name.to_owned()));
@@ -117,12 +130,15 @@ fn authority(key: &KeyPair, now: i64) -> CertificateParams {
         permitted_subtrees: names.into_iter().chain(subnets).collect(),
         excluded_subtrees: Vec::new(),
     });
-    valid(&mut params, now, LIFE_OF_AUTHORITY);
+    set_validity(&mut params, now, LIFE_OF_AUTHORITY);
     params
 }
 
-fn leaf(names: &Names, now: i64) -> Result<CertificateParams, rcgen::Error> {
+/// The server's certificate: the name under which multicast DNS announces this machine, and its
+/// addresses.
+fn leaf_params(names: &CertificateNames, now: i64) -> Result<CertificateParams, rcgen::Error> {
     let mut all = vec!["localhost".to_owned(), "127.0.0.1".into(), "::1".into()];
+    // A name that is no DNS label would make the certificate invalid as a whole.
     let is_label = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let host = names
         .host
@@ -142,10 +158,12 @@ fn leaf(names: &Names, now: i64) -> Result<CertificateParams, rcgen::Error> {
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
-    valid(&mut params, now, LIFE_OF_CERTIFICATE);
+    set_validity(&mut params, now, LIFE_OF_CERTIFICATE);
     Ok(params)
 }
 
+/// Whether the name constraints cover the address. A certificate with one other address would be
+/// rejected as a whole.
 fn is_permitted(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
@@ -153,8 +171,8 @@ fn is_permitted(ip: IpAddr) -> bool {
     }
 }
 
-/// From yesterday on, since clocks differ.
-fn valid(params: &mut CertificateParams, now: i64, days: i64) {
+/// Sets the validity, from yesterday on, since clocks differ.
+fn set_validity(params: &mut CertificateParams, now: i64, days: i64) {
     let date = |days: i64| {
         let mut text = Vec::new();
         proto::date::write_iso8601(now + days * SECONDS_OF_A_DAY, &TimeZone::UTC, &mut text);
@@ -175,12 +193,13 @@ fn valid(params: &mut CertificateParams, now: i64, days: i64) {
 }
 
 fn now() -> i64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = rt::clock::read_wall().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0))
 }
 
-/// Writes a file anew, which nobody sees half written with the wrong mode.
-pub(crate) fn write(path: &Path, text: &str, mode: u32) -> Result<(), String> {
+/// Writes a file. A new one has this mode from its first moment: other users cannot read a key in
+/// between.
+pub(crate) fn write_file(path: &Path, text: &str, mode: u32) -> Result<(), String> {
     let mut options = std::fs::OpenOptions::new();
     let opened = options
         .write(true)

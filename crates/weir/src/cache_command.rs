@@ -1,7 +1,11 @@
 //! `weir cache ls|show|stat|verify|purge PATH`: a cache's folder from the command line.
 //!
-//! Looking takes no lock and changes nothing, so it may be done while a server runs; what that has in memory only is
-//! not seen. Purging needs the store to itself: a running server purges through a location with `cache_purge`.
+//! Reading takes no lock and changes nothing, so it may be done while a server runs; only what the
+//! server has not yet written is missing. Purging needs the store to itself: with a running server,
+//! use a location with `cache_purge`.
+//!
+//! The exit code is 1 if the directory cannot be read, if nothing was found, or if something is
+//! damaged.
 
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{MetadataExt, chown};
@@ -12,38 +16,39 @@ use http::cache::{
 };
 use lexopt::prelude::*;
 
-/// What is asked for.
+/// The parsed command line.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Cache {
+pub(crate) struct CacheCommand {
     pub(crate) path: PathBuf,
-    pub(crate) task: Task,
+    pub(crate) task: CacheTask,
 }
 
-/// What is done with the folder.
+/// The subcommand.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Task {
-    /// A line for each object whose key begins so.
+pub(crate) enum CacheTask {
+    /// `ls`: a line for each object whose key begins with this.
     List(Vec<u8>),
-    /// The heads of the objects of this key, or of the keys that end with the path of this URL.
+    /// `show`: the headers of the objects with this key, or whose keys end with the path of this
+    /// URL.
     Show(Vec<u8>),
-    /// Figures.
+    /// `stat`: numbers and sizes.
     Stat,
-    /// All bytes are compared with their checksums.
+    /// `verify`: compares all bytes with their checksums.
     Verify,
-    /// What this names is removed; softly, it becomes stale.
-    Purge(Named, bool),
+    /// `purge`: removes objects or, if `true`, marks them as stale.
+    Purge(PurgeSelection, bool),
 }
 
-/// What a purge names.
+/// Which objects are purged.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Named {
+pub(crate) enum PurgeSelection {
     Key(Vec<u8>),
     Prefix(Vec<u8>),
     Tag(Vec<u8>),
     All,
 }
 
-/// The commands, and what follows them.
+/// The page of `weir cache --help`.
 pub(crate) const USAGE: &str = "\
 usage: weir cache ls PATH [--prefix TEXT]
        weir cache show PATH URL
@@ -60,13 +65,13 @@ usage: weir cache ls PATH [--prefix TEXT]
 PATH is the directory of a \"proxy_cache_path\".
 ";
 
-/// The page's first paragraph.
+/// The page's first paragraph, for error messages.
 fn usage_lines() -> &'static str {
     USAGE.split("\n\n").next().unwrap_or(USAGE)
 }
 
 /// Reads the arguments after `cache`.
-pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Cache, String> {
+pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<CacheCommand, String> {
     let (mut words, mut named, mut soft) = (Vec::new(), None, false);
     let refuse = |what: String| format!("{what}\n{}", usage_lines());
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
@@ -79,12 +84,12 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Cache, String> {
                 soft = true;
                 continue;
             }
-            Long("all") => Named::All,
+            Long("all") => PurgeSelection::All,
             Long(option @ ("key" | "prefix" | "tag")) => {
                 let make = match option {
-                    "key" => Named::Key,
-                    "prefix" => Named::Prefix,
-                    _ => Named::Tag,
+                    "key" => PurgeSelection::Key,
+                    "prefix" => PurgeSelection::Prefix,
+                    _ => PurgeSelection::Tag,
                 };
                 let text = parser.value().map_err(|error| error.to_string())?;
                 make(std::os::unix::ffi::OsStringExt::into_vec(text))
@@ -100,9 +105,9 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Cache, String> {
     let (task, path) = match &words[..] {
         [task, path] => (task, path),
         [task, path, url] if task == "show" && named.is_none() && !soft => {
-            return Ok(Cache {
+            return Ok(CacheCommand {
                 path: path.into(),
-                task: Task::Show(url.as_encoded_bytes().to_vec()),
+                task: CacheTask::Show(url.as_encoded_bytes().to_vec()),
             });
         }
         [] => return Err(refuse("missing command".to_owned())),
@@ -110,35 +115,35 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Cache, String> {
         _ => return Err(refuse("unexpected argument".to_owned())),
     };
     let task = match (task.to_str(), named) {
-        (Some("ls"), None) if !soft => Task::List(Vec::new()),
-        (Some("ls"), Some(Named::Prefix(prefix))) if !soft => Task::List(prefix),
-        (Some("stat"), None) if !soft => Task::Stat,
-        (Some("verify"), None) if !soft => Task::Verify,
-        (Some("purge"), Some(named)) => Task::Purge(named, soft),
+        (Some("ls"), None) if !soft => CacheTask::List(Vec::new()),
+        (Some("ls"), Some(PurgeSelection::Prefix(prefix))) if !soft => CacheTask::List(prefix),
+        (Some("stat"), None) if !soft => CacheTask::Stat,
+        (Some("verify"), None) if !soft => CacheTask::Verify,
+        (Some("purge"), Some(named)) => CacheTask::Purge(named, soft),
         (Some("purge"), None) => {
             return Err(refuse("missing --key, --prefix, --tag or --all".to_owned()));
         }
         _ => return Err(refuse("unknown command or option".to_owned())),
     };
-    Ok(Cache {
+    Ok(CacheCommand {
         path: path.into(),
         task,
     })
 }
 
-/// Does it. The answer is the exit code.
-pub(crate) fn run(arguments: &Cache) -> i32 {
+/// Runs the command. Returns the exit code.
+pub(crate) fn run(arguments: &CacheCommand) -> i32 {
     let path = &arguments.path;
     let done = match &arguments.task {
-        Task::List(prefix) => list(path, prefix).map(|()| 0),
-        Task::Show(url) => show(path, url),
-        Task::Stat => stat(path).map(|()| 0),
-        Task::Verify => verify(path),
-        Task::Purge(named, soft) => purge(path, named, *soft).map(|()| 0),
+        CacheTask::List(prefix) => list_objects(path, prefix).map(|()| 0),
+        CacheTask::Show(url) => show(path, url),
+        CacheTask::Stat => stat(path).map(|()| 0),
+        CacheTask::Verify => verify(path),
+        CacheTask::Purge(named, soft) => purge(path, named, *soft).map(|()| 0),
     };
     match done {
         Ok(code) => code,
-        // Whoever reads the list has seen enough.
+        // The reader of a pipe, such as `head`, has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(error) => {
             eprintln!("weir: cache \"{}\": {error}", path.display());
@@ -147,7 +152,9 @@ pub(crate) fn run(arguments: &Cache) -> i32 {
     }
 }
 
-fn list(path: &Path, prefix: &[u8]) -> io::Result<()> {
+/// `ls`: one line per object. The heading is written with the first line, so that an unreadable
+/// cache has an error and nothing else.
+fn list_objects(path: &Path, prefix: &[u8]) -> io::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     let now_ms = rt::wall_millis();
     let mut failed = None;
@@ -157,6 +164,7 @@ fn list(path: &Path, prefix: &[u8]) -> io::Result<()> {
         false => writeln!(out, "status  seconds left       bytes  key"),
     };
     survey(path, false, |listed| {
+        // The survey cannot be stopped from here, so after an error the rest is skipped.
         if failed.is_none() && listed.key.text().starts_with(prefix) {
             let written = begin(&mut out).and_then(|()| write_line(&mut out, listed, now_ms));
             failed = written.err();
@@ -169,6 +177,8 @@ fn list(path: &Path, prefix: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
+/// An object's line: status, remaining freshness, size and key. A head from another version of the
+/// server has no status that could be shown.
 fn write_line(out: &mut impl Write, listed: &Listed, now_ms: u64) -> io::Result<()> {
     let stored = StoredHead::decode(&listed.head.head);
     let (status, left) = match (&stored, listed.head.meta.kind) {
@@ -184,7 +194,8 @@ fn write_line(out: &mut impl Write, listed: &Listed, now_ms: u64) -> io::Result<
     writeln!(out, "{status:<6}{left:>14}{:>12}  {key}", listed.held)
 }
 
-/// What stands in a store need not be text: the keys of variants are not.
+/// Replaces what is no printable text. The keys of variants contain zeros and any bytes that a
+/// client sent, and terminals act on control characters.
 fn printable(text: &[u8]) -> String {
     let mut out = String::new();
     for chunk in text.utf8_chunks() {
@@ -199,19 +210,21 @@ fn printable(text: &[u8]) -> String {
     out
 }
 
-/// Shows the objects of a key; if there is none, those whose keys end with the path of a URL.
+/// Shows the objects with a key; if there are none, those whose keys end with the path of a URL.
+/// With nginx's default key, `$scheme$proxy_host$request_uri`, the host is the upstream's name,
+/// which is not in the URL.
 fn show(path: &Path, url: &[u8]) -> io::Result<i32> {
     let target = path_of(url);
     let (mut of_key, mut of_path) = (Vec::new(), Vec::new());
     let now_ms = rt::wall_millis();
     survey(path, false, |listed| {
-        // Behind a zero stands what variants differ by.
+        // A zero separates the key from the values that variants differ by.
         let text = listed.key.text();
         let key = text.split(|&byte| byte == 0).next().unwrap_or(text);
         if key == url {
-            of_key.push(described(listed, now_ms));
-        } else if key.ends_with(target) && of_path.len() < MOST_SHOWN {
-            of_path.push(described(listed, now_ms));
+            of_key.push(describe_object(listed, now_ms));
+        } else if key.ends_with(target) && of_path.len() < MAX_SHOWN {
+            of_path.push(describe_object(listed, now_ms));
         }
     })?;
     let shown = if of_key.is_empty() { of_path } else { of_key };
@@ -227,10 +240,10 @@ fn show(path: &Path, url: &[u8]) -> io::Result<i32> {
     Ok(0)
 }
 
-/// More objects of one path are not shown: so short a path is no URL's.
-const MOST_SHOWN: usize = 1000;
+/// The limit for objects found by their path: a path that fits more is too short to be meant.
+const MAX_SHOWN: usize = 1000;
 
-/// What follows scheme and host.
+/// The part of a URL after scheme and host.
 fn path_of(url: &[u8]) -> &[u8] {
     let behind_scheme = url
         .windows(3)
@@ -240,8 +253,8 @@ fn path_of(url: &[u8]) -> &[u8] {
     slash.map_or(behind_scheme, |at| &behind_scheme[at..])
 }
 
-/// An object in words: what the store knows, then the head as it stands there.
-fn described(listed: &Listed, now_ms: u64) -> String {
+/// An object as text: the store's record of it, then its header.
+fn describe_object(listed: &Listed, now_ms: u64) -> String {
     let head = &listed.head;
     let mut out = format!("key       {}\n", printable(listed.key.text()));
     let whole = match head.length {
@@ -281,12 +294,15 @@ fn described(listed: &Listed, now_ms: u64) -> String {
     out
 }
 
+/// The status of the stored response, as text.
 fn stored_status(stored: &Option<StoredHead>) -> String {
     stored
         .as_ref()
         .map_or(String::new(), |stored| stored.head.status.to_string())
 }
 
+/// `stat`: objects by freshness, and the space they take. Markers are counted apart: they hold the
+/// names that variants differ by, and no response.
 fn stat(path: &Path) -> io::Result<()> {
     let now_ms = rt::wall_millis();
     let (mut fresh, mut stale, mut markers) = (0u64, 0u64, 0u64);
@@ -308,13 +324,14 @@ fn stat(path: &Path) -> io::Result<()> {
         "on disk     {} bytes in {} segments",
         found.bytes, found.segments
     );
-    tell_damage(&found);
+    print_damage(&found);
     Ok(())
 }
 
+/// `verify`: reads everything. Exits with 1 if anything is damaged, so that scripts can tell.
 fn verify(path: &Path) -> io::Result<i32> {
     let found = survey(path, true, |_| {})?;
-    tell_damage(&found);
+    print_damage(&found);
     println!(
         "{} objects, {} bytes of bodies: {}",
         found.objects,
@@ -329,14 +346,18 @@ fn verify(path: &Path) -> io::Result<i32> {
     Ok(i32::from(!found.damage.is_empty()))
 }
 
-fn tell_damage(found: &Survey) {
+/// Prints a line for each damaged place.
+fn print_damage(found: &Survey) {
     found
         .damage
         .iter()
         .for_each(|what| println!("damage      {what}"));
 }
 
-fn purge(path: &Path, named: &Named, soft: bool) -> io::Result<()> {
+/// `purge`: opens the store as a server would, and therefore only if none has it open.
+fn purge(path: &Path, named: &PurgeSelection, soft: bool) -> io::Result<()> {
+    // The owner is looked up first: purging as root must not change it. A directory without a store
+    // is rejected, since opening would create one.
     let owner = std::fs::metadata(path.join("store")).map_err(|error| {
         match error.kind() == io::ErrorKind::NotFound && path.is_dir() {
             true => io::Error::other("not a Weir cache directory"),
@@ -344,7 +365,7 @@ fn purge(path: &Path, named: &Named, soft: bool) -> io::Result<()> {
         }
     })?;
     let mut options = Options::new(path, rt::pool::default_pool());
-    // What the configuration allows is not known here, and nothing is to go but what is purged.
+    // The configuration's limits are not known here, and opening the store must not evict anything.
     options.max_size = u64::MAX >> 1;
     options.max_objects = 0;
     options.inactive_ms = 0;
@@ -357,19 +378,20 @@ fn purge(path: &Path, named: &Named, soft: bool) -> io::Result<()> {
     })?;
     let mode = if soft { Mode::Soft } else { Mode::Hard };
     match named {
-        Named::Key(text) => {
+        PurgeSelection::Key(text) => {
+            // HEAD requests are stored under a key of their own; both are meant.
             let head = [&text[..], b"\0HEAD"].concat();
             store.purge(Purge::Key(&Key::new(text)), mode);
             store.purge(Purge::Key(&Key::new(&head)), mode);
         }
-        Named::Prefix(text) => store.purge(Purge::Prefix(text), mode),
-        Named::Tag(text) => store.purge(Purge::Tag(text), mode),
-        Named::All => store.purge(Purge::All, mode),
+        PurgeSelection::Prefix(text) => store.purge(Purge::Prefix(text), mode),
+        PurgeSelection::Tag(text) => store.purge(Purge::Tag(text), mode),
+        PurgeSelection::All => store.purge(Purge::All, mode),
     }
     rt::run(rt::LoopOptions::default(), move || async move {
         store.close().await
     })??;
-    // The server's user must be able to go on with what root wrote.
+    // Purging writes to the store, often as root; the server's user must be able to go on with it.
     for item in std::fs::read_dir(path)? {
         let file = item?.path();
         let found = std::fs::metadata(&file)?;
@@ -386,7 +408,7 @@ mod tests {
 
     use super::*;
 
-    fn read(words: &[&str]) -> Result<Cache, String> {
+    fn read(words: &[&str]) -> Result<CacheCommand, String> {
         parse(lexopt::Parser::from_args(words.iter().map(OsString::from)))
     }
 
@@ -395,23 +417,23 @@ mod tests {
         let task = |words: &[&str]| read(words).map(|cache| cache.task);
         assert_eq!(
             task(&["ls", "/c", "--prefix", "a"]),
-            Ok(Task::List(b"a".to_vec()))
+            Ok(CacheTask::List(b"a".to_vec()))
         );
         assert_eq!(
             task(&["show", "/c", "http://a/b?c"]),
-            Ok(Task::Show(b"http://a/b?c".to_vec()))
+            Ok(CacheTask::Show(b"http://a/b?c".to_vec()))
         );
         assert_eq!(path_of(b"http://a:1/b?c=d://e"), b"/b?c=d://e");
         assert_eq!(path_of(b"/b"), b"/b");
-        assert_eq!(task(&["stat", "/c"]), Ok(Task::Stat));
-        assert_eq!(task(&["verify", "/c"]), Ok(Task::Verify));
+        assert_eq!(task(&["stat", "/c"]), Ok(CacheTask::Stat));
+        assert_eq!(task(&["verify", "/c"]), Ok(CacheTask::Verify));
         assert_eq!(
             task(&["purge", "/c", "--all", "--soft"]),
-            Ok(Task::Purge(Named::All, true))
+            Ok(CacheTask::Purge(PurgeSelection::All, true))
         );
         assert_eq!(
             task(&["purge", "--tag=t", "/c"]),
-            Ok(Task::Purge(Named::Tag(b"t".to_vec()), false))
+            Ok(CacheTask::Purge(PurgeSelection::Tag(b"t".to_vec()), false))
         );
         for wrong in [
             &["purge", "/c"][..],

@@ -1,61 +1,79 @@
-//! The worker processes of a master: what it knows of each, and when one that crashed is replaced.
+//! The worker processes of a master: what it knows about each, and when a crashed one is replaced.
+//!
+//! The first crashes in a row are answered at once, because clients are waiting. If a worker
+//! crashes again and again soon after its start, there are pauses between the attempts, twice as
+//! long each time, so that a defect that strikes at the start does not keep a processor busy and
+//! fill the logs.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use rt::channel::Channel;
+use host::channel::Channel;
 use rt::sandbox::{Listener, Rules};
 
-/// A worker that ran this long has started well; the next crash is answered at once.
-const HEALTHY: Duration = Duration::from_secs(10);
-/// Crashes in a row that are answered at once: clients wait in the queues of the sockets, and a request that
-/// brings a worker down now and then must not take the site with it.
-const AT_ONCE: u32 = 20;
-/// The first pause after that; doubled at each further one.
+/// A worker that has run this long has started well; its crash begins a new count.
+const HEALTHY_AFTER: Duration = Duration::from_secs(10);
+/// The number of crashes in a row after which a new worker starts at once. Meanwhile clients wait
+/// in the queues of the listening sockets, and a request that crashes a worker now and then must
+/// not take the site down.
+const RESPAWN_AT_ONCE: u32 = 20;
+/// The first pause after that; it doubles with each further crash.
 pub(crate) const RESPAWN_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause: a broken configuration costs a start every five seconds, and a mended one is
+/// noticed as soon.
 const MAX_RESPAWN_PAUSE: Duration = Duration::from_secs(5);
 
 /// A worker process.
-pub(crate) struct Child {
+pub(crate) struct WorkerChild {
+    /// Its process number.
     pub(crate) process: u32,
+    /// The master's end of the channel.
     pub(crate) channel: Channel,
+    /// When it was forked, to tell a crash at the start from a later one.
     pub(crate) started: Instant,
-    /// Told to end: its end is no crash.
-    pub(crate) exiting: bool,
-    /// It runs a configuration.
-    pub(crate) serves: bool,
-    pub(crate) sandbox: Option<Sandbox>,
+    /// It was told to exit, so its end is no crash.
+    pub(crate) is_exiting: bool,
+    /// It has taken a configuration.
+    pub(crate) is_serving: bool,
+    /// Its sandbox, if the configuration wants one.
+    pub(crate) sandbox: Option<WorkerSandbox>,
 }
 
-/// The sandbox that a worker runs in.
-pub(crate) struct Sandbox {
+/// The sandbox of a worker.
+pub(crate) struct WorkerSandbox {
+    /// What it may do.
     pub(crate) rules: Rules,
-    /// What was at the paths of the rules when the worker began.
-    seen: Vec<Option<(u64, u64)>>,
-    /// Where denied calls are heard of.
+    /// Device and inode of the paths in the rules when the worker started. Rules hold for files,
+    /// not for names.
+    inodes_at_start: Vec<Option<(u64, u64)>>,
+    /// Where the kernel reports denied system calls.
     pub(crate) listener: Option<Listener>,
-    /// Those that there was a line for, by number.
-    pub(crate) told: HashSet<std::ffi::c_long>,
+    /// The system calls that were logged, by number: one line per call is enough.
+    pub(crate) reported_calls: HashSet<std::ffi::c_long>,
 }
 
-impl Sandbox {
-    pub(crate) fn new(rules: Rules) -> Sandbox {
-        Sandbox {
-            seen: rules.seen(),
+impl WorkerSandbox {
+    /// The sandbox of a worker that is about to be forked: its rules refer to the files that are
+    /// there now.
+    pub(crate) fn new(rules: Rules) -> WorkerSandbox {
+        WorkerSandbox {
+            inodes_at_start: rules.seen(),
             rules,
             listener: None,
-            told: HashSet::new(),
+            reported_calls: HashSet::new(),
         }
     }
 
-    /// Have other files taken the place of those that the worker may use?
+    /// Whether other files have taken the place of those that the worker may access, as after a
+    /// renewal of certificates: then a reload needs a new worker.
     pub(crate) fn is_outdated(&self) -> bool {
-        self.rules.seen() != self.seen
+        self.rules.seen() != self.inodes_at_start
     }
 }
 
-impl Child {
+impl WorkerChild {
+    /// The descriptor on which denied system calls arrive, if the worker has a sandbox.
     pub(crate) fn listener(&self) -> Option<BorrowedFd<'_>> {
         let listener = self.sandbox.as_ref()?.listener.as_ref()?;
         Some(listener.as_fd())
@@ -64,25 +82,25 @@ impl Child {
 
 /// When a crashed worker is replaced.
 #[derive(Default)]
-pub(crate) struct Crashes {
-    /// Crashes in a row, each soon after a start.
+pub(crate) struct CrashBackoff {
+    /// Crashes in a row, each soon after the start.
     pub(crate) in_a_row: u32,
-    /// Start a worker then.
+    /// When to start the next worker.
     pub(crate) respawn_at: Option<Instant>,
 }
 
-impl Crashes {
-    /// A worker has crashed after `lived`.
+impl CrashBackoff {
+    /// Notes that a worker has crashed after `lived`, and plans the next start.
     pub(crate) fn note(&mut self, lived: Duration, now: Instant) {
-        self.in_a_row = if lived >= HEALTHY {
+        self.in_a_row = if lived >= HEALTHY_AFTER {
             0
         } else {
             self.in_a_row.saturating_add(1)
         };
         let pause = match self.in_a_row {
-            0..=AT_ONCE => Duration::ZERO,
+            0..=RESPAWN_AT_ONCE => Duration::ZERO,
             crashes => {
-                let doublings = (crashes - AT_ONCE - 1).min(16);
+                let doublings = (crashes - RESPAWN_AT_ONCE - 1).min(16);
                 (RESPAWN_PAUSE * 2_u32.saturating_pow(doublings)).min(MAX_RESPAWN_PAUSE)
             }
         };
@@ -97,9 +115,9 @@ mod tests {
     #[test]
     fn crashes_in_a_row_are_answered_more_and_more_slowly() {
         let now = Instant::now();
-        let mut crashes = Crashes::default();
+        let mut crashes = CrashBackoff::default();
         let mut pauses = Vec::new();
-        for _ in 0..AT_ONCE + 8 {
+        for _ in 0..RESPAWN_AT_ONCE + 8 {
             crashes.note(Duration::ZERO, now);
             pauses.push(
                 crashes
@@ -109,10 +127,10 @@ mod tests {
                     .as_millis(),
             );
         }
-        let (at_once, later) = pauses.split_at(AT_ONCE as usize);
+        let (at_once, later) = pauses.split_at(RESPAWN_AT_ONCE as usize);
         assert!(at_once.iter().all(|pause| *pause == 0));
         assert_eq!(later, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        crashes.note(HEALTHY, now);
+        crashes.note(HEALTHY_AFTER, now);
         assert_eq!(
             crashes.respawn_at,
             Some(now),

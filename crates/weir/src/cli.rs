@@ -1,134 +1,43 @@
-//! The command line: nginx's options with nginx's texts, and Weir's own subcommands.
+//! The command line: nginx's options with nginx's messages, and Weir's own subcommands.
 //!
-//! Only reads arguments; nothing here touches a file. Under the name `nginx` there are no
-//! subcommands and no long options, so that every error is nginx's.
+//! Only reads arguments; nothing here touches a file. Under the name `nginx` there are neither
+//! subcommands nor long options, so that every error message is nginx's: scripts and test suites
+//! compare them. Under its own name an error is followed by what was probably meant.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use conf::describe::nearest;
+use conf::spelling::nearest;
 use lexopt::prelude::*;
 
+use crate::arguments::{InitArguments, NginxOptions, ProxyArguments, ServeArguments, SignalOption};
 use crate::help;
-use crate::identity::Identity;
+use crate::identity::ProgramIdentity;
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// nginx's options: run, test, signal, or print the version.
-    Run(Options),
+    Run(NginxOptions),
     /// `weir serve DIR`.
-    Serve(Serve),
+    Serve(ServeArguments),
     /// `weir proxy URL`.
-    Proxy(Proxy),
+    Proxy(ProxyArguments),
     /// `weir init KIND`.
-    Init(Init),
+    Init(InitArguments),
     /// `weir cache TASK PATH`.
-    Cache(crate::cache_command::Cache),
+    Cache(crate::cache_command::CacheCommand),
     /// `weir check`.
-    Check(crate::check::Check),
-    /// `weir upgrade`, with nginx's options that say which server is meant.
-    Upgrade(Options),
+    Check(crate::check::CheckArguments),
+    /// `weir upgrade`, with nginx's options, which identify the server.
+    Upgrade(NginxOptions),
     /// `weir help [DIRECTIVE]`.
     Help(Option<String>),
     /// `weir --help`, `weir COMMAND --help`.
     Usage(&'static str),
     /// `weir reference DIR`: writes the reference pages.
     Reference(PathBuf),
-}
-
-/// nginx's options.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Options {
-    /// `-?`, `-h`.
-    pub(crate) help: bool,
-    /// `-v`, and with the other two.
-    pub(crate) version: bool,
-    /// `-V`.
-    pub(crate) configure: bool,
-    /// `-t`, `-T`.
-    pub(crate) test: bool,
-    /// `-T`.
-    pub(crate) dump: bool,
-    /// `-q`.
-    pub(crate) quiet: bool,
-    /// `-s`.
-    pub(crate) signal: Option<Send>,
-    /// `-p`.
-    pub(crate) prefix: Option<PathBuf>,
-    /// `-e`; `stderr` stays a word here.
-    pub(crate) error_log: Option<PathBuf>,
-    /// `-c`.
-    pub(crate) configuration: Option<PathBuf>,
-    /// `-g`.
-    pub(crate) globals: Option<String>,
-}
-
-/// What `-s` sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Send {
-    /// Stop now.
-    Stop,
-    /// Stop when the requests under way have ended.
-    Quit,
-    /// Reopen the logs.
-    Reopen,
-    /// Reload the configuration.
-    Reload,
-}
-
-/// The arguments of `weir serve`.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Serve {
-    /// The folder.
-    pub(crate) directory: PathBuf,
-    /// The port; `None` means 8080 or the next free one.
-    pub(crate) port: Option<u16>,
-    /// The address; `None` means this machine only.
-    pub(crate) listen: Option<String>,
-    /// TLS with a certificate of the local authority.
-    pub(crate) tls: bool,
-    /// TLS with a certificate of a public authority for this name.
-    pub(crate) domain: Option<String>,
-    /// `USER:PASSWORD` that is asked for.
-    pub(crate) password: Option<String>,
-    /// Paths that are no files are answered with the index.
-    pub(crate) spa: bool,
-    /// A browser is opened.
-    pub(crate) open: bool,
-    /// Files may be sent into the folder.
-    pub(crate) upload: bool,
-    /// Pages of other sites may read what is served.
-    pub(crate) cors: bool,
-    /// Names that begin with a dot are served.
-    pub(crate) hidden: bool,
-    /// Links that lead out of the folder are followed.
-    pub(crate) follow: bool,
-}
-
-/// The arguments of `weir proxy`.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Proxy {
-    /// The origin.
-    pub(crate) url: String,
-    /// The port; `None` means 8080 or the next free one.
-    pub(crate) port: Option<u16>,
-    /// The address; `None` means this machine only.
-    pub(crate) listen: Option<String>,
-    /// Whether the certificate of an `https` origin is believed whatever it says.
-    pub(crate) insecure: bool,
-}
-
-/// The arguments of `weir init`.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Init {
-    /// Which configuration; `None` lists them.
-    pub(crate) kind: Option<String>,
-    /// The name that it is for.
-    pub(crate) domain: Option<String>,
-    /// The file; `None` is standard output.
-    pub(crate) output: Option<PathBuf>,
 }
 
 /// The subcommands.
@@ -144,28 +53,29 @@ const SUBCOMMANDS: [&str; 9] = [
     "version",
 ];
 
-/// Reads the arguments after argument zero. The error is a complete text for standard error, without
-/// the program's name in front.
+/// Parses the arguments after argument zero. The error is complete but for the program's name in
+/// front.
 pub(crate) fn parse(
-    identity: Identity,
+    identity: ProgramIdentity,
     arguments: impl IntoIterator<Item = OsString>,
-) -> Result<Command, String> {
+) -> Result<CliCommand, String> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    if identity == Identity::Weir {
+    if identity == ProgramIdentity::Weir {
         let word = arguments.first().map(|word| word.to_string_lossy());
         match word.as_deref() {
-            Some("--help") => return Ok(Command::Usage(help::USAGE)),
+            Some("--help") => return Ok(CliCommand::Usage(help::USAGE)),
             Some("--version" | "version") => {
-                return Ok(Command::Run(Options {
+                return Ok(CliCommand::Run(NginxOptions {
                     version: true,
-                    ..Options::default()
+                    ..NginxOptions::default()
                 }));
             }
+            // A subcommand's own parser does not know `--help`, so it is looked for here.
             Some(word) if !word.starts_with('-') => {
                 let asks = |other: &OsString| other == "--help" || other == "-h";
-                let page = help::of(word).filter(|_| arguments[1..].iter().any(asks));
+                let page = help::usage_of(word).filter(|_| arguments[1..].iter().any(asks));
                 if let Some(page) = page {
-                    return Ok(Command::Usage(page));
+                    return Ok(CliCommand::Usage(page));
                 }
                 return parse_subcommand(
                     word,
@@ -177,27 +87,29 @@ pub(crate) fn parse(
     }
     let hint = |error: String| match identity {
         // nginx reads the second dash of a long option as an option letter.
-        Identity::Nginx if error.starts_with("invalid option: \"--") => {
+        ProgramIdentity::Nginx if error.starts_with("invalid option: \"--") => {
             "invalid option: \"-\"".to_owned()
         }
-        Identity::Weir => {
+        ProgramIdentity::Weir => {
             let more = signal_help(&error).or_else(|| long_help(&error));
             let more = more.unwrap_or_default();
             format!("{error}{more}\n  see \"weir --help\"")
         }
-        Identity::Nginx => error,
+        ProgramIdentity::Nginx => error,
     };
     parse_options(lexopt::Parser::from_args(arguments))
-        .map(Command::Run)
+        .map(CliCommand::Run)
         .map_err(hint)
 }
 
-fn parse_options(mut parser: lexopt::Parser) -> Result<Options, String> {
-    // nginx takes what follows a letter as it stands, "=" too.
+/// nginx's own options.
+fn parse_options(mut parser: lexopt::Parser) -> Result<NginxOptions, String> {
+    // nginx takes what follows a letter literally, even `=`.
     parser.set_short_equals(false);
-    let mut options = Options::default();
+    let mut options = NginxOptions::default();
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
         match argument {
+            // As nginx, help is shown after the version.
             Short('?' | 'h') => {
                 options.version = true;
                 options.help = true;
@@ -231,16 +143,17 @@ fn parse_options(mut parser: lexopt::Parser) -> Result<Options, String> {
     Ok(options)
 }
 
+/// The value of an option, with nginx's message if there is none.
 fn value(parser: &mut lexopt::Parser, letter: char, what: &str) -> Result<OsString, String> {
     parser
         .value()
         .map_err(|_| format!("option \"-{letter}\" requires {what}"))
 }
 
-/// The words of `-s`.
+/// The values of `-s`.
 const SIGNALS: [&str; 4] = ["stop", "quit", "reopen", "reload"];
 
-/// A line of help for a word after `-s` that is none of them.
+/// A hint for an unknown value of `-s`.
 fn signal_help(error: &str) -> Option<String> {
     let word = error
         .strip_prefix("invalid option: \"-s ")?
@@ -250,49 +163,53 @@ fn signal_help(error: &str) -> Option<String> {
     Some(format!("\n  {meant}-s takes {}", SIGNALS.join(", ")))
 }
 
-/// The same for an option with two dashes.
+/// A hint for an unknown long option.
 fn long_help(error: &str) -> Option<String> {
     let word = error.strip_prefix("invalid option: \"--")?;
     let near = nearest(word.strip_suffix('"')?, ["help", "version"])?;
     Some(format!("\n  did you mean \"--{near}\"?"))
 }
 
-fn signal(word: &OsStr) -> Result<Send, String> {
+/// The signal with this name, or nginx's message.
+fn signal(word: &OsStr) -> Result<SignalOption, String> {
     match word.as_bytes() {
-        b"stop" => Ok(Send::Stop),
-        b"quit" => Ok(Send::Quit),
-        b"reopen" => Ok(Send::Reopen),
-        b"reload" => Ok(Send::Reload),
+        b"stop" => Ok(SignalOption::Stop),
+        b"quit" => Ok(SignalOption::Quit),
+        b"reopen" => Ok(SignalOption::Reopen),
+        b"reload" => Ok(SignalOption::Reload),
         _ => Err(format!("invalid option: \"-s {}\"", word.to_string_lossy())),
     }
 }
 
-fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<Command, String> {
+/// Parses the arguments of a subcommand.
+fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<CliCommand, String> {
     match word {
-        "serve" => parse_serve(parser).map(Command::Serve),
+        "serve" => parse_serve(parser).map(CliCommand::Serve),
         "help" => parse_one(parser)
-            .map(|word| Command::Help(word.map(|word| word.to_string_lossy().into_owned()))),
+            .map(|word| CliCommand::Help(word.map(|word| word.to_string_lossy().into_owned()))),
         "reference" => match parse_one(parser)? {
-            Some(directory) => Ok(Command::Reference(directory.into())),
+            Some(directory) => Ok(CliCommand::Reference(directory.into())),
             None => Err("\"reference\" requires an output directory".to_owned()),
         },
-        "init" | "new" => parse_init(parser).map(Command::Init),
-        "proxy" => parse_proxy(parser).map(Command::Proxy),
-        "cache" => crate::cache_command::parse(parser).map(Command::Cache),
-        "check" => crate::check::parse(parser).map(Command::Check),
-        "upgrade" => parse_upgrade(parser).map(Command::Upgrade),
+        // Other tools call it `new`.
+        "init" | "new" => parse_init(parser).map(CliCommand::Init),
+        "proxy" => parse_proxy(parser).map(CliCommand::Proxy),
+        "cache" => crate::cache_command::parse(parser).map(CliCommand::Cache),
+        "check" => crate::check::parse(parser).map(CliCommand::Check),
+        "upgrade" => parse_upgrade(parser).map(CliCommand::Upgrade),
         _ => Err(unknown_subcommand(word)),
     }
 }
 
-fn parse_upgrade(parser: lexopt::Parser) -> Result<Options, String> {
+/// `weir upgrade` takes nginx's options, but only those that identify a server.
+fn parse_upgrade(parser: lexopt::Parser) -> Result<NginxOptions, String> {
     let options = parse_options(parser).map_err(|error| refuse(&error, help::UPGRADE))?;
-    let only_places = Options {
+    let only_places = NginxOptions {
         prefix: options.prefix.clone(),
         configuration: options.configuration.clone(),
         error_log: options.error_log.clone(),
         globals: options.globals.clone(),
-        ..Options::default()
+        ..NginxOptions::default()
     };
     match options == only_places {
         true => Ok(options),
@@ -300,12 +217,13 @@ fn parse_upgrade(parser: lexopt::Parser) -> Result<Options, String> {
     }
 }
 
-/// A message, and the first line of a command's page.
+/// A message, followed by the first line of the command's page.
 fn refuse(error: &str, page: &str) -> String {
     let usage = page.lines().next().unwrap_or_default();
     format!("{error}\n  {usage}")
 }
 
+/// The message for an unknown subcommand, with a guess at what was meant.
 fn unknown_subcommand(word: &str) -> String {
     let mut text = format!("unknown command \"{word}\"");
     if std::path::Path::new(word).is_dir() {
@@ -321,7 +239,7 @@ fn unknown_subcommand(word: &str) -> String {
     text
 }
 
-/// What other servers have a command for and nginx an option.
+/// The option that does what other servers have a command for.
 fn option_for(word: &str) -> Option<&'static str> {
     match word {
         "test" | "validate" | "configtest" => Some("-t"),
@@ -334,6 +252,7 @@ fn option_for(word: &str) -> Option<&'static str> {
     }
 }
 
+/// At most one argument.
 fn parse_one(mut parser: lexopt::Parser) -> Result<Option<OsString>, String> {
     let mut found = None;
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
@@ -347,9 +266,10 @@ fn parse_one(mut parser: lexopt::Parser) -> Result<Option<OsString>, String> {
     Ok(found)
 }
 
-fn parse_serve(mut parser: lexopt::Parser) -> Result<Serve, String> {
-    let mut serve = Serve::default();
-    let mut place = Place::default();
+/// `weir serve DIR`. Contradictions are reported here, before anything is opened.
+fn parse_serve(mut parser: lexopt::Parser) -> Result<ServeArguments, String> {
+    let mut serve = ServeArguments::default();
+    let mut place = ListenArguments::default();
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
         match argument {
             Long("tls") => serve.tls = true,
@@ -370,6 +290,7 @@ fn parse_serve(mut parser: lexopt::Parser) -> Result<Serve, String> {
     let word = place
         .word
         .ok_or_else(|| refuse("missing argument DIR", help::SERVE))?;
+    // A password may contain colons, a user name cannot (RFC 7617).
     let is_pair = |pair: &String| {
         pair.split_once(':')
             .is_some_and(|(user, _)| !user.is_empty())
@@ -377,13 +298,14 @@ fn parse_serve(mut parser: lexopt::Parser) -> Result<Serve, String> {
     if serve.password.as_ref().is_some_and(|pair| !is_pair(pair)) {
         return Err(refuse("--password takes USER:PASSWORD", help::SERVE));
     }
+    // The two differ in who signs the certificate.
     if serve.tls && serve.domain.is_some() {
         return Err(refuse(
             "--domain has TLS already; leave out --tls",
             help::SERVE,
         ));
     }
-    Ok(Serve {
+    Ok(ServeArguments {
         directory: word.into(),
         port: place.port,
         listen: place.listen,
@@ -391,8 +313,9 @@ fn parse_serve(mut parser: lexopt::Parser) -> Result<Serve, String> {
     })
 }
 
-fn parse_proxy(mut parser: lexopt::Parser) -> Result<Proxy, String> {
-    let mut place = Place::default();
+/// `weir proxy URL`. The URL itself is checked by [`crate::proxy`].
+fn parse_proxy(mut parser: lexopt::Parser) -> Result<ProxyArguments, String> {
+    let mut place = ListenArguments::default();
     let mut insecure = false;
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
         match argument {
@@ -406,7 +329,7 @@ fn parse_proxy(mut parser: lexopt::Parser) -> Result<Proxy, String> {
     let word = place
         .word
         .ok_or_else(|| refuse("missing argument URL", help::PROXY))?;
-    Ok(Proxy {
+    Ok(ProxyArguments {
         url: word.to_string_lossy().into_owned(),
         port: place.port,
         listen: place.listen,
@@ -414,27 +337,30 @@ fn parse_proxy(mut parser: lexopt::Parser) -> Result<Proxy, String> {
     })
 }
 
-/// One word, and where to listen.
+/// The arguments that `serve` and `proxy` have in common: what to serve, and where to listen.
 #[derive(Default)]
-struct Place {
+struct ListenArguments {
     word: Option<OsString>,
     port: Option<u16>,
     listen: Option<String>,
 }
 
+/// The value of an option, as text.
 fn text(parser: &mut lexopt::Parser) -> Result<String, String> {
     let text = parser.value().map_err(|error| error.to_string())?;
     Ok(text.to_string_lossy().into_owned())
 }
 
+/// A port number. 0 would be one that the system chooses, and that no link could name.
 fn port(parser: &mut lexopt::Parser) -> Result<u16, String> {
     let text = text(parser)?;
     let number = text.parse().ok().filter(|port| *port > 0);
     number.ok_or_else(|| format!("\"{text}\" is not a port number (1 to 65535)"))
 }
 
-fn parse_init(mut parser: lexopt::Parser) -> Result<Init, String> {
-    let mut init = Init::default();
+/// `weir init [KIND [FILE]]`.
+fn parse_init(mut parser: lexopt::Parser) -> Result<InitArguments, String> {
+    let mut init = InitArguments::default();
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
         match argument {
             Long("domain") => init.domain = Some(text(&mut parser)?),
@@ -452,19 +378,19 @@ fn parse_init(mut parser: lexopt::Parser) -> Result<Init, String> {
 mod tests {
     use super::*;
 
-    fn run(identity: Identity, words: &[&str]) -> Result<Command, String> {
+    fn run(identity: ProgramIdentity, words: &[&str]) -> Result<CliCommand, String> {
         parse(identity, words.iter().map(OsString::from))
     }
 
-    fn options(words: &[&str]) -> Options {
-        match run(Identity::Nginx, words) {
-            Ok(Command::Run(options)) => options,
+    fn options(words: &[&str]) -> NginxOptions {
+        match run(ProgramIdentity::Nginx, words) {
+            Ok(CliCommand::Run(options)) => options,
             other => panic!("{words:?}: {other:?}"),
         }
     }
 
     fn error(words: &[&str]) -> String {
-        run(Identity::Nginx, words).expect_err("refused")
+        run(ProgramIdentity::Nginx, words).expect_err("refused")
     }
 
     #[test]
@@ -473,7 +399,7 @@ mod tests {
         assert!(quiet.test && quiet.quiet && !quiet.dump);
         assert_eq!(quiet.prefix, Some("/prefix".into()));
         assert_eq!(quiet.configuration, Some("x.conf".into()));
-        assert_eq!(options(&["-sreload"]).signal, Some(Send::Reload));
+        assert_eq!(options(&["-sreload"]).signal, Some(SignalOption::Reload));
         assert_eq!(
             options(&["-g", "daemon off;"]).globals.as_deref(),
             Some("daemon off;")
@@ -496,25 +422,25 @@ mod tests {
     #[test]
     fn subcommands_are_weir_s_own() {
         let serve = run(
-            Identity::Weir,
+            ProgramIdentity::Weir,
             &["serve", "site", "--port", "81", "-l", "::"],
         );
-        let expected = Serve {
+        let expected = ServeArguments {
             directory: "site".into(),
             port: Some(81),
             listen: Some("::".into()),
-            ..Serve::default()
+            ..ServeArguments::default()
         };
-        assert_eq!(serve, Ok(Command::Serve(expected)));
+        assert_eq!(serve, Ok(CliCommand::Serve(expected)));
         assert_eq!(
-            run(Identity::Weir, &["help", "root"]),
-            Ok(Command::Help(Some("root".to_owned())))
+            run(ProgramIdentity::Weir, &["help", "root"]),
+            Ok(CliCommand::Help(Some("root".to_owned())))
         );
-        let upgrade = run(Identity::Weir, &["upgrade", "-c", "x"]).expect("valid");
-        assert!(matches!(upgrade, Command::Upgrade(options) if options.configuration.is_some()));
-        assert!(run(Identity::Weir, &["upgrade", "-t"]).is_err());
-        let unknown = run(Identity::Weir, &["sevre", "x"]).expect_err("unknown");
+        let upgrade = run(ProgramIdentity::Weir, &["upgrade", "-c", "x"]).expect("valid");
+        assert!(matches!(upgrade, CliCommand::Upgrade(options) if options.configuration.is_some()));
+        assert!(run(ProgramIdentity::Weir, &["upgrade", "-t"]).is_err());
+        let unknown = run(ProgramIdentity::Weir, &["sevre", "x"]).expect_err("unknown");
         assert!(unknown.contains("did you mean \"serve\"?"), "{unknown}");
-        assert!(run(Identity::Weir, &["serve", "x", "--port", "99999"]).is_err());
+        assert!(run(ProgramIdentity::Weir, &["serve", "x", "--port", "99999"]).is_err());
     }
 }

@@ -1,28 +1,32 @@
-//! `events { … }`: how loops take connections.
+//! `events { … }`: how event loops accept connections.
+//!
+//! What nginx sets for a worker process applies to an event loop here: there is one worker process,
+//! and its loops are what nginx's workers are. Directives that concern nginx's own way to share a
+//! socket are accepted without effect.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use conf::{Arity, Confs, Diagnostic, Directive, EVENTS, Line, Repeat, Setter, Table};
 
-/// What `events` says.
+/// The settings of `events`.
 #[derive(Clone, Default)]
-pub(crate) struct Events {
-    /// How many connections a loop may have.
+pub(crate) struct EventsConf {
+    /// The maximum number of connections per loop.
     pub(crate) connections: i64,
-    /// Accept everything that is queued at once.
+    /// Accept all pending connections at once.
     pub(crate) multi_accept: bool,
-    /// Networks whose clients are logged at debug level.
+    /// Networks whose clients are logged at debug level, whatever the log's level.
     pub(crate) debug_connections: Vec<(IpAddr, u8)>,
-    /// The same for clients by unix sockets.
+    /// The same for clients of unix sockets.
     pub(crate) debug_unix_connections: bool,
-    /// A turn of a loop that takes longer is logged; zero: never.
+    /// An iteration of a loop that takes longer is logged; zero disables it.
     pub(crate) slow_turn: Duration,
 }
 
-impl Events {
-    /// Reads the block that `line` is.
-    pub(crate) fn read(line: &mut Line) -> Result<Events, Diagnostic> {
+impl EventsConf {
+    /// Reads the block of `line`.
+    pub(crate) fn read(line: &mut Line) -> Result<EventsConf, Diagnostic> {
         let mut confs = Confs::new(vec![vec![&DIRECTIVES]]);
         conf::dispatch(
             line.node.block.nodes(),
@@ -30,7 +34,7 @@ impl Events {
             None,
             &mut line.level.inner(EVENTS),
         );
-        Ok(confs.get::<Events>().cloned().unwrap_or_default())
+        Ok(confs.get::<EventsConf>().cloned().unwrap_or_default())
     }
 }
 
@@ -39,8 +43,8 @@ const fn row(
     syntax: &'static str,
     default: Option<&'static str>,
     doc: &'static str,
-    set: Setter<Events>,
-) -> Directive<Events> {
+    set: Setter<EventsConf>,
+) -> Directive<EventsConf> {
     Directive {
         name,
         syntax,
@@ -52,8 +56,8 @@ const fn row(
     }
 }
 
-/// The rows.
-pub(crate) static DIRECTIVES: Table<Events> = Table::new(&[
+/// The directives of `events`.
+pub(crate) static DIRECTIVES: Table<EventsConf> = Table::new(&[
     row(
         "worker_connections",
         "number",
@@ -123,12 +127,13 @@ pub(crate) static DIRECTIVES: Table<Events> = Table::new(&[
     ),
 ]);
 
-fn set_debug_connection(events: &mut Events, line: &mut Line) -> Result<(), Diagnostic> {
+/// `debug_connection`. Without a prefix length a single address is meant.
+fn set_debug_connection(events: &mut EventsConf, line: &mut Line) -> Result<(), Diagnostic> {
     if line.arg(0).is("unix:") {
         events.debug_unix_connections = true;
         return Ok(());
     }
-    // Checks the whole word and warns of bits after the prefix.
+    // Checks the whole parameter, and warns if bits after the prefix are set.
     line.cidr(0)?;
     let text = line.text(0).to_string();
     let (address, bits) = text.split_once('/').unwrap_or((&text, ""));

@@ -1,8 +1,8 @@
 //! Client connections on their way from one worker process to another.
 //!
-//! When a worker ends because another takes its place (a new binary, or settings that a process can
-//! not change), its idle connections need not end with it. Each is a message on a socket pair whose
-//! other end the other worker reads:
+//! When a worker exits because another one replaces it (a new binary, or settings that a process
+//! cannot change), its idle connections need not end with it. Each is sent as a message on a socket
+//! pair, at whose other end the new worker reads:
 //!
 //! ```text
 //! kind length u32, kind      the engine: http
@@ -10,52 +10,55 @@
 //! rest: the engine's facts   see http::moving
 //! ```
 //!
-//! with the connection as its descriptor. There is no answer: what the other side can not use it closes,
-//! as an idle connection may always be closed.
+//! with the connection as its descriptor. There is no reply: the new worker closes what it cannot
+//! use, as an idle connection may be closed at any time.
 
 use std::io;
 use std::os::fd::AsFd as _;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use rt::channel::{Channel, Message};
-use rt::listen::ListenAddress;
-use rt::seats::Parcel;
+use host::channel::{Channel, Message};
+use host::listen::ListenAddress;
+use host::seats::Parcel;
 
-/// The number of the message's kind on the pair.
+/// The kind of these messages on the pair.
 const PARCEL: u8 = 1;
 
-/// Takes parcels from the loops and sends them, on a thread of its own: the other worker may be slow.
-/// At most as many wait as the loops have connections.
-pub(crate) struct Courier {
+/// Sends the parcels of the loops from a thread of its own, because the other worker may be slow,
+/// and loops must not block. The queue is as long as the loops have connections, at most.
+pub(crate) struct ConnectionSender {
+    /// The queue. The thread ends when all its senders are dropped.
     to: mpsc::Sender<(&'static str, Parcel)>,
     thread: JoinHandle<()>,
 }
 
-impl Courier {
+impl ConnectionSender {
     /// Starts the thread.
-    pub(crate) fn start(channel: Channel) -> io::Result<Courier> {
+    pub(crate) fn start(channel: Channel) -> io::Result<ConnectionSender> {
         let (to, parcels) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("hand over".to_owned())
-            .spawn(move || carry(&channel, &parcels))?;
-        Ok(Courier { to, thread })
+            .spawn(move || send_parcels(&channel, &parcels))?;
+        Ok(ConnectionSender { to, thread })
     }
 
-    /// Where a loop leaves its parcels.
+    /// The queue for a loop's parcels.
     pub(crate) fn sender(&self) -> mpsc::Sender<(&'static str, Parcel)> {
         self.to.clone()
     }
 
-    /// Waits until all is sent. The loops must have ended.
+    /// Waits until everything is sent. The loops must have ended: as long as one has a sender, the
+    /// thread waits for its parcels.
     pub(crate) fn finish(self) {
         drop(self.to);
-        // A panic has been reported, and there is nothing left to do for its parcels.
+        // A panic has been reported already, and the connections are closed.
         let _ = self.thread.join();
     }
 }
 
-fn carry(channel: &Channel, parcels: &mpsc::Receiver<(&'static str, Parcel)>) {
+/// The body of the thread: sends until the last loop has dropped its sender.
+fn send_parcels(channel: &Channel, parcels: &mpsc::Receiver<(&'static str, Parcel)>) {
     for (kind, parcel) in parcels {
         let body = encode(kind, &parcel);
         // If the other side is gone, the connections end with this process.
@@ -68,6 +71,7 @@ fn carry(channel: &Channel, parcels: &mpsc::Receiver<(&'static str, Parcel)>) {
     }
 }
 
+/// The message's body.
 fn encode(kind: &str, parcel: &Parcel) -> Vec<u8> {
     let mut body = Vec::new();
     for part in [kind.as_bytes(), &address_text(&parcel.socket)] {
@@ -79,14 +83,17 @@ fn encode(kind: &str, parcel: &Parcel) -> Vec<u8> {
     body
 }
 
-/// Reads a message; `kinds` are the engines of this process. `None`: it is of no use here.
+/// Parses a message; `kinds` are the engines of this process. `None` if it cannot be used here:
+/// another version of the binary may have sent it.
 pub(crate) fn decode(message: Message, kinds: &[&'static str]) -> Option<(&'static str, Parcel)> {
     if message.kind != PARCEL {
         return None;
     }
     let mut rest = message.body.as_slice();
     let name = take(&mut rest)?;
+    // Only engines that this process runs: the other one may have had `stream`, too.
     let kind = kinds.iter().find(|kind| kind.as_bytes() == name)?;
+    // An address that this process does not listen on is sorted out by the caller.
     let socket = parse_address(take(&mut rest)?)?;
     let descriptor = message.descriptors.into_iter().next()?;
     let facts = rest.to_vec();
@@ -99,6 +106,7 @@ pub(crate) fn decode(message: Message, kinds: &[&'static str]) -> Option<(&'stat
     Some((kind, parcel))
 }
 
+/// Takes a part with its length in front.
 fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (length, after) = rest.split_first_chunk()?;
     let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
@@ -107,7 +115,7 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(bytes)
 }
 
-/// A listening address as bytes that [`parse_address`] reads.
+/// A listening address as text, for [`parse_address`].
 pub(crate) fn address_text(address: &ListenAddress) -> Vec<u8> {
     use std::os::unix::ffi::OsStrExt as _;
     let path = |path: &std::path::Path| path.as_os_str().as_bytes().to_vec();
@@ -119,6 +127,7 @@ pub(crate) fn address_text(address: &ListenAddress) -> Vec<u8> {
     }
 }
 
+/// The inverse of [`address_text`].
 fn parse_address(text: &[u8]) -> Option<ListenAddress> {
     use std::os::unix::ffi::OsStrExt as _;
     let space = text.iter().position(|byte| *byte == b' ')?;
@@ -152,7 +161,7 @@ mod tests {
     #[test]
     fn a_parcel_arrives() {
         let (ours, theirs) = Channel::pair().expect("a socket pair");
-        let courier = Courier::start(ours).expect("a thread");
+        let courier = ConnectionSender::start(ours).expect("a thread");
         let address: ListenAddress = ListenAddress::Tcp("[::1]:80".parse().expect("an address"));
         for _ in 0..100 {
             let sent = courier.sender().send(("http", parcel(address.clone())));

@@ -1,4 +1,7 @@
-//! What the program tells about itself: `-h`, `--help`, `weir help DIRECTIVE`, and the reference pages.
+//! The program's help: `-h`, `--help`, `weir help DIRECTIVE`, and the reference pages.
+//!
+//! The pages of the subcommands are texts in this file. Everything about directives and variables
+//! comes from their tables, so it cannot disagree with what the parser accepts.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -7,20 +10,20 @@ use std::process::{Command, Stdio};
 
 use conf::describe::{self, Support, WIDTH};
 
-use crate::engines;
-use crate::identity::Identity;
+use crate::identity::ProgramIdentity;
+use crate::reference;
 use crate::status_help;
 
 /// The text of `-h` and `-?`, after the version line: nginx's options in nginx's order.
-pub(crate) fn options_text(identity: Identity) -> String {
+pub(crate) fn options_text(identity: ProgramIdentity) -> String {
     let program = identity.program();
     let configuration = match identity {
-        Identity::Weir => "/etc/weir/weir.conf, else /etc/nginx/nginx.conf",
-        Identity::Nginx => "/etc/nginx/nginx.conf",
+        ProgramIdentity::Weir => "/etc/weir/weir.conf, else /etc/nginx/nginx.conf",
+        ProgramIdentity::Nginx => "/etc/nginx/nginx.conf",
     };
     let subcommands = match identity {
-        Identity::Weir => "\nSee \"weir --help\" for Weir's own commands.\n\n",
-        Identity::Nginx => "\n",
+        ProgramIdentity::Weir => "\nSee \"weir --help\" for Weir's own commands.\n\n",
+        ProgramIdentity::Nginx => "\n",
     };
     format!(
         "Usage: {program} [-?hvVtTq] [-s signal] [-p prefix]
@@ -132,8 +135,8 @@ the cache are handed over, and no request fails. Give the same options as when t
 identify it.
 ";
 
-/// What a command takes, if it has a page.
-pub(crate) fn of(command: &str) -> Option<&'static str> {
+/// The page of a command, if it has one.
+pub(crate) fn usage_of(command: &str) -> Option<&'static str> {
     match command {
         "serve" => Some(SERVE),
         "proxy" => Some(PROXY),
@@ -146,10 +149,10 @@ pub(crate) fn of(command: &str) -> Option<&'static str> {
     }
 }
 
-/// `weir help tls`: what the warnings about it have no room for.
+/// `weir help tls`: background that is too long for a warning.
 const TLS: &str = include_str!("help_tls.txt");
 
-/// The one directive without a row: the parser of the language itself follows it.
+/// The only directive without a row: the parser itself handles it.
 const INCLUDE: &str = "include file | mask;
   context: any
   since:   0.1
@@ -158,18 +161,18 @@ Includes another file, or all files that match a mask, at this point. A relative
 directory of the configuration file.
 ";
 
-/// `weir help [DIRECTIVE]`. The answer is the exit code.
+/// `weir help [DIRECTIVE]`. Returns the exit code.
 pub(crate) fn help(name: Option<&str>) -> i32 {
     let Some(name) = name else {
-        show(&format!("{USAGE}\n{}", directive_list()));
+        show_paged(&format!("{USAGE}\n{}", directive_list()));
         return 0;
     };
-    let directives = engines::directives();
+    let directives = reference::directives();
     if name == "tls" {
         print!("{TLS}");
         return 0;
     }
-    // Users paste what is in the file.
+    // Users paste whole lines of their files.
     let name = name.trim_end_matches(';');
     if let Some(variable) = name.strip_prefix('$') {
         return help_variable(variable);
@@ -188,25 +191,27 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
     }
     eprintln!("weir: unknown directive \"{name}\"");
     let known = conf::known::all().map(|known| known.name);
-    if let Some(near) = describe::nearest(name, directives.iter().map(|row| row.name).chain(known))
+    if let Some(near) =
+        conf::spelling::nearest(name, directives.iter().map(|row| row.name).chain(known))
     {
         eprintln!("  did you mean \"{near}\"? weir help {near}");
     }
     1
 }
 
-/// Shows a long text, by the user's pager on a terminal.
-fn show(text: &str) {
+/// Prints a long text, through a pager if this is a terminal.
+fn show_paged(text: &str) {
     let is_shown =
-        std::io::stdout().is_terminal() && page(text).is_ok_and(|status| status.success());
+        std::io::stdout().is_terminal() && run_pager(text).is_ok_and(|status| status.success());
     if !is_shown {
-        // Who closes the pipe has read enough.
+        // A reader that closes the pipe has seen enough.
         let _ = std::io::stdout().write_all(text.as_bytes());
     }
 }
 
-/// Runs the pager as git and man do: `$PAGER`, or `less`, which ends by itself if the text fits on the screen.
-fn page(text: &str) -> std::io::Result<std::process::ExitStatus> {
+/// Runs the pager as git and man do: `$PAGER`, or `less`. With `FRX` it exits by itself if the text
+/// fits on the screen, and leaves the text there.
+fn run_pager(text: &str) -> std::io::Result<std::process::ExitStatus> {
     let pager = std::env::var("PAGER")
         .ok()
         .filter(|pager| !pager.is_empty());
@@ -224,10 +229,11 @@ fn page(text: &str) -> std::io::Result<std::process::ExitStatus> {
     pager.wait()
 }
 
-/// `weir help $NAME`: each variable of this name, and those of a family such as `$http_`.
+/// `weir help $NAME`: all variables with this name, or the family that it belongs to, such as
+/// `$http_`.
 fn help_variable(name: &str) -> i32 {
     let mut found = false;
-    for page in engines::pages() {
+    for page in reference::pages() {
         let is_meant = |variable: &&describe::VariableInfo| match variable.family {
             true => name.starts_with(variable.name),
             false => name == variable.name,
@@ -244,10 +250,10 @@ fn help_variable(name: &str) -> i32 {
     i32::from(!found)
 }
 
-/// All directives by module. A module without directives has nothing to show here.
+/// All directives by module. Modules without directives are left out.
 fn directive_list() -> String {
     let mut text = String::from("Directives:\n");
-    for page in engines::pages() {
+    for page in reference::pages() {
         let rows = describe::rows(page.tables.iter().copied());
         let names: Vec<&str> = rows.iter().map(|row| row.name).collect();
         if !names.is_empty() {
@@ -258,11 +264,11 @@ fn directive_list() -> String {
     text
 }
 
-/// Writes a reference page for each module, and the list of nginx's directives, to `directory`.
-/// The answer is the exit code.
+/// Writes a reference page per module, and the list of nginx's directives, to `directory`. Returns
+/// the exit code.
 pub(crate) fn write_reference(directory: &Path) -> i32 {
     let written = std::fs::create_dir_all(directory).and_then(|()| {
-        engines::pages().iter().try_for_each(|page| {
+        reference::pages().iter().try_for_each(|page| {
             let rows = describe::rows(page.tables.iter().copied());
             let text = describe::reference_page(&page.name, page.about, &rows, &page.variables);
             std::fs::write(
@@ -282,11 +288,12 @@ pub(crate) fn write_reference(directory: &Path) -> i32 {
     }
 }
 
+/// The first line of each page: edits there would be lost.
 const GENERATED: &str = "<!-- Written by `weir reference`; edit the rows in the source. -->\n";
 
 fn index() -> String {
     let mut text = format!("{GENERATED}# Reference\n\n");
-    for page in engines::pages() {
+    for page in reference::pages() {
         let file = page.name.replace(['/', ' '], "-");
         let _ = writeln!(text, "- [{}]({file}.md): {}", page.name, page.about);
     }
@@ -296,8 +303,10 @@ fn index() -> String {
     text
 }
 
+/// The list of nginx's directives, with what Weir does about each. It is derived from the tables,
+/// so it cannot be outdated.
 fn compatibility() -> String {
-    let support = describe::compatibility(&engines::directives());
+    let support = describe::compatibility(&reference::directives());
     let done = support
         .values()
         .filter(|support| **support != Support::No)

@@ -1,89 +1,91 @@
-//! Who the program says it is: `weir`, or `nginx` when it was started under that name.
+//! The program's name: `weir`, or `nginx` when it was started under that name.
 //!
-//! Packages, scripts and test suites call `nginx` and read what it prints. So a symlink of that name
-//! changes every text at once; under its own name Weir never claims to be anything else.
+//! Packages, scripts and test suites call `nginx` and parse what it prints. So a symbolic link of
+//! that name changes every message; under its own name Weir never claims to be anything else.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// The version of nginx whose configuration language and texts Weir follows.
+/// The version of nginx whose configuration language and messages Weir follows.
 pub(crate) const NGINX_VERSION: &str = "1.31.5";
 
-/// A program name and what follows from it.
+/// A program name, with what depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Identity {
-    /// Its own name.
+pub(crate) enum ProgramIdentity {
+    /// Started under its own name, or any other.
     Weir,
     /// Started as `nginx`.
     Nginx,
 }
 
-impl Identity {
-    /// The identity that argument zero asks for.
-    pub(crate) fn of(argument_zero: &OsStr) -> Identity {
+impl ProgramIdentity {
+    /// The identity for an argument zero.
+    pub(crate) fn of(argument_zero: &OsStr) -> ProgramIdentity {
         match Path::new(argument_zero).file_name() {
-            Some(name) if name == "nginx" => Identity::Nginx,
-            Some(_) | None => Identity::Weir,
+            Some(name) if name == "nginx" => ProgramIdentity::Nginx,
+            Some(_) | None => ProgramIdentity::Weir,
         }
     }
 
-    /// The name before `: [emerg]` and in `ps`.
+    /// The name in messages and in the process list.
     pub(crate) fn program(self) -> &'static str {
         match self {
-            Identity::Weir => "weir",
-            Identity::Nginx => "nginx",
+            ProgramIdentity::Weir => "weir",
+            ProgramIdentity::Nginx => "nginx",
         }
     }
 
-    /// Name and version as a `Server` header shows them.
+    /// Name and version, as in the `Server` header.
     pub(crate) fn token(self) -> &'static str {
         match self {
-            Identity::Weir => concat!("weir/", env!("CARGO_PKG_VERSION")),
-            Identity::Nginx => "nginx/1.31.5",
+            ProgramIdentity::Weir => concat!("weir/", env!("CARGO_PKG_VERSION")),
+            ProgramIdentity::Nginx => "nginx/1.31.5",
         }
     }
 
     /// The line of `-v`.
     pub(crate) fn version_line(self) -> String {
         match self {
-            Identity::Weir => format!(
+            ProgramIdentity::Weir => format!(
                 "weir version: {} (nginx {NGINX_VERSION} compatible)",
                 self.token()
             ),
-            Identity::Nginx => format!("nginx version: {}", self.token()),
+            ProgramIdentity::Nginx => format!("nginx version: {}", self.token()),
         }
     }
 }
 
-/// A module of nginx as its `configure` names it, and the directive by which Weir has it.
-struct Part {
-    /// Printed when Weir has it: modules that nginx must be asked for.
+/// A module of nginx: its argument of `configure`, and the directive that shows that Weir has it.
+struct ConfigureArgument {
+    /// Printed if Weir has the module: nginx builds it only on request.
     with: &'static str,
-    /// Printed when Weir lacks it: modules that nginx has unless told otherwise.
+    /// Printed if Weir lacks the module: nginx builds it unless told otherwise.
     without: &'static str,
     /// Weir has the module if it knows this directive.
     directive: &'static str,
 }
 
-const fn with(argument: &'static str, directive: &'static str) -> Part {
-    Part {
+/// A module that nginx builds only on request.
+const fn with(argument: &'static str, directive: &'static str) -> ConfigureArgument {
+    ConfigureArgument {
         with: argument,
         without: "",
         directive,
     }
 }
 
-const fn without(argument: &'static str, directive: &'static str) -> Part {
-    Part {
+/// A module that nginx builds unless told otherwise.
+const fn without(argument: &'static str, directive: &'static str) -> ConfigureArgument {
+    ConfigureArgument {
         with: "",
         without: argument,
         directive,
     }
 }
 
-/// Read by tests and by scripts that look for a module. A module that gains its directive moves by
-/// itself, so this list changes only when nginx gains a module.
-const PARTS: &[Part] = &[
+/// The modules. Tests and scripts look for them in the output of `-V`. The list changes only when
+/// nginx gains a module: whether Weir has one follows from its directives.
+const CONFIGURE_ARGUMENTS: &[ConfigureArgument] = &[
     with("--with-debug", "debug_connection"),
     with("--with-threads", "thread_pool"),
     with("--with-http_ssl_module", "ssl_certificate"),
@@ -144,19 +146,19 @@ const PARTS: &[Part] = &[
 ];
 
 /// The text of `-V`, after the version line. `has` says whether a directive is known.
-pub(crate) fn build_text(identity: Identity, has: impl Fn(&str) -> bool) -> String {
+pub(crate) fn build_text(identity: ProgramIdentity, has: impl Fn(&str) -> bool) -> String {
     let mut text = format!("built by {}\n", env!("WEIR_RUSTC"));
     if has("ssl_certificate") {
         text.push_str(match identity {
-            Identity::Weir => "built with rustls and aws-lc\nTLS SNI support enabled\n",
-            // Test suites and scripts look for the library's name.
-            Identity::Nginx => {
+            ProgramIdentity::Weir => "built with rustls and aws-lc\nTLS SNI support enabled\n",
+            // Test suites and scripts look for the library's name here.
+            ProgramIdentity::Nginx => {
                 "built with OpenSSL 3.5.1 (compatible; rustls)\nTLS SNI support enabled\n"
             }
         });
     }
     text.push_str("configure arguments:");
-    for part in PARTS {
+    for part in CONFIGURE_ARGUMENTS {
         let argument = if has(part.directive) {
             part.with
         } else {
@@ -177,18 +179,27 @@ mod tests {
 
     #[test]
     fn the_name_decides() {
-        assert_eq!(Identity::of("/usr/sbin/nginx".as_ref()), Identity::Nginx);
-        assert_eq!(Identity::of("./nginx-weir".as_ref()), Identity::Weir);
         assert_eq!(
-            Identity::Nginx.version_line(),
+            ProgramIdentity::of("/usr/sbin/nginx".as_ref()),
+            ProgramIdentity::Nginx
+        );
+        assert_eq!(
+            ProgramIdentity::of("./nginx-weir".as_ref()),
+            ProgramIdentity::Weir
+        );
+        assert_eq!(
+            ProgramIdentity::Nginx.version_line(),
             "nginx version: nginx/1.31.5"
         );
-        assert_eq!(Identity::Nginx.token(), format!("nginx/{NGINX_VERSION}"));
+        assert_eq!(
+            ProgramIdentity::Nginx.token(),
+            format!("nginx/{NGINX_VERSION}")
+        );
     }
 
     #[test]
     fn modules_are_listed_by_what_is_there() {
-        let text = build_text(Identity::Weir, |directive| {
+        let text = build_text(ProgramIdentity::Weir, |directive| {
             directive == "gzip_static" || directive == "proxy_pass"
         });
         assert!(text.contains(" --with-http_gzip_static_module"));

@@ -1,65 +1,67 @@
-//! `weir init KIND`: a small configuration to begin with, with a comment where there is something to decide.
+//! `weir init KIND`: small configurations to begin with, which have comments where there is
+//! something to decide.
 //!
-//! The texts are files in `init/`. Without `--domain` they are nginx's language and nothing else; with it they have TLS by
-//! ACME, whose directives nginx has in a module.
+//! The texts are the files in `init/`. Without `--domain` they work with nginx, too; with it they
+//! use TLS by ACME, which nginx has in a separate module.
 
 use std::io::Write as _;
 
-use crate::cli::Init;
+use crate::arguments::InitArguments;
 
-/// One configuration.
-struct Kind {
+/// A configuration to choose from.
+struct InitTemplate {
     name: &'static str,
-    /// The line of `weir init`, and the first of the file.
+    /// The description in the list of `weir init`, and the first line of the file.
     about: &'static str,
+    /// The file, with placeholders.
     text: &'static str,
 }
 
-const KINDS: [Kind; 8] = [
-    Kind {
+const TEMPLATES: [InitTemplate; 8] = [
+    InitTemplate {
         name: "static",
         about: "A folder of files as a site",
         text: include_str!("init/static.conf"),
     },
-    Kind {
+    InitTemplate {
         name: "spa",
         about: "A single-page application, with its hashed assets cached for good",
         text: include_str!("init/spa.conf"),
     },
-    Kind {
+    InitTemplate {
         name: "php",
         about: "PHP by php-fpm: WordPress, Laravel, Symfony",
         text: include_str!("init/php.conf"),
     },
-    Kind {
+    InitTemplate {
         name: "proxy",
         about: "A reverse proxy in front of an application, with WebSocket",
         text: include_str!("init/proxy.conf"),
     },
-    Kind {
+    InitTemplate {
         name: "cache",
         about: "A cache in front of an origin",
         text: include_str!("init/cache.conf"),
     },
-    Kind {
+    InitTemplate {
         name: "s3",
         about: "A public bucket of S3 as a cached site",
         text: include_str!("init/s3.conf"),
     },
-    Kind {
+    InitTemplate {
         name: "balance",
         about: "A load balancer for several servers",
         text: include_str!("init/balance.conf"),
     },
-    Kind {
+    InitTemplate {
         name: "stream",
         about: "TCP and UDP: databases, names, TLS by name",
         text: include_str!("init/stream.conf"),
     },
 ];
 
-/// Writes a configuration. The answer is the exit code.
-pub(crate) fn run(arguments: &Init) -> i32 {
+/// Writes a configuration. Returns the exit code.
+pub(crate) fn run(arguments: &InitArguments) -> i32 {
     match write(arguments) {
         Ok(()) => 0,
         Err(error) => {
@@ -69,7 +71,8 @@ pub(crate) fn run(arguments: &Init) -> i32 {
     }
 }
 
-fn write(arguments: &Init) -> Result<(), String> {
+/// Writes the chosen configuration to its file or to standard output. Without a kind it lists them.
+fn write(arguments: &InitArguments) -> Result<(), String> {
     let Some(name) = &arguments.kind else {
         print!("{}\n{}", crate::help::INIT, list());
         return Ok(());
@@ -80,6 +83,7 @@ fn write(arguments: &Init) -> Result<(), String> {
         return Ok(());
     };
     let shown = path.display();
+    // Never overwrites: this could be the configuration in use.
     let file = std::fs::File::create_new(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| match error.kind() {
@@ -91,13 +95,14 @@ fn write(arguments: &Init) -> Result<(), String> {
 }
 
 fn list() -> String {
-    let line = |kind: &Kind| format!("  {:<10}{}\n", kind.name, kind.about);
-    KINDS.iter().map(line).collect()
+    let line = |kind: &InitTemplate| format!("  {:<10}{}\n", kind.name, kind.about);
+    TEMPLATES.iter().map(line).collect()
 }
 
+/// The configuration `name`, with its placeholders filled in.
 fn text(name: &str, domain: Option<&str>) -> Result<String, String> {
-    let Some(kind) = KINDS.iter().find(|kind| kind.name == name) else {
-        let near = conf::describe::nearest(name, KINDS.iter().map(|kind| kind.name));
+    let Some(kind) = TEMPLATES.iter().find(|kind| kind.name == name) else {
+        let near = conf::spelling::nearest(name, TEMPLATES.iter().map(|kind| kind.name));
         let near = near.map(|near| format!("\n  did you mean \"{near}\"?"));
         let near = near.unwrap_or_default();
         return Err(format!(
@@ -105,6 +110,7 @@ fn text(name: &str, domain: Option<&str>) -> Result<String, String> {
             list().trim_end()
         ));
     };
+    // The name is inserted into the configuration, so it must not contain its syntax.
     let is_name = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
     if let Some(domain) = domain.filter(|domain| domain.is_empty() || !domain.chars().all(is_name))
     {
@@ -112,6 +118,7 @@ fn text(name: &str, domain: Option<&str>) -> Result<String, String> {
             "\"{domain}\" is not a name such as www.example.org"
         ));
     }
+    // Parts that only make sense with TLS are left out, not commented out.
     let with_tls = |text: &'static str| if domain.is_some() { text } else { "" };
     let listen = match domain {
         Some(_) => include_str!("init/listen_tls.conf"),
@@ -141,7 +148,7 @@ mod tests {
 
     #[test]
     fn every_configuration_is_valid() {
-        for kind in &KINDS {
+        for kind in &TEMPLATES {
             for domain in [None, Some("www.example.org")] {
                 let text = text(kind.name, domain).expect("it is known");
                 let is_mark = |word: &str| {
@@ -151,7 +158,7 @@ mod tests {
                 assert!(!text.split_whitespace().any(is_mark), "{text}");
                 // Issuers read what the system trusts: tests/server/init.rs has those.
                 if domain.is_none() {
-                    let loaded = crate::load::tests::load_text(&text);
+                    let loaded = crate::load_configuration::tests::load_text(&text);
                     assert!(loaded.is_ok(), "{}: {:#?}", kind.name, loaded.err());
                 }
             }

@@ -1,7 +1,7 @@
 //! The binary: command line, configuration files, master and worker, signals.
 //!
-//! It knows processes and nothing of HTTP; the engines it runs are listed in [`engines`]. In the order of
-//! a start:
+//! This crate knows processes and nothing about HTTP; the engines are listed in [`engines`]. In the
+//! order of a start:
 //!
 //! ```text
 //! main → cli → run        arguments, `-t`, `-s`
@@ -13,19 +13,20 @@
 #![forbid(unsafe_code)]
 
 mod affinity;
+mod arguments;
 mod authority;
 mod cache_command;
 mod check;
 mod children;
 mod cli;
-mod core;
+mod core_conf;
 mod engines;
 mod events;
 mod handover;
 mod help;
 mod identity;
 mod init;
-mod load;
+mod load_configuration;
 mod master;
 mod message;
 mod modules;
@@ -33,45 +34,49 @@ mod orphan;
 mod paths;
 mod prepare;
 mod proxy;
+mod reference;
 mod run;
 mod sandbox;
+mod sandbox_paths;
 mod serve;
-mod single;
+mod single_process;
 mod sockets;
+mod startup_log;
 mod status_help;
 mod trial;
 mod upgrade;
-mod voice;
 mod watchdog;
 mod watchers;
 mod worker;
+mod worker_loop;
 mod worker_process;
 
 use std::ffi::OsString;
 
-use crate::cli::Command;
-use crate::identity::Identity;
+use crate::cli::CliCommand;
+use crate::identity::ProgramIdentity;
 
+/// Runs the command, and exits with its code.
 fn main() {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let identity = arguments
         .first()
-        .map_or(Identity::Weir, |name| Identity::of(name));
-    rt::error_log::set_program(identity.program());
+        .map_or(ProgramIdentity::Weir, |name| ProgramIdentity::of(name));
+    host::error_log::set_program(identity.program());
     let code = match cli::parse(identity, arguments.iter().skip(1).cloned()) {
-        Ok(Command::Run(options)) => run::run(identity, &options, &arguments),
-        Ok(Command::Serve(arguments)) => serve::run(&arguments),
-        Ok(Command::Proxy(arguments)) => proxy::run(&arguments),
-        Ok(Command::Init(arguments)) => init::run(&arguments),
-        Ok(Command::Cache(arguments)) => cache_command::run(&arguments),
-        Ok(Command::Check(check)) => run::check(identity, &check, &arguments),
-        Ok(Command::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
-        Ok(Command::Help(name)) => help::help(name.as_deref()),
-        Ok(Command::Usage(page)) => {
+        Ok(CliCommand::Run(options)) => run::run(identity, &options, &arguments),
+        Ok(CliCommand::Serve(arguments)) => serve::run(&arguments),
+        Ok(CliCommand::Proxy(arguments)) => proxy::run(&arguments),
+        Ok(CliCommand::Init(arguments)) => init::run(&arguments),
+        Ok(CliCommand::Cache(arguments)) => cache_command::run(&arguments),
+        Ok(CliCommand::Check(check)) => run::check(identity, &check, &arguments),
+        Ok(CliCommand::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
+        Ok(CliCommand::Help(name)) => help::help(name.as_deref()),
+        Ok(CliCommand::Usage(page)) => {
             print!("{page}");
             0
         }
-        Ok(Command::Reference(directory)) => help::write_reference(&directory),
+        Ok(CliCommand::Reference(directory)) => help::write_reference(&directory),
         Err(error) => {
             eprintln!("{}: {error}", identity.program());
             1

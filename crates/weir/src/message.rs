@@ -1,9 +1,9 @@
-//! What master and worker tell each other.
+//! The messages between master and worker.
 //!
-//! A [`Generation`] is everything a worker needs to run a configuration: the text of every file that
-//! was read, the listening sockets and the logs. The first configuration and every later one are the
-//! same message. On the wire it is a list of roles, one for each descriptor in the same order, then the
-//! recorded files:
+//! A [`GenerationMessage`] is everything a worker needs for a configuration: the content of every file
+//! that was read, the listening sockets and the logs. The first configuration and all later ones
+//! are the same message, so a reload takes no path of its own. It is a list of roles, one per
+//! descriptor and in their order, followed by the recorded files:
 //!
 //! ```text
 //! number u64 | role count u32 | roles | rest: conf::Snapshot
@@ -21,87 +21,97 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use conf::Snapshot;
-use rt::channel::Message;
-use rt::engine::{ListenerId, ListenerSpec};
+use host::channel::Message;
+use host::engine::{ListenerId, ListenerSpec};
 
-use crate::sockets::{Socket, Sockets};
+use crate::sockets::{ListeningSocket, ListeningSockets};
 
-/// The kinds of messages.
+/// The kinds of messages. The numbers are also known to other versions of this program, which
+/// during an upgrade or after a crash of the master are at the other end: none may be given another
+/// meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     /// To the worker: run this configuration.
     Configuration = 1,
-    /// To the worker: write the logs to these descriptors.
+    /// To the worker: write the logs to these descriptors from now on.
     Reopen = 2,
-    /// To the worker: end when the requests under way have ended. With the body [`HAND_OVER`] idle
-    /// connections go to the peer.
+    /// To the worker: exit after the current requests. With the body [`HAND_OVER`] idle connections
+    /// go to the peer.
     Quit = 3,
-    /// To the worker: end now.
+    /// To the worker: exit at once.
     Terminate = 4,
-    /// To the master: the configuration runs.
+    /// To the master: the configuration is in use.
     Applied = 5,
-    /// To the master: the configuration could not be used; the one before still runs. The body is
-    /// why.
+    /// To the master: the configuration was rejected, and the previous one is still in use. The
+    /// body says why.
     Refused = 6,
-    /// To the worker: another worker process, whose end of a socket pair is the descriptor.
+    /// To the worker: the descriptor is one end of a socket pair with another worker.
     Peer = 7,
-    /// From a worker without a master to the one that comes after it: its listening sockets.
+    /// From an orphaned worker to the new master: its listening sockets.
     Sockets = 8,
-    /// To the master: the worker has locked itself in; the descriptor is where denied system calls are heard of.
+    /// To the master: the worker has entered its sandbox; denied system calls are reported on the
+    /// descriptor.
     Sandboxed = 9,
-    /// To the master: a file was denied. If the sandbox's paths have changed, a new worker is needed.
+    /// To the master: access to a file was denied. If the sandbox's files have been replaced, a new
+    /// worker is needed.
     FileDenied = 10,
 }
 
-impl Kind {
-    /// The kind of a message, if there is one of this number.
-    pub(crate) fn of(number: u8) -> Option<Kind> {
+impl MessageKind {
+    /// The kind with this number. Workers and masters of different versions meet during an upgrade,
+    /// so others may occur.
+    pub(crate) fn of(number: u8) -> Option<MessageKind> {
         [
-            Kind::Configuration,
-            Kind::Reopen,
-            Kind::Quit,
-            Kind::Terminate,
-            Kind::Applied,
-            Kind::Refused,
-            Kind::Peer,
-            Kind::Sockets,
-            Kind::Sandboxed,
-            Kind::FileDenied,
+            MessageKind::Configuration,
+            MessageKind::Reopen,
+            MessageKind::Quit,
+            MessageKind::Terminate,
+            MessageKind::Applied,
+            MessageKind::Refused,
+            MessageKind::Peer,
+            MessageKind::Sockets,
+            MessageKind::Sandboxed,
+            MessageKind::FileDenied,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
     }
 }
 
-/// See [`Kind::Quit`].
+/// See [`MessageKind::Quit`].
 pub(crate) const HAND_OVER: &[u8] = b"hand over";
 
 /// Opened log files, by path.
-pub(crate) type Logs = Vec<(PathBuf, Arc<OwnedFd>)>;
+pub(crate) type OpenLogs = Vec<(PathBuf, Arc<OwnedFd>)>;
 
-/// A configuration on its way to a worker.
+/// A configuration to be sent to a worker.
 #[derive(Default)]
-pub(crate) struct Generation {
+pub(crate) struct GenerationMessage {
     /// Counts the configurations of this master, from 1.
     pub(crate) number: u64,
-    /// Every file that was read for it.
+    /// The content of every file that was read.
     pub(crate) snapshot: Snapshot,
-    /// The listening sockets by key: see [`key`].
+    /// The listening sockets, by their addresses as text.
     pub(crate) sockets: BTreeMap<Vec<u8>, (ListenerId, Vec<Arc<OwnedFd>>)>,
     /// The log files.
-    pub(crate) logs: Logs,
+    pub(crate) logs: OpenLogs,
 }
 
-impl Generation {
-    /// A generation of what the master has opened.
+impl GenerationMessage {
+    /// The message for what the master has opened.
     pub(crate) fn new(
         number: u64,
         snapshot: Snapshot,
-        sockets: &Sockets,
-        logs: Logs,
-    ) -> Generation {
-        let by_key = |socket: &Socket| (key(&socket.spec), (socket.id, socket.members.clone()));
-        Generation {
+        sockets: &ListeningSockets,
+        logs: OpenLogs,
+    ) -> GenerationMessage {
+        let by_key = |socket: &ListeningSocket| {
+            (
+                address_key(&socket.spec),
+                (socket.id, socket.members.clone()),
+            )
+        };
+        GenerationMessage {
             number,
             snapshot,
             sockets: sockets.list.iter().map(by_key).collect(),
@@ -109,10 +119,10 @@ impl Generation {
         }
     }
 
-    /// The socket for an address that this process's own reading of the configuration wants.
-    pub(crate) fn socket(&self, spec: ListenerSpec) -> Option<Socket> {
-        let (id, members) = self.sockets.get(&key(&spec))?;
-        Some(Socket {
+    /// The socket for an address of the configuration, which the worker has read itself.
+    pub(crate) fn socket(&self, spec: ListenerSpec) -> Option<ListeningSocket> {
+        let (id, members) = self.sockets.get(&address_key(&spec))?;
+        Some(ListeningSocket {
             id: *id,
             spec: Arc::new(spec),
             members: members.clone(),
@@ -140,12 +150,12 @@ impl Generation {
         (body, descriptors)
     }
 
-    /// Reads what [`Generation::encode`] wrote. `None` means that the two processes do not fit.
-    pub(crate) fn decode(message: Message) -> Option<Generation> {
+    /// Decodes what [`GenerationMessage::encode`] wrote. `None` if sender and receiver are incompatible.
+    pub(crate) fn decode(message: Message) -> Option<GenerationMessage> {
         let mut rest = message.body.as_slice();
-        let mut generation = Generation {
+        let mut generation = GenerationMessage {
             number: take_u64(&mut rest)?,
-            ..Generation::default()
+            ..GenerationMessage::default()
         };
         let count = take_number(&mut rest)?;
         if count != message.descriptors.len() {
@@ -163,7 +173,7 @@ impl Generation {
                         .sockets
                         .entry(key)
                         .or_insert_with(|| (id, Vec::new()));
-                    // Members were written in order.
+                    // Members are written in order.
                     if member != entry.1.len() {
                         return None;
                     }
@@ -180,16 +190,16 @@ impl Generation {
     }
 }
 
-/// The body and the descriptors of [`Kind::Reopen`].
-pub(crate) fn encode_logs(logs: &Logs) -> (Vec<u8>, Vec<BorrowedFd<'_>>) {
+/// The body and the descriptors of [`MessageKind::Reopen`].
+pub(crate) fn encode_logs(logs: &OpenLogs) -> (Vec<u8>, Vec<BorrowedFd<'_>>) {
     let mut body = Vec::new();
     let mut descriptors = Vec::new();
     put_logs(&mut body, &mut descriptors, logs);
     (body, descriptors)
 }
 
-/// Reads what [`encode_logs`] wrote.
-pub(crate) fn decode_logs(message: Message) -> Option<Logs> {
+/// Decodes what [`encode_logs`] wrote.
+pub(crate) fn decode_logs(message: Message) -> Option<OpenLogs> {
     let mut rest = message.body.as_slice();
     let mut logs = Vec::new();
     for descriptor in message.descriptors {
@@ -199,12 +209,13 @@ pub(crate) fn decode_logs(message: Message) -> Option<Logs> {
     Some(logs)
 }
 
-/// What names a socket in both processes.
-fn key(spec: &ListenerSpec) -> Vec<u8> {
+/// The name of a socket in both processes.
+fn address_key(spec: &ListenerSpec) -> Vec<u8> {
     crate::handover::address_text(&spec.address)
 }
 
-fn put_logs<'a>(roles: &mut Vec<u8>, descriptors: &mut Vec<BorrowedFd<'a>>, logs: &'a Logs) {
+/// Appends a role for each log, in the order of the descriptors.
+fn put_logs<'a>(roles: &mut Vec<u8>, descriptors: &mut Vec<BorrowedFd<'a>>, logs: &'a OpenLogs) {
     for (path, descriptor) in logs {
         roles.push(b'L');
         put_bytes(roles, path.as_os_str().as_bytes());
@@ -212,12 +223,14 @@ fn put_logs<'a>(roles: &mut Vec<u8>, descriptors: &mut Vec<BorrowedFd<'a>>, logs
     }
 }
 
+/// Appends a count or a length.
 fn put_number(out: &mut Vec<u8>, number: usize) {
     let number =
         u32::try_from(number).expect("counts of descriptors and path lengths are far below 2^32");
     out.extend_from_slice(&number.to_le_bytes());
 }
 
+/// Appends bytes with their length in front.
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_number(out, bytes.len());
     out.extend_from_slice(bytes);
@@ -229,12 +242,14 @@ fn take_u64(rest: &mut &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes))
 }
 
+/// Takes a count or a length; `None` if too few bytes are left.
 fn take_number(rest: &mut &[u8]) -> Option<usize> {
     let (bytes, after) = rest.split_first_chunk()?;
     *rest = after;
     usize::try_from(u32::from_le_bytes(*bytes)).ok()
 }
 
+/// Takes bytes with their length in front; `None` if they are incomplete.
 fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = take_number(rest)?;
     let (bytes, after) = rest.split_at_checked(length)?;
@@ -249,9 +264,9 @@ fn take_path(rest: &mut &[u8]) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rt::channel::Channel;
-    use rt::error_log::Logger;
-    use rt::listen::{ListenAddress, ListenOptions};
+    use host::channel::Channel;
+    use host::error_log::Logger;
+    use host::listen::{ListenAddress, ListenOptions};
 
     #[test]
     fn a_generation_travels_whole() {
@@ -263,27 +278,30 @@ mod tests {
         let address = ListenAddress::Tcp(free.local_addr().expect("bound"));
         drop(free);
         let spec = ListenerSpec { address, options };
-        let sockets = Sockets::default()
-            .reconcile(
+        let sockets = ListeningSockets::default()
+            .opened_for(
                 vec![spec.clone()],
                 2,
-                crate::voice::Voice::quiet(&Logger::default()),
+                crate::startup_log::StartupLog::log_only(&Logger::default()),
             )
             .expect("opened");
         let mut snapshot = Snapshot::default();
         snapshot.insert("/etc/x.conf", "events {}");
         let log = std::fs::File::open("/dev/null").expect("always there");
         let logs = vec![(PathBuf::from("/log"), Arc::new(OwnedFd::from(log)))];
-        let sent = Generation::new(7, snapshot, &sockets, logs);
+        let sent = GenerationMessage::new(7, snapshot, &sockets, logs);
 
         let (master, worker) = Channel::pair().expect("a socket pair");
         let (body, descriptors) = sent.encode();
         master
-            .send(Kind::Configuration as u8, &body, &descriptors)
+            .send(MessageKind::Configuration as u8, &body, &descriptors)
             .expect("sent");
         let message = worker.receive().expect("received").expect("a message");
-        assert_eq!(Kind::of(message.kind), Some(Kind::Configuration));
-        let got = Generation::decode(message).expect("the same format");
+        assert_eq!(
+            MessageKind::of(message.kind),
+            Some(MessageKind::Configuration)
+        );
+        let got = GenerationMessage::decode(message).expect("the same format");
         assert_eq!((got.number, &got.snapshot), (7, &sent.snapshot));
         assert_eq!(got.logs[0].0, PathBuf::from("/log"));
         let socket = got.socket(spec).expect("the address is there");
@@ -292,14 +310,14 @@ mod tests {
 
     #[test]
     fn a_damaged_message_is_refused() {
-        let (body, _) = Generation::default().encode();
+        let (body, _) = GenerationMessage::default().encode();
         for cut in 0..body.len() {
             let message = Message {
                 kind: 1,
                 body: body[..cut].to_vec(),
                 descriptors: Vec::new(),
             };
-            assert!(Generation::decode(message).is_none(), "cut at {cut}");
+            assert!(GenerationMessage::decode(message).is_none(), "cut at {cut}");
         }
     }
 }

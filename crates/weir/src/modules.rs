@@ -1,24 +1,27 @@
-//! The modules that `load_module` may name: what Weir has of them, and what their absence means.
+//! The modules that `load_module` may name: whether Weir has them, and what their absence means.
 //!
-//! Distributions load modules by default, with nothing that uses them. A module of which it is known that it does nothing
-//! where none of its directives stands may be absent: a directive of it is an error of its own. Of any other module nobody
-//! knows whether it refuses requests by itself.
+//! Distributions load modules by default that no directive uses. If a module does nothing without
+//! its directives, it may be absent: a directive of it is an error anyway. An unknown module might
+//! reject requests by itself, and a server without it would let them in.
 
-/// What is known of a module.
+use conf::Rows;
+use conf::describe::rows;
+
+/// What is known about a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Loadable {
-    /// Weir has its directives.
+pub(crate) enum ModuleSupport {
+    /// Weir implements its directives.
     BuiltIn,
-    /// Weir has not, and without them the module does nothing.
+    /// Weir does not, but without its directives the module does nothing.
     Idle,
-    /// Nothing.
+    /// The module is not known.
     Unknown,
 }
 
-/// The modules of nginx, and those of Debian, by the names of their files. Each with a directive that shows whether Weir
-/// has it; every one of them does nothing without its directives.
+/// nginx's modules and those that Debian packages, by the names of their files. Each has a
+/// directive that shows whether Weir implements it, and none does anything without its directives.
 const MODULES: [(&str, &str); 35] = [
-    // nginx's own.
+    // Modules of nginx.
     ("ngx_http_geoip_module", "geoip_country"),
     ("ngx_http_image_filter_module", "image_filter"),
     ("ngx_http_js_module", "js_content"),
@@ -30,7 +33,8 @@ const MODULES: [(&str, &str); 35] = [
     ("ngx_stream_module", "stream"),
     ("ngx_http_acme_module", "acme_issuer"),
     ("ngx_otel_module", "otel_exporter"),
-    // Debian's packages of others. The development kit has no directives but those of the modules that need it.
+    // Third-party modules in Debian. The development kit has no directives of its own: other
+    // modules need it.
     ("ndk_http_module", "content_by_lua_block"),
     ("ngx_http_auth_pam_module", "auth_pam"),
     ("ngx_http_brotli_filter_module", "brotli"),
@@ -53,30 +57,45 @@ const MODULES: [(&str, &str); 35] = [
     ("ngx_rtmp_module", "rtmp"),
     ("ngx_stream_geoip2_module", "stream geoip2"),
     ("ngx_stream_lua_module", "stream content_by_lua_block"),
-    // What Weir has besides.
+    // Modules that Weir has as well.
     ("ngx_http_zstd_filter_module", "zstd"),
     ("ngx_http_zstd_static_module", "zstd_static"),
 ];
 
-/// Judges a module by the name of its file, without `.so`.
-pub(crate) fn judge(name: &str) -> Loadable {
+/// What is known about a module, by the name of its file without `.so`.
+pub(crate) fn support_of(name: &str, tables: &[&'static dyn Rows]) -> ModuleSupport {
     match MODULES.iter().find(|(module, _)| *module == name) {
-        Some((_, directive)) if crate::engines::knows(directive) => Loadable::BuiltIn,
-        Some(_) => Loadable::Idle,
-        None => Loadable::Unknown,
+        Some((_, directive)) if has_directive(tables, directive) => ModuleSupport::BuiltIn,
+        Some(_) => ModuleSupport::Idle,
+        None => ModuleSupport::Unknown,
     }
+}
+
+/// Whether one of these tables has a directive with this name; `stream NAME` asks for one of stream.
+pub(crate) fn has_directive(tables: &[&'static dyn Rows], name: &str) -> bool {
+    let in_stream = name.strip_prefix("stream ");
+    rows(tables.iter().copied())
+        .iter()
+        .any(|row| match in_stream {
+            Some(name) => row.name == name && row.contexts.text().contains("stream"),
+            None => row.name == name,
+        })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn of(name: &str) -> ModuleSupport {
+        support_of(name, &crate::reference::tables())
+    }
+
     #[test]
     fn modules_are_told_apart() {
-        assert_eq!(judge("ngx_http_geoip2_module"), Loadable::BuiltIn);
-        assert_eq!(judge("ngx_stream_module"), Loadable::BuiltIn);
-        assert_eq!(judge("ngx_mail_module"), Loadable::Idle);
-        assert_eq!(judge("ngx_http_naxsi_module"), Loadable::Unknown);
-        assert_eq!(judge(""), Loadable::Unknown);
+        assert_eq!(of("ngx_http_geoip2_module"), ModuleSupport::BuiltIn);
+        assert_eq!(of("ngx_stream_module"), ModuleSupport::BuiltIn);
+        assert_eq!(of("ngx_mail_module"), ModuleSupport::Idle);
+        assert_eq!(of("ngx_http_naxsi_module"), ModuleSupport::Unknown);
+        assert_eq!(of(""), ModuleSupport::Unknown);
     }
 }

@@ -1,9 +1,9 @@
-//! A worker whose master is gone, and the master that comes after it.
+//! A worker whose master is gone, and the next master.
 //!
-//! A master that is killed leaves a worker that serves as before, with the sockets that it has; nothing reads a
-//! configuration, opens logs again or restarts it. When the server is started again, the new master finds that worker,
-//! takes over its listening sockets, so that no client is refused, and lets it hand over its idle connections and end as
-//! soon as its own worker serves.
+//! A master that is killed leaves a worker that goes on serving with the sockets it has; but
+//! nothing reads a configuration, reopens logs or restarts it. When the server is started again,
+//! the new master finds the worker and takes over its listening sockets, so that no client is
+//! refused. As soon as its own worker serves, the orphan hands over its idle connections and quits.
 //!
 //! ```text
 //! master   listens under a name in Linux's abstract namespace: the configuration's path, its process number
@@ -13,8 +13,8 @@
 //! master   its worker serves: sends the orphan its end of a socket pair, and QUIT (Kind::Peer, Kind::Quit)
 //! ```
 //!
-//! A name can be taken by anybody. What proves whose it is are the credentials that the kernel keeps of who has called
-//! `listen`: they are those of the dead master, also in the hands of a worker that has given up its user.
+//! Any process can take such a name. Proof are the credentials that the kernel records at `listen`:
+//! those of the dead master, even in the hands of a worker that has changed its user.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,34 +22,37 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rt::channel::Channel;
-use rt::{process, watch};
+use host::channel::Channel;
+use host::{process, watch};
 
-use crate::message::Kind;
-use crate::paths::Paths;
+use crate::message::MessageKind;
+use crate::paths::ServerPaths;
 
-/// How long a worker may take to answer, once its master is gone.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The same when there is a process with its master's number: mostly the master itself, whose worker does not answer.
-const SHORT_PATIENCE: Duration = Duration::from_millis(200);
-/// After a connection that could not be taken in.
+/// The time that a worker has to answer once its master is gone.
+const ORPHAN_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same if a process with its master's number exists: mostly it is the master itself, and its
+/// worker does not answer.
+const LIVING_MASTER_TIMEOUT: Duration = Duration::from_millis(200);
+/// The pause after a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_millis(10);
-/// More such workers are left alone.
+/// The maximum number of orphans that are taken over.
 const MAX_ORPHANS: usize = 16;
 
-/// Where a worker can be found when its master is gone.
+/// The socket on which a worker can be found when its master is gone.
 #[derive(Clone)]
-pub(crate) struct Refuge(Arc<OwnedFd>);
+pub(crate) struct OrphanListener(Arc<OwnedFd>);
 
-impl Refuge {
-    /// Listens under this process's number. `None` where there is no such namespace: then nobody finds the worker.
-    pub(crate) fn new(paths: &Paths) -> Option<Refuge> {
+impl OrphanListener {
+    /// Listens under this process's number. `None` where abstract names do not exist; then orphans
+    /// cannot be found.
+    pub(crate) fn new(paths: &ServerPaths) -> Option<OrphanListener> {
         let name = format!("{}{}", prefix(paths), std::process::id());
-        Some(Refuge(Arc::new(watch::listen(&name).ok()?)))
+        Some(OrphanListener(Arc::new(watch::listen(&name).ok()?)))
     }
 
-    /// Takes in the next who comes, if it may have the sockets: root, or `owner`.
-    pub(crate) fn admit(&self, owner: u32) -> Option<Channel> {
+    /// Accepts the next connection of a process that may have the sockets: one of root or of
+    /// `owner`.
+    pub(crate) fn accept_master(&self, owner: u32) -> Option<Channel> {
         loop {
             match watch::accept(&self.0) {
                 Ok((socket, user)) if user == 0 || user == owner => {
@@ -58,7 +61,8 @@ impl Refuge {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(_) => {
-                    // Out of descriptors, say: it stays readable, and must not be asked all the time.
+                    // The process may be out of descriptors; the socket stays readable, and must
+                    // not be polled without a pause.
                     std::thread::sleep(PAUSE);
                     return None;
                 }
@@ -67,49 +71,53 @@ impl Refuge {
     }
 }
 
-impl AsFd for Refuge {
+impl AsFd for OrphanListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// A worker without a master, as the one that comes after it sees it.
-pub(crate) struct Orphan {
-    /// The number of the master that it had.
+/// A worker without a master, as the next master sees it.
+pub(crate) struct OrphanWorker {
+    /// The process number of its master.
     pub(crate) master: u32,
-    /// What it listens on; empty when that was taken.
+    /// Its listening sockets, until they are taken.
     pub(crate) sockets: Vec<OwnedFd>,
+    /// The channel of the connection to it.
     channel: Channel,
-    /// It was told to end.
+    /// Whether it was told to quit.
     pub(crate) is_dismissed: bool,
 }
 
-impl Orphan {
-    /// Lets it hand its idle connections over, by its end of a socket pair if there is one, and end.
+impl OrphanWorker {
+    /// Tells it to quit, and to hand over its idle connections through its end of a socket pair, if
+    /// there is one.
     pub(crate) fn dismiss(&mut self, peer: Option<BorrowedFd<'_>>) -> io::Result<()> {
         self.is_dismissed = true;
         if let Some(peer) = peer {
-            self.channel.send(Kind::Peer as u8, b"", &[peer])?;
+            self.channel.send(MessageKind::Peer as u8, b"", &[peer])?;
         }
         let how = peer.map_or(&b""[..], |_| crate::message::HAND_OVER);
-        self.channel.send(Kind::Quit as u8, how, &[])
+        self.channel.send(MessageKind::Quit as u8, how, &[])
     }
 
-    /// Ends it now.
+    /// Tells it to exit at once.
     pub(crate) fn terminate(&self) {
-        // One that has ended already is what is wanted.
-        let _ = self.channel.send(Kind::Terminate as u8, b"", &[]);
+        // If it has exited already, all is well.
+        let _ = self.channel.send(MessageKind::Terminate as u8, b"", &[]);
     }
 
-    /// Gives it other files to write logs to.
+    /// Gives it reopened log files.
     pub(crate) fn reopen(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) {
-        // As above.
-        let _ = self.channel.send(Kind::Reopen as u8, body, descriptors);
+        // Likewise.
+        let _ = self
+            .channel
+            .send(MessageKind::Reopen as u8, body, descriptors);
     }
 }
 
 /// Finds the workers that masters of the same configuration have left behind.
-pub(crate) fn find(paths: &Paths) -> Vec<Orphan> {
+pub(crate) fn find(paths: &ServerPaths) -> Vec<OrphanWorker> {
     let prefix = prefix(paths);
     let names = watch::names(&prefix);
     let masters = names
@@ -117,27 +125,29 @@ pub(crate) fn find(paths: &Paths) -> Vec<Orphan> {
         .filter_map(|name| name.strip_prefix(&prefix)?.parse().ok())
         .filter(|master| *master != std::process::id());
     masters
-        .filter_map(|master| ask(&prefix, master))
+        .filter_map(|master| ask_orphan(&prefix, master))
         .take(MAX_ORPHANS)
         .collect()
 }
 
-fn ask(prefix: &str, master: u32) -> Option<Orphan> {
+/// Asks the worker of a master for its sockets; `None` if that master lives, or is another user's.
+fn ask_orphan(prefix: &str, master: u32) -> Option<OrphanWorker> {
     let (channel, process, user) = watch::connect_channel(&format!("{prefix}{master}")).ok()?;
+    // The kernel's record of who called `listen`: the name alone proves nothing.
     if process != master || user != process::user_id() {
         return None;
     }
     let patience = match Path::new(&format!("/proc/{master}")).exists() {
-        true => SHORT_PATIENCE,
-        false => PATIENCE,
+        true => LIVING_MASTER_TIMEOUT,
+        false => ORPHAN_TIMEOUT,
     };
     if process::wait_readable(&[channel.as_fd()], Some(patience)).ok()? != [true] {
         return None;
     }
-    // The rest of its message must not keep this process from starting.
-    channel.limit_wait(PATIENCE).ok()?;
+    // A worker that stops in the middle of its message must not keep this process from starting.
+    channel.limit_wait(ORPHAN_TIMEOUT).ok()?;
     let message = channel.receive().ok()??;
-    (Kind::of(message.kind) == Some(Kind::Sockets)).then_some(Orphan {
+    (MessageKind::of(message.kind) == Some(MessageKind::Sockets)).then_some(OrphanWorker {
         master,
         sockets: message.descriptors,
         channel,
@@ -145,15 +155,17 @@ fn ask(prefix: &str, master: u32) -> Option<Orphan> {
     })
 }
 
-/// The beginning of names: masters of one configuration file have the same.
-fn prefix(paths: &Paths) -> String {
-    // Paths may be longer than names; two with the same hash would have to be those of one user, too.
+/// The beginning of the names, which masters of the same configuration have in common.
+fn prefix(paths: &ServerPaths) -> String {
+    // Paths may be longer than a socket's name can be. A collision of hashes would matter only
+    // between servers of one user.
     let text =
         [&paths.prefix, &paths.configuration].map(|path| path.as_os_str().as_encoded_bytes());
     format!("weir worker {:016x} ", hash(&text.join(&b'\0')))
 }
 
-/// FNV-1a. The next release must find the same, which the standard library does not promise of its own.
+/// FNV-1a. Another release must compute the same hash, which the standard library's hasher does not
+/// promise.
 fn hash(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)

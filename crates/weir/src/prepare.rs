@@ -1,7 +1,8 @@
-//! What the master opens for a configuration before anybody runs it: folders, logs, sockets.
+//! What the master opens before a configuration runs: directories, logs, sockets.
 //!
-//! Either everything succeeds or nothing has changed, so a reload that fails here leaves the server as
-//! it was.
+//! Either everything succeeds or nothing has changed, so a reload that fails here leaves the server
+//! as it was. Directories come first, because the other things are created in them, and logs before
+//! sockets, so that an address in use is reported in the log that the configuration names.
 
 use std::fs::{OpenOptions, Permissions};
 use std::io;
@@ -10,37 +11,43 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rt::engine::ListenerSpec;
-use rt::error_log::{Attach, Errno, Level, LogFiles, Logger};
+use base::Errno;
+use host::engine::ListenerSpec;
+use host::error_log::{Attach, Level, LogFiles, Logger};
+use host::process::{self, User};
 use rt::file::modes;
-use rt::process::{self, User};
 
-use crate::load::Loaded;
-use crate::message::Logs;
-use crate::paths::Own;
-use crate::sockets::Sockets;
-use crate::voice::Voice;
+use crate::load_configuration::LoadedConfiguration;
+use crate::message::OpenLogs;
+use crate::paths::OwnFolder;
+use crate::sockets::ListeningSockets;
+use crate::startup_log::StartupLog;
 
-/// Everything that a configuration needs open.
-pub(crate) struct Opened {
+/// Everything open that a configuration needs.
+pub(crate) struct OpenedResources {
     /// The listening sockets.
-    pub(crate) sockets: Sockets,
+    pub(crate) sockets: ListeningSockets,
     /// The log files.
-    pub(crate) logs: Logs,
+    pub(crate) logs: OpenLogs,
 }
 
-/// Makes the folders, opens the logs (and lets the master's own lines go to them), then the sockets.
-pub(crate) fn open(loaded: &Loaded, before: &Sockets, voice: Voice<'_>) -> Result<Opened, String> {
-    make_own(loaded)?;
+/// Creates the directories, opens the logs (the master's own lines go there from then on), then the
+/// sockets.
+pub(crate) fn open(
+    loaded: &LoadedConfiguration,
+    before: &ListeningSockets,
+    voice: StartupLog<'_>,
+) -> Result<OpenedResources, String> {
+    make_own_folders(loaded)?;
     make_directories(loaded, voice)?;
     let logs = open_logs(&loaded.files.wanted(), voice)?;
     attach(&loaded.files, &logs)?;
-    let sockets = before.reconcile(listeners(loaded), loaded.core.worker_processes, voice)?;
-    Ok(Opened { sockets, logs })
+    let sockets = before.opened_for(listeners(loaded), loaded.core.worker_processes, voice)?;
+    Ok(OpenedResources { sockets, logs })
 }
 
-/// The sockets that all engines want.
-pub(crate) fn listeners(loaded: &Loaded) -> Vec<ListenerSpec> {
+/// The listening sockets of all engines.
+pub(crate) fn listeners(loaded: &LoadedConfiguration) -> Vec<ListenerSpec> {
     loaded
         .engines
         .iter()
@@ -48,23 +55,24 @@ pub(crate) fn listeners(loaded: &Loaded) -> Vec<ListenerSpec> {
         .collect()
 }
 
-/// Opens log files for appending. Opened again, a file that was moved away is created anew.
-pub(crate) fn open_logs(paths: &[PathBuf], voice: Voice<'_>) -> Result<Logs, String> {
+/// Opens log files for appending. If a file has been moved away, this creates a new one.
+pub(crate) fn open_logs(paths: &[PathBuf], voice: StartupLog<'_>) -> Result<OpenLogs, String> {
     paths
         .iter()
         .map(|path| Ok((path.clone(), Arc::new(open_log(path, voice)?))))
         .collect()
 }
 
-fn open_log(path: &Path, voice: Voice<'_>) -> Result<OwnedFd, String> {
+/// Opens a log file for appending, and warns if its mode lets others write to it.
+fn open_log(path: &Path, voice: StartupLog<'_>) -> Result<OwnedFd, String> {
     let opened = match path.to_str() {
-        // A service manager may have made the streams sockets, which can not be opened by name.
+        // A service manager may have made these streams sockets, which cannot be opened by name.
         Some("/dev/stderr") => process::duplicate_stderr(),
         Some("/dev/stdout") => process::duplicate_stdout(),
         Some(_) | None => modes::append(path).map(|(file, wrong)| {
             if let Some(wrong) = wrong {
                 let path = path.display();
-                voice.say(Level::Warn, format_args!("log file \"{path}\" {wrong}"));
+                voice.log(Level::Warn, format_args!("log file \"{path}\" {wrong}"));
             }
             OwnedFd::from(file)
         }),
@@ -72,8 +80,9 @@ fn open_log(path: &Path, voice: Voice<'_>) -> Result<OwnedFd, String> {
     opened.map_err(|error| open_failed(path, &error))
 }
 
-/// Lets this process write to opened logs, without threads.
-pub(crate) fn attach(files: &LogFiles, logs: &Logs) -> Result<(), String> {
+/// Lets this process write to the opened logs directly, without threads: the master must be able to
+/// fork.
+pub(crate) fn attach(files: &LogFiles, logs: &OpenLogs) -> Result<(), String> {
     for (path, descriptor) in logs {
         let descriptor = descriptor
             .try_clone()
@@ -83,9 +92,9 @@ pub(crate) fn attach(files: &LogFiles, logs: &Logs) -> Result<(), String> {
     Ok(())
 }
 
-/// Lets libraries that write to standard error write to the error log: the first file of `log`, which
-/// is among `logs`. Not when the configuration itself logs to standard error.
-pub(crate) fn redirect_stderr(log: &Logger, logs: &Logs) {
+/// Redirects standard error to the first file of `log`, which is among `logs`, so that messages of
+/// libraries and panics are not lost. Not if the configuration itself logs to standard error.
+pub(crate) fn redirect_stderr(log: &Logger, logs: &OpenLogs) {
     if log.has_stderr() {
         return;
     }
@@ -101,27 +110,30 @@ pub(crate) fn redirect_stderr(log: &Logger, logs: &Logs) {
     }
 }
 
+/// nginx's words for a directory that cannot be created.
 fn mkdir_failed(path: &Path, error: &io::Error) -> String {
     format!("mkdir() \"{}\" failed{}", path.display(), Errno(error))
 }
 
+/// nginx's words for a file that cannot be opened.
 fn open_failed(path: &Path, error: &io::Error) -> String {
     format!("open() \"{}\" failed{}", path.display(), Errno(error))
 }
 
-/// The server's own folders that something is put into.
-fn own_in_use(loaded: &Loaded) -> impl Iterator<Item = &Own> {
+/// The server's own directories that are used.
+fn own_folders_in_use(loaded: &LoadedConfiguration) -> impl Iterator<Item = &OwnFolder> {
     let mut files = loaded.directories.clone();
     files.extend(loaded.files.wanted());
     files.push(loaded.core.pid.clone());
-    let is_used = move |own: &&Own| files.iter().any(|path| path.parent() == Some(&own.path));
-    loaded.own.iter().filter(is_used)
+    let is_used = move |own: &&OwnFolder| files.iter().any(|path| path.parent() == Some(&own.path));
+    loaded.own_folders.iter().filter(is_used)
 }
 
-/// Makes the server's own directories: no package and no engine does.
-fn make_own(loaded: &Loaded) -> Result<(), String> {
-    for Own { path, mode } in own_in_use(loaded) {
+/// Creates the server's own directories: neither a package nor an engine does.
+fn make_own_folders(loaded: &LoadedConfiguration) -> Result<(), String> {
+    for OwnFolder { path, mode } in own_folders_in_use(loaded) {
         modes::make_folders(path, *mode).map_err(|error| mkdir_failed(path, &error))?;
+        // In `/tmp` another user may have been quicker and would own what is written there.
         let is_private = *mode == modes::PRIVATE_FOLDER && path.starts_with(std::env::temp_dir());
         if is_private && !modes::is_ours_alone(path).is_ok_and(|ours| ours) {
             let path = path.display();
@@ -131,9 +143,9 @@ fn make_own(loaded: &Loaded) -> Result<(), String> {
     Ok(())
 }
 
-/// What [`open`] would fail with, without making anything: for `-t`.
-pub(crate) fn test(loaded: &Loaded, voice: Voice<'_>) -> Result<(), String> {
-    let own: Vec<&Own> = own_in_use(loaded).collect();
+/// Fails as [`open`] would, without creating anything: for `-t`.
+pub(crate) fn test_open(loaded: &LoadedConfiguration, voice: StartupLog<'_>) -> Result<(), String> {
+    let own: Vec<&OwnFolder> = own_folders_in_use(loaded).collect();
     let could = |path: &Path| match own.iter().any(|own| path.parent() == Some(&own.path)) {
         true => modes::could_make(path),
         false => modes::could_create(path),
@@ -154,35 +166,39 @@ pub(crate) fn test(loaded: &Loaded, voice: Voice<'_>) -> Result<(), String> {
     open_logs(&there, voice).map(drop)
 }
 
-/// Makes the folders that engines name, for nobody but the worker's user.
-pub(crate) fn make_directories(loaded: &Loaded, voice: Voice<'_>) -> Result<(), String> {
+/// Creates the directories of engines, accessible to the worker's user only.
+pub(crate) fn make_directories(
+    loaded: &LoadedConfiguration,
+    voice: StartupLog<'_>,
+) -> Result<(), String> {
     let user = loaded.core.user.as_ref().filter(|_| process::is_root());
     for path in &loaded.directories {
         modes::make_folder(path, modes::PRIVATE_FOLDER)
             .map_err(|error| mkdir_failed(path, &error))?;
-        // What cannot be looked at is told by who wants to use it.
+        // If it cannot be inspected, using it will say why.
         if let Ok(Some(wrong)) = modes::check_folder(path) {
             let path = path.display();
-            voice.say(Level::Warn, format_args!("folder \"{path}\" {wrong}"));
+            voice.log(Level::Warn, format_args!("folder \"{path}\" {wrong}"));
         }
         give_to_user(path, user)?;
     }
     Ok(())
 }
 
-/// Makes those folders again that were removed, and gives those to the worker's user that somebody made anew: a cache whose
-/// folder was cleared away works again without a reload. What a worker could have put in the place of a folder is not
-/// touched: it must be an empty folder of root's, below one of root's.
-pub(crate) fn mend_directories(loaded: &Loaded) {
+/// Recreates directories that were removed, and gives new ones to the worker's user: a cache whose
+/// directory was cleared away works again without a reload. Workers could put symbolic links in the
+/// place of their directories, so only an empty directory of root's below one of root's is touched.
+pub(crate) fn restore_directories(loaded: &LoadedConfiguration) {
     let user = loaded.core.user.as_ref().filter(|_| process::is_root());
     let Some(user) = user else { return };
     for path in &loaded.directories {
-        // It is tried again; what the folder is for says in the log what it lacks.
-        let _ = mend_directory(path, user);
+        // There will be another attempt, and the user of the directory logs what is missing.
+        let _ = restore_directory(path, user);
     }
 }
 
-fn mend_directory(path: &Path, user: &User) -> io::Result<()> {
+/// Creates a directory, or gives the worker's user an empty one of root's.
+fn restore_directory(path: &Path, user: &User) -> io::Result<()> {
     let is_roots = |metadata: &std::fs::Metadata| metadata.uid() == 0 && metadata.is_dir();
     match std::fs::symlink_metadata(path) {
         Ok(there) if !is_roots(&there) => return Ok(()),
@@ -198,6 +214,7 @@ fn mend_directory(path: &Path, user: &User) -> io::Result<()> {
     process::give_empty_directory(path, user)
 }
 
+/// Makes the worker's user the owner. nginx does the same with its temporary directories.
 fn give_to_user(path: &Path, user: Option<&User>) -> Result<(), String> {
     let failed = |call: &str, error: &io::Error| {
         format!("{call} \"{}\" failed{}", path.display(), Errno(error))
@@ -212,7 +229,7 @@ fn give_to_user(path: &Path, user: Option<&User>) -> Result<(), String> {
     process::change_owner(path, user).map_err(|error| failed("chown()", &error))
 }
 
-/// The pid file. Removed when it is dropped by [`PidFile::remove`] only: a crash leaves it, as nginx does.
+/// The pid file. Only [`PidFile::remove`] deletes it: as with nginx a crash leaves it behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PidFile(PathBuf);
 
@@ -227,8 +244,9 @@ impl PidFile {
             .mode(modes::PUBLIC_FILE)
             .open(path)
             .and_then(|mut file| {
-                // Whatever the umask, and whatever it was: who can write it chooses the process that the next `-s stop`
-                // ends. Where there are no modes, there is nothing to be done.
+                // Whatever the umask or an earlier mode was: those who can write the file choose
+                // the process that the next `-s stop` kills. A file system without modes is no
+                // error.
                 let _ = file.set_permissions(Permissions::from_mode(modes::PUBLIC_FILE));
                 io::Write::write_all(&mut file, text.as_bytes())
             });
@@ -238,7 +256,7 @@ impl PidFile {
         }
     }
 
-    /// Moves the file. The error is a line for the log.
+    /// Renames the file. The error is a line for the log.
     pub(crate) fn rename(&mut self, path: &Path) -> Result<(), String> {
         std::fs::rename(&self.0, path).map_err(|error| {
             format!(

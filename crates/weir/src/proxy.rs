@@ -1,29 +1,30 @@
 //! `weir proxy URL`: a reverse proxy without a configuration.
 //!
-//! What it does is a configuration all the same, as with `weir serve`: `proxy.conf` beside this file, with the origin and
-//! the address filled in.
+//! It runs a configuration all the same, like `weir serve`: `proxy.conf` beside this file, with the
+//! origin and the address filled in. Its cache is in a temporary directory that is removed at the
+//! end, so that no run sees what another has stored.
 
 use std::io::IsTerminal as _;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rt::error_log::Logger;
+use host::error_log::Logger;
 use rt::file::modes;
 
-use crate::cli::Proxy;
-use crate::identity::Identity;
-use crate::load::{Startup, load_from_disk};
-use crate::paths::Paths;
+use crate::arguments::ProxyArguments;
+use crate::identity::ProgramIdentity;
+use crate::load_configuration::{StartupSettings, load_from_disk};
+use crate::paths::ServerPaths;
 use crate::serve::{
-    COLOUR_LOG, PLAIN_LOG, Temporary, choose_address, quoted, temporary_folder, url,
+    COLOUR_LOG, PLAIN_LOG, TemporaryFolder, choose_address, quoted, temporary_folder, url,
 };
 
 const TEMPLATE: &str = include_str!("proxy.conf");
 
-/// Proxies until Ctrl-C. The answer is the exit code.
-pub(crate) fn run(arguments: &Proxy) -> i32 {
-    let temporary = Temporary(temporary_folder());
+/// Proxies until Ctrl-C. Returns the exit code.
+pub(crate) fn run(arguments: &ProxyArguments) -> i32 {
+    let temporary = TemporaryFolder(temporary_folder());
     let (startup, origin, address) = match prepare(arguments, &temporary.0) {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -47,9 +48,15 @@ pub(crate) fn run(arguments: &Proxy) -> i32 {
     code
 }
 
-fn prepare(arguments: &Proxy, temporary: &Path) -> Result<(Startup, Origin, SocketAddr), String> {
-    let origin = Origin::parse(&arguments.url)?;
+/// Checks the arguments, chooses an address and writes the configuration. Everything that can fail
+/// does so before anything listens.
+fn prepare(
+    arguments: &ProxyArguments,
+    temporary: &Path,
+) -> Result<(StartupSettings, ProxyOrigin, SocketAddr), String> {
+    let origin = ProxyOrigin::parse(&arguments.url)?;
     origin.require_known()?;
+    // Looked for before anything listens: without certificates every request would fail.
     let trust = match origin.secure && !arguments.insecure {
         true => Some(system_trust()?),
         false => None,
@@ -59,16 +66,16 @@ fn prepare(arguments: &Proxy, temporary: &Path) -> Result<(Startup, Origin, Sock
         .map_err(|error| format!("cannot make {}: {error}", temporary.display()))?;
     let colour = std::io::stdout().is_terminal();
     let text = configuration(&origin, trust.as_deref(), address, temporary, colour);
-    let paths = Paths {
-        // Shown in messages only; the text below is what is read.
+    let paths = ServerPaths {
+        // Shown in messages only; the text below is read in its place.
         configuration: temporary.join("(weir proxy)"),
-        named: true,
+        is_named: true,
         temporary: temporary.to_path_buf(),
         prefix: temporary.to_path_buf(),
-        ..Paths::default()
+        ..ServerPaths::default()
     };
-    let startup = Startup {
-        identity: Identity::Weir,
+    let startup = StartupSettings {
+        identity: ProgramIdentity::Weir,
         paths,
         globals: None,
         testing: false,
@@ -80,7 +87,7 @@ fn prepare(arguments: &Proxy, temporary: &Path) -> Result<(Startup, Origin, Sock
     Ok((startup, origin, address))
 }
 
-/// The certificates that an origin must be signed by: OpenSSL's variable, or the system's file.
+/// The trusted certificates: OpenSSL's variable, or the system's file.
 fn system_trust() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("SSL_CERT_FILE") {
         return Ok(path.into());
@@ -94,20 +101,23 @@ fn system_trust() -> Result<PathBuf, String> {
 
 /// The parts of the URL.
 #[derive(Debug, PartialEq, Eq)]
-struct Origin {
+struct ProxyOrigin {
+    /// Whether the scheme is `https`.
     secure: bool,
-    /// Name and port, as `Host` has them.
+    /// Name and port, as in `Host`.
     host: String,
+    /// The path, without a single slash.
     path: String,
 }
 
-impl Origin {
-    fn parse(url: &str) -> Result<Origin, String> {
-        // A port alone is one of this machine.
+impl ProxyOrigin {
+    /// Parses a URL, a host, or a port.
+    fn parse(url: &str) -> Result<ProxyOrigin, String> {
+        // A port alone means this machine.
         let port = url.strip_prefix(':').unwrap_or(url);
         let end = port.find('/').unwrap_or(port.len());
         if end > 0 && port[..end].bytes().all(|byte| byte.is_ascii_digit()) {
-            return Origin::parse(&format!("http://localhost:{port}"));
+            return ProxyOrigin::parse(&format!("http://localhost:{port}"));
         }
         let (secure, rest) = match url.split_once("://") {
             Some(("http", rest)) => (false, rest),
@@ -133,24 +143,26 @@ impl Origin {
             let number = port.parse::<u16>().ok().filter(|number| *number > 0);
             number.ok_or_else(|| format!("\"{port}\" is not a port number (1 to 65535)"))?;
         }
+        // The path is inserted into the configuration, so it must not contain its syntax.
         if path.contains(['"', '$', ' ', '\\', ';', '{', '}', '?', '#']) {
             return Err(format!("\"{path}\" is not a path for an origin"));
         }
         let path = if path == "/" { "" } else { path };
-        Ok(Origin {
+        Ok(ProxyOrigin {
             secure,
             host: host.to_owned(),
             path: path.to_owned(),
         })
     }
 
-    /// As a browser would have it.
+    /// The URL as a browser shows it.
     fn url(&self) -> String {
         let scheme = if self.secure { "https" } else { "http" };
         format!("{scheme}://{}{}", self.host, self.path)
     }
 
-    /// A name without a dot is one of this system, or a slip: nothing will make it known later.
+    /// Fails for a name without a dot that is unknown: it belongs to this system or is a typing
+    /// error, and nothing will make it known later.
     fn require_known(&self) -> Result<(), String> {
         let name = self.name();
         let is_address = name.parse::<std::net::IpAddr>().is_ok();
@@ -162,7 +174,7 @@ impl Origin {
         ))
     }
 
-    /// The name or address alone, without brackets.
+    /// The name or address without port and brackets.
     fn name(&self) -> &str {
         if let Some(inside) = self.host.strip_prefix('[') {
             return inside.split(']').next().unwrap_or_default();
@@ -170,8 +182,9 @@ impl Origin {
         self.host.split(':').next().unwrap_or_default()
     }
 
-    /// What `server` takes: the port is said, and a name is asked for again when its answer is out of date. Not one without
-    /// a dot, which search domains of the system may have completed at the start.
+    /// The parameters of `server`: the port, and `resolve` for a name, so that it is looked up
+    /// again when its answer expires. Not for a name without a dot, which the search domains of the
+    /// system may have completed; Weir's resolver asks for full names.
     fn server(&self) -> String {
         let has_port =
             self.host.contains("]:") || !self.host.starts_with('[') && self.host.contains(':');
@@ -187,8 +200,10 @@ impl Origin {
     }
 }
 
+/// Fills in the template. The origin's certificate is verified for the name in the URL, unless told
+/// otherwise.
 fn configuration(
-    origin: &Origin,
+    origin: &ProxyOrigin,
     trust: Option<&Path>,
     address: SocketAddr,
     temporary: &Path,
@@ -198,6 +213,7 @@ fn configuration(
     let scheme = if origin.secure { "https" } else { "http" };
     let path = |path: &Path| quoted(&path.to_string_lossy());
     let mut tls = String::new();
+    // The name for SNI and for the verification is the origin's, not the client's.
     if origin.secure {
         tls = format!(
             "proxy_ssl_name {}; proxy_ssl_server_name on;",
@@ -231,26 +247,30 @@ mod tests {
     #[test]
     fn urls_of_origins() {
         let origin = |host: &str, path: &str| {
-            Ok(Origin {
+            Ok(ProxyOrigin {
                 secure: false,
                 host: host.into(),
                 path: path.into(),
             })
         };
         assert_eq!(
-            Origin::parse("http://127.0.0.1:3000"),
+            ProxyOrigin::parse("http://127.0.0.1:3000"),
             origin("127.0.0.1:3000", "")
         );
         assert_eq!(
-            Origin::parse("http://[::1]:3000/"),
+            ProxyOrigin::parse("http://[::1]:3000/"),
             origin("[::1]:3000", "")
         );
         assert_eq!(
-            Origin::parse("localhost:3000/app/"),
+            ProxyOrigin::parse("localhost:3000/app/"),
             origin("localhost:3000", "/app/")
         );
         for port in ["3000", ":3000", "localhost:3000", "http://localhost:3000/"] {
-            assert_eq!(Origin::parse(port), origin("localhost:3000", ""), "{port}");
+            assert_eq!(
+                ProxyOrigin::parse(port),
+                origin("localhost:3000", ""),
+                "{port}"
+            );
         }
         for (url, name, server) in [
             ("https://a.example", "a.example", "a.example:443 resolve"),
@@ -264,7 +284,7 @@ mod tests {
             ("http://[::1]:81", "::1", "[::1]:81"),
             ("127.0.0.1", "127.0.0.1", "127.0.0.1:80"),
         ] {
-            let origin = Origin::parse(url).expect(url);
+            let origin = ProxyOrigin::parse(url).expect(url);
             assert_eq!((origin.name(), &*origin.server()), (name, server), "{url}");
         }
         for wrong in [
@@ -280,7 +300,7 @@ mod tests {
             "a:b",
             ":3000:1",
         ] {
-            assert!(Origin::parse(wrong).is_err(), "{wrong}");
+            assert!(ProxyOrigin::parse(wrong).is_err(), "{wrong}");
         }
     }
 
@@ -293,9 +313,10 @@ mod tests {
             (true, "http://127.0.0.1/app"),
             (true, "https://127.0.0.1:3000"),
         ] {
-            let origin = Origin::parse(url).expect("a URL");
+            let origin = ProxyOrigin::parse(url).expect("a URL");
             let text = configuration(&origin, None, address, &folder, colour);
-            let loaded = crate::load::tests::load_text(&text).expect("every directive is known");
+            let loaded = crate::load_configuration::tests::load_text(&text)
+                .expect("every directive is known");
             assert_eq!(crate::prepare::listeners(&loaded).len(), 1);
         }
     }

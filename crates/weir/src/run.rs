@@ -1,4 +1,14 @@
-//! nginx's command line carried out: start, test, signal.
+//! nginx's command line: start, test, signal.
+//!
+//! ```text
+//! start     load ─▶ open directories, logs, sockets ─▶ trial, background, pid file ─▶ master or single process
+//! -t        load ─▶ whether all that could be opened ─▶ trial
+//! -s        load, which tells the pid file ─▶ kill(); with `reload` the outcome is awaited
+//! upgrade   load ─▶ USR2 ─▶ the new binary serves ─▶ QUIT
+//! ```
+//!
+//! Everything begins with loading the configuration, because it has the pid file's path. As with
+//! nginx a configuration that is invalid stops even `-s stop`.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -6,26 +16,35 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rt::error_log::{Attach, Errno, Level, LogFiles, Logger, Target};
+use base::Errno;
+use host::error_log::{Attach, Level, LogFiles, Logger, Target};
+use host::process;
+use host::signal::{Signal, Signals};
 use rt::file::modes;
-use rt::process;
-use rt::signal::{Signal, Signals};
 
-use crate::check::{self, Check};
-use crate::cli::{Options, Send};
-use crate::identity::{Identity, build_text};
-use crate::load::{Failure, Loaded, Startup, load_from_disk};
-use crate::master::Master;
-use crate::orphan::Orphan;
-use crate::paths::{Ground, Paths};
-use crate::prepare::{self, Opened, PidFile};
-use crate::sockets::{self, Sockets};
-use crate::upgrade::Other;
-use crate::voice::Voice;
-use crate::watchers::{Watch, Watchers};
+use crate::arguments::{NginxOptions, SignalOption};
+use crate::check::{self, CheckArguments};
+use crate::identity::{ProgramIdentity, build_text};
+use crate::load_configuration::{
+    LoadFailure, LoadedConfiguration, StartupSettings, load_from_disk,
+};
+use crate::master::MasterProcess;
+use crate::modules;
+use crate::orphan::OrphanWorker;
+use crate::paths::{ServerPaths, SystemProbe};
+use crate::prepare::{self, OpenedResources, PidFile};
+use crate::reference;
+use crate::sockets::{self, ListeningSockets};
+use crate::startup_log::StartupLog;
+use crate::upgrade::OtherMaster;
+use crate::watchers::{MasterWatch, SignalWatchers};
 
-/// Carries out nginx's options. The answer is the exit code.
-pub(crate) fn run(identity: Identity, options: &Options, arguments: &[OsString]) -> i32 {
+/// Does what nginx's options say. Returns the exit code.
+pub(crate) fn run(
+    identity: ProgramIdentity,
+    options: &NginxOptions,
+    arguments: &[OsString],
+) -> i32 {
     if options.version {
         show_version(identity, options);
         if !options.test {
@@ -39,13 +58,17 @@ pub(crate) fn run(identity: Identity, options: &Options, arguments: &[OsString])
             return 1;
         }
     };
+    // Before the first file is created: logs and sockets are not for everyone to write, whatever
+    // the umask was.
     modes::narrow_umask();
     let log = early_log(&startup);
-    let voice = Voice::starting(&log, identity.program());
+    let voice = StartupLog::with_stderr(&log, identity.program());
     let mut loaded = match load_from_disk(&startup) {
         Ok(loaded) => loaded,
-        Err(failure) => return refuse(&startup, options, &failure, &log),
+        Err(failure) => return report_failure(&startup, options, &failure, &log),
     };
+    // A test looks for vulnerabilities, too. Its findings are warnings, so its exit code remains
+    // nginx's.
     if options.test && !options.quiet {
         let messages = &loaded.messages;
         let prefix = &startup.paths.prefix;
@@ -55,61 +78,67 @@ pub(crate) fn run(identity: Identity, options: &Options, arguments: &[OsString])
     loaded.messages.print(identity.program());
     loaded.messages.log(&log);
     if options.test {
-        return test(&startup, options, &loaded, voice);
+        return test_configuration(&startup, options, &loaded, voice);
     }
     if let Some(signal) = options.signal {
-        return send(signal, &loaded, voice);
+        return send_signal(signal, &loaded, voice);
     }
     start(Arc::new(startup), loaded, log)
 }
 
-fn show_version(identity: Identity, options: &Options) {
+/// `-v`, `-V` and `-h`, on standard error as with nginx.
+fn show_version(identity: ProgramIdentity, options: &NginxOptions) {
     eprintln!("{}", identity.version_line());
     if options.help {
         eprint!("{}", crate::help::options_text(identity));
     }
     if options.configure {
-        eprint!("{}", build_text(identity, crate::engines::knows));
+        let tables = reference::tables();
+        eprint!(
+            "{}",
+            build_text(identity, |name| modules::has_directive(&tables, name))
+        );
     }
 }
 
+/// Resolves the paths. All become absolute, because a worker may have another working directory.
 fn startup(
-    identity: Identity,
-    options: &Options,
+    identity: ProgramIdentity,
+    options: &NginxOptions,
     arguments: &[OsString],
-) -> Result<Startup, String> {
-    let ground = Ground {
+) -> Result<StartupSettings, String> {
+    let ground = SystemProbe {
         exists: &|path| path.exists(),
         writable: &|path| modes::could_make(path).is_ok(),
         variable: &|name| std::env::var_os(name),
         user: process::user_id(),
     };
-    let mut paths = Paths::find(identity, options, &ground);
+    let mut paths = ServerPaths::find(identity, options, &ground);
     paths
         .absolute()
         .map_err(|error| format!("getcwd() failed{}", Errno(&error)))?;
-    Ok(Startup {
+    Ok(StartupSettings {
         identity,
         paths,
         globals: options.globals.clone(),
         testing: options.test,
         text: None,
-        arguments: crate::load::joined(arguments.iter().map(OsString::as_os_str)),
+        arguments: crate::load_configuration::joined(arguments.iter().map(OsString::as_os_str)),
         command: crate::upgrade::CommandLine::new(arguments),
         daemonized: false.into(),
     })
 }
 
-/// The log until the configuration names one. When it can not be opened, standard error has to do.
-fn early_log(startup: &Startup) -> Logger {
+/// The log until the configuration names one. If it cannot be opened, standard error is used.
+fn early_log(startup: &StartupSettings) -> Logger {
     let Some(path) = &startup.paths.error_log else {
         return Logger::default();
     };
     let program = startup.identity.program();
-    // It is made when it turns out that the configuration names no other, and never by a test.
+    // It is created once the configuration turns out to name no other, and never by a test.
     let waits = startup
         .paths
-        .own
+        .own_folders
         .iter()
         .any(|own| path.parent() == Some(&own.path));
     if !path.exists() && (waits || startup.testing && modes::could_create(path).is_ok()) {
@@ -135,8 +164,13 @@ fn early_log(startup: &Startup) -> Logger {
     }
 }
 
-/// Says why a configuration is refused.
-fn refuse(startup: &Startup, options: &Options, failure: &Failure, log: &Logger) -> i32 {
+/// Reports why a configuration is rejected.
+fn report_failure(
+    startup: &StartupSettings,
+    options: &NginxOptions,
+    failure: &LoadFailure,
+    log: &Logger,
+) -> i32 {
     let program = startup.identity.program();
     failure.0.print(program);
     failure.log(log);
@@ -149,15 +183,20 @@ fn refuse(startup: &Startup, options: &Options, failure: &Failure, log: &Logger)
     1
 }
 
-/// `-t` and `-T`: opens what would be opened, and closes it again.
-fn test(startup: &Startup, options: &Options, loaded: &Loaded, voice: Voice<'_>) -> i32 {
+/// `-t` and `-T`: opens what a start would open, and closes it again.
+fn test_configuration(
+    startup: &StartupSettings,
+    options: &NginxOptions,
+    loaded: &LoadedConfiguration,
+    voice: StartupLog<'_>,
+) -> i32 {
     let program = startup.identity.program();
     let file = startup.paths.configuration.display();
     if !options.quiet {
         eprintln!("{program}: the configuration file {file} syntax is ok");
     }
-    if let Err(error) = try_everything(loaded, voice) {
-        voice.say(Level::Emerg, format_args!("{error}"));
+    if let Err(error) = try_all(loaded, voice) {
+        voice.log(Level::Emerg, format_args!("{error}"));
         eprintln!("{program}: configuration file {file} test failed");
         return 1;
     }
@@ -170,14 +209,19 @@ fn test(startup: &Startup, options: &Options, loaded: &Loaded, voice: Voice<'_>)
     0
 }
 
-fn try_everything(loaded: &Loaded, voice: Voice<'_>) -> Result<(), String> {
-    prepare::test(loaded, voice)?;
-    sockets::test(&prepare::listeners(loaded))?;
+/// The tests of `-t` that need the system: files, sockets, and code that only running can check.
+fn try_all(loaded: &LoadedConfiguration, voice: StartupLog<'_>) -> Result<(), String> {
+    prepare::test_open(loaded, voice)?;
+    sockets::test_addresses(&prepare::listeners(loaded))?;
     crate::trial::run(loaded)
 }
 
-/// `weir check`. The answer is the exit code.
-pub(crate) fn check(identity: Identity, check: &Check, arguments: &[OsString]) -> i32 {
+/// `weir check`. Returns the exit code.
+pub(crate) fn check(
+    identity: ProgramIdentity,
+    check: &CheckArguments,
+    arguments: &[OsString],
+) -> i32 {
     if let Some(code) = check::explain(check) {
         return code;
     }
@@ -204,13 +248,13 @@ pub(crate) fn check(identity: Identity, check: &Check, arguments: &[OsString]) -
     )
 }
 
-/// Prints every file that was read, each once.
-fn dump(loaded: &Loaded) {
+/// Prints every file that was read, once each.
+fn dump(loaded: &LoadedConfiguration) {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
     for source in loaded.messages.sources.unique_files() {
         let head = format!("# configuration file {}:\n", source.path.display());
-        // A reader that goes away, such as `head`, ends the dump.
+        // A reader that closes the pipe, such as `head`, ends the dump.
         let written = out
             .write_all(head.as_bytes())
             .and_then(|()| out.write_all(&source.text));
@@ -220,18 +264,18 @@ fn dump(loaded: &Loaded) {
     }
 }
 
-/// The number in the pid file. That there is none was said.
-fn master_of(loaded: &Loaded, voice: Voice<'_>) -> Option<u32> {
+/// The number in the pid file. If there is none, this has reported it.
+fn master_of(loaded: &LoadedConfiguration, voice: StartupLog<'_>) -> Option<u32> {
     let path = &loaded.core.pid;
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) => {
             let error = Errno(&error);
-            voice.say(
+            voice.log(
                 Level::Error,
                 format_args!("open() \"{}\" failed{error}", path.display()),
             );
-            voice.note(match error.0.kind() {
+            voice.hint(match error.0.kind() {
                 ErrorKind::NotFound => "no server is running with this configuration",
                 _ => "the file names the server's process; it cannot be read",
             });
@@ -241,24 +285,25 @@ fn master_of(loaded: &Loaded, voice: Voice<'_>) -> Option<u32> {
     let number = text.trim().parse().ok().filter(|number| *number > 0);
     if number.is_none() {
         let text = text.trim();
-        voice.say(
+        voice.log(
             Level::Error,
             format_args!("invalid PID number \"{text}\" in \"{}\"", path.display()),
         );
-        voice.note("no server has written this file; it can be removed if none is running");
+        voice.hint("no server has written this file; it can be removed if none is running");
     }
     number
 }
 
-fn kill(master: u32, signal: Signal, voice: Voice<'_>) -> bool {
+/// Sends a signal to the master, and explains a failure.
+fn send_to_master(master: u32, signal: Signal, voice: StartupLog<'_>) -> bool {
     let sent = process::kill(master, signal);
     if let Err(error) = &sent {
         let number = signal.number();
-        voice.say(
+        voice.log(
             Level::Alert,
             format_args!("kill({master}, {number}) failed{}", Errno(error)),
         );
-        voice.note(match error.kind() {
+        voice.hint(match error.kind() {
             ErrorKind::PermissionDenied => "the server belongs to another user",
             _ => "no server is running: the last one left its pid file",
         });
@@ -266,9 +311,14 @@ fn kill(master: u32, signal: Signal, voice: Voice<'_>) -> bool {
     sent.is_ok()
 }
 
-/// `weir upgrade`: nginx's procedure in one step. The old binary is told to end only when the new one
-/// serves; until then any failure leaves the server as it was. The answer is the exit code.
-pub(crate) fn upgrade(identity: Identity, options: &Options, arguments: &[OsString]) -> i32 {
+/// `weir upgrade`: nginx's procedure (USR2, then QUIT) in one step. The old binary is told to quit
+/// only when the new one serves; until then a failure leaves the server as it was. Returns the exit
+/// code.
+pub(crate) fn upgrade(
+    identity: ProgramIdentity,
+    options: &NginxOptions,
+    arguments: &[OsString],
+) -> i32 {
     let startup = match startup(identity, options, arguments) {
         Ok(startup) => startup,
         Err(error) => {
@@ -277,33 +327,33 @@ pub(crate) fn upgrade(identity: Identity, options: &Options, arguments: &[OsStri
         }
     };
     let log = Logger::default();
-    let voice = Voice::starting(&log, identity.program());
-    // Whatever is wrong with it, the new binary would refuse it too.
+    let voice = StartupLog::with_stderr(&log, identity.program());
+    // The new binary would reject it, too.
     let loaded = match load_from_disk(&startup) {
         Ok(loaded) => loaded,
-        Err(failure) => return refuse(&startup, options, &failure, &log),
+        Err(failure) => return report_failure(&startup, options, &failure, &log),
     };
     let Some(old) = master_of(&loaded, voice) else {
         return 1;
     };
-    let Some(watch) = Watch::new(old) else {
+    let Some(watch) = MasterWatch::new(old) else {
         let text =
             "it is not a Weir process of this user; try the manual procedure (USR2, WINCH, QUIT)";
-        voice.say(
+        voice.log(
             Level::Error,
             format_args!("process {old} does not answer: {text}"),
         );
         return 1;
     };
-    if !kill(old, Signal::Usr2, voice) || report(watch, voice) != 0 {
+    if !send_to_master(old, Signal::Usr2, voice) || report_outcome(watch, voice) != 0 {
         return 1;
     }
     let Some(new) = master_of(&loaded, voice).filter(|new| *new != old) else {
         let text = "the pid file does not name the new master process; both are serving";
-        voice.say(Level::Error, format_args!("{text}"));
+        voice.log(Level::Error, format_args!("{text}"));
         return 1;
     };
-    if !kill(old, Signal::Quit, voice) {
+    if !send_to_master(old, Signal::Quit, voice) {
         return 1;
     }
     eprintln!(
@@ -312,63 +362,70 @@ pub(crate) fn upgrade(identity: Identity, options: &Options, arguments: &[OsStri
     0
 }
 
-/// `-s`: signals the master that the pid file names.
-fn send(signal: Send, loaded: &Loaded, voice: Voice<'_>) -> i32 {
+/// `-s`: sends a signal to the master that the pid file names.
+fn send_signal(signal: SignalOption, loaded: &LoadedConfiguration, voice: StartupLog<'_>) -> i32 {
     let Some(master) = master_of(loaded, voice) else {
         return 1;
     };
-    // Before the signal, or the answer would be given to nobody.
+    // Before the signal: the answer must not get lost.
     let watch = match signal {
-        Send::Reload => Watch::new(master),
-        Send::Stop | Send::Quit | Send::Reopen => None,
+        SignalOption::Reload => MasterWatch::new(master),
+        SignalOption::Stop | SignalOption::Quit | SignalOption::Reopen => None,
     };
+    // nginx's mapping, on which service files and scripts rely.
     let signal = match signal {
-        Send::Stop => Signal::Term,
-        Send::Quit => Signal::Quit,
-        Send::Reopen => Signal::Usr1,
-        Send::Reload => Signal::Hup,
+        SignalOption::Stop => Signal::Term,
+        SignalOption::Quit => Signal::Quit,
+        SignalOption::Reopen => Signal::Usr1,
+        SignalOption::Reload => Signal::Hup,
     };
-    match kill(master, signal, voice) {
-        true => watch.map_or(0, |watch| report(watch, voice)),
+    match send_to_master(master, signal, voice) {
+        true => watch.map_or(0, |watch| report_outcome(watch, voice)),
         false => 1,
     }
 }
 
 /// How long `-s reload` waits for the server's answer.
-const RELOAD_PATIENCE: Duration = Duration::from_secs(60);
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits for the outcome of a reload, and says why if it was refused. The answer is the exit code.
-fn report(watch: Watch, voice: Voice<'_>) -> i32 {
-    match watch.outcome(RELOAD_PATIENCE) {
+/// Waits for the outcome of a reload, and prints why it was rejected. Returns the exit code.
+fn report_outcome(watch: MasterWatch, voice: StartupLog<'_>) -> i32 {
+    match watch.outcome(RELOAD_TIMEOUT) {
         Ok(Some(outcome)) => {
             eprint!("{}", outcome.lines);
             i32::from(!outcome.done)
         }
         Ok(None) => {
             let text = "the server did not report the result; see the error log";
-            voice.say(Level::Warn, format_args!("{text}"));
+            voice.log(Level::Warn, format_args!("{text}"));
             0
         }
         Err(error) => {
-            voice.say(Level::Warn, format_args!("recv() failed{}", Errno(&error)));
+            voice.log(Level::Warn, format_args!("recv() failed{}", Errno(&error)));
             0
         }
     }
 }
 
-/// Opens everything and serves until a signal ends it. The answer is the exit code.
+/// Opens everything and serves until a signal ends it. Returns the exit code.
 ///
-/// The pid file is written when every socket takes connections, so that who waits for it may connect.
-pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, early: Logger) -> i32 {
+/// The pid file is written once every socket accepts connections, so that a script which waits for
+/// it can connect.
+pub(crate) fn start(
+    startup: Arc<StartupSettings>,
+    loaded: LoadedConfiguration,
+    early: Logger,
+) -> i32 {
     modes::narrow_umask();
-    let voice = Voice::starting(&early, startup.identity.program());
+    let voice = StartupLog::with_stderr(&early, startup.identity.program());
     let left = crate::upgrade::inherited();
     let is_upgrade = left.is_some();
     let numbers = left.as_ref().map(|left| left.sockets.clone());
     let inherited = numbers
         .as_deref()
-        .map(|numbers| Sockets::inherited(numbers, voice));
+        .map(|numbers| ListeningSockets::inherited(numbers, voice));
     let mut inherited = inherited.unwrap_or_default();
+    // An upgrade has its predecessor's sockets already, and `weir serve` has no predecessor.
     let orphans = match !is_upgrade && startup.text.is_none() && loaded.core.master_process {
         true => take_over(&startup, &mut inherited, voice),
         false => Vec::new(),
@@ -378,7 +435,7 @@ pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, early: Logger) -> i32
     let opened = match prepare::open(&loaded, &inherited, voice) {
         Ok(opened) => opened,
         Err(error) => {
-            voice.say(Level::Emerg, format_args!("{error}"));
+            voice.log(Level::Emerg, format_args!("{error}"));
             return 1;
         }
     };
@@ -393,70 +450,77 @@ pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, early: Logger) -> i32
         );
         loaded.log.plain(Level::Notice, text);
     }
-    // Sockets that this configuration does not want close here.
+    // Sockets that this configuration does not use are closed here.
     drop(inherited);
-    match enter(&startup, &loaded, &opened, is_upgrade) {
+    match become_server(&startup, &loaded, &opened, is_upgrade) {
         Ok((signals, public)) => {
-            // The configuration's own log is open; nothing must keep this file from being rotated.
+            // The configuration's log is open; this file must not be kept from being rotated.
             drop(early);
             serve(startup, loaded, opened, signals, public, (other, orphans))
         }
         Err(error) => {
-            voice.say(Level::Emerg, format_args!("{error}"));
+            voice.log(Level::Emerg, format_args!("{error}"));
+            // The files of unix sockets that this process has created. With another master or an
+            // orphan they are in use.
             if !is_upgrade && !has_orphans {
                 let log = &loaded.log;
                 opened
                     .sockets
-                    .remove_files_missing_in(&Sockets::default(), log);
+                    .remove_files_missing_in(&ListeningSockets::default(), log);
             }
             1
         }
     }
 }
 
-/// Finds the workers that a master which was killed has left, and takes their sockets.
-fn take_over(startup: &Startup, sockets: &mut Sockets, voice: Voice<'_>) -> Vec<Orphan> {
+/// Finds the workers of a master that was killed, and takes over their sockets.
+fn take_over(
+    startup: &StartupSettings,
+    sockets: &mut ListeningSockets,
+    voice: StartupLog<'_>,
+) -> Vec<OrphanWorker> {
     let mut orphans = crate::orphan::find(&startup.paths);
     for socket in orphans
         .iter_mut()
         .flat_map(|orphan| orphan.sockets.drain(..))
     {
-        if let Err(error) = sockets.take(socket) {
+        if let Err(error) = sockets.add_inherited(socket) {
             let error = Errno(&error);
             let text = "a socket of a worker process without a master cannot be used";
-            voice.say(Level::Alert, format_args!("{text}{error}, ignored"));
+            voice.log(Level::Alert, format_args!("{text}{error}, ignored"));
         }
     }
     orphans
 }
 
-/// Becomes the process that serves: signals, background, pid file, standard error.
-fn enter(
-    startup: &Startup,
-    loaded: &Loaded,
-    opened: &Opened,
+/// Becomes the serving process: signals, background, pid file, standard error.
+fn become_server(
+    startup: &StartupSettings,
+    loaded: &LoadedConfiguration,
+    opened: &OpenedResources,
     is_upgrade: bool,
-) -> Result<(Signals, Option<Public>), String> {
-    // While somebody looks on, and before anything that would have to be undone.
+) -> Result<(Signals, Option<PidAndWatchers>), String> {
+    // While a user can still see the message, and before anything that would have to be undone.
     crate::trial::run(loaded)?;
     let signals = Signals::block(&Signal::ALL)
         .map_err(|error| format!("signalfd() failed{}", Errno(&error)))?;
-    // A binary that replaces another stays its child, so that the other learns of its end.
+    // A binary that replaces another one stays its child, so that the old one learns of its exit.
     if is_upgrade {
         startup.daemonized.store(true, Ordering::Relaxed);
     } else if loaded.core.daemon {
         process::daemonize().map_err(|error| format!("fork() failed{}", Errno(&error)))?;
         startup.daemonized.store(true, Ordering::Relaxed);
     }
-    // `weir serve` has a terminal in place of a pid file.
+    // `weir serve` has a terminal and needs no pid file.
     let public = match &startup.text {
         Some(_) => None,
         None => {
             let watchers = match loaded.core.master_process {
-                true => Watchers::new(),
-                false => Watchers::none(),
+                true => SignalWatchers::new(),
+                false => SignalWatchers::none(),
             };
-            // Whoever reads the file may signal at once, and want to know what comes of it.
+            // A process that reads the file may send a signal at once and wait for its outcome, so
+            // the watchers' socket comes first.
             Some((PidFile::write(&loaded.core.pid)?, watchers))
         }
     };
@@ -464,16 +528,18 @@ fn enter(
     Ok((signals, public))
 }
 
-/// What other processes know the server by: the file with its number, and where it tells what came of signals.
-type Public = (PidFile, Watchers);
+/// How other processes find the server: the pid file, and the socket on which outcomes are
+/// reported.
+type PidAndWatchers = (PidFile, SignalWatchers);
 
+/// Runs as master, or as a single process.
 fn serve(
-    startup: Arc<Startup>,
-    loaded: Loaded,
-    opened: Opened,
+    startup: Arc<StartupSettings>,
+    loaded: LoadedConfiguration,
+    opened: OpenedResources,
     signals: Signals,
-    public: Option<Public>,
-    (other, orphans): (Option<Other>, Vec<Orphan>),
+    public: Option<PidAndWatchers>,
+    (other, orphans): (Option<OtherMaster>, Vec<OrphanWorker>),
 ) -> i32 {
     announce(&startup, &loaded.log);
     match public {
@@ -486,17 +552,17 @@ fn serve(
             loaded
                 .log
                 .plain(Level::Notice, format_args!("start worker processes"));
-            Master::new(startup, loaded, opened, public, signals, (other, orphans)).run()
+            MasterProcess::new(startup, loaded, opened, public, signals, (other, orphans)).run()
         }
         public => {
             let pid_file = public.map(|(pid_file, _)| pid_file);
-            crate::single::run(startup, &loaded, opened, pid_file, &signals)
+            crate::single_process::run(startup, &loaded, opened, pid_file, &signals)
         }
     }
 }
 
-/// The lines that open every log.
-fn announce(startup: &Startup, log: &Logger) {
+/// The first lines of every error log, as nginx writes them.
+fn announce(startup: &StartupSettings, log: &Logger) {
     log.plain(
         Level::Notice,
         format_args!("using the \"epoll\" event method"),

@@ -1,17 +1,21 @@
-//! `worker_sandbox`: what a worker must be allowed to do under a configuration.
+//! `worker_sandbox`: what a worker may do under a configuration.
 //!
-//! The configuration says what it needs by itself ([`conf::needs`]); added here is what the program and its libraries need
-//! whatever is configured. The master decides, before it forks, so that a worker cannot allow itself anything.
+//! The configuration declares its needs ([`conf::needs`]); this adds what the program and its
+//! libraries need in any case, and what `worker_sandbox_path` names for code that no directive
+//! describes, such as scripts. The master decides before it forks, so that a worker cannot grant
+//! itself anything; and it logs what it has decided, so that an administrator can see what a worker
+//! may do.
 
 use std::path::{Path, PathBuf};
 
-use conf::{Arity, Diagnostic, Line};
-use rt::process;
+use host::process;
 use rt::sandbox::Rules;
 
-use crate::load::Loaded;
+use crate::load_configuration::LoadedConfiguration;
+use crate::sandbox_paths::PathAccess;
 
-/// What the C library, the time zones, the resolver and the statistics of the process read. What is not there is left out.
+/// What the C library, time zones, the resolver and the process's statistics read. What does not
+/// exist is skipped.
 const READ: [&str; 20] = [
     "/etc/host.conf",
     "/etc/hosts",
@@ -35,35 +39,13 @@ const READ: [&str; 20] = [
     "/dev/urandom",
 ];
 
-/// A worker that stays root looks its user up again when it reads the configuration.
+/// A worker that remains root looks its user up again for each configuration.
 const READ_BY_ROOT: [&str; 2] = ["/etc/passwd", "/etc/group"];
 
 const WRITE: &str = "/dev/null";
 
-/// What a line of `worker_sandbox_path` allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
-    Read,
-    Write,
-    Execute,
-}
-
-/// How many words the line has.
-pub(crate) const ARITY: Arity = Arity::at_least(2);
-
-/// Reads a line of `worker_sandbox_path`.
-pub(crate) fn read_path(line: &Line) -> Result<Vec<(Use, PathBuf)>, Diagnostic> {
-    let how = match line.word(0, &["read", "write", "execute"])? {
-        0 => Use::Read,
-        1 => Use::Write,
-        _ => Use::Execute,
-    };
-    let path = |word| (how, line.prefix_path(conf::Access::Opened, word));
-    Ok(line.args()[1..].iter().map(path).collect())
-}
-
-/// The rules for a worker of a configuration; `None`: it runs without.
-pub(crate) fn rules(loaded: &Loaded) -> Option<Rules> {
+/// The rules for a worker of this configuration; `None` if it runs without a sandbox.
+pub(crate) fn rules(loaded: &LoadedConfiguration) -> Option<Rules> {
     let core = &loaded.core;
     if !core.sandbox {
         return None;
@@ -79,28 +61,31 @@ pub(crate) fn rules(loaded: &Loaded) -> Option<Rules> {
     if core.user.as_ref().is_none_or(|user| user.uid == 0) && process::is_root() {
         rules.read.extend(READ_BY_ROOT.map(PathBuf::from));
     }
-    // The stacks of loops that are late are read with the help of the program's own file.
+    // Stack traces of late loops are resolved with the program's own file.
     rules.read.extend(std::env::current_exe().ok());
     rules
         .read
-        .extend(needs.read.iter().map(|path| widened(path)));
+        .extend(needs.read.iter().map(|path| allowed_folder(path)));
     rules.write.push(PathBuf::from(WRITE));
     rules
         .write
-        .extend(needs.write.iter().map(|path| widened(path)));
+        .extend(needs.write.iter().map(|path| allowed_folder(path)));
+    // Directories of files are writable only if something in the configuration changes them, such
+    // as WebDAV.
     let roots = match needs.changes_roots {
         true => &mut rules.write,
         false => &mut rules.read,
     };
-    roots.extend(needs.roots.iter().map(|path| widened(path)));
+    roots.extend(needs.roots.iter().map(|path| allowed_folder(path)));
+    // The kernel writes core dumps with the process's own rights.
     if core.core_size.is_some_and(|size| size > 0) {
         rules.write.extend(core.working_directory.clone());
     }
     for (how, path) in &core.sandbox_paths {
         match how {
-            Use::Read => rules.read.push(path.clone()),
-            Use::Write => rules.write.push(path.clone()),
-            Use::Execute => rules.execute.push(path.clone()),
+            PathAccess::Read => rules.read.push(path.clone()),
+            PathAccess::Write => rules.write.push(path.clone()),
+            PathAccess::Execute => rules.execute.push(path.clone()),
         }
     }
     for list in [&mut rules.read, &mut rules.write, &mut rules.execute] {
@@ -110,12 +95,13 @@ pub(crate) fn rules(loaded: &Loaded) -> Option<Rules> {
     Some(rules)
 }
 
-/// The folder whose content is allowed when a configuration names this path.
+/// The directory that is permitted when a configuration names this path.
 ///
-/// Landlock holds what is at a path, not its name. So that a file may be replaced by a new one, its folder is allowed, and where
-/// a link leads to another folder beside it (`current` to `releases/42`), the folder of the link. Not the folders at the root
-/// of the file system: they are everybody's.
-fn widened(path: &Path) -> PathBuf {
+/// Landlock rules apply to the file at a path, not to its name. So that a file can be replaced, its
+/// directory is permitted; and if a symbolic link leads to another directory beside it (`current`
+/// to `releases/42`), the link's directory. Directories at the root of the file system are not:
+/// they contain everything.
+fn allowed_folder(path: &Path) -> PathBuf {
     let shared = |folder: &Path| folder.components().count() <= 2;
     if let Some(folder) = folder_of_link(path).filter(|folder| !shared(folder)) {
         return folder;
@@ -126,7 +112,7 @@ fn widened(path: &Path) -> PathBuf {
     }
 }
 
-/// The folder of the first link on the way to a path, if the path does not lead out of it.
+/// The directory of the first symbolic link in a path, if the path does not leave it.
 fn folder_of_link(path: &Path) -> Option<PathBuf> {
     let end = path.canonicalize().ok()?;
     let steps: Vec<&Path> = path.ancestors().collect();
@@ -156,9 +142,16 @@ mod tests {
             ("app/none", "app/none"),
             ("none", "none"),
         ] {
-            assert_eq!(widened(&top.join(path)), top.join(expected), "{path}");
+            assert_eq!(
+                allowed_folder(&top.join(path)),
+                top.join(expected),
+                "{path}"
+            );
         }
-        assert_eq!(widened(Path::new("/etc/passwd")), Path::new("/etc/passwd"));
+        assert_eq!(
+            allowed_folder(Path::new("/etc/passwd")),
+            Path::new("/etc/passwd")
+        );
         fs::remove_dir_all(&top).expect("it is ours");
     }
 }

@@ -1,8 +1,12 @@
-//! `weir serve DIR`: a site from a folder, without a configuration.
+//! `weir serve DIR`: serves a directory without a configuration.
 //!
-//! What it does is a configuration all the same: `serve.conf` beside this file, with the folder and the
-//! address filled in. So it has no path of its own through the server, and whoever outgrows it finds
-//! every setting in the reference.
+//! It runs a configuration all the same: `serve.conf` beside this file, with the directory and the
+//! address filled in. So there is no second code path through the server, and users who outgrow it
+//! find every setting in the reference.
+//!
+//! Each option is a few directives, see `options` and `around`. Nothing is written to the directory
+//! that is served: certificates, passwords and request bodies are in a temporary directory of this
+//! user, which is removed at the end.
 
 use std::io::{ErrorKind, IsTerminal as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -11,17 +15,17 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use base64::Engine as _;
-use rt::error_log::Logger;
+use host::error_log::Logger;
 use rt::file::modes;
 use sha1::Digest as _;
 
-use crate::authority::{self, Names};
-use crate::cli::Serve;
-use crate::identity::Identity;
-use crate::load::{Startup, load_from_disk};
-use crate::paths::Paths;
+use crate::arguments::ServeArguments;
+use crate::authority::{self, CertificateNames};
+use crate::identity::ProgramIdentity;
+use crate::load_configuration::{StartupSettings, load_from_disk};
+use crate::paths::ServerPaths;
 
-/// The port when none is given, and how many after it are tried.
+/// The default port, and how many ports from it on are tried.
 const FIRST_PORT: u16 = 8080;
 const PORTS_TRIED: u16 = 20;
 
@@ -30,12 +34,12 @@ const PAGE: &str = include_str!("serve_page.html");
 pub(crate) const PLAIN_LOG: &str = include_str!("serve_log_plain.conf");
 pub(crate) const COLOUR_LOG: &str = include_str!("serve_log_colour.conf");
 
-/// Where certificates for `--domain` come from.
+/// The certificate authority for `--domain`.
 const ACME_DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
-/// Serves a folder until Ctrl-C. The answer is the exit code.
-pub(crate) fn run(arguments: &Serve) -> i32 {
-    let temporary = Temporary(temporary_folder());
+/// Serves a directory until Ctrl-C. Returns the exit code.
+pub(crate) fn run(arguments: &ServeArguments) -> i32 {
+    let temporary = TemporaryFolder(temporary_folder());
     match prepare(arguments, &temporary.0) {
         Ok(prepared) => start(prepared, arguments),
         Err(error) => {
@@ -45,26 +49,30 @@ pub(crate) fn run(arguments: &Serve) -> i32 {
     }
 }
 
-/// A folder that is removed at the end.
-pub(crate) struct Temporary(pub(crate) PathBuf);
+/// A directory that is removed at the end.
+pub(crate) struct TemporaryFolder(pub(crate) PathBuf);
 
-impl Drop for Temporary {
+impl Drop for TemporaryFolder {
     fn drop(&mut self) {
-        // Its name was made by us a moment ago; what cannot be removed the system cleans up one day.
+        // The name was chosen at the start, so nothing else is in there. What cannot be removed is
+        // left to the system's cleaning of `/tmp`.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// What a start needs.
-struct Prepared {
-    startup: Startup,
+/// Everything needed to start.
+struct PreparedServe {
+    /// The configuration's text, and its paths.
+    startup: StartupSettings,
+    /// Where it will listen.
     address: SocketAddr,
-    /// The certificate of the local authority that a browser has to trust.
+    /// The local authority's certificate, which browsers have to trust.
     authority: Option<PathBuf>,
 }
 
-fn start(prepared: Prepared, arguments: &Serve) -> i32 {
-    let Prepared {
+/// Prints where the site is, then serves.
+fn start(prepared: PreparedServe, arguments: &ServeArguments) -> i32 {
+    let PreparedServe {
         startup,
         address,
         authority,
@@ -94,7 +102,7 @@ fn start(prepared: Prepared, arguments: &Serve) -> i32 {
     code
 }
 
-/// A browser takes longer to start than the sockets to be there.
+/// Opens a browser. It takes longer to start than the server.
 fn open_browser(url: &str) {
     let quiet = || Stdio::null();
     let mut command = Command::new("xdg-open");
@@ -108,15 +116,20 @@ fn open_browser(url: &str) {
     }
 }
 
-impl Serve {
+impl ServeArguments {
+    /// Whether the site is served by HTTPS.
     fn is_secure(&self) -> bool {
         self.tls || self.domain.is_some()
     }
 }
 
-fn prepare(arguments: &Serve, temporary: &Path) -> Result<Prepared, String> {
+/// Checks the arguments, chooses an address and writes the configuration. Everything that can fail
+/// does so before anything listens.
+fn prepare(arguments: &ServeArguments, temporary: &Path) -> Result<PreparedServe, String> {
     let shown = arguments.directory.display();
-    let directory = readable(&arguments.directory)?;
+    let directory = readable_folder(&arguments.directory)?;
+    // The name goes into the configuration and to the authority, which would refuse others only
+    // later.
     if let Some(domain) = &arguments.domain {
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
         if !domain.contains('.') || !domain.chars().all(is_name) {
@@ -140,24 +153,25 @@ fn prepare(arguments: &Serve, temporary: &Path) -> Result<Prepared, String> {
     };
     if let Some(pair) = &arguments.password {
         let (user, password) = pair.split_once(':').unwrap_or((pair, ""));
-        // The file is gone with the process, and no other user can read it: nothing slower is needed.
+        // The file is removed with the process, and no other user can read it, so a slow hash would
+        // protect nothing.
         let hash = base64::engine::general_purpose::STANDARD.encode(sha1::Sha1::digest(password));
         let line = format!("{user}:{{SHA}}{hash}\n");
-        authority::write(&temporary.join("users"), &line, modes::PRIVATE_FILE)?;
+        authority::write_file(&temporary.join("users"), &line, modes::PRIVATE_FILE)?;
     }
     let colour = std::io::stdout().is_terminal();
     let text = configuration(arguments, &directory, address, temporary, colour)?;
-    let paths = Paths {
-        // What modules create for themselves must not turn up in the folder that is served.
+    let paths = ServerPaths {
+        // What modules create in the prefix must not appear in the served directory.
         prefix: temporary.to_path_buf(),
         temporary: temporary.to_path_buf(),
-        // Shown in messages only; the text below is what is read.
+        // Shown in messages only; the text below is read in its place.
         configuration: temporary.join("(weir serve)"),
-        named: true,
-        ..Paths::default()
+        is_named: true,
+        ..ServerPaths::default()
     };
-    let startup = Startup {
-        identity: Identity::Weir,
+    let startup = StartupSettings {
+        identity: ProgramIdentity::Weir,
         paths,
         globals: None,
         testing: false,
@@ -166,15 +180,15 @@ fn prepare(arguments: &Serve, temporary: &Path) -> Result<Prepared, String> {
         command: Default::default(),
         daemonized: false.into(),
     };
-    Ok(Prepared {
+    Ok(PreparedServe {
         startup,
         address,
         authority,
     })
 }
 
-/// The folder, if this user can read it.
-fn readable(directory: &Path) -> Result<PathBuf, String> {
+/// The directory's absolute path, if this user can read it.
+fn readable_folder(directory: &Path) -> Result<PathBuf, String> {
     let shown = directory.display();
     let refused = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => format!("there is no folder \"{shown}\""),
@@ -184,15 +198,15 @@ fn readable(directory: &Path) -> Result<PathBuf, String> {
     };
     let found = directory.canonicalize().map_err(refused)?;
     std::fs::read_dir(&found).map_err(refused)?;
-    // Names alone are not enough: what is in it must be reachable.
+    // To list names is not enough: files in it must be accessible, too.
     std::fs::metadata(found.join(".")).map_err(refused)?;
     Ok(found)
 }
 
-/// A certificate of the local authority for what this machine is called.
+/// A certificate of the local authority for the names of this machine.
 fn issue(address: SocketAddr, temporary: &Path) -> Result<PathBuf, String> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let names = Names {
+    let names = CertificateNames {
         addresses: outward_address()
             .into_iter()
             .chain([address.ip()])
@@ -202,7 +216,7 @@ fn issue(address: SocketAddr, temporary: &Path) -> Result<PathBuf, String> {
     authority::issue(&authority::data_folder()?, &names, temporary)
 }
 
-/// The address to listen on. A port that was asked for must be free; else the next free one will do.
+/// The address to listen on. An explicit port must be free; otherwise the next free one is taken.
 pub(crate) fn choose_address(
     listen: Option<&str>,
     port: Option<u16>,
@@ -212,7 +226,7 @@ pub(crate) fn choose_address(
         Some("*") => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         Some(text) => {
             if let Ok(address) = text.parse::<SocketAddr>() {
-                return free(address).map(|()| address);
+                return require_free(address).map(|()| address);
             }
             let bare = text.trim_start_matches('[').trim_end_matches(']');
             bare.parse()
@@ -221,14 +235,14 @@ pub(crate) fn choose_address(
     };
     if let Some(port) = port {
         let address = SocketAddr::new(ip, port);
-        return free(address).map(|()| address);
+        return require_free(address).map(|()| address);
     }
     let candidates = (FIRST_PORT..FIRST_PORT + PORTS_TRIED).map(|port| SocketAddr::new(ip, port));
     for address in candidates {
-        match rt::listen::try_bind(address) {
+        match host::listen::try_bind(address) {
             Ok(()) => return Ok(address),
             Err(error) if error.kind() == ErrorKind::AddrInUse => {}
-            Err(error) => return Err(explained(address, &error)),
+            Err(error) => return Err(bind_error(address, &error)),
         }
     }
     let last = FIRST_PORT + PORTS_TRIED - 1;
@@ -237,13 +251,14 @@ pub(crate) fn choose_address(
     ))
 }
 
-/// Could this address be listened on? The answer may be out of date a moment later; the server's own
-/// attempt decides, and this one only explains better.
-fn free(address: SocketAddr) -> Result<(), String> {
-    rt::listen::try_bind(address).map_err(|error| explained(address, &error))
+/// Whether the server could listen on this address. It may change until the server does, whose own
+/// attempt decides; this one has the better explanation.
+fn require_free(address: SocketAddr) -> Result<(), String> {
+    host::listen::try_bind(address).map_err(|error| bind_error(address, &error))
 }
 
-fn explained(address: SocketAddr, error: &std::io::Error) -> String {
+/// Why the address cannot be used, and what to do.
+fn bind_error(address: SocketAddr, error: &std::io::Error) -> String {
     let port = address.port();
     match error.kind() {
         ErrorKind::AddrInUse => {
@@ -258,7 +273,7 @@ fn explained(address: SocketAddr, error: &std::io::Error) -> String {
             format!("this machine does not have the address {}", address.ip())
         }
         _ => {
-            // Without the number that Rust appends.
+            // Without the error's number, which Rust appends.
             let text = error.to_string();
             let text = text.split(" (os error").next().unwrap_or_default();
             format!("cannot listen on {address}: {text}")
@@ -266,8 +281,9 @@ fn explained(address: SocketAddr, error: &std::io::Error) -> String {
     }
 }
 
+/// Fills in the template.
 fn configuration(
-    serve: &Serve,
+    serve: &ServeArguments,
     directory: &Path,
     address: SocketAddr,
     temporary: &Path,
@@ -276,14 +292,15 @@ fn configuration(
     let path = directory
         .to_str()
         .ok_or("the folder's name is not valid UTF-8")?;
+    // Nothing in the configuration's language can escape it.
     if path.contains('$') {
         return Err("the folder's name has a \"$\", which would be a variable".to_owned());
     }
     let log = if colour { COLOUR_LOG } else { PLAIN_LOG };
     let secure = if serve.is_secure() { " ssl" } else { "" };
-    // A site's own page is better than ours.
+    // The site's own page is preferred.
     let own = directory.join("404.html").is_file();
-    let (around, options) = (around(serve, address)?, options(serve, temporary));
+    let (around, options) = (http_rows(serve, address)?, server_rows(serve, temporary));
     Ok(TEMPLATE
         .replace("@AROUND@", &around)
         .replace("@OPTIONS@", &options)
@@ -291,15 +308,21 @@ fn configuration(
         .replace("@LISTEN@", &format!("{address}{secure}"))
         .replace("@NAME@", serve.domain.as_deref().unwrap_or("_"))
         .replace("@MISSING@", if own { "/404.html" } else { "@missing" })
-        .replace("@PAGE404@", &page(404, "Not Found", "Nothing is here"))
-        .replace("@PAGE403@", &page(403, "Forbidden", "This is not served"))
+        .replace(
+            "@PAGE404@",
+            &error_page(404, "Not Found", "Nothing is here"),
+        )
+        .replace(
+            "@PAGE403@",
+            &error_page(403, "Forbidden", "This is not served"),
+        )
         .replace("@TEMP@", &quoted(&temporary.to_string_lossy()))
         .replace("@LOG@", log)
         .replace("@CACHE@", ""))
 }
 
-/// An error page as a word.
-fn page(status: u16, title: &str, text: &str) -> String {
+/// An error page, as a word of the configuration.
+fn error_page(status: u16, title: &str, text: &str) -> String {
     let page = PAGE
         .replace("@STATUS@", &status.to_string())
         .replace("@TITLE@", title)
@@ -307,8 +330,8 @@ fn page(status: u16, title: &str, text: &str) -> String {
     quoted(&page)
 }
 
-/// What stands beside the server.
-fn around(serve: &Serve, address: SocketAddr) -> Result<String, String> {
+/// The configuration beside the server's block.
+fn http_rows(serve: &ServeArguments, address: SocketAddr) -> Result<String, String> {
     let mut text = String::new();
     if serve.cors {
         text.push_str("map $request_method $preflight { OPTIONS \"GET, HEAD\"; }\n");
@@ -319,8 +342,9 @@ fn around(serve: &Serve, address: SocketAddr) -> Result<String, String> {
     }
     if let Some(domain) = &serve.domain {
         let state = authority::data_folder()?.join("acme");
+        // The authority connects to port 80 to verify the name (ACME's http-01).
         let plain = SocketAddr::new(address.ip(), 80);
-        free(plain)?;
+        require_free(plain)?;
         let state = quoted(&state.to_string_lossy());
         text.push_str(&format!(
             "resolver {};
@@ -332,7 +356,7 @@ fn around(serve: &Serve, address: SocketAddr) -> Result<String, String> {
     Ok(text)
 }
 
-/// The servers of names that this system asks.
+/// The system's name servers, as words of `resolver`.
 pub(crate) fn resolvers() -> String {
     let text = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let servers = text
@@ -350,8 +374,8 @@ pub(crate) fn resolvers() -> String {
     }
 }
 
-/// What stands in the server for the options.
-fn options(serve: &Serve, temporary: &Path) -> String {
+/// The configuration within the server's block.
+fn server_rows(serve: &ServeArguments, temporary: &Path) -> String {
     let file = |name: &str| quoted(&temporary.join(name).to_string_lossy());
     let mut text = String::new();
     if serve.tls {
@@ -368,7 +392,7 @@ fn options(serve: &Serve, temporary: &Path) -> String {
         );
     }
     if serve.is_secure() {
-        // A request without TLS at a port with it.
+        // Plain HTTP on a TLS port.
         text.push_str("error_page 497 =307 https://$http_host$request_uri;\n");
     }
     if serve.password.is_some() {
@@ -378,9 +402,12 @@ fn options(serve: &Serve, temporary: &Path) -> String {
         ));
     }
     if !serve.follow {
+        // A link in a directory that is shared must not publish the rest of the machine.
         text.push_str("disable_symlinks outside from=$document_root;\n");
     }
     if !serve.hidden {
+        // Repositories and settings of editors are in such names; `/.well-known/` is public by
+        // definition (RFC 8615).
         text.push_str("location ~ /\\.(?!well-known/) { return 404; }\n");
     }
     if serve.spa {
@@ -400,7 +427,8 @@ fn options(serve: &Serve, temporary: &Path) -> String {
     text
 }
 
-/// Files come into folders that are there, and replace none. The checks follow no link that leads out of the folder.
+/// Uploads create files in existing directories and replace none. Symbolic links that lead out of
+/// the directory are not followed.
 const UPLOAD: &str = "client_max_body_size 0;
         dav_methods PUT;
         dav_access user:rw group:r all:r;
@@ -412,21 +440,22 @@ const UPLOAD: &str = "client_max_body_size 0;
         if ($put ~ \"^PUT.* nowhere\") { return 403; }
 ";
 
-/// Where large request bodies wait. The name can not be foretold, so that nobody else can have made it.
+/// A directory for this process's temporary files, such as large request bodies. The time in its
+/// name keeps other users from creating it first.
 pub(crate) fn temporary_folder() -> PathBuf {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = rt::clock::read_wall().duration_since(std::time::UNIX_EPOCH);
     let nanos = now.map_or(0, |since| since.as_nanos());
     std::env::temp_dir().join(format!("weir-serve-{}-{nanos}", std::process::id()))
 }
 
-/// A word of the configuration language; `$` has no meaning to nginx in paths without variables only
-/// when it is written as a variable, so a folder with one is refused by the parser with a clear message.
+/// Quotes a word of the configuration. `$` needs no escape: a directory with one in its name is
+/// refused before.
 pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// What a browser is told.
-fn url_of(serve: &Serve, address: SocketAddr) -> String {
+/// The URL to open in a browser.
+fn url_of(serve: &ServeArguments, address: SocketAddr) -> String {
     let port = |usual: u16| match address.port() {
         port if port == usual => String::new(),
         port => format!(":{port}"),
@@ -441,7 +470,8 @@ fn url_of(serve: &Serve, address: SocketAddr) -> String {
     }
 }
 
-fn banner(serve: &Serve, address: SocketAddr, shown: &str) -> String {
+/// The lines that say where the site is, and what others could do to it.
+fn banner(serve: &ServeArguments, address: SocketAddr, shown: &str) -> String {
     let directory = serve.directory.display().to_string();
     let directory = base::text::visible_text(&directory);
     let mut text = format!("Serving {directory} at {shown}\n");
@@ -462,7 +492,7 @@ fn banner(serve: &Serve, address: SocketAddr, shown: &str) -> String {
     text
 }
 
-/// How a browser comes to trust the local authority.
+/// How to make browsers trust the local authority.
 fn advice(authority: &Path) -> String {
     let file = authority.display();
     format!(
@@ -472,6 +502,7 @@ fn advice(authority: &Path) -> String {
     )
 }
 
+/// The URL of an address; that of all interfaces is reachable on the loopback interface, too.
 pub(crate) fn url(address: SocketAddr) -> String {
     match address.ip() {
         ip if ip.is_unspecified() => format!("http://127.0.0.1:{}", address.port()),
@@ -479,10 +510,11 @@ pub(crate) fn url(address: SocketAddr) -> String {
     }
 }
 
-/// The address that this machine has for others. Connecting a UDP socket sends nothing.
+/// The address under which other machines reach this one. Connecting a UDP socket only selects a
+/// route; nothing is sent.
 fn outward_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    // An address that is reserved for documentation (RFC 5737): only the route to it matters.
+    // An address reserved for documentation (RFC 5737): only the route to it matters.
     socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
     socket.local_addr().ok().map(|address| address.ip())
 }
@@ -503,8 +535,8 @@ mod tests {
     #[test]
     fn the_template_is_a_valid_configuration() {
         let address = SocketAddr::from(([127, 0, 0, 1], 8080));
-        let with = |change: fn(&mut Serve)| {
-            let mut serve = Serve::default();
+        let with = |change: fn(&mut ServeArguments)| {
+            let mut serve = ServeArguments::default();
             change(&mut serve);
             serve
         };
@@ -522,7 +554,7 @@ mod tests {
             let site = Path::new("/site");
             let text = configuration(serve, site, address, Path::new("/tmp/x"), colour);
             let text = text.expect("the path is UTF-8");
-            let loaded = crate::load::tests::load_text(&text);
+            let loaded = crate::load_configuration::tests::load_text(&text);
             let loaded = loaded.unwrap_or_else(|errors| panic!("{errors:#?}"));
             assert_eq!(crate::prepare::listeners(&loaded).len(), 1);
         }

@@ -1,8 +1,13 @@
-//! The listening sockets of the master, and their reconciliation at a reload.
+//! The master's listening sockets, and their reconciliation at a reload.
 //!
-//! A socket is found again by its address. What both configurations want stays open, with its queue
-//! of connections; what is new is opened; what is gone is closed only when the worker has the new
-//! configuration. So no client ever meets a closed port that both configurations name.
+//! A socket is identified by its address. If both configurations have it, it stays open with its
+//! queue of connections; new ones are opened; and those that are gone are closed only when the
+//! worker has the new configuration. So a port that both configurations name is never closed to
+//! clients, not even for a moment.
+//!
+//! Sockets may also be open before the first configuration: those of the binary that this one
+//! replaces, or of a worker whose master was killed. They are recognised by the addresses that the
+//! kernel knows for them.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -11,31 +16,31 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rt::engine::{ListenerId, ListenerSpec, LoopListener};
-use rt::error_log::{Level, Logger};
-use rt::listen::{self, ListenAddress, ListenError};
+use host::engine::{ListenerId, ListenerSpec, LoopListener};
+use host::error_log::{Level, Logger};
+use host::listen::{self, ListenAddress, ListenError};
 
-use crate::voice::Voice;
+use crate::startup_log::StartupLog;
 
-/// nginx's own figures: an address that another process is giving up comes free in this time.
+/// nginx's own numbers: an address that another process is releasing becomes free within this time.
 const BIND_ATTEMPTS: u32 = 5;
 const BIND_PAUSE: Duration = Duration::from_millis(500);
 
-/// One address that is listened on.
+/// A listening address with its sockets.
 #[derive(Clone)]
-pub(crate) struct Socket {
-    /// Keeps its number as long as it is open.
+pub(crate) struct ListeningSocket {
+    /// Remains the same as long as the socket is open.
     pub(crate) id: ListenerId,
-    /// What the configuration says of it.
+    /// Its options in the configuration.
     pub(crate) spec: Arc<ListenerSpec>,
-    /// One descriptor, or with `reuseport` one for each loop.
+    /// One descriptor, or one per loop with `reuseport`.
     pub(crate) members: Vec<Arc<OwnedFd>>,
 }
 
-impl Socket {
-    /// What loop `index` of so many accepts from: a single socket is shared. Of several each loop has
-    /// its own, and those that were opened when there were more loops are taken over, since the kernel
-    /// goes on to give them connections.
+impl ListeningSocket {
+    /// The descriptors from which loop `index` accepts. A single socket is shared by all loops; of
+    /// several each loop has its own. If there were more loops before, theirs are distributed,
+    /// because the kernel still assigns connections to them.
     pub(crate) fn for_loop(&self, index: usize, loops: usize) -> Vec<LoopListener> {
         let members: Arc<[Arc<OwnedFd>]> = self.members.iter().cloned().collect();
         let shared = members.len() == 1;
@@ -52,31 +57,32 @@ impl Socket {
     }
 }
 
-/// All addresses of one configuration.
+/// All listening addresses of a configuration.
 #[derive(Clone, Default)]
-pub(crate) struct Sockets {
+pub(crate) struct ListeningSockets {
     /// In the order of the configuration.
-    pub(crate) list: Vec<Socket>,
+    pub(crate) list: Vec<ListeningSocket>,
+    /// The last number that was given.
     next_id: u64,
 }
 
-impl Sockets {
-    /// The sockets that the program before this one has left open, by their numbers: `6;7;`, as nginx
-    /// writes them. What is no listening socket is left out, with a word about it.
-    pub(crate) fn inherited(numbers: &str, voice: Voice<'_>) -> Sockets {
-        let mut sockets = Sockets::default();
+impl ListeningSockets {
+    /// The sockets that the previous binary has left open, by their numbers: `6;7;`, as nginx
+    /// writes them. What is no listening socket is reported and skipped.
+    pub(crate) fn inherited(numbers: &str, voice: StartupLog<'_>) -> ListeningSockets {
+        let mut sockets = ListeningSockets::default();
         for number in numbers.split([';', ':']).filter(|word| !word.is_empty()) {
             let socket = number
                 .parse()
                 .map_err(|_| std::io::ErrorKind::InvalidInput.into())
-                .and_then(rt::process::inherit);
-            match socket.and_then(|socket| sockets.take(socket)) {
+                .and_then(host::process::inherit);
+            match socket.and_then(|socket| sockets.add_inherited(socket)) {
                 Ok(()) => {}
-                Err(error) => voice.say(
+                Err(error) => voice.log(
                     Level::Emerg,
                     format_args!(
                         "inherited socket #{number} cannot be used{}, ignored",
-                        rt::error_log::Errno(&error)
+                        base::Errno(&error)
                     ),
                 ),
             }
@@ -84,51 +90,55 @@ impl Sockets {
         sockets
     }
 
-    /// Adds an open socket, with the address that it has.
-    pub(crate) fn take(&mut self, socket: OwnedFd) -> std::io::Result<()> {
+    /// Adds an open socket; the kernel knows its address.
+    pub(crate) fn add_inherited(&mut self, socket: OwnedFd) -> std::io::Result<()> {
         let (address, options) = listen::inherited(&socket)?;
         self.add(ListenerSpec { address, options }, socket);
         Ok(())
     }
 
+    /// Adds a socket to its address, or as a new address.
     fn add(&mut self, spec: ListenerSpec, socket: OwnedFd) {
         let socket = Arc::new(socket);
-        let same = |known: &&mut Socket| *known.spec == spec && spec.options.reuse_port;
+        // With `reuseport` an address has several sockets.
+        let same = |known: &&mut ListeningSocket| *known.spec == spec && spec.options.reuse_port;
         if let Some(known) = self.list.iter_mut().find(same) {
             known.members.push(socket);
             return;
         }
         self.next_id += 1;
-        self.list.push(Socket {
+        self.list.push(ListeningSocket {
             id: ListenerId(self.next_id),
             spec: Arc::new(spec),
             members: vec![socket],
         });
     }
 
-    /// Every descriptor.
+    /// All descriptors.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let members = self.list.iter().flat_map(|socket| &socket.members);
         members.map(|member| member.as_fd())
     }
 
-    /// Opens what `wanted` names and this set lacks. On an error nothing has changed but the log.
-    pub(crate) fn reconcile(
+    /// The sockets for `wanted`: those of this set, and new ones. If it fails, nothing has changed
+    /// but the log.
+    pub(crate) fn opened_for(
         &self,
         wanted: Vec<ListenerSpec>,
         loops: usize,
-        voice: Voice<'_>,
-    ) -> Result<Sockets, String> {
-        let mut next = Sockets {
+        voice: StartupLog<'_>,
+    ) -> Result<ListeningSockets, String> {
+        let mut next = ListeningSockets {
             list: Vec::new(),
+            // Numbers are not reused, so that loops can tell new sockets from kept ones.
             next_id: self.next_id,
         };
         for spec in wanted {
             let socket = match self.find(&spec) {
-                Some(old) => old.keep(spec, loops, voice)?,
+                Some(old) => old.kept_for(spec, loops, voice)?,
                 None => {
                     next.next_id += 1;
-                    Socket::open(ListenerId(next.next_id), spec, loops, voice)?
+                    ListeningSocket::open(ListenerId(next.next_id), spec, loops, voice)?
                 }
             };
             next.list.push(socket);
@@ -136,16 +146,18 @@ impl Sockets {
         Ok(next)
     }
 
-    /// A socket with the same address.
-    fn find(&self, spec: &ListenerSpec) -> Option<&Socket> {
+    /// The socket with this address. Multipath TCP cannot be changed on an open socket, so it
+    /// counts as part of the address.
+    fn find(&self, spec: &ListenerSpec) -> Option<&ListeningSocket> {
         self.list.iter().find(|socket| {
             socket.spec.address == spec.address
                 && socket.spec.options.multipath == spec.options.multipath
         })
     }
 
-    /// Removes the files of unix sockets that `next` no longer has. The descriptors close by themselves.
-    pub(crate) fn remove_files_missing_in(&self, next: &Sockets, log: &Logger) {
+    /// Removes the files of unix sockets that `next` does not have. Descriptors are closed by
+    /// dropping them.
+    pub(crate) fn remove_files_missing_in(&self, next: &ListeningSockets, log: &Logger) {
         let kept: HashSet<&Path> = next
             .list
             .iter()
@@ -164,7 +176,7 @@ impl Sockets {
                 format_args!("deleting socket {}", path.display()),
             );
             if let Err(error) = std::fs::remove_file(path) {
-                let error = rt::error_log::Errno(&error);
+                let error = base::Errno(&error);
                 log.plain(
                     Level::Emerg,
                     format_args!("unlink() {} failed{error}", path.display()),
@@ -174,51 +186,60 @@ impl Sockets {
     }
 }
 
-impl Socket {
+impl ListeningSocket {
+    /// Opens the sockets of a new address.
     fn open(
         id: ListenerId,
         spec: ListenerSpec,
         loops: usize,
-        voice: Voice<'_>,
-    ) -> Result<Socket, String> {
+        voice: StartupLog<'_>,
+    ) -> Result<ListeningSocket, String> {
+        // Unix sockets cannot be shared by `SO_REUSEPORT`.
         let members = if spec.options.reuse_port && spec.address.path().is_none() {
             loops.max(1)
         } else {
             1
         };
         let members = (0..members)
-            .map(|_| open_patiently(&spec, voice))
+            .map(|_| open_with_retries(&spec, voice))
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Socket {
+        Ok(ListeningSocket {
             id,
             spec: Arc::new(spec),
             members,
         })
     }
 
-    /// The same socket under what is perhaps another `listen` line.
-    fn keep(&self, spec: ListenerSpec, loops: usize, voice: Voice<'_>) -> Result<Socket, String> {
+    /// The same socket, perhaps with other options of `listen`.
+    fn kept_for(
+        &self,
+        spec: ListenerSpec,
+        loops: usize,
+        voice: StartupLog<'_>,
+    ) -> Result<ListeningSocket, String> {
         let mut members = self.members.clone();
         if spec.options.reuse_port && spec.address.path().is_none() {
             if !self.spec.options.reuse_port {
-                // Others may join it only if it allows that too.
+                // The kernel lets others join an address only if the first socket permits it, too.
                 listen::allow_reuse_port(&members[0]).map_err(|error| {
-                    let error = rt::error_log::Errno(&error);
+                    let error = base::Errno(&error);
                     format!("setsockopt(SO_REUSEPORT) {} failed{error}", spec.address)
                 })?;
             }
-            // More loops than before get sockets of their own. Those of fewer stay: clients may be in
-            // their queues.
+            // Additional loops get sockets of their own. With fewer loops the surplus sockets stay:
+            // clients may wait in their queues.
             while members.len() < loops {
-                members.push(open_patiently(&spec, voice)?);
+                members.push(open_with_retries(&spec, voice)?);
             }
         }
+        // Options that cannot be changed on an open socket, such as `ipv6only`, remain what they
+        // were, as with nginx.
         if self.spec.options != spec.options {
             for member in &members {
                 apply_changes(member, &self.spec, &spec, voice);
             }
         }
-        Ok(Socket {
+        Ok(ListeningSocket {
             id: self.id,
             spec: Arc::new(spec),
             members,
@@ -226,8 +247,8 @@ impl Socket {
     }
 }
 
-/// Opens a socket; when the address is in use, tries again for two seconds.
-fn open_patiently(spec: &ListenerSpec, voice: Voice<'_>) -> Result<Arc<OwnedFd>, String> {
+/// Opens a socket. If the address is in use, tries again for two seconds.
+fn open_with_retries(spec: &ListenerSpec, voice: StartupLog<'_>) -> Result<Arc<OwnedFd>, String> {
     for attempt in 1.. {
         let error = match open_once(spec) {
             Ok(socket) => {
@@ -237,13 +258,13 @@ fn open_patiently(spec: &ListenerSpec, voice: Voice<'_>) -> Result<Arc<OwnedFd>,
             Err(error) => error,
         };
         if !error.in_use() {
-            return Err(explained(&spec.address, &error));
+            return Err(bind_error(&spec.address, &error));
         }
-        voice.say(Level::Emerg, format_args!("{error}"));
+        voice.log(Level::Emerg, format_args!("{error}"));
         if attempt == BIND_ATTEMPTS {
             break;
         }
-        voice.say(
+        voice.log(
             Level::Notice,
             format_args!("try again to bind() after {}ms", BIND_PAUSE.as_millis()),
         );
@@ -252,8 +273,8 @@ fn open_patiently(spec: &ListenerSpec, voice: Voice<'_>) -> Result<Arc<OwnedFd>,
     Err(format!("still could not bind() to {}", spec.address))
 }
 
-/// The error of a bind, with what it wants where that is not the address's fault.
-fn explained(address: &ListenAddress, error: &ListenError) -> String {
+/// The error of a bind, with the remedy if permission is missing.
+fn bind_error(address: &ListenAddress, error: &ListenError) -> String {
     let port = match address {
         ListenAddress::Tcp(address) | ListenAddress::Udp(address) => address.port(),
         ListenAddress::Unix(_) | ListenAddress::UnixDatagram(_) => return error.to_string(),
@@ -266,12 +287,12 @@ fn explained(address: &ListenAddress, error: &ListenError) -> String {
     error.to_string()
 }
 
-/// Opens a socket. The file that a killed server left at a unix socket's path is replaced.
+/// Opens a socket. A file that a killed server has left at a unix socket's path is replaced.
 fn open_once(spec: &ListenerSpec) -> Result<OwnedFd, ListenError> {
     match listen::open(&spec.address, &spec.options) {
-        Err(error) if error.in_use() && nobody_answers(&spec.address) => {
+        Err(error) if error.in_use() && is_abandoned(&spec.address) => {
             if let Some(path) = spec.address.path() {
-                // If it can not be removed, the second attempt tells why.
+                // If it cannot be removed, the second attempt reports the reason.
                 let _ = std::fs::remove_file(path);
             }
             listen::open(&spec.address, &spec.options)
@@ -280,8 +301,9 @@ fn open_once(spec: &ListenerSpec) -> Result<OwnedFd, ListenError> {
     }
 }
 
-/// Is the address a unix socket that no process listens on?
-fn nobody_answers(address: &ListenAddress) -> bool {
+/// Whether this is a unix socket on which no process listens: then connecting is refused although
+/// the file exists.
+fn is_abandoned(address: &ListenAddress) -> bool {
     let ListenAddress::Unix(path) = address else {
         return false;
     };
@@ -289,14 +311,20 @@ fn nobody_answers(address: &ListenAddress) -> bool {
     refused.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
-fn apply_options(socket: &OwnedFd, spec: &ListenerSpec, voice: Voice<'_>) {
+fn apply_options(socket: &OwnedFd, spec: &ListenerSpec, voice: StartupLog<'_>) {
     for refused in listen::configure(socket, &spec.address, &spec.options) {
-        voice.say(Level::Alert, format_args!("{refused}"));
+        voice.log(Level::Alert, format_args!("{refused}"));
     }
 }
 
-/// Gives an open socket the options of another `listen` line.
-fn apply_changes(socket: &OwnedFd, before: &ListenerSpec, spec: &ListenerSpec, voice: Voice<'_>) {
+/// Applies the changed options of `listen` to an open socket. An option that is gone must be
+/// switched off explicitly.
+fn apply_changes(
+    socket: &OwnedFd,
+    before: &ListenerSpec,
+    spec: &ListenerSpec,
+    voice: StartupLog<'_>,
+) {
     let mut changed = spec.clone();
     if before.options.deferred.is_some() && spec.options.deferred.is_none() {
         changed.options.deferred = Some(Duration::ZERO);
@@ -310,8 +338,8 @@ fn apply_changes(socket: &OwnedFd, before: &ListenerSpec, spec: &ListenerSpec, v
         && before.options.backlog != backlog
         && let Err(error) = listen::set_backlog(socket, backlog)
     {
-        let error = rt::error_log::Errno(&error);
-        voice.say(
+        let error = base::Errno(&error);
+        voice.log(
             Level::Alert,
             format_args!(
                 "listen() to {}, backlog {backlog} failed{error}, ignored",
@@ -321,18 +349,18 @@ fn apply_changes(socket: &OwnedFd, before: &ListenerSpec, spec: &ListenerSpec, v
     }
 }
 
-/// Tries every address for `-t`: one that is in use is fine, one that is not allowed is not.
-pub(crate) fn test(wanted: &[ListenerSpec]) -> Result<(), String> {
+/// Tries every address, for `-t`. In use is fine, forbidden is not.
+pub(crate) fn test_addresses(wanted: &[ListenerSpec]) -> Result<(), String> {
     for spec in wanted {
         match listen::open(&spec.address, &spec.options) {
             Ok(_) => {
                 if let Some(path) = spec.address.path() {
-                    // Made by this test a moment ago.
+                    // This test has just created it.
                     let _ = std::fs::remove_file(path);
                 }
             }
             Err(error) if error.in_use() => {}
-            Err(error) => return Err(explained(&spec.address, &error)),
+            Err(error) => return Err(bind_error(&spec.address, &error)),
         }
     }
     Ok(())
@@ -344,7 +372,7 @@ mod tests {
     use std::os::fd::AsRawFd as _;
 
     fn spec(address: &str, reuse_port: bool) -> ListenerSpec {
-        let options = rt::listen::ListenOptions {
+        let options = host::listen::ListenOptions {
             reuse_port,
             ..Default::default()
         };
@@ -364,18 +392,18 @@ mod tests {
     fn what_both_configurations_want_stays_open() {
         let (a, b, c) = (free(), free(), free());
         let log = Logger::default();
-        let first = Sockets::default()
-            .reconcile(
+        let first = ListeningSockets::default()
+            .opened_for(
                 vec![spec(&a, false), spec(&b, false)],
                 2,
-                Voice::quiet(&log),
+                StartupLog::log_only(&log),
             )
             .expect("opened");
         let second = first
-            .reconcile(
+            .opened_for(
                 vec![spec(&c, false), spec(&b, false)],
                 2,
-                Voice::quiet(&log),
+                StartupLog::log_only(&log),
             )
             .expect("opened");
         assert_eq!(second.list[1].id, first.list[1].id);
@@ -390,12 +418,12 @@ mod tests {
     fn reuseport_has_a_socket_for_each_loop() {
         let address = free();
         let log = Logger::default();
-        let sockets = Sockets::default()
-            .reconcile(vec![spec(&address, true)], 3, Voice::quiet(&log))
+        let sockets = ListeningSockets::default()
+            .opened_for(vec![spec(&address, true)], 3, StartupLog::log_only(&log))
             .expect("opened");
         assert_eq!(sockets.list[0].members.len(), 3);
         let more = sockets
-            .reconcile(vec![spec(&address, true)], 4, Voice::quiet(&log))
+            .opened_for(vec![spec(&address, true)], 4, StartupLog::log_only(&log))
             .expect("opened");
         assert_eq!(more.list[0].members.len(), 4);
         assert_eq!(
@@ -414,10 +442,10 @@ mod tests {
         };
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
         let log = Logger::default();
-        let sockets = Sockets::default()
-            .reconcile(vec![spec], 1, Voice::quiet(&log))
+        let sockets = ListeningSockets::default()
+            .opened_for(vec![spec], 1, StartupLog::log_only(&log))
             .expect("opened");
-        sockets.remove_files_missing_in(&Sockets::default(), &log);
+        sockets.remove_files_missing_in(&ListeningSockets::default(), &log);
         assert!(!path.exists());
     }
 }

@@ -1,17 +1,19 @@
-//! `weir help 502`: what a status means here, and which directives decide about it.
+//! `weir help 502`: what a status means, and which directives affect it.
 //!
-//! Only statuses that the server itself sends or logs; what an application means by one, it alone knows.
+//! Only statuses that the server itself sends or logs; what an application means by one is its own
+//! affair.
 
 use conf::describe::{WIDTH, wrapped};
 
-struct Status {
+/// A status, with the directives that cause or change it.
+struct StatusHelp {
     code: u16,
     reason: &'static str,
     doc: &'static str,
     directives: &'static str,
 }
 
-const STATUSES: &[Status] = &[
+const STATUSES: &[StatusHelp] = &[
     row(
         301,
         "Moved Permanently",
@@ -154,8 +156,8 @@ const fn row(
     reason: &'static str,
     doc: &'static str,
     directives: &'static str,
-) -> Status {
-    Status {
+) -> StatusHelp {
+    StatusHelp {
         code,
         reason,
         doc,
@@ -163,7 +165,7 @@ const fn row(
     }
 }
 
-/// What `weir help CODE` prints, if the server has something to do with that status.
+/// The text of `weir help CODE`, if the server itself uses that status.
 pub(crate) fn of(code: u16) -> Option<String> {
     let status = STATUSES.iter().find(|status| status.code == code)?;
     Some(format!(
@@ -180,7 +182,7 @@ mod tests {
 
     #[test]
     fn each_status_names_directives_that_are_there() {
-        let names: Vec<&str> = crate::engines::directives()
+        let names: Vec<&str> = crate::reference::directives()
             .iter()
             .map(|row| row.name)
             .collect();

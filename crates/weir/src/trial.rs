@@ -1,31 +1,33 @@
-//! Trying a configuration before it is taken on: what only running it tells, such as whether `init_by_lua` goes well.
+//! Trying a configuration before it is used: some errors show only when it runs, such as those of
+//! `init_by_lua`.
 //!
-//! nginx runs such code in its master. This master keeps to one thread, so that it can fork, and never runs what may
-//! not end; so a child does it, with the worker's user, and is gone afterwards with all that the code did to it.
+//! nginx runs such code in its master. Here the master has to keep to one thread, so that it can
+//! fork, and must not run what may never end. So a child process with the worker's user runs the
+//! code, and exits with everything that the code has done to it.
 
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::AsFd as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rt::engine::Trial;
-use rt::error_log::Errno;
-use rt::process::{self, Exit, Fork};
-use rt::signal::Signal;
+use base::Errno;
+use host::engine::Trial;
+use host::process::{self, Exit, Fork};
+use host::signal::Signal;
 
-use crate::core::Core;
-use crate::load::Loaded;
+use crate::core_conf::CoreConf;
+use crate::load_configuration::LoadedConfiguration;
 
 /// How long all trials of a configuration may take; the master does nothing else meanwhile.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The longest message that is passed on, in bytes.
+/// The maximum length of the child's message, in bytes.
 const MAX_MESSAGE: u64 = 64 * 1024;
 
-/// What the child says when all went well. An empty message is not enough: code that is tried may end the process.
-const WELL: &[u8] = b"\0";
+/// The child's message of success. An empty message would not do: the code could end the process.
+const SUCCESS: &[u8] = b"\0";
 
 /// Tries `loaded`. The error says why it cannot be used.
-pub(crate) fn run(loaded: &Loaded) -> Result<(), String> {
+pub(crate) fn run(loaded: &LoadedConfiguration) -> Result<(), String> {
     let engines = loaded.engines.iter();
     let trials: Vec<Trial> = engines.flat_map(|engine| engine.trials()).collect();
     if trials.is_empty() {
@@ -46,19 +48,21 @@ pub(crate) fn run(loaded: &Loaded) -> Result<(), String> {
     }
 }
 
-fn in_child(core: &Core, master: u32, trials: Vec<Trial>, mut writer: PipeWriter) -> ! {
+/// The child: runs the trials, reports, exits.
+fn in_child(core: &CoreConf, master: u32, trials: Vec<Trial>, mut writer: PipeWriter) -> ! {
     let result = prepare(core, master).and_then(|()| trials.into_iter().try_for_each(|run| run()));
     let message = match &result {
-        Ok(()) => WELL,
+        Ok(()) => SUCCESS,
         Err(why) => why.as_bytes(),
     };
-    // A master that is gone reads nothing.
+    // If the master is gone, nothing reads this.
     let _ = writer.write_all(message);
+    // Without destructors: the child has copies of what belongs to the master.
     std::process::exit(0)
 }
 
-/// What a worker does before it reads its configuration, as far as code can tell.
-fn prepare(core: &Core, master: u32) -> Result<(), String> {
+/// Does what a worker does before it reads its configuration, as far as the code could notice.
+fn prepare(core: &CoreConf, master: u32) -> Result<(), String> {
     if let Some(user) = core.user.as_ref().filter(|_| process::is_root()) {
         process::become_user(user)?;
     }
@@ -69,26 +73,27 @@ fn prepare(core: &Core, master: u32) -> Result<(), String> {
     }
     match process::follow_parent(master, Signal::Kill) {
         Ok(false) => std::process::exit(0),
-        // Without it the child ends a little later.
+        // Otherwise the child exits a little later.
         Ok(true) | Err(_) => Ok(()),
     }
 }
 
+/// Waits for the child's message and its exit.
 fn outcome(child: u32, mut reader: PipeReader) -> Result<(), String> {
-    let until = Instant::now() + PATIENCE;
+    let until = rt::clock::read() + TRIAL_TIMEOUT;
     let mut message = Vec::new();
     // The child writes once, at its end, and less than a pipe holds.
     while !process::wait_readable(
         &[reader.as_fd()],
-        Some(until.saturating_duration_since(Instant::now())),
+        Some(until.saturating_duration_since(rt::clock::read())),
     )
     .is_ok_and(|ready| ready == [true])
     {
-        if Instant::now() >= until {
-            // It is waited for below, however it ends.
+        if rt::clock::read() >= until {
+            // Whether it could be killed or had exited: it is reaped either way.
             let _ = process::kill(child, Signal::Kill);
             let _ = process::wait_for(child);
-            let seconds = PATIENCE.as_secs();
+            let seconds = TRIAL_TIMEOUT.as_secs();
             return Err(format!(
                 "the trial run of the configuration took longer than {seconds} seconds"
             ));
@@ -99,7 +104,7 @@ fn outcome(child: u32, mut reader: PipeReader) -> Result<(), String> {
     let exit = process::wait_for(child);
     read.map_err(|error| format!("read() failed{}", Errno(&error)))?;
     match exit {
-        _ if message == WELL => Ok(()),
+        _ if message == SUCCESS => Ok(()),
         _ if !message.is_empty() => Err(String::from_utf8_lossy(&message).into_owned()),
         Ok(Exit::Signal(number)) => Err(format!(
             "the trial run of the configuration ended on signal {number}"

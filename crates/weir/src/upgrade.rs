@@ -1,4 +1,4 @@
-//! Replacing the binary while it serves: nginx's procedure, and idle connections too.
+//! Replacing the binary of a running server: nginx's procedure, but with the idle connections.
 //!
 //! ```text
 //! USR2 to the old master    it renames its pid file to .oldbin and runs the program again; both serve
@@ -7,38 +7,39 @@
 //!   the new                 return to it
 //! ```
 //!
-//! The listening sockets go by number in the variable `NGINX`, as nginx passes them, so that nginx can be
-//! replaced by Weir in this way, and Weir by nginx. Weir's own masters have two socket pairs besides,
-//! named in `WEIR_UPGRADE`: on the *link* each says whether it has a worker that serves
-//! ([`Word`]), so that connections are handed over only to somebody; through the *parcels* pair
-//! the workers send them ([`crate::handover`]).
+//! The numbers of the listening sockets are passed in the variable `NGINX`, as by nginx, so that
+//! Weir can replace nginx in this way, and nginx Weir. Two masters of Weir have two socket pairs
+//! besides, named in `WEIR_UPGRADE`. On the *link* each tells whether it has a serving worker
+//! ([`UpgradeMessage`]), so that connections are handed over only if there is a recipient; on the *parcels*
+//! pair the workers send them ([`crate::handover`]).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rt::channel::Channel;
-use rt::process;
+use host::channel::Channel;
+use host::process;
 
-use crate::sockets::Sockets;
+use crate::sockets::ListeningSockets;
 
-/// nginx's name.
+/// nginx's variable.
 const SOCKETS: &str = "NGINX";
+/// Weir's variable: the old master's process number and the numbers of its two socket pairs.
 const PAIRS: &str = "WEIR_UPGRADE";
 
-/// How this program was called.
+/// How this program was started.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CommandLine {
-    /// The file, found as a shell would have, with its absolute path; what is there at the time of an
-    /// upgrade is run.
+    /// The program's absolute path, found as a shell would. An upgrade runs the file that is there
+    /// by then.
     program: PathBuf,
-    /// With argument zero.
+    /// Including argument zero.
     arguments: Vec<OsString>,
 }
 
 impl CommandLine {
-    /// Remembers the arguments that the process was started with.
+    /// Resolves the path at once: the working directory may change.
     pub(crate) fn new(arguments: &[OsString]) -> CommandLine {
         let named = arguments.first().map(OsString::as_os_str);
         CommandLine {
@@ -48,6 +49,8 @@ impl CommandLine {
     }
 }
 
+/// Finds a program as a shell does: a name with a slash is a path, any other is looked up in
+/// `PATH`.
 fn find_program(name: &OsStr) -> Option<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 {
@@ -60,66 +63,69 @@ fn find_program(name: &OsStr) -> Option<PathBuf> {
         .or_else(|| std::env::current_exe().ok())
 }
 
-/// What a master tells the other.
+/// A message between the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
-    /// It has a worker that serves.
+pub(crate) enum UpgradeMessage {
+    /// The sender has a worker that serves.
     Serving = 1,
-    /// Its worker ends.
+    /// The sender's worker quits.
     Leaving = 2,
 }
 
-/// Which of the two masters the other one is.
+/// Which of the two masters this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// The binary that this process has started, by process number.
+pub(crate) enum MasterRole {
+    /// The new binary, started by this process, by process number.
     New(u32),
-    /// The one that has started this process.
+    /// The old binary, which has started this process.
     Old,
 }
 
 /// The other master, while there are two.
-pub(crate) struct Other {
-    /// Which one.
-    pub(crate) role: Role,
-    /// It has a worker that takes connections.
+pub(crate) struct OtherMaster {
+    /// Which of the two it is.
+    pub(crate) role: MasterRole,
+    /// Whether it has a worker that accepts connections.
     pub(crate) serves: bool,
-    /// `None` when it is another program, which knows nothing of pairs, or is gone.
-    pairs: Option<Pairs>,
+    /// `None` if it is another program, which knows nothing about pairs, or if it is gone.
+    pairs: Option<UpgradePairs>,
 }
 
-struct Pairs {
+/// This side's ends of the two socket pairs.
+struct UpgradePairs {
+    /// For [`UpgradeMessage`]s.
     link: Channel,
+    /// For connections; handed to the worker that sends or receives them.
     parcels: OwnedFd,
 }
 
-impl Other {
-    /// Where it is heard.
+impl OtherMaster {
+    /// The descriptor on which its messages arrive.
     pub(crate) fn link(&self) -> Option<BorrowedFd<'_>> {
         self.pairs.as_ref().map(|pairs| pairs.link.as_fd())
     }
 
-    /// This side's end of the pair that connections go by.
+    /// This side of the pair on which connections are sent.
     pub(crate) fn parcels(&self) -> Option<BorrowedFd<'_>> {
         self.pairs.as_ref().map(|pairs| pairs.parcels.as_fd())
     }
 
-    /// Tells it something.
-    pub(crate) fn tell(&self, word: Word) {
+    /// Sends a message.
+    pub(crate) fn send(&self, word: UpgradeMessage) {
         if let Some(pairs) = &self.pairs {
-            // When it is gone, its end of the link says so.
+            // If it is gone, the link will be readable and say so.
             let _ = pairs.link.send(word as u8, b"", &[]);
         }
     }
 
-    /// Takes what it says. `false` when it is gone.
-    pub(crate) fn hear(&mut self) -> bool {
+    /// Receives a message. `false` if the other master is gone.
+    pub(crate) fn receive(&mut self) -> bool {
         let Some(pairs) = &self.pairs else {
             return false;
         };
         match pairs.link.receive() {
             Ok(Some(message)) => {
-                self.serves = message.kind == Word::Serving as u8;
+                self.serves = message.kind == UpgradeMessage::Serving as u8;
                 true
             }
             Ok(None) | Err(_) => {
@@ -131,45 +137,48 @@ impl Other {
     }
 }
 
-/// What a program that replaces another has been left.
-pub(crate) struct Inherited {
+/// What the old binary has left for its successor.
+pub(crate) struct InheritedSockets {
     /// The numbers of the listening sockets.
     pub(crate) sockets: String,
-    /// The master that they come from; `None` if it is another program, such as nginx.
-    pub(crate) other: Option<Other>,
+    /// The old master; `None` if it is another program, such as nginx.
+    pub(crate) other: Option<OtherMaster>,
 }
 
-/// Takes what a running server has left for this process; `None` when it was started by hand.
-pub(crate) fn inherited() -> Option<Inherited> {
+/// Takes over what the environment names; `None` if the process was started in the usual way.
+pub(crate) fn inherited() -> Option<InheritedSockets> {
     let sockets = std::env::var(SOCKETS).ok()?;
     let pairs = std::env::var(PAIRS).ok();
     let pairs = pairs.and_then(|text| {
         let (master, rest) = text.split_once(':')?;
-        // The variables may be left over from an earlier upgrade, by way of nginx.
+        // The variables may be left over from an earlier upgrade, if nginx ran in between and
+        // passed them on.
         if master.parse() != Ok(process::parent_id()) {
             return None;
         }
         let (link, parcels) = rest.split_once(',')?;
         let link = process::inherit(link.parse().ok()?).ok()?;
         let parcels = process::inherit(parcels.parse().ok()?).ok()?;
-        Some(Pairs {
+        Some(UpgradePairs {
             link: Channel::from_fd(link),
             parcels,
         })
     });
-    let other = pairs.map(|pairs| Other {
-        role: Role::Old,
+    let other = pairs.map(|pairs| OtherMaster {
+        role: MasterRole::Old,
+        // A server that starts its successor is serving.
         serves: true,
         pairs: Some(pairs),
     });
-    Some(Inherited { sockets, other })
+    Some(InheritedSockets { sockets, other })
 }
 
-/// Runs the program again beside this process, with its listening sockets.
-pub(crate) fn start(command: &CommandLine, sockets: &Sockets) -> io::Result<Other> {
+/// Starts the new binary with the listening sockets, beside this process.
+pub(crate) fn start(command: &CommandLine, sockets: &ListeningSockets) -> io::Result<OtherMaster> {
     use std::os::fd::AsRawFd as _;
     let (link, their_link) = Channel::pair()?;
     let (parcels, their_parcels) = Channel::pair()?;
+    // All other descriptors are closed on exec.
     let mut keep: Vec<BorrowedFd<'_>> = sockets.descriptors().collect();
     let numbers: String = keep
         .iter()
@@ -186,17 +195,17 @@ pub(crate) fn start(command: &CommandLine, sockets: &Sockets) -> io::Result<Othe
         ),
     ];
     let number = process::execute(&command.program, &command.arguments, &variables, &keep)?;
-    Ok(Other {
-        role: Role::New(number),
+    Ok(OtherMaster {
+        role: MasterRole::New(number),
         serves: false,
-        pairs: Some(Pairs {
+        pairs: Some(UpgradePairs {
             link,
             parcels: parcels.into(),
         }),
     })
 }
 
-/// Where the pid file of a master is while its successor has the usual place.
+/// The old master's pid file while its successor has the usual one. The name is nginx's.
 pub(crate) fn old_path(pid: &Path) -> PathBuf {
     let mut path = pid.as_os_str().to_owned();
     path.push(".oldbin");

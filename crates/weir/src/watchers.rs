@@ -1,56 +1,63 @@
-//! Telling who sent a signal what came of it.
+//! Reporting the outcome of a signal to the command that sent it.
 //!
-//! `weir -s reload` is over when the signal is sent; whether the configuration could be used, only the
-//! error log tells. So the master listens on a socket in Linux's abstract namespace, named by its process
-//! number. A command that wants to know connects before it signals, and is told the outcome of the next
-//! action: a message whose first byte is `0` or `1` (an exit code), then lines for standard error.
-//! Nothing is ever read from the socket, and only the master's own user and root get an answer.
+//! ```text
+//! command   connects to the master's socket ─▶ sends the signal ─▶ waits
+//! master    acts ─▶ sends the outcome to all that are connected
+//! ```
+//!
+//! `weir -s reload` would be done once the signal is sent, and only the error log would say whether
+//! the configuration was accepted. So the master listens on a socket in Linux's abstract namespace,
+//! named by its process number. A command connects before it sends the signal, and is told the
+//! outcome of the next action: a message whose first byte is `0` or `1` (an exit code), followed by
+//! lines for standard error. Nothing is ever read from the socket, and only root and the master's
+//! own user get an answer.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rt::process;
-use rt::watch;
+use host::process;
+use host::watch;
 
-/// Commands that may wait at the same time; more are not told.
+/// The maximum number of waiting commands.
 const MAX_WATCHERS: usize = 16;
 
-/// The longest outcome, in bytes; what is longer is cut, the error log has it all.
+/// The maximum length of an outcome, in bytes. Longer ones are cut; the error log has everything.
 const MAX_OUTCOME: usize = 32 * 1024;
 
 /// The master's side.
-pub(crate) struct Watchers {
-    /// `None` where abstract sockets are not to be had: then nobody is told.
+pub(crate) struct SignalWatchers {
+    /// `None` where abstract sockets do not exist: then nothing is reported.
     socket: Option<OwnedFd>,
+    /// The commands that are waiting.
     waiting: Vec<OwnedFd>,
 }
 
-impl Watchers {
+impl SignalWatchers {
     /// Listens under this process's number.
-    pub(crate) fn new() -> Watchers {
-        Watchers {
+    pub(crate) fn new() -> SignalWatchers {
+        SignalWatchers {
             socket: watch::listen(&name(std::process::id())).ok(),
             waiting: Vec::new(),
         }
     }
 
-    /// For a process that is no master.
-    pub(crate) fn none() -> Watchers {
-        Watchers {
+    /// For a process that is not a master.
+    pub(crate) fn none() -> SignalWatchers {
+        SignalWatchers {
             socket: None,
             waiting: Vec::new(),
         }
     }
 
-    /// Becomes readable when a command comes.
+    /// Becomes readable when a command connects.
     pub(crate) fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(|socket| socket.as_fd())
     }
 
-    /// Takes in those who wait to be told.
-    pub(crate) fn admit(&mut self) {
+    /// Accepts the waiting commands.
+    pub(crate) fn accept_waiting(&mut self) {
         let Some(socket) = &self.socket else { return };
         while let Ok((watcher, user)) = watch::accept(socket) {
             let trusted = user == 0 || user == process::user_id();
@@ -60,42 +67,43 @@ impl Watchers {
         }
     }
 
-    /// Tells everybody who waits.
-    pub(crate) fn tell(&mut self, outcome: &Outcome) {
-        self.admit();
+    /// Reports the outcome to all waiting commands.
+    pub(crate) fn report(&mut self, outcome: &ActionOutcome) {
+        self.accept_waiting();
         let mut message = vec![if outcome.done { b'0' } else { b'1' }];
         let lines = outcome.lines.as_bytes();
         message.extend_from_slice(&lines[..lines.len().min(MAX_OUTCOME)]);
         for watcher in self.waiting.drain(..) {
-            // One that went away does not want to know.
+            // A command that is gone does not want to know.
             let _ = watch::send(&watcher, &message);
         }
     }
 }
 
-/// What came of an action.
+/// The outcome of an action.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Outcome {
-    /// It was done.
+pub(crate) struct ActionOutcome {
+    /// Whether it succeeded.
     pub(crate) done: bool,
-    /// Lines about it, each with its end.
+    /// Lines about it, each with a line feed.
     pub(crate) lines: String,
 }
 
-/// A command's side: what the master of this number will say.
-pub(crate) struct Watch(OwnedFd);
+/// The command's side of the socket.
+pub(crate) struct MasterWatch(OwnedFd);
 
-impl Watch {
-    /// Connects, to be told the outcome of what is signalled next. `None`: that master tells nobody, as
-    /// when it is nginx.
-    pub(crate) fn new(master: u32) -> Option<Watch> {
+impl MasterWatch {
+    /// Connects to the master with this number, to learn the outcome of the next signal. `None` if
+    /// it reports none, as nginx.
+    pub(crate) fn new(master: u32) -> Option<MasterWatch> {
         let (socket, peer) = watch::connect(&name(master)).ok()?;
-        // The name can be taken by anybody; the process number of who listens can not.
-        (peer == master).then_some(Watch(socket))
+        // Any process can take the name, but not the process number of the listener, which the
+        // kernel knows.
+        (peer == master).then_some(MasterWatch(socket))
     }
 
-    /// Waits for the outcome; `None` when it does not come in time or the master has gone.
-    pub(crate) fn outcome(self, patience: Duration) -> io::Result<Option<Outcome>> {
+    /// Waits for the outcome; `None` if it does not come in time, or the master is gone.
+    pub(crate) fn outcome(self, patience: Duration) -> io::Result<Option<ActionOutcome>> {
         let ready = process::wait_readable(&[self.0.as_fd()], Some(patience))?;
         if !ready[0] {
             return Ok(None);
@@ -105,13 +113,14 @@ impl Watch {
         let Some((code, lines)) = message.split_first() else {
             return Ok(None);
         };
-        Ok(Some(Outcome {
+        Ok(Some(ActionOutcome {
             done: *code == b'0',
             lines: String::from_utf8_lossy(lines).into_owned(),
         }))
     }
 }
 
+/// The name of a master's socket. The process number makes it unique on the machine.
 fn name(master: u32) -> String {
     format!("weir master {master}")
 }
@@ -122,15 +131,18 @@ mod tests {
 
     #[test]
     fn an_outcome_is_told() {
-        let mut watchers = Watchers::new();
-        let watch = Watch::new(std::process::id()).expect("it listens");
-        let outcome = Outcome {
+        let mut watchers = SignalWatchers::new();
+        let watch = MasterWatch::new(std::process::id()).expect("it listens");
+        let outcome = ActionOutcome {
             done: false,
             lines: "weir: [emerg] no\n".to_owned(),
         };
-        watchers.tell(&outcome);
+        watchers.report(&outcome);
         let told = watch.outcome(Duration::from_secs(10)).expect("readable");
         assert_eq!(told, Some(outcome));
-        assert!(Watch::new(1).is_none(), "process 1 is no master of ours");
+        assert!(
+            MasterWatch::new(1).is_none(),
+            "process 1 is no master of ours"
+        );
     }
 }

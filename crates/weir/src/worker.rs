@@ -1,103 +1,116 @@
 //! The worker: event loops on threads, and a control thread that applies configurations to them.
 //!
-//! [`Worker`] is the machinery, without a process around it: the worker process drives it from the
-//! master's messages ([`crate::worker_process`]), a server without a master from signals
-//! ([`crate::single`]). All its methods run on the control thread; a loop is only reached by
-//! posting to it, so building a configuration never holds a loop up.
+//! [`WorkerLoops`] is independent of the process around it: a worker process drives it by the master's
+//! messages ([`crate::worker_process`]), and a server without a master by signals. All its methods
+//! run on the control thread; loops are only reached by posting to them, so building a
+//! configuration never delays a loop.
+//!
+//! A replaced configuration lives as long as a connection uses it. Then its end is logged in the
+//! words in which nginx logs the exit of an old worker, because scripts wait for them.
+//!
+//! The shutdown has these states, each of which ends early when no loop is left:
+//!
+//! ```text
+//! No ──stop()──▶ Graceful ──worker_shutdown_timeout──▶ Cut ──CUT_GRACE──▶ Aborted ──ABORT_GRACE──▶ exit
+//! ```
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashSet};
-use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
+use std::collections::HashSet;
+use std::io::{self, PipeReader, PipeWriter, Read as _};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::rc::Rc;
 use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 
-use rt::channel::Channel;
-use rt::engine::{
-    CUT_GRACE, Configuration, LoopContext, LoopEngine, LoopListener, Main, ParcelSink, Reach, Zones,
+use host::channel::Channel;
+use host::engine::{CUT_GRACE, Configuration, LoopContext, LoopListener, Main, Reach, Zones};
+use host::error_log::{Attach, Level, LogFiles, Logger};
+use host::seats::{Arrival, Arriving, Seat, Seats};
+
+use crate::handover::{self, ConnectionSender};
+use crate::load_configuration::{LoadedConfiguration, StartupSettings};
+use crate::message::{GenerationMessage, OpenLogs};
+use crate::watchdog::{LoopActions, LoopWatchdog};
+use crate::worker_loop::{
+    LoopEndGuard, abort_loop, configure_loop, count_work, cut_loop, drain_loop_to,
+    move_connections, move_work, place_connection, rescue, run_loop, stop_loop, take_arrivals,
 };
-use rt::error_log::{Attach, Level, LogFiles, Logger};
-use rt::seats::{Arrival, Arriving, Parcel, Seat, Seats};
 
-use crate::affinity::Affinity;
-use crate::handover::{self, Courier};
-use crate::load::{Loaded, Startup};
-use crate::message::{Generation, Logs};
-use crate::watchdog::{Help, Watchdog};
-
-/// How often a loop that stops looks whether its last connection has ended.
-const DRAIN_CHECK: Duration = Duration::from_millis(10);
-/// How often the control thread looks whether an old configuration is out of use.
-const OLD_CHECK: Duration = Duration::from_millis(20);
-/// How long a loop may take to begin with a configuration before it counts as taken.
-const LOOP_PATIENCE: Duration = Duration::from_millis(500);
-/// How long a peer may take for the rest of a message.
-const PEER_PATIENCE: Duration = Duration::from_secs(1);
-/// How long loops may take to end after everything was closed.
+/// How often the control thread checks whether an old configuration is still used.
+const OLD_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a loop may take to begin with a configuration before it is assumed to have it.
+const LOOP_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long another worker may take for the rest of a message.
+const PEER_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long loops may take to end once everything is closed.
 const ABORT_GRACE: Duration = Duration::from_millis(500);
-/// How long the end of the process waits for what the next start would be glad of. The master kills after a second.
+/// How long the process may take to save what the next start can use. The master kills it after a
+/// second.
 const CLOSE_WAIT: Duration = Duration::from_millis(800);
 
-/// Loops, and what they run.
-pub(crate) struct Worker {
-    startup: Arc<Startup>,
+/// The event loops of a process, and their configuration.
+pub(crate) struct WorkerLoops {
+    /// What the command line has decided.
+    startup: Arc<StartupSettings>,
+    /// All log files, across configurations: lines in their queues outlive a reload.
     files: LogFiles,
+    /// What engines keep across reloads, by name and kind.
     zones: Zones,
+    /// The error log of the configuration in use.
     log: Logger,
-    /// The loops that serve, by index.
+    /// The serving loops, by index.
     loops: Vec<Arc<Seat>>,
-    /// Loops that a reload has removed and that finish what they have, by the number of their seat.
-    leaving: HashSet<u64>,
+    /// Loops that a reload has removed and that finish their requests, by the number of their seat.
+    retiring: HashSet<u64>,
     /// The configuration in use.
     current: Vec<Arc<dyn Configuration>>,
-    /// Configurations that some connection may still use, oldest first.
+    /// Configurations that connections may still use, oldest first.
     old: Vec<Vec<Weak<dyn Configuration>>>,
+    /// `worker_shutdown_timeout`; zero means no limit.
     shutdown_timeout: Duration,
-    /// Each loop writes the number of its seat here when it has ended.
-    ended: (PipeReader, PipeWriter),
-    /// How many have, besides those that were leaving.
+    /// Each loop writes its seat's number here when it ends.
+    loop_ended: (PipeReader, PipeWriter),
+    /// How many loops have ended, besides those that were leaving.
     ended_count: usize,
-    stopping: Stopping,
-    /// Other worker processes that may send their idle connections, or be sent those of this one.
+    /// How far the shutdown has got.
+    stopping: StopStage,
+    /// Workers with which idle connections are exchanged.
     peers: Vec<Channel>,
-    /// Looks after loops that are late.
-    watchdog: Option<Watchdog>,
+    /// Helps late loops.
+    watchdog: Option<LoopWatchdog>,
     /// Sends connections to another process.
-    courier: Option<Courier>,
+    connection_sender: Option<ConnectionSender>,
 }
 
-/// How far the end has come.
+/// The state of the shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stopping {
+enum StopStage {
     No,
-    /// Connections may end by themselves until then.
+    /// Connections may end on their own until this time.
     Graceful(Option<Instant>),
-    /// Connections were cut; requests may end and be logged until then.
+    /// Connections were cut; requests may end and be logged until this time.
     Cut(Instant),
-    /// Everything was closed; loops have until then to notice.
+    /// Everything was closed; loops may take until this time to notice.
     Aborted(Instant),
 }
 
-impl Worker {
+impl WorkerLoops {
     /// A worker without loops; the first configuration starts them. `log` is used until then.
-    pub(crate) fn new(startup: Arc<Startup>, log: Logger) -> io::Result<Worker> {
-        Ok(Worker {
+    pub(crate) fn new(startup: Arc<StartupSettings>, log: Logger) -> io::Result<WorkerLoops> {
+        Ok(WorkerLoops {
             startup,
             files: LogFiles::default(),
             zones: Zones::default(),
             log,
             loops: Vec::new(),
-            leaving: HashSet::new(),
+            retiring: HashSet::new(),
             current: Vec::new(),
             old: Vec::new(),
             shutdown_timeout: Duration::ZERO,
-            ended: io::pipe()?,
+            loop_ended: io::pipe()?,
             ended_count: 0,
-            stopping: Stopping::No,
+            stopping: StopStage::No,
             peers: Vec::new(),
             watchdog: None,
-            courier: None,
+            connection_sender: None,
         })
     }
 
@@ -106,37 +119,46 @@ impl Worker {
         &self.log
     }
 
-    /// Is there a configuration in use?
-    pub(crate) fn runs(&self) -> bool {
+    /// Whether a configuration is in use.
+    pub(crate) fn has_configuration(&self) -> bool {
         !self.loops.is_empty()
     }
 
-    /// Has it been told to end?
+    /// Whether it has been told to exit.
     pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping != Stopping::No
+        self.stopping != StopStage::No
     }
 
-    /// Applies a configuration: the first starts the loops, later ones replace the one before on each.
-    /// On an error, which is logged and returned, the one before stays in use.
-    pub(crate) fn apply(&mut self, generation: &Generation) -> Result<(), String> {
+    /// Applies a configuration: the first one starts the loops, later ones replace the previous
+    /// one. If it fails, the error is logged and returned, and the previous one stays in use.
+    pub(crate) fn apply(&mut self, generation: &GenerationMessage) -> Result<(), String> {
         self.attach(&generation.logs);
         let files = Box::new(generation.snapshot.clone());
-        let mut loaded = match crate::load::load(&self.startup, files, self.files.clone()) {
-            Ok(loaded) => loaded,
-            Err(failure) => {
-                failure.log(&self.log);
-                return Err(failure.0.text(self.startup.identity.program()));
-            }
-        };
+        let mut loaded =
+            match crate::load_configuration::load(&self.startup, files, self.files.clone()) {
+                Ok(loaded) => loaded,
+                Err(failure) => {
+                    failure.log(&self.log);
+                    return Err(failure.0.text(self.startup.identity.program()));
+                }
+            };
         loaded.messages.forget_sources();
-        if !self.runs() {
-            // No loop waits for the allocator yet.
-            rt::process::give_memory_back();
+        if !self.has_configuration() {
+            // Returning memory locks the allocator, and so far no loop could be waiting for it.
+            host::process::give_memory_back();
         }
-        self.use_loaded(loaded, generation)
+        self.apply_loaded(loaded, generation)
     }
 
-    fn use_loaded(&mut self, loaded: Loaded, generation: &Generation) -> Result<(), String> {
+    /// Gives the configuration to the loops.
+    fn apply_loaded(
+        &mut self,
+        loaded: LoadedConfiguration,
+        generation: &GenerationMessage,
+    ) -> Result<(), String> {
+        // Nothing has changed for the loops until each engine has committed.
+        // Engines share zones between loops, so all must commit before any loop gets its
+        // configuration.
         self.zones.set_loops(loaded.main.worker_processes);
         for engine in &loaded.engines {
             if let Err(error) = engine.commit(&self.zones) {
@@ -149,11 +171,12 @@ impl Worker {
         self.shutdown_timeout = loaded.main.shutdown_timeout;
         let first = self.loops.is_empty();
         install_reporter(&self.log);
+        // A configuration with other pools is given to a new process.
         if first {
             register_pools(&loaded.main);
         }
-        let removed = self.fit_loops(&loaded).map_err(|error| {
-            let error = rt::error_log::Errno(&error);
+        let removed = self.start_missing_loops(&loaded).map_err(|error| {
+            let error = base::Errno(&error);
             let text = format!("could not start the event loops{error}");
             self.log.plain(Level::Emerg, format_args!("{text}"));
             text
@@ -161,14 +184,15 @@ impl Worker {
         let seats = Seats {
             list: self.loops.iter().cloned().collect(),
         };
-        let (done, dones) = mpsc::channel();
+        // Room for all answers, so that no loop waits for this thread.
+        let (done, dones) = mpsc::sync_channel(self.loops.len());
         for index in 0..self.loops.len() {
             self.post_configuration(index, &seats, &loaded, generation, done.clone());
         }
         drop(done);
         await_loops(&dones);
-        self.dismiss(removed, &seats);
-        self.watch(&seats, loaded.core.slow_turn());
+        self.retire_loops(removed, &seats);
+        self.configure_watchdog(&seats, loaded.core.slow_turn());
         let old = std::mem::replace(&mut self.current, loaded.engines);
         if !first {
             self.old.push(old.iter().map(Arc::downgrade).collect());
@@ -178,9 +202,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Starts loops until there are as many as the configuration wants. The answer is those that are
-    /// too many.
-    fn fit_loops(&mut self, loaded: &Loaded) -> io::Result<Vec<Arc<Seat>>> {
+    /// Starts the missing loops. Returns the surplus ones.
+    fn start_missing_loops(&mut self, loaded: &LoadedConfiguration) -> io::Result<Vec<Arc<Seat>>> {
         let wanted = loaded.main.worker_processes.max(1);
         for seat in &self.loops {
             seat.handle().set_slow_turn(loaded.core.slow_turn());
@@ -192,17 +215,19 @@ impl Worker {
         Ok(self.loops.split_off(wanted))
     }
 
-    fn watch(&mut self, seats: &Seats, limit: Duration) {
+    /// Starts the watchdog, or tells it the current loops. The server works without it, so a
+    /// failure is only logged.
+    fn configure_watchdog(&mut self, seats: &Seats, limit: Duration) {
         if self.watchdog.is_none() {
-            let help = Help {
+            let help = LoopActions {
                 rescue,
-                shed,
-                note_work,
-                shed_work,
+                move_connections,
+                count_work,
+                move_work,
             };
-            self.watchdog = Watchdog::start(help)
+            self.watchdog = LoopWatchdog::start(help)
                 .map_err(|error| {
-                    let error = rt::error_log::Errno(&error);
+                    let error = base::Errno(&error);
                     let text = format_args!(
                         "pthread_create() failed{error}, no help for stalled event loops"
                     );
@@ -215,7 +240,8 @@ impl Worker {
         }
     }
 
-    fn start_loop(&self, index: usize, loaded: &Loaded) -> io::Result<Arc<Seat>> {
+    /// Starts the thread of a loop.
+    fn start_loop(&self, index: usize, loaded: &LoadedConfiguration) -> io::Result<Arc<Seat>> {
         let name = format!("loop {index}");
         let event_loop = rt::Loop::new(rt::LoopOptions {
             name: name.clone(),
@@ -223,7 +249,7 @@ impl Worker {
             ..Default::default()
         })?;
         let seat = Seat::new(index, event_loop.handle(), take_arrivals);
-        let ended = EndGuard(self.ended.1.try_clone()?, seat.id);
+        let ended = LoopEndGuard(self.loop_ended.1.try_clone()?, seat.id);
         let affinity = loaded.core.affinity.clone();
         let log = self.log.clone();
         let own = seat.clone();
@@ -233,34 +259,34 @@ impl Worker {
         Ok(seat)
     }
 
-    /// Ends loops that the configuration does not want any more. Their idle connections go to the
-    /// others, and so do the busy ones as soon as they are idle.
-    fn dismiss(&mut self, removed: Vec<Arc<Seat>>, seats: &Seats) {
+    /// Ends loops that the configuration no longer has. Their idle connections move to the other
+    /// loops, and the busy ones as soon as they are idle.
+    fn retire_loops(&mut self, removed: Vec<Arc<Seat>>, seats: &Seats) {
         for seat in removed {
-            self.leaving.insert(seat.id);
+            self.retiring.insert(seat.id);
             for arrival in seat.close() {
-                settle(arrival, seats);
+                place_connection(arrival, seats);
             }
             let seats = seats.clone();
             let leave = move || {
-                hand_over_loop(Reach::Process, move |kind, parcel| {
+                drain_loop_to(Reach::Process, move |kind, parcel| {
                     let what = Arriving::Idle(parcel);
-                    settle(Arrival { kind, what }, &seats);
+                    place_connection(Arrival { kind, what }, &seats);
                 })
             };
-            // A loop that can not be reached has ended already.
+            // A loop that cannot be reached has ended already.
             let _ = seat.handle().post(leave);
         }
     }
 
-    /// Sends a configuration to one loop. Engines that a reload has removed are stopped there.
+    /// Sends a configuration to a loop. Engines that a reload has removed are stopped there.
     fn post_configuration(
         &self,
         index: usize,
         seats: &Seats,
-        loaded: &Loaded,
-        generation: &Generation,
-        done: mpsc::Sender<()>,
+        loaded: &LoadedConfiguration,
+        generation: &GenerationMessage,
+        done: mpsc::SyncSender<()>,
     ) {
         let loops = self.loops.len();
         let context = LoopContext {
@@ -289,30 +315,32 @@ impl Worker {
                 )
             })
             .collect();
-        // A loop that has ended takes no more configurations, and needs none.
+        // A loop that has ended takes no configuration, and needs none.
         let _ = self.loops[index].handle().post(move || {
             configure_loop(context, engines);
-            // Nobody waits any more for a loop that was late.
+            // If the loop was late, this is no longer waited for.
             let _ = done.send(());
         });
     }
 
-    /// Another worker process: it may send its idle connections, and gets those of this one if
-    /// [`Worker::stop`] says so.
+    /// Adds another worker: it may send its idle connections, and gets those of this one if
+    /// [`WorkerLoops::stop`] says so.
     pub(crate) fn add_peer(&mut self, peer: Channel) {
-        // Without the limit a peer that crashes may cost a reload, not more.
-        let _ = peer.limit_wait(PEER_PATIENCE);
+        // Best effort: without the limit a peer that stops in the middle of a message would hold up
+        // the control thread, and so the next reload, but no client.
+        let _ = peer.limit_wait(PEER_TIMEOUT);
         self.peers.push(peer);
     }
 
-    /// Where other worker processes are heard.
+    /// The channels to other workers.
     pub(crate) fn peers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.peers.iter().map(|peer| peer.as_fd())
     }
 
-    /// Takes a connection from peer `index`, whose channel is readable; `false` when that is gone.
-    pub(crate) fn hear_peer(&mut self, index: usize) -> bool {
-        // When the end has begun the last one is spoken to, and not heard any more.
+    /// Receives a connection from peer `index`, whose channel is readable; `false` if the peer is
+    /// gone.
+    pub(crate) fn receive_from_peer(&mut self, index: usize) -> bool {
+        // Once the shutdown has begun, the last peer's channel is used for sending.
         let Some(peer) = self.peers.get(index) else {
             return false;
         };
@@ -329,42 +357,44 @@ impl Worker {
             let seats = Seats {
                 list: self.loops.iter().cloned().collect(),
             };
-            // The master may tell of this worker when its loops are just about to take their configuration.
-            let deadline = Instant::now() + PEER_PATIENCE;
-            while seats.lightest().is_none() && Instant::now() < deadline {
+            // The master may have named this worker while its loops are still taking their
+            // configuration.
+            let deadline = rt::clock::read() + PEER_TIMEOUT;
+            while seats.lightest().is_none() && rt::clock::read() < deadline {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            settle(Arrival { kind, what }, &seats);
+            place_connection(Arrival { kind, what }, &seats);
         }
         true
     }
 
-    /// Takes what peers have sent already: it would be lost with their channels.
-    fn hear_peers_out(&mut self) {
+    /// Receives what peers have already sent: it would be lost with their channels.
+    fn drain_peers(&mut self) {
         for index in (0..self.peers.len()).rev() {
-            let speaks = |worker: &Worker| {
+            let speaks = |worker: &WorkerLoops| {
                 let peer = worker.peers[index].as_fd();
-                let ready = rt::process::wait_readable(&[peer], Some(Duration::ZERO));
+                let ready = host::process::wait_readable(&[peer], Some(Duration::ZERO));
                 ready.is_ok_and(|ready| ready[0])
             };
-            while speaks(self) && self.hear_peer(index) {}
+            while speaks(self) && self.receive_from_peer(index) {}
         }
     }
 
     /// Writes the logs to other descriptors from now on.
-    pub(crate) fn reopen(&self, logs: &Logs) {
+    pub(crate) fn reopen(&self, logs: &OpenLogs) {
         self.log
             .plain(Level::Notice, format_args!("reopening logs"));
         self.attach(logs);
         crate::prepare::redirect_stderr(&self.log, logs);
     }
 
-    fn attach(&self, logs: &Logs) {
+    /// Lets the logs write to these descriptors, from a queue: a loop must not wait for a disk.
+    fn attach(&self, logs: &OpenLogs) {
         for (path, descriptor) in logs {
             match descriptor.try_clone() {
                 Ok(descriptor) => self.files.attach(path, descriptor, Attach::Queued),
                 Err(error) => {
-                    let error = rt::error_log::Errno(&error);
+                    let error = base::Errno(&error);
                     self.log.plain(
                         Level::Alert,
                         format_args!("dup() \"{}\" failed{error}", path.display()),
@@ -374,31 +404,33 @@ impl Worker {
         }
     }
 
-    /// Has a loop ended though nobody asked it to? Its clients are lost; a new process is the remedy.
+    /// Whether a loop has ended on its own. Its clients are lost, and only a new process can
+    /// replace it cleanly.
     pub(crate) fn has_crashed(&self) -> bool {
-        self.stopping == Stopping::No && self.ended_count > 0
+        self.stopping == StopStage::No && self.ended_count > 0
     }
 
-    /// Begins to end gracefully. With `hand_over` idle connections go to the peer that came last.
+    /// Begins a graceful shutdown. With `hand_over` idle connections go to the latest peer.
     pub(crate) fn stop(&mut self, hand_over: bool) {
-        if self.stopping != Stopping::No {
+        if self.stopping != StopStage::No {
             return;
         }
         self.log
             .plain(Level::Notice, format_args!("gracefully shutting down"));
         if self.startup.text.is_none() {
             let program = self.startup.identity.program();
-            rt::process::set_title(&format!("{program}: worker process is shutting down"));
+            host::process::set_title(&format!("{program}: worker process is shutting down"));
         }
-        self.hear_peers_out();
+        self.drain_peers();
         let timeout = self.shutdown_timeout;
-        let deadline = (!timeout.is_zero()).then(|| Instant::now() + timeout);
-        self.stopping = Stopping::Graceful(deadline);
+        let deadline = (!timeout.is_zero()).then(|| rt::clock::read() + timeout);
+        self.stopping = StopStage::Graceful(deadline);
+        // The latest peer is the newest worker, which will serve longest.
         let peer = self.peers.pop().filter(|_| hand_over);
-        self.courier = peer.and_then(|peer| match Courier::start(peer) {
+        self.connection_sender = peer.and_then(|peer| match ConnectionSender::start(peer) {
             Ok(courier) => Some(courier),
             Err(error) => {
-                let error = rt::error_log::Errno(&error);
+                let error = base::Errno(&error);
                 self.log.plain(
                     Level::Alert,
                     format_args!("pthread_create() failed{error}, idle connections will be closed"),
@@ -407,89 +439,91 @@ impl Worker {
             }
         });
         for seat in &self.loops {
-            let to = self.courier.as_ref().map(Courier::sender);
+            let to = self
+                .connection_sender
+                .as_ref()
+                .map(ConnectionSender::sender);
             let stop = move || match to {
-                // When the courier has given up, the connection is dropped with the parcel.
-                Some(to) => hand_over_loop(Reach::Beyond, move |kind, parcel| {
+                // If the courier has given up, the connection is dropped with its parcel.
+                Some(to) => drain_loop_to(Reach::Beyond, move |kind, parcel| {
                     drop(to.send((kind, parcel)));
                 }),
                 None => stop_loop(),
             };
-            // A loop that can not be reached has ended already.
+            // A loop that cannot be reached has ended already.
             let _ = seat.handle().post(stop);
         }
     }
 
-    /// Cuts what is left, so that it ends by itself.
+    /// Cuts the remaining connections, so that their requests end and are logged.
     fn cut(&mut self) {
-        self.stopping = Stopping::Cut(Instant::now() + CUT_GRACE);
+        self.stopping = StopStage::Cut(rt::clock::read() + CUT_GRACE);
         for seat in &self.loops {
             // As in `stop`.
-            let _ = seat
-                .handle()
-                .post(|| all_engines().iter().for_each(|engine| engine.cut()));
+            let _ = seat.handle().post(cut_loop);
         }
     }
 
-    /// Closes what is left and lets the loops end.
+    /// Closes everything and ends the loops.
     fn abort(&mut self) {
-        self.stopping = Stopping::Aborted(Instant::now() + ABORT_GRACE);
+        self.stopping = StopStage::Aborted(rt::clock::read() + ABORT_GRACE);
         for seat in &self.loops {
             // As in `stop`.
             let _ = seat.handle().post(abort_loop);
         }
     }
 
-    /// How long the control thread may sleep before it must call [`Worker::check`].
+    /// How long the control thread may sleep before it must call [`WorkerLoops::check`].
     pub(crate) fn next_check(&self) -> Option<Duration> {
-        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+        let left = |deadline: Instant| deadline.saturating_duration_since(rt::clock::read());
         let deadline = match self.stopping {
-            Stopping::No | Stopping::Graceful(None) => None,
-            Stopping::Graceful(Some(deadline))
-            | Stopping::Cut(deadline)
-            | Stopping::Aborted(deadline) => Some(left(deadline)),
+            StopStage::No | StopStage::Graceful(None) => None,
+            StopStage::Graceful(Some(deadline))
+            | StopStage::Cut(deadline)
+            | StopStage::Aborted(deadline) => Some(left(deadline)),
         };
-        let old = (!self.old.is_empty()).then_some(OLD_CHECK);
+        let old = (!self.old.is_empty()).then_some(OLD_INTERVAL);
         deadline.into_iter().chain(old).min()
     }
 
-    /// What becomes readable when a loop ends.
+    /// A descriptor that becomes readable when a loop ends.
     pub(crate) fn ended(&self) -> BorrowedFd<'_> {
-        self.ended.0.as_fd()
+        self.loop_ended.0.as_fd()
     }
 
-    /// Looks after timeouts, old configurations and loops that have ended. True when no loop is left.
+    /// Handles timeouts, old configurations and loops that have ended. Returns true when no loop is
+    /// left.
     pub(crate) fn check(&mut self, loop_ended: bool) -> bool {
         if loop_ended {
-            // Whole numbers are written and read: a pipe keeps such small writes together. An error
-            // would come again; the deadline of the stop ends the wait then.
+            // Pipes write such short messages atomically, so only whole numbers are read. An error
+            // would repeat; then the deadline ends the wait.
             let mut bytes = [0; 8 * 64];
-            let length = self.ended.0.read(&mut bytes).unwrap_or(0);
+            let length = self.loop_ended.0.read(&mut bytes).unwrap_or(0);
             for number in bytes[..length].chunks_exact(8) {
                 let number = number.try_into().map_or(0, u64::from_le_bytes);
-                if !self.leaving.remove(&number) {
+                if !self.retiring.remove(&number) {
                     self.ended_count += 1;
                 }
             }
         }
         self.forget_old();
         match self.stopping {
-            Stopping::Graceful(Some(deadline)) if Instant::now() >= deadline => {
+            StopStage::Graceful(Some(deadline)) if rt::clock::read() >= deadline => {
                 self.log.plain(
                     Level::Notice,
                     format_args!("worker_shutdown_timeout has passed, closing connections"),
                 );
                 self.cut();
             }
-            Stopping::Cut(deadline) if Instant::now() >= deadline => self.abort(),
-            Stopping::Aborted(deadline) if Instant::now() >= deadline => return true,
-            Stopping::No | Stopping::Graceful(_) | Stopping::Cut(_) | Stopping::Aborted(_) => {}
+            StopStage::Cut(deadline) if rt::clock::read() >= deadline => self.abort(),
+            StopStage::Aborted(deadline) if rt::clock::read() >= deadline => return true,
+            StopStage::No | StopStage::Graceful(_) | StopStage::Cut(_) | StopStage::Aborted(_) => {}
         }
-        self.stopping != Stopping::No && self.ended_count >= self.loops.len()
+        self.stopping != StopStage::No && self.ended_count >= self.loops.len()
     }
 
-    /// Reports configurations that nothing uses any more, as nginx reports the worker that ran one:
-    /// whoever waits for a reload to be complete waits for this line.
+    /// Reports configurations that are no longer used, as nginx reports the exit of the worker that
+    /// ran one: scripts that wait for the end of a reload wait for this line.
     fn forget_old(&mut self) {
         let process = std::process::id();
         let log = &self.log;
@@ -505,297 +539,41 @@ impl Worker {
         });
     }
 
-    /// Lets the configuration write down what the next start would be glad of.
+    /// Saves what the next start can use.
     pub(crate) fn close(&self) {
-        let deadline = Instant::now() + CLOSE_WAIT;
+        let deadline = rt::clock::read() + CLOSE_WAIT;
         self.current.iter().for_each(|engine| engine.end(deadline));
     }
 
-    /// Waits until every log line has been written. The last thing before the process ends.
+    /// Waits until all log lines are written. The last call before the process exits.
     pub(crate) fn flush(&mut self) {
-        if let Some(courier) = self.courier.take() {
+        if let Some(courier) = self.connection_sender.take() {
             courier.finish();
         }
         self.files.flush();
     }
 }
 
-/// Waits until the loops have taken a configuration: whoever is told that it is in use shall not meet the one before. A
-/// loop that is stuck takes it later.
+/// Waits until the loops have taken a configuration: a client that is told of it must not meet the
+/// previous one. A loop that is stuck takes it later.
 fn await_loops(dones: &mpsc::Receiver<()>) {
-    let deadline = Instant::now() + LOOP_PATIENCE;
-    // Their ends are gone when all have answered.
+    let deadline = rt::clock::read() + LOOP_TIMEOUT;
+    // The channel is closed when all have answered.
     while dones
-        .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        .recv_timeout(deadline.saturating_duration_since(rt::clock::read()))
         .is_ok()
     {}
 }
 
-/// The body of a loop's thread.
-fn run_loop(
-    event_loop: rt::Loop,
-    seat: Arc<Seat>,
-    affinity: &Affinity,
-    log: &Logger,
-    ended: EndGuard,
-) {
-    let _ended = ended;
-    let index = seat.index;
-    if let Some(processors) = affinity.of_loop(index)
-        && let Err(error) = rt::process::pin_thread(&processors)
-    {
-        let error = rt::error_log::Errno(&error);
-        log.plain(
-            Level::Alert,
-            format_args!("sched_setaffinity() failed{error}"),
-        );
-    }
-    // Before the first message, which is a configuration.
-    LOOP.with_borrow_mut(|state| state.seat = Some(seat));
-    let main = || async {
-        let done = Rc::new(rt::sync::Notify::new());
-        LOOP.with_borrow_mut(|state| state.done = Some(done.clone()));
-        done.notified().await;
-    };
-    if let Err(error) = event_loop.run(main) {
-        let error = rt::error_log::Errno(&error);
-        log.plain(
-            Level::Emerg,
-            format_args!("event loop {index} ended{error}"),
-        );
-    }
-    // The engines belong to this loop; their destructors must find it gone, not half alive.
-    LOOP.with_borrow_mut(|state| *state = LoopState::default());
-}
-
-/// Tells the control thread that a loop has ended, in whatever way.
-struct EndGuard(PipeWriter, u64);
-
-impl Drop for EndGuard {
-    fn drop(&mut self) {
-        // When the control thread is gone too, nobody needs to know.
-        let _ = self.0.write_all(&self.1.to_le_bytes());
-    }
-}
-
-/// What a loop runs.
-#[derive(Default)]
-struct LoopState {
-    engines: BTreeMap<&'static str, Rc<dyn LoopEngine>>,
-    /// Engines that a reload has removed and whose connections are still open.
-    retired: Vec<Rc<dyn LoopEngine>>,
-    done: Option<Rc<rt::sync::Notify>>,
-    seat: Option<Arc<Seat>>,
-}
-
-thread_local! {
-    /// Set on loop threads only. Never borrowed while an engine runs, which may come back here.
-    static LOOP: RefCell<LoopState> = RefCell::default();
-}
-
-/// Runs on a loop: starts engines that are new there and reloads the others.
-fn configure_loop(context: LoopContext, engines: Vec<(Arc<dyn Configuration>, Vec<LoopListener>)>) {
-    let mut before = LOOP.with_borrow_mut(|state| std::mem::take(&mut state.engines));
-    let mut now = BTreeMap::new();
-    for (configuration, listeners) in engines {
-        let kind = configuration.kind();
-        let engine = match before.remove(kind) {
-            Some(engine) => {
-                let context = context.clone();
-                engine.reload(
-                    configuration,
-                    LoopContext {
-                        listeners,
-                        ..context
-                    },
-                );
-                engine
-            }
-            None => Rc::from(configuration.start_loop(LoopContext {
-                listeners,
-                ..context.clone()
-            })),
-        };
-        now.insert(kind, engine);
-    }
-    for engine in before.values() {
-        engine.stop();
-    }
-    LOOP.with_borrow_mut(|state| {
-        state.engines = now;
-        if let Some(seat) = &state.seat {
-            seat.open();
-        }
-        state.retired.retain(|engine| engine.active() > 0);
-        state.retired.extend(before.into_values());
-    });
-}
-
-fn all_engines() -> Vec<Rc<dyn LoopEngine>> {
-    LOOP.with_borrow(|state| {
-        state
-            .engines
-            .values()
-            .chain(&state.retired)
-            .cloned()
-            .collect()
-    })
-}
-
-fn finish_loop() {
-    let done = LOOP.with_borrow(|state| state.done.clone());
-    if let Some(done) = done {
-        done.notify_one();
-    }
-}
-
-/// Leaves a connection for the loop that has the fewest.
-fn settle(mut arrival: Arrival, seats: &Seats) {
-    // A loop may have closed its seat a moment ago; it is not found again then. What nobody takes is closed, as an idle
-    // connection may be.
-    for _ in seats.list.iter() {
-        let Some(seat) = seats.lightest() else { return };
-        match seat.give(arrival) {
-            Ok(()) => return,
-            Err(refused) => arrival = refused,
-        }
-    }
-}
-
-/// Runs on a loop: takes in the connections that others have left for it.
-fn take_arrivals() {
-    let (seat, engines) = LOOP.with_borrow(|state| (state.seat.clone(), state.engines.clone()));
-    let Some(seat) = seat else { return };
-    for arrival in seat.take() {
-        if let Some(engine) = engines.get(arrival.kind) {
-            engine.adopt(arrival.what);
-        }
-    }
-}
-
-/// Runs on a loop: serves for another one that is late by `limit`, until it is not.
-fn rescue(late: Arc<Seat>, limit: Duration) {
-    let engines = LOOP.with_borrow(|state| state.engines.clone());
-    for arrival in late.take() {
-        if let Some(engine) = engines.get(arrival.kind) {
-            engine.adopt(arrival.what);
-        }
-    }
-    let index = late.index;
-    let still: Rc<dyn Fn() -> bool> = Rc::new(move || late.handle().late() >= limit);
-    for engine in engines.values() {
-        engine.rescue(index, still.clone());
-    }
-}
-
-/// Runs on a loop: moves so many of its connections to other loops.
-fn shed(count: usize, seats: Seats) {
-    let engines = LOOP.with_borrow(|state| state.engines.clone());
-    for (kind, engine) in engines {
-        let seats = seats.clone();
-        let sink = move |parcel| {
-            let what = Arriving::Idle(parcel);
-            settle(Arrival { kind, what }, &seats);
-        };
-        let sink = ParcelSink {
-            reach: Reach::Process,
-            take: Rc::new(sink),
-        };
-        engine.shed(count, sink);
-    }
-}
-
-/// Runs on a loop: counts from now on what its connections make it do.
-fn note_work() {
-    for engine in all_engines() {
-        engine.note_work();
-    }
-}
-
-/// Runs on a loop: moves connections that do this part of its work to the loop with the seat `to`.
-fn shed_work(part: f64, to: u64, seats: Seats) {
-    let engines = LOOP.with_borrow(|state| state.engines.clone());
-    for (kind, engine) in engines {
-        let seats = seats.clone();
-        let sink = move |parcel| {
-            let what = Arriving::Idle(parcel);
-            let arrival = Arrival { kind, what };
-            let refused = match seats.list.iter().find(|seat| seat.id == to) {
-                Some(calm) => calm.give(arrival),
-                None => Err(arrival),
-            };
-            if let Err(arrival) = refused {
-                settle(arrival, &seats);
-            }
-        };
-        let sink = ParcelSink {
-            reach: Reach::Process,
-            take: Rc::new(sink),
-        };
-        engine.shed_work(part, sink);
-    }
-}
-
-/// Nothing more is left for this loop by others; what was is taken in.
-fn close_seat() {
-    let (seat, engines) = LOOP.with_borrow(|state| (state.seat.clone(), state.engines.clone()));
-    let arrivals = seat.map(|seat| seat.close()).unwrap_or_default();
-    for arrival in arrivals {
-        if let Some(engine) = engines.get(arrival.kind) {
-            engine.adopt(arrival.what);
-        }
-    }
-}
-
-/// Runs on a loop: ends it when its last connection has ended. Those that wait for a request go to
-/// `sink`.
-fn hand_over_loop(reach: Reach, sink: impl Fn(&'static str, Parcel) + Clone + 'static) {
-    close_seat();
-    let engines = LOOP.with_borrow(|state| state.engines.clone());
-    for (kind, engine) in engines {
-        let sink = sink.clone();
-        let take = Rc::new(move |parcel| sink(kind, parcel));
-        engine.hand_over(ParcelSink { reach, take });
-    }
-    end_when_idle();
-}
-
-/// Runs on a loop: ends it when its last connection has ended.
-fn stop_loop() {
-    close_seat();
-    for engine in all_engines() {
-        engine.stop();
-    }
-    end_when_idle();
-}
-
-fn end_when_idle() {
-    let engines = all_engines();
-    rt::spawn_named("stop", async move {
-        while engines.iter().any(|engine| engine.active() > 0) {
-            rt::sleep(DRAIN_CHECK).await;
-        }
-        finish_loop();
-    });
-}
-
-/// Runs on a loop: ends it now.
-fn abort_loop() {
-    for engine in all_engines() {
-        engine.abort();
-    }
-    finish_loop();
-}
-
-/// Makes the pools of the configuration. They live as long as the process: a pool that is removed by
-/// a reload may still have work.
+/// Creates the thread pools of the first configuration. They live as long as the process: a pool
+/// that a reload removes may still have work.
 fn register_pools(main: &Main) {
     for pool in &main.thread_pools {
         rt::pool::register(&pool.name, pool.threads, pool.max_queue);
     }
 }
 
-/// Sends what the runtime reports to the error log, at nginx's levels.
+/// Writes the runtime's reports to the error log, at nginx's levels.
 fn install_reporter(log: &Logger) {
     let log = log.clone();
     rt::report::set_reporter(move |event| {
@@ -811,7 +589,7 @@ fn install_reporter(log: &Logger) {
                     Level::Alert,
                     format_args!("task \"{task}\" panicked at {location}: {message}"),
                 );
-                // One line each, so that a long trace is not cut.
+                // One line per frame: the log cuts long lines.
                 for frame in backtrace.to_string().lines() {
                     log.plain(Level::Error, format_args!("backtrace: {frame}"));
                 }

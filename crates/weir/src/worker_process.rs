@@ -1,64 +1,75 @@
-//! The worker as a process of its own: what happens after the fork, and the master's messages.
+//! The worker as a process: what happens after the fork, and the master's messages.
 //!
-//! The order matters: limits and priority while still privileged, then the user is given up for good,
-//! then whatever starts a thread. Configurations come from the master only; this process may not even
-//! be allowed to read the files.
+//! The order matters:
+//!
+//! ```text
+//! environment, priority, limits    while still privileged
+//! user                             given up for good
+//! core dumps, working directory    the kernel forbids dumps when the user changes
+//! sandbox                          before there is a thread that it would not apply to
+//! loops                            with the first configuration
+//! ```
+//!
+//! Configurations come from the master only; this process may not be allowed to read the files.
 
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rt::channel::{Channel, Message};
-use rt::error_log::{Errno, Level, Logger};
-use rt::process::{self, Limit};
+use base::Errno;
+use host::channel::{Channel, Message};
+use host::error_log::{Level, Logger};
+use host::process::{self, Limit};
+use host::signal::{Received, Signal, Signals};
 use rt::sandbox::{self, Refusals, Rules};
-use rt::signal::{Received, Signal, Signals};
 
-use crate::core::Core;
-use crate::load::Startup;
-use crate::message::{Generation, HAND_OVER, Kind, decode_logs};
-use crate::orphan::Refuge;
-use crate::worker::Worker;
+use crate::core_conf::CoreConf;
+use crate::load_configuration::StartupSettings;
+use crate::message::{GenerationMessage, HAND_OVER, MessageKind, decode_logs};
+use crate::orphan::OrphanListener;
+use crate::worker::WorkerLoops;
 
-/// Tells the master that starting again would not help.
+/// Tells the master that another worker would fail, too.
 const FATAL: i32 = 2;
 /// Tells the master to start another worker.
 const CRASHED: i32 = 1;
 
-/// Why the process ends.
-enum End {
-    /// All went as asked.
+/// Why the process exits.
+enum WorkerExit {
+    /// It was told to.
     Done,
-    /// Something that a new worker would not meet.
+    /// Because of an error that a new worker would not meet.
     Crashed,
-    /// Something that a new worker would meet as well.
+    /// Because of an error that a new worker would meet, too.
     Fatal,
 }
 
-/// Runs as the worker until the master says to end. Never returns. `log` is the master's, for the time
-/// before the first configuration; in `refuge` the next master finds the worker if this one is killed.
+/// Runs the worker until the master ends it. Never returns. `log` is the master's, for the time
+/// before the first configuration; on `refuge` the next master finds the worker if this one is
+/// killed.
 pub(crate) fn run(
-    startup: Arc<Startup>,
-    (core, rules): (&Core, Option<&Rules>),
+    startup: Arc<StartupSettings>,
+    (core, rules): (&CoreConf, Option<&Rules>),
     log: Logger,
     channel: Channel,
     signals: Signals,
-    refuge: Option<Refuge>,
+    refuge: Option<OrphanListener>,
 ) -> ! {
     let program = startup.identity.program();
     // Before the user changes.
-    let master = Master {
+    let master = MasterIdentity {
         process: process::parent_id(),
         user: process::user_id(),
     };
     let prepared = prepare(core, rules.is_some(), &log, program);
+    // The last step before threads start: rules apply to a thread and those it creates.
     if let Some(rules) = rules.filter(|_| prepared.is_ok()) {
         enter_sandbox(rules, &log, &channel);
     }
     let code = match prepared {
-        Ok(()) => match Worker::new(startup, log.clone()) {
-            Ok(worker) => Control {
+        Ok(()) => match WorkerLoops::new(startup, log.clone()) {
+            Ok(worker) => ControlThread {
                 worker,
                 channel: Some(channel),
                 refuge,
@@ -69,20 +80,20 @@ pub(crate) fn run(
             .run(&signals),
             Err(error) => {
                 log.plain(Level::Emerg, format_args!("pipe() failed{}", Errno(&error)));
-                End::Fatal
+                WorkerExit::Fatal
             }
         },
-        Err(()) => End::Fatal,
+        Err(()) => WorkerExit::Fatal,
     };
     std::process::exit(match code {
-        End::Done => 0,
-        End::Crashed => CRASHED,
-        End::Fatal => FATAL,
+        WorkerExit::Done => 0,
+        WorkerExit::Crashed => CRASHED,
+        WorkerExit::Fatal => FATAL,
     })
 }
 
-/// Takes limits, user, folder and environment that the configuration gives a worker.
-fn prepare(core: &Core, sandboxed: bool, log: &Logger, program: &str) -> Result<(), ()> {
+/// Applies the limits, user, working directory and environment of the configuration.
+fn prepare(core: &CoreConf, sandboxed: bool, log: &Logger, program: &str) -> Result<(), ()> {
     let refused = |what: &str, error: &std::io::Error| {
         log.plain(Level::Alert, format_args!("{what} failed{}", Errno(error)));
     };
@@ -95,6 +106,7 @@ fn prepare(core: &Core, sandboxed: bool, log: &Logger, program: &str) -> Result<
         refused(&format!("setpriority({})", core.priority), &error);
     }
     set_limits(core, refused);
+    // The bounding set can be dropped with privileges only, so before the user changes.
     if sandboxed
         && process::is_root()
         && let Err(error) = sandbox::drop_bounding_set()
@@ -107,8 +119,8 @@ fn prepare(core: &Core, sandboxed: bool, log: &Logger, program: &str) -> Result<
         log.plain(Level::Emerg, format_args!("{error}"));
         return Err(());
     }
-    // They hold the keys of certificates, and who may have them may also look into the living process: other programs of the
-    // same user. So only when they are wanted.
+    // A core dump contains the keys of certificates, and permitting dumps lets other programs of
+    // the same user inspect the live process, too. So only on request.
     if core.core_size.is_some_and(|limit| limit > 0)
         && let Err(error) = process::allow_core_dumps()
     {
@@ -127,7 +139,8 @@ fn prepare(core: &Core, sandboxed: bool, log: &Logger, program: &str) -> Result<
     Ok(())
 }
 
-/// Gives up what the rules do not allow. Where the kernel or a container forbids that, the worker says so and serves.
+/// Enters the sandbox. If the kernel or a container forbids that, the worker logs it and serves
+/// without.
 fn enter_sandbox(rules: &Rules, log: &Logger, channel: &Channel) {
     let entered = match sandbox::enter(rules) {
         Ok(entered) => entered,
@@ -140,19 +153,22 @@ fn enter_sandbox(rules: &Rules, log: &Logger, channel: &Channel) {
         log.plain(Level::Warn, format_args!("\"worker_sandbox\": {missing}"));
     }
     if let Some(listener) = entered.listener {
-        // If the master is gone, the next message says so. It alone keeps the descriptor: its holder may allow anything.
-        let _ = channel.send(Kind::Sandboxed as u8, b"", &[listener.as_fd()]);
+        // If the master is gone, the next message will tell. The master alone keeps the descriptor:
+        // its holder can permit any call.
+        let _ = channel.send(MessageKind::Sandboxed as u8, b"", &[listener.as_fd()]);
     }
 }
 
-fn set_limits(core: &Core, refused: impl Fn(&str, &std::io::Error)) {
+/// Sets the limits of the configuration. A failure is logged, and the worker goes on with what it
+/// has.
+fn set_limits(core: &CoreConf, refused: impl Fn(&str, &std::io::Error)) {
     match core.descriptors {
         Some(limit) => {
             if let Err(error) = process::set_limit(Limit::Descriptors, limit) {
                 refused(&format!("setrlimit(RLIMIT_NOFILE, {limit})"), &error);
             }
         }
-        // One process holds the connections of all loops, so it takes what the system grants.
+        // One process has the connections of all loops, so it takes what the system grants.
         None => {
             if let Err(error) = process::raise_descriptor_limit() {
                 refused("setrlimit(RLIMIT_NOFILE)", &error);
@@ -166,36 +182,43 @@ fn set_limits(core: &Core, refused: impl Fn(&str, &std::io::Error)) {
     }
 }
 
-/// Whose worker this is.
-struct Master {
+/// The worker's master.
+struct MasterIdentity {
+    /// Its process number.
     process: u32,
-    /// Its user, whose processes may follow it.
+    /// Its user, whose processes may succeed it.
     user: u32,
 }
 
-/// The control thread: messages, signals, and what the loops report.
-struct Control {
-    worker: Worker,
-    /// To the master, or to the one that comes after it. `None`: there is none.
+/// The control thread: messages, signals, and reports of the loops.
+struct ControlThread {
+    /// The loops.
+    worker: WorkerLoops,
+    /// To the master or its successor; `None` if there is none.
     channel: Option<Channel>,
-    refuge: Option<Refuge>,
-    master: Master,
-    /// What is listened on, for the next master. Empty once the end has begun: nothing may keep a socket open then.
+    refuge: Option<OrphanListener>,
+    /// The master that has forked this process.
+    master: MasterIdentity,
+    /// The listening sockets, for the next master. Empty once the shutdown has begun, when nothing
+    /// may keep a socket open.
     sockets: Vec<Arc<OwnedFd>>,
+    /// Denied files that are to be reported.
     refusals: FileRefusals,
 }
 
-impl Control {
-    fn run(mut self, signals: &Signals) -> End {
+impl ControlThread {
+    /// The main loop. Only an orderly end saves what the next start can use: after a crash it might
+    /// be wrong.
+    fn run(mut self, signals: &Signals) -> WorkerExit {
         let end = loop {
-            match self.turn(signals) {
+            match self.poll_once(signals) {
                 ControlFlow::Continue(()) => {}
                 ControlFlow::Break(end) => break end,
             }
         };
         let worker = &mut self.worker;
         worker.log().plain(Level::Notice, format_args!("exiting"));
-        if matches!(end, End::Done) {
+        if matches!(end, WorkerExit::Done) {
             worker.close();
         }
         worker.log().plain(Level::Notice, format_args!("exit"));
@@ -203,7 +226,8 @@ impl Control {
         end
     }
 
-    fn turn(&mut self, signals: &Signals) -> ControlFlow<End> {
+    /// Waits for an event and handles all that have arrived.
+    fn poll_once(&mut self, signals: &Signals) -> ControlFlow<WorkerExit> {
         let mut descriptors = vec![signals.as_fd(), self.worker.ended()];
         let master = match (&self.channel, &self.refuge) {
             (Some(channel), _) => Some(channel.as_fd()),
@@ -220,59 +244,62 @@ impl Control {
             Err(error) => {
                 let text = format_args!("poll() failed{}", Errno(&error));
                 self.worker.log().plain(Level::Alert, text);
-                return ControlFlow::Break(End::Fatal);
+                return ControlFlow::Break(WorkerExit::Fatal);
             }
         };
-        // Before a message that may say that the end has come: what they have sent is a client's. The last first: one that
-        // is gone is removed from the list.
+        // Before the master's message, which may end the process: peers have sent connections of
+        // clients. In reverse order, since a peer that is gone is removed from the list.
         if ready.get(others + peers) == Some(&true) {
-            self.refusals.tell(self.worker.log(), self.channel.as_ref());
+            self.refusals
+                .report(self.worker.log(), self.channel.as_ref());
         }
         for index in (0..peers).rev() {
             if ready[others + index] {
-                self.worker.hear_peer(index);
+                self.worker.receive_from_peer(index);
             }
         }
         if others > 2 && ready[2] {
             match self.channel.is_some() {
                 true => self.take_message()?,
-                false => self.admit_master(),
+                false => self.accept_new_master(),
             }
         }
         if ready[0] {
             self.take_signals(signals)?;
         }
         if self.worker.check(ready[1]) {
-            return ControlFlow::Break(End::Done);
+            return ControlFlow::Break(WorkerExit::Done);
         }
         if self.worker.has_crashed() {
             let text = format_args!("an event loop ended unexpectedly");
             self.worker.log().plain(Level::Alert, text);
-            return ControlFlow::Break(End::Crashed);
+            return ControlFlow::Break(WorkerExit::Crashed);
         }
         ControlFlow::Continue(())
     }
 
-    fn take_message(&mut self) -> ControlFlow<End> {
+    /// Receives a message of the master, or notices its end.
+    fn take_message(&mut self) -> ControlFlow<WorkerExit> {
         let Some(channel) = &self.channel else {
             return ControlFlow::Continue(());
         };
         match channel.receive() {
-            Ok(Some(message)) => self.obey(message),
+            Ok(Some(message)) => self.handle_message(message),
             Ok(None) => self.lose_master(),
             Err(error) => {
                 let text = format_args!("recvmsg() failed{}", Errno(&error));
                 self.worker.log().plain(Level::Alert, text);
-                ControlFlow::Break(End::Fatal)
+                ControlFlow::Break(WorkerExit::Fatal)
             }
         }
     }
 
-    /// The master is gone, without a word: it was killed. Clients are no worse off for it, so this goes on.
-    fn lose_master(&mut self) -> ControlFlow<End> {
+    /// The channel was closed without a message: the master was killed. The worker goes on, since
+    /// its clients are no worse off.
+    fn lose_master(&mut self) -> ControlFlow<WorkerExit> {
         self.channel = None;
-        if !self.worker.runs() {
-            return ControlFlow::Break(End::Done);
+        if !self.worker.has_configuration() {
+            return ControlFlow::Break(WorkerExit::Done);
         }
         if !self.worker.is_stopping() {
             let master = self.master.process;
@@ -287,15 +314,19 @@ impl Control {
         ControlFlow::Continue(())
     }
 
-    /// The server was started again: gives the new master what this process listens on.
-    fn admit_master(&mut self) {
+    /// The server was started again: sends the new master the listening sockets.
+    fn accept_new_master(&mut self) {
         let admitted = self.refuge.as_ref();
-        let Some(channel) = admitted.and_then(|refuge| refuge.admit(self.master.user)) else {
+        let Some(channel) = admitted.and_then(|refuge| refuge.accept_master(self.master.user))
+        else {
             return;
         };
         let sockets: Vec<_> = self.sockets.iter().map(|socket| socket.as_fd()).collect();
-        if channel.send(Kind::Sockets as u8, b"", &sockets).is_err() {
-            // It did not wait; there may be another one.
+        if channel
+            .send(MessageKind::Sockets as u8, b"", &sockets)
+            .is_err()
+        {
+            // It has given up waiting; another one may come.
             return;
         }
         self.worker.log().plain(
@@ -305,23 +336,28 @@ impl Control {
         self.channel = Some(channel);
     }
 
-    fn obey(&mut self, message: Message) -> ControlFlow<End> {
+    /// Handles a message of the master.
+    fn handle_message(&mut self, message: Message) -> ControlFlow<WorkerExit> {
         let damaged = || format_args!("received a damaged message from the master");
-        match Kind::of(message.kind) {
-            Some(Kind::Configuration) => return self.configure(message),
-            Some(Kind::Reopen) => match decode_logs(message) {
+        match MessageKind::of(message.kind) {
+            Some(MessageKind::Configuration) => return self.configure(message),
+            Some(MessageKind::Reopen) => match decode_logs(message) {
                 Some(logs) => self.worker.reopen(&logs),
                 None => self.worker.log().plain(Level::Alert, damaged()),
             },
-            Some(Kind::Quit) => self.stop(message.body == HAND_OVER),
-            Some(Kind::Peer) => {
+            Some(MessageKind::Quit) => self.stop(message.body == HAND_OVER),
+            Some(MessageKind::Peer) => {
                 if let Some(peer) = message.descriptors.into_iter().next() {
                     self.worker.add_peer(Channel::from_fd(peer));
                 }
             }
-            Some(Kind::Terminate) => return ControlFlow::Break(End::Done),
+            Some(MessageKind::Terminate) => return ControlFlow::Break(WorkerExit::Done),
             Some(
-                Kind::Applied | Kind::Refused | Kind::Sockets | Kind::Sandboxed | Kind::FileDenied,
+                MessageKind::Applied
+                | MessageKind::Refused
+                | MessageKind::Sockets
+                | MessageKind::Sandboxed
+                | MessageKind::FileDenied,
             )
             | None => {
                 self.worker.log().plain(
@@ -333,46 +369,51 @@ impl Control {
         ControlFlow::Continue(())
     }
 
-    fn configure(&mut self, message: Message) -> ControlFlow<End> {
-        let Some(generation) = Generation::decode(message) else {
+    /// Applies a configuration and reports the outcome.
+    fn configure(&mut self, message: Message) -> ControlFlow<WorkerExit> {
+        let Some(generation) = GenerationMessage::decode(message) else {
             self.worker.log().plain(
                 Level::Alert,
                 format_args!("received a damaged message from the master"),
             );
-            return ControlFlow::Break(End::Fatal);
+            return ControlFlow::Break(WorkerExit::Fatal);
         };
         let result = self.worker.apply(&generation);
         let mut body = generation.number.to_le_bytes().to_vec();
         let answer = match &result {
-            Ok(()) => Kind::Applied,
+            Ok(()) => MessageKind::Applied,
             Err(why) => {
                 body.extend_from_slice(why.as_bytes());
-                Kind::Refused
+                MessageKind::Refused
             }
         };
         if let Some(channel) = &self.channel {
-            // If the master is gone, the next message says so.
+            // If the master is gone, the next message will tell.
             let _ = channel.send(answer as u8, &body, &[]);
         }
+        // Kept for a next master, in case this one is killed.
         if result.is_ok() && !self.worker.is_stopping() {
             let sockets = generation.sockets.into_values();
             self.sockets = sockets.flat_map(|(_, members)| members).collect();
         }
-        // Without a first configuration there is nothing to go on with.
-        match result.is_err() && !self.worker.runs() {
-            true => ControlFlow::Break(End::Fatal),
+        // Without a first configuration there is nothing to serve.
+        match result.is_err() && !self.worker.has_configuration() {
+            true => ControlFlow::Break(WorkerExit::Fatal),
             false => ControlFlow::Continue(()),
         }
     }
 
+    /// Begins a graceful shutdown.
     fn stop(&mut self, hand_over: bool) {
         self.sockets.clear();
-        // A master that comes now need not wait for an answer from here.
+        // A master that starts now must not wait for an answer.
         self.refuge = None;
         self.worker.stop(hand_over);
     }
 
-    fn take_signals(&mut self, signals: &Signals) -> ControlFlow<End> {
+    /// Handles signals that were sent to the worker itself, such as by a service manager that
+    /// signals all processes.
+    fn take_signals(&mut self, signals: &Signals) -> ControlFlow<WorkerExit> {
         while let Ok(Some(received)) = signals.next() {
             let action = match received.signal {
                 Signal::Quit | Signal::Winch => ", shutting down",
@@ -383,7 +424,7 @@ impl Control {
             log_signal(self.worker.log(), received, action);
             match received.signal {
                 Signal::Quit | Signal::Winch => self.stop(false),
-                Signal::Term | Signal::Int => return ControlFlow::Break(End::Done),
+                Signal::Term | Signal::Int => return ControlFlow::Break(WorkerExit::Done),
                 Signal::Hup | Signal::Usr1 | Signal::Usr2 | Signal::Child | Signal::Kill => {}
             }
         }
@@ -391,17 +432,19 @@ impl Control {
     }
 }
 
-/// How often the master is told that a file was denied.
-const TELL_PAUSE: Duration = Duration::from_millis(200);
+/// The minimum time between two messages to the master about denied files.
+const REPORT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Files that the sandbox has denied, on their way to the log and to the master.
+/// Reports files that the sandbox has denied, to the log and to the master.
 #[derive(Default)]
 struct FileRefusals {
-    told_at: Option<Instant>,
+    /// When the master was last told.
+    reported_at: Option<Instant>,
 }
 
 impl FileRefusals {
-    fn tell(&mut self, log: &Logger, channel: Option<&Channel>) {
+    /// Logs the denied files, and tells the master that there were some.
+    fn report(&mut self, log: &Logger, channel: Option<&Channel>) {
         let (paths, any) = Refusals.take();
         for path in paths {
             let path = path.display();
@@ -409,17 +452,17 @@ impl FileRefusals {
                 "is denied by worker_sandbox: no directive names it, or the file has been replaced";
             log.plain(Level::Error, format_args!("\"{path}\" {text}"));
         }
-        let paused = |at: Instant| at.elapsed() < TELL_PAUSE;
+        let paused = |at: Instant| rt::clock::elapsed(at) < REPORT_PAUSE;
         let Some(channel) = channel else { return };
-        if any && !self.told_at.is_some_and(paused) {
-            self.told_at = Some(Instant::now());
-            // If the master is gone, the next message says so.
-            let _ = channel.send(Kind::FileDenied as u8, b"", &[]);
+        if any && !self.reported_at.is_some_and(paused) {
+            self.reported_at = Some(rt::clock::read());
+            // If the master is gone, the next message will tell.
+            let _ = channel.send(MessageKind::FileDenied as u8, b"", &[]);
         }
     }
 }
 
-/// The line about a signal, in nginx's words.
+/// Logs a signal, in nginx's words.
 pub(crate) fn log_signal(log: &Logger, received: Received, action: &str) {
     let (number, name) = (received.signal.number(), received.signal.name());
     match received.sender {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use proto::h2::hpack::{Decoder, Field, ListLimits};
+use proto::h2::hpack::{DecodedField, Decoder, ListLimits};
 
 use crate::case::{Body, Request};
 
@@ -250,9 +250,11 @@ impl Http2 {
                 .map(|&byte| char::from(byte))
                 .collect::<String>()
         };
-        let decoded = self.decoder.decode(&block, limits, |field: Field<'_>| {
-            fields.push((text(field.name), text(field.value)));
-        });
+        let decoded = self
+            .decoder
+            .decode(&block, limits, |field: DecodedField<'_>| {
+                fields.push((text(field.name), text(field.value)));
+            });
         decoded.map_err(|error| format!("a header block: {error:?}"))?;
         let of = self.open(stream)?;
         if ends {

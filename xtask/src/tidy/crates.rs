@@ -1,4 +1,4 @@
-//! Rules about crates: who may import whom, where `unsafe` may be, why a dependency is there.
+//! Rules about crates: who may import whom, where `unsafe` may be.
 
 use std::fs;
 
@@ -12,26 +12,34 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("conf", &["base"]),
     ("proto", &["base"]),
     ("rt", &["base"]),
-    ("net", &["base", "conf", "proto", "rt"]),
+    ("host", &["base", "rt"]),
+    ("net", &["base", "conf", "proto", "rt", "host"]),
     ("cache", &["base", "conf", "proto", "rt"]),
-    ("http", &["base", "conf", "proto", "rt", "net", "cache"]),
-    ("stream", &["base", "conf", "proto", "rt", "net", "cache"]),
+    (
+        "http",
+        &["base", "conf", "proto", "rt", "host", "net", "cache"],
+    ),
+    (
+        "stream",
+        &["base", "conf", "proto", "rt", "host", "net", "cache"],
+    ),
     (
         "modules",
         &[
-            "base", "conf", "proto", "rt", "net", "cache", "http", "stream",
+            "base", "conf", "proto", "rt", "host", "net", "cache", "http", "stream",
         ],
     ),
     (
         "lua",
         &[
-            "base", "conf", "proto", "rt", "net", "cache", "http", "stream",
+            "base", "conf", "proto", "rt", "host", "net", "cache", "http", "stream",
         ],
     ),
     (
         "weir",
         &[
-            "base", "conf", "proto", "rt", "net", "cache", "http", "stream", "modules", "lua",
+            "base", "conf", "proto", "rt", "host", "net", "cache", "http", "stream", "modules",
+            "lua",
         ],
     ),
 ];
@@ -79,36 +87,6 @@ pub(super) fn unsafe_is_forbidden_but_where_allowed(
     }
 }
 
-/// Every dependency of the workspace has its line in the page that says why it is there.
-pub(super) fn dependencies_are_justified(_: &[Source], findings: &mut Vec<Finding>) {
-    let page = "docs/design/dependencies.md";
-    let reasons = fs::read_to_string(page).unwrap_or_default();
-    let manifest = fs::read_to_string("Cargo.toml").unwrap_or_default();
-    // What has a path is ours.
-    let foreign: Vec<&str> = manifest
-        .lines()
-        .filter(|line| !line.contains("path = "))
-        .collect();
-    let names = section(&foreign.join("\n"), "[workspace.dependencies]");
-    for name in &names {
-        if !reasons.contains(&format!("`{name}`")) {
-            findings.push(Finding::new(
-                "Cargo.toml",
-                format!("say in {page} why `{name}` is there, or remove it"),
-            ));
-        }
-    }
-    for line in reasons.lines().filter_map(|line| line.strip_prefix("| `")) {
-        let name = line.split('`').next().unwrap_or_default();
-        if !names.iter().any(|known| known == name) {
-            findings.push(Finding::new(
-                page,
-                format!("`{name}` is no dependency any more: remove its line"),
-            ));
-        }
-    }
-}
-
 fn crate_names() -> Vec<String> {
     let entries = fs::read_dir("crates").into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
@@ -131,7 +109,7 @@ fn dependencies(manifest: &str) -> Vec<String> {
 }
 
 /// The keys of one table of a TOML file, written one a line as all our manifests are.
-fn section(manifest: &str, title: &str) -> Vec<String> {
+pub(super) fn section(manifest: &str, title: &str) -> Vec<String> {
     let lines = manifest
         .lines()
         .skip_while(|line| line.trim() != title)

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use crate::rust::file::{RustFile, test_modules};
+
 /// One Rust file.
 #[derive(Debug)]
 pub(crate) struct Source {
@@ -12,6 +14,10 @@ pub(crate) struct Source {
     /// The line (from 0) where the tests begin; the number of lines when there are none. Tests
     /// stand last in a file, so that one number is enough.
     pub(crate) tests_begin: usize,
+    /// The same file, with strings and comments told from code.
+    pub(crate) rust: RustFile,
+    /// Compiled into the product: below `crates/*/src`, and no test.
+    pub(crate) is_product: bool,
 }
 
 impl Source {
@@ -38,6 +44,8 @@ impl Source {
         Self {
             path: path.to_owned(),
             tests_begin,
+            rust: RustFile::new(path, &text),
+            is_product: is_in_product(path) && !is_test_file,
             text,
         }
     }
@@ -49,6 +57,11 @@ impl Source {
             .take(self.tests_begin)
             .enumerate()
             .map(|(i, line)| (i + 1, line))
+    }
+
+    /// Whether all of it is test code.
+    pub(crate) fn is_test_file(&self) -> bool {
+        self.tests_begin == 0
     }
 
     pub(crate) fn is_in(&self, folder: &str) -> bool {
@@ -67,14 +80,27 @@ pub(crate) fn without_comment(line: &str) -> &str {
 /// All Rust files that git knows or would add, in the order of their paths.
 pub(crate) fn all() -> Result<Vec<Source>, String> {
     let files = files()?.into_iter().filter(|path| path.ends_with(".rs"));
-    files
-        .map(|path| {
-            Ok(Source::new(
-                &path,
-                fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?,
-            ))
-        })
-        .collect()
+    let read = |path: String| match fs::read_to_string(&path) {
+        Ok(text) => Ok(Source::new(&path, text)),
+        Err(error) => Err(format!("{path}: {error}")),
+    };
+    let mut sources = files.map(read).collect::<Result<Vec<Source>, String>>()?;
+    let tests = test_modules(sources.iter().map(|source| &source.rust));
+    for source in &mut sources {
+        source.is_product =
+            source.is_product && !tests.iter().any(|test| test.contains(&source.path));
+    }
+    Ok(sources)
+}
+
+/// The files that are compiled into the product.
+pub(crate) fn product(sources: &[Source]) -> Vec<&RustFile> {
+    let sources = sources.iter().filter(|source| source.is_product);
+    sources.map(|source| &source.rust).collect()
+}
+
+fn is_in_product(path: &str) -> bool {
+    path.starts_with("crates/") && path.split('/').nth(2) == Some("src")
 }
 
 /// The paths of all files that git knows or would add.
@@ -88,5 +114,7 @@ pub(crate) fn files() -> Result<Vec<String>, String> {
         .map(str::to_owned)
         .collect();
     paths.sort();
+    // While a merge has conflicts, git lists their files more than once.
+    paths.dedup();
     Ok(paths)
 }

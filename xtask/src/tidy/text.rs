@@ -5,8 +5,6 @@ use std::fs;
 use super::Finding;
 use super::source::{Source, files, without_comment};
 
-/// Look again above this; a file that needs more is more than one thing.
-const FILE_LINES: usize = 1_000;
 const MAP_LINES: usize = 200;
 
 pub(super) fn begins_with_what_and_why(source: &Source, findings: &mut Vec<Finding>) {
@@ -14,20 +12,6 @@ pub(super) fn begins_with_what_and_why(source: &Source, findings: &mut Vec<Findi
         findings.push(Finding::new(
             &source.path,
             "begin the file with `//!`: what it is, why, what it does not do",
-        ));
-    }
-}
-
-pub(super) fn is_not_too_long(source: &Source, findings: &mut Vec<Finding>) {
-    let lines = source.text.lines().count().min(if source.tests_begin == 0 {
-        usize::MAX
-    } else {
-        source.tests_begin
-    });
-    if lines > FILE_LINES {
-        findings.push(Finding::new(
-            &source.path,
-            format!("{lines} lines without tests, more than {FILE_LINES}: make a folder of it, a file per subsystem"),
         ));
     }
 }
@@ -144,36 +128,6 @@ pub(super) fn no_file_names_a_machine(_: &[Source], findings: &mut Vec<Finding>)
                     "name no path of one machine; make it relative or ask the environment",
                 ));
             }
-        }
-    }
-}
-
-/// A file that no `mod` names is not compiled, and its tests pass by not running.
-pub(super) fn every_test_file_is_listed(sources: &[Source], findings: &mut Vec<Finding>) {
-    let Some(main) = sources
-        .iter()
-        .find(|source| source.path == "tests/server/main.rs")
-    else {
-        findings.push(Finding::new(
-            "tests/server/main.rs",
-            "the integration tests are gone: bring them back",
-        ));
-        return;
-    };
-    for source in sources
-        .iter()
-        .filter(|source| source.is_in("tests/server/") && source.path != main.path)
-    {
-        let name = source
-            .path
-            .trim_start_matches("tests/server/")
-            .trim_end_matches(".rs");
-        let top = name.split('/').next().unwrap_or(name);
-        if !main.text.contains(&format!("mod {top};")) {
-            findings.push(Finding::new(
-                &source.path,
-                format!("add `mod {top};` to tests/server/main.rs"),
-            ));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The response of what is stored, or of what is being fetched.
+//! Answers to clients: of what is stored, of what is being fetched, and of an exchange for one client alone.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,19 +8,20 @@ use cache::{Ended, Follower, Object, Part, Store};
 use proto::Known;
 use proto::caching::status::{CacheStatus, Forward, Outcome as Fate};
 
-use super::fetch::Hand;
+use super::ask::Ask;
+use super::first_client::FirstClientSlot;
 use super::head::{Kind, StoredHead};
 use super::settings::StatusHeader;
-use super::visit::make_ranges;
-use super::{Source, Status};
+use super::source::Source;
+use super::status::Status;
 use crate::body::{Body, BodyError, Chunk, FileRange};
 use crate::module::Outcome;
 use crate::request::Request;
 use crate::upstream::respond::is_event_stream;
-use crate::upstream::{Plan, SettingsRef, respond};
+use crate::upstream::{Exchange, Plan, SettingsRef, respond};
 
 /// The most bytes that are taken from a fetch at a time.
-const PIECE: usize = 64 * 1024;
+pub(super) const PIECE: usize = 64 * 1024;
 
 impl From<cache::FileRange> for FileRange {
     fn from(range: cache::FileRange) -> FileRange {
@@ -41,15 +42,24 @@ impl From<Part> for Chunk {
     }
 }
 
-/// What is answered with.
+/// That the origin was asked, for `Cache-Status` (RFC 9211, section 2.2).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Forwarded {
+    pub(super) why: Forward,
+    /// By the fetch of another request.
+    pub(super) is_collapsed: bool,
+}
+
+/// An answer out of the cache: stored content, or that of a fill.
 pub(super) struct Answer<'a> {
+    pub(super) now_ms: u64,
     pub(super) settings: &'a SettingsRef,
     pub(super) store: &'a Store,
     pub(super) source: &'static Source,
     pub(super) stored: &'a Arc<StoredHead>,
     pub(super) status: Status,
-    /// Why the origin was asked, for `Cache-Status`; `None`: it was not.
-    pub(super) asked: Option<(Forward, bool)>,
+    /// `None`: the origin was not asked.
+    pub(super) forwarded: Option<Forwarded>,
     pub(super) body: Body,
     /// The length of the whole content, if it is known.
     pub(super) length: Option<u64>,
@@ -58,7 +68,7 @@ pub(super) struct Answer<'a> {
 impl Answer<'_> {
     /// Makes it the request's response.
     pub(super) fn send(self, request: &mut Request) -> Outcome {
-        let now_ms = rt::wall_millis();
+        let now_ms = self.now_ms;
         let stored = self.stored;
         let age_s = stored.freshness.age_s(now_ms);
         let record = request.upstream.get_or_make();
@@ -84,7 +94,7 @@ impl Answer<'_> {
             return outcome;
         }
         let buffering = respond::copy_head(request, settings, &stored.head, &mut map);
-        request.flow.head_waits = buffering.unwrap_or(settings.buffering)
+        request.delivery.head_waits = buffering.unwrap_or(settings.buffering)
             && matches!(self.body, Body::Stream(_))
             && !is_event_stream(request);
         let out = &mut request.out;
@@ -96,7 +106,7 @@ impl Answer<'_> {
         out.transforms.unannounced_length = !stored.head.fields.has(Known::ContentLength);
         // What is stored can be sent in any order, unless its origin refuses ranges. What comes just now may have a long way to
         // its last part: one part of it, as in nginx.
-        let is_stored = self.asked.is_none() || self.status == Status::Revalidated;
+        let is_stored = self.forwarded.is_none() || self.status == Status::Revalidated;
         out.transforms.single_range = !is_stored;
         let refused = stored.head.fields.get_known(Known::AcceptRanges);
         out.transforms.ranges = !refused.is_some_and(|value| value.eq_ignore_ascii_case(b"none"));
@@ -112,16 +122,16 @@ impl Answer<'_> {
         }
         let ttl_s = stored.freshness.ttl_s(now_ms);
         let stored_status = stored.head.status;
-        let full = self.asked.is_some() && self.store.lacks_room(self.length);
+        let full = self.forwarded.is_some() && self.store.lacks_room(self.length);
         add_status_field(request, self.settings, move |name| CacheStatus {
             name,
-            outcome: match self.asked {
+            outcome: match self.forwarded {
                 None => Fate::Hit,
-                Some((why, collapsed)) => Fate::Forwarded {
+                Some(Forwarded { why, is_collapsed }) => Fate::Forwarded {
                     why,
                     status: Some(stored_status),
                     stored: !full,
-                    collapsed,
+                    collapsed: is_collapsed,
                 },
             },
             ttl_s: Some(ttl_s),
@@ -131,8 +141,60 @@ impl Answer<'_> {
     }
 }
 
+/// Gives the response of an exchange to this client alone: nothing is stored.
+pub(super) fn respond_unshared(
+    request: &mut Request,
+    settings: &SettingsRef,
+    exchange: Box<Exchange>,
+    status: Status,
+) -> Outcome {
+    let record = request.upstream.get_or_make();
+    record.cache = Some(status);
+    let code = record.head.status;
+    let outcome = exchange.respond(request);
+    // Conditions and ranges that the upstream did not hear of are judged here.
+    request.out.transforms.unconditional &= request.state::<Ask>().is_none();
+    request.out.transforms.single_range |= make_ranges(request);
+    add_status_field(request, settings, |name| CacheStatus {
+        name,
+        outcome: Fate::Forwarded {
+            why: why_forwarded(status),
+            status: Some(code),
+            stored: false,
+            collapsed: false,
+        },
+        ttl_s: None,
+        detail: None,
+    });
+    outcome
+}
+
+/// RFC 9211's word for nginx's.
+pub(super) fn why_forwarded(status: Status) -> Forward {
+    match status {
+        Status::Bypass => Forward::Bypass,
+        Status::Expired => Forward::Stale,
+        Status::Miss | Status::Stale | Status::Updating | Status::Revalidated | Status::Hit => {
+            Forward::UriMiss
+        }
+    }
+}
+
+/// Makes ranges of the response, if the origin says that it has any: then they are not its own, and where they are made it
+/// is said again.
+fn make_ranges(request: &mut Request) -> bool {
+    let out = &mut request.out;
+    let has_ranges = match out.fields.get_known(Known::AcceptRanges) {
+        Some(value) if value.eq_ignore_ascii_case(b"none") => return false,
+        value => value.is_some(),
+    };
+    out.fields.remove_known(Known::AcceptRanges);
+    out.transforms.ranges |= has_ranges;
+    has_ranges
+}
+
 /// Adds `Cache-Status`, if it is wanted.
-pub(super) fn add_status_field<'a>(
+fn add_status_field<'a>(
     request: &mut Request,
     settings: &'a SettingsRef,
     status: impl FnOnce(&'a str) -> CacheStatus<'a>,
@@ -162,23 +224,23 @@ pub(super) fn body_of(object: &Object) -> Body {
     Body::Parts(parts)
 }
 
-/// The content of what is being fetched.
+/// The content of a fill.
 pub(super) struct Following {
     follower: Follower,
-    /// For whoever began the fetch: what it knows of the exchange.
-    hand: Option<Rc<Hand>>,
+    /// For the client that began the fetch: what it knows of the exchange.
+    first_client: Option<Rc<FirstClientSlot>>,
     length: Option<u64>,
 }
 
 impl Following {
     pub(super) fn new(
         follower: Follower,
-        hand: Option<Rc<Hand>>,
+        first_client: Option<Rc<FirstClientSlot>>,
         length: Option<u64>,
     ) -> Following {
         Following {
             follower,
-            hand,
+            first_client,
             length,
         }
     }
@@ -192,8 +254,8 @@ impl Following {
                 None => return Body::stream(self),
             },
         };
-        if let Some(hand) = self.hand.take() {
-            hand.update(request);
+        if let Some(first_client) = self.first_client.take() {
+            first_client.update(request);
         }
         body
     }
@@ -209,14 +271,14 @@ impl crate::body::Source for Following {
         Poll::Ready(match next {
             Ok(Some(part)) => Some(Ok(part.into())),
             Ok(None) => {
-                if let Some(hand) = &self.hand {
-                    hand.update(request);
+                if let Some(first_client) = &self.first_client {
+                    first_client.update(request);
                 }
                 None
             }
             Err(ended) => {
                 if let Ended::Failed(why) = &ended
-                    && self.hand.is_none()
+                    && self.first_client.is_none()
                 {
                     request.error(format_args!(
                         "{why} while waiting for another request to fill the cache"

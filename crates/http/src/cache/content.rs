@@ -10,7 +10,7 @@
 //!
 //! Followers have had a part by then, so the second response is of use only if it begins with the very same bytes. They
 //! are in memory or in the store: each one is compared, none is sent twice. A response that differs in anything is another
-//! one; who has a part of the first is cut, and what came of that is not kept.
+//! one: clients that have a part of the first are cut off, and what came of it is not kept.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,16 +18,17 @@ use std::sync::Arc;
 use bstr::BString;
 use bytes::Bytes;
 use cache::{Ended, Failure, Follower, Writer};
+use host::error_log::Level;
 use proto::Known;
-use proto::h1::Method;
-use proto::h1::response::ResponseHead;
-use rt::error_log::Level;
+use proto::message::{Method, ResponseHead};
 
-use super::fetch::{Ask, Fetch, Judged, continues, validator};
+use super::ask::Ask;
+use super::fetch::Fetch;
 use super::head::StoredHead;
+use super::ranges::{continues, validator};
 use crate::body::{Body, Chunk};
-use crate::upstream::settings::NextUpstream;
-use crate::upstream::{ContentLength, Exchange};
+
+use crate::upstream::{ContentLength, Exchange, RetryReasons};
 
 /// How often a fetch whose content broke off asks for the rest.
 const RESUMES: u32 = 3;
@@ -41,8 +42,8 @@ const SAME: [Known; 5] = [
     Known::ContentRange,
 ];
 
-/// What is being brought.
-struct Content<'a> {
+/// Content on its way into the store.
+struct ArrivingContent<'a> {
     stored: &'a StoredHead,
     /// The fields of the response as it came: what is stored lacks some.
     head: Arc<ResponseHead>,
@@ -57,26 +58,26 @@ struct Content<'a> {
     resumes: u32,
     repeated: bool,
     /// What came before, while it is compared with what comes again.
-    comparing: Option<Comparing>,
+    comparing: Option<Comparison>,
 }
 
-/// How it goes on with content that broke off.
-enum Mended {
-    /// The request's body goes on with it.
-    Yes,
-    /// It does not.
-    No,
-    /// The origin has something else by now.
+/// How content goes on that broke off.
+enum Continuation {
+    /// The request's body brings the rest.
+    Found,
+    /// It does not go on.
+    None,
+    /// It does not, and what came is not kept: the origin has something else by now.
     Changed,
 }
 
-/// What came of asking for the rest.
-enum Rest {
-    /// It comes.
-    Comes,
-    /// There is no response at all.
-    Silence,
-    /// This came instead.
+/// What the origin answers when it is asked for the rest.
+enum RestAnswer {
+    /// The rest: the request's body goes on with it.
+    Rest,
+    /// No response at all.
+    Nothing,
+    /// Another response.
     Other(Box<Exchange>),
 }
 
@@ -118,12 +119,12 @@ impl Fetch {
                 Ok(bytes) => bytes,
                 Err(error) => {
                     self.publish();
-                    match self.mend(&writer, &mut content).await {
-                        Mended::Yes => continue,
-                        Mended::No => {
+                    match self.find_continuation(&writer, &mut content).await {
+                        Continuation::Found => continue,
+                        Continuation::None => {
                             return writer.fail(Failure::Producer(error.to_string().into()));
                         }
-                        Mended::Changed => return writer.fail(Failure::Changed),
+                        Continuation::Changed => return writer.fail(Failure::Changed),
                     }
                 }
             };
@@ -153,11 +154,11 @@ impl Fetch {
         stored: &'a StoredHead,
         length: Option<u64>,
         end: u64,
-    ) -> Content<'a> {
+    ) -> ArrivingContent<'a> {
         let mut ask = self.request.state::<Ask>().cloned().unwrap_or_default();
         // What was stale is replaced already.
         (ask.etag, ask.last_modified) = (None, None);
-        Content {
+        ArrivingContent {
             stored,
             head: Arc::clone(&self.request.upstream.get_or_make().head),
             length,
@@ -171,18 +172,22 @@ impl Fetch {
     }
 
     /// Looks for the rest of content that broke off.
-    async fn mend(&mut self, writer: &Writer, content: &mut Content<'_>) -> Mended {
+    async fn find_continuation(
+        &mut self,
+        writer: &Writer,
+        content: &mut ArrivingContent<'_>,
+    ) -> Continuation {
         content.comparing = None;
         content.resumes += 1;
         let repeats = !content.repeated && self.may_repeat(writer, content);
         if content.resumes <= RESUMES
-            && let Some(ask) = content.ask_for_rest(writer.position())
+            && let Some(ask) = content.ask_of_rest(writer.position())
         {
-            match self.resume(content, writer.position(), ask).await {
-                Rest::Comes => return Mended::Yes,
-                Rest::Silence => return Mended::No,
+            match self.ask_for_rest(content, writer.position(), ask).await {
+                RestAnswer::Rest => return Continuation::Found,
+                RestAnswer::Nothing => return Continuation::None,
                 // Ranges are ignored there, or it is another response: the head tells.
-                Rest::Other(mut exchange) => {
+                RestAnswer::Other(mut exchange) => {
                     let head = Arc::clone(&self.request.upstream.get_or_make().head);
                     if head.status == 200 && repeats && content.is_plain_whole() {
                         content.repeated = true;
@@ -191,13 +196,13 @@ impl Fetch {
                     exchange.finish_without_content(&mut self.request);
                     // It is gone there, or forbidden: that is no matter of ranges.
                     if (400..500).contains(&head.status) && head.status != 416 {
-                        return Mended::No;
+                        return Continuation::None;
                     }
                 }
             }
         }
         if !repeats {
-            return Mended::No;
+            return Continuation::None;
         }
         content.repeated = true;
         self.request.log(
@@ -209,7 +214,7 @@ impl Fetch {
         );
         self.request.set_state(content.ask.clone());
         let Ok(exchange) = self.exchange().await else {
-            return Mended::No;
+            return Continuation::None;
         };
         self.publish();
         let head = Arc::clone(&self.request.upstream.get_or_make().head);
@@ -218,15 +223,15 @@ impl Fetch {
 
     /// Whether the whole response may be asked for once more: it is safe, the rules for another try allow it, and there is
     /// reason to believe that it would be the same.
-    fn may_repeat(&self, writer: &Writer, content: &Content<'_>) -> bool {
+    fn may_repeat(&self, writer: &Writer, content: &ArrivingContent<'_>) -> bool {
         let settings = &*self.settings;
         let record = self.request.upstream.get();
         let timed_out = record
             .and_then(|record| record.tries.last())
             .is_some_and(|last| last.status == 504);
         let reason = match timed_out {
-            true => NextUpstream::TIMEOUT,
-            false => NextUpstream::ERROR,
+            true => RetryReasons::TIMEOUT,
+            false => RetryReasons::ERROR,
         };
         let limit = settings.next_upstream_timeout.as_millis();
         let took = rt::wall_millis().saturating_sub(writer.began_ms());
@@ -237,7 +242,7 @@ impl Fetch {
             kind.len() >= EVENTS.len() && kind[..EVENTS.len()].eq_ignore_ascii_case(EVENTS);
         matches!(self.request.method, Method::Get | Method::Head)
             && writer.follow_from_start().is_some()
-            && settings.next_upstream.has(reason)
+            && settings.next_upstream.permits_all(reason)
             && settings.next_upstream_tries != 1
             && (limit == 0 || u128::from(took) < limit)
             && (validated || writer.position() <= settings.cache.repeat_max)
@@ -248,10 +253,10 @@ impl Fetch {
     fn compare_with(
         &mut self,
         writer: &Writer,
-        content: &mut Content<'_>,
+        content: &mut ArrivingContent<'_>,
         mut exchange: Box<Exchange>,
         head: &ResponseHead,
-    ) -> Mended {
+    ) -> Continuation {
         let first = &content.head;
         let is_same = head.status == first.status
             && SAME
@@ -259,7 +264,7 @@ impl Fetch {
                 .all(|known| head.fields.get_known(*known) == first.fields.get_known(*known))
             && exchange.content_length() == content.framed
             // What may not be stored any more may not be sent on to others either.
-            && matches!(self.judge(head.status, &head.fields), Judged::Store(_));
+            && self.freshness_of(head.status, &head.fields).is_some();
         // What is not stored is not there any more.
         let before = is_same.then(|| writer.follow_from_start()).flatten();
         let Some(before) = before else {
@@ -267,14 +272,14 @@ impl Fetch {
             self.publish();
             // A server that fails says nothing of what there is.
             if is_same || head.status >= 500 {
-                return Mended::No;
+                return Continuation::None;
             }
             self.log_changed(&Failure::Changed);
-            return Mended::Changed;
+            return Continuation::Changed;
         };
-        content.comparing = Comparing::up_to(before, writer.position());
+        content.comparing = Comparison::up_to(before, writer.position());
         self.request.out.body = exchange.into_content(&mut self.request);
-        Mended::Yes
+        Continuation::Found
     }
 
     fn log_changed(&self, why: &Failure) {
@@ -284,7 +289,12 @@ impl Fetch {
     }
 
     /// Asks for the rest of content that broke off. The request's body goes on with it if it comes.
-    async fn resume(&mut self, content: &Content<'_>, position: u64, ask: Ask) -> Rest {
+    async fn ask_for_rest(
+        &mut self,
+        content: &ArrivingContent<'_>,
+        position: u64,
+        ask: Ask,
+    ) -> RestAnswer {
         let length = content.length.unwrap_or(0);
         self.request.log(
             Level::Warn,
@@ -294,7 +304,7 @@ impl Fetch {
         );
         self.request.set_state(ask);
         let Ok(exchange) = self.exchange().await else {
-            return Rest::Silence;
+            return RestAnswer::Nothing;
         };
         self.publish();
         let head = Arc::clone(&self.request.upstream.get_or_make().head);
@@ -307,31 +317,31 @@ impl Fetch {
                     head.status
                 ),
             );
-            return Rest::Other(exchange);
+            return RestAnswer::Other(exchange);
         }
         self.request.out.body = exchange.into_content(&mut self.request);
-        Rest::Comes
+        RestAnswer::Rest
     }
 }
 
-/// The type of a response whose end nobody waits for.
+/// The type of a response that has no end to wait for.
 const EVENTS: &[u8] = b"text/event-stream";
 
-impl Content<'_> {
+impl ArrivingContent<'_> {
     /// Whether it is all that a request without `Range` gets.
     fn is_plain_whole(&self) -> bool {
         self.head.status == 200 && self.end == u64::MAX
     }
 
     /// How to ask for what is missing, if the parts of one version can be told from those of the next.
-    fn ask_for_rest(&self, position: u64) -> Option<Ask> {
+    fn ask_of_rest(&self, position: u64) -> Option<Ask> {
         let fields = &self.stored.head.fields;
         let ranges = fields.get_known(Known::AcceptRanges);
         let possible = self.stored.head.status == 200
             && self.stored.version(self.length) != 0
             && position > 0
             && self.length.is_some()
-            // Whoever sent a part can send parts.
+            // An origin that sent a part can send parts.
             && (self.end != u64::MAX
                 || ranges.is_some_and(|value| value.eq_ignore_ascii_case(b"bytes")));
         let validator: BString = validator(fields).filter(|_| possible)?;
@@ -353,14 +363,14 @@ impl Content<'_> {
 }
 
 /// What came before a response broke off, while it comes again.
-struct Comparing {
+struct Comparison {
     before: Follower,
     until: u64,
 }
 
-impl Comparing {
-    fn up_to(before: Follower, until: u64) -> Option<Comparing> {
-        (before.position() < until).then_some(Comparing { before, until })
+impl Comparison {
+    fn up_to(before: Follower, until: u64) -> Option<Comparison> {
+        (before.position() < until).then_some(Comparison { before, until })
     }
 
     fn is_over(&self) -> bool {

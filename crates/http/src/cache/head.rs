@@ -20,10 +20,10 @@ use bstr::BString;
 use bytes::Bytes;
 use proto::caching::{Freshness, vary};
 use proto::fields::Fields;
-use proto::h1::response::ResponseHead;
+use proto::message::ResponseHead;
 use proto::{Known, date, etag};
 
-/// A stored response's head.
+/// The head of a stored response, with what was decided when it was stored.
 #[derive(Clone, Debug)]
 pub struct StoredHead {
     /// Status and fields, as a server sent them, but for those of the connection.
@@ -76,6 +76,14 @@ pub(super) fn head_of(status: u16, fields: Fields) -> ResponseHead {
     head.status = status;
     head.fields = fields;
     head
+}
+
+/// Fields with a date: that of a hit is the date of the response, not of the hit (RFC 9110, section 6.6.1).
+pub(super) fn dated(mut fields: Fields) -> Fields {
+    if !fields.has(Known::Date) {
+        fields.push_known_with(Known::Date, crate::clock::write_http_date);
+    }
+    fields
 }
 
 /// The values by which a request chooses among variants, as one text.

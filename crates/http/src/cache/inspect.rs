@@ -26,7 +26,7 @@ pub async fn inspect(store: &Store, key: &[u8], fields: &Fields, now_ms: u64) ->
     let mut varies_by = Vec::new();
     if object.head().meta.kind == Kind::Variants {
         varies_by = Marker::decode(&object.head().head)?.names;
-        let variant = key.variant(&object, &values(&varies_by, fields));
+        let variant = key.variant_of(object.born(), &values(&varies_by, fields));
         let (found, stale) = found(store.lookup(&variant, now_ms).await)?;
         object = found;
         is_stale |= stale;

@@ -2,15 +2,24 @@
 //!
 //! ```text
 //! handler (proxy, fastcgi, …) → serve
-//!   visit      one request at the cache: key, lookup, what is done with what is found
-//!   following  a request that fetches, or follows whoever does
-//!   fetch      a fetch: a task of its own with a request of its own, which writes into the store
-//!   content    its content, and what is done when that breaks off
-//!   answer     the response of what is stored, or of what somebody fetches
-//!   parts      an object of which something is missing: what is there is served, the rest fetched alone
-//!   changes    requests that change what the cache has: purges, unsafe methods
-//!   head       what is stored of a response beside its content
-//!   zone       `…_cache_path`: the stores, opened and looked after
+//!   serve        what a request is to the cache; hits in memory end here
+//!   execute      carries out what `decide` says, and looks again where the store has changed
+//!     unshared   an exchange for one client, stored if it turns out to be for all
+//!     follow     a client that follows a fill, whoever began it
+//!     parts      an object of which something is missing: what is there is served, the rest fetched alone
+//!     answer     the response of what is stored, or of what is being fetched
+//!   invalidate   purges, and unsafe methods, after which what is stored is no longer true
+//!   lookup       the keys of a request, and what stands under them
+//!
+//! fetch          a request of its own to the origin, in a task of its own
+//!   storing      from the head into the store, as `verdict` says
+//!   content      the content, and what is done when it breaks off
+//!   judging      what a response is good for
+//!
+//! decide         what is done with a request: a table without I/O, clock or store
+//! verdict        what becomes of a response: the same
+//! head           what is stored of a response beside its content
+//! zone           `…_cache_path`: the stores, opened and looked after
 //! ```
 //!
 //! The bytes are kept by the crate `cache`, which knows no HTTP; the rules of RFC 9111 are `proto::caching`, which knows
@@ -21,124 +30,38 @@
 //! that the response must not be shared is the exchange handed to the first client, and the others fetch for themselves.
 
 mod answer;
-mod changes;
+mod ask;
 mod content;
+mod decide;
+mod execute;
 mod fetch;
-mod following;
+mod first_client;
+mod follow;
 mod head;
 mod inspect;
+mod invalidate;
+mod judging;
+mod key;
+mod lookup;
 mod parts;
+mod ranges;
+mod serve;
 mod settings;
-mod visit;
+mod source;
+mod status;
+mod storing;
+mod unshared;
+mod variables;
+mod verdict;
 mod zone;
 
-use conf::Variable;
-
-use crate::module::Outcome;
-use crate::request::Request;
-use crate::upstream::Plan;
-
+pub use ask::Ask;
 pub use cache::{Key, Kind, Listed, Mode, OpenError, Options, Purge, Stats, Store, Survey, survey};
-pub use fetch::Ask;
 pub use head::{Marker, StoredHead, Variant};
 pub use inspect::{Inspected, inspect};
-pub use settings::{Settings, StatusHeader, UseStale, Which};
-pub use visit::serve;
+pub use serve::serve;
+pub use settings::{Settings, StatusHeader, Which};
+pub use source::Source;
+pub use status::Status;
+pub use variables::VARIABLES;
 pub use zone::{Cache, Caches, Declared, Found, News, UPKEEP};
-
-/// What a protocol module brings.
-pub struct Source {
-    /// How a request is passed on. It is asked once for each fetch, with the request that the fetch makes.
-    pub plan: fn(&mut Request) -> Result<Plan, Outcome>,
-    /// Appends the key where no directive gives one.
-    pub key: fn(&mut Request, &mut Vec<u8>) -> Result<(), Outcome>,
-}
-
-/// What the cache did with a request: `$upstream_cache_status`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// There was nothing.
-    Miss,
-    /// It was told not to look.
-    Bypass,
-    /// What there was is stale, and the origin was asked.
-    Expired,
-    /// What there was is stale, and was served.
-    Stale,
-    /// The same, while somebody renews it.
-    Updating,
-    /// What there was is stale, and the origin said that it is good.
-    Revalidated,
-    /// It was there.
-    Hit,
-}
-
-impl Status {
-    /// nginx's word.
-    pub fn word(self) -> &'static str {
-        match self {
-            Status::Miss => "MISS",
-            Status::Bypass => "BYPASS",
-            Status::Expired => "EXPIRED",
-            Status::Stale => "STALE",
-            Status::Updating => "UPDATING",
-            Status::Revalidated => "REVALIDATED",
-            Status::Hit => "HIT",
-        }
-    }
-}
-
-/// The variables `$upstream_cache_…`.
-pub static VARIABLES: &[Variable<Request>] = &[
-    Variable::new(
-        "upstream_cache_status",
-        |request: &mut Request, out| {
-            let status = request.upstream.get().and_then(|record| record.cache);
-            status.is_some_and(|status| {
-                out.extend_from_slice(status.word().as_bytes());
-                true
-            })
-        },
-        "What the cache did: MISS, BYPASS, EXPIRED, STALE, UPDATING, REVALIDATED or HIT.",
-    )
-    .volatile(),
-    Variable::new(
-        "upstream_cache_last_modified",
-        |request: &mut Request, out| {
-            let ask = request.state::<Ask>();
-            let value = ask.and_then(|ask| ask.last_modified.as_ref());
-            value.is_some_and(|value| {
-                out.extend_from_slice(value);
-                true
-            })
-        },
-        "The `Last-Modified` header of the stale object being revalidated.",
-    )
-    .volatile(),
-    Variable::new(
-        "upstream_cache_etag",
-        |request: &mut Request, out| {
-            let ask = request.state::<Ask>();
-            let value = ask.and_then(|ask| ask.etag.as_ref());
-            value.is_some_and(|value| {
-                out.extend_from_slice(value);
-                true
-            })
-        },
-        "The `ETag` header of the stale object being revalidated.",
-    )
-    .volatile(),
-    Variable::new(
-        "upstream_cache_age",
-        |request: &mut Request, out| {
-            let record = request.upstream.get();
-            let Some(age) = record.and_then(|record| record.cache_age_s) else {
-                return false;
-            };
-            base::text::write_number(age.into(), out);
-            true
-        },
-        "The age of the object that was served, in seconds.",
-    )
-    .volatile(),
-];

@@ -13,21 +13,22 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
-use cache::{Follower, Lookup, Object, Seen, Start};
-use proto::caching::Reuse;
-use proto::caching::status::Forward;
-use proto::conditional::{self, Validators};
-use proto::h1::Method;
+use cache::{Coverage, FillStart, Follower, Lookup, Object};
+use proto::Known;
+use proto::message::Method;
 use proto::range::Ranges;
-use proto::{Known, date};
 
-use super::Status;
-use super::answer::Answer;
-use super::fetch::{Ask, Hand, Missing, validator};
+use super::answer::{Answer, Forwarded, PIECE};
+use super::ask::Ask;
+use super::decide::MissingContent;
+use super::fetch::{Fetch, MissingPart};
+use super::first_client::FirstClientSlot;
 use super::head::{Kind, StoredHead};
-use super::visit::{At, Round, Visit};
+use super::lookup::{COMMIT_WAIT, CacheRequest, StorageKey};
+use super::ranges::{one_range, ranges, validator, wanted_part};
+use super::status::Status;
+use super::storing;
 use crate::body::{Body, BodyError, Chunk};
 use crate::module::Outcome;
 use crate::request::Request;
@@ -35,38 +36,52 @@ use crate::request::Request;
 /// Of more parts than this a response is not put together: what a client wants is fetched anew.
 const HOLES_MAX: usize = 16;
 
-/// How long the content waits until the store has what it fetched.
-const COMMIT_WAIT: Duration = Duration::from_secs(1);
+/// The content of an object of which something is missing.
+pub(super) struct PartialContent {
+    asker: Box<CacheRequest>,
+    /// What the store has; `None` as long as only what is fetched is known.
+    object: Option<Object>,
+    pub(super) stored: Arc<StoredHead>,
+    pub(super) at: StorageKey,
+    /// The version of all parts; 0 if one cannot be told from another: then there is one part, and nothing is added.
+    pub(super) version: u64,
+    /// The length of the whole.
+    length: u64,
+    /// The next byte for the client, and where the client's part ends.
+    position: u64,
+    end: u64,
+    pub(super) fetched: Option<FetchedPart>,
+    /// The store changed: the object is looked up again.
+    looking: Option<Pin<Box<dyn Future<Output = Lookup>>>>,
+}
 
-/// The most bytes that are taken from a fetch at a time.
-const PIECE: usize = 64 * 1024;
+/// Why a part is not to be had.
+pub(super) enum PartRefusal {
+    /// The store has another object by now, or more of it.
+    Changed,
+    /// It is remembered that responses of the key are for one client each.
+    HitForMiss,
+}
 
-impl Visit {
-    /// Whether what the store has of an object may be served though something is missing.
-    pub(super) fn is_usable_in_part(
-        &self,
-        object: &Object,
-        stored: &StoredHead,
-        now_ms: u64,
-    ) -> bool {
-        stored.kind == Kind::Content
-            && stored.head.status == 200
-            && object.head().length.is_some()
-            && self.reuse(stored, now_ms) == Reuse::Fresh
-    }
+/// A part that is being fetched.
+pub(super) struct FetchedPart {
+    pub(super) follower: Follower,
+    /// For the client that began the fetch.
+    pub(super) first_client: Option<Rc<FirstClientSlot>>,
+    /// Where it begins.
+    pub(super) begin: u64,
+}
 
-    /// Answers from an object of which something is missing.
-    pub(super) async fn serve_parts(
-        &mut self,
-        request: &mut Request,
+impl PartialContent {
+    /// What the store has of an object.
+    pub(super) fn of_object(
+        asker: &CacheRequest,
         object: Object,
         stored: Arc<StoredHead>,
-        at: At,
-        seen: Seen,
-    ) -> Round {
-        let wanted = wanted(request, &stored, object.length());
-        let mut parts = Parts {
-            visit: Box::new(self.clone()),
+        at: StorageKey,
+    ) -> PartialContent {
+        PartialContent {
+            asker: Box::new(asker.clone()),
             position: 0,
             length: object.length(),
             end: object.length(),
@@ -76,177 +91,68 @@ impl Visit {
             at,
             fetched: None,
             looking: None,
-        };
-        if request.method == Method::Head || parts.has_all(request, &wanted) {
-            return parts.answer(request, &wanted, Status::Hit, None).into();
         }
-        let only_stored = self.control.is_some_and(|control| control.only_if_cached());
-        if only_stored || self.must_not_store(request) || !parts.can_be_completed(&wanted) {
-            let (key, marker) = parts.at;
-            return self.nothing_there(request, key, marker, seen, false).await;
-        }
-        if let Some(follower) = self.store.filling(&parts.at.0) {
-            return self
-                .join(request, follower, Status::Miss, None, parts.at)
-                .await;
-        }
-        let Some(hole) = parts.hole(&wanted) else {
-            return parts.answer(request, &wanted, Status::Hit, None).into();
-        };
-        let mut fetched = match parts.ask(request, hole) {
-            Ok(fetched) => fetched,
-            Err(Refused::Changed) => return Round::Again,
-            Err(Refused::Alone) => {
-                let (key, marker) = parts.at;
-                return self.nothing_there(request, key, marker, seen, true).await;
-            }
-        };
-        let was_there = fetched.hand.is_none() && fetched.follower.is_complete();
-        let head = self.head_of(
-            request,
-            &mut fetched.follower,
-            &fetched.hand,
-            Status::Miss,
-            None,
-        );
-        let head = match head.await {
-            Ok(head) => head,
-            Err(round) => return round,
-        };
-        if head.meta.version != parts.version {
-            return Round::Again;
-        }
-        // What the part says of the whole is newer.
-        if let Some(stored) = StoredHead::decode(&head.head) {
-            parts.stored = Arc::new(stored);
-        }
-        let joined = fetched.hand.is_none();
-        parts.fetched = Some(fetched);
-        let (status, asked) = match was_there {
-            true => (Status::Hit, None),
-            false => (Status::Miss, Some((Forward::Partial, joined))),
-        };
-        parts.answer(request, &wanted, status, asked).into()
     }
 
-    /// Answers with a part that is being fetched, of something of which nothing that fits was stored before.
-    pub(super) fn follow_part(
-        &self,
-        request: &mut Request,
-        fetched: Fetched,
-        head: &cache::Head,
+    /// What a fetch brings of an object of `length` bytes of which nothing that fits was stored before.
+    pub(super) fn of_fetch(
+        asker: &CacheRequest,
+        fetched: FetchedPart,
         stored: Arc<StoredHead>,
-        status: Status,
-    ) -> Round {
-        let (Some(part), Some(length)) = (fetched.follower.part(), head.length) else {
-            return Round::Again;
-        };
-        let wanted = wanted(request, &stored, length);
-        let version = head.meta.version;
-        if request.method != Method::Head && !is_begun_by(&wanted, &part, version != 0) {
-            return Round::Again;
-        }
-        let joined = fetched.hand.is_none();
-        let asked = match joined && fetched.follower.is_complete() {
-            true => None,
-            false => Some((Forward::UriMiss, joined)),
-        };
-        let marker = stored.variant.as_ref();
-        let marker = marker.map(|variant| (variant.born, variant.names.clone()));
-        let parts = Parts {
-            visit: Box::new(self.clone()),
+        at: StorageKey,
+        (length, version): (u64, u64),
+    ) -> PartialContent {
+        PartialContent {
+            asker: Box::new(asker.clone()),
             position: 0,
             length,
             end: length,
             version,
             object: None,
-            at: (fetched.follower.key(), marker),
             stored,
+            at,
             fetched: Some(fetched),
             looking: None,
-        };
-        let status = if joined { Status::Hit } else { status };
-        parts.answer(request, &wanted, status, asked).into()
+        }
     }
-}
 
-/// The part of the content that the client wants: all, if it is not one range.
-pub(super) fn wanted(request: &Request, stored: &StoredHead, length: u64) -> Range<u64> {
-    one_range(request, stored, length).unwrap_or(0..length)
-}
-
-/// The one range that the client wants.
-fn one_range(request: &Request, stored: &StoredHead, length: u64) -> Option<Range<u64>> {
-    match ranges(request, stored, length) {
-        Ranges::One(range) => Some(range),
-        Ranges::Many(_) | Ranges::Ignore | Ranges::Unsatisfiable => None,
+    /// What is missing of what a request wants.
+    pub(super) fn missing(&self, request: &Request) -> MissingContent {
+        let is_plain = self.stored.kind == Kind::Content
+            && self.stored.head.status == 200
+            && self
+                .object
+                .as_ref()
+                .is_some_and(|object| object.head().length.is_some());
+        if !is_plain {
+            return MissingContent::Unfetchable;
+        }
+        let wanted = self.wanted(request);
+        if request.method == Method::Head || self.has_all(request, &wanted) {
+            return MissingContent::Nothing;
+        }
+        match self.can_be_completed(&wanted) {
+            true => MissingContent::Fetchable,
+            false => MissingContent::Unfetchable,
+        }
     }
-}
 
-/// The ranges that the client wants, if they are those of this response.
-fn ranges(request: &Request, stored: &StoredHead, length: u64) -> Ranges {
-    let fields = &stored.head.fields;
-    let head = &request.head;
-    let Some(range) = head.known(Known::Range) else {
-        return Ranges::Ignore;
-    };
-    let agrees = head.known(Known::IfRange).is_none_or(|condition| {
-        let validators = Validators {
-            etag: fields.get_known(Known::Etag),
-            last_modified: fields.get_known(Known::LastModified).and_then(date::parse),
-        };
-        conditional::if_range(condition, validators)
-    });
-    let core = &request.site.location(request.location).core;
-    match agrees {
-        true => proto::range::parse(range, length, core.max_ranges),
-        false => Ranges::Ignore,
+    fn wanted(&self, request: &Request) -> Range<u64> {
+        wanted_part(request, &self.stored, self.length)
     }
-}
 
-/// Whether a part of a response is where what a client wants begins, and the rest of that can be had: it is in the part
-/// too, or other parts can be told to be of the same version.
-pub(super) fn is_begun_by(wanted: &Range<u64>, part: &Range<u64>, has_version: bool) -> bool {
-    part.contains(&wanted.start) && (has_version || wanted.end <= part.end)
-}
+    /// Fetches the first part that a request wants and the store has not.
+    pub(super) fn fetch_missing(
+        &self,
+        request: &Request,
+        now_ms: u64,
+    ) -> Result<FetchedPart, PartRefusal> {
+        match self.hole(&self.wanted(request)) {
+            Some(hole) => self.fetch_part(request, hole, now_ms),
+            None => Err(PartRefusal::Changed),
+        }
+    }
 
-/// The content of an object of which something is missing.
-struct Parts {
-    visit: Box<Visit>,
-    /// What the store has; `None` as long as only what is fetched is known.
-    object: Option<Object>,
-    stored: Arc<StoredHead>,
-    at: At,
-    /// The version of all parts; 0 if one cannot be told from another: then there is one part, and nothing is added.
-    version: u64,
-    /// The length of the whole.
-    length: u64,
-    /// The next byte for the client, and where the client's part ends.
-    position: u64,
-    end: u64,
-    fetched: Option<Fetched>,
-    /// The store changed: the object is looked up again.
-    looking: Option<Pin<Box<dyn Future<Output = Lookup>>>>,
-}
-
-/// Why a part is not to be had.
-enum Refused {
-    /// The store has another object by now, or more of it.
-    Changed,
-    /// It is known that the response is not to be shared.
-    Alone,
-}
-
-/// A part that is being fetched.
-pub(super) struct Fetched {
-    pub(super) follower: Follower,
-    /// For whoever began the fetch.
-    pub(super) hand: Option<Rc<Hand>>,
-    /// Where it begins.
-    pub(super) begin: u64,
-}
-
-impl Parts {
     /// Whether the store has all that is wanted: one range or several.
     fn has_all(&self, request: &Request, wanted: &Range<u64>) -> bool {
         match ranges(request, &self.stored, self.length) {
@@ -280,32 +186,35 @@ impl Parts {
         (hole.start < wanted.end).then(|| hole.start..hole.end.min(wanted.end))
     }
 
-    fn answer(
+    /// Answers with it.
+    pub(super) fn answer(
         mut self,
         request: &mut Request,
-        wanted: &Range<u64>,
+        now_ms: u64,
         status: Status,
-        asked: Option<(Forward, bool)>,
+        forwarded: Option<Forwarded>,
     ) -> Outcome {
-        let settings = self.visit.settings.clone();
+        let settings = self.asker.settings.clone();
         let stored = Arc::clone(&self.stored);
-        let (source, length) = (self.visit.source, self.length);
+        let (source, length) = (self.asker.source, self.length);
         // Nothing can be added to a part without a version, so no filter may want more than was asked for.
         let as_it_is = match self.version {
             0 => one_range(request, &stored, length),
             _ => None,
         };
         if as_it_is.is_some() {
+            let wanted = self.wanted(request);
             (self.position, self.end) = (wanted.start, wanted.end);
         }
-        let store = self.visit.store.clone();
+        let store = self.asker.store.clone();
         let outcome = Answer {
+            now_ms,
             settings: &settings,
             store: &store,
             source,
             stored: &stored,
             status,
-            asked,
+            forwarded,
             length: Some(length),
             body: Body::stream(self),
         }
@@ -323,37 +232,44 @@ impl Parts {
         outcome
     }
 
-    /// Asks for a part, or joins whoever does.
-    fn ask(&self, request: &Request, range: Range<u64>) -> Result<Fetched, Refused> {
+    /// Fetches a part, or joins the fill that brings it.
+    fn fetch_part(
+        &self,
+        request: &Request,
+        range: Range<u64>,
+        now_ms: u64,
+    ) -> Result<FetchedPart, PartRefusal> {
         let begin = range.start;
         let Some(object) = self.object.as_ref().filter(|_| self.version != 0) else {
-            return Err(Refused::Changed);
+            return Err(PartRefusal::Changed);
         };
-        let (store, seen) = (&self.visit.store, object.seen());
-        let (follower, hand) = match store.fill_range(&self.at.0, begin, seen, rt::wall_millis()) {
-            Start::Join(follower) => (follower, None),
-            Start::First(writer, follower) => {
+        let (store, seen) = (&self.asker.store, object.seen());
+        let part = Coverage::Part(begin);
+        match store.join_or_start_fill(&self.at.key, part, seen, now_ms) {
+            FillStart::Joined(follower) => Ok(FetchedPart {
+                follower,
+                first_client: None,
+                begin,
+            }),
+            FillStart::Started(writer, follower) => {
                 let validator = validator(&self.stored.head.fields);
                 let ask = validator.map(|validator| Ask::for_part(&range, validator));
                 let ask = ask.unwrap_or_default();
-                let mut fetch = self.visit.prepare(request, self.at.clone(), None, ask);
-                fetch.missing = Some(Missing {
+                let mut fetch = Fetch::new(&self.asker, request, self.at.clone(), None, ask);
+                fetch.missing = Some(MissingPart {
                     range,
                     object: object.clone(),
                     stored: Arc::clone(&self.stored),
                 });
-                let hand = Rc::clone(&fetch.hand);
-                rt::spawn_named("cache fetch", fetch.run(writer));
-                (follower, Some(hand))
+                Ok(FetchedPart {
+                    follower,
+                    first_client: Some(storing::start(fetch, writer)),
+                    begin,
+                })
             }
-            Start::Again => return Err(Refused::Changed),
-            Start::Uncacheable { .. } => return Err(Refused::Alone),
-        };
-        Ok(Fetched {
-            follower,
-            hand,
-            begin,
-        })
+            FillStart::Changed => Err(PartRefusal::Changed),
+            FillStart::HitForMiss { .. } => Err(PartRefusal::HitForMiss),
+        }
     }
 
     fn chunk_at(&self, position: u64, end: u64) -> Option<Chunk> {
@@ -363,11 +279,11 @@ impl Parts {
     }
 
     /// Looks again for what is in the store, when what is fetched has come to its end and was committed.
-    fn look(&mut self) {
-        let (store, key) = (self.visit.store.clone(), self.at.0.clone());
+    fn look_again(&mut self) {
+        let (store, key) = (self.asker.store.clone(), self.at.key.clone());
         let fetched = self.fetched.take();
         self.looking = Some(Box::pin(async move {
-            if let Some(Fetched { mut follower, .. }) = fetched {
+            if let Some(FetchedPart { mut follower, .. }) = fetched {
                 while let Ok(Some(_)) =
                     poll_fn(|context| follower.poll_part(context, usize::MAX)).await
                 {
@@ -405,23 +321,23 @@ impl Parts {
             return Poll::Ready(Ok(()));
         }
         if self.object.is_none() {
-            self.look();
+            self.look_again();
             return Poll::Ready(Ok(()));
         }
         let Some(hole) = self.hole(&(self.position..self.end)) else {
             return Poll::Ready(Err(BodyError::Producer));
         };
-        match self.ask(request, hole) {
+        match self.fetch_part(request, hole, rt::wall_millis()) {
             Ok(fetched) => self.fetched = Some(fetched),
-            Err(Refused::Changed) => self.look(),
-            Err(Refused::Alone) => return Poll::Ready(Err(BodyError::Producer)),
+            Err(PartRefusal::Changed) => self.look_again(),
+            Err(PartRefusal::HitForMiss) => return Poll::Ready(Err(BodyError::Producer)),
         }
         Poll::Ready(Ok(()))
     }
 
     /// Whether the next byte comes with what is being fetched. Before there is an object, that is read from its beginning.
     fn is_being_fetched(&self) -> bool {
-        let Some(Fetched { follower, .. }) = &self.fetched else {
+        let Some(FetchedPart { follower, .. }) = &self.fetched else {
             return false;
         };
         let comes_later = || follower.part().is_some_and(|part| part.end > self.position);
@@ -452,8 +368,8 @@ impl Parts {
             Ok(Some(part)) => Chunk::from(part),
             Ok(None) => {
                 let came = fetched.follower.position() > fetched.begin;
-                if let Some(hand) = &fetched.hand {
-                    hand.update(request);
+                if let Some(first_client) = &fetched.first_client {
+                    first_client.update(request);
                 }
                 self.fetched = None;
                 return Poll::Ready((!came).then_some(Err(BodyError::Producer)));
@@ -472,7 +388,7 @@ impl Parts {
     }
 }
 
-impl crate::body::Source for Parts {
+impl crate::body::Source for PartialContent {
     fn poll_next(
         &mut self,
         request: &mut Request,

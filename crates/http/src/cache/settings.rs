@@ -6,9 +6,10 @@ use std::time::Duration;
 use base::ByteSlice as _;
 use conf::Expression;
 use proto::caching::Rules;
-use proto::h1::Method;
+use proto::message::Method;
 
 use super::zone::Cache;
+use crate::upstream::RetryReasons;
 
 /// The cache settings of a location. Names are those of the directives without `…_cache_`.
 #[derive(Clone, Debug, Default)]
@@ -30,14 +31,14 @@ pub struct Settings {
     /// The key is purged if one of these is true.
     pub purge: Vec<Expression>,
     /// When a stale object is served.
-    pub use_stale: UseStale,
+    pub use_stale: RetryReasons,
     /// Stale objects are renewed beside the request that meets them.
     pub background_update: bool,
     /// Stale objects are renewed with a conditional request.
     pub revalidate: bool,
-    /// One fetch per key; everybody follows it.
+    /// One fetch per key, which all requests follow.
     pub lock: bool,
-    /// How long a request waits for the head of somebody else's fetch; `None`: as long as that takes.
+    /// How long a request waits for the head of another one's fetch; `None`: as long as that takes.
     pub lock_timeout: Option<Duration>,
     /// A fetch that is older and not complete is not waited for any more; `None`: never.
     pub lock_age: Option<Duration>,
@@ -87,32 +88,13 @@ pub enum StatusHeader {
     Named(bstr::BString),
 }
 
-/// When a stale object is served: bits of [`UseStale::WORDS`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UseStale(pub u32);
-
-impl UseStale {
-    /// The words of the directive; word `i` is bit `i`, the same as in
-    /// [`NextUpstream`](crate::upstream::settings::NextUpstream) where both have it.
-    pub const WORDS: &'static [&'static str] = crate::upstream::settings::NextUpstream::WORDS;
-    /// While it is being renewed.
-    pub const UPDATING: u32 = 1 << 11;
-    /// Never.
-    pub const OFF: u32 = 1 << 12;
-
-    /// Whether one of these reasons is enough.
-    pub fn any(self, reasons: u32) -> bool {
-        self.0 & Self::OFF == 0 && self.0 & reasons != 0
-    }
-}
-
 impl Settings {
     /// Whether there is a cache at all.
     pub fn is_on(&self) -> bool {
         !matches!(self.cache, Which::Off)
     }
 
-    /// Whether the key tells users apart, so that what `Authorization` brought is for nobody else.
+    /// Whether the key tells users apart, so that what `Authorization` brought is found by that user alone.
     pub fn key_has_credentials(&self) -> bool {
         let named = [
             &b"$http_authorization"[..],

@@ -1,21 +1,21 @@
 //! The caches of a configuration: `proxy_cache_path`, and the stores behind it.
 //!
 //! A configuration knows what its caches are to be. The worker opens their stores when it commits to it, on a thread of
-//! the pool, and keeps them by path: a reload finds them open. A store that can not be opened, or that fails later, is
+//! the pool, and keeps them by path: a reload finds them open. A store that cannot be opened, or that fails later, is
 //! no reason not to serve: requests pass it by, the error log says why, and it is tried again.
 
 use std::collections::BTreeMap;
-use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use base::Lru;
+use base::sync::{Condvar, Mutex, MutexGuard};
 use bstr::{BStr, BString};
 use conf::{Diagnostic, Line, Span};
-use rt::engine::Zones;
+use host::engine::Zones;
 use rt::pool::Device;
 
 /// How long a start or a reload waits for a store to open: requests before that would all go to the origin. One whose disk
@@ -47,7 +47,7 @@ pub struct Declared {
     pub path: PathBuf,
     /// The size of `keys_zone` in bytes: it bounds the number of objects.
     pub keys: u64,
-    /// An object that nobody asked for so long goes; zero is never.
+    /// An object that was not asked for in this time goes; zero is never.
     pub inactive: Duration,
     /// The most bytes on the disk.
     pub max_size: u64,
@@ -141,7 +141,7 @@ impl Cache {
             return 0;
         };
         let hash = opened.hasher.hash_one(key);
-        let mut uses = opened.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut uses = opened.uses.lock();
         match uses.get(&hash) {
             Some(count) => {
                 *count = count.saturating_add(1);
@@ -157,7 +157,7 @@ impl Cache {
 
 impl Caches {
     fn map(&self) -> MutexGuard<'_, BTreeMap<BString, Arc<Cache>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The cache of a name.
@@ -217,7 +217,7 @@ impl Caches {
 
     /// Finds or opens the stores. For the worker, before it serves.
     pub fn commit(&self, zones: &Zones) {
-        let deadline = Instant::now() + OPEN_WAIT;
+        let deadline = rt::clock::read() + OPEN_WAIT;
         let mut opened = Vec::new();
         for cache in self.all() {
             let Some((declared, _)) = cache.declared.get() else {
@@ -252,21 +252,22 @@ impl Caches {
     /// at most: a disk that is slower is left alone, and the next start reads a little more. Blocks.
     pub fn close(&self, deadline: Instant) {
         self.give_away();
-        let (sender, receiver) = std::sync::mpsc::channel();
         let leaving = self.all().into_iter().filter_map(|cache| {
             let opened = cache.opened.get()?;
             opened.state().leaving.take()
         });
         let leaving: Vec<cache::Store> = leaving.collect();
+        // Room for all answers, so that no store waits for this thread.
+        let (sender, receiver) = std::sync::mpsc::sync_channel(leaving.len());
         for store in &leaving {
             let sender = sender.clone();
-            // When nobody listens any more, it took too long.
+            // An error means that the receiver has gone: it took too long.
             store.then(move || {
                 let _ = sender.send(());
             });
         }
         for _ in &leaving {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(rt::clock::read());
             if receiver.recv_timeout(left).is_err() {
                 return;
             }
@@ -331,7 +332,7 @@ pub(super) struct Opened {
     state: Mutex<State>,
     changed: Condvar,
     uses: Mutex<Lru<u64, u32>>,
-    hasher: RandomState,
+    hasher: rt::random::RandomState,
 }
 
 #[derive(Default)]
@@ -346,7 +347,7 @@ struct State {
     locked: Option<Instant>,
     /// It is the other process's turn.
     given_away: bool,
-    /// The store that was given away, until somebody has waited for its end.
+    /// The store that was given away, until its end was waited for.
     leaving: Option<cache::Store>,
     trouble: Option<String>,
     /// What the log was told last.
@@ -363,12 +364,12 @@ impl Opened {
             state: Mutex::default(),
             changed: Condvar::new(),
             uses: Mutex::new(Lru::new(COUNTED_KEYS)),
-            hasher: RandomState::new(),
+            hasher: rt::random::RandomState::new(),
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn store(&self) -> Option<cache::Store> {
@@ -377,7 +378,7 @@ impl Opened {
 
     /// Takes over what a new configuration says of the same directory.
     fn adopt(&self, declared: &Declared) {
-        let mut known = self.declared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.declared.lock();
         if *known == *declared {
             return;
         }
@@ -433,7 +434,9 @@ impl Opened {
             (None, true) => RETRY_DENIED,
             (None, false) => RETRY,
         };
-        let too_soon = state.failed.is_some_and(|failed| failed.elapsed() < pause);
+        let too_soon = state
+            .failed
+            .is_some_and(|failed| rt::clock::elapsed(failed) < pause);
         if state.store.is_some() || state.opening || state.given_away || too_soon {
             return;
         }
@@ -445,14 +448,10 @@ impl Opened {
 
     /// Blocks.
     fn open(&self) {
-        let options = self
-            .declared
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .options();
-        let begun = Instant::now();
+        let options = self.declared.lock().options();
+        let begun = rt::clock::read();
         let opened = cache::Store::open(options, rt::wall_millis());
-        let took = begun.elapsed();
+        let took = rt::clock::elapsed(begun);
         let mut state = self.state();
         state.opening = false;
         match opened {
@@ -472,7 +471,7 @@ impl Opened {
                 state.trouble = None;
             }
             Err(error) => {
-                let now = Instant::now();
+                let now = rt::clock::read();
                 state.failed = Some(now);
                 state.denied = false;
                 let since = match &error {
@@ -484,7 +483,7 @@ impl Opened {
                     }
                 };
                 // The process before this one is about to let go, as a rule.
-                if state.locked.is_none() || since.elapsed() >= LOCKED_PATIENCE {
+                if state.locked.is_none() || rt::clock::elapsed(since) >= LOCKED_PATIENCE {
                     state.trouble = Some(error.to_string());
                 }
             }
@@ -496,15 +495,11 @@ impl Opened {
     fn wait_until(&self, deadline: Instant) {
         let mut state = self.state();
         while state.opening {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(rt::clock::read());
             if left.is_zero() {
                 return;
             }
-            state = self
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state = self.changed.wait_timeout(state, left).0;
         }
     }
 }

@@ -343,7 +343,7 @@ fn aio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
                 let name = line.expression_of(line.arg(0), name)?;
                 let span = line.node.span;
                 if let Some(constant) = name.constant() {
-                    line.shared::<crate::configure::WantedPools>()
+                    line.shared::<super::blocks::WantedPools>()
                         .want(constant, span);
                 }
                 Aio::Pool(name)

@@ -65,9 +65,7 @@ pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
-            super::server::check_pool_size(line)
-        }),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| check_pool_size(line)),
     },
     Directive {
         name: "http2_streams_index_size",
@@ -150,5 +148,14 @@ fn streams_index_size(_: &mut Http2Conf, line: &mut Line) -> Result<(), Diagnost
         Some(number) if number.is_power_of_two() => Ok(()),
         Some(_) => Err(line.error("\"http2_streams_index_size\" directive must be a power of two")),
         None => Err(line.error("\"http2_streams_index_size\" directive invalid number")),
+    }
+}
+
+/// A size that nginx's pools of memory can have.
+pub(super) fn check_pool_size(line: &mut Line) -> Result<(), Diagnostic> {
+    match line.size(0)? {
+        0..112 => Err(line.error("the pool size must be no less than 112")),
+        size if size % 16 != 0 => Err(line.error("the pool size must be a multiple of 16")),
+        _ => Ok(()),
     }
 }

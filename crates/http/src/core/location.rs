@@ -9,9 +9,10 @@ use std::time::Duration;
 use bstr::{BStr, BString, ByteSlice};
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF, SERVER_LOCATION};
 use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
-use rt::error_log::{LogFiles, Logger, MainLog, Target};
+use host::error_log::{LogFiles, Logger, MainLog, Target};
 
-use crate::site::Satisfy;
+use super::Satisfy;
+use super::blocks::{self, PresentLocation};
 use crate::types::Types;
 
 /// The settings.
@@ -197,7 +198,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
               longest matching prefix is remembered; unless it was written with `^~`, regular expressions are then \
               tried in the order of the file, and the first that matches wins. If none does, the remembered prefix is \
               used.",
-        set: Setter::Deferred(Arity::between(1, 2), crate::configure::location),
+        set: Setter::Deferred(Arity::between(1, 2), blocks::location),
     },
     Directive {
         name: "limit_except",
@@ -206,7 +207,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         contexts: LOCATION,
         since: "0.1",
         doc: "Applies the block to all methods except those listed; GET implies HEAD.",
-        set: Setter::Deferred(Arity::at_least(1), crate::configure::limit_except),
+        set: Setter::Deferred(Arity::at_least(1), blocks::limit_except),
     },
     Directive {
         name: "root",
@@ -656,20 +657,18 @@ fn alias(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
         return Err(line
             .error("\"alias\" directive is duplicate, \"root\" directive was specified earlier"));
     }
-    let kind = match crate::configure::present_location(line) {
-        crate::configure::Present::Named => {
-            return Err(line.error(
-                "the \"alias\" directive cannot be used inside the named location".to_string(),
-            ));
+    let kind = match blocks::present_location(line) {
+        PresentLocation::Named => {
+            return Err(
+                line.error("the \"alias\" directive cannot be used inside the named location")
+            );
         }
-        crate::configure::Present::Regex => RootKind::Whole,
-        crate::configure::Present::Prefix(length) => RootKind::Alias(length),
+        PresentLocation::Regex => RootKind::Whole,
+        PresentLocation::Prefix(length) => RootKind::Alias(length),
     };
     let text = line.arg(0).text.clone();
-    conf.root = Root {
-        path: file_expression(line, text.as_bstr())?,
-        kind,
-    };
+    let path = file_expression(line, text.as_bstr())?;
+    conf.root = Root { path, kind };
     Ok(())
 }
 
@@ -777,7 +776,7 @@ fn keepalive_timeout(conf: &mut LocationConf, line: &mut Line) -> Result<(), Dia
 fn client_body_temp_path(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
     // The levels are accepted: temporary files have no names here, so that no folder grows large.
     conf.client_body_temp_path = line.temporary_path(line.arg(0));
-    line.shared::<crate::configure::Directories>()
+    line.shared::<blocks::Directories>()
         .0
         .insert(conf.client_body_temp_path.clone());
     Ok(())

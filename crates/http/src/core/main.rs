@@ -63,7 +63,7 @@ pub static DIRECTIVES: Table<MainConf> = Table::new(&[
         contexts: HTTP,
         since: "0.1",
         doc: "Defines a virtual server: the addresses it listens on, the names it answers to, and what it does.",
-        set: Setter::Deferred(Arity::exactly(0), crate::configure::server),
+        set: Setter::Deferred(Arity::exactly(0), super::blocks::server),
     },
 ]);
 

@@ -1,13 +1,15 @@
 //! The engine's own directives: what nginx's `ngx_http_core_module` reads.
 //!
 //! They are rows of three tables, like a module's. The blocks that make up the configuration (`server`, `location`,
-//! `if`, `limit_except`) are rows too; what they do is in [`crate::configure`].
+//! `if`, `limit_except`) are rows too; what they do is in [`crate::configure`], which is above them ([`blocks`]).
 
+pub(crate) mod blocks;
 pub mod delivery;
 pub mod http2;
 pub mod location;
 pub mod main;
 pub mod resolver;
+mod satisfy;
 pub mod server;
 
 pub use delivery::{Aio, DeliveryConf, Directio, Symlinks};
@@ -15,4 +17,5 @@ pub use http2::Http2Conf;
 pub use location::{ErrorPage, LocationConf, ServerTokens};
 pub use main::{Identity, MainConf};
 pub use resolver::ResolverConf;
+pub use satisfy::Satisfy;
 pub use server::ServerConf;

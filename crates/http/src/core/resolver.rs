@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use conf::contexts::HTTP_SERVER_LOCATION;
 use conf::{Arity, Directive, Repeat, Setter, Table};
+use host::error_log::Logger;
 use net::resolver::{Resolver, Settings};
-use rt::error_log::Logger;
 
 /// Resolving in a location.
 #[derive(Clone)]

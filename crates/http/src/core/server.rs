@@ -9,9 +9,8 @@ use conf::{
 
 use net::endpoint::Listen;
 
-use crate::listen;
+use crate::listen::{self, ServerName};
 use crate::request::Request;
-use crate::route::ServerName;
 
 /// The settings.
 #[derive(Clone, Debug, Default)]
@@ -51,7 +50,9 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         contexts: SERVER,
         since: "0.1",
         doc: "The address, port or unix socket on which the server accepts connections, with socket options.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Many, listen::set),
+        set: Setter::Custom(Arity::at_least(1), Repeat::Many, |conf, line| {
+            listen::set(&mut conf.listens, line)
+        }),
     },
     Directive {
         name: "server_name",
@@ -136,7 +137,9 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| check_pool_size(line)),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+            super::http2::check_pool_size(line)
+        }),
     },
     Directive {
         name: "request_pool_size",
@@ -145,18 +148,11 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| check_pool_size(line)),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+            super::http2::check_pool_size(line)
+        }),
     },
 ]);
-
-/// A size that nginx's pools of memory can have.
-pub(super) fn check_pool_size(line: &mut Line) -> Result<(), Diagnostic> {
-    match line.size(0)? {
-        0..112 => Err(line.error("the pool size must be no less than 112")),
-        size if size % 16 != 0 => Err(line.error("the pool size must be a multiple of 16")),
-        _ => Ok(()),
-    }
-}
 
 fn large_client_header_buffers(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
     let buffers = line.buffers()?;

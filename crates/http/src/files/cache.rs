@@ -38,7 +38,7 @@ struct Entry {
     content: content::Slot,
 }
 
-thread_local! {
+rt::local! {
     static CACHES: RefCell<Vec<Cache>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -31,7 +31,7 @@ const CHECKED_EVERY: Duration = Duration::from_millis(100);
 /// time of the last change as it was, since the kernel's clock for it ticks a few hundred times a second.
 const QUIET_MS: u64 = 2_000;
 
-thread_local! {
+rt::local! {
     /// Bytes of all contents of this loop.
     static KEPT: Cell<u64> = const { Cell::new(0) };
 }

@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use bstr::ByteSlice;
 use bytes::Bytes;
-use rt::error_log::Level;
+use host::error_log::Level;
 use rt::file::{File, Judged, Metadata, OpenOptions, errno};
 use rt::pool::Pool;
 

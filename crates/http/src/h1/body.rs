@@ -5,14 +5,15 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use proto::fields::Fields;
-use proto::h1::{ChunkDecoder, Framing, Piece};
+use proto::h1::{ChunkDecoder, Piece};
+use proto::message::RequestFraming;
 
 use crate::body_reader::{BodyInput, BodyReadError};
-use crate::client::Client;
+use crate::byte_stream::ByteStream;
 
 /// Decodes content out of the connection's input.
-pub struct Input {
-    client: Rc<Client>,
+pub(super) struct Input {
+    bytes: Rc<ByteStream>,
     state: State,
     taken: u64,
     /// The client waits for `100 Continue` before it sends content.
@@ -30,16 +31,20 @@ const READ_SIZE: usize = 16 * 1024;
 
 impl Input {
     /// The input of a request with this framing; `None` when there is no content.
-    pub fn new(client: Rc<Client>, framing: Framing, expects_continue: bool) -> Option<Input> {
+    pub(super) fn new(
+        bytes: Rc<ByteStream>,
+        framing: RequestFraming,
+        expects_continue: bool,
+    ) -> Option<Input> {
         let state = match framing {
-            Framing::None => return None,
+            RequestFraming::None => return None,
             // A client that asks whether to go on is told so even when nothing follows.
-            Framing::Length(0) if !expects_continue => return None,
-            Framing::Length(total) => State::Length { left: total, total },
-            Framing::Chunked => State::Chunked(Box::new(ChunkDecoder::new())),
+            RequestFraming::Length(0) if !expects_continue => return None,
+            RequestFraming::Length(total) => State::Length { left: total, total },
+            RequestFraming::Chunked => State::Chunked(Box::new(ChunkDecoder::new())),
         };
         Some(Input {
-            client,
+            bytes,
             state,
             taken: 0,
             expects_continue,
@@ -48,7 +53,7 @@ impl Input {
 
     /// Moves content that has arrived to `out`. `None` when more has to arrive first.
     fn decode(&mut self, out: &mut Vec<u8>, max: usize) -> Option<Result<bool, BodyReadError>> {
-        let mut input = self.client.input.borrow_mut();
+        let mut input = self.bytes.input.borrow_mut();
         let used = match &mut self.state {
             State::Done(_) => return Some(Ok(true)),
             State::Length { left, .. } => {
@@ -102,10 +107,10 @@ impl Input {
     /// Tells a client that waits for it to go on. It is a hint: when it can not be sent at once the client's own
     /// timeout helps it (RFC 9110, section 10.1.1).
     fn say_continue(&mut self) {
-        if std::mem::take(&mut self.expects_continue) && self.client.input.borrow().is_empty() {
+        if std::mem::take(&mut self.expects_continue) && self.bytes.input.borrow().is_empty() {
             const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-            if let Ok(n) = self.client.stream.try_write(CONTINUE) {
-                self.client.sent.set(self.client.sent.get() + n as u64);
+            if let Ok(n) = self.bytes.transport.try_write(CONTINUE) {
+                self.bytes.count_sent(n);
             }
         }
     }
@@ -123,10 +128,10 @@ impl BodyInput for Input {
             if let Some(result) = self.decode(out, max) {
                 return Poll::Ready(result);
             }
-            let mut input = self.client.input.borrow_mut();
+            let mut input = self.bytes.input.borrow_mut();
             match ready!(
-                self.client
-                    .stream
+                self.bytes
+                    .transport
                     .poll_read_into(context, &mut input, READ_SIZE)
             ) {
                 Ok(0) => return Poll::Ready(Err(BodyReadError::Closed)),

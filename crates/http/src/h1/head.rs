@@ -9,12 +9,13 @@ use std::rc::Rc;
 use proto::Known;
 use proto::h1::response::{write_end, write_field, write_fields, write_status_line};
 
+use crate::absolute_redirect::absolute_location;
 use crate::request::{Request, Version};
 use crate::response::{Response, Unsaid};
 
 /// How the end of a response's content shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
+pub(super) enum Framing {
     /// There is no content, whatever the head says: HEAD, 204, 304.
     Empty,
     /// After this many bytes.
@@ -26,11 +27,10 @@ pub enum Framing {
 }
 
 /// Appends the head of the response and says how its content is framed. Decides too whether the connection stays open.
-pub fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> Framing {
-    out.append(&mut request.flow.interim);
+pub(super) fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> Framing {
     let (framing, keepalive) = frame(request, keepalive);
-    request.flow.close = !keepalive;
-    request.flow.chunked = framing == Framing::Chunked;
+    request.delivery.close = !keepalive;
+    request.delivery.chunked = framing == Framing::Chunked;
     if request.head.version() == Version::Http09 {
         // A simple response has no head (RFC 1945, section 6).
         return framing;
@@ -54,7 +54,7 @@ pub fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> Frami
         write_field(b"Location", &location, out);
     }
     write_connection_fields(request, framing, keepalive, out);
-    if request.flow.varies_by_encoding {
+    if request.delivery.varies_by_encoding {
         out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
     }
     if let Some(etag) = &request.out.etag {
@@ -91,7 +91,7 @@ fn write_usual_opening(server: &str, out: &mut Vec<u8>) {
         server: String,
         text: Vec<u8>,
     }
-    thread_local! {
+    rt::local! {
         static LAST: RefCell<Last> =
             const { RefCell::new(Last { second: 0, server: String::new(), text: Vec::new() }) };
     }
@@ -115,7 +115,7 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
     let site = Rc::clone(&request.site);
     let core = &site.location(request.location).core;
     let version = request.head.version();
-    if request.flow.upgraded {
+    if request.delivery.upgraded {
         // What follows is not HTTP any more, and ends with the connection.
         return (Framing::UntilClose, false);
     }
@@ -132,7 +132,7 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
         // taken for it (RFC 9110, section 15.2).
         return (Framing::Empty, keepalive && out.status >= 200);
     }
-    let empty = request.flow.header_only;
+    let empty = request.delivery.header_only;
     let chunks = version >= Version::Http11 && core.chunked_transfer_encoding;
     let framing = match out.length() {
         // Trailers need chunks, however much is known of the content.
@@ -199,34 +199,4 @@ fn write_connection_fields(
     } else {
         out.extend_from_slice(b"Connection: close\r\n");
     }
-}
-
-/// The redirect target as the client shall see it: a path gets scheme, host and port in front, unless
-/// `absolute_redirect` is off.
-pub fn absolute_location(request: &Request) -> Vec<u8> {
-    let target = request.out.location.clone().unwrap_or_default();
-    let core = &request.site.location(request.location).core;
-    if !target.starts_with(b"/") || !core.absolute_redirect {
-        return target.into();
-    }
-    let mut out = Vec::with_capacity(target.len() + 64);
-    out.extend_from_slice(request.scheme().as_bytes());
-    out.extend_from_slice(b"://");
-    if core.server_name_in_redirect {
-        out.extend_from_slice(&request.site.server(request.server).name);
-    } else if !request.head.host.is_empty() {
-        out.extend_from_slice(&request.head.host);
-    } else {
-        request.write_server_address(&mut out);
-    }
-    if core.port_in_redirect {
-        let port = request.local_port();
-        let usual = if request.is_tls() { 443 } else { 80 };
-        if port != 0 && port != usual {
-            out.push(b':');
-            base::text::write_number(u64::from(port), &mut out);
-        }
-    }
-    out.extend_from_slice(&target);
-    out
 }

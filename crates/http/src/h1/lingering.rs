@@ -1,48 +1,14 @@
-//! What a client still sends when nobody wants it any more.
+//! Content of a request that nothing has read: it is thrown away, so that the connection can serve the next request.
 //!
-//! Closing a socket with unread input makes the kernel reset the connection, and a reset can destroy a response that
-//! the client has not read yet (RFC 9112, section 9.6). So the input is read and thrown away for a while, within the
-//! bounds that `lingering_time` and `lingering_timeout` set.
+//! The bounds are those of [`crate::lingering_close`].
 
 use std::task::Poll;
 
 use crate::body_reader::BodyReadError;
-use crate::client::Client;
-use crate::core::LocationConf;
 use crate::request::Request;
 
 /// How much is read at once, in bytes.
 const READ_SIZE: usize = 16 * 1024;
-
-/// Tells the client that nothing more comes, and waits until it closes too, its time is over, or it has sent `most` bytes.
-pub(crate) async fn close(client: &Client, core: &LocationConf, most: u64) {
-    if client.stream.shutdown_write().is_err() {
-        return;
-    }
-    let deadline = rt::now() + core.lingering_time;
-    let timer = rt::Timer::new();
-    // What is thrown away is worth nothing to anybody: requests go first.
-    rt::set_rank(rt::Rank::Patient);
-    let mut seen = 0;
-    while seen < most {
-        let left = deadline.saturating_duration_since(rt::now());
-        if left.is_zero() {
-            return;
-        }
-        timer.set(left.min(core.lingering_timeout));
-        let discarded = std::future::poll_fn(|context| match client.stream.poll_discard(context) {
-            Poll::Ready(result) => Poll::Ready(result.unwrap_or(0)),
-            Poll::Pending => timer.poll_expired(context).map(|()| 0),
-        })
-        .await;
-        if discarded == 0 {
-            return;
-        }
-        seen += discarded as u64;
-        // One that never stops sending would have the loop for itself.
-        rt::yield_now().await;
-    }
-}
 
 /// The most content that is looked at before a response that does not want it is sent, in bytes.
 const LOOK_AHEAD: u64 = 64 * 1024;

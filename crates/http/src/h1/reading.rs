@@ -7,12 +7,12 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use proto::h1::request::{InvalidHeaders, Underscores};
-use proto::h1::{Limits, Parser, Reject, Status};
-use rt::error_log::Level;
+use host::error_log::Level;
+use proto::h1::{Limits, Parser, Status};
+use proto::message::{InvalidHeaders, Reject, Underscores};
 
-use super::Connection;
-use crate::client::Asked;
+use super::connection::Connection;
+use crate::client::ConnectionOrder;
 use crate::request::Request;
 use crate::site::{ServerId, Site};
 use net::counters::Stage;
@@ -74,14 +74,14 @@ impl Reading {
     }
 }
 
-impl Connection {
+impl Connection<'_> {
     /// Reads until the head of `request` is complete.
     pub(super) async fn read_head(&mut self, request: &mut Request) -> Result<(), NoHead> {
         self.await_head();
-        if self.client.idle.asked() == Asked::Leave {
+        if self.client.control.order() == ConnectionOrder::Leave {
             return Err(NoHead::Leaving);
         }
-        if !self.client.input.borrow().is_empty()
+        if !self.bytes.input.borrow().is_empty()
             && let Some(end) = self.take_head(&[], request)
         {
             return end;
@@ -96,7 +96,7 @@ impl Connection {
         let generation = self.client.generation.get();
         if reading.first || reading.limits_of != Some(generation) {
             let endpoint = self.client.endpoint.borrow();
-            let (server, site) = (self.client.first_server(), self.engine.site());
+            let (server, site) = (self.client.first_server(), self.http.site());
             reading.limits = limits_of(&site, server, endpoint.chooses());
             reading.limits_of = Some(generation);
             let timeout = site.server(server).core.client_header_timeout;
@@ -105,12 +105,14 @@ impl Connection {
         if !reading.first {
             reading.timer.set(self.client.keepalive_timeout.get());
         }
-        let mut input = self.client.input.borrow_mut();
+        let mut input = self.bytes.input.borrow_mut();
         reading.pipelined = !reading.first && !input.is_empty();
         if input.is_empty() && input.capacity() > IDLE_INPUT {
             *input = Vec::new();
         }
-        self.client.idle.begin(rt::now(), self.client.sent.get());
+        self.client
+            .control
+            .begin_waiting(rt::now(), self.bytes.sent.get());
         self.staged.enter(Stage::Waiting);
     }
 
@@ -120,11 +122,11 @@ impl Connection {
         context: &mut Context<'_>,
     ) -> Poll<Result<(), NoHead>> {
         // Into the loop's own buffer: a connection keeps only as much memory as its requests need.
-        let mut scratch = self.engine.scratch.take();
+        let mut scratch = self.http.scratch.take();
         let result = loop {
             scratch.clear();
-            let stream = &self.client.stream;
-            match stream.poll_read_into(context, &mut scratch, READ_SIZE) {
+            let transport = &self.bytes.transport;
+            match transport.poll_read_into(context, &mut scratch, READ_SIZE) {
                 Poll::Pending => match self.poll_wait(context) {
                     Poll::Ready(NoHead::Quiet) if self.has_spoken_after_all(&mut scratch) => {
                         if let Some(end) = self.take_head(&scratch, request) {
@@ -149,26 +151,26 @@ impl Connection {
                 }
             }
         };
-        self.engine.scratch.replace(scratch);
+        self.http.scratch.replace(scratch);
         result
     }
 
     /// The connection is about to end for its silence. What its client has said since the loop last asked the system is
     /// read: it would be lost, and the client told so by a reset.
     fn has_spoken_after_all(&self, scratch: &mut Vec<u8>) -> bool {
-        let stream = &self.client.stream;
-        stream.socket().look_again();
-        matches!(stream.try_read_into(scratch, READ_SIZE), Ok(1..))
+        let transport = &self.bytes.transport;
+        transport.socket().look_again();
+        matches!(transport.try_read_into(scratch, READ_SIZE), Ok(1..))
     }
 
     /// Goes on with a head of which `came` is what came last; `None` when that did not end it.
     fn take_head(&mut self, came: &[u8], request: &mut Request) -> Option<Result<(), NoHead>> {
         if self.reading.progress == Progress::Awaited {
             self.reading.progress = Progress::Begun;
-            self.client.idle.end();
+            self.client.control.begin_request();
         }
         // What came before: mostly nothing.
-        let mut input = self.client.input.take();
+        let mut input = self.bytes.input.take();
         let end = if input.is_empty() {
             let end = self.parse(came, request);
             let used = match end {
@@ -185,7 +187,7 @@ impl Connection {
             }
             end
         };
-        self.client.input.replace(input);
+        self.bytes.input.replace(input);
         if end.is_none() {
             self.await_rest();
         } else if self.reading.progress == Progress::Partial {
@@ -208,7 +210,7 @@ impl Connection {
                 Ok(Status::Partial) => return None,
                 Ok(Status::Host(range)) => {
                     let server = self.server_of_host(&buffer[range]);
-                    self.reading.limits = limits_of(&self.engine.site(), server, false);
+                    self.reading.limits = limits_of(&self.http.site(), server, false);
                     self.reading.limits_of = None;
                 }
                 Err(reject) => break Err(NoHead::Rejected(reject)),
@@ -246,24 +248,24 @@ impl Connection {
             return;
         }
         let server = self.client.first_server();
-        let timeout = self.engine.site().server(server).core.client_header_timeout;
+        let timeout = self.http.site().server(server).core.client_header_timeout;
         self.reading.timer.set(timeout);
     }
 
     /// Nothing came: whether that may go on.
     fn poll_wait(&mut self, context: &mut Context<'_>) -> Poll<NoHead> {
-        let (client, reading) = (&self.client, &self.reading);
+        let (client, reading) = (self.client, &self.reading);
         let asked = match reading.progress {
-            Progress::Awaited => client.idle.poll_asked(context),
+            Progress::Awaited => client.control.poll_order(context),
             Progress::Begun | Progress::Partial => Poll::Pending,
         };
-        if asked == Poll::Ready(Asked::Leave) {
+        if asked == Poll::Ready(ConnectionOrder::Leave) {
             return Poll::Ready(NoHead::Leaving);
         }
         // A client that has just come and can not go elsewhere will get an answer.
-        let is_spared = reading.first && client.idle.is_leaving();
+        let is_spared = reading.first && client.control.is_leaving();
         if asked.is_ready() && !is_spared {
-            let since = client.idle.since();
+            let since = client.control.waiting_since();
             let end = since.map(|since| since + client.keepalive_min_timeout.get());
             match end.filter(|end| *end > rt::now()) {
                 Some(end) => reading.timer.set_deadline(end),
@@ -284,9 +286,9 @@ impl Connection {
             true => "while keepalive",
             false => "while waiting for request",
         };
-        self.engine.log_client(
+        self.http.log_client(
             Level::Info,
-            &self.client,
+            self.client,
             format_args!("{} {what}", net::ReadFailed(error)),
         );
     }
@@ -299,8 +301,8 @@ impl Connection {
                 "client prematurely closed connection while reading client request line"
             }
         };
-        self.engine
-            .log_client(Level::Info, &self.client, format_args!("{what}"));
+        self.http
+            .log_client(Level::Info, self.client, format_args!("{what}"));
     }
 }
 

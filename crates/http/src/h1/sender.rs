@@ -8,7 +8,7 @@
 use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use rt::file::Taker;
@@ -16,9 +16,11 @@ use rt::file::Taker;
 use super::head::Framing;
 use crate::body::{Body, BodyError, Chunk, FileRange};
 use crate::buffers;
-use crate::client::Client;
+use crate::byte_stream::ByteStream;
 use crate::core::location::LocationConf;
+use crate::limit_rate::{RateLimit, is_paced};
 use crate::request::Request;
+use crate::sending::{SendError, file_error, is_undecided, pool};
 
 /// Up to this size a file is read into the output instead of sent by `sendfile`: one copy of so little costs less than
 /// a second system call. Measured in `docs/design/2026-11-21-cpu-per-request.md`.
@@ -43,20 +45,9 @@ const ASKED_PIECE: u64 = 1024 * 1024;
 /// so much.
 const COPIED_PIECE: u64 = 64 * 1024;
 
-/// Why a response did not reach its end.
-#[derive(Debug)]
-pub enum SendError {
-    /// The client left, or its connection failed.
-    Client(io::Error),
-    /// The client took nothing for longer than `send_timeout`.
-    TimedOut,
-    /// The content could not be had to its end.
-    Body(BodyError),
-}
-
 /// Sends responses on one connection, one after the other.
-pub struct Sender {
-    client: Rc<Client>,
+pub(super) struct Sender {
+    bytes: Rc<ByteStream>,
     /// What has been gathered and not yet sent. Between two responses it has no memory of its own: idle connections need
     /// none, and the loop's buffer that was used last is still in the processor's cache.
     out: Vec<u8>,
@@ -73,23 +64,24 @@ struct Job {
     portion: u64,
     buffer: usize,
     timeout: Duration,
-    pace: Option<Pace>,
+    pace: Option<RateLimit>,
     body_bytes: u64,
 }
 
 impl Sender {
-    /// A sender for `client`.
-    pub fn new(client: Rc<Client>) -> Sender {
+    /// A sender on these bytes.
+    pub(super) fn new(bytes: Rc<ByteStream>) -> Sender {
         Sender {
-            client,
+            bytes,
             out: Vec::new(),
             timer: rt::Timer::new(),
         }
     }
 
     /// Where the head of a response is written; [`Sender::send_at_once`] or [`Sender::send`] goes on from there.
-    pub fn begin(&mut self) -> &mut Vec<u8> {
+    pub(super) fn begin(&mut self) -> &mut Vec<u8> {
         self.out = buffers::take();
+        self.out.append(&mut self.bytes.unsent_interim.borrow_mut());
         &mut self.out
     }
 
@@ -97,18 +89,18 @@ impl Sender {
     /// when it does not come to that; then [`Sender::send`] goes on from where this stopped.
     ///
     /// Most responses end here, without a future of their own.
-    pub fn send_at_once(&mut self, request: &mut Request, framing: Framing) -> Option<()> {
+    pub(super) fn send_at_once(&mut self, request: &mut Request, framing: Framing) -> Option<()> {
         let content = self.gather(request, framing)?;
-        let stream = &self.client.stream;
+        let transport = &self.bytes.transport;
         let written = match content.is_empty() {
-            true => stream.try_write(&self.out),
-            false => stream.try_writev(&[IoSlice::new(&self.out), IoSlice::new(&content)]),
+            true => transport.try_write(&self.out),
+            false => transport.try_writev(&[IoSlice::new(&self.out), IoSlice::new(&content)]),
         };
         let sent = *written.as_ref().unwrap_or(&0);
         self.count(request, sent as u64);
         if written.is_err()
             || sent < self.out.len() + content.len()
-            || self.client.stream.has_pending()
+            || self.bytes.transport.has_pending()
         {
             let head = sent.min(self.out.len());
             self.out.drain(..head);
@@ -125,7 +117,7 @@ impl Sender {
     fn gather(&mut self, request: &mut Request, framing: Framing) -> Option<Bytes> {
         let length = match framing {
             Framing::Empty => 0,
-            Framing::Length(_) if request.flow.header_only => 0,
+            Framing::Length(_) if request.delivery.header_only => 0,
             Framing::Length(length) => length,
             Framing::Chunked | Framing::UntilClose => return None,
         };
@@ -141,7 +133,7 @@ impl Sender {
         }
         let mut apart = Bytes::new();
         match &mut request.out.body {
-            Body::Bytes(bytes) if bytes.len() > COPIED_UP_TO && !self.client.stream.is_tls() => {
+            Body::Bytes(bytes) if bytes.len() > COPIED_UP_TO && !self.bytes.transport.is_tls() => {
                 apart = std::mem::take(bytes);
             }
             Body::Bytes(bytes) => self.out.extend_from_slice(bytes),
@@ -163,13 +155,17 @@ impl Sender {
     }
 
     fn count(&mut self, request: &mut Request, sent: u64) {
-        self.client.sent.set(self.client.sent.get() + sent);
+        self.bytes.count_sent(sent as usize);
         request.ledger.bytes_sent += sent;
     }
 
     /// Sends the response's content after the head that stands in `out` already.
-    pub async fn send(&mut self, request: &mut Request, framing: Framing) -> Result<(), SendError> {
-        let before = self.client.sent.get();
+    pub(super) async fn send(
+        &mut self,
+        request: &mut Request,
+        framing: Framing,
+    ) -> Result<(), SendError> {
+        let before = self.bytes.sent.get();
         let head = self.out.len() as u64;
         let mut job = Job::new(request, framing);
         let mut result = self.send_with(request, &mut job).await;
@@ -181,7 +177,7 @@ impl Sender {
                 result = Err(error);
             }
         }
-        let sent = self.client.sent.get() - before;
+        let sent = self.bytes.sent.get() - before;
         request.ledger.bytes_sent += sent;
         // All but the head, as nginx counts: with the sizes of chunks.
         request.ledger.body_bytes_sent += match framing {
@@ -196,7 +192,7 @@ impl Sender {
     async fn send_with(&mut self, request: &mut Request, job: &mut Job) -> Result<(), SendError> {
         // Nothing is left of the content when it was gathered already.
         let gathered = request.ledger.body_bytes_sent > 0;
-        if job.framing == Framing::Empty || request.flow.header_only || gathered {
+        if job.framing == Framing::Empty || request.delivery.header_only || gathered {
             request.out.body = Body::Empty;
             return self.flush(request, job).await;
         }
@@ -276,7 +272,7 @@ impl Sender {
     /// whether it is that of the response, or whose first content follows, so that both are one record and one packet.
     /// nginx waits for more of it: until `postpone_output` has come, or all.
     fn may_wait(&self, request: &Request, job: &Job) -> bool {
-        let waits = request.flow.head_waits && job.body_bytes == 0 && {
+        let waits = request.delivery.head_waits && job.body_bytes == 0 && {
             let core = &request.site.location(request.location).core;
             (self.out.len() as u64) < core.delivery.postpone_output
         };
@@ -351,7 +347,7 @@ impl Sender {
                 want = want.min(self.pace(job).await?);
             }
             let read = !job.sendfile
-                || self.client.stream.is_tls()
+                || self.bytes.transport.is_tls()
                 || range.file.is_direct()
                 || end - offset <= READ_FILES_UP_TO;
             let sent = if read {
@@ -379,7 +375,7 @@ impl Sender {
     /// How much of a file is read before the output is sent. With TLS that is a whole number of records: a head before
     /// the file must not end in a record of its few bytes.
     fn room(&self, job: &Job, range: &FileRange) -> u64 {
-        let whole = self.client.stream.is_tls()
+        let whole = self.bytes.transport.is_tls()
             && job.framing != Framing::Chunked
             && !range.file.is_direct()
             && self.out.len() < GATHER;
@@ -425,7 +421,7 @@ impl Sender {
         offset: u64,
         want: usize,
     ) -> Result<usize, SendError> {
-        let begun = Instant::now();
+        let begun = rt::clock::read();
         let pool = pool(request);
         // The output itself goes to the pool and back: fresh memory for each read would come from `mmap`, and that waits
         // for threads of the pool that are faulting in pages.
@@ -436,7 +432,7 @@ impl Sender {
             .read_at(out, offset, want, &pool)
             .await
             .map_err(|error| file_error(&error))?;
-        request.ledger.disk_wait += begun.elapsed();
+        request.ledger.disk_wait += rt::clock::elapsed(begun);
         Ok(self.out.len() - before)
     }
 
@@ -485,8 +481,8 @@ impl Sender {
             let mut position = at;
             let sent =
                 match self
-                    .client
-                    .stream
+                    .bytes
+                    .transport
                     .socket()
                     .try_sendfile(&range.file, &mut position, want)
                 {
@@ -495,13 +491,13 @@ impl Sender {
                         continue;
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) => return Err(SendError::Client(error)),
+                    Err(error) => return Err(SendError::Failed(error)),
                     Ok(n) => n as u64,
                 };
             if sent == 0 {
                 return Err(SendError::Body(BodyError::FileTruncated));
             }
-            self.client.sent.set(self.client.sent.get() + sent);
+            self.bytes.count_sent(sent as usize);
             at += sent;
         }
         Ok(())
@@ -516,7 +512,7 @@ impl Sender {
         offset: u64,
         length: u64,
     ) -> Result<(), SendError> {
-        let begun = Instant::now();
+        let begun = rt::clock::read();
         let pool = pool(request);
         let rest = (range.offset + range.length).saturating_sub(offset + length);
         range
@@ -524,7 +520,7 @@ impl Sender {
             .load(offset, length, rest, &pool)
             .await
             .map_err(|error| file_error(&error))?;
-        request.ledger.disk_wait += begun.elapsed();
+        request.ledger.disk_wait += rt::clock::elapsed(begun);
         Ok(())
     }
 
@@ -572,9 +568,12 @@ impl Sender {
                 Ok(bytes) => return Ok(bytes),
                 Err(wait) => wait,
             };
-            if rt::timeout(wait, self.client.stream.closed()).await.is_ok() {
+            if rt::timeout(wait, self.bytes.transport.closed())
+                .await
+                .is_ok()
+            {
                 let left = "client prematurely closed connection";
-                return Err(SendError::Client(io::Error::new(
+                return Err(SendError::Failed(io::Error::new(
                     io::ErrorKind::ConnectionAborted,
                     left,
                 )));
@@ -592,14 +591,14 @@ impl Sender {
         if self.out.is_empty() {
             return Ok(());
         }
-        match self.client.stream.try_write_more(&self.out) {
+        match self.bytes.transport.try_write_more(&self.out) {
             Ok(n) if n == self.out.len() => {
-                self.client.sent.set(self.client.sent.get() + n as u64);
+                self.bytes.count_sent(n);
                 self.out.clear();
                 Ok(())
             }
             Ok(n) => {
-                self.client.sent.set(self.client.sent.get() + n as u64);
+                self.bytes.count_sent(n);
                 self.out.drain(..n);
                 self.write_out(request, job.timeout).await
             }
@@ -608,7 +607,7 @@ impl Sender {
     }
 
     /// Sends what has been gathered, waiting at most `timeout` for each bit of progress.
-    pub async fn write_out(
+    pub(super) async fn write_out(
         &mut self,
         request: &mut Request,
         timeout: Duration,
@@ -629,7 +628,7 @@ impl Sender {
         request: &mut Request,
         timeout: Duration,
     ) -> Result<(), SendError> {
-        while self.client.stream.has_pending() {
+        while self.bytes.transport.has_pending() {
             self.wait_flushed(request, timeout).await?;
         }
         Ok(())
@@ -665,22 +664,22 @@ impl Sender {
     ) -> Result<usize, SendError> {
         loop {
             let result = if second.is_empty() {
-                self.client.stream.try_write(first)
+                self.bytes.transport.try_write(first)
             } else {
-                self.client
-                    .stream
+                self.bytes
+                    .transport
                     .try_writev(&[IoSlice::new(first), IoSlice::new(second)])
             };
             match result {
                 Ok(n) => {
-                    self.client.sent.set(self.client.sent.get() + n as u64);
+                    self.bytes.count_sent(n);
                     return Ok(n);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.wait_writable(request, timeout).await?
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(SendError::Client(error)),
+                Err(error) => return Err(SendError::Failed(error)),
             }
         }
     }
@@ -696,8 +695,8 @@ impl Sender {
     ) -> Result<(), SendError> {
         self.timer.set(timeout);
         std::future::poll_fn(|context| {
-            if let Poll::Ready(result) = self.client.stream.poll_writable(context) {
-                return Poll::Ready(result.map_err(SendError::Client));
+            if let Poll::Ready(result) = self.bytes.transport.poll_writable(context) {
+                return Poll::Ready(result.map_err(SendError::Failed));
             }
             Body::poll_ahead_of(request, context);
             self.timer
@@ -714,8 +713,8 @@ impl Sender {
     ) -> Result<(), SendError> {
         self.timer.set(timeout);
         std::future::poll_fn(|context| {
-            if let Poll::Ready(result) = self.client.stream.poll_flush(context) {
-                return Poll::Ready(result.map_err(SendError::Client));
+            if let Poll::Ready(result) = self.bytes.transport.poll_flush(context) {
+                return Poll::Ready(result.map_err(SendError::Failed));
             }
             Body::poll_ahead_of(request, context);
             self.timer
@@ -729,20 +728,6 @@ impl Sender {
     fn release(&mut self) {
         buffers::give(std::mem::take(&mut self.out));
     }
-}
-
-pub(crate) fn is_undecided(body: &Body) -> bool {
-    matches!(body, Body::Stream(source) if source.is_undecided())
-}
-
-/// The pool that reads what is not in memory, in the request's location.
-pub(crate) fn pool(request: &mut Request) -> rt::pool::Pool {
-    let core = request.core();
-    crate::files::pool(request, &core.delivery.aio)
-}
-
-pub(crate) fn file_error(error: &io::Error) -> SendError {
-    SendError::Body(BodyError::File(error.to_string()))
 }
 
 impl Job {
@@ -761,7 +746,7 @@ impl Job {
             portion,
             buffer: delivery.output_buffer_size as usize,
             timeout: delivery.send_timeout,
-            pace: Pace::of(request, &site),
+            pace: RateLimit::of(request, &site),
             body_bytes: 0,
         }
     }
@@ -770,118 +755,5 @@ impl Job {
         if let Some(pace) = &mut self.pace {
             pace.paid(bytes);
         }
-    }
-}
-
-/// `limit_rate`: after `free` bytes, `rate` bytes a second, the head's too. The first second's may come at once, and half a
-/// second later the next ones follow: so a response takes as long as from nginx in the mean, which counts whole seconds.
-pub(crate) struct Pace {
-    rate: u64,
-    free: u64,
-    begun: Instant,
-    sent: u64,
-}
-
-impl Pace {
-    /// What holds the response back, if anything does.
-    pub(crate) fn of(request: &mut Request, site: &Rc<crate::site::Site>) -> Option<Pace> {
-        let delivery = &site.location(request.location).core.delivery;
-        let rate = match request.flow.limit_rate {
-            Some(rate) => rate,
-            None => size_value(request, &delivery.limit_rate),
-        };
-        if rate == 0 || request.is_subrequest() {
-            return None;
-        }
-        let free = match request.flow.limit_rate_after {
-            Some(bytes) => bytes,
-            None => size_value(request, &delivery.limit_rate_after),
-        };
-        Some(Pace {
-            rate,
-            free,
-            begun: rt::now(),
-            sent: 0,
-        })
-    }
-
-    /// So much was sent.
-    pub(crate) fn paid(&mut self, bytes: u64) {
-        self.sent += bytes;
-    }
-
-    /// How many bytes may be sent now, or how long to wait for the next ones.
-    pub(crate) fn allowance(&self, now: Instant) -> Result<u64, Duration> {
-        let passed = now.saturating_duration_since(self.begun).as_secs_f64();
-        let allowed = self
-            .free
-            .saturating_add((self.rate as f64 * (passed + HEAD_START).max(1.0)) as u64);
-        match allowed.checked_sub(self.sent) {
-            Some(bytes) if bytes > 0 => Ok(bytes
-                .min(self.rate.max(1))
-                .max(self.free.saturating_sub(self.sent))),
-            _ => {
-                // Not for single bytes: for a tenth of a second's worth, or one byte when that is less.
-                let wanted = self.sent + (self.rate / 10).max(1);
-                let at = (wanted.saturating_sub(self.free)) as f64 / self.rate as f64 - HEAD_START;
-                let wait = Duration::from_secs_f64(at.max(0.0)).saturating_sub(now - self.begun);
-                Err(wait.max(Duration::from_millis(1)))
-            }
-        }
-    }
-}
-
-/// How much later than even a paced response is once its first second's bytes are gone, in seconds below one.
-const HEAD_START: f64 = 0.5;
-
-/// Whether `limit_rate` may hold this response back.
-pub(crate) fn is_paced(request: &mut Request) -> bool {
-    match request.flow.limit_rate {
-        Some(rate) => rate > 0,
-        None => {
-            let rate = &request
-                .site
-                .location(request.location)
-                .core
-                .delivery
-                .limit_rate;
-            rate.constant().is_none_or(|text| *text != "0")
-        }
-    }
-}
-
-fn size_value(request: &mut Request, expression: &conf::Expression) -> u64 {
-    match expression.constant() {
-        Some(text) if *text == "0" => 0,
-        Some(text) => base::units::parse_size(text).unwrap_or(0),
-        None => base::units::parse_size(&request.value(expression)).unwrap_or(0),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_pace_lets_through_one_second_and_then_the_rate() {
-        let begun = Instant::now();
-        let mut pace = Pace {
-            rate: 1000,
-            free: 500,
-            begun,
-            sent: 0,
-        };
-        assert_eq!(pace.allowance(begun), Ok(1000));
-        pace.sent = 1500;
-        let wait = pace
-            .allowance(begun)
-            .expect_err("the first second's bytes are gone");
-        assert!(
-            wait >= Duration::from_millis(599) && wait <= Duration::from_millis(601),
-            "{wait:?}"
-        );
-        let later = |millis| pace.allowance(begun + Duration::from_millis(millis));
-        assert_eq!(later(600), Ok(100));
-        assert_eq!(later(1500), Ok(1000));
     }
 }

@@ -8,7 +8,7 @@ use proto::h2::Window;
 
 use super::stream::Stream;
 use crate::body_reader::{BodyInput, BodyReadError};
-use crate::lane::Lane;
+use crate::client_stream::ClientStream;
 
 /// Takes content from a stream.
 pub(super) struct Input {
@@ -30,7 +30,7 @@ impl Input {
     }
 
     fn say_continue(&mut self) {
-        let nothing_came = self.stream.input.borrow().is_empty() && !self.stream.input_ended.get();
+        let nothing_came = self.stream.input.borrow().is_empty() && !self.stream.has_all_input();
         if std::mem::take(&mut self.expects_continue) && nothing_came {
             self.stream.send_interim(100, &Fields::new());
         }

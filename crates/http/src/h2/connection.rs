@@ -14,19 +14,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use base::Errno;
+use host::error_log::Level;
 use proto::h2::frame::{self, PREFACE};
 use proto::h2::hpack::Decoder;
 use proto::h2::settings::id;
 use proto::h2::{
     ConnectionError, ErrorCode, FrameReader, Priority, ReaderLimits, RequestReader, Window,
 };
-use rt::error_log::{Errno, Level};
 
 use super::budget::{Budget, KNOWN_AFTER, KNOWN_AFTER_BYTES, SERVED};
 use super::link::{Closed, How, Link, OUTPUT_FULL};
-use crate::client::{Client, Moves};
+use crate::byte_stream::ByteStream;
+use crate::client::{Client, ConnectionMobility};
 use crate::core::LocationConf;
-use crate::engine::HttpLoop;
+use crate::http_loop::HttpLoop;
 use crate::site::Site;
 use net::counters::{Stage, Staged};
 
@@ -131,15 +133,19 @@ pub(super) enum End {
 }
 
 impl Connection {
-    pub(super) fn new(engine: &Rc<HttpLoop>, client: &Rc<Client>) -> Connection {
+    pub(super) fn new(
+        http: &Rc<HttpLoop>,
+        client: &Rc<Client>,
+        bytes: &Rc<ByteStream>,
+    ) -> Connection {
         // Not in the middle of its compression.
-        client.idle.moves(Moves::Nowhere);
-        let site = engine.site();
+        client.control.set_mobility(ConnectionMobility::Nowhere);
+        let site = http.site();
         let limits = Limits::of(&site, client);
         let mut reader = FrameReader::default();
         reader.limits = reader_limits(&site, client);
         let mut connection = Connection {
-            link: Rc::new(Link::new(engine, client)),
+            link: Rc::new(Link::new(http, client, bytes)),
             reader,
             decoder: Decoder::default(),
             requests: RequestReader::default(),
@@ -160,7 +166,7 @@ impl Connection {
             write_timer: rt::Timer::new(),
             little_timer: rt::Timer::new(),
             spares_timer: rt::Timer::new(),
-            staged: Staged::new(&engine.counters),
+            staged: Staged::new(&http.counters),
             limits,
         };
         connection.set_rank(rt::Rank::Patient);
@@ -194,7 +200,7 @@ impl Connection {
         if is_to_end {
             // Requests that have come already are served: all that a client sends after that is known by the number in
             // the GOAWAY.
-            self.link.client.stream.socket().look_again();
+            self.link.bytes.transport.socket().look_again();
         }
         let before = self.taken;
         loop {
@@ -265,7 +271,7 @@ impl Connection {
         let link = &self.link;
         let is_known = link.completed.get() >= KNOWN_AFTER
             || self.content > KNOWN_AFTER_BYTES
-            || link.client.sent.get() > KNOWN_AFTER_BYTES;
+            || link.bytes.sent.get() > KNOWN_AFTER_BYTES;
         let is_costly = self.budget.is_low(rt::now());
         link.costly.set(is_costly);
         let rank = match is_known && !is_costly {
@@ -305,15 +311,17 @@ impl Connection {
         }
         let client = &self.link.client;
         let idle = self.link.streams.borrow().is_empty();
-        if idle && client.idle.since().is_none() {
-            client.idle.begin(rt::now(), client.sent.get());
+        if idle && client.control.waiting_since().is_none() {
+            client
+                .control
+                .begin_waiting(rt::now(), self.link.bytes.sent.get());
             self.staged.enter(Stage::Waiting);
         }
     }
 
     /// A stream has begun.
     pub(super) fn is_busy(&mut self) {
-        self.link.client.idle.end();
+        self.link.client.control.begin_request();
         self.staged.enter(Stage::Writing);
     }
 
@@ -321,7 +329,7 @@ impl Connection {
 
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         let link = Rc::clone(&self.link);
-        let stream = &link.client.stream;
+        let stream = &link.bytes.transport;
         let mut output = link.output.borrow_mut();
         let mut wrote = false;
         let result = loop {
@@ -332,7 +340,7 @@ impl Connection {
                 Poll::Ready(Ok(n)) => {
                     wrote = true;
                     output.sent += n;
-                    link.client.sent.set(link.client.sent.get() + n as u64);
+                    link.bytes.count_sent(n);
                 }
                 Poll::Ready(Err(error)) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
@@ -375,12 +383,12 @@ impl Connection {
 
     /// Reads once. `Ok(false)` at the end of what the client sends.
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, ConnectionError>> {
-        let client = Rc::clone(&self.link.client);
-        let engine = Rc::clone(&self.link.engine);
+        let bytes = Rc::clone(&self.link.bytes);
+        let http = Rc::clone(&self.link.http);
         // Into the loop's own buffer: a connection keeps no more than the piece of a frame.
-        let mut scratch = std::mem::take(&mut *engine.scratch.borrow_mut());
+        let mut scratch = std::mem::take(&mut *http.scratch.borrow_mut());
         scratch.clear();
-        let mut input = client.input.borrow_mut();
+        let mut input = bytes.input.borrow_mut();
         let n = if self.taken == 0 && !input.is_empty() {
             // What was read before it was clear which protocol this is.
             input.len()
@@ -389,11 +397,11 @@ impl Connection {
                 rt::Rank::Patient => self.limits.read_size.min(READ_FROM_STRANGERS),
                 rt::Rank::Ordinary => self.limits.read_size,
             };
-            let read = client.stream.poll_read_into(context, &mut scratch, most);
+            let read = bytes.transport.poll_read_into(context, &mut scratch, most);
             match read {
                 Poll::Ready(Ok(n)) => n,
                 Poll::Ready(Err(error)) => {
-                    *engine.scratch.borrow_mut() = scratch;
+                    *http.scratch.borrow_mut() = scratch;
                     if error.kind() == std::io::ErrorKind::Interrupted {
                         return Poll::Ready(Ok(true));
                     }
@@ -402,13 +410,13 @@ impl Connection {
                     return Poll::Ready(Ok(false));
                 }
                 Poll::Pending => {
-                    *engine.scratch.borrow_mut() = scratch;
+                    *http.scratch.borrow_mut() = scratch;
                     return Poll::Pending;
                 }
             }
         };
         if n == 0 {
-            *engine.scratch.borrow_mut() = scratch;
+            *http.scratch.borrow_mut() = scratch;
             return Poll::Ready(Ok(false));
         }
         self.taken += n as u64;
@@ -431,7 +439,7 @@ impl Connection {
             result
         };
         drop(input);
-        *engine.scratch.borrow_mut() = scratch;
+        *http.scratch.borrow_mut() = scratch;
         result?;
         // The timer of a request that is waited for begins again with whatever comes.
         if self.waits == Waits::Request {
@@ -468,8 +476,8 @@ impl Connection {
     /// nginx's measure: an eighth of what a client sends must be of use, but for the first megabyte.
     fn check_flood(&self) -> Result<(), ConnectionError> {
         const FREE: u64 = 1 << 20;
-        let taken = self.taken + self.link.client.sent.get();
-        match taken / 8 > self.of_use + self.link.client.sent.get() + FREE {
+        let taken = self.taken + self.link.bytes.sent.get();
+        match taken / 8 > self.of_use + self.link.bytes.sent.get() + FREE {
             true => Err(ConnectionError::calm("http2 flood detected")),
             false => Ok(()),
         }
@@ -479,7 +487,7 @@ impl Connection {
 
     fn client_left(&mut self) -> Poll<End> {
         let is_idle = self.link.streams.borrow().is_empty();
-        if !is_idle || !self.link.client.input.borrow().is_empty() {
+        if !is_idle || !self.link.bytes.input.borrow().is_empty() {
             self.log(
                 Level::Info,
                 format_args!(
@@ -538,7 +546,7 @@ impl Connection {
 
     /// Has the loop asked for the end, which is to wait for the streams? To leave is to close.
     fn is_to_end(&self, context: &mut Context<'_>) -> bool {
-        self.phase == Phase::Open && self.link.client.idle.poll_asked(context).is_ready()
+        self.phase == Phase::Open && self.link.client.control.poll_order(context).is_ready()
     }
 
     /// Lets streams that wait for a larger window send what little they may, after some time.
@@ -597,7 +605,7 @@ impl Connection {
             self.debug(format_args!("http2 write event timed out"));
             if self.limits.core.reset_timedout_connection {
                 // The descriptor goes with the client; how it goes is decided here.
-                let _ = self.link.client.stream.socket().set_reset_on_close();
+                let _ = self.link.bytes.transport.socket().set_reset_on_close();
             }
             return Poll::Ready(End::Gone);
         }
@@ -632,7 +640,7 @@ impl Connection {
         frame::write_goaway(last, ErrorCode::NO_ERROR, &mut output.bytes);
         let sent = output.sent;
         // What does not leave now never does.
-        let _ = self.link.client.stream.try_write(&output.bytes[sent..]);
+        let _ = self.link.bytes.transport.try_write(&output.bytes[sent..]);
     }
 
     /// A request whose head did not come in time is reset, and the connection goes on: but once, because nothing else
@@ -640,7 +648,7 @@ impl Connection {
     fn gives_up_headers(&mut self) -> bool {
         let incomplete = self
             .reader
-            .incomplete_headers(&self.link.client.input.borrow());
+            .incomplete_headers(&self.link.bytes.input.borrow());
         let Some(id) = incomplete.filter(|id| *id > self.last) else {
             return false;
         };
@@ -664,7 +672,7 @@ impl Connection {
         let is_idle = self.link.streams.borrow().is_empty();
         let has_part = self.preface > 0
             || !self.reader.is_between_frames()
-            || !self.link.client.input.borrow().is_empty();
+            || !self.link.bytes.input.borrow().is_empty();
         match (self.phase, has_part) {
             (Phase::Closing, _) => Waits::Nothing,
             // Content has the timer of its request.
@@ -678,13 +686,13 @@ impl Connection {
     /// Writes a line about the connection.
     pub(super) fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
         let link = &self.link;
-        link.engine.log_client(level, &link.client, message);
+        link.http.log_client(level, &link.client, message);
     }
 
     /// Writes a line at level `debug`.
     #[inline]
     pub(super) fn debug(&self, message: std::fmt::Arguments<'_>) {
-        self.link.engine.debug_client(&self.link.client, message);
+        self.link.http.debug_client(&self.link.client, message);
     }
 }
 

@@ -6,22 +6,22 @@
 
 use std::rc::Rc;
 
+use host::error_log::Level;
 use proto::Known;
 use proto::fields::Fields;
-use proto::h1::request::InvalidHeaders;
 use proto::h2::hpack::{HpackError, ListLimits};
 use proto::h2::request::{RequestLimits, Underscores};
 use proto::h2::{Block, ConnectionError, ErrorCode, Event, Priority, Window, frame, rules};
-use rt::error_log::Level;
+use proto::message::InvalidHeaders;
 
 use super::budget::price;
 use super::connection::{Connection, Limits};
 use super::link::{Closed, How};
-use super::serve::{self, About, Protocol, Start};
 use super::stream::Stream;
+use super::stream_task::{ConnectProtocol, HeadFacts, StreamStart, serve_stream};
 use crate::core::ServerConf;
-use crate::h1;
-use crate::request::RequestHead;
+use crate::http_loop;
+use crate::request::ReceivedHead;
 use crate::site::Site;
 
 /// A WINDOW_UPDATE that brings less is counted, in bytes.
@@ -124,7 +124,7 @@ impl Connection {
         let Some(stream) = self.link.stream(id) else {
             return self.late_data(id, bytes.len() as u64, ends);
         };
-        if stream.was_reset.get() {
+        if stream.was_reset() {
             return self.after_reset(id, "DATA frame for closed stream");
         }
         self.of_use += bytes.len() as u64;
@@ -207,8 +207,8 @@ impl Connection {
         if id <= self.last {
             return self.trailers(id, block, ends);
         }
-        let site = self.link.engine.site();
-        if !h1::refresh_endpoint(&self.link.client, &site) {
+        let site = self.link.http.site();
+        if !http_loop::refresh_endpoint(&self.link.client, &site) {
             // The client may ask again elsewhere: nothing was done (RFC 9113, section 8.7).
             self.last = id;
             self.skip_block(block)?;
@@ -297,9 +297,9 @@ impl Connection {
         stream.priority.set(self.priority_of(id, &request.head));
         let stream = Rc::new(stream);
         let protocol = match self.requests.protocol() {
-            None => Protocol::None,
-            Some(b"websocket") => Protocol::WebSocket,
-            Some(_) => Protocol::Unknown,
+            None => ConnectProtocol::None,
+            Some(b"websocket") => ConnectProtocol::WebSocket,
+            Some(_) => ConnectProtocol::Unknown,
         };
         let ignored = self.requests.ignored().to_vec();
         self.requests.clear();
@@ -308,17 +308,17 @@ impl Connection {
         let client = &self.link.client;
         client.requests.set(client.requests.get() + 1);
         self.check_keepalive();
-        let start = Start {
+        let start = StreamStart {
             request,
             verdict,
-            about: About {
+            about: HeadFacts {
                 protocol,
                 has_content: !ends,
                 ignored,
             },
         };
         let rank = self.link.rank.get();
-        let task = rt::spawn_ranked("http2 stream", rank, serve::serve(stream, start));
+        let task = rt::spawn_ranked("http2 stream", rank, serve_stream(stream, start));
         self.link.tasks.borrow_mut().push(task);
         Ok(())
     }
@@ -328,7 +328,7 @@ impl Connection {
         &mut self,
         block: &[u8],
         site: &Site,
-        head: &mut RequestHead,
+        head: &mut ReceivedHead,
     ) -> Result<Result<(), proto::h2::Malformed>, ConnectionError> {
         let server = self.link.client.endpoint.borrow().default_server;
         let core = &site.server(server).core;
@@ -363,7 +363,7 @@ impl Connection {
         }
     }
 
-    fn priority_of(&mut self, id: u32, head: &RequestHead) -> Option<Priority> {
+    fn priority_of(&mut self, id: u32, head: &ReceivedHead) -> Option<Priority> {
         let early = self.early_priorities.iter().find(|early| early.0 == id);
         let early = early.map(|early| early.1);
         self.early_priorities.retain(|early| early.0 > id);
@@ -401,7 +401,7 @@ impl Connection {
                 )),
             };
         };
-        let site = self.link.engine.site();
+        let site = self.link.http.site();
         let server = self.link.client.endpoint.borrow().default_server;
         let core = &site.server(server).core;
         let mut fields = Fields::new();
@@ -418,10 +418,10 @@ impl Connection {
                 }
             })
             .map_err(compression_error)?;
-        if stream.was_reset.get() {
+        if stream.was_reset() {
             return self.after_reset(id, "HEADERS frame for closed stream");
         }
-        if stream.input_ended.get() {
+        if stream.has_all_input() {
             let what = "HEADERS frame for half-closed stream";
             return self.stream_error(id, ErrorCode::STREAM_CLOSED, what);
         }
@@ -462,8 +462,7 @@ impl Connection {
                 code.0
             )),
         }
-        stream.was_reset.set(true);
-        stream.leave();
+        stream.take_reset();
         self.spend(price::STREAM)
     }
 

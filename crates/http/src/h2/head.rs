@@ -11,6 +11,7 @@ use proto::h2::hpack::{Encoder, Secrecy};
 use proto::h2::rules;
 
 use super::stream::Stream;
+use crate::absolute_redirect::absolute_location;
 use crate::request::Request;
 
 /// How much content a response has.
@@ -27,7 +28,7 @@ pub(super) enum Content {
 /// What the response's content is, and what follows from it for the head.
 pub(super) fn content(request: &mut Request) -> Content {
     let out = &mut request.out;
-    if request.flow.upgraded {
+    if request.delivery.upgraded {
         return Content::Unknown;
     }
     out.drop_unfit_date();
@@ -40,12 +41,12 @@ pub(super) fn content(request: &mut Request) -> Content {
         Some(length) => {
             // The body is gone when logs ask for its length.
             out.content_length = Some(length);
-            match request.flow.header_only {
+            match request.delivery.header_only {
                 true => Content::None,
                 false => Content::Length(length),
             }
         }
-        None if request.flow.header_only => Content::None,
+        None if request.delivery.header_only => Content::None,
         None => Content::Unknown,
     }
 }
@@ -53,14 +54,14 @@ pub(super) fn content(request: &mut Request) -> Content {
 /// Appends the head of the response. `ends` says that nothing follows. Gives its size on the wire.
 pub(super) fn write(request: &mut Request, stream: &Rc<Stream>, ends: bool) -> usize {
     if request.out.location.is_some() {
-        request.out.location = Some(crate::h1::head::absolute_location(request).into());
+        request.out.location = Some(absolute_location(request).into());
     }
     // To the client an upgrade is a request that succeeded (RFC 8441, section 5).
-    let status = match request.flow.upgraded {
+    let status = match request.delivery.upgraded {
         true => 200,
         false => request.out.status,
     };
-    if rt::error_log::debug_is_on() {
+    if host::error_log::debug_is_on() {
         request.debug(format_args!(
             "http2 output header: \":status: {status:03}\""
         ));
@@ -137,7 +138,10 @@ fn each_field(request: &Request, mut take: impl FnMut(Known, &[u8], &[u8])) {
             add(Known::ContentType, &parts.concat());
         }
     }
-    if let Some(length) = response.content_length.filter(|_| !request.flow.upgraded) {
+    if let Some(length) = response
+        .content_length
+        .filter(|_| !request.delivery.upgraded)
+    {
         text.clear();
         base::text::write_number(length, &mut text);
         add(Known::ContentLength, &text);
@@ -150,7 +154,7 @@ fn each_field(request: &Request, mut take: impl FnMut(Known, &[u8], &[u8])) {
     if let Some(location) = &response.location {
         add(Known::Location, location);
     }
-    if request.flow.varies_by_encoding {
+    if request.delivery.varies_by_encoding {
         add(Known::Vary, b"Accept-Encoding");
     }
     if let Some(etag) = &response.etag {

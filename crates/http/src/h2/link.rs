@@ -10,10 +10,11 @@ use proto::h2::hpack::Encoder;
 use proto::h2::{ErrorCode, Settings, Window};
 
 use super::stream::Stream;
+use crate::byte_stream::ByteStream;
 use crate::client::Client;
-use crate::engine::HttpLoop;
-use crate::h1::host::LastHost;
+use crate::http_loop::HttpLoop;
 use crate::request::Request;
+use crate::virtual_server::LastVirtualServer;
 
 /// No stream appends content while so much waits to be sent, in bytes. Together with the largest piece that one stream
 /// may append at a time it bounds the output.
@@ -35,8 +36,9 @@ const SPARES_KEPT: usize = 32;
 
 /// See the module's description.
 pub(super) struct Link {
-    pub(super) engine: Rc<HttpLoop>,
+    pub(super) http: Rc<HttpLoop>,
     pub(super) client: Rc<Client>,
+    pub(super) bytes: Rc<ByteStream>,
     pub(super) output: RefCell<Output>,
     /// The open streams, by identifier. Their number is bounded by `http2_max_concurrent_streams`.
     pub(super) streams: RefCell<Vec<Rc<Stream>>>,
@@ -70,8 +72,8 @@ pub(super) struct Link {
         reason = "they come and go as boxes, because a request is large"
     )]
     pub(super) spares: RefCell<Vec<Box<Request>>>,
-    /// The host that the client asked for last.
-    pub(super) last_host: RefCell<LastHost>,
+    /// The server that the client asked for last.
+    pub(super) last_server: RefCell<LastVirtualServer>,
 }
 
 /// What is to be sent, and what bounds it.
@@ -115,10 +117,11 @@ impl Output {
 }
 
 impl Link {
-    pub(super) fn new(engine: &Rc<HttpLoop>, client: &Rc<Client>) -> Link {
+    pub(super) fn new(http: &Rc<HttpLoop>, client: &Rc<Client>, bytes: &Rc<ByteStream>) -> Link {
         Link {
-            engine: Rc::clone(engine),
+            http: Rc::clone(http),
             client: Rc::clone(client),
+            bytes: Rc::clone(bytes),
             output: RefCell::new(Output {
                 bytes: Vec::new(),
                 sent: 0,
@@ -140,7 +143,7 @@ impl Link {
             costly: Cell::new(false),
             takes_little: Cell::new(false),
             spares: RefCell::default(),
-            last_host: RefCell::default(),
+            last_server: RefCell::default(),
         }
     }
 
@@ -324,7 +327,7 @@ impl Link {
         known.unwrap_or_else(|| {
             let server = self.client.endpoint.borrow().default_server;
             let client = Rc::clone(&self.client);
-            let site = self.engine.site();
+            let site = self.http.site();
             Box::new(Request::new(site, client, Rc::default(), server))
         })
     }

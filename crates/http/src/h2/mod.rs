@@ -7,7 +7,7 @@
 //! and the priorities of RFC 9218 decide whether it may, and a producer that may not is not asked for more.
 //!
 //! ```text
-//!   socket ─▶ connection ─▶ events ─▶ stream: serve ─▶ head, sender ─┐
+//!   socket ─▶ connection ─▶ events ─▶ stream_task ─▶ head, sender ───┐
 //!      ▲         (frames)     │ DATA ─▶ body                         │ room?
 //!      └──────── link.output ◀┴──────────────────────────────────────┘
 //! ```
@@ -22,39 +22,44 @@ mod head;
 mod link;
 mod preface;
 mod sender;
-mod serve;
 mod stream;
+mod stream_task;
 
 use std::rc::Rc;
 
+use crate::byte_stream::ByteStream;
 use crate::client::Client;
-use crate::engine::HttpLoop;
-use crate::h1::lingering;
+use crate::http_loop::HttpLoop;
+use crate::lingering_close;
 
-pub use preface::{Spoken, spoken};
+pub(crate) use preface::{SpokenProtocol, detect_protocol};
 
 /// What a client may send after the end of its connection before that is broken off, in bytes: it has either read by then
 /// that it is over, or it does not read.
 const LINGER: u64 = 1 << 20;
 
-/// Serves a connection until it ends. What has been read of it, the preface first, is in the client's input.
-pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
-    engine.debug_client(&client, format_args!("init http2 connection"));
-    let mut connection = connection::Connection::new(&engine, &client);
+/// Serves a connection until it ends. What has been read of it, the preface first, is in its input.
+pub(crate) async fn serve_connection(
+    http: &Rc<HttpLoop>,
+    client: &Rc<Client>,
+    bytes: &Rc<ByteStream>,
+) {
+    http.debug_client(client, format_args!("init http2 connection"));
+    let mut connection = connection::Connection::new(http, client, bytes);
     if connection.core().delivery.tcp_nodelay {
-        client.send_without_delay();
+        bytes.send_without_delay();
     }
-    // Whoever only connects, again and again, is no better than one who stays.
+    // A client that only connects, again and again, is no better than one that stays.
     rt::continue_as(rt::Rank::Patient).await;
     let end = std::future::poll_fn(|context| connection.poll(context)).await;
     connection.end_streams();
     if end == connection::End::Linger {
         let core = connection.core();
-        lingering::close(&client, &core, LINGER).await;
+        lingering_close::close(&bytes.transport, &core, LINGER).await;
     }
     // Handlers that do not mind whether their client is there come to their end.
     std::future::poll_fn(|context| connection.poll_ended(context)).await;
     // The task may serve other connections.
     rt::set_rank(rt::Rank::Ordinary);
-    engine.debug_client(&client, format_args!("close http connection"));
+    http.debug_client(client, format_args!("close http connection"));
 }

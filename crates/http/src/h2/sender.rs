@@ -7,7 +7,7 @@
 use std::io;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, flag, kind};
@@ -16,8 +16,10 @@ use super::head::{self, Content};
 use super::link::Output;
 use super::stream::Stream;
 use crate::body::{Body, BodyError, Chunk, FileRange};
-use crate::h1::sender::{Pace, SendError, file_error, is_paced, is_undecided, pool};
+use crate::client_stream::ClientStream;
+use crate::limit_rate::{RateLimit, is_paced};
 use crate::request::Request;
+use crate::sending::{SendError, file_error, is_undecided, pool};
 
 /// Up to this size content is sent together with the head, without a future of its own.
 const AT_ONCE: u64 = 32 * 1024;
@@ -28,7 +30,7 @@ const COLD_PIECE: u64 = 64 * 1024;
 /// Sends head and content, when the content is small and at hand and there is room for it. `None` when it does not come
 /// to that; then nothing has been sent.
 pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option<()> {
-    if request.flow.upgraded || !request.out.trailers.is_empty() || may_have_trailers(request) {
+    if request.delivery.upgraded || !request.out.trailers.is_empty() || may_have_trailers(request) {
         return None;
     }
     let length = match head::content(request) {
@@ -58,7 +60,7 @@ pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option
         Body::File(range) if !range.file.is_direct() => {
             let range = range.clone();
             // The head comes first, but whether there is anything to follow shows only when the file is read.
-            let mut content = std::mem::take(&mut *stream.link.engine.scratch.borrow_mut());
+            let mut content = std::mem::take(&mut *stream.link.http.scratch.borrow_mut());
             content.clear();
             let read = range
                 .file
@@ -70,7 +72,7 @@ pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option
                 request.ledger.bytes_sent +=
                     append_bytes(stream, &content, frame_size, true) as u64;
             }
-            *stream.link.engine.scratch.borrow_mut() = content;
+            *stream.link.http.scratch.borrow_mut() = content;
             if !is_there {
                 return None;
             }
@@ -98,7 +100,7 @@ pub(super) struct Sender<'a> {
     frame_size: usize,
     timeout: Duration,
     timer: rt::Timer,
-    pace: Option<Pace>,
+    pace: Option<RateLimit>,
     /// Content that is still to come; `None`: that shows when it ends.
     left: Option<u64>,
     has_trailers: bool,
@@ -112,7 +114,7 @@ impl<'a> Sender<'a> {
             frame_size: frame_size(request),
             timeout: site.location(request.location).core.delivery.send_timeout,
             timer: rt::Timer::new(),
-            pace: Pace::of(request, &site),
+            pace: RateLimit::of(request, &site),
             left: None,
             has_trailers: false,
         }
@@ -133,7 +135,7 @@ impl<'a> Sender<'a> {
         if content != Content::None && is_undecided(&request.out.body) {
             // It may yet turn out that there is no response: the head waits.
             first = self.next_chunk(request).await?;
-        } else if content != Content::None && request.flow.head_waits {
+        } else if content != Content::None && request.delivery.head_waits {
             // The first content follows: both are one record and one packet, as with nginx.
             match self.next_chunk(request).await {
                 Ok(chunk) => first = chunk,
@@ -175,8 +177,8 @@ impl<'a> Sender<'a> {
             if !matches!(next, Poll::Ready(None)) {
                 request.out.body = body;
             }
-            if next.is_pending() && crate::lane::Lane::poll_left(&**stream, context).is_ready() {
-                return Poll::Ready(Err(left()));
+            if next.is_pending() && stream.poll_left(context).is_ready() {
+                return Poll::Ready(Err(SendError::ClientLeft));
             }
             next.map(|next| next.transpose().map_err(SendError::Body))
         });
@@ -260,14 +262,14 @@ impl<'a> Sender<'a> {
         offset: u64,
         want: usize,
     ) -> Result<Bytes, SendError> {
-        let begun = Instant::now();
+        let begun = rt::clock::read();
         let pool = pool(request);
         let data = range
             .file
             .read_at(Vec::new(), offset, want, &pool)
             .await
             .map_err(|error| file_error(&error))?;
-        request.ledger.disk_wait += begun.elapsed();
+        request.ledger.disk_wait += rt::clock::elapsed(begun);
         match data.is_empty() {
             true => Err(SendError::Body(BodyError::FileTruncated)),
             false => Ok(data.into()),
@@ -306,7 +308,7 @@ impl<'a> Sender<'a> {
         let timer = &self.timer;
         let room = std::future::poll_fn(|context| {
             if let Poll::Ready(room) = stream.poll_room(want as u32, context) {
-                return Poll::Ready(room.map_err(|_| left()));
+                return Poll::Ready(room.map_err(|_| SendError::ClientLeft));
             }
             Body::poll_ahead_of(request, context);
             timer
@@ -330,16 +332,11 @@ impl<'a> Sender<'a> {
                 Ok(bytes) => return Ok(bytes),
                 Err(wait) => wait,
             };
-            if rt::timeout(wait, request.presence().left()).await.is_ok() {
-                return Err(left());
+            if rt::timeout(wait, request.stream.left()).await.is_ok() {
+                return Err(SendError::ClientLeft);
             }
         }
     }
-}
-
-fn left() -> SendError {
-    let left = "client prematurely closed stream";
-    SendError::Client(io::Error::new(io::ErrorKind::ConnectionAborted, left))
 }
 
 /// Appends content from memory, for which there is room. Gives how much it is on the wire.

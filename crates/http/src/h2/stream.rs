@@ -1,15 +1,18 @@
 //! One stream: what has come of its request's content, and whether its response may be sent.
 //!
 //! ```text
-//!            HEADERS                    END_STREAM (client)
-//!    idle ───────────▶ open ─────────────────────────────────▶ half-closed (remote)
-//!                       │ END_STREAM (ours), RST_STREAM               │ END_STREAM (ours),
-//!                       ▼                                             ▼ RST_STREAM of either
-//!                     closed ◀──────────────────────────────────── closed
+//!            HEADERS           END_STREAM (client)
+//!    idle ───────────▶ Open ─────────────────────────▶ HalfClosedRemote
+//!                       │                                    │
+//!                       │ END_STREAM (ours)                  │ END_STREAM (ours)
+//!                       ▼                                    ▼
+//!                HalfClosedLocal ───────────────────────▶ Closed
+//!                              END_STREAM (client)
 //! ```
 //!
-//! Once our side has ended a client has nothing more to say that matters, so a stream of which we have sent the end is
-//! closed whatever the client does; it is told so by RST_STREAM with NO_ERROR (RFC 9113, section 8.1).
+//! Beside that a stream may be given up at any time ([`GivenUp`]), by RST_STREAM of either side or with its connection: what
+//! the client has sent before that stays what it is. Once our side has ended a client has nothing more to say that
+//! matters: it is told so by RST_STREAM with NO_ERROR (RFC 9113, section 8.1).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,7 +24,8 @@ use proto::h2::hpack::Secrecy;
 use proto::h2::{ErrorCode, Priority, Window};
 
 use super::link::{Closed, How, Link, OUTPUT_FULL, register};
-use crate::lane::Lane;
+use crate::byte_stream::ByteStream;
+use crate::client_stream::ClientStream;
 
 /// The most that a stream may append at a time, in bytes.
 const PORTION: u32 = 64 * 1024;
@@ -32,6 +36,54 @@ const READ_WINDOW: u32 = 256 * 1024;
 /// The stream, or its connection, is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Left;
+
+/// Which sides have sent their end (RFC 9113, section 5.1). See the module's description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StreamState {
+    /// Neither.
+    Open,
+    /// The client.
+    HalfClosedRemote,
+    /// We.
+    HalfClosedLocal,
+    /// Both.
+    Closed,
+}
+
+/// Why a stream is over before both sides have sent their end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GivenUp {
+    /// The client sent RST_STREAM, whatever happened before: it may send nothing more.
+    ByClient,
+    /// We did.
+    ByUs,
+    /// The connection is over.
+    WithConnection,
+}
+
+impl StreamState {
+    fn client_has_ended(self) -> bool {
+        matches!(self, StreamState::HalfClosedRemote | StreamState::Closed)
+    }
+
+    fn we_have_ended(self) -> bool {
+        matches!(self, StreamState::HalfClosedLocal | StreamState::Closed)
+    }
+
+    fn after_end_of_client(self) -> StreamState {
+        match self {
+            StreamState::Open | StreamState::HalfClosedRemote => StreamState::HalfClosedRemote,
+            StreamState::HalfClosedLocal | StreamState::Closed => StreamState::Closed,
+        }
+    }
+
+    fn after_our_end(self) -> StreamState {
+        match self {
+            StreamState::Open | StreamState::HalfClosedLocal => StreamState::HalfClosedLocal,
+            StreamState::HalfClosedRemote | StreamState::Closed => StreamState::Closed,
+        }
+    }
+}
 
 /// See the module's description.
 pub(super) struct Stream {
@@ -51,18 +103,12 @@ pub(super) struct Stream {
     announced: Cell<Option<u64>>,
     /// Fields that followed the content.
     pub(super) trailers: RefCell<Fields>,
-    /// The client has sent its end.
-    pub(super) input_ended: Cell<bool>,
-    /// Somebody reads the content: the window is as large as it gets.
+    state: Cell<StreamState>,
+    given_up: Cell<Option<GivenUp>>,
+    /// The content is being read: the window is as large as it gets.
     is_read: Cell<bool>,
     pub(super) priority: Cell<Option<Priority>>,
     turn: Cell<u64>,
-    /// The client has reset it.
-    pub(super) was_reset: Cell<bool>,
-    /// The client has reset it, or the connection is over.
-    gone: Cell<bool>,
-    /// We have sent its end, or reset it.
-    ended: Cell<bool>,
     reader: RefCell<Option<Waker>>,
     sender: RefCell<Option<Waker>>,
     watcher: RefCell<Option<Waker>>,
@@ -82,13 +128,14 @@ impl Stream {
             received: Cell::new(0),
             announced: Cell::new(None),
             trailers: RefCell::default(),
-            input_ended: Cell::new(input_ended),
+            state: Cell::new(match input_ended {
+                true => StreamState::HalfClosedRemote,
+                false => StreamState::Open,
+            }),
+            given_up: Cell::new(None),
             is_read: Cell::new(false),
             priority: Cell::new(None),
             turn: Cell::new(link.next_turn()),
-            was_reset: Cell::new(false),
-            gone: Cell::new(false),
-            ended: Cell::new(false),
             reader: RefCell::default(),
             sender: RefCell::default(),
             watcher: RefCell::default(),
@@ -99,7 +146,7 @@ impl Stream {
 
     /// Content has come. `counted` is what it took of the windows.
     pub(super) fn receive(&self, bytes: &[u8], counted: u32, ends: bool) -> Result<(), ErrorCode> {
-        if self.input_ended.get() {
+        if self.has_all_input() {
             return Err(ErrorCode::STREAM_CLOSED);
         }
         let Some(window) = self.receive_window.get().checked_sub(counted) else {
@@ -120,13 +167,31 @@ impl Stream {
 
     /// The client has ended its side.
     pub(super) fn end_input(&self) {
-        self.input_ended.set(true);
+        self.state.set(self.state.get().after_end_of_client());
         wake(&self.reader);
+    }
+
+    /// Whether the client has ended its side.
+    pub(super) fn has_all_input(&self) -> bool {
+        self.state.get().client_has_ended()
+    }
+
+    /// The client has reset the stream.
+    pub(super) fn take_reset(&self) {
+        self.given_up.set(Some(GivenUp::ByClient));
+        self.leave();
+    }
+
+    /// Whether the client has reset the stream.
+    pub(super) fn was_reset(&self) -> bool {
+        self.given_up.get() == Some(GivenUp::ByClient)
     }
 
     /// The client, or its connection, is gone.
     pub(super) fn leave(&self) {
-        self.gone.set(true);
+        let given_up = self.given_up.get();
+        self.given_up
+            .set(given_up.or(Some(GivenUp::WithConnection)));
         wake(&self.reader);
         wake(&self.sender);
         wake(&self.watcher);
@@ -134,7 +199,7 @@ impl Stream {
 
     /// Whether the client is gone.
     pub(super) fn is_gone(&self) -> bool {
-        self.gone.get() || self.link.over.get()
+        self.given_up.get().is_some() || self.link.over.get()
     }
 
     /// The length of the content as the client announced it.
@@ -148,7 +213,7 @@ impl Stream {
         if received > announced {
             return Some("client intended to send body data larger than declared".to_owned());
         }
-        (self.input_ended.get() && received < announced).then(|| {
+        (self.has_all_input() && received < announced).then(|| {
             format!(
                 "client prematurely closed stream: only {received} out of {announced} bytes of request body received"
             )
@@ -178,7 +243,7 @@ impl Stream {
         if n > 0 {
             self.open_window();
         }
-        if self.input_ended.get() && is_empty {
+        if self.has_all_input() && is_empty {
             return Poll::Ready(Ok(true));
         }
         if n > 0 {
@@ -194,7 +259,7 @@ impl Stream {
     /// Lets the client send more, when it may send much less than it could: not a little whenever a little was read,
     /// which would have its frames and reads become as small.
     fn open_window(&self) {
-        if self.input_ended.get() || self.is_gone() || !self.is_read.get() {
+        if self.has_all_input() || self.is_gone() || !self.is_read.get() {
             return;
         }
         let kept = self.input.borrow().len() as u32;
@@ -295,7 +360,7 @@ impl Stream {
         write: impl FnOnce(&mut proto::h2::hpack::Encoder, &mut Vec<u8>),
     ) -> usize {
         if ends {
-            self.ended.set(true);
+            self.has_sent_end();
         }
         let ((), appended) = self.link.write(|output| {
             let begun = HeadersFrame::begin(self.id, ends, &mut output.bytes);
@@ -308,33 +373,33 @@ impl Stream {
 
     /// Our side ends with what was appended last.
     pub(super) fn has_sent_end(&self) {
-        self.ended.set(true);
+        self.state.set(self.state.get().after_our_end());
     }
 
     /// Whether our side has ended.
     pub(super) fn is_ended(&self) -> bool {
-        self.ended.get()
+        self.state.get().we_have_ended()
     }
 
     /// Resets the stream from our side.
     pub(super) fn reset(&self, code: ErrorCode) {
-        if !self.gone.get() {
-            self.ended.set(true);
-            self.gone.set(true);
+        if self.given_up.get().is_none() {
+            self.has_sent_end();
+            self.given_up.set(Some(GivenUp::ByUs));
             self.link.write_reset(self.id, code);
         }
     }
 
     /// The request is over: the stream is closed, in the way that its state demands.
     pub(super) fn close(&self) {
-        let how = match (self.was_reset.get(), self.input_ended.get()) {
+        let how = match (self.was_reset(), self.has_all_input()) {
             (true, _) => How::Reset,
             (_, true) => How::Ended,
             _ => How::Ours,
         };
-        if !self.ended.get() {
+        if !self.is_ended() {
             self.reset(ErrorCode::INTERNAL_ERROR);
-        } else if !self.input_ended.get() {
+        } else if !self.has_all_input() {
             self.reset(ErrorCode::NO_ERROR);
         }
         let received = self.received.get();
@@ -350,7 +415,7 @@ impl Stream {
     }
 }
 
-impl Lane for Stream {
+impl ClientStream for Stream {
     fn poll_left(&self, context: &mut Context<'_>) -> Poll<()> {
         if self.is_gone() {
             return Poll::Ready(());
@@ -359,8 +424,8 @@ impl Lane for Stream {
         Poll::Pending
     }
 
-    fn has_all(&self, most: u64) -> bool {
-        self.input_ended.get() && self.input.borrow().len() as u64 <= most
+    fn has_all(&self, _: Option<u64>, most: u64) -> bool {
+        self.has_all_input() && self.input.borrow().len() as u64 <= most
     }
 
     fn poll_take(&self, out: &mut Vec<u8>, max: usize, context: &mut Context<'_>) -> Poll<bool> {
@@ -372,14 +437,23 @@ impl Lane for Stream {
     }
 
     fn end(&self) {
-        if !self.is_gone() && !self.ended.replace(true) {
+        if !self.is_gone() && !self.is_ended() {
+            self.has_sent_end();
             self.link
                 .write(|output| frame::write_data_head(self.id, 0, true, &mut output.bytes));
         }
     }
 
+    fn can_be_reset(&self) -> bool {
+        true
+    }
+
+    fn exclusive(&self) -> Option<&ByteStream> {
+        None
+    }
+
     fn send_interim(&self, status: u16, fields: &Fields) {
-        if self.is_gone() || self.ended.get() || self.link.output.borrow().pending() > OUTPUT_FULL {
+        if self.is_gone() || self.is_ended() || self.link.output.borrow().pending() > OUTPUT_FULL {
             return;
         }
         self.write_headers(false, |encoder, out| {

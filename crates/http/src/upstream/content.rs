@@ -9,12 +9,13 @@ use std::io;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bstr::ByteSlice;
 use bytes::Bytes;
 
-use super::exchange::{Exchange, record_of};
+use super::exchange::Exchange;
 use super::kept::Kept;
+use super::log::{self, Doing};
 use super::protocol::{ContentLength, Piece};
+use super::record::record_of;
 use super::respond::is_event_stream;
 use super::spool::Spool;
 use super::store::Saving;
@@ -83,9 +84,9 @@ impl Reader {
         };
         if !buffering {
             // What is not buffered can not be slowed down either.
-            request.flow.limit_rate = Some(0);
+            request.delivery.limit_rate = Some(0);
         }
-        request.flow.head_waits = buffering && !is_event_stream(request);
+        request.delivery.head_waits = buffering && !is_event_stream(request);
         record_of(request).current().lasts = true;
         let spool = Spool::new(settings, buffering);
         let saving = Saving::begin(request, settings);
@@ -151,18 +152,12 @@ impl Reader {
                 Ok(Piece::End(used)) => {
                     self.state = State::Ended;
                     if used < input.len() {
-                        request.log(
-                            rt::error_log::Level::Warn,
-                            format_args!("upstream sent more data than specified in \"Content-Length\" header while reading upstream"),
-                        );
+                        log::more_data_than_announced(request);
                     }
                     self.end(request, used == input.len());
                 }
                 Err(fault) => {
-                    request.error(format_args!(
-                        "{} while reading upstream",
-                        fault.message.as_bstr()
-                    ));
+                    log::invalid_response(request, &fault.message, Doing::ReadingBody);
                     // What came together with a wrong frame may be wrong too.
                     if !fault.is_short {
                         for chunk in self.queue.drain(before..) {
@@ -225,7 +220,9 @@ impl Reader {
     /// Goes on with the request, if its content is still being sent.
     fn poll_send(&mut self, request: &mut Request, context: &mut Context<'_>) {
         let exchange = &mut self.exchange;
-        let Some(link) = &exchange.link else { return };
+        let Some(link) = &exchange.attempt.link else {
+            return;
+        };
         if !exchange.transmit.has_work(&*exchange.protocol) {
             return;
         }
@@ -245,7 +242,7 @@ impl Reader {
 
     /// Receives once. `Ready` when something has changed.
     fn poll_receive(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<()> {
-        let Some(link) = &self.exchange.link else {
+        let Some(link) = &self.exchange.attempt.link else {
             return Poll::Pending;
         };
         let mut most = self.read_size;
@@ -275,9 +272,7 @@ impl Reader {
         {
             Poll::Pending => {
                 if self.exchange.timer.poll_expired(context).is_ready() {
-                    request.error(format_args!(
-                        "upstream timed out (110: Connection timed out) while reading upstream"
-                    ));
+                    log::timed_out(request, Doing::ReadingBody);
                     record_of(request).current().status = 504;
                     self.cut(request);
                     return Poll::Ready(());
@@ -298,10 +293,7 @@ impl Reader {
             }
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             Poll::Ready(Err(error)) => {
-                request.error(format_args!(
-                    "{} while reading upstream",
-                    net::ReadFailed(&error)
-                ));
+                log::read_failed(request, &error, Doing::ReadingBody);
                 self.cut(request);
             }
         }
@@ -323,10 +315,7 @@ impl Reader {
                 self.end(request, false);
             }
             Err(fault) => {
-                request.error(format_args!(
-                    "{} while reading upstream",
-                    fault.message.as_bstr()
-                ));
+                log::invalid_response(request, &fault.message, Doing::ReadingBody);
                 self.cut(request);
             }
         }
@@ -334,7 +323,11 @@ impl Reader {
 
     /// How many bytes may be received now.
     fn allowance(&self) -> u64 {
-        let since = self.exchange.head_arrived.unwrap_or(self.exchange.began);
+        let since = self
+            .exchange
+            .attempt
+            .head_arrived
+            .unwrap_or(self.exchange.attempt.began);
         let millis = rt::now().saturating_duration_since(since).as_millis() as u64;
         // The first second's bytes may come at once.
         let allowed = u128::from(self.rate) * u128::from(millis.saturating_add(1000)) / 1000;

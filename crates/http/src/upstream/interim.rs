@@ -4,12 +4,12 @@
 use std::rc::Rc;
 
 use conf::Expression;
-use proto::h1::response::{Parser, ResponseHead, Status, write_end, write_field};
-use rt::error_log::Level;
+use proto::h1::response::{Parser, Status, write_end, write_field};
+use proto::message::ResponseHead;
 
+use super::log;
 use super::settings::Settings;
 use crate::core::location::LocationConf;
-use crate::lane::Lane;
 use crate::request::{Request, Version};
 
 /// How many interim responses a server may send before its response.
@@ -42,12 +42,7 @@ pub(super) fn pass_on(
         return;
     }
     if length > settings.buffer_size {
-        return request.log(
-            Level::Info,
-            format_args!(
-                "upstream sent too big early hints while reading response header from upstream"
-            ),
-        );
+        return log::too_big_early_hints(request);
     }
     let status = head.status;
     let reason = proto::status::reason(status);
@@ -79,26 +74,11 @@ fn is_asked_for(request: &mut Request, strings: fn(&LocationConf) -> &[Expressio
     })
 }
 
-/// Sends interim responses: what the connection takes now. The rest goes before the response; it is no more than a buffer of the upstream.
-pub(crate) fn send(request: &mut Request, out: &[u8]) {
-    if let Some(lane) = &request.lane {
-        return send_on(lane.as_ref(), out);
-    }
-    let client = Rc::clone(&request.client);
-    let mut sent = 0;
-    if request.flow.interim.is_empty() {
-        // An error shows when the response is sent.
-        sent = client.stream.try_write(out).unwrap_or(0);
-        client.sent.set(client.sent.get() + sent as u64);
-    }
-    request.flow.interim.extend_from_slice(&out[sent..]);
-}
-
-/// Sends them on a stream, which has a form of its own for them.
-fn send_on(lane: &dyn Lane, mut out: &[u8]) {
+/// Sends interim responses, which the client's protocol has a form of its own for.
+pub(crate) fn send(request: &Request, mut out: &[u8]) {
     let mut head = ResponseHead::default();
     while let Ok(Status::Complete(used)) = Parser::new().parse(out, out.len(), &mut head) {
-        lane.send_interim(head.status, &head.fields);
+        request.stream.send_interim(head.status, &head.fields);
         out = &out[used..];
         head.clear();
     }

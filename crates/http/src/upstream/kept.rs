@@ -4,7 +4,7 @@
 use std::task::{Context, Poll};
 
 use super::content::Reader;
-use super::exchange::record_of;
+use super::record::record_of;
 use crate::body::{BodyError, Chunk, Source};
 use crate::request::Request;
 

@@ -11,9 +11,10 @@
 
 use bstr::{BStr, ByteSlice};
 use conf::{Expression, Part, Scope, VarId};
+use host::error_log::Level;
 use memchr::{memchr, memchr3};
-use rt::error_log::Level;
 
+use super::no_response::NoResponse;
 use crate::request::Request;
 
 /// What ends a value in a protocol.
@@ -46,7 +47,7 @@ impl Ends {
         value: &Expression,
         place: Place<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<(), u16> {
+    ) -> Result<(), NoResponse> {
         if let Some(text) = value.constant() {
             out.extend_from_slice(text);
             return Ok(());
@@ -70,7 +71,7 @@ impl Ends {
 
     /// Judges a text that is not the configuration's.
     #[inline]
-    pub fn check(self, request: &Request, text: &[u8], place: Place<'_>) -> Result<(), u16> {
+    pub fn check(self, request: &Request, text: &[u8], place: Place<'_>) -> Result<(), NoResponse> {
         match self.find(text) {
             None => Ok(()),
             Some(at) => Err(refuse(request, text[at], place)),
@@ -95,7 +96,7 @@ impl Ends {
         value: &Expression,
         place: Place<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<(), u16> {
+    ) -> Result<(), NoResponse> {
         for part in value.parts() {
             let start = out.len();
             let variable = match part {
@@ -140,7 +141,7 @@ fn is_ours(request: &mut Request, id: VarId, text: &[u8]) -> bool {
 }
 
 #[cold]
-fn refuse(request: &Request, byte: u8, place: Place<'_>) -> u16 {
+fn refuse(request: &Request, byte: u8, place: Place<'_>) -> NoResponse {
     let what = match byte {
         b'\r' => "a CR",
         b'\n' => "a LF",
@@ -158,5 +159,5 @@ fn refuse(request: &Request, byte: u8, place: Place<'_>) -> u16 {
             "client sent {what} in what \"{directive}{blank}{name}\" would send to upstream"
         ),
     );
-    400
+    NoResponse::new(400)
 }

@@ -6,28 +6,39 @@
 //!
 //! ```text
 //! handler (modules/http/proxy) → Plan { settings, target, protocol }
-//!   exchange   peer → (queue) → connect or reuse → send → head → (next peer …)
-//!     transmit   the request: head, and content from memory, a file or the client
-//!     head       the response's head → request.out
-//!     content    the response's content → a body::Source, with read-ahead and a temporary file
-//!     tunnel     after 101: both directions until both ended
-//!   lines      what a client may not put into a head
-//!   record     what `$upstream_…` shows
+//!   exchange          tries: peer → (queue) → connection → request → head → (another try …)
+//!     target          the group that the plan means, and what its balancer looks at
+//!     connect         an idle connection, or a new one, with TLS
+//!     transmit        the request: head, and content from memory, a file or the client (request_content)
+//!     response_head   the response's head; interim responses go on (interim)
+//!     retry           pure: whether a try that failed is repeated on another server
+//!     no_response     why there is none, and what the client gets instead
+//!   respond           the head → request.out
+//!     content         the content → a body::Source, with read-ahead and a temporary file (spool, store, kept)
+//!     tunnel          after 101: both directions until both ended
+//!   lines             what a client may not put into a head
+//!   record            what `$upstream_…` shows (variables)
+//!   log               nginx's lines
 //! ```
 //!
 //! An exchange belongs to a [`Request`](crate::Request), but not to the client of it: what watches the client is
 //! [`Plan::watch_client`], so that a cache can run an exchange on a request of its own.
 
-pub mod chooser;
-mod choosing;
+mod client_watch;
+mod connect;
 mod content;
 pub mod exchange;
 pub(crate) mod interim;
 mod kept;
 mod lines;
+mod log;
+mod no_response;
 pub mod protocol;
 pub mod record;
+mod request_content;
 pub(crate) mod respond;
+mod response_head;
+mod retry;
 pub mod settings;
 mod spool;
 mod sticky;
@@ -37,9 +48,12 @@ mod transmit;
 mod tunnel;
 pub mod variables;
 
-pub use exchange::{Exchange, Plan, RequestContent, Stop, Target};
+pub(crate) use client_watch::while_client_stays;
+pub use exchange::{Exchange, Plan, Target};
 pub use lines::{Ends, Place};
+pub use no_response::{NoResponse, RetryReasons};
 pub use protocol::{Asks, Carried, Content, ContentLength, Fault, HeadProgress, Piece, Protocol};
 pub use record::{Record, Slot};
+pub use request_content::RequestContent;
 pub use respond::pass;
 pub use settings::{Settings, SettingsRef, parse_local_address};

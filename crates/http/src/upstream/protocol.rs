@@ -8,10 +8,11 @@ use std::any::Any;
 
 use bstr::BStr;
 use proto::fields::Fields;
-use proto::h1::response::ResponseHead;
+use proto::message::ResponseHead;
 
 pub use proto::h1::Piece;
 
+use super::no_response::NoResponse;
 use crate::request::Request;
 
 /// What a protocol knows of a connection and wants to know again when the connection carries its next request.
@@ -24,14 +25,12 @@ pub trait Protocol {
 
     /// Appends the head of the request. Called once per exchange. `content` says what follows. What stands after the peer's
     /// name in logs, the path that is asked for, goes to `target` of the request's record, which is empty.
-    ///
-    /// The error is the status to answer with; it has been logged.
     fn write_head(
         &mut self,
         request: &mut Request,
         content: Content,
         out: &mut Vec<u8>,
-    ) -> Result<(), u16>;
+    ) -> Result<(), NoResponse>;
 
     /// What the connections of this protocol are called, where its idle ones are of no use to others of the scheme, and
     /// what TLS shall agree on (ALPN): `h2`.

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use bstr::BString;
 use net::upstream::Peer;
 use proto::fields::Fields;
-use proto::h1::response::ResponseHead;
+use proto::message::ResponseHead;
+
+use crate::request::Request;
 
 /// All exchanges of a request.
 #[derive(Default)]
@@ -74,7 +76,7 @@ impl PeerName {
 /// Records that a loop keeps for those that come; more than this are given back to the system.
 const MOST_SPARE: usize = 64;
 
-thread_local! {
+rt::local! {
     // Boxes, because a record travels in the box that it will be given back in.
     #[allow(clippy::vec_box)]
     static SPARE: RefCell<Vec<Box<Record>>> = const { RefCell::new(Vec::new()) };
@@ -135,6 +137,11 @@ impl Drop for Slot {
             give_record(record);
         }
     }
+}
+
+/// The request's record. Every exchange makes sure that there is one before its first try.
+pub(super) fn record_of(request: &mut Request) -> &mut Record {
+    request.upstream.get_or_make()
 }
 
 impl Record {

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use bstr::{BString, ByteSlice};
 use proto::Known;
-use proto::h1::response::ResponseHead;
+use proto::message::ResponseHead;
 
 use super::content::Reader;
-use super::exchange::{Exchange, Plan, record_of};
+use super::exchange::{Exchange, Plan};
 use super::protocol::{Asks, ContentLength};
+use super::record::record_of;
 use super::settings::{Settings, Store};
 use super::tunnel::Tunnel;
 use crate::body::Body;
@@ -20,7 +21,7 @@ use crate::response::Unsaid;
 pub async fn pass(request: &mut Request, plan: Plan) -> Outcome {
     match Exchange::run(request, plan).await {
         Ok(exchange) => exchange.respond(request),
-        Err(stop) => Outcome::Status(stop.status()),
+        Err(none) => Outcome::Status(none.status),
     }
 }
 
@@ -82,7 +83,7 @@ impl Exchange {
 
     /// The content alone: for who makes the response himself.
     pub(crate) fn into_content(mut self: Box<Self>, request: &mut Request) -> Body {
-        if request.flow.header_only {
+        if request.delivery.header_only {
             self.finish_without_content(request);
             // A length of zero would be a statement about the response to GET (RFC 9110, section 8.6).
             return Body::unsent();
@@ -102,7 +103,7 @@ impl Exchange {
         // A 101 that was not asked for did not come so far.
         let upgrades = self.protocol.is_tunnel() || head.status == 101;
         if upgrades && !request.is_subrequest() {
-            request.flow.upgraded = true;
+            request.delivery.upgraded = true;
             return Body::stream(Tunnel::new(self));
         }
         self.into_content(request)
@@ -115,7 +116,7 @@ impl Exchange {
             return None;
         }
         if !self.buffering {
-            request.flow.limit_rate = Some(0);
+            request.delivery.limit_rate = Some(0);
         }
         record_of(request).current().response_length = length;
         let content = std::mem::take(&mut self.rest);
@@ -199,7 +200,7 @@ pub(crate) fn copy_head(
 /// The length that a head names though it has no content.
 pub(crate) fn announced_length(head: &ResponseHead) -> Option<u64> {
     let value = head.fields.get_known(Known::ContentLength)?;
-    proto::h1::body::parse_length(value)
+    proto::message::parse_length(value)
 }
 
 fn copy_field(
@@ -242,11 +243,11 @@ fn apply_controls(request: &mut Request, settings: &Settings, head: &ResponseHea
     if let Some(value) = wanted(Known::XAccelLimitRate)
         && let Some(rate) = value.to_str().ok().and_then(|text| text.parse().ok())
     {
-        request.flow.limit_rate = Some(rate);
+        request.delivery.limit_rate = Some(rate);
     }
     let charset = head.fields.all_known(Known::XAccelCharset).last();
     if let Some(value) = charset.filter(|_| !ignored.has(Known::XAccelCharset)) {
-        request.flow.charset = Some(value.into());
+        request.delivery.charset = Some(value.into());
     }
     said_of_buffering(settings, head)
 }
@@ -292,8 +293,8 @@ fn redirect(request: &mut Request, target: &[u8]) -> Outcome {
         ));
         return Outcome::Status(404);
     };
-    if request.method != proto::h1::Method::Head {
-        request.method = proto::h1::Method::Get;
+    if request.method != proto::message::Method::Head {
+        request.method = proto::message::Method::Get;
     }
     request.redirect(path, &target[args])
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use bstr::BString;
 use conf::Expression;
 use conf::table::Buffers;
-use net::upstream::Secure;
+use net::upstream::{Secure, TimeoutOverrides};
 use proto::Known;
 
-use super::chooser::Timeouts;
+use super::no_response::RetryReasons;
 use crate::request::Request;
 use crate::site::{ConfSet, LocationId, Site};
 
@@ -28,7 +28,7 @@ pub struct Settings {
     /// How long the peer may be silent.
     pub read_timeout: Duration,
     /// When the next peer is tried.
-    pub next_upstream: NextUpstream,
+    pub next_upstream: RetryReasons,
     /// How many peers are tried; 0 is all.
     pub next_upstream_tries: i64,
     /// For how long peers are tried; zero is without limit.
@@ -113,9 +113,9 @@ impl SettingsRef {
         }
     }
 
-    /// Waits for this long instead, where it says so.
-    pub(super) fn wait(&mut self, timeouts: &Timeouts) {
-        if *timeouts == Timeouts::default() {
+    /// Puts other timeouts in the place of configured ones, for the rest of the exchange.
+    pub(super) fn override_timeouts(&mut self, timeouts: &TimeoutOverrides) {
+        if *timeouts == TimeoutOverrides::default() {
             return;
         }
         let mut settings = Settings::clone(self);
@@ -148,58 +148,6 @@ pub struct Bind {
     pub address: Expression,
     /// The address need not be one of this machine.
     pub transparent: bool,
-}
-
-/// When the next peer is tried: bits of [`NextUpstream::WORDS`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NextUpstream(pub u32);
-
-impl NextUpstream {
-    /// The words of the directive; word `i` is bit `i`.
-    pub const WORDS: &'static [&'static str] = &[
-        "error",
-        "timeout",
-        "invalid_header",
-        "non_idempotent",
-        "http_500",
-        "http_502",
-        "http_503",
-        "http_504",
-        "http_403",
-        "http_404",
-        "http_429",
-        "updating",
-        "off",
-    ];
-    /// A connection could not be made, or broke.
-    pub const ERROR: u32 = 1;
-    /// The peer took too long.
-    pub const TIMEOUT: u32 = 1 << 1;
-    /// The head of the response made no sense.
-    pub const INVALID_HEADER: u32 = 1 << 2;
-    /// Also requests that must not be made twice.
-    pub const NON_IDEMPOTENT: u32 = 1 << 3;
-    /// No peer, ever.
-    pub const OFF: u32 = 1 << 12;
-
-    /// The bit of a status, for those that have one.
-    pub fn of_status(status: u16) -> Option<u32> {
-        Some(match status {
-            500 => 1 << 4,
-            502 => 1 << 5,
-            503 => 1 << 6,
-            504 => 1 << 7,
-            403 => 1 << 8,
-            404 => 1 << 9,
-            429 => 1 << 10,
-            _ => return None,
-        })
-    }
-
-    /// Whether all of these are among the reasons.
-    pub fn has(self, reasons: u32) -> bool {
-        self.0 & Self::OFF == 0 && self.0 & reasons == reasons
-    }
 }
 
 /// Fields of a response that have no effect: bits of [`IgnoreHeaders::WORDS`].

@@ -10,8 +10,9 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use base::Errno;
 use bytes::Bytes;
-use rt::error_log::{Errno, Level};
+use host::error_log::Level;
 use rt::file::File;
 
 use super::settings::Settings;

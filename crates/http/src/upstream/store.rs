@@ -14,8 +14,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, UNIX_EPOCH};
 
+use base::Errno;
+use host::error_log::Level;
 use proto::Known;
-use rt::error_log::{Errno, Level};
 use rt::file::{File, modes};
 
 use super::settings::{Settings, Store};
@@ -43,8 +44,8 @@ pub(super) struct Saving {
 impl Saving {
     /// Begins to save the response, if it is to be. `record` must have its head.
     pub(super) fn begin(request: &mut Request, settings: &Settings) -> Option<Saving> {
-        let head = super::exchange::record_of(request).head.clone();
-        if head.status != 200 || request.is_subrequest() && request.flow.header_only {
+        let head = super::record::record_of(request).head.clone();
+        if head.status != 200 || request.is_subrequest() && request.delivery.header_only {
             return None;
         }
         let target = match &settings.store {

@@ -7,15 +7,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bstr::ByteSlice;
-use net::upstream::{Group, Groups, Selection};
+use net::upstream::{Group, Groups, Selection, SelectionRequest};
 use rt::net::{Address, UnixPath};
 
 use super::exchange::Target;
+use super::no_response::NoResponse;
 use crate::core::ResolverConf;
 use crate::request::Request;
 
-/// The group of a target. The error is the status to answer with; it has been logged.
-pub(super) async fn group(request: &mut Request, target: Target) -> Result<Arc<Group>, u16> {
+/// The group of a target.
+pub(super) async fn group(request: &mut Request, target: Target) -> Result<Arc<Group>, NoResponse> {
     let (host, port, explicit_port) = match target {
         Target::Group(group) => return Ok(group),
         Target::Host {
@@ -47,7 +48,11 @@ pub(super) async fn group(request: &mut Request, target: Target) -> Result<Arc<G
 }
 
 /// A group of the addresses that the `resolver` of the location finds.
-async fn resolve(request: &mut Request, host: bstr::BString, port: u16) -> Result<Arc<Group>, u16> {
+async fn resolve(
+    request: &mut Request,
+    host: bstr::BString,
+    port: u16,
+) -> Result<Arc<Group>, NoResponse> {
     let conf = request.conf::<ResolverConf>();
     match conf.resolver.lookup_host(&host, conf.timeout).await {
         Ok(found) => {
@@ -62,14 +67,14 @@ async fn resolve(request: &mut Request, host: bstr::BString, port: u16) -> Resul
                 true => request.error(format_args!("no resolver defined to resolve {host}")),
                 false => request.error(format_args!("{host} could not be resolved {error}")),
             }
-            Err(502)
+            Err(NoResponse::new(502))
         }
     }
 }
 
 /// Begins the choice of a peer. Gives too what `sticky` looked up.
-pub(super) fn select(request: &mut Request, group: &Group) -> (Selection, bstr::BString) {
-    let key = match group.settings.balance.key() {
+pub(super) fn select(request: &mut Request, group: Arc<Group>) -> (Selection, bstr::BString) {
+    let key = match group.settings.method().key() {
         Some(key) => request.value(key),
         None => Default::default(),
     };
@@ -83,12 +88,13 @@ pub(super) fn select(request: &mut Request, group: &Group) -> (Selection, bstr::
         }
     }
     let client = request.remote.address.ip();
-    (
-        group.select(&net::upstream::Request {
+    let selection = Selection::new(
+        group,
+        &SelectionRequest {
             key: &key,
             client,
             sticky: &sticky,
-        }),
-        sticky,
-    )
+        },
+    );
+    (selection, sticky)
 }

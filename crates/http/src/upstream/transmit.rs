@@ -10,8 +10,10 @@ use net::Transport;
 use proto::fields::Fields;
 use rt::file::File;
 
+use super::no_response::NoResponse;
 use super::protocol::{Carried, Protocol};
-use crate::body_reader::{BodyReadError, TemporaryFile};
+use super::retry::RequestSent;
+use crate::body_reader::{self, BodyReadError, TemporaryFile};
 use crate::request::Request;
 
 /// How much content is framed and sent at a time, in bytes.
@@ -65,8 +67,8 @@ pub(super) enum ContentSource {
 pub(super) enum SendFailure {
     /// The connection to the peer.
     Peer(io::Error),
-    /// The client: answer with this status. It has been logged.
-    Client(u16),
+    /// What the client sends is refused.
+    Client(NoResponse),
 }
 
 /// What a call of [`Transmit::poll`] came to.
@@ -131,11 +133,6 @@ impl Transmit {
         }
     }
 
-    /// Whether anything was sent on the present connection.
-    pub(super) fn has_begun(&self) -> bool {
-        self.sent > 0
-    }
-
     /// The head, for the connection that it goes to now.
     pub(super) fn begin(&mut self, protocol: &mut dyn Protocol, carried: Option<Carried>) {
         if protocol.is_framed() {
@@ -159,9 +156,15 @@ impl Transmit {
         self.sent
     }
 
-    /// Whether the content can not be sent a second time.
-    pub(super) fn is_streamed(&self) -> bool {
-        matches!(self.source, ContentSource::Client)
+    /// What has left on the present connection, as far as it matters to another one.
+    pub(super) fn request_sent(&self) -> RequestSent {
+        match self.source {
+            _ if self.sent == 0 => RequestSent::Nothing,
+            ContentSource::Client => RequestSent::Streamed,
+            ContentSource::None | ContentSource::Memory | ContentSource::File(..) => {
+                RequestSent::Repeatable
+            }
+        }
     }
 
     /// Goes back to the beginning, for another connection.
@@ -286,9 +289,9 @@ impl Transmit {
                     return Ok(false);
                 };
                 let piece = piece.map_err(|error| {
-                    let error = rt::error_log::Errno(&error);
-                    request.log(rt::error_log::Level::Crit, format_args!("read() of request content failed{error} while sending request to upstream"));
-                    SendFailure::Client(500)
+                    let error = base::Errno(&error);
+                    request.log(host::error_log::Level::Crit, format_args!("read() of request content failed{error} while sending request to upstream"));
+                    SendFailure::Client(NoResponse::new(500))
                 })?;
                 self.position += piece.len() as u64;
                 let is_last = piece.is_empty() || self.position >= length;
@@ -365,17 +368,12 @@ impl Transmit {
                     self.client_timer.set(core.client_body_timeout);
                 }
                 if self.client_timer.poll_expired(context).is_ready() {
-                    return Err(SendFailure::Client(crate::body_reader::refuse(
-                        request,
-                        BodyReadError::TimedOut,
-                    )));
+                    return Err(client_failed(request, BodyReadError::TimedOut));
                 }
                 return Ok(false);
             }
             Poll::Ready(Err(error)) => {
-                return Err(SendFailure::Client(crate::body_reader::refuse(
-                    request, error,
-                )));
+                return Err(client_failed(request, error));
             }
             Poll::Ready(Ok(ended)) => ended,
         };
@@ -387,11 +385,15 @@ impl Transmit {
                 "client intended to send too large chunked body: {length} bytes"
             ));
             request.body.withhold();
-            return Err(SendFailure::Client(413));
+            return Err(SendFailure::Client(NoResponse::new(413)));
         }
         let piece = std::mem::take(&mut self.scratch);
         self.put(&piece, ended.then_some(&request.body.trailers), protocol);
         self.scratch = piece;
         Ok(true)
     }
+}
+
+fn client_failed(request: &mut Request, error: BodyReadError) -> SendFailure {
+    SendFailure::Client(NoResponse::new(body_reader::refuse(request, error)))
 }

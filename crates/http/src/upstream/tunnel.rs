@@ -8,10 +8,12 @@
 use std::io;
 use std::task::{Context, Poll};
 
+use base::Errno;
 use bytes::Bytes;
-use rt::error_log::{Errno, Level};
+use host::error_log::Level;
 
-use super::exchange::{Exchange, record_of};
+use super::exchange::Exchange;
+use super::record::record_of;
 use crate::body::{BodyError, Chunk, Source};
 use crate::request::Request;
 
@@ -58,7 +60,7 @@ impl Tunnel {
 
     /// Carries what the client has sent. `Err` when the peer's connection broke.
     fn poll_client(&mut self, request: &mut Request, context: &mut Context<'_>) -> io::Result<()> {
-        let Some(link) = &self.exchange.link else {
+        let Some(link) = &self.exchange.attempt.link else {
             return Ok(());
         };
         let stream = &link.connection.stream;
@@ -85,7 +87,10 @@ impl Tunnel {
             }
             self.from_client.clear();
             self.carried = 0;
-            match poll_take(request, &mut self.from_client, context) {
+            match request
+                .stream
+                .poll_take(&mut self.from_client, READ_SIZE, context)
+            {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(true) => {}
                 Poll::Ready(false) => {
@@ -105,7 +110,7 @@ impl Tunnel {
         if !self.exchange.rest.is_empty() {
             return Poll::Ready(Some(Chunk::Bytes(std::mem::take(&mut self.exchange.rest))));
         }
-        let Some(link) = &self.exchange.link else {
+        let Some(link) = &self.exchange.attempt.link else {
             return Poll::Ready(None);
         };
         let mut data = Vec::new();
@@ -150,25 +155,6 @@ impl Tunnel {
     }
 }
 
-/// Appends what the client has sent. `false` at its end.
-fn poll_take(request: &Request, out: &mut Vec<u8>, context: &mut Context<'_>) -> Poll<bool> {
-    if let Some(lane) = &request.lane {
-        return lane.poll_take(out, READ_SIZE, context);
-    }
-    let client = &request.client;
-    let mut early = client.input.borrow_mut();
-    if !early.is_empty() {
-        out.append(&mut early);
-        return Poll::Ready(true);
-    }
-    match client.stream.poll_read_into(context, out, READ_SIZE) {
-        Poll::Pending => Poll::Pending,
-        Poll::Ready(Ok(n)) => Poll::Ready(n > 0),
-        Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => Poll::Ready(true),
-        Poll::Ready(Err(_)) => Poll::Ready(false),
-    }
-}
-
 impl Source for Tunnel {
     fn poll_next(
         &mut self,
@@ -193,16 +179,11 @@ impl Source for Tunnel {
                 Peer::Ending => {
                     // Everything before this was flushed: the client learns of the end.
                     self.peer = Peer::Ended;
-                    match &request.lane {
-                        Some(lane) => lane.end(),
-                        None => {
-                            let _gone = request.client.stream.shutdown_write();
-                        }
-                    }
+                    request.stream.end();
                 }
                 Peer::Ended if self.client_ended => return self.finish(request),
                 Peer::Ended => {}
-                Peer::Broken if request.lane.is_some() => {
+                Peer::Broken if request.stream.can_be_reset() => {
                     // A stream can say that it was no good end.
                     self.exchange.finish(request, false);
                     return Poll::Ready(Some(Err(BodyError::Producer)));

@@ -8,7 +8,7 @@ use bstr::{BStr, BString, ByteSlice};
 use conf::Variable;
 use net::client::{Ends, Remote};
 use proto::Known;
-use proto::h1::Method;
+use proto::message::Method;
 use proto::proxy_protocol::Header;
 use rt::net::{Address, TcpInfo};
 
@@ -34,7 +34,7 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     .volatile(),
     Variable::new(
         "pipe",
-        |r, out| text(if r.flow.pipelined { "p" } else { "." }, out),
+        |r, out| text(if r.delivery.pipelined { "p" } else { "." }, out),
         "`p` for a pipelined request, otherwise `.`.",
     ),
     Variable::new(
@@ -64,7 +64,7 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
 ];
 
 fn remote_user(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    match &request.flow.user {
+    match &request.user {
         Some(user) => text(user, out),
         None => optional(request.basic_credentials().map(|(user, _)| user), out),
     }
@@ -106,7 +106,7 @@ fn connection_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn tcp(request: &Request, part: fn(&TcpInfo) -> u32, out: &mut Vec<u8>) -> bool {
-    let info = request.client.stream.socket().tcp_info();
+    let info = request.client.connection.tcp_info();
     info.is_some_and(|info| number(part(&info).into(), out))
 }
 

@@ -146,7 +146,7 @@ fn has_content(request: &Request) -> bool {
 
 fn sent_location(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if request.out.location.is_some() {
-        return text(crate::h1::head::absolute_location(request), out);
+        return text(crate::absolute_redirect::absolute_location(request), out);
     }
     response_field(request, "location", out)
 }
@@ -182,7 +182,7 @@ fn sent_connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let connection = match request.out.status {
         101 => "upgrade",
         // The log says so whatever was sent, as nginx's does.
-        _ if request.flow.close || request.ledger.responded.is_some() => "close",
+        _ if request.delivery.close || request.ledger.responded.is_some() => "close",
         _ => "keep-alive",
     };
     text(connection, out)
@@ -195,7 +195,7 @@ fn sent_keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
         .core
         .keepalive_header;
     let Some(seconds) =
-        seconds.filter(|_| !request.flow.close && request.ledger.responded.is_none())
+        seconds.filter(|_| !request.delivery.close && request.ledger.responded.is_none())
     else {
         return false;
     };
@@ -204,7 +204,7 @@ fn sent_keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn sent_transfer_encoding(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    request.flow.chunked && text("chunked", out)
+    request.delivery.chunked && text("chunked", out)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Variables of the server itself: time, process, names, and an identifier for each request.
 
 use std::cell::Cell;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
 use conf::Variable;
@@ -52,15 +52,15 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
 ];
 
 /// Read once: the name of a machine does not change under a running server.
-static HOSTNAME: LazyLock<String> = LazyLock::new(rt::process::hostname);
+static HOSTNAME: LazyLock<String> = LazyLock::new(host::process::hostname);
 
 fn written(out: &mut Vec<u8>, write: fn(&mut Vec<u8>)) -> bool {
     write(out);
     true
 }
 
-thread_local! {
-    static KEY: RandomState = RandomState::new();
+rt::local! {
+    static KEY: rt::random::RandomState = rt::random::RandomState::new();
     static COUNTER: Cell<u64> = const { Cell::new(0) };
 }
 

@@ -1,7 +1,7 @@
 //! Variables of the response and of how far it is.
 
 use conf::Variable;
-use rt::error_log::Level;
+use host::error_log::Level;
 
 use super::{number, text};
 use crate::request::{Request, Version};
@@ -64,12 +64,12 @@ fn request_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn limit_rate(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    number(request.flow.limit_rate.unwrap_or(0), out)
+    number(request.delivery.limit_rate.unwrap_or(0), out)
 }
 
 fn set_limit_rate(request: &mut Request, value: &[u8]) {
     match base::units::parse_size(value) {
-        Some(rate) => request.flow.limit_rate = Some(rate),
+        Some(rate) => request.delivery.limit_rate = Some(rate),
         None => {
             let value = bstr::BStr::new(value);
             request.log(

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use bstr::BString;
 use conf::Variable;
-use rt::error_log::Level;
+use host::error_log::Level;
 
 use super::{number, optional, port, text};
 use crate::request::{Request, Uri};
@@ -154,7 +154,7 @@ fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn http2(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    request.head.wire.version == proto::h1::Version::HTTP_2
+    request.head.wire.version == proto::message::Version::HTTP_2
         && text(if request.is_tls() { "h2" } else { "h2c" }, out)
 }
 
@@ -244,7 +244,7 @@ fn realpath_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
     match real_path(&root) {
         Ok(path) => text(path, out),
         Err(error) => {
-            let why = rt::error_log::Errno(&error);
+            let why = base::Errno(&error);
             request.log(
                 Level::Crit,
                 format_args!("realpath() \"{root}\" failed{why}"),

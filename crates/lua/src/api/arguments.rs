@@ -1,25 +1,26 @@
-//! Reading the arguments of functions, with errors in Lua's words.
+//! Reading the arguments of API functions, with the errors of Lua's own library: scripts and test
+//! suites match on their text.
 
 use bstr::ByteSlice;
 
-use crate::luajit::stack::Kind;
-use crate::luajit::{Failure, Stack, fail};
+use crate::luajit::stack::LuaType;
+use crate::luajit::{LuaError, LuaStack, fail};
 
-/// The text of a string or number.
-pub(super) fn text(stack: &Stack, at: i32) -> Result<Vec<u8>, Failure> {
+/// A string or number as text, copied.
+pub(super) fn text(stack: &LuaStack, at: i32) -> Result<Vec<u8>, LuaError> {
     bytes(stack, at).map(<[u8]>::to_vec)
 }
 
-/// The text of a string or number, where it stands.
-pub(super) fn bytes(stack: &Stack, at: i32) -> Result<&[u8], Failure> {
+/// A string or number as text, borrowed from the stack.
+pub(super) fn bytes(stack: &LuaStack, at: i32) -> Result<&[u8], LuaError> {
     match stack.bytes(at) {
         Some(bytes) => Ok(bytes),
         None => expected(stack, at, "string"),
     }
 }
 
-/// A text, or nothing.
-pub(super) fn optional_text(stack: &Stack, at: i32) -> Result<Option<Vec<u8>>, Failure> {
+/// Text, or nil.
+pub(super) fn optional_text(stack: &LuaStack, at: i32) -> Result<Option<Vec<u8>>, LuaError> {
     match stack.is_nil(at) {
         true => Ok(None),
         false => text(stack, at).map(Some),
@@ -27,40 +28,41 @@ pub(super) fn optional_text(stack: &Stack, at: i32) -> Result<Option<Vec<u8>>, F
 }
 
 /// A number.
-pub(super) fn number(stack: &Stack, at: i32) -> Result<f64, Failure> {
+pub(super) fn number(stack: &LuaStack, at: i32) -> Result<f64, LuaError> {
     match stack.number(at) {
         Some(number) => Ok(number),
         None => expected(stack, at, "number"),
     }
 }
 
-/// A number, or nothing.
-pub(super) fn optional_number(stack: &Stack, at: i32) -> Result<Option<f64>, Failure> {
+/// A number, or nil.
+pub(super) fn optional_number(stack: &LuaStack, at: i32) -> Result<Option<f64>, LuaError> {
     match stack.is_nil(at) {
         true => Ok(None),
         false => number(stack, at).map(Some),
     }
 }
 
-/// A table.
-pub(super) fn table(stack: &Stack, at: i32) -> Result<(), Failure> {
-    match stack.kind(at) {
-        Kind::Table => Ok(()),
+/// Checks for a table.
+pub(super) fn table(stack: &LuaStack, at: i32) -> Result<(), LuaError> {
+    match stack.type_at(at) {
+        LuaType::Table => Ok(()),
         _ => expected(stack, at, "table"),
     }
 }
 
-/// A value of another kind than the function takes.
-fn expected<T>(stack: &Stack, at: i32, what: &str) -> Result<T, Failure> {
+/// The error for an argument of another type.
+fn expected<T>(stack: &LuaStack, at: i32, what: &str) -> Result<T, LuaError> {
     bad(
         stack,
         at,
-        &format!("{what} expected, got {}", stack.kind(at).name()),
+        &format!("{what} expected, got {}", stack.type_at(at).name()),
     )
 }
 
-/// An argument that cannot be, in the words of Lua's own library: they name the function as the script calls it.
-pub(super) fn bad<T>(stack: &Stack, at: i32, why: &str) -> Result<T, Failure> {
+/// The error for a bad argument. It names the function as the script calls it; for a method the
+/// object is not counted.
+pub(super) fn bad<T>(stack: &LuaStack, at: i32, why: &str) -> Result<T, LuaError> {
     let (name, is_method) = stack.called_as().unwrap_or_else(|| (b"?".to_vec(), false));
     let name = name.as_bstr();
     match at - i32::from(is_method) {
@@ -69,12 +71,12 @@ pub(super) fn bad<T>(stack: &Stack, at: i32, why: &str) -> Result<T, Failure> {
     }
 }
 
-/// How many arguments there are is wrong; `wanted` says how many there may be.
+/// Checks the number of arguments; `wanted` names in the error how many there may be.
 pub(super) fn count(
-    stack: &Stack,
+    stack: &LuaStack,
     right: std::ops::RangeInclusive<i32>,
     wanted: &str,
-) -> Result<(), Failure> {
+) -> Result<(), LuaError> {
     let given = stack.top();
     match right.contains(&given) {
         true => Ok(()),
@@ -82,24 +84,24 @@ pub(super) fn count(
     }
 }
 
-/// A text, and no number.
-pub(super) fn only_text<'a>(stack: &'a Stack, at: i32, why: &str) -> Result<&'a [u8], Failure> {
-    match stack.kind(at) {
-        Kind::String => bytes(stack, at),
+/// A string, where a number is not accepted in its place; `why` is the error.
+pub(super) fn only_text<'a>(stack: &'a LuaStack, at: i32, why: &str) -> Result<&'a [u8], LuaError> {
+    match stack.type_at(at) {
+        LuaType::String => bytes(stack, at),
         _ => fail(why),
     }
 }
 
-/// Any value as text, as Lua's `tostring` has it; nothing for what is not true.
-pub(super) fn anything(stack: &Stack, at: i32) -> Vec<u8> {
-    match stack.kind(at) {
-        Kind::Nil | Kind::None => Vec::new(),
-        Kind::Boolean if !stack.boolean(at) => Vec::new(),
-        _ => stack.shown(at),
+/// Any value as text, as Lua's `tostring` shows it; empty for nil and false.
+pub(super) fn anything(stack: &LuaStack, at: i32) -> Vec<u8> {
+    match stack.type_at(at) {
+        LuaType::Nil | LuaType::None => Vec::new(),
+        LuaType::Boolean if !stack.boolean(at) => Vec::new(),
+        _ => stack.tostring(at),
     }
 }
 
-/// A number as C has it that wants an `int`.
+/// A number converted to C's `int`, as `luaL_checkint` does it: out of range wraps around.
 pub(super) fn as_int(number: f64) -> i32 {
     match number.abs() < 9.2e18 {
         true => number as i64 as i32,

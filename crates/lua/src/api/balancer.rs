@@ -1,20 +1,23 @@
-//! `ngx.balancer`: what a script of `balancer_by_lua` says.
+//! `ngx.balancer`: what a `balancer_by_lua` script decides about the next attempt.
+//!
+//! The functions only note the decision. The upstream exchange acts upon it when the script has
+//! returned.
 
 use std::net::{IpAddr, SocketAddr};
 
 use bstr::ByteSlice;
-use http::upstream::chooser::Timeouts;
+use net::upstream::TimeoutOverrides;
 use rt::net::{Address, UnixPath};
 
 use super::arguments::{bytes, number, optional_number};
+use super::called::answer;
 use super::misc::duration;
-use super::output::answer;
-use super::{Called, Functions};
-use crate::balancer::Balancing;
-use crate::luajit::{Failure, Stack, Value, fail};
+use super::{CallResult, NativeTable};
+use crate::luajit::{LuaError, LuaStack, LuaValue, fail};
 use crate::scope;
+use crate::scope::BalancerDecision;
 
-pub(super) const FUNCTIONS: Functions = &[
+pub(super) const FUNCTIONS: NativeTable = &[
     ("set_current_peer", set_current_peer),
     ("set_more_tries", set_more_tries),
     ("get_last_failure", get_last_failure),
@@ -25,29 +28,33 @@ pub(super) const FUNCTIONS: Functions = &[
     ("bind_to_local_addr", bind_to_local_addr),
 ];
 
-fn with<T>(code: impl FnOnce(&mut Balancing) -> T) -> Result<T, Failure> {
-    scope::with(|scope| match &*scope.balancing.borrow() {
+/// Calls `code` with the decision of the running script; elsewhere the API is disabled.
+fn with<T>(code: impl FnOnce(&mut BalancerDecision) -> T) -> Result<T, LuaError> {
+    scope::with(|scope| match &*scope.balancer.borrow() {
         Some(balancing) => Ok(code(&mut balancing.borrow_mut())),
         None => fail("API disabled in the current context: only balancer_by_lua* may call it"),
     })?
 }
 
-fn yes(stack: &Stack) -> Called {
+/// Returns true.
+fn yes(stack: &LuaStack) -> CallResult {
     stack.push_boolean(true);
     super::ONE
 }
 
-fn set_current_peer(stack: &Stack) -> Called {
+/// `set_current_peer(host, port)`: the address to connect to. Names are not resolved, because the
+/// script cannot wait: it has to be an address, or a unix socket.
+fn set_current_peer(stack: &LuaStack) -> CallResult {
     let host = bytes(stack, 1)?.to_str_lossy().into_owned();
     let port = number(stack, 2)?;
     let Some(peer) = address(&host, port) else {
-        return answer(stack, Value::failure("no host allowed"));
+        return answer(stack, LuaValue::failure("no host allowed"));
     };
     with(|balancing| balancing.peer = Some(peer))?;
     yes(stack)
 }
 
-/// An address as nginx's parser of URLs takes it: with its port in it, or beside it.
+/// Parses an address with or without a port; `port` is used where it has none.
 fn address(host: &str, port: f64) -> Option<Address> {
     if let Some(path) = host.strip_prefix("unix:") {
         return Some(Address::Unix(UnixPath::new(std::path::Path::new(path))));
@@ -61,13 +68,15 @@ fn address(host: &str, port: f64) -> Option<Address> {
     Some(SocketAddr::new(ip, port).into())
 }
 
-fn set_more_tries(stack: &Stack) -> Called {
+/// `set_more_tries(count)`: how many attempts may follow this one. `proxy_next_upstream_tries`
+/// stays the upper bound, and the script is told when it was reduced.
+fn set_more_tries(stack: &LuaStack) -> CallResult {
     let count = number(stack, 1)?.clamp(0.0, 1000.0) as u32;
     let reduced = with(|balancing| {
-        let past = balancing.past;
-        // Those that were made, this one, and those that are left.
-        let total = past.failures + past.left;
-        let most = match past.limit {
+        let history = balancing.history;
+        // Attempts made, and those that are left.
+        let total = history.failures + history.left;
+        let most = match history.limit {
             0 => count,
             limit => limit.saturating_sub(total).min(count),
         };
@@ -82,32 +91,35 @@ fn set_more_tries(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn get_last_failure(stack: &Stack) -> Called {
-    let past = with(|balancing| balancing.past)?;
-    if past.failures == 0 {
+/// `get_last_failure()`: how the attempt before this one failed, and its status. "next" means that
+/// the server is healthy, "failed" everything else.
+fn get_last_failure(stack: &LuaStack) -> CallResult {
+    let history = with(|balancing| balancing.history)?;
+    if history.failures == 0 {
         stack.push_nil();
         return super::ONE;
     }
-    // A server that has answered so has done what it should.
-    let next = matches!(past.status, 403 | 404);
+    // The server is healthy and has answered; the answer was just not wanted.
+    let next = matches!(history.status, 403 | 404);
     stack.push_bytes(if next { "next" } else { "failed" });
-    stack.push_number(f64::from(past.status));
+    stack.push_number(f64::from(history.status));
     super::tcp::results(2)
 }
 
-fn set_timeouts(stack: &Stack) -> Called {
+/// `set_timeouts(connect, send, read)`, in seconds; nil keeps the configured one.
+fn set_timeouts(stack: &LuaStack) -> CallResult {
     let mut times = [None; 3];
     for (at, time) in (1..).zip(&mut times) {
         if let Some(seconds) = optional_number(stack, at)? {
             let Some(length) = duration(seconds).filter(|time| !time.is_zero()) else {
-                return answer(stack, Value::failure("bad timeout"));
+                return answer(stack, LuaValue::failure("bad timeout"));
             };
             *time = Some(length);
         }
     }
     let [connect, send, read] = times;
     with(|balancing| {
-        balancing.timeouts = Timeouts {
+        balancing.timeouts = TimeoutOverrides {
             connect,
             send,
             read,
@@ -116,30 +128,34 @@ fn set_timeouts(stack: &Stack) -> Called {
     yes(stack)
 }
 
-fn enable_keepalive(stack: &Stack) -> Called {
-    // Connections are kept as the settings of every group say, without being asked.
+/// `enable_keepalive(idle_timeout, max_requests)`: accepted, and without effect.
+fn enable_keepalive(stack: &LuaStack) -> CallResult {
+    // Connections are kept alive by default and by the settings of the group.
     with(|_| ())?;
     yes(stack)
 }
 
-fn recreate_request(stack: &Stack) -> Called {
-    with(|balancing| balancing.anew = true)?;
+/// `recreate_request()`: the script has changed the request, so it must be built again.
+fn recreate_request(stack: &LuaStack) -> CallResult {
+    with(|balancing| balancing.recreate_request = true)?;
     yes(stack)
 }
 
-/// With `false` the server is spoken to without TLS. TLS cannot be had where `proxy_pass` does not say `https`.
-fn set_upstream_tls(stack: &Stack) -> Called {
+/// `set_upstream_tls(false)`: connect without TLS. Switching TLS on is not possible where
+/// `proxy_pass` does not say `https`, because its settings are not there.
+fn set_upstream_tls(stack: &LuaStack) -> CallResult {
     let off = stack.number(1) == Some(0.0) || !stack.boolean(1) && !stack.is_nil(1);
-    with(|balancing| balancing.plain = off)?;
+    with(|balancing| balancing.without_tls = off)?;
     yes(stack)
 }
 
-fn bind_to_local_addr(stack: &Stack) -> Called {
+/// `bind_to_local_addr(address)`: connect from this address.
+fn bind_to_local_addr(stack: &LuaStack) -> CallResult {
     let text = bytes(stack, 1)?.to_str_lossy().into_owned();
     let Some(from @ Address::Inet(_)) = address(&text, 0.0) else {
         let message = format!("invalid addr {text}");
-        return answer(stack, Value::failure(message));
+        return answer(stack, LuaValue::failure(message));
     };
-    with(|balancing| balancing.from = Some(from))?;
+    with(|balancing| balancing.local_address = Some(from))?;
     yes(stack)
 }

@@ -1,4 +1,8 @@
-//! `ngx.location.capture`: subrequests whose responses a script gets.
+//! `ngx.location.capture` and `capture_multi`: subrequests whose responses a script gets as values.
+//!
+//! `prelude.lua` checks the options and passes one table for each subrequest. They run side by side
+//! within the calling coroutine's wait, each with the locations, filters and variables of a request
+//! of its own; nothing goes over a socket. The whole response is held in memory.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -9,100 +13,110 @@ use bstr::BString;
 use http::Request;
 use http::body::{Body, Chunk};
 use http::body_reader::RequestBody;
+use http::request::ErrorPages;
 use http::subrequest::{self, Options};
-use proto::h1::Method;
+use proto::message::Method;
 
 use super::arguments::table;
-use super::{Called, Functions};
-use crate::luajit::stack::Kind;
-use crate::luajit::{Ref, Stack, Value, fail};
-use crate::operation::{Operation, Reply};
-use crate::scope::{self, Scope};
-use crate::vm::Own;
+use super::{CallResult, NativeTable};
+use crate::luajit::stack::LuaType;
+use crate::luajit::{LuaStack, LuaValue, RegistryRef, fail};
+use crate::operation::{ResumeValues, YieldOperation};
+use crate::scope::{self, RunScope};
+use crate::vm::PerRequestVm;
 
-pub(super) const CORE: Functions = &[("capture", capture)];
+pub(super) const CORE: NativeTable = &[("capture", capture)];
 
-/// What a response may take in memory, in bytes; a longer one is cut, and says so.
+/// The largest response body in bytes. A longer one is cut, and marked as truncated.
 const MAX_RESPONSE: usize = 128 << 20;
 
-/// How many at a time.
+/// How many subrequests one call may make.
 const MAX_AT_ONCE: usize = 200;
 
-/// One wanted subrequest, as `prelude.lua` describes it.
-struct Wanted {
+/// One subrequest, as `prelude.lua` describes it.
+struct CaptureRequest {
+    /// The normalised path, already checked: a subrequest cannot leave the site.
     path: BString,
     args: BString,
+    /// `method`; GET by default, as documented, whatever the parent's is.
     method: Method,
+    /// `body`: takes the place of the parent's.
     body: Option<Vec<u8>>,
-    context: Option<Rc<Ref>>,
-    /// The variables are those of the parent.
-    shares: bool,
-    /// It begins with copies of them.
-    copies: bool,
-    /// The parent's content goes along whatever the method.
-    forwards: bool,
+    /// `ctx`: the table that is `ngx.ctx` in the subrequest.
+    context: Option<Rc<RegistryRef>>,
+    /// `share_all_vars`: variables are those of the parent, so changes are seen by both.
+    share_all_vars: bool,
+    /// `copy_all_vars`: starts with copies of the parent's variables.
+    copy_all_vars: bool,
+    /// `always_forward_body`: passes the parent's body on whatever the method.
+    always_forward_body: bool,
+    /// `vars`: variables to set in the subrequest.
     variables: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Fields of the head, in the place of the parent's.
+    /// `headers`: request headers that replace the parent's.
     fields: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-fn capture(stack: &Stack) -> Called {
-    super::output::need_way()?;
+/// Takes a list of subrequests, waits for all, returns their responses in order.
+fn capture(stack: &LuaStack) -> CallResult {
+    super::called::need_request_control()?;
     table(stack, 1)?;
     let count = stack.length(1);
     if count > MAX_AT_ONCE {
         return fail("too many subrequests at once");
     }
     let mut requests = Vec::new();
+    // All are created before the first runs: one that cannot be created fails the call before
+    // anything has happened.
     for n in 1..=count {
         stack.element(1, n);
-        let wanted = read(stack)?;
+        let wanted = read_request(stack)?;
         stack.pop(1);
-        let made = scope::with_request(|request| begin(request, wanted))??;
+        let made = scope::with_request(|request| create_subrequest(request, wanted))??;
         requests.push(made);
     }
-    let counted = Counted::new(&scope::with(Rc::clone)?);
-    super::wait(Operation::task(async move {
-        let replies = all(requests).await;
+    let counted = PendingCapture::new(&scope::with(Rc::clone)?);
+    super::wait(YieldOperation::task(async move {
+        let replies = run_all(requests).await;
         drop(counted);
         replies
     }))
 }
 
-/// A light thread that waits for subrequests, until they are through or it is ended.
-struct Counted(Weak<Scope>, usize);
+/// Marks a light thread as waiting for subrequests, until they have ended or it is dropped.
+struct PendingCapture(Weak<RunScope>, usize);
 
-impl Counted {
-    fn new(scope: &Rc<Scope>) -> Counted {
-        scope.captures.set(scope.captures.get() + 1);
-        let thread = scope.thread.get();
-        mark(scope, thread, true);
-        Counted(Rc::downgrade(scope), thread)
+impl PendingCapture {
+    fn new(scope: &Rc<RunScope>) -> PendingCapture {
+        scope.pending_captures.set(scope.pending_captures.get() + 1);
+        let thread = scope.current_thread.get();
+        mark_capturing(scope, thread, true);
+        PendingCapture(Rc::downgrade(scope), thread)
     }
 }
 
-impl Drop for Counted {
+impl Drop for PendingCapture {
     fn drop(&mut self) {
         if let Some(scope) = self.0.upgrade() {
-            scope.captures.set(scope.captures.get() - 1);
-            mark(&scope, self.1, false);
+            scope.pending_captures.set(scope.pending_captures.get() - 1);
+            mark_capturing(&scope, self.1, false);
         }
     }
 }
 
-/// Notes of a light thread whether it waits for subrequests: it is not ended then. The script itself is none.
-fn mark(scope: &Scope, thread: usize, captures: bool) {
-    // Who ends all light threads at once holds the list, and they need no note.
-    let Ok(mut lights) = scope.lights.try_borrow_mut() else {
+/// Notes whether a light thread waits for subrequests: it cannot be killed then. The main coroutine
+/// is not in the list.
+fn mark_capturing(scope: &RunScope, thread: usize, captures: bool) {
+    // When all light threads are dropped at once the list is borrowed, and needs no note.
+    let Ok(mut lights) = scope.light_threads.try_borrow_mut() else {
         return;
     };
     if let Some(light) = lights.get_mut(&thread) {
-        light.captures = captures;
+        light.is_capturing = captures;
     }
 }
 
-/// Reads the table on top.
-fn read(stack: &Stack) -> Result<Wanted, crate::luajit::Failure> {
+/// Reads the description on top of the stack.
+fn read_request(stack: &LuaStack) -> Result<CaptureRequest, crate::luajit::LuaError> {
     let at = stack.top();
     let text = |name: &str| {
         stack.field(at, name);
@@ -120,39 +134,42 @@ fn read(stack: &Stack) -> Result<Wanted, crate::luajit::Failure> {
     let Some((path, mut args)) = super::response::internal_uri(&uri) else {
         return fail("unsafe uri in argument #1");
     };
+    // The arguments of the URI and those of the option are joined.
     if let Some(more) = text("args") {
         if !args.is_empty() && !more.is_empty() {
             args.push(b'&');
         }
         args.extend_from_slice(&super::request::as_arguments(&more));
     }
-    let context = (stack.field(at, "ctx") == Kind::Table)
+    // By default a subrequest gets an `ngx.ctx` of its own; this option shares a table with it.
+    let context = (stack.field(at, "ctx") == LuaType::Table)
         .then(|| {
             stack.push_copy(-1);
-            scope::with(|scope| Rc::new(Ref::take(&scope.vm.state, stack)))
+            scope::with(|scope| Rc::new(RegistryRef::take(&scope.vm.state, stack)))
         })
         .transpose()?;
     stack.pop(1);
     let variables = pairs(stack, at, "vars");
     let fields = pairs(stack, at, "headers");
-    Ok(Wanted {
+    Ok(CaptureRequest {
         path,
         args,
         method: Method::from_bytes(&text("method").unwrap_or_default()),
         body: text("body"),
         context,
-        shares: flag("share"),
-        copies: flag("copy"),
-        forwards: flag("forward"),
+        share_all_vars: flag("share"),
+        copy_all_vars: flag("copy"),
+        always_forward_body: flag("forward"),
         variables,
         fields,
     })
 }
 
-/// A list of names and values by turns, in a field of the table at `at`.
-fn pairs(stack: &Stack, at: i32, name: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+/// Reads names and values that alternate in a list, in a field of the table at `at`. `prelude.lua`
+/// flattens tables into such lists, since the order of a table is not defined.
+fn pairs(stack: &LuaStack, at: i32, name: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut pairs = Vec::new();
-    if stack.field(at, name) == Kind::Table {
+    if stack.field(at, name) == LuaType::Table {
         let list = stack.top();
         for n in 0..stack.length(list) / 2 {
             stack.element(list, 2 * n + 1);
@@ -169,11 +186,17 @@ fn pairs(stack: &Stack, at: i32, name: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
     pairs
 }
 
-fn begin(parent: &mut Request, wanted: Wanted) -> Result<Box<Request>, crate::luajit::Failure> {
+/// Creates a subrequest from its description.
+fn create_subrequest(
+    parent: &mut Request,
+    wanted: CaptureRequest,
+) -> Result<Box<Request>, crate::luajit::LuaError> {
+    // As in lua-nginx-module the parent's body is passed on only with methods that have one, and
+    // only if it was read.
     let takes_content = matches!(wanted.method, Method::Post | Method::Put | Method::Patch);
     let body = match wanted.body {
         Some(body) => Some(RequestBody::from_bytes(body)),
-        None if (takes_content || wanted.forwards) && parent.body.is_complete() => {
+        None if (takes_content || wanted.always_forward_body) && parent.body.is_complete() => {
             Some(parent.body.share())
         }
         None => None,
@@ -189,21 +212,21 @@ fn begin(parent: &mut Request, wanted: Wanted) -> Result<Box<Request>, crate::lu
         return fail("subrequests cycle, or there are too many of them");
     };
     let mut request = Box::new(request);
-    if let Some(own) = parent.state::<Own>() {
+    if let Some(own) = parent.state::<PerRequestVm>() {
         let own = own.clone();
         request.set_state(own);
     }
-    // The script gets the status, and no page that explains it to people.
-    request.flow.no_error_page = true;
-    // What the client said of its own content is not true of this request.
+    // The script wants the status, not an error page for people.
+    request.flow.error_pages = ErrorPages::Withheld;
+    // The client's framing headers describe its own body, not this one.
     let fields = &mut Rc::make_mut(&mut request.head).wire.fields;
     fields.remove(b"Transfer-Encoding");
     fields.remove(b"Content-Length");
     if let Some(length) = length {
         fields.set(b"Content-Length", length.to_string().as_bytes());
     }
-    if !wanted.shares {
-        request.variables = match wanted.copies {
+    if !wanted.share_all_vars {
+        request.variables = match wanted.copy_all_vars {
             true => Rc::new(parent.variables.copy()),
             false => Rc::default(),
         };
@@ -217,20 +240,23 @@ fn begin(parent: &mut Request, wanted: Wanted) -> Result<Box<Request>, crate::lu
         super::variables::assign(&mut request, &name, Some(value))?;
     }
     if let Some(context) = wanted.context {
-        super::misc::give_context(&mut request, context);
+        super::misc::set_request_ctx(&mut request, context);
     }
     Ok(request)
 }
 
-type Running = Pin<Box<dyn Future<Output = Value>>>;
+/// A subrequest that is running, with the table of its response as its result.
+type CaptureFuture = Pin<Box<dyn Future<Output = LuaValue>>>;
 
-/// Runs them side by side.
-async fn all(requests: impl IntoIterator<Item = Box<Request>>) -> Reply {
-    let mut running: Vec<Option<Running>> = requests
+/// Runs all of them concurrently.
+async fn run_all(requests: impl IntoIterator<Item = Box<Request>>) -> ResumeValues {
+    let mut running: Vec<Option<CaptureFuture>> = requests
         .into_iter()
-        .map(|request| Some(Box::pin(one(request)) as Running))
+        .map(|request| Some(Box::pin(run_one(request)) as CaptureFuture))
         .collect();
-    let mut results: Vec<Value> = running.iter().map(|_| Value::Nil).collect();
+    let mut results: Vec<LuaValue> = running.iter().map(|_| LuaValue::Nil).collect();
+    // All that still run are polled at each wakeup: they are few, and it is not worth knowing which
+    // one was woken.
     poll_fn(|context| {
         let mut waiting = false;
         for (n, slot) in running.iter_mut().enumerate() {
@@ -252,18 +278,19 @@ async fn all(requests: impl IntoIterator<Item = Box<Request>>) -> Reply {
     results
 }
 
-async fn one(mut request: Box<Request>) -> Value {
+/// Runs one subrequest and collects its response.
+async fn run_one(mut request: Box<Request>) -> LuaValue {
     subrequest::run(&mut request, true).await;
     let status = request.out.status;
     let is_bare = is_bare(&request);
-    if is_bare && let Some(usual) = super::usual_type(&mut request) {
+    if is_bare && let Some(usual) = super::default_content_type(&mut request) {
         request.out.content_type = usual;
     }
-    let header = header(&request);
+    let header = header_table(&request);
     let mut body = Vec::new();
-    // An answer that is nothing but a status, or a head, was cut short, in the terms of nginx's module.
-    let mut truncated = is_bare || request.flow.header_only;
-    while !request.flow.silent && !request.flow.header_only {
+    // lua-nginx-module reports a response without a body of its own as truncated.
+    let mut truncated = is_bare || request.delivery.header_only;
+    while !request.delivery.silent && !request.delivery.header_only {
         match Body::next_of(&mut request).await {
             None => break,
             Some(Err(_)) => {
@@ -271,7 +298,7 @@ async fn one(mut request: Box<Request>) -> Value {
                 break;
             }
             Some(Ok(chunk)) => {
-                if take(chunk, &mut body).await.is_err() || body.len() > MAX_RESPONSE {
+                if append_chunk(chunk, &mut body).await.is_err() || body.len() > MAX_RESPONSE {
                     truncated = true;
                     break;
                 }
@@ -279,16 +306,16 @@ async fn one(mut request: Box<Request>) -> Value {
         }
     }
     subrequest::end(&mut request).await;
-    let key = |name: &str| Value::text(name);
-    Value::Table(vec![
-        (key("status"), Value::Number(f64::from(status))),
-        (key("header"), Value::Table(header)),
-        (key("body"), Value::Bytes(body)),
-        (key("truncated"), Value::Boolean(truncated)),
+    let key = |name: &str| LuaValue::text(name);
+    LuaValue::Table(vec![
+        (key("status"), LuaValue::Number(f64::from(status))),
+        (key("header"), LuaValue::Table(header)),
+        (key("body"), LuaValue::Bytes(body)),
+        (key("truncated"), LuaValue::Boolean(truncated)),
     ])
 }
 
-/// Whether the request ended with a status, and no handler has made a response.
+/// Whether the request ended with a status, without a response of any handler.
 fn is_bare(request: &Request) -> bool {
     let out = &request.out;
     out.status >= 300
@@ -297,8 +324,8 @@ fn is_bare(request: &Request) -> bool {
         && matches!(out.body, Body::Empty)
 }
 
-/// Appends a piece of content. What is in a file is read.
-async fn take(chunk: Chunk, out: &mut Vec<u8>) -> Result<(), ()> {
+/// Appends a chunk of the body. Files are read by a pool's thread.
+async fn append_chunk(chunk: Chunk, out: &mut Vec<u8>) -> Result<(), ()> {
     match chunk {
         Chunk::Bytes(bytes) => out.extend_from_slice(&bytes),
         Chunk::Flush => {}
@@ -322,7 +349,8 @@ async fn take(chunk: Chunk, out: &mut Vec<u8>) -> Result<(), ()> {
     Ok(())
 }
 
-fn header(request: &Request) -> Vec<(Value, Value)> {
+/// The response headers as a table; a name with several values has a list.
+fn header_table(request: &Request) -> Vec<(LuaValue, LuaValue)> {
     let out = &request.out;
     let mut fields: Vec<(Vec<u8>, Vec<Vec<u8>>)> = Vec::new();
     let mut add = |name: &[u8], value: Vec<u8>| match fields
@@ -332,6 +360,7 @@ fn header(request: &Request) -> Vec<(Value, Value)> {
         Some((_, values)) => values.push(value),
         None => fields.push((name.to_vec(), vec![value])),
     };
+    // The server keeps these outside of the list of fields.
     for name in [
         "Content-Type",
         "Content-Length",
@@ -339,10 +368,11 @@ fn header(request: &Request) -> Vec<(Value, Value)> {
         "ETag",
         "Last-Modified",
     ] {
-        if let Some(Some(value)) = super::response::fact(out, name.as_bytes()) {
+        if let Some(Some(value)) = super::response::builtin_field(out, name.as_bytes()) {
             add(name.as_bytes(), value);
         }
     }
+    // The length of a file is only added to the response when it is sent, which this one never is.
     if out.content_length.is_none()
         && let Body::File(range) = &out.body
     {
@@ -355,16 +385,18 @@ fn header(request: &Request) -> Vec<(Value, Value)> {
         .into_iter()
         .map(|(name, mut values)| {
             let value = match values.len() {
-                1 => Value::Bytes(values.remove(0)),
-                _ => Value::Table(
+                1 => LuaValue::Bytes(values.remove(0)),
+                _ => LuaValue::Table(
                     values
                         .into_iter()
                         .enumerate()
-                        .map(|(n, value)| (Value::Number((n + 1) as f64), Value::Bytes(value)))
+                        .map(|(n, value)| {
+                            (LuaValue::Number((n + 1) as f64), LuaValue::Bytes(value))
+                        })
                         .collect(),
                 ),
             };
-            (Value::Bytes(name), value)
+            (LuaValue::Bytes(name), value)
         })
         .collect()
 }

@@ -1,8 +1,9 @@
-//! `ngx.req.socket`: the client's side as a socket of the script.
+//! `ngx.req.socket`: the client's side as a cosocket.
 //!
-//! In http it is the request's content, or, `raw`, the whole connection, whose response is then the script's business. In
-//! stream it is the connection, or the datagrams of the client. When the script ends it lets go of it, also where a timer
-//! keeps the object.
+//! In http it reads the request body; with `raw` it is the whole connection, and the script writes
+//! the response itself. In stream it is the connection, or the client's datagrams. When the script
+//! ends the socket is detached, even if a timer still holds the object: the connection goes on to
+//! whatever comes next.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,26 +11,27 @@ use std::rc::Rc;
 use http::Request;
 use http::body_reader::RequestBody;
 
-use super::Called;
-use super::output::answer;
-use super::tcp::{self, SOCKET, Tcp};
-use super::wire::{Content, Wire};
-use crate::chunk::Kind;
+use super::CallResult;
+use super::called::answer;
+use super::cosocket_transport::{CosocketBody, CosocketTransport};
+use super::tcp::{self, SOCKET, TcpCosocket};
+use crate::chunk::ScriptKind;
 use crate::luajit::object;
-use crate::luajit::{Failure, Stack, Value, fail};
-use crate::scope::{self, Scope};
+use crate::luajit::{LuaError, LuaStack, LuaValue, fail};
+use crate::scope::{self, RunScope};
 
-pub(super) fn socket(stack: &Stack) -> Called {
+/// `ngx.req.socket(raw)`.
+pub(super) fn socket(stack: &LuaStack) -> CallResult {
     let raw = stack.boolean(1);
     let kind = scope::with(|scope| scope.kind)?;
     if !matches!(
         kind,
-        Kind::ServerRewrite
-            | Kind::Rewrite
-            | Kind::Access
-            | Kind::Precontent
-            | Kind::Content
-            | Kind::Preread
+        ScriptKind::ServerRewrite
+            | ScriptKind::Rewrite
+            | ScriptKind::Access
+            | ScriptKind::Precontent
+            | ScriptKind::Content
+            | ScriptKind::Preread
     ) {
         return fail(kind.refusal());
     }
@@ -38,21 +40,21 @@ pub(super) fn socket(stack: &Stack) -> Called {
             object::push(stack, &SOCKET, known);
             return super::ONE;
         }
-        let why = match scope::with(|scope| scope.raw.get())? {
+        let why = match scope::with(|scope| scope.raw_socket.get())? {
             true => "duplicate call",
             false => "request body already exists",
         };
-        return answer(stack, Value::failure(why));
+        return answer(stack, LuaValue::failure(why));
     }
     let of_session = scope::with_session(|session| {
         let client = Rc::clone(&session.client);
         let input = client.input.take();
-        (Wire::Session(client), input)
+        (CosocketTransport::Session(client), input)
     });
-    // A session has no head and no end that a script could take into its own hands.
+    // A session has no response that the script would take over from the server.
     let is_raw = raw && of_session.is_err();
     let found = match of_session {
-        Ok((Wire::Session(client), _)) if client.is_udp() => {
+        Ok((CosocketTransport::Session(client), _)) if client.is_udp() => {
             super::udp::push_client(stack, client)?;
             return super::ONE;
         }
@@ -62,14 +64,14 @@ pub(super) fn socket(stack: &Stack) -> Called {
             of_request(request, raw)
         })?? {
             Ok(found) => found,
-            Err(message) => return answer(stack, Value::failure(message)),
+            Err(message) => return answer(stack, LuaValue::failure(message)),
         },
     };
-    let socket = Rc::new(Tcp::of_client(&tcp::settings()?, found.0, found.1));
+    let socket = Rc::new(TcpCosocket::of_client(&tcp::settings()?, found.0, found.1));
     scope::with(|scope| {
         if is_raw {
             scope.head_sent.set(true);
-            scope.raw.set(true);
+            scope.raw_socket.set(true);
         }
         *scope.client_socket.borrow_mut() = Some(Rc::clone(&socket));
     })?;
@@ -77,11 +79,12 @@ pub(super) fn socket(stack: &Stack) -> Called {
     super::ONE
 }
 
-/// The content, or the whole connection; or what is answered instead. A failure is the script's own fault.
+/// The request body or the whole connection; or the error that is returned. The outer error is a
+/// misuse, which is raised.
 fn of_request(
     request: &mut Request,
     raw: bool,
-) -> Result<Result<(Wire, Vec<u8>), &'static str>, Failure> {
+) -> Result<Result<(CosocketTransport, Vec<u8>), &'static str>, LuaError> {
     if request.is_subrequest() {
         return fail("attempt to read the request body in a subrequest");
     }
@@ -92,45 +95,50 @@ fn of_request(
                 false => "no body",
             }));
         };
-        // For everybody else there is none now, until a script makes one (`ngx.req.init_body`).
+        // The engine sees an empty body from now on, until a script sets one (`ngx.req.init_body`).
         request.body = RequestBody::from_bytes(Vec::new());
-        let content = Content {
+        let content = CosocketBody {
             input: RefCell::new(input),
             ended: Cell::new(false),
         };
-        return Ok(Ok((Wire::Content(Rc::new(content)), Vec::new())));
+        return Ok(Ok((
+            CosocketTransport::Content(Rc::new(content)),
+            Vec::new(),
+        )));
     }
-    if request.lane.is_some() {
+    let stream = Rc::clone(&request.stream);
+    let Some(bytes) = stream.exclusive() else {
         return fail("http v2 not supported yet");
-    }
+    };
     if !request.body.is_complete() {
         if request.body.length() > 0 {
             return Ok(Err("pending request body reading in some other thread"));
         }
-        // Nobody has read of it: the script gets it as it comes, chunks and all.
+        // Nothing was read of the body yet. The script gets it as it arrives, including chunk
+        // headers.
         drop(request.body.take_input());
         request.body = RequestBody::from_bytes(Vec::new());
     }
-    // Where another request would begin is the script's secret.
-    request.flow.close = true;
+    // The server no longer knows where the next request begins, so there is none.
+    request.delivery.close = true;
     let client = Rc::clone(&request.client);
-    let input = client.input.take();
-    Ok(Ok((Wire::Request(client), input)))
+    let input = bytes.input.take();
+    Ok(Ok((CosocketTransport::Request(client), input)))
 }
 
-/// Gives back what a script has left of the content of its request.
-pub(crate) fn give_back(scope: &Scope, request: &mut Request) {
+/// Returns what a script has left of its request's body.
+pub(crate) fn give_back(scope: &RunScope, request: &mut Request) {
     let Some(socket) = scope.client_socket.take() else {
         return;
     };
     let (wire, _, _) = socket.detach();
-    // What the socket has taken in and the script has not wanted is lost. The connection's part in it is to be read to
-    // its end, before the next request.
-    if let Some(Wire::Content(content)) = wire
+    // Data that the socket has buffered and the script has not read is lost. What is still on the
+    // wire must be read to its end before the next request.
+    if let Some(CosocketTransport::Content(content)) = wire
         && let Ok(content) = Rc::try_unwrap(content)
     {
         match content.ended.get() {
-            // The script may have made content of its own of it.
+            // The script may have replaced the body (`ngx.req.finish_body`).
             true if request.body.is_complete() => {}
             true => request.body = RequestBody::from_bytes(Vec::new()),
             false => request.body = RequestBody::from_input(content.input.into_inner()),
@@ -138,8 +146,8 @@ pub(crate) fn give_back(scope: &Scope, request: &mut Request) {
     }
 }
 
-/// Gives back what a script has left of what came from its client.
-pub(crate) fn give_back_to_session(scope: &Scope, session: &mut ::stream::Session) {
+/// Returns what a preread script has left of its client's data, for the handler.
+pub(crate) fn give_back_to_session(scope: &RunScope, session: &mut ::stream::Session) {
     if let Some(socket) = scope.client_socket.take() {
         let (_, rest, received) = socket.detach();
         session.received += received;

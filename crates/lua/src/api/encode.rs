@@ -1,4 +1,6 @@
-//! Texts: escaping, arguments, base64, checksums, JSON's friends.
+//! Text functions: URI escaping, query strings, base64, digests, SQL quoting.
+//!
+//! Details follow lua-nginx-module to the byte, since signatures are computed over the results.
 
 use base64::Engine as _;
 use base64::engine::DecodePaddingMode;
@@ -10,11 +12,11 @@ use md5::{Digest, Md5};
 use sha1::Sha1;
 
 use super::arguments::{anything, as_int, bytes, number, only_text, table};
-use super::{Called, Functions};
-use crate::luajit::stack::Kind;
-use crate::luajit::{Stack, Value, fail};
+use super::{CallResult, NativeTable};
+use crate::luajit::stack::LuaType;
+use crate::luajit::{LuaStack, LuaValue, fail};
 
-pub(super) const FUNCTIONS: Functions = &[
+pub(super) const FUNCTIONS: NativeTable = &[
     ("escape_uri", escape_uri),
     ("unescape_uri", unescape_uri),
     ("encode_args", encode_args),
@@ -31,20 +33,22 @@ pub(super) const FUNCTIONS: Functions = &[
     ("quote_sql_str", quote_sql),
 ];
 
-pub(super) const CORE: Functions = &[
+pub(super) const CORE: NativeTable = &[
     ("encode_base64url", encode_base64url),
     ("decode_base64url", decode_base64url),
 ];
 
-fn escape_uri(stack: &Stack) -> Called {
-    let kind = match stack.kind(2) {
-        Kind::Nil | Kind::None => 2.0,
-        Kind::Number => stack.number(2).unwrap_or(2.0),
+/// `ngx.escape_uri(text, type)`. The types are those of nginx's `ngx_escape_uri`: 0 path, 1 args, 2
+/// component (the default), 3 HTML, 4 refresh, 5 and 6 memcached and mail.
+fn escape_uri(stack: &LuaStack) -> CallResult {
+    let kind = match stack.type_at(2) {
+        LuaType::Nil | LuaType::None => 2.0,
+        LuaType::Number => stack.number(2).unwrap_or(2.0),
         _ => return fail("\"type\" is not a number"),
     };
     if !(0.0..=6.0).contains(&kind) {
         stack.push_number(kind);
-        let shown = stack.shown(-1);
+        let shown = stack.tostring(-1);
         return fail(format!("\"type\" {} out of range", shown.as_bstr()));
     }
     let is_bad: fn(u8) -> bool = match kind as u8 {
@@ -62,17 +66,18 @@ fn escape_uri(stack: &Stack) -> Called {
     super::ONE
 }
 
-/// What no part of a URI has as it is.
+/// Bytes that no part of a URI may contain.
 fn is_no_text(byte: u8) -> bool {
     byte <= b' ' || byte >= 0x7f
 }
 
-/// What a component of a URI can not have as it is. Wider than RFC 3986's unreserved characters: the marks of RFC 2396
-/// stay, as in lua-nginx-module.
+/// Bytes that a component of a URI must not contain. As in lua-nginx-module the marks of RFC 2396
+/// (`!'()*`) stay, which RFC 3986 has reserved since.
 fn is_no_component(byte: u8) -> bool {
     !(byte.is_ascii_alphanumeric() || b"-._~!'()*".contains(&byte))
 }
 
+/// Appends the text with the bytes for which `is_bad` holds replaced by `%XX`.
 fn escape(text: &[u8], is_bad: fn(u8) -> bool, out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in text {
@@ -87,13 +92,14 @@ fn escape(text: &[u8], is_bad: fn(u8) -> bool, out: &mut Vec<u8>) {
     }
 }
 
-fn unescape_uri(stack: &Stack) -> Called {
+/// `ngx.unescape_uri(text)`.
+fn unescape_uri(stack: &LuaStack) -> CallResult {
     let text = anything(stack, 1);
     stack.push_bytes(unescaped(&text));
     super::ONE
 }
 
-/// As forms have it: `+` is a space, and a `%` that begins no escape stays.
+/// Decodes `%XX` and `+`. A `%` that does not begin an escape stays, as browsers have it.
 pub(super) fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut at = 0;
@@ -118,7 +124,8 @@ pub(super) fn unescaped(text: &[u8]) -> Vec<u8> {
     out
 }
 
-fn encode_args(stack: &Stack) -> Called {
+/// `ngx.encode_args(table)`.
+fn encode_args(stack: &LuaStack) -> CallResult {
     if stack.top() != 1 {
         return fail(format!("expecting 1 argument but seen {}", stack.top()));
     }
@@ -128,17 +135,17 @@ fn encode_args(stack: &Stack) -> Called {
     super::ONE
 }
 
-/// The arguments that the table at `at` stands for.
-pub(super) fn args_of(stack: &Stack, at: i32) -> Result<Vec<u8>, crate::luajit::Failure> {
+/// Builds a query string from the table at `at`.
+pub(super) fn args_of(stack: &LuaStack, at: i32) -> Result<Vec<u8>, crate::luajit::LuaError> {
     let mut out = Vec::new();
     stack.push_nil();
     while stack.next(at) {
-        if stack.kind(-2) != Kind::String {
+        if stack.type_at(-2) != LuaType::String {
             return fail("attempt to use a non-string key in the \"args\" option table");
         }
         let key = bytes(stack, -2)?.to_vec();
         let value = stack.top();
-        if stack.kind(value) == Kind::Table {
+        if stack.type_at(value) == LuaType::Table {
             stack.push_nil();
             while stack.next(value) {
                 pair(stack, &key, &mut out)?;
@@ -152,10 +159,10 @@ pub(super) fn args_of(stack: &Stack, at: i32) -> Result<Vec<u8>, crate::luajit::
     Ok(out)
 }
 
-/// Appends `key=value` of the value on top: `key` for `true`, nothing for `false`.
-fn pair(stack: &Stack, key: &[u8], out: &mut Vec<u8>) -> Result<(), crate::luajit::Failure> {
-    let kind = stack.kind(-1);
-    if kind == Kind::Boolean && !stack.boolean(-1) {
+/// Appends `key=value` for the value on top: just `key` for `true`, nothing for `false`.
+fn pair(stack: &LuaStack, key: &[u8], out: &mut Vec<u8>) -> Result<(), crate::luajit::LuaError> {
+    let kind = stack.type_at(-1);
+    if kind == LuaType::Boolean && !stack.boolean(-1) {
         return Ok(());
     }
     if !out.is_empty() {
@@ -163,8 +170,8 @@ fn pair(stack: &Stack, key: &[u8], out: &mut Vec<u8>) -> Result<(), crate::luaji
     }
     escape(key, is_no_component, out);
     match kind {
-        Kind::Boolean => {}
-        Kind::String | Kind::Number => {
+        LuaType::Boolean => {}
+        LuaType::String | LuaType::Number => {
             out.push(b'=');
             escape(bytes(stack, -1)?, is_no_component, out);
         }
@@ -178,7 +185,8 @@ fn pair(stack: &Stack, key: &[u8], out: &mut Vec<u8>) -> Result<(), crate::luaji
     Ok(())
 }
 
-fn decode_args(stack: &Stack) -> Called {
+/// `ngx.decode_args(text, max)`.
+fn decode_args(stack: &LuaStack) -> CallResult {
     let given = stack.top();
     if given != 1 && given != 2 {
         return fail(format!("expecting 1 or 2 arguments but seen {given}"));
@@ -192,10 +200,11 @@ fn decode_args(stack: &Stack) -> Called {
     fill_args(stack, &text, max)
 }
 
-/// How many arguments, or fields, are read at most where a script does not say.
+/// How many arguments or headers are returned by default, as in lua-nginx-module: a client must not
+/// be able to make a script build a table of any size.
 pub(super) const MAX_ARGS: usize = 100;
 
-/// How many a script means that gives a number; nothing below 1 is a limit.
+/// The limit that a script gives: 0 and less mean none.
 pub(super) fn most(n: i32) -> usize {
     match usize::try_from(n) {
         Ok(n) if n > 0 => n,
@@ -203,8 +212,8 @@ pub(super) fn most(n: i32) -> usize {
     }
 }
 
-/// Fills the table on top with arguments, which is then the result. What is cut off by a `&` counts, also when it is nothing.
-pub(super) fn fill_args(stack: &Stack, text: &[u8], max: usize) -> Called {
+/// Fills the table on top with arguments, and returns it. Empty arguments count towards `max`.
+pub(super) fn fill_args(stack: &LuaStack, text: &[u8], max: usize) -> CallResult {
     let result = stack.top();
     let mut parts = text.split(|byte| *byte == b'&').peekable();
     let mut count = 0;
@@ -213,15 +222,15 @@ pub(super) fn fill_args(stack: &Stack, text: &[u8], max: usize) -> Called {
         count += 1;
         if count == max && parts.peek().is_some() {
             stack.push_bytes("truncated");
-            return Ok(crate::luajit::Answer::Values(2));
+            return Ok(crate::luajit::NativeReturn::Values(2));
         }
     }
     super::ONE
 }
 
-/// As [`fill_args`] does it for the arguments of a request: only what has a name counts, but all that is there decides
-/// whether something was left out.
-pub(super) fn fill_query(stack: &Stack, text: &[u8], max: usize) -> Called {
+/// The variant for a request's own query string: empty arguments do not count towards `max`, but do
+/// for whether something was left out. lua-nginx-module differs in the same way.
+pub(super) fn fill_query(stack: &LuaStack, text: &[u8], max: usize) -> CallResult {
     let result = stack.top();
     let parts = text.split(|byte| *byte == b'&');
     let all = parts.clone().count();
@@ -236,11 +245,11 @@ pub(super) fn fill_query(stack: &Stack, text: &[u8], max: usize) -> Called {
         return super::ONE;
     }
     stack.push_bytes("truncated");
-    Ok(crate::luajit::Answer::Values(2))
+    Ok(crate::luajit::NativeReturn::Values(2))
 }
 
-/// Adds an argument to the table at `result`; `false` for one without a name.
-fn add_arg(stack: &Stack, result: i32, part: &[u8]) -> bool {
+/// Adds an argument to the table at `result`; `false` for one without a name, which is ignored.
+fn add_arg(stack: &LuaStack, result: i32, part: &[u8]) -> bool {
     let (key, value) = match part.iter().position(|byte| *byte == b'=') {
         Some(at) => (&part[..at], Some(&part[at + 1..])),
         None => (part, None),
@@ -257,14 +266,14 @@ fn add_arg(stack: &Stack, result: i32, part: &[u8]) -> bool {
     true
 }
 
-/// Adds the value on top to what the table has under `key`: the second makes a list.
-pub(super) fn collect(stack: &Stack, table: i32, key: &[u8]) {
+/// Adds the value on top under `key`: the second one makes a list.
+pub(super) fn collect(stack: &LuaStack, table: i32, key: &[u8]) {
     match stack.field(table, key) {
-        Kind::Nil => {
+        LuaType::Nil => {
             stack.pop(1);
             stack.set(table, key);
         }
-        Kind::Table => {
+        LuaType::Table => {
             stack.insert(-2);
             let n = stack.length(-2) + 1;
             stack.set_element(-2, n);
@@ -281,11 +290,12 @@ pub(super) fn collect(stack: &Stack, table: i32, key: &[u8]) {
     }
 }
 
-fn encode_base64(stack: &Stack) -> Called {
+/// `ngx.encode_base64(text, no_padding)`.
+fn encode_base64(stack: &LuaStack) -> CallResult {
     let text = anything(stack, 1);
-    let plain = match stack.kind(2) {
-        Kind::Nil | Kind::None => false,
-        Kind::Boolean => stack.boolean(2),
+    let plain = match stack.type_at(2) {
+        LuaType::Nil | LuaType::None => false,
+        LuaType::Boolean => stack.boolean(2),
         kind => {
             return fail(format!(
                 "bad no_padding: boolean expected, got {}",
@@ -300,20 +310,21 @@ fn encode_base64(stack: &Stack) -> Called {
     super::ONE
 }
 
-/// Takes text without padding, and whatever its last bits are.
+/// Decodes text with and without padding, and ignores stray bits at the end.
 const ANY_BITS: GeneralPurposeConfig = GeneralPurposeConfig::new()
     .with_decode_padding_mode(DecodePaddingMode::Indifferent)
     .with_decode_allow_trailing_bits(true);
 const LENIENT: GeneralPurpose = GeneralPurpose::new(&base64::alphabet::STANDARD, ANY_BITS);
 const LENIENT_URL: GeneralPurpose = GeneralPurpose::new(&base64::alphabet::URL_SAFE, ANY_BITS);
 
-/// The text ends where padding begins, whatever follows.
+/// Cuts the text at the first `=`, as nginx's decoder does.
 fn unpadded(text: &[u8]) -> &[u8] {
     let end = text.iter().position(|byte| *byte == b'=');
     &text[..end.unwrap_or(text.len())]
 }
 
-fn decode_base64(stack: &Stack) -> Called {
+/// `ngx.decode_base64(text)`; nil if it is not base64.
+fn decode_base64(stack: &LuaStack) -> CallResult {
     match LENIENT.decode(unpadded(only_text(stack, 1, "string argument only")?)) {
         Ok(text) => stack.push_bytes(text),
         Err(_) => stack.push_nil(),
@@ -321,8 +332,8 @@ fn decode_base64(stack: &Stack) -> Called {
     super::ONE
 }
 
-/// As mail has it: what is not of the alphabet does not count.
-fn decode_base64mime(stack: &Stack) -> Called {
+/// `ngx.decode_base64mime(text)`: characters outside of the alphabet are skipped (RFC 2045).
+fn decode_base64mime(stack: &LuaStack) -> CallResult {
     let mut text = unpadded(only_text(stack, 1, "string argument only")?).to_vec();
     text.retain(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'));
     match LENIENT.decode(&text) {
@@ -332,29 +343,32 @@ fn decode_base64mime(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn encode_base64url(stack: &Stack) -> Called {
-    if stack.kind(1) != Kind::String {
-        return super::output::answer(stack, Value::failure("must provide a string"));
+/// `ngx.base64.encode_base64url(text)`.
+fn encode_base64url(stack: &LuaStack) -> CallResult {
+    if stack.type_at(1) != LuaType::String {
+        return super::called::answer(stack, LuaValue::failure("must provide a string"));
     }
     let text = URL_SAFE_NO_PAD.encode(bytes(stack, 1)?);
     stack.push_bytes(text);
     super::ONE
 }
 
-fn decode_base64url(stack: &Stack) -> Called {
-    if stack.kind(1) != Kind::String {
-        return super::output::answer(stack, Value::failure("must provide a string"));
+/// `ngx.base64.decode_base64url(text)`.
+fn decode_base64url(stack: &LuaStack) -> CallResult {
+    if stack.type_at(1) != LuaType::String {
+        return super::called::answer(stack, LuaValue::failure("must provide a string"));
     }
     match LENIENT_URL.decode(unpadded(bytes(stack, 1)?)) {
         Ok(text) => {
             stack.push_bytes(text);
             super::ONE
         }
-        Err(_) => super::output::answer(stack, Value::failure("invalid input")),
+        Err(_) => super::called::answer(stack, LuaValue::failure("invalid input")),
     }
 }
 
-fn md5(stack: &Stack) -> Called {
+/// `ngx.md5(text)`, in hexadecimal.
+fn md5(stack: &LuaStack) -> CallResult {
     let digest = Md5::digest(anything(stack, 1));
     let mut out = Vec::with_capacity(32);
     base::text::write_hex(&digest, &mut out);
@@ -362,20 +376,22 @@ fn md5(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn md5_bin(stack: &Stack) -> Called {
+/// `ngx.md5_bin(text)`, 16 bytes.
+fn md5_bin(stack: &LuaStack) -> CallResult {
     let digest = Md5::digest(anything(stack, 1));
     stack.push_bytes(digest);
     super::ONE
 }
 
-fn sha1_bin(stack: &Stack) -> Called {
+/// `ngx.sha1_bin(text)`, 20 bytes.
+fn sha1_bin(stack: &LuaStack) -> CallResult {
     let digest = Sha1::digest(anything(stack, 1));
     stack.push_bytes(digest);
     super::ONE
 }
 
-/// RFC 2104 over SHA-1.
-fn hmac_sha1(stack: &Stack) -> Called {
+/// `ngx.hmac_sha1(key, text)` (RFC 2104).
+fn hmac_sha1(stack: &LuaStack) -> CallResult {
     const BLOCK: usize = 64;
     if stack.top() != 2 {
         return fail(format!("expecting 2 arguments, but got {}", stack.top()));
@@ -400,13 +416,16 @@ fn hmac_sha1(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn crc32(stack: &Stack) -> Called {
+/// `ngx.crc32_short` and `ngx.crc32_long`: one result; the names choose between two speeds in
+/// nginx.
+fn crc32(stack: &LuaStack) -> CallResult {
     let sum = base::hash::crc32(&anything(stack, 1));
     stack.push_number(f64::from(sum));
     super::ONE
 }
 
-fn quote_sql(stack: &Stack) -> Called {
+/// `ngx.quote_sql_str(text)`: a literal for MySQL.
+fn quote_sql(stack: &LuaStack) -> CallResult {
     if stack.top() != 1 {
         return fail("expecting one argument");
     }

@@ -1,16 +1,18 @@
-//! LuaJIT's own libraries that are Lua: `jit.v`, `jit.dump` and the like. Compiled when a script asks for one.
+//! LuaJIT's own libraries that are written in Lua: `jit.v`, `jit.dump` and the like. They fit one
+//! version of LuaJIT only, so they are built in rather than looked for on disk, and compiled when a
+//! script requires one.
 
-use super::Called;
-use crate::luajit::stack::{GLOBALS, Kind};
-use crate::luajit::{Answer, Stack, fail};
+use super::CallResult;
+use crate::luajit::stack::{GLOBALS, LuaType};
+use crate::luajit::{LuaStack, NativeReturn, fail};
 
-/// By the part of the name after `jit.`.
+/// Their code, by the part of the name after `jit.`.
 static LIBRARIES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/jit_libraries.rs"));
 
-/// Puts them where `require` looks first.
-pub(super) fn install(stack: &Stack) {
-    if stack.field(GLOBALS, "package") == Kind::Table {
-        if stack.field(-1, "preload") == Kind::Table {
+/// Registers a loader for each in `package.preload`, where `require` looks first.
+pub(super) fn install(stack: &LuaStack) {
+    if stack.field(GLOBALS, "package") == LuaType::Table {
+        if stack.field(-1, "preload") == LuaType::Table {
             for (name, _) in LIBRARIES {
                 stack.push_native(load);
                 stack.set(-2, format!("jit.{name}"));
@@ -21,8 +23,8 @@ pub(super) fn install(stack: &Stack) {
     stack.pop(1);
 }
 
-/// Called by `require` with the name. A library is a chunk that gives back its table.
-fn load(stack: &Stack) -> Called {
+/// The loader: `require` calls it with the name. A library is a chunk that returns its table.
+fn load(stack: &LuaStack) -> CallResult {
     let name = super::arguments::text(stack, 1)?;
     let known = name.strip_prefix(b"jit.").and_then(|name| {
         let mut all = LIBRARIES.iter();
@@ -36,7 +38,7 @@ fn load(stack: &Stack) -> Called {
     }
     stack.push_bytes(&name);
     match stack.call(1, 1) {
-        Ok(()) => Ok(Answer::Values(1)),
+        Ok(()) => Ok(NativeReturn::Values(1)),
         Err(message) => fail(message),
     }
 }

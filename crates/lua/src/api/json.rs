@@ -1,31 +1,32 @@
-//! `require "cjson"`: JSON.
+//! `require "cjson"`: JSON, as lua-cjson reads and writes it.
 //!
-//! Read and written here and not by a shared object, so that there is nothing to install.
+//! Built in because nearly every script that talks to a service needs it, and lua-cjson is a shared
+//! object that would have to be installed for the right version of Lua.
 
 use serde_json::{Number, Value as Json};
 
 use super::arguments::bytes;
-use super::{Called, Functions};
-use crate::luajit::stack::{Kind, REGISTRY};
-use crate::luajit::{Failure, Stack, fail};
+use super::{CallResult, NativeTable};
+use crate::luajit::stack::{LuaType, REGISTRY};
+use crate::luajit::{LuaError, LuaStack, fail};
 
-pub(super) const CORE: Functions = &[
+pub(super) const CORE: NativeTable = &[
     ("json_encode", encode),
     ("json_decode", decode),
     ("json_empty_table", empty_table),
 ];
 
-/// How deep tables may stand in tables; lua-cjson's.
+/// How deep tables may be nested; lua-cjson's default.
 const MAX_DEPTH: u32 = 1000;
 
-/// The registry's name of the metatable that makes a table a list.
+/// The registry's key of the metatable that marks a table as an array (`cjson.array_mt`).
 const LIST: &str = "weir.json.list";
 
-/// The registry's name of whether an empty table is a list.
+/// The registry's key of the setting that an empty table is an array.
 const EMPTY_IS_LIST: &str = "weir.json.empty";
 
-/// Adds the marks of lists to the table on top.
-pub(super) fn install(stack: &Stack) {
+/// Adds `array_mt` and `empty_array` to the table on top.
+pub(super) fn install(stack: &LuaStack) {
     stack.push_table(0, 0);
     stack.push_copy(-1);
     stack.set(REGISTRY, LIST);
@@ -36,36 +37,40 @@ pub(super) fn install(stack: &Stack) {
     stack.set(-2, "empty_array");
 }
 
-fn empty_table(stack: &Stack) -> Called {
-    let as_object = stack.kind(1) != Kind::Boolean || stack.boolean(1);
+/// `cjson.encode_empty_table_as_object(flag)`.
+fn empty_table(stack: &LuaStack) -> CallResult {
+    let as_object = stack.type_at(1) != LuaType::Boolean || stack.boolean(1);
     stack.push_boolean(!as_object);
     stack.set(REGISTRY, EMPTY_IS_LIST);
     stack.push_boolean(as_object);
     super::ONE
 }
 
-fn encode(stack: &Stack) -> Called {
+/// `cjson.encode(value)`.
+fn encode(stack: &LuaStack) -> CallResult {
     let mut out = Vec::new();
     write(stack, 1, 1, &mut out)?;
     stack.push_bytes(&out);
     super::ONE
 }
 
-fn write(stack: &Stack, at: i32, depth: u32, out: &mut Vec<u8>) -> Result<(), Failure> {
-    let kind = stack.kind(at);
+/// Writes the value at `at`.
+fn write(stack: &LuaStack, at: i32, depth: u32, out: &mut Vec<u8>) -> Result<(), LuaError> {
+    let kind = stack.type_at(at);
     match kind {
-        Kind::Nil => out.extend_from_slice(b"null"),
-        Kind::LightUserdata if stack.light(at).is_null() => out.extend_from_slice(b"null"),
-        Kind::Boolean => {
+        LuaType::Nil => out.extend_from_slice(b"null"),
+        // `ngx.null`, `cjson.null`.
+        LuaType::LightUserdata if stack.light(at).is_null() => out.extend_from_slice(b"null"),
+        LuaType::Boolean => {
             let text: &[u8] = if stack.boolean(at) { b"true" } else { b"false" };
             out.extend_from_slice(text);
         }
-        Kind::Number => number(stack.number(at).unwrap_or(0.0), out)?,
-        Kind::String => string(stack.bytes(at).unwrap_or_default(), out),
-        Kind::Table if depth > MAX_DEPTH => {
+        LuaType::Number => number(stack.number(at).unwrap_or(0.0), out)?,
+        LuaType::String => string(stack.bytes(at).unwrap_or_default(), out),
+        LuaType::Table if depth > MAX_DEPTH => {
             return fail("Cannot serialise, excessive depth");
         }
-        Kind::Table => {
+        LuaType::Table => {
             if !stack.reserve(8) {
                 return fail("Cannot serialise, excessive depth");
             }
@@ -85,8 +90,9 @@ fn write(stack: &Stack, at: i32, depth: u32, out: &mut Vec<u8>) -> Result<(), Fa
     Ok(())
 }
 
-/// At most so many digits as lua-cjson writes, and no more than needed.
-fn number(value: f64, out: &mut Vec<u8>) -> Result<(), Failure> {
+/// Writes a number with up to 14 significant digits, as lua-cjson does by default, and no more than
+/// needed.
+fn number(value: f64, out: &mut Vec<u8>) -> Result<(), LuaError> {
     if !value.is_finite() {
         return fail("Cannot serialise number: must not be NaN or Infinity");
     }
@@ -113,6 +119,7 @@ fn number(value: f64, out: &mut Vec<u8>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Writes a string. `/` is escaped as well, as in lua-cjson.
 fn string(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     for &byte in text {
@@ -132,8 +139,8 @@ fn string(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// The length of a table that is a list: its keys are whole numbers from 1, not too sparse.
-fn list_length(stack: &Stack, at: i32) -> Result<Option<usize>, Failure> {
+/// The length of a table that is an array: its keys are positive integers, and not too sparse.
+fn list_length(stack: &LuaStack, at: i32) -> Result<Option<usize>, LuaError> {
     if stack.push_metatable(at) {
         stack.field(REGISTRY, LIST);
         let is_list = stack.is_same(-1, -2);
@@ -146,8 +153,8 @@ fn list_length(stack: &Stack, at: i32) -> Result<Option<usize>, Failure> {
     stack.push_nil();
     while stack.next(at) {
         stack.pop(1);
-        match (stack.kind(-1), stack.number(-1)) {
-            (Kind::Number, Some(key)) if key >= 1.0 && key == key.trunc() => {
+        match (stack.type_at(-1), stack.number(-1)) {
+            (LuaType::Number, Some(key)) if key >= 1.0 && key == key.trunc() => {
                 max = max.max(key);
                 count += 1;
             }
@@ -157,24 +164,27 @@ fn list_length(stack: &Stack, at: i32) -> Result<Option<usize>, Failure> {
             }
         }
     }
+    // An empty table could be either; lua-cjson writes `{}` unless told otherwise.
     if count == 0 {
-        let is_list = stack.field(REGISTRY, EMPTY_IS_LIST) == Kind::Boolean && stack.boolean(-1);
+        let is_list = stack.field(REGISTRY, EMPTY_IS_LIST) == LuaType::Boolean && stack.boolean(-1);
         stack.pop(1);
         return Ok(is_list.then_some(0));
     }
+    // lua-cjson's limit: `{[1000000]=1}` must not become a million nulls.
     if max > 10.0 && max > 2.0 * count as f64 {
         return fail("Cannot serialise table: excessively sparse array");
     }
     Ok(Some(max as usize))
 }
 
+/// Writes an array.
 fn list(
-    stack: &Stack,
+    stack: &LuaStack,
     at: i32,
     length: usize,
     depth: u32,
     out: &mut Vec<u8>,
-) -> Result<(), Failure> {
+) -> Result<(), LuaError> {
     out.push(b'[');
     for n in 1..=length {
         if n > 1 {
@@ -188,7 +198,8 @@ fn list(
     Ok(())
 }
 
-fn object(stack: &Stack, at: i32, depth: u32, out: &mut Vec<u8>) -> Result<(), Failure> {
+/// Writes an object. The order is that of the table, which is not defined.
+fn object(stack: &LuaStack, at: i32, depth: u32, out: &mut Vec<u8>) -> Result<(), LuaError> {
     out.push(b'{');
     let mut first = true;
     stack.push_nil();
@@ -196,9 +207,9 @@ fn object(stack: &Stack, at: i32, depth: u32, out: &mut Vec<u8>) -> Result<(), F
         if !std::mem::take(&mut first) {
             out.push(b',');
         }
-        match stack.kind(-2) {
-            Kind::String => string(stack.bytes(-2).unwrap_or_default(), out),
-            Kind::Number => {
+        match stack.type_at(-2) {
+            LuaType::String => string(stack.bytes(-2).unwrap_or_default(), out),
+            LuaType::Number => {
                 out.push(b'"');
                 number(stack.number(-2).unwrap_or(0.0), out)?;
                 out.push(b'"');
@@ -213,9 +224,10 @@ fn object(stack: &Stack, at: i32, depth: u32, out: &mut Vec<u8>) -> Result<(), F
     Ok(())
 }
 
-fn decode(stack: &Stack) -> Called {
+/// `cjson.decode(text)`.
+fn decode(stack: &LuaStack) -> CallResult {
     let text = bytes(stack, 1)?;
-    // Bytes that are no UTF-8 can only stand in strings; lua-cjson lets them through, this refuses them.
+    // lua-cjson accepts strings that are not UTF-8; these are an error here.
     let value: Json = match serde_json::from_slice(text) {
         Ok(value) => value,
         Err(error) => return fail(format!("Expected value but found invalid token: {error}")),
@@ -224,7 +236,8 @@ fn decode(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn push(stack: &Stack, value: &Json) -> Result<(), Failure> {
+/// Pushes a decoded value.
+fn push(stack: &LuaStack, value: &Json) -> Result<(), LuaError> {
     if !stack.reserve(8) {
         return fail("Found too many nested data structures");
     }

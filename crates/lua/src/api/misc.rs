@@ -1,22 +1,25 @@
-//! Log, time, phase, context, worker, configuration.
+//! `ngx.log`, `ngx.get_phase`, the time functions, `ngx.sleep`, `ngx.on_abort`, `ngx.ctx`,
+//! `ngx.arg`, `ngx.worker` and `ngx.config`.
+//!
+//! The time is that at which the loop's current iteration began, as nginx's cached time is;
+//! `ngx.update_time` reads the clock.
 
 use std::rc::Rc;
 
 use bstr::ByteSlice;
-use rt::error_log::Level;
+use host::error_log::Level;
 
 use super::arguments::{as_int, bad, number, only_text};
-use super::{Called, Functions};
-use crate::chunk::Kind as Script;
-use crate::directives::Code;
-use crate::luajit::stack::Kind;
+use super::{CallResult, NativeTable};
+use crate::chunk::ScriptKind as Script;
+use crate::luajit::stack::LuaType;
 use crate::luajit::watchdog;
-use crate::luajit::{Ref, Stack, Value, fail};
-use crate::operation::Operation;
+use crate::luajit::{LuaStack, LuaValue, RegistryRef, fail};
+use crate::operation::YieldOperation;
 use crate::scope;
-use crate::stream::StreamCode;
+use crate::scripts::{HttpScripts, StreamScripts};
 
-pub(super) const FUNCTIONS: Functions = &[
+pub(super) const FUNCTIONS: NativeTable = &[
     ("log", log),
     ("get_phase", get_phase),
     ("time", time),
@@ -32,7 +35,7 @@ pub(super) const FUNCTIONS: Functions = &[
     ("on_abort", on_abort),
 ];
 
-pub(super) const CORE: Functions = &[
+pub(super) const CORE: NativeTable = &[
     ("phase", get_phase),
     ("inner_gave_way", inner_gave_way),
     ("get_ctx", get_ctx),
@@ -46,7 +49,7 @@ pub(super) const CORE: Functions = &[
     ("has_request", has_request),
 ];
 
-pub(super) const WORKER: Functions = &[
+pub(super) const WORKER: NativeTable = &[
     ("pid", pid),
     ("pids", pids),
     ("id", worker_id),
@@ -54,8 +57,9 @@ pub(super) const WORKER: Functions = &[
     ("exiting", exiting),
 ];
 
-pub(super) const CONFIG: Functions = &[("prefix", prefix), ("nginx_configure", configure)];
+pub(super) const CONFIG: NativeTable = &[("prefix", prefix), ("nginx_configure", configure)];
 
+/// nginx's log levels by number. 0 is `ngx.STDERR`, which is logged as an emergency.
 fn level(n: i32) -> Option<Level> {
     Some(match n {
         0 | 1 => Level::Emerg,
@@ -70,20 +74,24 @@ fn level(n: i32) -> Option<Level> {
     })
 }
 
-fn log(stack: &Stack) -> Called {
+/// `ngx.log(level, ...)`.
+fn log(stack: &LuaStack) -> CallResult {
     let n = as_int(number(stack, 1)?);
     let Some(level) = level(n) else {
         return bad(stack, 1, &format!("bad log level: {n}"));
     };
+    // Before the arguments are converted: a debug line costs next to nothing when it is not
+    // written.
     if !is_logged(level)? {
         return super::NONE;
     }
-    let mut message = stack.place(1);
+    // The line starts with the place of the call, as in lua-nginx-module.
+    let mut message = stack.position(1);
     for at in 2..=stack.top() {
-        match stack.kind(at) {
-            Kind::Table => match stack.to_text(at) {
+        match stack.type_at(at) {
+            LuaType::Table => match stack.to_text(at) {
                 Some(text) => message.extend_from_slice(&text),
-                // The level does not count.
+                // lua-nginx-module counts arguments without the level.
                 None => {
                     let why = "expected table to have __tostring metamethod";
                     return bad(stack, at - 1, why);
@@ -91,7 +99,7 @@ fn log(stack: &Stack) -> Called {
             },
             kind => match stack.text(at) {
                 Some(text) => message.extend_from_slice(&text),
-                None if kind == Kind::LightUserdata => message.extend_from_slice(b"null"),
+                None if kind == LuaType::LightUserdata => message.extend_from_slice(b"null"),
                 None => {
                     let kind = kind.name();
                     let why = format!("string, number, boolean, or nil expected, got {kind}");
@@ -104,8 +112,9 @@ fn log(stack: &Stack) -> Called {
     super::NONE
 }
 
-/// Whether lines of a level are written here.
-fn is_logged(level: Level) -> Result<bool, crate::luajit::Failure> {
+/// Whether lines of a level are logged: by the request's log, or because the client is listed in
+/// `debug_connection`.
+fn is_logged(level: Level) -> Result<bool, crate::luajit::LuaError> {
     scope::with_request(|request| request.client.debug || request.logger().enabled(level)).or_else(
         |_| match scope::serves_session() {
             true => Ok(true),
@@ -114,7 +123,8 @@ fn is_logged(level: Level) -> Result<bool, crate::luajit::Failure> {
     )
 }
 
-pub(super) fn write(level: Level, message: &[u8]) -> Result<(), crate::luajit::Failure> {
+/// Writes a line for the request, the session or, in a timer, with the script's phase as context.
+pub(super) fn write(level: Level, message: &[u8]) -> Result<(), crate::luajit::LuaError> {
     let text = message.as_bstr();
     let line = format_args!("[lua] {text}");
     let written = scope::with_request(|request| request.log(level, line))
@@ -130,8 +140,9 @@ pub(super) fn write(level: Level, message: &[u8]) -> Result<(), crate::luajit::F
     Ok(())
 }
 
-fn raw_log(stack: &Stack) -> Called {
-    if stack.kind(1) != Kind::Number {
+/// `ngx.errlog.raw_log(level, message)`: without the place of the call.
+fn raw_log(stack: &LuaStack) -> CallResult {
+    if stack.type_at(1) != LuaType::Number {
         return fail("bad argument #1 to 'raw_log' (must be a number)");
     }
     let message = only_text(stack, 2, "bad argument #2 to 'raw_log' (must be a string)")?.to_vec();
@@ -143,7 +154,8 @@ fn raw_log(stack: &Stack) -> Called {
     super::NONE
 }
 
-fn log_level(stack: &Stack) -> Called {
+/// `ngx.errlog.get_sys_filter_level()`: the number of the most verbose level that is logged.
+fn log_level(stack: &LuaStack) -> CallResult {
     let levels = [
         Level::Emerg,
         Level::Alert,
@@ -164,28 +176,33 @@ fn log_level(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn get_phase(stack: &Stack) -> Called {
+/// `ngx.get_phase()`.
+fn get_phase(stack: &LuaStack) -> CallResult {
     let phase = scope::with(|scope| scope.kind.phase())?;
     stack.push_bytes(phase);
     super::ONE
 }
 
-fn inner_gave_way(stack: &Stack) -> Called {
+/// For `prelude.lua`: whether the coroutine that has just yielded was preempted.
+fn inner_gave_way(stack: &LuaStack) -> CallResult {
     stack.push_boolean(watchdog::inner_gave_way());
     super::ONE
 }
 
-fn time(stack: &Stack) -> Called {
+/// `ngx.time()`: seconds, from the loop's cached clock.
+fn time(stack: &LuaStack) -> CallResult {
     stack.push_number((rt::wall_millis() / 1000) as f64);
     super::ONE
 }
 
-fn now(stack: &Stack) -> Called {
+/// `ngx.now()`: seconds with milliseconds, from the loop's cached clock.
+fn now(stack: &LuaStack) -> CallResult {
     stack.push_number(rt::wall_millis() as f64 / 1000.0);
     super::ONE
 }
 
-fn update_time(_: &Stack) -> Called {
+/// `ngx.update_time()`: reads the clock, which is otherwise read once per iteration of the loop.
+fn update_time(_: &LuaStack) -> CallResult {
     rt::refresh_now();
     super::NONE
 }
@@ -194,7 +211,7 @@ fn seconds() -> i64 {
     (rt::wall_millis() / 1000) as i64
 }
 
-/// The parts of a time as `YYYY-MM-DD HH:MM:SS`.
+/// The current time as `YYYY-MM-DD HH:MM:SS`.
 fn written(zone: &jiff::tz::TimeZone) -> String {
     let time = jiff::Timestamp::from_second(seconds()).unwrap_or_default();
     time.to_zoned(zone.clone())
@@ -202,44 +219,50 @@ fn written(zone: &jiff::tz::TimeZone) -> String {
         .to_string()
 }
 
-fn today(stack: &Stack) -> Called {
+/// `ngx.today()`, local time.
+fn today(stack: &LuaStack) -> CallResult {
     let text = written(&jiff::tz::TimeZone::system());
     stack.push_bytes(&text[..10]);
     super::ONE
 }
 
-fn localtime(stack: &Stack) -> Called {
+/// `ngx.localtime()`.
+fn localtime(stack: &LuaStack) -> CallResult {
     stack.push_bytes(written(&jiff::tz::TimeZone::system()));
     super::ONE
 }
 
-fn utctime(stack: &Stack) -> Called {
+/// `ngx.utctime()`.
+fn utctime(stack: &LuaStack) -> CallResult {
     stack.push_bytes(written(&jiff::tz::TimeZone::UTC));
     super::ONE
 }
 
-fn only_number(stack: &Stack) -> Result<i64, crate::luajit::Failure> {
-    match stack.kind(1) {
-        Kind::Number => Ok(number(stack, 1)? as i64),
+fn only_number(stack: &LuaStack) -> Result<i64, crate::luajit::LuaError> {
+    match stack.type_at(1) {
+        LuaType::Number => Ok(number(stack, 1)? as i64),
         _ => fail("number argument only"),
     }
 }
 
-fn cookie_time(stack: &Stack) -> Called {
+/// `ngx.cookie_time(seconds)`.
+fn cookie_time(stack: &LuaStack) -> CallResult {
     let mut out = Vec::new();
     proto::date::write_cookie(only_number(stack)?.max(0), &mut out);
     stack.push_bytes(&out);
     super::ONE
 }
 
-fn http_time(stack: &Stack) -> Called {
+/// `ngx.http_time(seconds)`.
+fn http_time(stack: &LuaStack) -> CallResult {
     let mut out = Vec::new();
     proto::date::write_http(only_number(stack)?.max(0), &mut out);
     stack.push_bytes(&out);
     super::ONE
 }
 
-fn parse_http_time(stack: &Stack) -> Called {
+/// `ngx.parse_http_time(text)`; nil if it is not a date.
+fn parse_http_time(stack: &LuaStack) -> CallResult {
     match proto::date::parse(only_text(stack, 1, "string argument only")?) {
         Some(time) => stack.push_number(time as f64),
         None => stack.push_nil(),
@@ -247,12 +270,13 @@ fn parse_http_time(stack: &Stack) -> Called {
     super::ONE
 }
 
-/// Seconds as a duration; none for what is no time.
+/// Seconds as a duration; `None` for negative ones and NaN.
 pub(super) fn duration(seconds: f64) -> Option<std::time::Duration> {
     std::time::Duration::try_from_secs_f64(seconds).ok()
 }
 
-fn sleep(stack: &Stack) -> Called {
+/// `ngx.sleep(seconds)`.
+fn sleep(stack: &LuaStack) -> CallResult {
     let given = stack.top();
     if given != 1 {
         return fail(format!("attempt to pass {given} arguments, but accepted 1"));
@@ -262,7 +286,8 @@ fn sleep(stack: &Stack) -> Called {
     let Some(time) = duration(if millis.is_nan() { 0.0 } else { seconds }) else {
         return fail(format!("invalid sleep duration \"{}\"", millis as i64));
     };
-    super::wait(Operation::task(async move {
+    super::wait(YieldOperation::task(async move {
+        // Zero lets everything else on the loop run once.
         if time.is_zero() {
             rt::yield_now().await;
         } else {
@@ -272,63 +297,68 @@ fn sleep(stack: &Stack) -> Called {
     }))
 }
 
-fn on_abort(stack: &Stack) -> Called {
-    if stack.kind(1) != Kind::Function {
+/// `ngx.on_abort(function)`: runs the function in a light thread when the client disconnects.
+fn on_abort(stack: &LuaStack) -> CallResult {
+    if stack.type_at(1) != LuaType::Function {
         return bad(stack, 1, "Lua function expected");
     }
     let checks = match scope::serves_session() {
-        true => scope::with_session(|session| session.conf::<StreamCode>().check_client_abort)?,
-        false => scope::with_request(|request| request.conf::<Code>().check_client_abort)?,
+        true => scope::with_session(|session| session.conf::<StreamScripts>().check_client_abort)?,
+        false => scope::with_request(|request| request.conf::<HttpScripts>().check_client_abort)?,
     };
     if !checks {
         let message = "lua_check_client_abort is off";
-        return super::output::answer(stack, Value::failure(message));
+        return super::called::answer(stack, LuaValue::failure(message));
     }
     scope::with(|scope| {
-        if !scope.kind.speaks() {
+        if !scope.kind.may_send_output() {
             return fail(scope.kind.refusal());
         }
+        // One handler per request, as documented.
         if scope.on_abort.borrow().is_some() {
-            return super::output::answer(stack, Value::failure("duplicate call"));
+            return super::called::answer(stack, LuaValue::failure("duplicate call"));
         }
         stack.push_copy(1);
-        let function = Rc::new(Ref::take(&scope.vm.state, stack));
+        let function = Rc::new(RegistryRef::take(&scope.vm.state, stack));
         *scope.on_abort.borrow_mut() = Some(function);
         stack.push_number(1.0);
         super::ONE
     })?
 }
 
-/// `ngx.ctx` of a request; `None` where it was taken away.
-struct Context(Option<Rc<Ref>>);
+/// `ngx.ctx` of a request or session; `None` after an internal redirect, which starts with a new
+/// one.
+struct NgxCtx(Option<Rc<RegistryRef>>);
 
-fn get_ctx(stack: &Stack) -> Called {
-    // A table for the case that there is none yet.
-    let given = stack.kind(1) == Kind::Table;
-    let make = |scope: &Rc<scope::Scope>| {
+/// Returns `ngx.ctx`, and creates it if there is none. `prelude.lua` passes the table to be used
+/// then.
+fn get_ctx(stack: &LuaStack) -> CallResult {
+    // The table to be used if there is none yet.
+    let given = stack.type_at(1) == LuaType::Table;
+    let make = |scope: &Rc<scope::RunScope>| {
         match given {
             true => stack.push_copy(1),
             false => stack.push_table(0, 4),
         }
         stack.push_copy(-1);
-        Rc::new(Ref::take(&scope.vm.state, stack))
+        Rc::new(RegistryRef::take(&scope.vm.state, stack))
     };
     scope::with(|scope| {
-        if scope.kind.is_of_handshake() {
-            return of_handshake(stack, scope, make);
+        if scope.kind.is_handshake() {
+            return handshake_ctx(stack, scope, make);
         }
-        let of_request = scope::with_request(|request| match request.state::<Context>() {
-            Some(Context(Some(context))) => context.push(stack),
+        let of_request = scope::with_request(|request| match request.state::<NgxCtx>() {
+            Some(NgxCtx(Some(context))) => context.push(stack),
             _ => {
                 let number = request.client.number;
-                request.set_state(Context(Some(make(scope))));
-                inherit(stack, scope, number);
+                request.set_state(NgxCtx(Some(make(scope))));
+                inherit_handshake_ctx(stack, scope, number);
             }
         });
         let of_request = of_request.or_else(|_| {
-            scope::with_session(|session| match session.state::<Context>() {
-                Some(Context(Some(context))) => context.push(stack),
-                _ => session.set_state(Context(Some(make(scope)))),
+            scope::with_session(|session| match session.state::<NgxCtx>() {
+                Some(NgxCtx(Some(context))) => context.push(stack),
+                _ => session.set_state(NgxCtx(Some(make(scope)))),
             })
         });
         if of_request.is_err() {
@@ -342,13 +372,13 @@ fn get_ctx(stack: &Stack) -> Called {
     })?
 }
 
-/// The context of a handshake. The requests of its connection see what stands in it, and keep what they write to
-/// themselves.
-fn of_handshake(
-    stack: &Stack,
-    scope: &Rc<scope::Scope>,
-    make: impl FnOnce(&Rc<scope::Scope>) -> Rc<Ref>,
-) -> Called {
+/// `ngx.ctx` of a TLS handshake. The requests of its connection see its fields, through `__index`,
+/// and keep what they write to themselves.
+fn handshake_ctx(
+    stack: &LuaStack,
+    scope: &Rc<scope::RunScope>,
+    make: impl FnOnce(&Rc<scope::RunScope>) -> Rc<RegistryRef>,
+) -> CallResult {
     let number = scope::with_request(|request| request.client.number)
         .or_else(|_| scope::with_session(|session| session.client.number))?;
     let mut handshakes = scope.vm.handshakes.borrow_mut();
@@ -363,8 +393,8 @@ fn of_handshake(
     super::ONE
 }
 
-/// Lets the new context on top see that of the connection's handshake.
-fn inherit(stack: &Stack, scope: &scope::Scope, number: u64) {
+/// Makes the handshake's context the metatable of the new context on top.
+fn inherit_handshake_ctx(stack: &LuaStack, scope: &scope::RunScope, number: u64) {
     let mut handshakes = scope.vm.handshakes.borrow_mut();
     if handshakes.is_empty() {
         return;
@@ -375,19 +405,20 @@ fn inherit(stack: &Stack, scope: &scope::Scope, number: u64) {
     }
 }
 
-fn set_ctx(stack: &Stack) -> Called {
-    if stack.kind(1) != Kind::Table {
-        let kind = stack.kind(1).name();
+/// `ngx.ctx = table`.
+fn set_ctx(stack: &LuaStack) -> CallResult {
+    if stack.type_at(1) != LuaType::Table {
+        let kind = stack.type_at(1).name();
         return fail(format!("ctx should be a table while getting a {kind}"));
     }
     scope::with(|scope| {
         stack.push_copy(1);
-        let context = Rc::new(Ref::take(&scope.vm.state, stack));
+        let context = Rc::new(RegistryRef::take(&scope.vm.state, stack));
         let set =
-            scope::with_request(|request| request.set_state(Context(Some(Rc::clone(&context)))))
+            scope::with_request(|request| request.set_state(NgxCtx(Some(Rc::clone(&context)))))
                 .or_else(|_| {
                     scope::with_session(|session| {
-                        session.set_state(Context(Some(Rc::clone(&context))))
+                        session.set_state(NgxCtx(Some(Rc::clone(&context))))
                     })
                 });
         if set.is_err() {
@@ -397,37 +428,39 @@ fn set_ctx(stack: &Stack) -> Called {
     })?
 }
 
-/// Gives a request this table as its `ngx.ctx`.
-pub(super) fn give_context(request: &mut http::Request, context: Rc<Ref>) {
-    request.set_state(Context(Some(context)));
+/// Sets the `ngx.ctx` of a request.
+pub(super) fn set_request_ctx(request: &mut http::Request, context: Rc<RegistryRef>) {
+    request.set_state(NgxCtx(Some(context)));
 }
 
-/// Takes a request's `ngx.ctx` away: what comes is a new beginning.
-pub(crate) fn forget_context(request: &mut http::Request) {
-    if let Some(context) = request.state::<Context>() {
+/// Removes the `ngx.ctx` of a request: the next use creates a new one.
+pub(crate) fn clear_request_ctx(request: &mut http::Request) {
+    if let Some(context) = request.state::<NgxCtx>() {
         context.0 = None;
     }
 }
 
-/// Whether the script works for a request, or a session.
-fn has_request(stack: &Stack) -> Called {
+/// For `prelude.lua`: whether the script serves a request or a session.
+fn has_request(stack: &LuaStack) -> CallResult {
     stack.push_boolean(scope::serves_session() || scope::with_request(|_| ()).is_ok());
     super::ONE
 }
 
-fn is_subrequest(stack: &Stack) -> Called {
+/// `ngx.is_subrequest`.
+fn is_subrequest(stack: &LuaStack) -> CallResult {
     let is = scope::with_request(|request| request.is_subrequest())?;
     stack.push_boolean(is);
     super::ONE
 }
 
-fn get_arg(stack: &Stack) -> Called {
+/// `ngx.arg[n]`: the chunk and the last-chunk flag in a body filter, the arguments of `set_by_lua`.
+fn get_arg(stack: &LuaStack) -> CallResult {
     let n = stack.number(1).unwrap_or(0.0);
-    // Only whole numbers are places.
+    // A fraction is no index.
     let n = if n.fract() == 0.0 { n as usize } else { 0 };
     scope::with(|scope| match scope.kind {
         Script::BodyFilter => {
-            match (&*scope.piece.borrow(), n) {
+            match (&*scope.body_chunk.borrow(), n) {
                 (Some((piece, _)), 1) => stack.push_bytes(piece),
                 (Some((_, last)), 2) => stack.push_boolean(*last),
                 _ => stack.push_nil(),
@@ -435,7 +468,7 @@ fn get_arg(stack: &Stack) -> Called {
             super::ONE
         }
         Script::Set => {
-            match scope.arguments.borrow().get(n.wrapping_sub(1)) {
+            match scope.set_arguments.borrow().get(n.wrapping_sub(1)) {
                 Some(value) if !value.is_empty() => stack.push_bytes(value),
                 _ => stack.push_nil(),
             }
@@ -445,7 +478,8 @@ fn get_arg(stack: &Stack) -> Called {
     })?
 }
 
-fn set_arg(stack: &Stack) -> Called {
+/// `ngx.arg[n] = value`, in a body filter. Setting the first to nil drops the chunk.
+fn set_arg(stack: &LuaStack) -> CallResult {
     let kind = scope::with(|scope| scope.kind)?;
     if kind != Script::BodyFilter {
         return fail(kind.refusal());
@@ -456,7 +490,7 @@ fn set_arg(stack: &Stack) -> Called {
         super::output::append(stack, 2, &mut text)?;
     }
     let last = stack.boolean(2);
-    scope::with(|scope| match (&mut *scope.piece.borrow_mut(), n) {
+    scope::with(|scope| match (&mut *scope.body_chunk.borrow_mut(), n) {
         (Some((piece, _)), 1) => {
             *piece = text;
             super::NONE
@@ -469,42 +503,49 @@ fn set_arg(stack: &Stack) -> Called {
     })?
 }
 
-fn pid(stack: &Stack) -> Called {
+/// `ngx.worker.pid()`.
+fn pid(stack: &LuaStack) -> CallResult {
     stack.push_number(f64::from(std::process::id()));
     super::ONE
 }
 
-fn pids(stack: &Stack) -> Called {
+/// `ngx.worker.pids()`: all workers are loops of this one process.
+fn pids(stack: &LuaStack) -> CallResult {
     stack.push_table(1, 0);
     stack.push_number(f64::from(std::process::id()));
     stack.set_element(-2, 1);
     super::ONE
 }
 
-fn parent_pid(stack: &Stack) -> Called {
+/// `ngx.process.get_master_pid()`.
+fn parent_pid(stack: &LuaStack) -> CallResult {
     stack.push_number(f64::from(std::os::unix::process::parent_id()));
     super::ONE
 }
 
-fn worker_id(stack: &Stack) -> Called {
+/// `ngx.worker.id()`: the number of the loop.
+fn worker_id(stack: &LuaStack) -> CallResult {
     let index = scope::with(|scope| scope.vm.index)?;
     stack.push_number(index as f64);
     super::ONE
 }
 
-fn worker_count(stack: &Stack) -> Called {
-    let count = http::current::engine().map_or(1, |engine| engine.main.worker_processes);
+/// `ngx.worker.count()`: the number of loops.
+fn worker_count(stack: &LuaStack) -> CallResult {
+    let count = http::current_loop::http_loop().map_or(1, |engine| engine.main.worker_processes);
     stack.push_number(count as f64);
     super::ONE
 }
 
-fn exiting(stack: &Stack) -> Called {
-    let ended = scope::with(|scope| scope.vm.ended.get())?;
+/// `ngx.worker.exiting()`.
+fn exiting(stack: &LuaStack) -> CallResult {
+    let ended = scope::with(|scope| scope.vm.is_shut_down.get())?;
     stack.push_boolean(ended);
     super::ONE
 }
 
-fn prefix(stack: &Stack) -> Called {
+/// `ngx.config.prefix()`, with a slash at the end as in nginx.
+fn prefix(stack: &LuaStack) -> CallResult {
     let prefix = scope::with(|scope| scope.vm.settings.prefix.clone())?;
     let mut text = prefix.into_os_string().into_encoded_bytes();
     if !text.ends_with(b"/") {
@@ -514,7 +555,8 @@ fn prefix(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn configure(stack: &Stack) -> Called {
+/// `ngx.config.nginx_configure()`: there are no such arguments.
+fn configure(stack: &LuaStack) -> CallResult {
     stack.push_bytes("");
     super::ONE
 }

@@ -1,11 +1,18 @@
 //! The `ngx` API, by subject.
 //!
-//! Functions of ours have plain names and are found in tables; what is best said in Lua is in `prelude.lua`, which runs
-//! once for each machine and gets the functions that only it uses in a table of its own.
+//! Each file has the functions of one subject as a table of names and Rust functions. What is said
+//! better in Lua is in `prelude.lua` and the files beside it. They run once for each VM, and
+//! receive the functions that only they use (`CORE`) as a table, so that scripts cannot call those
+//! directly.
+//!
+//! The surface is that of lua-nginx-module with lua-resty-core, which every OpenResty release
+//! contains; error messages included, since libraries match on them.
 
 mod arguments;
 mod balancer;
+mod called;
 mod capture;
+mod cosocket_transport;
 mod crypto;
 mod downstream;
 mod encode;
@@ -26,48 +33,33 @@ mod thread;
 mod timer;
 mod udp;
 mod variables;
-mod wire;
 mod worker_thread;
 
 use std::rc::Rc;
 
 use bstr::ByteSlice;
-use rt::error_log::Level;
+use host::error_log::Level;
 
+pub(crate) use called::{CallResult, NONE, NativeTable, ONE, wait};
 pub(crate) use downstream::{give_back, give_back_to_session};
-pub(crate) use misc::forget_context;
-pub(crate) use regex::Pattern;
-pub(crate) use response::usual_type;
-pub(crate) use ssl::Half;
-pub(crate) use tcp::{Connected, Pools, Tcp};
+pub(crate) use misc::clear_request_ctx;
+pub(crate) use response::default_content_type;
+pub(crate) use tcp::{ConnectedSockets, CosocketPools, TcpCosocket};
 
+use crate::luajit::LuaStack;
 use crate::luajit::native::{GIVES_WAY, WAITS};
-use crate::luajit::stack::{GLOBALS, Kind};
-use crate::luajit::{Answer, Failure, Native, Stack};
-use crate::operation::Operation;
-use crate::scope;
-use crate::vm::Vm;
-
-/// The outcome of a function of ours.
-pub(crate) type Called = Result<Answer, Failure>;
-
-/// One value.
-pub(crate) const ONE: Called = Ok(Answer::Values(1));
-/// No value.
-pub(crate) const NONE: Called = Ok(Answer::Values(0));
-
-/// Functions by name.
-pub(crate) type Functions = &'static [(&'static str, Native)];
+use crate::luajit::stack::{GLOBALS, LuaType};
+use crate::vm::LuaVm;
 
 static PRELUDE: &[u8] = include_bytes!("prelude.lua");
 static SOCKETS: &[u8] = include_bytes!("sockets.lua");
 static PIPE: &[u8] = include_bytes!("pipe.lua");
 
-/// What lua-resty-core says in Lua.
-static SURFACE: &[u8] = include_bytes!("surface.lua");
+/// The modules of lua-resty-core that are written in Lua.
+static RESTY_CORE: &[u8] = include_bytes!("surface.lua");
 
-/// Puts the API into a new machine.
-pub(crate) fn install(vm: &Rc<Vm>) {
+/// Installs the API in a new VM.
+pub(crate) fn install(vm: &Rc<LuaVm>) {
     let stack = vm.state.stack();
     set_paths(&stack, vm);
     push_ngx(&stack, vm);
@@ -75,12 +67,13 @@ pub(crate) fn install(vm: &Rc<Vm>) {
     push_core(&stack);
     for (name, code) in [
         ("weir", PRELUDE),
-        ("weir.core", SURFACE),
+        ("weir.core", RESTY_CORE),
         ("weir sockets", SOCKETS),
         ("weir pipe", PIPE),
         ("weir crypto", crypto::MODULES),
     ] {
-        if let Err(message) = run(&stack, name, code) {
+        // Only a bug of ours can cause this, since the code is built in.
+        if let Err(message) = run_prelude(&stack, name, code) {
             vm.log
                 .plain(Level::Emerg, format_args!("lua: {}", message.as_bstr()));
         }
@@ -89,14 +82,15 @@ pub(crate) fn install(vm: &Rc<Vm>) {
     jit::install(&stack);
 }
 
-/// Runs code of ours, which gets the functions that only it uses from the table on top.
-fn run(stack: &Stack, name: &str, code: &[u8]) -> Result<(), Vec<u8>> {
+/// Runs built-in code, with the table on top as its argument.
+fn run_prelude(stack: &LuaStack, name: &str, code: &[u8]) -> Result<(), Vec<u8>> {
     stack.load(code, name)?;
     stack.push_copy(-2);
     stack.call(1, 0)
 }
 
-fn push_ngx(stack: &Stack, vm: &Vm) {
+/// Pushes the `ngx` table.
+fn push_ngx(stack: &LuaStack, vm: &LuaVm) {
     stack.push_table(0, 160);
     for functions in [
         output::FUNCTIONS,
@@ -105,7 +99,7 @@ fn push_ngx(stack: &Stack, vm: &Vm) {
         misc::FUNCTIONS,
         worker_thread::FUNCTIONS,
     ] {
-        add(stack, functions);
+        add_functions(stack, functions);
     }
     for (name, functions) in [
         ("req", request::FUNCTIONS),
@@ -117,29 +111,32 @@ fn push_ngx(stack: &Stack, vm: &Vm) {
         ("resp", &[]),
     ] {
         stack.push_table(0, 16);
-        add(stack, functions);
+        add_functions(stack, functions);
         stack.set(-2, name);
     }
     stack.push_table(0, 4);
-    add(stack, tcp::FUNCTIONS);
-    add(stack, udp::FUNCTIONS);
+    add_functions(stack, tcp::FUNCTIONS);
+    add_functions(stack, udp::FUNCTIONS);
     stack.set(-2, "socket");
     variables::install(stack);
     response::install(stack);
     shared::push(stack, &vm.dictionaries);
     stack.set(-2, "shared");
     stack.field(-1, "config");
-    stack.push_bytes(vm.home.engine().name());
+    stack.push_bytes(vm.configuration.subsystem().name());
     stack.set(-2, "subsystem");
-    // As of an nginx that was built with `--with-debug`, as Debian's is: the error log has lines of level `debug`.
+    // nginx's own answer where it was built with `--with-debug`, as Debian's is: lines of level
+    // `debug` can be logged.
     stack.push_boolean(true);
     stack.set(-2, "debug");
+    // `ngx.config.nginx_version`: libraries choose features by it.
     stack.push_number(1_031_005.0);
     stack.set(-2, "nginx_version");
     stack.pop(1);
 }
 
-fn push_core(stack: &Stack) {
+/// Pushes the table of functions that only the built-in Lua code uses.
+fn push_core(stack: &LuaStack) {
     stack.push_table(0, 64);
     for functions in [
         capture::CORE,
@@ -156,7 +153,7 @@ fn push_core(stack: &Stack) {
         thread::CORE,
         timer::CORE,
     ] {
-        add(stack, functions);
+        add_functions(stack, functions);
     }
     for (name, mark) in [("waits", &WAITS), ("gives_way", &GIVES_WAY)] {
         stack.push_light(std::ptr::from_ref(mark).cast_mut().cast());
@@ -167,27 +164,28 @@ fn push_core(stack: &Stack) {
     json::install(stack);
     thread::install(stack);
     stack.push_table(0, 8);
-    add(stack, balancer::FUNCTIONS);
+    add_functions(stack, balancer::FUNCTIONS);
     stack.set(-2, "balancer");
     stack.push_table(0, 24);
-    add(stack, ssl::FUNCTIONS);
+    add_functions(stack, ssl::FUNCTIONS);
     stack.set(-2, "ssl");
 }
 
 /// Adds functions to the table on top.
-fn add(stack: &Stack, functions: Functions) {
+fn add_functions(stack: &LuaStack, functions: NativeTable) {
     for (name, function) in functions {
         stack.push_native(*function);
         stack.set(-2, name);
     }
 }
 
-/// `lua_package_path` and `lua_package_cpath`: `;;` in them stands for what is there already.
-fn set_paths(stack: &Stack, vm: &Vm) {
+/// Sets `package.path` and `package.cpath` from `lua_package_path` and `lua_package_cpath`; `;;` in
+/// them stands for the default.
+fn set_paths(stack: &LuaStack, vm: &LuaVm) {
     let settings = &vm.settings;
-    if stack.field(GLOBALS, "package") == Kind::Table {
+    if stack.field(GLOBALS, "package") == LuaType::Table {
         let prefix = settings.prefix.as_os_str().as_encoded_bytes();
-        // It ends with a slash, whether or not a path has another.
+        // `$prefix` has a slash at its end, whether or not the pattern has another.
         let prefix = [prefix.strip_suffix(b"/").unwrap_or(prefix), b"/"].concat();
         for (name, path) in [
             ("path", &settings.package_path),
@@ -197,7 +195,8 @@ fn set_paths(stack: &Stack, vm: &Vm) {
             let mut usual = stack.bytes(-1).unwrap_or_default().to_vec();
             stack.pop(1);
             if name == "path" {
-                // Where Debian and others put what is written for Lua 5.1.
+                // Where distributions install modules for Lua 5.1, which LuaJIT's default does not
+                // contain.
                 usual.extend_from_slice(DEBIAN_PATH);
             }
             let path = match path {
@@ -218,15 +217,5 @@ fn set_paths(stack: &Stack, vm: &Vm) {
     stack.pop(1);
 }
 
+/// Where Debian's packages install Lua modules.
 const DEBIAN_PATH: &[u8] = b";/usr/share/lua/5.1/?.lua;/usr/share/lua/5.1/?/init.lua";
-
-/// The coroutine waits for an operation.
-fn wait(operation: Operation) -> Called {
-    scope::with(|scope| {
-        if !scope.kind.waits() {
-            return crate::luajit::fail(scope.kind.refusal());
-        }
-        *scope.waits.borrow_mut() = Some(operation);
-        Ok(Answer::Wait)
-    })?
-}

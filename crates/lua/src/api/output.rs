@@ -1,16 +1,18 @@
-//! `ngx.say`, `ngx.print`, `ngx.flush`, `ngx.eof`, `ngx.exit` and what else speaks to the client.
-
-use std::rc::Rc;
+//! `ngx.say`, `ngx.print`, `ngx.flush`, `ngx.eof`, `ngx.exit` and `ngx.send_headers`.
+//!
+//! Output is collected in the scope. The driver of the run turns it into the response: at the end
+//! of the script as one body with a length, or while the script runs as a stream (see `phases`).
 
 use super::arguments::bad;
-use super::{Called, Functions};
-use crate::luajit::stack::Kind;
-use crate::luajit::{Answer, Failure, Stack, Value, fail};
-use crate::operation::Operation;
-use crate::phases;
-use crate::scope::{self, Scope};
+use super::called::{answer, end_with};
+use super::{CallResult, NativeTable};
+use crate::buffering;
+use crate::luajit::stack::LuaType;
+use crate::luajit::{LuaError, LuaStack, LuaValue, NativeReturn, fail};
+use crate::operation::YieldOperation;
+use crate::scope;
 
-pub(super) const FUNCTIONS: Functions = &[
+pub(super) const FUNCTIONS: NativeTable = &[
     ("say", say),
     ("print", print),
     ("flush", flush),
@@ -19,59 +21,67 @@ pub(super) const FUNCTIONS: Functions = &[
     ("send_headers", send_headers),
 ];
 
-/// How deep tables may stand in tables that are printed.
+/// How deep printed tables may be nested.
 const MAX_DEPTH: u32 = 64;
 
-/// How many elements an array that is printed may have.
+/// How many elements a printed array may have.
 const MAX_ELEMENTS: f64 = 10_000_000.0;
 
-fn say(stack: &Stack) -> Called {
-    speak(stack, b"\n")
+/// `ngx.say(...)`: `ngx.print` with a line feed.
+fn say(stack: &LuaStack) -> CallResult {
+    write_output(stack, b"\n")
 }
 
-fn print(stack: &Stack) -> Called {
-    speak(stack, b"")
+/// `ngx.print(...)`.
+fn print(stack: &LuaStack) -> CallResult {
+    write_output(stack, b"")
 }
 
-fn speak(stack: &Stack, end: &[u8]) -> Called {
+/// Appends the arguments to the output.
+fn write_output(stack: &LuaStack, end: &[u8]) -> CallResult {
     scope::with(|scope| {
-        if !scope.kind.speaks() {
+        if !scope.kind.may_send_output() {
             return fail(scope.kind.refusal());
         }
-        if scope.over.get() {
-            return answer(stack, Value::failure("seen eof"));
+        if scope.eof_sent.get() {
+            return answer(stack, LuaValue::failure("seen eof"));
         }
-        if scope.raw.get() {
-            return answer(stack, Value::failure("raw request socket acquired"));
+        if scope.raw_socket.get() {
+            return answer(stack, LuaValue::failure("raw request socket acquired"));
         }
         let mut out = scope.output.borrow_mut();
         let before = out.len();
         for at in 1..=stack.top() {
             if let Err(failure) = append(stack, at, &mut out) {
+                // All or nothing: a bad argument prints none of the others.
                 out.truncate(before);
                 return Err(failure);
             }
         }
         out.extend_from_slice(end);
+        // From here on the headers count as sent, although they may still be in memory: with
+        // lua-nginx-module they are on the wire now, and scripts must not see a difference.
         scope.head_sent.set(true);
-        if phases::is_much(out.len()) && !(phases::may_gather(out.len()) && is_gathered()) {
+        // Backpressure: the script continues when the client has taken this.
+        if buffering::must_flush(out.len()) && !(buffering::may_buffer(out.len()) && is_gathered())
+        {
             drop(out);
-            *scope.waits.borrow_mut() = Some(Operation::Flush);
-            return Ok(Answer::Wait);
+            *scope.pending_operation.borrow_mut() = Some(YieldOperation::Flush);
+            return Ok(NativeReturn::Wait);
         }
         stack.push_number(1.0);
         super::ONE
     })?
 }
 
-/// Appends a value as `ngx.print` shows it: arrays are their elements, one after the other.
-pub(super) fn append(stack: &Stack, at: i32, out: &mut Vec<u8>) -> Result<(), Failure> {
-    match stack.kind(at) {
-        Kind::String => out.extend_from_slice(stack.bytes(at).unwrap_or_default()),
-        Kind::Table => append_array(stack, at, at, out, 0)?,
+/// Appends a value as `ngx.print` shows it; the elements of an array one after the other.
+pub(super) fn append(stack: &LuaStack, at: i32, out: &mut Vec<u8>) -> Result<(), LuaError> {
+    match stack.type_at(at) {
+        LuaType::String => out.extend_from_slice(stack.bytes(at).unwrap_or_default()),
+        LuaType::Table => append_array(stack, at, at, out, 0)?,
         kind => match stack.text(at) {
             Some(text) => out.extend_from_slice(&text),
-            None if kind == Kind::LightUserdata => {}
+            None if kind == LuaType::LightUserdata => {}
             None => {
                 let kind = kind.name();
                 let why = format!(
@@ -84,14 +94,14 @@ pub(super) fn append(stack: &Stack, at: i32, out: &mut Vec<u8>) -> Result<(), Fa
     Ok(())
 }
 
-/// Appends the elements of the array at `at`, which stands in argument `argument`.
+/// Appends the elements of the array at `at`, which is within argument `argument`.
 fn append_array(
-    stack: &Stack,
+    stack: &LuaStack,
     argument: i32,
     at: i32,
     out: &mut Vec<u8>,
     depth: u32,
-) -> Result<(), Failure> {
+) -> Result<(), LuaError> {
     if depth == MAX_DEPTH {
         return bad(stack, argument, "too many tables in tables found");
     }
@@ -99,27 +109,27 @@ fn append_array(
     stack.push_nil();
     while stack.next(at) {
         stack.pop(1);
-        match stack.kind(-1) {
-            Kind::Number => match stack.number(-1) {
+        match stack.type_at(-1) {
+            LuaType::Number => match stack.number(-1) {
                 Some(key) if key >= 1.0 && key.fract() == 0.0 => last = last.max(key),
                 _ => return bad(stack, argument, "non-array table found"),
             },
             _ => return bad(stack, argument, "non-array table found"),
         }
     }
-    // Elements that are not there show as `nil`: how many can, is bounded.
+    // Missing elements are printed as `nil`, so their number must be bounded.
     if last > MAX_ELEMENTS {
         return bad(stack, argument, "too large an array found");
     }
     for n in 1..=last as usize {
         stack.element(at, n);
         let top = stack.top();
-        match stack.kind(top) {
-            Kind::String => out.extend_from_slice(stack.bytes(top).unwrap_or_default()),
-            Kind::Table => append_array(stack, argument, top, out, depth + 1)?,
+        match stack.type_at(top) {
+            LuaType::String => out.extend_from_slice(stack.bytes(top).unwrap_or_default()),
+            LuaType::Table => append_array(stack, argument, top, out, depth + 1)?,
             kind => match stack.text(top) {
                 Some(text) => out.extend_from_slice(&text),
-                None if kind == Kind::LightUserdata => {}
+                None if kind == LuaType::LightUserdata => {}
                 None => {
                     let why = format!("bad data type {} found", kind.name());
                     return bad(stack, argument, &why);
@@ -131,109 +141,89 @@ fn append_array(
     Ok(())
 }
 
-fn flush(stack: &Stack) -> Called {
+/// `ngx.flush(wait)`. It waits until the output has been sent even if the script does not ask for
+/// that.
+fn flush(stack: &LuaStack) -> CallResult {
     let waits = stack.boolean(1);
     scope::with(|scope| {
-        if !scope.kind.speaks() {
+        if !scope.kind.may_send_output() {
             return fail(scope.kind.refusal());
         }
-        if scope.raw.get() {
-            return answer(stack, Value::failure("raw request socket acquired"));
+        if scope.raw_socket.get() {
+            return answer(stack, LuaValue::failure("raw request socket acquired"));
         }
-        if scope.over.get() {
-            return answer(stack, Value::failure("seen eof"));
+        if scope.eof_sent.get() {
+            return answer(stack, LuaValue::failure("seen eof"));
         }
         if !scope.head_sent.get() {
-            return answer(stack, Value::failure("nothing to flush"));
+            return answer(stack, LuaValue::failure("nothing to flush"));
         }
-        if phases::may_gather(scope.output.borrow().len()) && is_gathered() {
-            return answer(stack, Value::failure("buffering"));
+        if buffering::may_buffer(scope.output.borrow().len()) && is_gathered() {
+            return answer(stack, LuaValue::failure("buffering"));
         }
         let _ = waits;
-        *scope.waits.borrow_mut() = Some(Operation::Flush);
-        Ok(Answer::Wait)
+        *scope.pending_operation.borrow_mut() = Some(YieldOperation::Flush);
+        Ok(NativeReturn::Wait)
     })?
 }
 
-/// Whether the response waits until the script is through, since its client knows of no chunks.
+/// Whether the response is buffered until the script has ended (`lua_http10_buffering`).
 fn is_gathered() -> bool {
     !scope::serves_session()
-        && scope::with_request(|request| phases::is_gathered(request)).unwrap_or(false)
+        && scope::with_request(|request| buffering::is_http10_buffered(request)).unwrap_or(false)
 }
 
-fn eof(stack: &Stack) -> Called {
+/// `ngx.eof()`: ends the response, while the script goes on.
+fn eof(stack: &LuaStack) -> CallResult {
     scope::with(|scope| {
-        if !scope.kind.speaks() {
+        if !scope.kind.may_send_output() {
             return fail(scope.kind.refusal());
         }
-        if scope.raw.get() {
-            return answer(stack, Value::failure("raw request socket acquired"));
+        if scope.raw_socket.get() {
+            return answer(stack, LuaValue::failure("raw request socket acquired"));
         }
-        if scope.over.replace(true) {
-            return answer(stack, Value::failure("seen eof"));
+        if scope.eof_sent.replace(true) {
+            return answer(stack, LuaValue::failure("seen eof"));
         }
         scope.head_sent.set(true);
-        *scope.waits.borrow_mut() = Some(Operation::Flush);
-        Ok(Answer::Wait)
+        *scope.pending_operation.borrow_mut() = Some(YieldOperation::Flush);
+        Ok(NativeReturn::Wait)
     })?
 }
 
-fn send_headers(stack: &Stack) -> Called {
+/// `ngx.send_headers()`.
+fn send_headers(stack: &LuaStack) -> CallResult {
     scope::with(|scope| {
-        if !scope.kind.speaks() {
+        if !scope.kind.may_send_output() {
             return fail(scope.kind.refusal());
         }
-        if scope.raw.get() || scope.head_sent.replace(true) {
+        if scope.raw_socket.get() || scope.head_sent.replace(true) {
             stack.push_number(1.0);
             return super::ONE;
         }
-        // Filters see it before the script goes on.
-        *scope.waits.borrow_mut() = Some(Operation::Flush);
-        Ok(Answer::Wait)
+        // Header filters run before the script continues, as in nginx.
+        *scope.pending_operation.borrow_mut() = Some(YieldOperation::Flush);
+        Ok(NativeReturn::Wait)
     })?
 }
 
-fn exit(stack: &Stack) -> Called {
+/// `ngx.exit(status)`. What it does depends on the phase, see `phases`.
+fn exit(stack: &LuaStack) -> CallResult {
     let Some(code) = stack.number(1) else {
         return fail("bad argument #1 to 'exit' (number expected)");
     };
     let code = code as i32;
-    // These end the request whatever it waits for.
+    // `ngx.ERROR`, 408, 444 and 499 end the request whatever it waits for.
     if !matches!(code, -1 | 408 | 444 | 499) {
         need_no_captures()?;
     }
-    end(Operation::Exit(code))
+    end_with(YieldOperation::Exit(code))
 }
 
-/// Fails while light threads of the script wait for subrequests: the response would go its way without them.
-pub(super) fn need_no_captures() -> Result<(), Failure> {
-    match scope::with(|scope| scope.captures.get())? {
+/// Fails while light threads wait for subrequests: those would be left without their parent.
+pub(super) fn need_no_captures() -> Result<(), LuaError> {
+    match scope::with(|scope| scope.pending_captures.get())? {
         0 => Ok(()),
         _ => fail("attempt to abort with pending subrequests"),
     }
-}
-
-/// Fails where a script has no request whose way it decides.
-pub(super) fn need_way() -> Result<(), Failure> {
-    let kind = scope::with(|scope| scope.kind)?;
-    match kind.directs() {
-        true => Ok(()),
-        false => fail(kind.refusal()),
-    }
-}
-
-/// Ends the run.
-pub(super) fn end(operation: Operation) -> Called {
-    scope::with(|scope: &Rc<Scope>| {
-        *scope.waits.borrow_mut() = Some(operation);
-        Ok(Answer::Wait)
-    })?
-}
-
-/// Values as the results of a function.
-pub(super) fn answer(stack: &Stack, values: Vec<Value>) -> Called {
-    for value in &values {
-        value.push(stack);
-    }
-    Ok(Answer::Values(i32::try_from(values.len()).unwrap_or(0)))
 }

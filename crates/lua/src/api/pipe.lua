@@ -1,4 +1,5 @@
--- `ngx.pipe`: the arguments of `spawn`, and the methods of a program that runs. Runs once when a machine is made.
+-- `ngx.pipe`: the arguments of `spawn`, and the methods of a running process. Runs once when a VM
+-- is created.
 local core = ...
 local ngx = ngx
 
@@ -23,7 +24,8 @@ function methods.pid(process)
     return pid(process)
 end
 
--- A call that is not the last of its function leaves the function's place for messages.
+-- Wrapped around a function's last call, this prevents a tail call, which would remove the caller's
+-- frame: then error messages would name a wrong place.
 local function pass(...)
     return ...
 end

@@ -1,4 +1,7 @@
-//! `ngx.pipe`: programs that a script runs, and the pipes to them. `pipe.lua` makes the module of these.
+//! `ngx.pipe`: programs that a script runs, with pipes to them. `pipe.lua` builds the module from
+//! these functions.
+//!
+//! Reads and writes use the patterns and the error messages of cosockets, as the original does.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -10,24 +13,24 @@ use rt::child::{Begun, Child, Ended, Pipe, Program};
 use rt::sync::Notify;
 
 use super::arguments::{bytes, number, optional_number};
-use super::output::answer;
-use super::tcp::Wanted;
-use super::{Called, Functions, wait};
-use crate::luajit::object::{self, Class, Shape};
-use crate::luajit::stack::Kind;
-use crate::luajit::{Failure, Stack, Value, fail, watchdog};
-use crate::operation::{Operation, Reply};
+use super::called::answer;
+use super::tcp::ReadPattern;
+use super::{CallResult, NativeTable, wait};
+use crate::luajit::object::{self, ObjectClass, ObjectShape};
+use crate::luajit::stack::LuaType;
+use crate::luajit::{LuaError, LuaStack, LuaValue, fail, watchdog};
+use crate::operation::{ResumeValues, YieldOperation};
 use crate::scope;
 
-pub(super) const CORE: Functions = &[("pipe_spawn", spawn), ("pipe_methods", methods)];
+pub(super) const CORE: NativeTable = &[("pipe_spawn", spawn), ("pipe_methods", methods)];
 
-static PROCESS: Class = Class {
+static PROCESS: ObjectClass = ObjectClass {
     name: "weir.pipe",
-    shape: Shape::Userdata,
+    shape: ObjectShape::Userdata,
     methods: METHODS,
 };
 
-const METHODS: Functions = &[
+const METHODS: NativeTable = &[
     ("pid", id),
     ("set_times", set_times),
     ("read", read),
@@ -37,45 +40,55 @@ const METHODS: Functions = &[
     ("signal", signal),
 ];
 
-fn methods(stack: &Stack) -> Called {
+/// The table of methods, for `pipe.lua` to wrap.
+fn methods(stack: &LuaStack) -> CallResult {
     object::push_methods(stack, &PROCESS);
     super::ONE
 }
 
-/// What one read takes at most, in bytes.
+/// How much one read takes at most, in bytes.
 const READ_SIZE: usize = 64 * 1024;
 
-/// What is held unread of a program, in bytes.
+/// How much unread output of a program is buffered, in bytes.
 const MAX_INPUT: usize = 64 << 20;
 
-/// One of its pipes.
+/// One of a program's pipes.
 #[derive(Default)]
-struct Way {
-    /// `None`: it was closed, or never there.
+struct ProcessPipe {
+    /// `None`: it was closed, or was never open.
     pipe: RefCell<Option<Rc<Pipe>>>,
+    /// What was read and not yet asked for.
     input: RefCell<Vec<u8>>,
+    /// A coroutine reads or writes it: a second one gets an error, since their data would mix.
     busy: Cell<bool>,
-    /// Called when it is closed while something waits for it.
+    /// Notified when it is closed, to abort what waits for it.
     closing: Notify,
-    /// In milliseconds; 0: any time.
-    patience: Cell<f64>,
+    /// The timeout in milliseconds; 0: none.
+    timeout_ms: Cell<f64>,
 }
 
-/// A program that a script runs.
-struct Process {
-    /// `None`: it could not be begun, which is told as its end.
+/// A program that a script has started.
+struct PipedProcess {
+    /// `None`: it could not be started, which is reported as its exit code.
     child: Option<Child>,
+    /// The process number, kept for `pid()` after the end.
     id: u32,
-    stdin: Way,
-    stdout: Way,
-    stderr: Way,
+    /// Each of the three can be in use by one coroutine at a time.
+    stdin: ProcessPipe,
+    stdout: ProcessPipe,
+    stderr: ProcessPipe,
+    /// stderr goes where stdout goes.
     merged: bool,
+    /// `wait` has returned its end: later calls are told "exited".
     ended: Cell<bool>,
+    /// A coroutine is in `wait`.
     waiting: Cell<bool>,
-    patience: Cell<f64>,
+    /// The timeout of `wait`, in milliseconds.
+    wait_timeout_ms: Cell<f64>,
 }
 
-fn texts(stack: &Stack, at: i32) -> Vec<Vec<u8>> {
+/// The elements of an array as texts.
+fn texts(stack: &LuaStack, at: i32) -> Vec<Vec<u8>> {
     let mut texts = Vec::new();
     for n in 1..=stack.length(at) {
         stack.element(at, n);
@@ -85,16 +98,18 @@ fn texts(stack: &Stack, at: i32) -> Vec<Vec<u8>> {
     texts
 }
 
-/// Begins a program: a table of words, one of its environment or nil, whether its errors go where its output goes.
-fn spawn(stack: &Stack) -> Called {
+/// Starts a program: its arguments, its environment or nil, and whether stderr is merged into
+/// stdout.
+fn spawn(stack: &LuaStack) -> CallResult {
     let program = Program {
         words: texts(stack, 1),
-        environment: (stack.kind(2) == Kind::Table).then(|| texts(stack, 2)),
+        environment: (stack.type_at(2) == LuaType::Table).then(|| texts(stack, 2)),
         merged: stack.boolean(3),
     };
     let kind = scope::with(|scope| scope.kind)?;
-    if !kind.waits() || !watchdog::may_yield(stack) {
-        // The thread waits while the kernel reads the program: there is no other way here.
+    if !kind.may_yield() || !watchdog::may_yield(stack) {
+        // `init_worker_by_lua` and the like cannot wait, so the thread blocks while the program is
+        // loaded.
         return match program.begin() {
             Ok(begun) => push(stack, Ok(begun), program.merged),
             Err(error) => push(stack, Err(error), program.merged),
@@ -102,32 +117,35 @@ fn spawn(stack: &Stack) -> Called {
     }
     let merged = program.merged;
     let state = scope::with(|scope| Rc::clone(&scope.vm))?;
-    wait(Operation::task(async move {
+    // Starting a program waits for its `exec`, which reads from disk: on a pool's thread.
+    wait(YieldOperation::task(async move {
         let begun = rt::pool::default_pool().run(move || program.begin()).await;
-        let process = match process(begun, merged) {
+        let process = match piped_process(begun, merged) {
             Ok(process) => process,
-            Err(error) => return Value::failure(words(&error)),
+            Err(error) => return LuaValue::failure(error_text(&error)),
         };
         let stack = state.state.stack();
         object::push(&stack, &PROCESS, Rc::new(process));
-        vec![Value::Ref(Rc::new(crate::luajit::Ref::take(
+        vec![LuaValue::Ref(Rc::new(crate::luajit::RegistryRef::take(
             &state.state,
             &stack,
         )))]
     }))
 }
 
-fn push(stack: &Stack, begun: io::Result<Begun>, merged: bool) -> Called {
-    match process(begun, merged) {
+/// Returns the started process, or an error.
+fn push(stack: &LuaStack, begun: io::Result<Begun>, merged: bool) -> CallResult {
+    match piped_process(begun, merged) {
         Ok(process) => object::push(stack, &PROCESS, Rc::new(process)),
-        Err(error) => return answer(stack, Value::failure(words(&error))),
+        Err(error) => return answer(stack, LuaValue::failure(error_text(&error))),
     }
     super::ONE
 }
 
-fn process(begun: io::Result<Begun>, merged: bool) -> io::Result<Process> {
-    let way = |descriptor: Option<std::os::fd::OwnedFd>| -> io::Result<Way> {
-        let way = Way::default();
+/// Wraps a program that was started.
+fn piped_process(begun: io::Result<Begun>, merged: bool) -> io::Result<PipedProcess> {
+    let way = |descriptor: Option<std::os::fd::OwnedFd>| -> io::Result<ProcessPipe> {
+        let way = ProcessPipe::default();
         if let Some(descriptor) = descriptor {
             *way.pipe.borrow_mut() = Some(Rc::new(Pipe::of(descriptor)?));
         }
@@ -135,7 +153,8 @@ fn process(begun: io::Result<Begun>, merged: bool) -> io::Result<Process> {
     };
     let mut begun = match begun {
         Ok(begun) => Some(begun),
-        // As where the library forks first: there is a child then, which cannot become that program.
+        // lua-resty-core forks before it tries to execute, so a missing program is not an error of
+        // `spawn`: the child exits with 1. This does the same.
         Err(error)
             if matches!(
                 error.kind(),
@@ -153,7 +172,7 @@ fn process(begun: io::Result<Begun>, merged: bool) -> io::Result<Process> {
     let stdout = take(|begun| &mut begun.output)?;
     let stderr = take(|begun| &mut begun.errors)?;
     let child = begun.map(Child::of).transpose()?;
-    Ok(Process {
+    Ok(PipedProcess {
         id: child.as_ref().map_or(0, Child::id),
         child,
         stdin,
@@ -162,33 +181,37 @@ fn process(begun: io::Result<Begun>, merged: bool) -> io::Result<Process> {
         merged,
         ended: Cell::new(false),
         waiting: Cell::new(false),
-        patience: Cell::new(0.0),
+        wait_timeout_ms: Cell::new(0.0),
     })
 }
 
-fn words(error: &io::Error) -> String {
+/// An I/O error in the words of `ngx.pipe`.
+fn error_text(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::BrokenPipe => "closed".to_owned(),
-        _ => super::tcp::words(error),
+        _ => super::tcp::error_text(error),
     }
 }
 
-fn this(stack: &Stack) -> Result<Rc<Process>, Failure> {
+/// The process in the first argument.
+fn this_process(stack: &LuaStack) -> Result<Rc<PipedProcess>, LuaError> {
     object::get(stack, 1, "process")
 }
 
-fn id(stack: &Stack) -> Called {
-    stack.push_number(f64::from(this(stack)?.id));
+/// `proc:pid()`.
+fn id(stack: &LuaStack) -> CallResult {
+    stack.push_number(f64::from(this_process(stack)?.id));
     super::ONE
 }
 
-fn set_times(stack: &Stack) -> Called {
-    let process = this(stack)?;
+/// `proc:set_timeouts(write, stdout, stderr, wait)`; nil keeps a value.
+fn set_times(stack: &LuaStack) -> CallResult {
+    let process = this_process(stack)?;
     let places = [
-        &process.stdin.patience,
-        &process.stdout.patience,
-        &process.stderr.patience,
-        &process.patience,
+        &process.stdin.timeout_ms,
+        &process.stdout.timeout_ms,
+        &process.stderr.timeout_ms,
+        &process.wait_timeout_ms,
     ];
     for (at, place) in (2..).zip(places) {
         if let Some(millis) = optional_number(stack, at)? {
@@ -198,100 +221,118 @@ fn set_times(stack: &Stack) -> Called {
     super::NONE
 }
 
-/// How something ended that may take too long or be given up.
-enum Outcome<T> {
+/// How a wait ended.
+enum BoundedOutcome<T> {
     Done(T),
     TimedOut,
+    /// The pipe was closed meanwhile.
     Aborted,
 }
 
-/// Waits for `work`, for this many milliseconds at most, and no longer than until the pipe is closed.
-async fn bounded<T>(way: Option<&Way>, millis: f64, work: impl Future<Output = T>) -> Outcome<T> {
+/// Waits for `work`, but no longer than this many milliseconds, or until the pipe is closed.
+async fn run_bounded<T>(
+    way: Option<&ProcessPipe>,
+    millis: f64,
+    work: impl Future<Output = T>,
+) -> BoundedOutcome<T> {
     let never = Notify::new();
     let mut work = std::pin::pin!(work);
     let mut closing = std::pin::pin!(way.map_or(&never, |way| &way.closing).notified());
     let both = poll_fn(|context| {
-        // It may have been closed before anything of this was polled.
+        // It may have been closed before this was first polled.
         if way.is_some_and(|way| way.pipe.borrow().is_none()) {
-            return std::task::Poll::Ready(Outcome::Aborted);
+            return std::task::Poll::Ready(BoundedOutcome::Aborted);
         }
         if let std::task::Poll::Ready(done) = work.as_mut().poll(context) {
-            return std::task::Poll::Ready(Outcome::Done(done));
+            return std::task::Poll::Ready(BoundedOutcome::Done(done));
         }
-        closing.as_mut().poll(context).map(|()| Outcome::Aborted)
+        closing
+            .as_mut()
+            .poll(context)
+            .map(|()| BoundedOutcome::Aborted)
     });
     if millis <= 0.0 {
         return both.await;
     }
     let time = Duration::from_secs_f64(millis / 1000.0);
-    rt::timeout(time, both).await.unwrap_or(Outcome::TimedOut)
+    rt::timeout(time, both)
+        .await
+        .unwrap_or(BoundedOutcome::TimedOut)
 }
 
-/// A way is busy until this is dropped.
-struct Busy(Rc<Process>, fn(&Process) -> &Cell<bool>);
+/// Marks a pipe as busy until it is dropped, even if the coroutine is killed.
+struct PipeBusyGuard(Rc<PipedProcess>, fn(&PipedProcess) -> &Cell<bool>);
 
-impl Busy {
-    fn new(process: &Rc<Process>, mark: fn(&Process) -> &Cell<bool>) -> Busy {
+impl PipeBusyGuard {
+    fn new(process: &Rc<PipedProcess>, mark: fn(&PipedProcess) -> &Cell<bool>) -> PipeBusyGuard {
         mark(process).set(true);
-        Busy(Rc::clone(process), mark)
+        PipeBusyGuard(Rc::clone(process), mark)
     }
 }
 
-impl Drop for Busy {
+impl Drop for PipeBusyGuard {
     fn drop(&mut self) {
         (self.1)(&self.0).set(false);
     }
 }
 
-/// Reads: from which pipe, what, and how much.
-fn read(stack: &Stack) -> Called {
-    let process = this(stack)?;
+/// The read functions: whether from stderr, which pattern, and how many bytes.
+fn read(stack: &LuaStack) -> CallResult {
+    let process = this_process(stack)?;
     let errors = stack.boolean(2);
     let n = optional_number(stack, 4)?.unwrap_or(0.0) as usize;
     let wanted = match bytes(stack, 3)? {
-        b"all" => Wanted::All,
-        b"line" => Wanted::Line,
-        b"any" => Wanted::Any(n),
-        _ => Wanted::Exactly(n),
+        b"all" => ReadPattern::All,
+        b"line" => ReadPattern::Line,
+        b"any" => ReadPattern::Any(n),
+        _ => ReadPattern::Exactly(n),
     };
-    super::tcp::waits()?;
+    super::tcp::need_yield()?;
     if errors && process.merged {
-        return answer(stack, Value::failure("merged to stdout"));
+        return answer(stack, LuaValue::failure("merged to stdout"));
     }
-    let (way, mark): (&Way, fn(&Process) -> &Cell<bool>) = match errors {
+    let (way, mark): (&ProcessPipe, fn(&PipedProcess) -> &Cell<bool>) = match errors {
         true => (&process.stderr, |process| &process.stderr.busy),
         false => (&process.stdout, |process| &process.stdout.busy),
     };
     let Some(pipe) = way.pipe.borrow().clone() else {
-        return answer(stack, Value::failure("closed"));
+        return answer(stack, LuaValue::failure("closed"));
     };
     if way.busy.get() {
-        return answer(stack, Value::failure("pipe busy reading"));
+        return answer(stack, LuaValue::failure("pipe busy reading"));
     }
     let mut scanned = 0;
+    // What an earlier read has left over may be enough.
     if let Some(reply) = wanted.take(&mut way.input.borrow_mut(), &mut scanned) {
         return answer(stack, reply);
     }
-    let busy = Busy::new(&process, mark);
-    wait(Operation::task(async move {
+    let busy = PipeBusyGuard::new(&process, mark);
+    wait(YieldOperation::task(async move {
         let way = match errors {
             true => &process.stderr,
             false => &process.stdout,
         };
         let work = fill(way, &pipe, &wanted, scanned);
-        let outcome = bounded(Some(way), way.patience.get(), work).await;
+        let outcome = run_bounded(Some(way), way.timeout_ms.get(), work).await;
         drop(busy);
         let why = match outcome {
-            Outcome::Done(reply) => return reply,
-            Outcome::TimedOut => "timeout",
-            Outcome::Aborted => "aborted",
+            BoundedOutcome::Done(reply) => return reply,
+            BoundedOutcome::TimedOut => "timeout",
+            BoundedOutcome::Aborted => "aborted",
         };
+        // As documented, a read that fails returns the data so far as its third result.
         let partial = wanted.partial(&mut way.input.borrow_mut());
-        vec![Value::Nil, Value::text(why), Value::Bytes(partial)]
+        vec![LuaValue::Nil, LuaValue::text(why), LuaValue::Bytes(partial)]
     }))
 }
 
-async fn fill(way: &Way, pipe: &Pipe, wanted: &Wanted, mut scanned: usize) -> Reply {
+/// Reads until the pattern is satisfied.
+async fn fill(
+    way: &ProcessPipe,
+    pipe: &Pipe,
+    wanted: &ReadPattern,
+    mut scanned: usize,
+) -> ResumeValues {
     let mut buffer = Vec::new();
     loop {
         buffer.clear();
@@ -306,36 +347,37 @@ async fn fill(way: &Way, pipe: &Pipe, wanted: &Wanted, mut scanned: usize) -> Re
                 }
                 if input.len() > MAX_INPUT {
                     return vec![
-                        Value::Nil,
-                        Value::text("too much data"),
-                        Value::Bytes(std::mem::take(&mut input)),
+                        LuaValue::Nil,
+                        LuaValue::text("too much data"),
+                        LuaValue::Bytes(std::mem::take(&mut input)),
                     ];
                 }
             }
             Err(error) => {
                 let partial = wanted.partial(&mut input);
                 return vec![
-                    Value::Nil,
-                    Value::text(words(&error)),
-                    Value::Bytes(partial),
+                    LuaValue::Nil,
+                    LuaValue::text(error_text(&error)),
+                    LuaValue::Bytes(partial),
                 ];
             }
         }
     }
 }
 
-fn write(stack: &Stack) -> Called {
-    let process = this(stack)?;
+/// `proc:write(data)`.
+fn write(stack: &LuaStack) -> CallResult {
+    let process = this_process(stack)?;
     let data = bytes(stack, 2)?.to_vec();
-    super::tcp::waits()?;
+    super::tcp::need_yield()?;
     let Some(pipe) = process.stdin.pipe.borrow().clone() else {
-        return answer(stack, Value::failure("closed"));
+        return answer(stack, LuaValue::failure("closed"));
     };
     if process.stdin.busy.get() {
-        return answer(stack, Value::failure("pipe busy writing"));
+        return answer(stack, LuaValue::failure("pipe busy writing"));
     }
-    let busy = Busy::new(&process, |process| &process.stdin.busy);
-    wait(Operation::task(async move {
+    let busy = PipeBusyGuard::new(&process, |process| &process.stdin.busy);
+    wait(YieldOperation::task(async move {
         let work = async {
             let mut rest = data.as_slice();
             while !rest.is_empty() {
@@ -345,96 +387,102 @@ fn write(stack: &Stack) -> Called {
             Ok::<(), io::Error>(())
         };
         let way = &process.stdin;
-        let outcome = bounded(Some(way), way.patience.get(), work).await;
+        let outcome = run_bounded(Some(way), way.timeout_ms.get(), work).await;
         drop(busy);
         match outcome {
-            Outcome::Done(Ok(())) => vec![Value::Number(data.len() as f64)],
-            Outcome::Done(Err(error)) => {
+            BoundedOutcome::Done(Ok(())) => vec![LuaValue::Number(data.len() as f64)],
+            BoundedOutcome::Done(Err(error)) => {
+                // A broken pipe stays broken: the next write reports "closed".
                 way.pipe.take();
-                Value::failure(words(&error))
+                LuaValue::failure(error_text(&error))
             }
-            Outcome::TimedOut => Value::failure("timeout"),
-            Outcome::Aborted => Value::failure("aborted"),
+            BoundedOutcome::TimedOut => LuaValue::failure("timeout"),
+            BoundedOutcome::Aborted => LuaValue::failure("aborted"),
         }
     }))
 }
 
-fn close(stack: &Stack) -> Called {
-    let process = this(stack)?;
+/// `proc:shutdown(direction)`.
+fn close(stack: &LuaStack) -> CallResult {
+    let process = this_process(stack)?;
     let way = match bytes(stack, 2)? {
         b"stdin" => &process.stdin,
         b"stdout" => &process.stdout,
-        _ if process.merged => return answer(stack, Value::failure("merged to stdout")),
+        _ if process.merged => return answer(stack, LuaValue::failure("merged to stdout")),
         _ => &process.stderr,
     };
     if way.pipe.take().is_none() {
-        return answer(stack, Value::failure("closed"));
+        return answer(stack, LuaValue::failure("closed"));
     }
+    // A read or a write in progress ends with "aborted".
     way.closing.notify_all();
     stack.push_boolean(true);
     super::ONE
 }
 
-fn wait_for_end(stack: &Stack) -> Called {
-    let process = this(stack)?;
-    super::tcp::waits()?;
+/// `proc:wait()`.
+fn wait_for_end(stack: &LuaStack) -> CallResult {
+    let process = this_process(stack)?;
+    super::tcp::need_yield()?;
     if process.ended.get() {
-        return answer(stack, Value::failure("exited"));
+        return answer(stack, LuaValue::failure("exited"));
     }
     if process.waiting.get() {
-        return answer(stack, Value::failure("pipe busy waiting"));
+        return answer(stack, LuaValue::failure("pipe busy waiting"));
     }
     if process.child.is_none() {
         process.ended.set(true);
-        return answer(stack, told(Ended::Exit(1)));
+        return answer(stack, exit_reply(Ended::Exit(1)));
     }
-    let busy = Busy::new(&process, |process| &process.waiting);
-    wait(Operation::task(async move {
+    let busy = PipeBusyGuard::new(&process, |process| &process.waiting);
+    wait(YieldOperation::task(async move {
         let end = poll_fn(|context| match &process.child {
             Some(child) => child.poll_end(context),
             None => std::task::Poll::Ready(Ok(Ended::Exit(1))),
         });
-        let outcome = bounded(None, process.patience.get(), end).await;
+        let outcome = run_bounded(None, process.wait_timeout_ms.get(), end).await;
         drop(busy);
         match outcome {
-            Outcome::Done(Ok(ended)) => {
+            BoundedOutcome::Done(Ok(ended)) => {
                 process.ended.set(true);
-                told(ended)
+                exit_reply(ended)
             }
-            Outcome::Done(Err(error)) => Value::failure(words(&error)),
-            Outcome::TimedOut | Outcome::Aborted => Value::failure("timeout"),
+            BoundedOutcome::Done(Err(error)) => LuaValue::failure(error_text(&error)),
+            BoundedOutcome::TimedOut | BoundedOutcome::Aborted => LuaValue::failure("timeout"),
         }
     }))
 }
 
-fn told(ended: Ended) -> Reply {
+/// The results of `wait`: whether it succeeded, "exit" or "signal", and the number.
+fn exit_reply(ended: Ended) -> ResumeValues {
     let (reason, status) = match ended {
         Ended::Exit(status) => ("exit", status),
         Ended::Signal(signal) => ("signal", signal),
     };
     vec![
-        Value::Boolean(ended == Ended::Exit(0)),
-        Value::text(reason),
-        Value::Number(f64::from(status)),
+        LuaValue::Boolean(ended == Ended::Exit(0)),
+        LuaValue::text(reason),
+        LuaValue::Number(f64::from(status)),
     ]
 }
 
-fn signal(stack: &Stack) -> Called {
-    let process = this(stack)?;
+/// `proc:kill(signal)`.
+fn signal(stack: &LuaStack) -> CallResult {
+    let process = this_process(stack)?;
     let number = number(stack, 2)? as i32;
     let running = |child: &&Child| !process.ended.get() && !child.has_ended();
     let Some(child) = process.child.as_ref().filter(running) else {
-        return answer(stack, Value::failure("exited"));
+        return answer(stack, LuaValue::failure("exited"));
     };
     match child.kill(number) {
         Ok(()) => stack.push_boolean(true),
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            return answer(stack, Value::failure("invalid signal"));
+            return answer(stack, LuaValue::failure("invalid signal"));
         }
         Err(error) if error.raw_os_error() == Some(3) => {
-            return answer(stack, Value::failure("exited"));
+            return answer(stack, LuaValue::failure("exited"));
         }
-        Err(error) => return fail(words(&error)),
+        Err(error) => return fail(error_text(&error)),
     }
     super::ONE
 }

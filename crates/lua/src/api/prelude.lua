@@ -1,5 +1,5 @@
--- What of the API is best said in Lua. Runs once when a machine is made, with a table of functions of the server that only
--- this file uses.
+-- The part of the API that is best written in Lua. Runs once when a VM is created. Its argument is
+-- a table of the server's functions that only these files use: scripts never get hold of it.
 local core = ...
 local ngx = ngx
 
@@ -26,7 +26,7 @@ for name, code in pairs(statuses) do
     ngx["HTTP_" .. name] = code
 end
 
--- nginx's numbers of methods, which are bits.
+-- nginx's constants of methods, which are bits, so that directives can hold a set of them.
 local methods = {
     GET = 2, HEAD = 4, POST = 8, PUT = 16, DELETE = 32, MKCOL = 64, COPY = 128, MOVE = 256, OPTIONS = 512,
     PROPFIND = 1024, PROPPATCH = 2048, LOCK = 4096, UNLOCK = 8192, PATCH = 16384, TRACE = 32768,
@@ -47,20 +47,25 @@ function print(...)
     return ngx.log(ngx.NOTICE, ...)
 end
 
--- Coroutines. What waits for an operation of the server yields a mark that no script can have; whoever resumed it
--- passes the mark on, up to the server, and the answer down again.
+-- Coroutines. A coroutine that waits for an operation of the server yields a mark that no script
+-- can get hold of; the coroutine that resumed it passes the mark on, up to the server, and the
+-- answer down again. So a script's own coroutines may wait, too, and scripts never see that they
+-- did.
 local waits, gives_way, inner_gave_way = core.waits, core.gives_way, core.inner_gave_way
 local resume, yield, create, status, current =
     coroutine.resume, coroutine.yield, coroutine.create, coroutine.status, coroutine.running
 local thread_state, is_outermost = core.thread_state, core.is_outermost
 
--- Coroutines that a script cannot resume, though Lua itself could: light threads and the scripts themselves, which
--- the server resumes, and those that are `busy`: they wait, on behalf of whoever has resumed them.
+-- Coroutines that a script cannot resume, though Lua itself could: light threads and the scripts
+-- themselves, which the server resumes, and those that are `busy`: they wait, on behalf of the
+-- coroutine that resumed them.
 local special, busy, outermost = core.special, "busy", "outermost"
 
 -- Coroutines that wait because one that they have resumed waits for the server.
 local resuming = setmetatable({}, { __mode = "k" })
 
+-- The coroutine that a script runs in is noted when the script gets hold of it: scripts must never
+-- resume it.
 function coroutine.running()
     local co, main = current()
     if co and special[co] == nil and is_outermost() then
@@ -69,6 +74,7 @@ function coroutine.running()
     return co, main
 end
 
+-- A coroutine that has yielded to the server is suspended for Lua; for the script it is running.
 local function status_of(co)
     if resuming[co] then
         return "normal"
@@ -89,6 +95,7 @@ local function status_of(co)
 end
 coroutine.status = status_of
 
+-- Why `co` cannot be resumed, in Lua's words. "zombie" is a state of light threads alone.
 local function refusal(co)
     local state = status_of(co)
     return "cannot resume " .. (state == "zombie" and "dead" or state) .. " coroutine"
@@ -96,7 +103,7 @@ end
 
 local relay
 
--- Notes that the coroutine that runs waits on behalf of `co`; gives it back.
+-- Notes that the current coroutine waits on behalf of `co`, and returns the current one.
 local function wait_for(co)
     special[co] = busy
     local me = current()
@@ -106,6 +113,7 @@ local function wait_for(co)
     return me
 end
 
+-- The server's answer has arrived: `co` gets it, as what its own `yield` returns.
 local function answered(co, me, ...)
     special[co] = nil
     if me then
@@ -114,12 +122,15 @@ local function answered(co, me, ...)
     return relay(co, resume(co, ...))
 end
 
+-- Takes what `resume` returned. Every mark is passed upwards, and `co` goes on with the answer; all
+-- else is for the script. These are tail calls: a coroutine may wait any number of times.
 function relay(co, ok, ...)
     local first = ...
     if ok then
         if first == waits or first == gives_way then
             return answered(co, wait_for(co), yield(first))
         end
+        -- The hook that preempts a coroutine yields no values, and so no mark.
         if first == nil and inner_gave_way() then
             return answered(co, wait_for(co), yield(gives_way))
         end
@@ -137,6 +148,7 @@ local function resume_own(co, ...)
 end
 coroutine.resume = resume_own
 
+-- `coroutine.wrap` raises errors as they are: level 0 adds no place.
 local function raise_or_return(ok, ...)
     if not ok then
         error((...), 0)
@@ -151,7 +163,8 @@ function coroutine.wrap(f)
     end
 end
 
--- Globals that a script makes are shared by all requests of a loop, which is hardly ever what is meant.
+-- A script's globals are shared by all requests of a loop, which is hardly ever what is meant. Most
+-- are a forgotten `local`; the warning is lua-nginx-module's, and is written once per name.
 local warned = {}
 setmetatable(_G, {
     __newindex = function(t, name, value)
@@ -167,29 +180,35 @@ setmetatable(_G, {
 
 local builtin_open = io.open
 
---- As LuaJIT's. What the sandbox denies shall be in the log (`worker_sandbox`).
+-- LuaJIT's function, but what the sandbox denies is in the error log (`worker_sandbox`): a script
+-- sees EACCES, and its administrator would look for the reason in the file's permissions.
 function io.open(name, mode)
     local file, message, number = builtin_open(name, mode)
+    -- EACCES.
     if number == 13 then
         core.note_refusal(name)
     end
     return file, message, number
 end
 
--- `require`: where a script may wait, files are looked for and read by a thread of the pool. While one coroutine loads a
--- module, others that want it wait.
+-- `require`: where a script may wait, files are looked for and read by a thread of the pool,
+-- because a slow disk would stop the loop with all its connections. While one coroutine loads a
+-- module, others that want it wait, so that its code runs once.
 local builtin_require, loaded, loaders = require, package.loaded, {}
 local load_text, running, pcall = loadstring, current, pcall
 
 local function load_library(name)
     local code, place = core.read_library(name, package.path)
+    -- Another coroutine's patience ended, and it was quicker.
     if loaded[name] ~= nil then
         return loaded[name]
     end
     if not code then
-        -- It is a shared object, or nowhere: the message is LuaJIT's.
+        -- A module in C, or none at all: LuaJIT loads it, or has the message.
         return builtin_require(name)
     end
+    -- A first line that begins with `#` is for the shell; Lua's own loader skips it. As a comment
+    -- it still counts, so that the numbers of lines in messages are right.
     if byte(code) == 35 then
         code = "--" .. code
     end
@@ -197,6 +216,7 @@ local function load_library(name)
     if not chunk then
         error("error loading module '" .. name .. "' from file '" .. place .. "':\n\t" .. err, 0)
     end
+    -- As Lua's `require`: what the module returns, or what it has put there itself, or true.
     local value = chunk(name)
     if value ~= nil then
         loaded[name] = value
@@ -206,11 +226,12 @@ local function load_library(name)
     return loaded[name]
 end
 
--- How long a coroutine waits for another one to load what it needs, in seconds, before it loads it by itself: the other
--- one may be gone.
+-- How long a coroutine waits for another one to load a module, in seconds, before it loads the
+-- module itself: the other one's request may have been aborted meanwhile.
 local patience = 1
 
 function require(name)
+    -- The common case is left to LuaJIT, as is everything where a script cannot wait.
     local value = loaded[name]
     if value ~= nil and not loaders[name] then
         return builtin_require(name)
@@ -239,7 +260,7 @@ function require(name)
     return result
 end
 
--- `ngx` itself: what is a value of the present request.
+-- The fields of `ngx` that belong to the current request.
 local fields = {
     ctx = core.get_ctx,
     status = core.get_status,
@@ -264,13 +285,14 @@ setmetatable(ngx, {
     end,
 })
 
--- `ngx.arg`: the arguments of `set_by_lua`, and the piece of content that a body filter sees.
+-- `ngx.arg`: the arguments of `set_by_lua`, or a body filter's chunk and its end-of-file flag.
 ngx.arg = setmetatable({}, {
     __index = function(_, n) return core.get_arg(n) end,
     __newindex = function(_, n, value) core.set_arg(n, value) end,
 })
 
--- Header fields as tables: names in lower case; look-ups take any spelling.
+-- Headers as tables. The names are in lower case; a lookup takes any case, and `_` for `-`, as with
+-- lua-nginx-module.
 local lookups = {
     __index = function(t, name)
         local lower = tostring(name):lower()
@@ -417,7 +439,7 @@ function ngx.timer.every(delay, callback, ...)
     return core.timer(delay, true, callback, ...)
 end
 
--- Modules that the server has built in.
+-- Modules that are part of the server, so that no C library is needed for them.
 local preload = package.preload
 local function module(name, value)
     preload[name] = function()
@@ -433,7 +455,8 @@ module("ngx.base64", {
     decode_base64url = core.decode_base64url,
 })
 
--- The surface of lua-resty-core, of which `surface.lua` has more: all of it is there without it.
+-- Modules of lua-resty-core (more are in `surface.lua`). Scripts require them for their effect on
+-- the API; here the API is complete without.
 preload["resty.core.socket.tcp"] = function()
     return {}
 end
@@ -503,7 +526,8 @@ preload["cjson.safe"] = function()
     return safe
 end
 
--- Stream has sessions, and no requests.
+-- Stream has sessions and no requests: a script that uses these finds nil, as with
+-- stream-lua-nginx-module.
 if ngx.config.subsystem == "stream" then
     for _, name in ipairs { "header", "resp", "location", "redirect", "exec", "send_headers" } do
         ngx[name] = nil

@@ -1,4 +1,7 @@
 //! `ngx.req`: what the client sent, and what scripts make of it.
+//!
+//! Changes are made to the request itself, so that everything that runs later (variables, the
+//! upstream request, the access log) sees them. A variable that was computed before is forgotten.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::rc::Rc;
@@ -6,18 +9,18 @@ use std::rc::Rc;
 use bstr::ByteSlice;
 use http::Request;
 use http::body_reader::RequestBody;
-use proto::h1::Method;
+use proto::message::Method;
 
 use super::arguments::{as_int, bad, bytes, count, number, optional_text, text};
 use super::encode::{MAX_ARGS, collect, fill_args, fill_query, most};
-use super::{Called, Functions};
-use crate::directives::Code;
-use crate::luajit::stack::Kind;
-use crate::luajit::{Answer, Failure, Ref, Stack, Value, fail};
-use crate::operation::Operation;
+use super::{CallResult, NativeTable};
+use crate::luajit::stack::LuaType;
+use crate::luajit::{LuaError, LuaStack, LuaValue, NativeReturn, RegistryRef, fail};
+use crate::operation::YieldOperation;
 use crate::scope;
+use crate::scripts::HttpScripts;
 
-pub(super) const FUNCTIONS: Functions = &[
+pub(super) const FUNCTIONS: NativeTable = &[
     ("get_method", get_method),
     ("http_version", http_version),
     ("raw_header", raw_header),
@@ -37,7 +40,7 @@ pub(super) const FUNCTIONS: Functions = &[
     ("socket", super::downstream::socket),
 ];
 
-pub(super) const CORE: Functions = &[
+pub(super) const CORE: NativeTable = &[
     ("req_get_uri_args", get_uri_args),
     ("req_get_headers", get_headers),
     ("req_set_header", set_header),
@@ -47,7 +50,8 @@ pub(super) const CORE: Functions = &[
     ("req_note_body_file", note_body_file),
 ];
 
-fn get_method(stack: &Stack) -> Called {
+/// `ngx.req.get_method()`.
+fn get_method(stack: &LuaStack) -> CallResult {
     scope::with_request(|request| match request.method {
         Method::Other => stack.push_bytes(request.head.wire.method_text()),
         method => stack.push_bytes(method.name()),
@@ -55,7 +59,8 @@ fn get_method(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn http_version(stack: &Stack) -> Called {
+/// `ngx.req.http_version()`.
+fn http_version(stack: &LuaStack) -> CallResult {
     use http::request::Version;
     let version = scope::with_request(|request| request.head.version())?;
     stack.push_number(match version {
@@ -68,53 +73,43 @@ fn http_version(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn raw_header(stack: &Stack) -> Called {
+/// `ngx.req.raw_header(no_request_line)`: as received, or assembled where the client did not send
+/// text (HTTP/2).
+fn raw_header(stack: &LuaStack) -> CallResult {
     let no_line = stack.boolean(1);
-    let mut out = Vec::new();
-    scope::with_request(|request| {
-        let wire = &request.head.wire;
-        let sent = wire.as_sent();
-        if !sent.is_empty() {
-            let rest = sent.iter().position(|byte| *byte == b'\n');
-            let rest = rest.map_or(sent.len(), |end| end + 1);
-            out.extend_from_slice(if no_line { &sent[rest..] } else { sent });
-            return;
-        }
+    let head = scope::with_request(|request| {
+        let text = request.head.wire.as_text();
         if !no_line {
-            out.extend_from_slice(wire.request_line());
-            out.extend_from_slice(b"\r\n");
+            return text.into_owned();
         }
-        for (name, value) in wire.fields.iter() {
-            out.extend_from_slice(name);
-            out.extend_from_slice(b": ");
-            out.extend_from_slice(value);
-            out.extend_from_slice(b"\r\n");
-        }
-        out.extend_from_slice(b"\r\n");
+        let line = text.iter().position(|byte| *byte == b'\n');
+        text[line.map_or(text.len(), |end| end + 1)..].to_vec()
     })?;
-    stack.push_bytes(&out);
+    stack.push_bytes(&head);
     super::ONE
 }
 
-fn is_internal(stack: &Stack) -> Called {
+/// `ngx.req.is_internal()`.
+fn is_internal(stack: &LuaStack) -> CallResult {
     let internal = scope::with_request(|request| request.flow.internal)?;
     stack.push_boolean(internal);
     super::ONE
 }
 
-fn start_time(stack: &Stack) -> Called {
+/// `ngx.req.start_time()`, in seconds with milliseconds.
+fn start_time(stack: &LuaStack) -> CallResult {
     let began = scope::with_request(|request| request.ledger.started_wall_ms)?;
     stack.push_number(began as f64 / 1000.0);
     super::ONE
 }
 
-/// How many arguments or fields a script wants, in argument `at`: 100 where it does not say, and all of them for 0.
-fn limit(stack: &Stack, at: i32) -> Result<usize, Failure> {
-    Ok(match stack.kind(at) {
-        Kind::Nil | Kind::None | Kind::Cdata => MAX_ARGS,
-        Kind::Boolean if stack.boolean(at) => 1,
-        Kind::Boolean => MAX_ARGS,
-        Kind::Number => match as_int(number(stack, at)?) {
+/// The `max` argument at `at`: 100 by default, none for 0.
+fn max_fields(stack: &LuaStack, at: i32) -> Result<usize, LuaError> {
+    Ok(match stack.type_at(at) {
+        LuaType::Nil | LuaType::None | LuaType::Cdata => MAX_ARGS,
+        LuaType::Boolean if stack.boolean(at) => 1,
+        LuaType::Boolean => MAX_ARGS,
+        LuaType::Number => match as_int(number(stack, at)?) {
             n if n < 0 => MAX_ARGS,
             n => most(n),
         },
@@ -122,15 +117,16 @@ fn limit(stack: &Stack, at: i32) -> Result<usize, Failure> {
     })
 }
 
-/// Fills the table in argument 2.
-fn get_uri_args(stack: &Stack) -> Called {
-    let max = limit(stack, 1)?;
+/// `ngx.req.get_uri_args(max, table)`: `prelude.lua` supplies the table.
+fn get_uri_args(stack: &LuaStack) -> CallResult {
+    let max = max_fields(stack, 1)?;
     let args = scope::with_request(|request| request.uri.args.clone())?;
     stack.set_top(2);
     fill_query(stack, &args, max)
 }
 
-fn get_post_args(stack: &Stack) -> Called {
+/// `ngx.req.get_post_args(max)`, of a body in memory.
+fn get_post_args(stack: &LuaStack) -> CallResult {
     count(stack, 0..=1, "0 or 1 arguments")?;
     let max = match stack.top() {
         1 => most(as_int(number(stack, 1)?)),
@@ -147,17 +143,18 @@ fn get_post_args(stack: &Stack) -> Called {
     })??;
     let Some(body) = body else {
         let message = "request body in temp file not supported";
-        return super::output::answer(stack, Value::failure(message));
+        return super::called::answer(stack, LuaValue::failure(message));
     };
     stack.push_table(0, 8);
     fill_args(stack, &body, max)
 }
 
-fn set_args(stack: &Stack) -> Called {
+/// `ngx.req.set_uri_args(args)`, a string or a table.
+fn set_args(stack: &LuaStack) -> CallResult {
     count(stack, 1..=1, "1 argument")?;
-    let args = match stack.kind(1) {
-        Kind::String | Kind::Number => as_arguments(bytes(stack, 1)?),
-        Kind::Table => super::encode::args_of(stack, 1)?,
+    let args = match stack.type_at(1) {
+        LuaType::String | LuaType::Number => as_arguments(bytes(stack, 1)?),
+        LuaType::Table => super::encode::args_of(stack, 1)?,
         kind => {
             let kind = kind.name();
             let why = format!("string, number, or table expected, but got {kind}");
@@ -171,17 +168,19 @@ fn set_args(stack: &Stack) -> Called {
     super::NONE
 }
 
-/// Arguments as they may stand in the line of a request: what would end it is escaped. Escapes stay as they are.
+/// Escapes what would end the request line; existing escapes are left alone.
 pub(super) fn as_arguments(args: &[u8]) -> Vec<u8> {
     escaped(args, |byte| byte <= b' ' || byte == 0x7f)
 }
 
-fn set_uri(stack: &Stack) -> Called {
+/// `ngx.req.set_uri(uri, jump, binary)`. With `jump` the location is looked up again, like `rewrite
+/// … last`; only rewrite scripts can do that.
+fn set_uri(stack: &LuaStack) -> CallResult {
     count(stack, 1..=3, "1, 2 or 3 arguments")?;
     let path = text(stack, 1)?;
     for at in 2..=stack.top() {
-        if stack.kind(at) != Kind::Boolean {
-            let kind = stack.kind(at).name();
+        if stack.type_at(at) != LuaType::Boolean {
+            let kind = stack.type_at(at).name();
             return bad(stack, at, &format!("boolean expected, got {kind}"));
         }
     }
@@ -190,53 +189,53 @@ fn set_uri(stack: &Stack) -> Called {
         return fail("attempt to use zero-length uri");
     }
     let kind = scope::with(|scope| scope.kind)?;
-    use crate::chunk::Kind as Script;
+    use crate::chunk::ScriptKind as Script;
     if jump && !matches!(kind, Script::ServerRewrite | Script::Rewrite) {
         return fail(kind.refusal());
     }
     if jump {
         super::output::need_no_captures()?;
     }
-    // The third argument says that the path is meant to have any byte.
+    // With `binary` the path may contain any byte.
     if !stack.boolean(3)
         && let Some(bad) = path.iter().find(|byte| is_unsafe(**byte))
     {
         return fail(format!(
             "unsafe byte \"0x{bad:02x}\" in uri \"{}\" (maybe you want to set the 'binary' argument?)",
-            shown(&path).as_bstr()
+            printable_path(&path).as_bstr()
         ));
     }
     scope::with_request(|request| {
-        // All of it is a path, and none of it escaped: who sends it on escapes what has to be.
+        // The text is a decoded path as a whole, even a `?`. It is escaped where it is sent.
         request.uri.path = path.into();
         request.uri.original = false;
         request.flow.internal = true;
         request.flow.rewritten = true;
         for name in ["uri", "document_uri"] {
-            forget(request, name);
+            forget_variable(request, name);
         }
     })?;
     match jump {
         true => {
-            // As with every redirect, the context stays behind.
+            // Like any internal redirect this starts with an empty `ngx.ctx`.
             scope::with(|scope| {
                 stack.push_table(0, 4);
-                let fresh = Rc::new(Ref::take(&scope.vm.state, stack));
-                scope::with_request(|request| super::misc::give_context(request, fresh))
+                let fresh = Rc::new(RegistryRef::take(&scope.vm.state, stack));
+                scope::with_request(|request| super::misc::set_request_ctx(request, fresh))
             })??;
-            super::output::end(Operation::Jump)
+            super::called::end_with(YieldOperation::Jump)
         }
         false => super::NONE,
     }
 }
 
-/// Bytes that have no business in a path.
+/// Control characters: allowed in a path by accident at most.
 fn is_unsafe(byte: u8) -> bool {
     (byte < b' ' && byte != b'\t') || byte == 0x7f
 }
 
-/// A path for a message.
-fn shown(path: &[u8]) -> Vec<u8> {
+/// A path in printable form for a message.
+fn printable_path(path: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len());
     for &byte in path {
         match is_unsafe(byte) {
@@ -247,32 +246,33 @@ fn shown(path: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A variable is to be computed anew.
-fn forget(request: &mut Request, name: &str) {
+/// Forgets the cached value of a variable.
+fn forget_variable(request: &mut Request, name: &str) {
     if let Some(id) = request.site.variables.id(name) {
         request.variables.forget(id);
     }
 }
 
-fn get_headers(stack: &Stack) -> Called {
-    let max = limit(stack, 1)?;
+/// `ngx.req.get_headers(max, raw)`: `prelude.lua` adds the metatable that ignores case.
+fn get_headers(stack: &LuaStack) -> CallResult {
+    let max = max_fields(stack, 1)?;
     let raw = stack.boolean(2);
     scope::with_request(|request| fields(stack, request.head.wire.fields.iter(), max, raw))?
 }
 
-/// Pushes header fields as a table: a name that stands more than once has a list.
+/// Pushes headers as a table; a name that occurs more than once has a list.
 pub(super) fn fields<'a>(
-    stack: &Stack,
+    stack: &LuaStack,
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
     max: usize,
     raw: bool,
-) -> Called {
+) -> CallResult {
     stack.push_table(0, 16);
     let table = stack.top();
     for (n, (name, value)) in fields.enumerate() {
         if n == max {
             stack.push_bytes("truncated");
-            return Ok(Answer::Values(2));
+            return Ok(NativeReturn::Values(2));
         }
         stack.push_bytes(value);
         match raw {
@@ -283,7 +283,8 @@ pub(super) fn fields<'a>(
     super::ONE
 }
 
-fn set_header(stack: &Stack) -> Called {
+/// `ngx.req.set_header(name, value)`; nil removes the header.
+fn set_header(stack: &LuaStack) -> CallResult {
     let name = field_name(bytes(stack, 1)?);
     let value = optional_text(stack, 2)?.map(|value| field_value(&value));
     change_fields(&name, |fields| match &value {
@@ -294,16 +295,18 @@ fn set_header(stack: &Stack) -> Called {
     })
 }
 
-fn add_header(stack: &Stack) -> Called {
+/// Adds a header beside others of its name: the further values of a list.
+fn add_header(stack: &LuaStack) -> CallResult {
     let name = field_name(bytes(stack, 1)?);
     let value = field_value(bytes(stack, 2)?);
     change_fields(&name, |fields| fields.push(&name, &value))
 }
 
-fn change_fields(name: &[u8], change: impl FnOnce(&mut proto::Fields)) -> Called {
+/// Changes the request's headers, and forgets the variables that follow from them.
+fn change_fields(name: &[u8], change: impl FnOnce(&mut proto::Fields)) -> CallResult {
     scope::with_request(|request| {
         if request.head.version() == http::request::Version::Http09 {
-            // It has no fields.
+            // A request of HTTP/0.9 has no headers.
             return;
         }
         request.change_fields(name, change);
@@ -312,25 +315,27 @@ fn change_fields(name: &[u8], change: impl FnOnce(&mut proto::Fields)) -> Called
     super::NONE
 }
 
-/// Gives a request's head this field, in the place of others of its name.
+/// Sets a header of a request, replacing others of its name.
 pub(super) fn set_field(request: &mut Request, name: &[u8], value: &[u8]) {
     let (name, value) = (field_name(name), field_value(value));
     request.change_fields(&name, |fields| fields.set(&name, &value));
     request.forget_field(&name);
 }
 
-/// A name as it may stand in a head: bytes that would end it are escaped.
+/// A name that is safe in a head: delimiters and control characters are escaped, so that a script
+/// that is fed by a client cannot be made to inject headers.
 pub(super) fn field_name(name: &[u8]) -> Vec<u8> {
     escaped(name, |byte| {
         byte <= b' ' || byte >= 0x7f || b"\"(),/:;<=>?@[\\]{}".contains(&byte)
     })
 }
 
-/// A value as it may stand in a head.
+/// A value that is safe in a head: control characters are escaped.
 pub(super) fn field_value(value: &[u8]) -> Vec<u8> {
     escaped(value, |byte| (byte < b' ' && byte != b'\t') || byte == 0x7f)
 }
 
+/// Replaces the bytes for which `bad` holds by `%XX`.
 pub(super) fn escaped(text: &[u8], bad: impl Fn(u8) -> bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     for &byte in text {
@@ -342,48 +347,52 @@ pub(super) fn escaped(text: &[u8], bad: impl Fn(u8) -> bool) -> Vec<u8> {
     out
 }
 
-fn set_method(stack: &Stack) -> Called {
+/// `ngx.req.set_method(id)`: `prelude.lua` maps the constants to names.
+fn set_method(stack: &LuaStack) -> CallResult {
     let method = Method::from_bytes(bytes(stack, 1)?);
     scope::with_request(|request| {
         request.method = method;
-        request.flow.header_only = method == Method::Head;
+        request.delivery.header_only = method == Method::Head;
     })?;
     super::NONE
 }
 
-/// A script has had the content read.
+/// Request state: a script has read the body.
 struct BodyRead;
 
-/// A script has said that it wants no content, which then cannot be had any more.
-struct Discarded;
+/// Request state: a script has called `discard_body`, so that the body cannot be read any more.
+struct BodyDiscarded;
 
-/// The content is a script's from now on.
+/// Notes that a script has read the body.
 pub(super) fn note_read(request: &mut Request) {
     request.set_state(BodyRead);
 }
 
-/// Whether the content was read, though it may be none.
+/// Whether the body was read, though it may be empty. Functions that use the body raise an error
+/// otherwise: a script that forgot `read_body` would see an empty one.
 fn was_read(request: &mut Request) -> bool {
     let later = scope::with(|scope| {
-        use crate::chunk::Kind as Script;
+        use crate::chunk::ScriptKind as Script;
         matches!(
             scope.kind,
             Script::HeaderFilter | Script::BodyFilter | Script::Log | Script::Balancer
         )
     });
-    // What others than scripts answer has been read by then.
-    later.unwrap_or(false) && request.conf::<Code>().content.is_none()
+    // A handler that is not a script has read the body by the time the response is filtered or
+    // logged.
+    later.unwrap_or(false) && request.conf::<HttpScripts>().content.is_none()
         || request.body.length() > 0
         || request.is_subrequest()
-        || request.conf::<Code>().need_body
+        || request.conf::<HttpScripts>().need_request_body
         || request.state::<BodyRead>().is_some()
 }
 
-fn read_body(stack: &Stack) -> Called {
+/// `ngx.req.read_body()`.
+fn read_body(stack: &LuaStack) -> CallResult {
     count(stack, 0..=0, "0 arguments")?;
-    super::output::need_way()?;
+    super::called::need_request_control()?;
     let complete = scope::with_request(|request| {
-        if request.state::<Discarded>().is_some() {
+        if request.state::<BodyDiscarded>().is_some() {
             return true;
         }
         note_read(request);
@@ -391,22 +400,24 @@ fn read_body(stack: &Stack) -> Called {
     })?;
     match complete {
         true => super::NONE,
-        false => super::output::end(Operation::ReadBody),
+        false => super::called::end_with(YieldOperation::ReadBody),
     }
 }
 
-fn discard_body(stack: &Stack) -> Called {
+/// `ngx.req.discard_body()`.
+fn discard_body(stack: &LuaStack) -> CallResult {
     count(stack, 0..=0, "0 arguments")?;
-    // What is not read is thrown away at the end of the request anyway.
+    // The engine discards an unread body at the end of the request anyway.
     scope::with_request(|request| {
         if !request.body.is_complete() {
-            request.set_state(Discarded);
+            request.set_state(BodyDiscarded);
         }
     })?;
     super::NONE
 }
 
-fn get_body_data(stack: &Stack) -> Called {
+/// `ngx.req.get_body_data(max)`; nil if the body is in a file, or empty.
+fn get_body_data(stack: &LuaStack) -> CallResult {
     count(stack, 0..=1, "0 or 1 arguments")?;
     let max = match stack.top() {
         1 => number(stack, 1)? as usize,
@@ -426,7 +437,8 @@ fn get_body_data(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn get_body_file(stack: &Stack) -> Called {
+/// `ngx.req.get_body_file()`; nil if the body is in memory.
+fn get_body_file(stack: &LuaStack) -> CallResult {
     count(stack, 0..=0, "0 arguments")?;
     if let Some(name) = named_file()? {
         stack.push_bytes(name);
@@ -439,39 +451,43 @@ fn get_body_file(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn set_body_data(stack: &Stack) -> Called {
+/// `ngx.req.set_body_data(data)`.
+fn set_body_data(stack: &LuaStack) -> CallResult {
     count(stack, 1..=1, "1 arguments")?;
     let body = text(stack, 1)?;
     scope::with_request(|request| {
         if !request.body.is_complete() || !was_read(request) {
             return fail("request body not read yet");
         }
-        put_body(request, body);
+        replace_body(request, body);
         super::NONE
     })?
 }
 
-/// The file that a script has named as the content. It was read, and scripts find it under its name as with nginx's module.
-struct OfFile(Vec<u8>);
+/// Request state: the file of `set_body_file`. Its content was read into memory, but scripts still
+/// find the body under the file's name, as with lua-nginx-module. Empty: the body was replaced
+/// since.
+struct BodyFile(Vec<u8>);
 
-/// The file that a script has named as the content, where it was the last to say what that is.
-fn named_file() -> Result<Option<Vec<u8>>, Failure> {
+/// The name of that file, if the body is still its content.
+fn named_file() -> Result<Option<Vec<u8>>, LuaError> {
     scope::with_request(|request| {
-        let file = request.state::<OfFile>()?;
+        let file = request.state::<BodyFile>()?;
         (!file.0.is_empty()).then(|| file.0.clone())
     })
 }
 
-/// Notes the name of the file that the content was read from.
-fn note_body_file(stack: &Stack) -> Called {
+/// Notes the name of the file that the body was read from.
+fn note_body_file(stack: &LuaStack) -> CallResult {
     let name = text(stack, 1)?;
-    scope::with_request(|request| request.set_state(OfFile(name)))?;
+    scope::with_request(|request| request.set_state(BodyFile(name)))?;
     super::NONE
 }
 
-fn put_body(request: &mut Request, body: Vec<u8>) {
-    if request.state::<OfFile>().is_some() {
-        request.set_state(OfFile(Vec::new()));
+/// Replaces the body, and the headers that describe it.
+fn replace_body(request: &mut Request, body: Vec<u8>) {
+    if request.state::<BodyFile>().is_some() {
+        request.set_state(BodyFile(Vec::new()));
     }
     let length = body.len();
     request.body = RequestBody::from_bytes(body);
@@ -479,16 +495,16 @@ fn put_body(request: &mut Request, body: Vec<u8>) {
     fields.set(b"Content-Length", length.to_string().as_bytes());
     fields.remove(b"Transfer-Encoding");
     for name in ["content_length", "http_content_length", "request_body"] {
-        forget(request, name);
+        forget_variable(request, name);
     }
 }
 
-/// Reads the file that is to be the content: name, and whether it is to be removed then.
-fn read_file(stack: &Stack) -> Called {
+/// Reads a file that becomes the body: its name, and whether to remove it afterwards.
+fn read_file(stack: &LuaStack) -> CallResult {
     count(stack, 1..=2, "1 or 2 arguments")?;
     let name = text(stack, 1)?;
-    if stack.top() == 2 && stack.kind(2) != Kind::Boolean {
-        let kind = stack.kind(2).name();
+    if stack.top() == 2 && stack.type_at(2) != LuaType::Boolean {
+        let kind = stack.type_at(2).name();
         return bad(stack, 2, &format!("boolean expected, got {kind}"));
     }
     let once = stack.boolean(2);
@@ -496,32 +512,33 @@ fn read_file(stack: &Stack) -> Called {
         return fail("request body not read yet");
     }
     let path = std::path::PathBuf::from(std::ffi::OsStr::from_bytes(&name));
-    // Read by a thread of the pool; afterwards the content is in memory.
+    // A pool's thread reads it; afterwards the body is in memory.
     let pool = rt::pool::default_pool();
-    super::wait(Operation::task(async move {
+    super::wait(YieldOperation::task(async move {
         let read = move || {
             let content = std::fs::read(&path);
             if once && content.is_ok() {
-                // It may be gone already.
+                // Another request may have removed it.
                 let _ = std::fs::remove_file(&path);
             }
             content
         };
         match pool.run(read).await {
-            Ok(content) => vec![Value::Bytes(content)],
+            Ok(content) => vec![LuaValue::Bytes(content)],
             Err(error) => {
                 let name = name.as_bstr();
-                Value::failure(format!("open() \"{name}\" failed: {error}"))
+                LuaValue::failure(format!("open() \"{name}\" failed: {error}"))
             }
         }
     }))
 }
 
-/// A body that a script makes piece by piece.
+/// Request state: a body that a script builds piece by piece.
 #[derive(Default)]
-struct Making(Vec<u8>);
+struct BodyBuilder(Vec<u8>);
 
-fn init_body(stack: &Stack) -> Called {
+/// `ngx.req.init_body(buffer_size)`.
+fn init_body(stack: &LuaStack) -> CallResult {
     count(stack, 0..=1, "0 or 1 argument")?;
     let size = match stack.top() {
         1 => as_int(number(stack, 1)?),
@@ -534,15 +551,16 @@ fn init_body(stack: &Stack) -> Called {
         if size < 0 {
             return fail(format!("bad size argument: {size}"));
         }
-        request.set_state(Making::default());
+        request.set_state(BodyBuilder::default());
         super::NONE
     })?
 }
 
-fn append_body(stack: &Stack) -> Called {
+/// `ngx.req.append_body(data)`.
+fn append_body(stack: &LuaStack) -> CallResult {
     count(stack, 1..=1, "1 arguments")?;
     let piece = text(stack, 1)?;
-    scope::with_request(|request| match request.state::<Making>() {
+    scope::with_request(|request| match request.state::<BodyBuilder>() {
         Some(making) => {
             making.0.extend_from_slice(&piece);
             super::NONE
@@ -551,14 +569,15 @@ fn append_body(stack: &Stack) -> Called {
     })?
 }
 
-fn finish_body(stack: &Stack) -> Called {
+/// `ngx.req.finish_body()`: the pieces become the body.
+fn finish_body(stack: &LuaStack) -> CallResult {
     count(stack, 0..=0, "0 argument")?;
     scope::with_request(|request| {
-        let Some(making) = request.state::<Making>() else {
+        let Some(making) = request.state::<BodyBuilder>() else {
             return fail("request_body not initialized");
         };
         let body = std::mem::take(&mut making.0);
-        put_body(request, body);
+        replace_body(request, body);
         super::NONE
     })?
 }

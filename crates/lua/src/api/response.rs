@@ -1,4 +1,8 @@
 //! `ngx.header`, `ngx.resp`, `ngx.status`, and how a request ends: `ngx.redirect`, `ngx.exec`.
+//!
+//! Some headers are not in the response's list of fields but values of their own, since the engine
+//! acts upon them: Content-Type, Content-Length, Location, ETag, Last-Modified. Scripts see no
+//! difference.
 
 use bstr::{BString, ByteSlice};
 use http::Request;
@@ -7,16 +11,16 @@ use http::response::Response;
 use super::arguments::{as_int, bytes, number, optional_number, optional_text, text};
 use super::encode::{MAX_ARGS, most};
 use super::request::{field_name, field_value, fields};
-use super::{Called, Functions};
-use crate::directives::Code;
-use crate::luajit::stack::Kind;
-use crate::luajit::{Failure, Stack, fail};
-use crate::operation::Operation;
+use super::{CallResult, NativeTable};
+use crate::luajit::stack::LuaType;
+use crate::luajit::{LuaError, LuaStack, fail};
+use crate::operation::YieldOperation;
 use crate::scope;
+use crate::scripts::HttpScripts;
 
-pub(super) const FUNCTIONS: Functions = &[("redirect", redirect)];
+pub(super) const FUNCTIONS: NativeTable = &[("redirect", redirect)];
 
-pub(super) const CORE: Functions = &[
+pub(super) const CORE: NativeTable = &[
     ("resp_get_headers", get_headers),
     ("resp_add_header", add_header),
     ("bypass_if_checks", bypass_if_checks),
@@ -26,22 +30,22 @@ pub(super) const CORE: Functions = &[
     ("exec", exec),
 ];
 
-/// Adds `header` to the table on top.
-pub(super) fn install(stack: &Stack) {
+/// Adds `ngx.header` to the table on top: an empty table whose metatable does the work.
+pub(super) fn install(stack: &LuaStack) {
     stack.push_table(0, 0);
     stack.push_table(0, 2);
-    stack.push_native(get);
+    stack.push_native(header_index);
     stack.set(-2, "__index");
-    stack.push_native(set);
+    stack.push_native(header_new_index);
     stack.set(-2, "__newindex");
     stack.set_metatable(-2);
     stack.set(-2, "header");
 }
 
-/// The name of a field as the client will see it.
+/// A header's name as the client will see it: `ngx.header.content_type` means `Content-Type`.
 fn shown_name(request: &Request, name: &[u8]) -> Vec<u8> {
     let mut name = field_name(name);
-    if request.conf::<Code>().dashes {
+    if request.conf::<HttpScripts>().transform_underscores {
         for byte in &mut name {
             if *byte == b'_' {
                 *byte = b'-';
@@ -51,8 +55,9 @@ fn shown_name(request: &Request, name: &[u8]) -> Vec<u8> {
     name
 }
 
-/// Fields that are not in the list of fields but facts of the response.
-pub(super) fn fact(out: &Response, name: &[u8]) -> Option<Option<Vec<u8>>> {
+/// The value of a header that is not in the list of fields; `None` for a header that is, and
+/// `Some(None)` for one that is not set.
+pub(super) fn builtin_field(out: &Response, name: &[u8]) -> Option<Option<Vec<u8>>> {
     Some(match name.to_ascii_lowercase().as_slice() {
         b"content-type" => (!out.content_type.is_empty()).then(|| {
             let mut value = out.content_type.to_vec();
@@ -77,19 +82,21 @@ pub(super) fn fact(out: &Response, name: &[u8]) -> Option<Option<Vec<u8>>> {
     })
 }
 
-fn get(stack: &Stack) -> Called {
-    let name = stack.shown(2);
+/// `ngx.header[name]`.
+fn header_index(stack: &LuaStack) -> CallResult {
+    let name = stack.tostring(2);
     let sent = scope::with(|scope| scope.head_sent.get())?;
     scope::with_request(|request| {
         let name = shown_name(request, &name);
+        // Once the headers count as sent, the type that nginx would have added is there.
         if sent
             && name.eq_ignore_ascii_case(b"content-type")
-            && let Some(usual) = usual_type(request)
+            && let Some(usual) = default_content_type(request)
         {
             stack.push_bytes(usual);
             return super::ONE;
         }
-        if let Some(Some(value)) = fact(&request.out, &name) {
+        if let Some(Some(value)) = builtin_field(&request.out, &name) {
             stack.push_bytes(&value);
             return super::ONE;
         }
@@ -109,9 +116,11 @@ fn get(stack: &Stack) -> Called {
     })?
 }
 
-fn set(stack: &Stack) -> Called {
-    let name = stack.shown(2);
+/// `ngx.header[name] = value`.
+fn header_new_index(stack: &LuaStack) -> CallResult {
+    let name = stack.tostring(2);
     let values = values(stack, 3)?;
+    // An error in the log, and none in the script, as in lua-nginx-module.
     if scope::with(|scope| scope.head_sent.get())? {
         let message = format!(
             "attempt to set ngx.header.{} after sending out response headers",
@@ -131,50 +140,51 @@ fn set(stack: &Stack) -> Called {
         {
             return fail(format!("failed to set header \"{}\"", name.as_bstr()));
         }
-        put(request, &name, &values);
+        set_response_field(request, &name, &values);
         super::NONE
     })?
 }
 
-/// The values of a field: none for nil, several for a list.
-fn values(stack: &Stack, at: i32) -> Result<Vec<Vec<u8>>, Failure> {
-    match stack.kind(at) {
-        Kind::Nil | Kind::None => Ok(Vec::new()),
-        Kind::Table => {
+/// The values of a header: none for nil, several for an array.
+fn values(stack: &LuaStack, at: i32) -> Result<Vec<Vec<u8>>, LuaError> {
+    match stack.type_at(at) {
+        LuaType::Nil | LuaType::None => Ok(Vec::new()),
+        LuaType::Table => {
             let mut values = Vec::new();
             for n in 1..=stack.length(at) {
                 stack.element(at, n);
-                values.push(field_value(&stack.shown(-1)));
+                values.push(field_value(&stack.tostring(-1)));
                 stack.pop(1);
             }
             Ok(values)
         }
-        _ => match stack.shown(at) {
-            // A field without a value is not sent.
+        _ => match stack.tostring(at) {
+            // An empty value removes the header, as in nginx.
             text if text.is_empty() => Ok(Vec::new()),
             text => Ok(vec![field_value(&text)]),
         },
     }
 }
 
-/// A script has said what the type of its response is, or that it has none.
-struct TypeSaid;
+/// Request state: a script has set Content-Type, or removed it.
+struct ContentTypeSet;
 
-/// The type of a response about which no script has said anything: by the path's ending.
-pub(crate) fn usual_type(request: &mut Request) -> Option<BString> {
+/// The type of a response for which no script has set one: by the extension of the path, unless
+/// `lua_use_default_type` is off.
+pub(crate) fn default_content_type(request: &mut Request) -> Option<BString> {
     if !request.out.content_type.is_empty()
-        || !request.conf::<Code>().default_type
-        || request.state::<TypeSaid>().is_some()
+        || !request.conf::<HttpScripts>().use_default_type
+        || request.state::<ContentTypeSet>().is_some()
     {
         return None;
     }
-    Some(http::types::content_type(request)).filter(|usual| !usual.is_empty())
+    Some(http::content_type::content_type(request)).filter(|usual| !usual.is_empty())
 }
 
-/// Gives a field of the response these values, in place of what it had.
-fn put(request: &mut Request, name: &[u8], values: &[Vec<u8>]) {
+/// Sets the values of a response header, replacing all before.
+fn set_response_field(request: &mut Request, name: &[u8], values: &[Vec<u8>]) {
     if name.eq_ignore_ascii_case(b"content-type") {
-        request.set_state(TypeSaid);
+        request.set_state(ContentTypeSet);
     }
     let out = &mut request.out;
     let last = values.last().map(|value| BString::from(value.as_slice()));
@@ -193,7 +203,7 @@ fn put(request: &mut Request, name: &[u8], values: &[Vec<u8>]) {
             });
         }
         b"location" => {
-            // A path stays one: only what the engine itself redirects to is made absolute.
+            // A path stays relative: only the engine's own redirects are made absolute.
             out.fields.remove(name);
             out.location = last.filter(|target| {
                 let is_path = target.starts_with(b"/");
@@ -209,12 +219,12 @@ fn put(request: &mut Request, name: &[u8], values: &[Vec<u8>]) {
             out.last_modified = last.as_ref().and_then(|value| proto::date::parse(value));
             out.last_modified_was_said = true;
             if let (None, Some(value)) = (out.last_modified, &last) {
-                // No date, and said all the same.
+                // Not a date: passed on as it is.
                 out.fields.push(b"Last-Modified", value);
             }
         }
         lower => {
-            // Without a value they are not the server's own either.
+            // Removed by a script: the server does not add its own either.
             match lower {
                 b"server" => out.unsaid.server = values.is_empty(),
                 b"date" => out.unsaid.date = values.is_empty(),
@@ -228,7 +238,7 @@ fn put(request: &mut Request, name: &[u8], values: &[Vec<u8>]) {
     }
 }
 
-/// A charset in the type is known as such, so that nothing adds another.
+/// Separates the charset from the type, so that `charset` does not add a second one.
 fn split_charset(out: &mut Response) {
     let lower = out.content_type.to_ascii_lowercase();
     let Some(at) = lower.find(b"charset=") else {
@@ -244,9 +254,10 @@ fn split_charset(out: &mut Response) {
     out.content_type = head.into();
 }
 
-fn get_headers(stack: &Stack) -> Called {
-    let max = match stack.kind(1) {
-        Kind::Nil | Kind::None => MAX_ARGS,
+/// `ngx.resp.get_headers(max, raw)`.
+fn get_headers(stack: &LuaStack) -> CallResult {
+    let max = match stack.type_at(1) {
+        LuaType::Nil | LuaType::None => MAX_ARGS,
         _ => most(as_int(number(stack, 1)?)),
     };
     let raw = stack.boolean(2);
@@ -259,14 +270,14 @@ fn get_headers(stack: &Stack) -> Called {
             b"ETag",
             b"Last-Modified",
         ];
-        if sent && let Some(usual) = usual_type(request) {
+        if sent && let Some(usual) = default_content_type(request) {
             request.out.content_type = usual;
         }
         let mut facts: Vec<(&[u8], Vec<u8>)> = facts
             .into_iter()
-            .filter_map(|name| Some((name, fact(&request.out, name)??)))
+            .filter_map(|name| Some((name, builtin_field(&request.out, name)??)))
             .collect();
-        facts.push((b"connection", connection(request).to_vec()));
+        facts.push((b"connection", connection_value(request).to_vec()));
         let all = facts
             .iter()
             .map(|(name, value)| (*name, value.as_slice()))
@@ -275,8 +286,9 @@ fn get_headers(stack: &Stack) -> Called {
     })?
 }
 
-/// What becomes of the connection, as far as the request says it.
-fn connection(request: &Request) -> &'static [u8] {
+/// The Connection header that will be sent, as far as the request decides it: nginx's own is in
+/// this table, too.
+fn connection_value(request: &Request) -> &'static [u8] {
     use http::request::Version;
     let keeps = matches!(request.head.version(), Version::Http10 | Version::Http11)
         && request.head.wire.wants_keep_alive();
@@ -287,24 +299,26 @@ fn connection(request: &Request) -> &'static [u8] {
     }
 }
 
-fn add_header(stack: &Stack) -> Called {
+/// `ngx.resp.add_header(name, value)`.
+fn add_header(stack: &LuaStack) -> CallResult {
     let (name, value) = (bytes(stack, 1)?.to_vec(), field_value(bytes(stack, 2)?));
     scope::with_request(|request| {
         let name = shown_name(request, &name);
-        match fact(&request.out, &name) {
-            Some(_) => put(request, &name, &[value]),
+        match builtin_field(&request.out, &name) {
+            Some(_) => set_response_field(request, &name, &[value]),
             None => request.out.fields.push(&name, &value),
         }
     })?;
     super::NONE
 }
 
-fn get_status(stack: &Stack) -> Called {
+/// `ngx.status`.
+fn get_status(stack: &LuaStack) -> CallResult {
     let sent = scope::with(|scope| scope.head_sent.get())?;
     let status = scope::with_request(|request| {
         match request.flow.forced_status.unwrap_or(request.out.status) {
             0 if sent => 200,
-            // What nginx shows in place of a status that HTTP/0.9 does not have.
+            // What nginx has for HTTP/0.9, which has no status line.
             0 if request.head.version() == http::request::Version::Http09 => 9,
             status => status,
         }
@@ -313,7 +327,8 @@ fn get_status(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn set_status(stack: &Stack) -> Called {
+/// `ngx.status = status`, with an optional reason phrase (`ngx.resp.set_status`).
+fn set_status(stack: &LuaStack) -> CallResult {
     let status = number(stack, 1)?;
     let reason = optional_text(stack, 2)?;
     if scope::with(|scope| scope.head_sent.get())? {
@@ -334,18 +349,20 @@ fn set_status(stack: &Stack) -> Called {
     super::NONE
 }
 
-fn headers_sent(stack: &Stack) -> Called {
+/// `ngx.headers_sent`.
+fn headers_sent(stack: &LuaStack) -> CallResult {
     scope::with_request(|_| ())?;
     let sent = scope::with(|scope| scope.head_sent.get())?;
     stack.push_boolean(sent);
     super::ONE
 }
 
-fn redirect(stack: &Stack) -> Called {
+/// `ngx.redirect(uri, status)`. It does not return.
+fn redirect(stack: &LuaStack) -> CallResult {
     if !(1..=2).contains(&stack.top()) {
         return fail("expecting one or two arguments");
     }
-    super::output::need_way()?;
+    super::called::need_request_control()?;
     let target = text(stack, 1)?;
     let status = optional_number(stack, 2)?.map_or(302, |n| n as i32);
     if !matches!(status, 301 | 302 | 303 | 307 | 308) {
@@ -358,18 +375,19 @@ fn redirect(stack: &Stack) -> Called {
     if scope::with(|scope| scope.head_sent.get())? {
         return fail("attempt to call ngx.redirect after sending out the headers");
     }
-    // A line end would begin a field of somebody else's choice.
+    // A line break would start a header of the client's choice.
     if let Some(bad) = target.iter().find(|byte| **byte < b' ' || **byte == 0x7f) {
         return fail(format!("unsafe byte \"0x{bad:02x}\" in redirect uri"));
     }
-    scope::with_request(|request| put(request, b"Location", &[target]))?;
-    super::output::end(Operation::Exit(status))
+    scope::with_request(|request| set_response_field(request, b"Location", &[target]))?;
+    super::called::end_with(YieldOperation::Exit(status))
 }
 
-fn exec(stack: &Stack) -> Called {
+/// `ngx.exec(uri, args)`: an internal redirect. It does not return.
+fn exec(stack: &LuaStack) -> CallResult {
     let target = text(stack, 1)?;
     let more = optional_text(stack, 2)?;
-    super::output::need_way()?;
+    super::called::need_request_control()?;
     if target.is_empty() {
         return fail("The uri argument is empty");
     }
@@ -378,10 +396,10 @@ fn exec(stack: &Stack) -> Called {
     }
     super::output::need_no_captures()?;
     if target.starts_with(b"@") {
-        // A named location takes no arguments.
+        // A named location has no arguments of its own: it keeps the request's.
         let end = target.find_byte(b'?').unwrap_or(target.len());
         let target = &target[..end];
-        return super::output::end(Operation::Exec(target.into(), BString::default()));
+        return super::called::end_with(YieldOperation::Exec(target.into(), BString::default()));
     }
     let Some((path, mut args)) = internal_uri(&target) else {
         return fail("unsafe uri");
@@ -390,23 +408,24 @@ fn exec(stack: &Stack) -> Called {
         if !args.is_empty() {
             args.push(b'&');
         }
-        // A space is one of nginx's module too. What would end a line for an upstream server is escaped all the same.
+        // lua-nginx-module passes these arguments on unescaped, spaces included. What would end a
+        // request line is escaped all the same.
         args.extend_from_slice(&super::request::escaped(&more, |byte| {
             byte < b' ' || byte == 0x7f
         }));
     }
-    super::output::end(Operation::Exec(path, args))
+    super::called::end_with(YieldOperation::Exec(path, args))
 }
 
-/// A path and arguments of a target that a script names; `None` for one that would leave the root.
+/// Splits an internal target into path and arguments; `None` for one that leaves the root.
 pub(super) fn internal_uri(target: &[u8]) -> Option<(BString, BString)> {
     let mut path = Vec::new();
     let args = proto::uri::parse_internal(target, &mut path).ok()?;
     Some((path.into(), target[args].into()))
 }
 
-/// The response is sent whatever the client says it has: no 304 and no 412.
-fn bypass_if_checks(_: &Stack) -> Called {
+/// `ngx.resp.bypass_if_checks()`: no 304 and no 412, whatever conditions the request has.
+fn bypass_if_checks(_: &LuaStack) -> CallResult {
     scope::with_request(|request| request.out.transforms.unconditional = true)?;
     super::NONE
 }

@@ -1,24 +1,27 @@
-//! `ngx.shared`: the dictionaries, as scripts use them.
+//! `ngx.shared.DICT`: the dictionaries, as scripts use them.
+//!
+//! Results and errors follow lua-resty-core: a wrong key is returned as an error, a wrong type is
+//! raised. Keys and values are copied in and out, so the lock is never held while Lua runs.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::arguments::{as_int, bytes, number, text};
+use super::called::answer;
 use super::encode::most;
-use super::output::answer;
-use super::{Called, Functions};
-use crate::dictionary::{Dictionary, End, Item, New, Refused};
-use crate::luajit::object::{self, Class, Shape};
-use crate::luajit::stack::Kind;
-use crate::luajit::{Answer, Failure, Stack, Value, fail};
+use super::{CallResult, NativeTable};
+use crate::luajit::object::{self, ObjectClass, ObjectShape};
+use crate::luajit::stack::LuaType;
+use crate::luajit::{LuaError, LuaStack, LuaValue, NativeReturn, fail};
+use crate::shared_dict::{DictValue, ListEnd, NewEntry, PushError, SharedDict};
 
-static DICTIONARY: Class = Class {
+static DICTIONARY: ObjectClass = ObjectClass {
     name: "weir.shared",
-    shape: Shape::Table,
+    shape: ObjectShape::Table,
     methods: METHODS,
 };
 
-const METHODS: Functions = &[
+const METHODS: NativeTable = &[
     ("get", get),
     ("get_stale", get_stale),
     ("set", set),
@@ -42,8 +45,8 @@ const METHODS: Functions = &[
     ("free_space", free_space),
 ];
 
-/// Pushes the table of dictionaries.
-pub(super) fn push(stack: &Stack, dictionaries: &[Arc<Dictionary>]) {
+/// Pushes the table `ngx.shared`.
+pub(super) fn push(stack: &LuaStack, dictionaries: &[Arc<SharedDict>]) {
     stack.push_table(0, dictionaries.len());
     for dictionary in dictionaries {
         object::push(stack, &DICTIONARY, Rc::new(Arc::clone(dictionary)));
@@ -51,25 +54,27 @@ pub(super) fn push(stack: &Stack, dictionaries: &[Arc<Dictionary>]) {
     }
 }
 
-type Shared = Rc<Arc<Dictionary>>;
+/// What the userdata holds. The outer `Rc` is what all objects have.
+type DictHandle = Rc<Arc<SharedDict>>;
 
-fn dictionary(stack: &Stack) -> Result<Shared, Failure> {
-    object::get(stack, 1, "shared dictionary").map_err(|_| Failure::from("bad \"zone\" argument"))
+/// The dictionary in the first argument.
+fn dictionary(stack: &LuaStack) -> Result<DictHandle, LuaError> {
+    object::get(stack, 1, "shared dictionary").map_err(|_| LuaError::from("bad \"zone\" argument"))
 }
 
-/// How long a key may be, in bytes; nginx's.
+/// The longest key, in bytes, as in lua-nginx-module.
 const MAX_KEY: usize = 65535;
 
-/// The key; a message for one that can not be.
-fn key(stack: &Stack) -> Result<Result<Vec<u8>, &'static str>, Failure> {
+/// The key in argument 2, of any type; the inner error is returned to the script.
+fn key(stack: &LuaStack) -> Result<Result<Vec<u8>, &'static str>, LuaError> {
     if stack.is_nil(2) {
         return Ok(Err("nil key"));
     }
-    Ok(checked(stack.shown(2)))
+    Ok(checked(stack.tostring(2)))
 }
 
-/// The key of a function that takes texts and numbers only, and how many arguments it has.
-fn strict_key(stack: &Stack, wanted: i32) -> Result<Result<Vec<u8>, &'static str>, Failure> {
+/// The key of a list function: text or number, and the number of arguments must be right.
+fn strict_key(stack: &LuaStack, wanted: i32) -> Result<Result<Vec<u8>, &'static str>, LuaError> {
     let given = stack.top();
     if given != wanted {
         return fail(format!(
@@ -82,6 +87,7 @@ fn strict_key(stack: &Stack, wanted: i32) -> Result<Result<Vec<u8>, &'static str
     Ok(checked(text(stack, 2)?))
 }
 
+/// Checks the length of a key.
 fn checked(key: Vec<u8>) -> Result<Vec<u8>, &'static str> {
     match key.len() {
         0 => Err("empty key"),
@@ -90,24 +96,24 @@ fn checked(key: Vec<u8>) -> Result<Vec<u8>, &'static str> {
     }
 }
 
-/// How long an entry is to live, in argument `at`, in seconds.
-fn lifetime(stack: &Stack, at: i32) -> Result<f64, Failure> {
-    match stack.kind(at) {
-        Kind::Number => match number(stack, at)? {
+/// The lifetime in argument `at`, in seconds; 0: for ever.
+fn lifetime(stack: &LuaStack, at: i32) -> Result<f64, LuaError> {
+    match stack.type_at(at) {
+        LuaType::Number => match number(stack, at)? {
             time if time < 0.0 => fail("bad \"exptime\" argument"),
             time => Ok(time),
         },
-        Kind::Cdata => Ok(0.0),
+        LuaType::Cdata => Ok(0.0),
         _ if !stack.boolean(at) => Ok(0.0),
         kind => fail(format!("attempt to compare {} with number", kind.name())),
     }
 }
 
-/// A number, or a text that reads as one, in argument `at`.
-fn as_number(stack: &Stack, at: i32, what: &str) -> Result<Option<f64>, Failure> {
-    match (stack.kind(at), stack.number(at)) {
+/// A number, or text that reads as one, in argument `at`.
+fn as_number(stack: &LuaStack, at: i32, what: &str) -> Result<Option<f64>, LuaError> {
+    match (stack.type_at(at), stack.number(at)) {
         (_, Some(number)) => Ok(Some(number)),
-        (Kind::Nil | Kind::None, None) => Ok(None),
+        (LuaType::Nil | LuaType::None, None) => Ok(None),
         (kind, None) => fail(format!(
             "bad {what} arg: number expected, got {}",
             kind.name()
@@ -119,43 +125,49 @@ fn now() -> u64 {
     rt::wall_millis()
 }
 
-fn push_item(stack: &Stack, item: &Item) {
+/// Pushes a stored value.
+fn push_item(stack: &LuaStack, item: &DictValue) {
     match item {
-        Item::Boolean(value) => stack.push_boolean(*value),
-        Item::Number(value) => stack.push_number(*value),
-        Item::Bytes(value) => stack.push_bytes(value),
-        Item::List(_) => stack.push_nil(),
+        DictValue::Boolean(value) => stack.push_boolean(*value),
+        DictValue::Number(value) => stack.push_number(*value),
+        DictValue::Bytes(value) => stack.push_bytes(value),
+        DictValue::List(_) => stack.push_nil(),
     }
 }
 
-fn get(stack: &Stack) -> Called {
-    read(stack, false)
+/// `dict:get(key)`: value and flags.
+fn get(stack: &LuaStack) -> CallResult {
+    read_value(stack, false)
 }
 
-fn get_stale(stack: &Stack) -> Called {
-    read(stack, true)
+/// `dict:get_stale(key)`: value, flags and whether it has expired. What has expired is there until
+/// something is written.
+fn get_stale(stack: &LuaStack) -> CallResult {
+    read_value(stack, true)
 }
 
-fn read(stack: &Stack, stale: bool) -> Called {
+/// `get` and `get_stale`.
+fn read_value(stack: &LuaStack, stale: bool) -> CallResult {
     let dictionary = dictionary(stack)?;
     let key = match key(stack)? {
         Ok(key) => key,
-        Err(message) => return answer(stack, Value::failure(message)),
+        Err(message) => return answer(stack, LuaValue::failure(message)),
     };
     let now = now();
     let mut entries = dictionary.lock();
+    // `get_stale` must not remove what it is asked for.
     if !stale {
-        entries.tidy(now);
+        entries.expire_oldest(now);
     }
     let entry = entries
         .get(&key, now)
-        .filter(|entry| stale || !entry.is_stale(now));
+        .filter(|entry| stale || !entry.is_expired(now));
     let Some(entry) = entry else {
         stack.push_nil();
         return super::ONE;
     };
-    if matches!(entry.value, Item::List(_)) {
-        return answer(stack, Value::failure("value is a list"));
+    if matches!(entry.value, DictValue::List(_)) {
+        return answer(stack, LuaValue::failure("value is a list"));
     }
     push_item(stack, &entry.value);
     match entry.flags {
@@ -164,45 +176,53 @@ fn read(stack: &Stack, stale: bool) -> Called {
         flags => stack.push_number(f64::from(flags)),
     }
     if stale {
-        stack.push_boolean(entry.is_stale(now));
+        stack.push_boolean(entry.is_expired(now));
     }
-    Ok(Answer::Values(if stale { 3 } else { 2 }))
+    Ok(NativeReturn::Values(if stale { 3 } else { 2 }))
 }
 
-/// How a value is put.
+/// What a write requires of the key.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum WriteMode {
     Set,
+    /// It must not be there.
     Add,
+    /// It must be there.
     Replace,
 }
 
-fn set(stack: &Stack) -> Called {
-    write(stack, Mode::Set, true)
+/// `dict:set(key, value, exptime, flags)`: value, error, forcible.
+fn set(stack: &LuaStack) -> CallResult {
+    write_value(stack, WriteMode::Set, true)
 }
 
-fn safe_set(stack: &Stack) -> Called {
-    write(stack, Mode::Set, false)
+/// `dict:safe_set`: fails with "no memory" instead of evicting valid entries.
+fn safe_set(stack: &LuaStack) -> CallResult {
+    write_value(stack, WriteMode::Set, false)
 }
 
-fn add(stack: &Stack) -> Called {
-    write(stack, Mode::Add, true)
+/// `dict:add`: only if the key is not there, or has expired.
+fn add(stack: &LuaStack) -> CallResult {
+    write_value(stack, WriteMode::Add, true)
 }
 
-fn safe_add(stack: &Stack) -> Called {
-    write(stack, Mode::Add, false)
+/// `dict:safe_add`.
+fn safe_add(stack: &LuaStack) -> CallResult {
+    write_value(stack, WriteMode::Add, false)
 }
 
-fn replace(stack: &Stack) -> Called {
-    write(stack, Mode::Replace, true)
+/// `dict:replace`: only if the key is there.
+fn replace(stack: &LuaStack) -> CallResult {
+    write_value(stack, WriteMode::Replace, true)
 }
 
-fn delete(stack: &Stack) -> Called {
+/// `dict:delete(key)`: the same as setting nil.
+fn delete(stack: &LuaStack) -> CallResult {
     stack.set_top(2);
-    write(stack, Mode::Set, true)
+    write_value(stack, WriteMode::Set, true)
 }
 
-/// When something expires that lives for so many seconds.
+/// The time of expiry of a lifetime in seconds; 0 is never.
 fn expiry(seconds: f64, now: u64) -> u64 {
     if seconds <= 0.0 {
         0
@@ -211,39 +231,40 @@ fn expiry(seconds: f64, now: u64) -> u64 {
     }
 }
 
-/// Success or not, a message, whether good entries had to make room.
-fn result(stack: &Stack, ok: bool, message: Option<&str>, forced: bool) -> Called {
+/// The three results of a write: success, message, whether valid entries were evicted.
+fn write_result(stack: &LuaStack, ok: bool, message: Option<&str>, forced: bool) -> CallResult {
     stack.push_boolean(ok);
     match message {
         Some(message) => stack.push_bytes(message),
         None => stack.push_nil(),
     }
     stack.push_boolean(forced);
-    Ok(Answer::Values(3))
+    Ok(NativeReturn::Values(3))
 }
 
-fn write(stack: &Stack, mode: Mode, may_force: bool) -> Called {
+/// All functions that write a value.
+fn write_value(stack: &LuaStack, mode: WriteMode, may_force: bool) -> CallResult {
     let dictionary = dictionary(stack)?;
     let time = lifetime(stack, 4)?;
     let key = match key(stack)? {
         Ok(key) => key,
-        Err(message) => return answer(stack, Value::failure(message)),
+        Err(message) => return answer(stack, LuaValue::failure(message)),
     };
-    let value = match stack.kind(3) {
-        Kind::Nil | Kind::None => None,
-        Kind::Boolean => Some(Item::Boolean(stack.boolean(3))),
-        Kind::Number => stack.number(3).map(Item::Number),
-        Kind::String => Some(Item::Bytes(bytes(stack, 3)?.into())),
-        _ => return answer(stack, Value::failure("bad value type")),
+    let value = match stack.type_at(3) {
+        LuaType::Nil | LuaType::None => None,
+        LuaType::Boolean => Some(DictValue::Boolean(stack.boolean(3))),
+        LuaType::Number => stack.number(3).map(DictValue::Number),
+        LuaType::String => Some(DictValue::Bytes(bytes(stack, 3)?.into())),
+        _ => return answer(stack, LuaValue::failure("bad value type")),
     };
-    let flags = match stack.kind(5) {
-        Kind::Number => as_int(number(stack, 5)?) as u32,
-        Kind::Boolean => u32::from(stack.boolean(5)),
-        Kind::Nil | Kind::None | Kind::Cdata => 0,
+    let flags = match stack.type_at(5) {
+        LuaType::Number => as_int(number(stack, 5)?) as u32,
+        LuaType::Boolean => u32::from(stack.boolean(5)),
+        LuaType::Nil | LuaType::None | LuaType::Cdata => 0,
         _ => return fail("bad \"flags\" argument"),
     };
-    if value.is_none() && mode != Mode::Set {
-        return result(
+    if value.is_none() && mode != WriteMode::Set {
+        return write_result(
             stack,
             false,
             Some("attempt to add or replace nil values"),
@@ -251,41 +272,47 @@ fn write(stack: &Stack, mode: Mode, may_force: bool) -> Called {
         );
     }
     let now = now();
+    // Read, changed and written under one lock: that makes it atomic.
     let mut entries = dictionary.lock();
-    entries.tidy(now);
+    entries.expire_oldest(now);
     let known = entries
         .get(&key, now)
-        .is_some_and(|entry| !entry.is_stale(now));
+        .is_some_and(|entry| !entry.is_expired(now));
     match mode {
-        Mode::Add if known => return result(stack, false, Some("exists"), false),
-        Mode::Replace if !known => return result(stack, false, Some("not found"), false),
+        WriteMode::Add if known => return write_result(stack, false, Some("exists"), false),
+        WriteMode::Replace if !known => {
+            return write_result(stack, false, Some("not found"), false);
+        }
         _ => {}
     }
+    // Setting nil deletes.
     let Some(value) = value else {
         entries.remove(&key);
-        return result(stack, true, None, false);
+        return write_result(stack, true, None, false);
     };
-    let new = New {
+    let new = NewEntry {
         value,
         flags,
         expires: expiry(time, now),
     };
     let put = entries.put(&key, new, now, may_force);
-    let message = (!put.done).then_some("no memory");
-    result(stack, put.done, message, put.forced)
+    let message = (!put.stored).then_some("no memory");
+    write_result(stack, put.stored, message, put.forcible)
 }
 
-fn incr(stack: &Stack) -> Called {
+/// `dict:incr(key, value, init, init_ttl)`: the new value, and with `init` error and forcible. It
+/// is atomic across loops, which `get` and `set` are not.
+fn incr(stack: &LuaStack) -> CallResult {
     let dictionary = dictionary(stack)?;
     let key = match key(stack)? {
         Ok(key) => key,
-        Err(message) => return answer(stack, Value::failure(message)),
+        Err(message) => return answer(stack, LuaValue::failure(message)),
     };
     let Some(by) = stack.number(3) else {
         return fail("cannot convert 'nil' to 'double'");
     };
-    let init = match stack.kind(4) {
-        Kind::Boolean if !stack.boolean(4) => None,
+    let init = match stack.type_at(4) {
+        LuaType::Boolean if !stack.boolean(4) => None,
         _ => as_number(stack, 4, "init")?,
     };
     let init_time = as_number(stack, 5, "init_ttl")?;
@@ -298,11 +325,13 @@ fn incr(stack: &Stack) -> Called {
     let init_time = init_time.unwrap_or(0.0);
     let now = now();
     let mut entries = dictionary.lock();
-    entries.tidy(now);
+    entries.expire_oldest(now);
     let known = entries.get(&key, now);
-    if let Some(entry) = known.filter(|entry| !entry.is_stale(now)) {
-        let Item::Number(value) = &mut entry.value else {
-            return answer(stack, Value::failure("not a number"));
+    if let Some(entry) = known.filter(|entry| !entry.is_expired(now)) {
+        // The type is part of the entry: a string of digits is no number here, as in
+        // lua-nginx-module.
+        let DictValue::Number(value) = &mut entry.value else {
+            return answer(stack, LuaValue::failure("not a number"));
         };
         *value += by;
         stack.push_number(*value);
@@ -311,154 +340,166 @@ fn incr(stack: &Stack) -> Called {
         }
         stack.push_nil();
         stack.push_boolean(false);
-        return Ok(Answer::Values(3));
+        return Ok(NativeReturn::Values(3));
     }
     let Some(init) = init else {
-        return answer(stack, Value::failure("not found"));
+        return answer(stack, LuaValue::failure("not found"));
     };
-    let new = New {
-        value: Item::Number(init + by),
+    let new = NewEntry {
+        value: DictValue::Number(init + by),
         flags: 0,
         expires: expiry(init_time, now),
     };
     let put = entries.put(&key, new, now, true);
-    if !put.done {
-        return answer(stack, Value::failure("no memory"));
+    if !put.stored {
+        return answer(stack, LuaValue::failure("no memory"));
     }
     stack.push_number(init + by);
     stack.push_nil();
-    stack.push_boolean(put.forced);
-    Ok(Answer::Values(3))
+    stack.push_boolean(put.forcible);
+    Ok(NativeReturn::Values(3))
 }
 
-fn lpush(stack: &Stack) -> Called {
-    push_to_list(stack, End::Front)
+/// `dict:lpush(key, value)`: the new length.
+fn lpush(stack: &LuaStack) -> CallResult {
+    push_to_list(stack, ListEnd::Front)
 }
 
-fn rpush(stack: &Stack) -> Called {
-    push_to_list(stack, End::Back)
+/// `dict:rpush(key, value)`.
+fn rpush(stack: &LuaStack) -> CallResult {
+    push_to_list(stack, ListEnd::Back)
 }
 
-fn push_to_list(stack: &Stack, end: End) -> Called {
+/// Adds to one end of a list and returns its length. A missing key becomes a new list.
+fn push_to_list(stack: &LuaStack, end: ListEnd) -> CallResult {
     let dictionary = dictionary(stack)?;
     let key = match strict_key(stack, 3)? {
         Ok(key) => key,
-        Err(message) => return answer(stack, Value::failure(message)),
+        Err(message) => return answer(stack, LuaValue::failure(message)),
     };
-    let item = match stack.kind(3) {
-        Kind::Number => Item::Number(number(stack, 3)?),
-        Kind::String => Item::Bytes(bytes(stack, 3)?.into()),
-        _ => return answer(stack, Value::failure("bad value type")),
+    let item = match stack.type_at(3) {
+        LuaType::Number => DictValue::Number(number(stack, 3)?),
+        LuaType::String => DictValue::Bytes(bytes(stack, 3)?.into()),
+        _ => return answer(stack, LuaValue::failure("bad value type")),
     };
     let (value, message) = match dictionary.lock().push(&key, item, end, now()) {
         Ok(length) => {
             stack.push_number(length as f64);
             return super::ONE;
         }
-        Err(Refused::OtherKind) => (Value::Nil, "value not a list"),
-        Err(Refused::Item) => (Value::Nil, "no memory"),
-        Err(Refused::List) => (Value::Boolean(false), "no memory"),
+        Err(PushError::NotAList) => (LuaValue::Nil, "value not a list"),
+        Err(PushError::NoRoomForItem) => (LuaValue::Nil, "no memory"),
+        Err(PushError::NoRoomForList) => (LuaValue::Boolean(false), "no memory"),
     };
-    answer(stack, vec![value, Value::Bytes(message.into())])
+    answer(stack, vec![value, LuaValue::Bytes(message.into())])
 }
 
-fn lpop(stack: &Stack) -> Called {
-    pop_from_list(stack, End::Front)
+/// `dict:lpop(key)`: the value, or nil.
+fn lpop(stack: &LuaStack) -> CallResult {
+    pop_from_list(stack, ListEnd::Front)
 }
 
-fn rpop(stack: &Stack) -> Called {
-    pop_from_list(stack, End::Back)
+/// `dict:rpop(key)`.
+fn rpop(stack: &LuaStack) -> CallResult {
+    pop_from_list(stack, ListEnd::Back)
 }
 
-fn pop_from_list(stack: &Stack, end: End) -> Called {
+/// Removes the value at one end of a list and returns it; nil if there is none.
+fn pop_from_list(stack: &LuaStack, end: ListEnd) -> CallResult {
     let dictionary = dictionary(stack)?;
     let key = match strict_key(stack, 2)? {
         Ok(key) => key,
-        Err(message) => return answer(stack, Value::failure(message)),
+        Err(message) => return answer(stack, LuaValue::failure(message)),
     };
     let item = dictionary.lock().pop(&key, end, now());
     match item {
         Ok(Some(item)) => push_item(stack, &item),
         Ok(None) => stack.push_nil(),
-        Err(message) => return answer(stack, Value::failure(message)),
+        Err(message) => return answer(stack, LuaValue::failure(message)),
     }
     super::ONE
 }
 
-fn llen(stack: &Stack) -> Called {
+/// `dict:llen(key)`.
+fn llen(stack: &LuaStack) -> CallResult {
     let dictionary = dictionary(stack)?;
     let key = match strict_key(stack, 2)? {
         Ok(key) => key,
-        Err(message) => return answer(stack, Value::failure(message)),
+        Err(message) => return answer(stack, LuaValue::failure(message)),
     };
     let now = now();
     let mut entries = dictionary.lock();
-    entries.tidy(now);
+    entries.expire_oldest(now);
     match entries.list(&key, now) {
         Ok(list) => stack.push_number(list.map_or(0, |list| list.len()) as f64),
-        Err(message) => return answer(stack, Value::failure(message)),
+        Err(message) => return answer(stack, LuaValue::failure(message)),
     }
     super::ONE
 }
 
-fn ttl(stack: &Stack) -> Called {
+/// `dict:ttl(key)`: the remaining lifetime in seconds, 0 for ever.
+fn ttl(stack: &LuaStack) -> CallResult {
     let dictionary = dictionary(stack)?;
     let key = match key(stack)? {
         Ok(key) => key,
-        Err(message) => return answer(stack, Value::failure(message)),
+        Err(message) => return answer(stack, LuaValue::failure(message)),
     };
     let expires = dictionary.lock().peek(&key).map(|entry| entry.expires);
     match expires {
-        None => return answer(stack, Value::failure("not found")),
+        None => return answer(stack, LuaValue::failure("not found")),
         Some(0) => stack.push_number(0.0),
-        // Below zero for one that is stale.
+        // Negative once it has expired.
         Some(at) => stack.push_number((at as f64 - now() as f64) / 1000.0),
     }
     super::ONE
 }
 
-fn expire(stack: &Stack) -> Called {
+/// `dict:expire(key, exptime)`.
+fn expire(stack: &LuaStack) -> CallResult {
     let dictionary = dictionary(stack)?;
     if !stack.boolean(3) {
         return fail("bad \"exptime\" argument");
     }
     let key = match key(stack)? {
         Ok(key) => key,
-        Err(message) => return answer(stack, Value::failure(message)),
+        Err(message) => return answer(stack, LuaValue::failure(message)),
     };
     let Some(time) = stack.number(3) else {
-        let kind = stack.kind(3).name();
+        let kind = stack.type_at(3).name();
         return fail(format!(
             "attempt to perform arithmetic on local 'exptime' (a {kind} value)"
         ));
     };
     let mut entries = dictionary.lock();
     match entries.peek(&key) {
-        // One that is stale is good again.
+        // This revives an expired entry, as in lua-nginx-module.
         Some(entry) => entry.expires = expiry(time, now()),
-        None => return answer(stack, Value::failure("not found")),
+        None => return answer(stack, LuaValue::failure("not found")),
     }
     stack.push_boolean(true);
     super::ONE
 }
 
-fn flush_all(stack: &Stack) -> Called {
+/// `dict:flush_all()`.
+fn flush_all(stack: &LuaStack) -> CallResult {
     dictionary(stack)?.lock().expire_all(now());
     super::NONE
 }
 
-fn flush_expired(stack: &Stack) -> Called {
+/// `dict:flush_expired(max)`: how many were removed.
+fn flush_expired(stack: &LuaStack) -> CallResult {
     let dictionary = dictionary(stack)?;
     let max = match stack.top() {
         1 => usize::MAX,
         _ => most(as_int(number(stack, 2)?)),
     };
-    let removed = dictionary.lock().remove_stale(max, now());
+    let removed = dictionary.lock().remove_expired(max, now());
     stack.push_number(removed as f64);
     super::ONE
 }
 
-fn get_keys(stack: &Stack) -> Called {
+/// `dict:get_keys(max)`: 1024 by default. It holds the lock over all entries.
+fn get_keys(stack: &LuaStack) -> CallResult {
     let dictionary = dictionary(stack)?;
     let max = match stack.top() {
         1 => 1024,
@@ -473,14 +514,16 @@ fn get_keys(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn capacity(stack: &Stack) -> Called {
+/// `dict:capacity()`, in bytes.
+fn capacity(stack: &LuaStack) -> CallResult {
     let size = dictionary(stack)?.size;
     stack.push_number(size as f64);
     super::ONE
 }
 
-fn free_space(stack: &Stack) -> Called {
-    let free = dictionary(stack)?.lock().free();
+/// `dict:free_space()`: bytes in free pages.
+fn free_space(stack: &LuaStack) -> CallResult {
+    let free = dictionary(stack)?.lock().free_bytes();
     stack.push_number(free as f64);
     super::ONE
 }

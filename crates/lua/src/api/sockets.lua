@@ -1,5 +1,5 @@
--- Sockets, TLS and what else stands beside the server's own functions: the modules `ngx.ssl`, `ngx.balancer` and
--- `ngx.semaphore`. Runs once when a machine is made, after `prelude.lua`, with the same table of functions.
+-- Cosockets, and the modules `ngx.ssl`, `ngx.balancer` and `ngx.semaphore`. Runs once when a VM is
+-- created, after `prelude.lua`, with the same table of functions.
 local core = ...
 local ngx = ngx
 
@@ -19,8 +19,9 @@ for _, name in pairs { "resty.core.socket", "resty.core.coroutine" } do
     preload[name] = preload[name] or function() return {} end
 end
 
--- What libraries hold and give back (certificates, keys, sessions) are values of `ffi` in lua-resty-core, and libraries
--- look for that. So a script gets a value of `ffi`, and the object of the server stands behind it.
+-- Certificates, keys and sessions are `cdata` in lua-resty-core, and libraries check the type. So a
+-- script gets a `cdata` without content, and a table with weak keys leads from it to the server's
+-- object.
 local handle_type = ffi.typeof("struct { int unused; }")
 local objects = setmetatable({}, { __mode = "k" })
 
@@ -33,7 +34,8 @@ local function wrap(object, ...)
     return handle
 end
 
--- A call that is not the last of its function leaves the function's place for messages.
+-- Wrapped around a function's last call, this prevents a tail call, which would remove the caller's
+-- frame: then error messages would name a wrong place.
 local function pass(...)
     return ...
 end
@@ -66,7 +68,7 @@ ngx.socket.stream = ngx.socket.tcp
 local tcp = core.tcp_methods()
 
 do
-    -- A reader is an object of the server; scripts want a function.
+    -- A reader is an object of the server; the documented API is a function.
     local reader = tcp.receiveuntil
     function tcp.receiveuntil(...)
         local mark, err = reader(...)
@@ -99,7 +101,7 @@ do
         return wrap(session(socket))
     end
 
-    -- A store is OpenSSL's own, which is not there.
+    -- A trusted store is an object of OpenSSL, which the server does not use.
     function tcp.settrustedstore(_, store)
         if store == nil then
             return true
@@ -254,7 +256,7 @@ function ssl.verify_client()
 end
 module("ngx.ssl", ssl)
 
--- `ngx.ssl.clienthello`: what scripts of `ssl_client_hello_by_lua` see.
+-- `ngx.ssl.clienthello`: the ClientHello, for `ssl_client_hello_by_lua` only.
 local function of_hello(get)
     return function(...)
         if ngx.get_phase() ~= "ssl_client_hello" then
@@ -264,7 +266,8 @@ local function of_hello(get)
     end
 end
 
--- Values that clients send to keep servers from relying on a list (RFC 8701): 0x0a0a, 0x1a1a and so on.
+-- Values that clients send to keep servers from relying on a list (RFC 8701): 0x0a0a, 0x1a1a and so
+-- on.
 local function without_grease(numbers)
     local rest = {}
     for _, number in pairs(numbers) do
@@ -275,7 +278,7 @@ local function without_grease(numbers)
     return rest
 end
 
--- The extension that names versions: a length and two bytes for each.
+-- supported_versions (RFC 8446, 4.2.1): a length, and two bytes per version.
 local SUPPORTED_VERSIONS = 43
 local function supported_versions()
     local content = hello_extension(SUPPORTED_VERSIONS)

@@ -1,7 +1,10 @@
-//! `ngx.ssl` and `ngx.ssl.clienthello`: a script's say in a handshake. `prelude.lua` makes the modules of these.
+//! `ngx.ssl`, `ngx.ssl.clienthello` and `ngx.ssl.session`: a script's part in a TLS handshake.
+//! `prelude.lua` builds the modules from these functions.
 //!
-//! A certificate and its key come one after the other, in either order; when both are there they are shown together, in
-//! place of those of the configuration that have a key of the same kind.
+//! Certificate and key are set by separate calls, in either order. When both are there the pair is
+//! offered to the handshake in the place of a configured one with the same kind of key.
+//! Certificates and keys in PEM or DER are parsed at once, so that an error is the script's and not
+//! the client's.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -11,13 +14,13 @@ use net::tls::{Chain, Identity, KeptSession, Key, Offer};
 use rt::net::Address;
 
 use super::arguments::{bytes, optional_text};
-use super::output::answer;
-use super::{Called, Functions};
-use crate::luajit::object::{self, Class, Shape};
-use crate::luajit::{Answer, Failure, Stack, Value, fail};
-use crate::scope;
+use super::called::answer;
+use super::{CallResult, NativeTable};
+use crate::luajit::object::{self, ObjectClass, ObjectShape};
+use crate::luajit::{LuaError, LuaStack, LuaValue, NativeReturn, fail};
+use crate::scope::{self, PendingIdentity};
 
-pub(super) const FUNCTIONS: Functions = &[
+pub(super) const FUNCTIONS: NativeTable = &[
     ("clear_certs", clear),
     ("cert_pem_to_der", certificate_to_der),
     ("priv_key_pem_to_der", key_to_der),
@@ -42,26 +45,20 @@ pub(super) const FUNCTIONS: Functions = &[
     ("set_session", set_session),
 ];
 
-static CHAIN: Class = Class {
+static CHAIN: ObjectClass = ObjectClass {
     name: "weir.ssl.chain",
-    shape: Shape::Userdata,
+    shape: ObjectShape::Userdata,
     methods: &[],
 };
 
-static KEY: Class = Class {
+static KEY: ObjectClass = ObjectClass {
     name: "weir.ssl.key",
-    shape: Shape::Userdata,
+    shape: ObjectShape::Userdata,
     methods: &[],
 };
 
-/// What a script has set of a pair so far.
-#[derive(Default)]
-pub(crate) struct Half {
-    chain: Option<Rc<Chain>>,
-    key: Option<Rc<Key>>,
-}
-
-fn offer() -> Result<Rc<RefCell<Offer>>, Failure> {
+/// The handshake that the script takes part in; elsewhere the API is disabled.
+fn current_offer() -> Result<Rc<RefCell<Offer>>, LuaError> {
     match scope::with(|scope| scope.offer.borrow().clone())? {
         Some(offer) => Ok(offer),
         None => scope::with(|scope| {
@@ -71,42 +68,48 @@ fn offer() -> Result<Rc<RefCell<Offer>>, Failure> {
     }
 }
 
-fn yes(stack: &Stack) -> Called {
+/// The result of functions that only succeed or fail.
+fn push_true(stack: &LuaStack) -> CallResult {
     stack.push_boolean(true);
     super::ONE
 }
 
-fn bad(stack: &Stack, message: impl Into<Vec<u8>>) -> Called {
-    answer(stack, Value::failure(message))
+/// Returns nil and a message.
+fn nil_and(stack: &LuaStack, message: impl Into<Vec<u8>>) -> CallResult {
+    answer(stack, LuaValue::failure(message))
 }
 
-fn clear(stack: &Stack) -> Called {
-    offer()?.borrow_mut().chosen = Some(Vec::new());
-    yes(stack)
+/// `clear_certs()`: forgets the configured certificates.
+fn clear(stack: &LuaStack) -> CallResult {
+    current_offer()?.borrow_mut().chosen = Some(Vec::new());
+    push_true(stack)
 }
 
 // -- reading what is in PEM or DER --
 
-/// What OpenSSL says of a text that holds no certificate.
+/// The error that OpenSSL has for text without a certificate.
 const NO_CERTIFICATE: &str = "PEM_read_bio_X509_AUX() failed";
 
-fn certificate_to_der(stack: &Stack) -> Called {
+/// `cert_pem_to_der(pem)`.
+fn certificate_to_der(stack: &LuaStack) -> CallResult {
     match Chain::from_pem(bytes(stack, 1)?) {
         Some(chain) => stack.push_bytes(chain.to_der()),
-        None => return bad(stack, NO_CERTIFICATE),
+        None => return nil_and(stack, NO_CERTIFICATE),
     }
     super::ONE
 }
 
-fn passwords(stack: &Stack) -> Result<Vec<Vec<u8>>, Failure> {
+/// The password argument, as a list.
+fn passwords(stack: &LuaStack) -> Result<Vec<Vec<u8>>, LuaError> {
     Ok(optional_text(stack, 2)?.into_iter().collect())
 }
 
-fn key_to_der(stack: &Stack) -> Called {
+/// `priv_key_pem_to_der(pem, password)`.
+fn key_to_der(stack: &LuaStack) -> CallResult {
     match Key::pem_to_der(bytes(stack, 1)?, &passwords(stack)?) {
         Ok(der) => stack.push_bytes(der),
         Err(message) => {
-            return bad(
+            return nil_and(
                 stack,
                 format!("PEM_read_bio_PrivateKey() failed: {message}"),
             );
@@ -115,19 +118,20 @@ fn key_to_der(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn push_chain(stack: &Stack, chain: Option<Chain>, why: &str) -> Called {
+/// Returns a certificate chain as an object.
+fn push_chain(stack: &LuaStack, chain: Option<Chain>, why: &str) -> CallResult {
     match chain {
         Some(chain) => object::push(stack, &CHAIN, Rc::new(chain)),
-        None => return bad(stack, why),
+        None => return nil_and(stack, why),
     }
     super::ONE
 }
 
-fn parse_pem_certificate(stack: &Stack) -> Called {
+fn parse_pem_certificate(stack: &LuaStack) -> CallResult {
     push_chain(stack, Chain::from_pem(bytes(stack, 1)?), NO_CERTIFICATE)
 }
 
-fn parse_der_certificate(stack: &Stack) -> Called {
+fn parse_der_certificate(stack: &LuaStack) -> CallResult {
     push_chain(
         stack,
         Chain::from_der(bytes(stack, 1)?),
@@ -135,57 +139,65 @@ fn parse_der_certificate(stack: &Stack) -> Called {
     )
 }
 
-fn push_key(stack: &Stack, key: Result<Key, String>) -> Called {
+/// Returns a private key as an object.
+fn push_key(stack: &LuaStack, key: Result<Key, String>) -> CallResult {
     match key {
         Ok(key) => object::push(stack, &KEY, Rc::new(key)),
-        Err(message) => return bad(stack, message),
+        Err(message) => return nil_and(stack, message),
     }
     super::ONE
 }
 
-fn parse_pem_key(stack: &Stack) -> Called {
+fn parse_pem_key(stack: &LuaStack) -> CallResult {
     push_key(stack, Key::from_pem(bytes(stack, 1)?, &passwords(stack)?))
 }
 
-fn parse_der_key(stack: &Stack) -> Called {
+fn parse_der_key(stack: &LuaStack) -> CallResult {
     push_key(stack, Key::from_der(bytes(stack, 1)?))
 }
 
 // -- choosing --
 
-fn set_der_certificate(stack: &Stack) -> Called {
+fn set_der_certificate(stack: &LuaStack) -> CallResult {
     match Chain::from_der(bytes(stack, 1)?) {
-        Some(chain) => choose(stack, Some(Rc::new(chain)), None),
-        None => bad(stack, "d2i_X509_bio() failed"),
+        Some(chain) => complete_identity(stack, Some(Rc::new(chain)), None),
+        None => nil_and(stack, "d2i_X509_bio() failed"),
     }
 }
 
-fn set_der_key(stack: &Stack) -> Called {
+fn set_der_key(stack: &LuaStack) -> CallResult {
     match Key::from_der(bytes(stack, 1)?) {
-        Ok(key) => choose(stack, None, Some(Rc::new(key))),
-        Err(message) => bad(stack, format!("d2i_PrivateKey_bio() failed: {message}")),
+        Ok(key) => complete_identity(stack, None, Some(Rc::new(key))),
+        Err(message) => nil_and(stack, format!("d2i_PrivateKey_bio() failed: {message}")),
     }
 }
 
-fn set_certificate(stack: &Stack) -> Called {
+/// `ssl.set_cert(chain)`: takes the place of the configuration's certificate for this handshake.
+fn set_certificate(stack: &LuaStack) -> CallResult {
     let chain = object::get::<Chain>(stack, 1, "certificate chain")?;
-    choose(stack, Some(chain), None)
+    complete_identity(stack, Some(chain), None)
 }
 
-fn set_key(stack: &Stack) -> Called {
+/// `ssl.set_priv_key(key)`.
+fn set_key(stack: &LuaStack) -> CallResult {
     let key = object::get::<Key>(stack, 1, "private key")?;
-    choose(stack, None, Some(key))
+    complete_identity(stack, None, Some(key))
 }
 
-fn choose(stack: &Stack, chain: Option<Rc<Chain>>, key: Option<Rc<Key>>) -> Called {
-    let offer = offer()?;
+/// Sets one half; when the pair is complete, offers it.
+fn complete_identity(
+    stack: &LuaStack,
+    chain: Option<Rc<Chain>>,
+    key: Option<Rc<Key>>,
+) -> CallResult {
+    let offer = current_offer()?;
     let pair = scope::with(|scope| {
-        let mut half = scope.half.borrow_mut();
+        let mut half = scope.pending_identity.borrow_mut();
         half.chain = chain.or(half.chain.take());
         half.key = key.or(half.key.take());
         match (half.chain.clone(), half.key.clone()) {
             (Some(chain), Some(key)) => {
-                *half = Half::default();
+                *half = PendingIdentity::default();
                 Some((chain, key))
             }
             _ => None,
@@ -194,16 +206,19 @@ fn choose(stack: &Stack, chain: Option<Rc<Chain>>, key: Option<Rc<Key>>) -> Call
     if let Some((chain, key)) = pair {
         match Identity::new(&chain, &key) {
             Ok(identity) => offer.borrow_mut().add(identity),
-            Err(problem) => return bad(stack, format!("SSL_use_PrivateKey() failed: {problem}")),
+            Err(problem) => {
+                return nil_and(stack, format!("SSL_use_PrivateKey() failed: {problem}"));
+            }
         }
     }
-    yes(stack)
+    push_true(stack)
 }
 
 // -- looking --
 
-fn server_name(stack: &Stack) -> Called {
-    // Requests may ask too: what their connection was asked for.
+/// `ssl.server_name()`: the name in the ClientHello, or nil.
+fn server_name(stack: &LuaStack) -> CallResult {
+    // `server_name()` also works in requests: the name of their connection's handshake.
     let name = match scope::with(|scope| scope.offer.borrow().clone())? {
         Some(offer) => offer.borrow().server_name.clone(),
         None => match scope::with_request(|request| {
@@ -221,8 +236,8 @@ fn server_name(stack: &Stack) -> Called {
     super::ONE
 }
 
-/// The addresses of the client and of our side.
-fn addresses() -> Result<(Address, Address), Failure> {
+/// The addresses of the client and of the server.
+fn addresses() -> Result<(Address, Address), LuaError> {
     let of_request = scope::with_request(|request| {
         let client = &request.client;
         (client.remote.address.clone(), client.local())
@@ -236,24 +251,27 @@ fn addresses() -> Result<(Address, Address), Failure> {
     }
 }
 
-fn server_port(stack: &Stack) -> Called {
+/// `server_port()`.
+fn server_port(stack: &LuaStack) -> CallResult {
     match addresses()?.1 {
         Address::Inet(address) => stack.push_number(f64::from(address.port())),
-        Address::Unix(_) => return bad(stack, "unix socket"),
+        Address::Unix(_) => return nil_and(stack, "unix socket"),
     }
     super::ONE
 }
 
-fn raw_server_address(stack: &Stack) -> Called {
+/// `raw_server_addr()`: bytes and kind.
+fn raw_server_address(stack: &LuaStack) -> CallResult {
     push_address(stack, &addresses()?.1)
 }
 
-fn raw_client_address(stack: &Stack) -> Called {
+/// `raw_client_addr()`: bytes and kind.
+fn raw_client_address(stack: &LuaStack) -> CallResult {
     push_address(stack, &addresses()?.0)
 }
 
-/// The bytes of an address, and which kind it is.
-fn push_address(stack: &Stack, address: &Address) -> Called {
+/// Returns the bytes of an address and its kind.
+fn push_address(stack: &LuaStack, address: &Address) -> CallResult {
     let kind = match address {
         Address::Inet(address) => match address.ip() {
             IpAddr::V4(ip) => {
@@ -271,17 +289,18 @@ fn push_address(stack: &Stack, address: &Address) -> Called {
         }
     };
     stack.push_bytes(kind);
-    Ok(Answer::Values(2))
+    Ok(NativeReturn::Values(2))
 }
 
-fn version(stack: &Stack) -> Called {
-    stack.push_number(f64::from(offer()?.borrow().version));
+/// `get_tls1_version()`: the number on the wire.
+fn version(stack: &LuaStack) -> CallResult {
+    stack.push_number(f64::from(current_offer()?.borrow().version));
     super::ONE
 }
 
-/// The suites that the client offers, by their numbers.
-fn ciphers(stack: &Stack) -> Called {
-    let offer = offer()?;
+/// `get_client_hello_ciphers()`: the numbers of the suites that the client offers.
+fn ciphers(stack: &LuaStack) -> CallResult {
+    let offer = current_offer()?;
     let offered = &offer.borrow().ciphers;
     stack.push_table(offered.len(), 0);
     for (n, number) in offered.iter().enumerate() {
@@ -291,10 +310,10 @@ fn ciphers(stack: &Stack) -> Called {
     super::ONE
 }
 
-/// The content of an extension of the hello, or nothing.
-fn extension(stack: &Stack) -> Called {
+/// `get_client_hello_ext(type)`: the content of an extension, or nil.
+fn extension(stack: &LuaStack) -> CallResult {
     let wanted = super::arguments::number(stack, 1)?;
-    let offer = offer()?;
+    let offer = current_offer()?;
     let offer = offer.borrow();
     let mut known = offer.extensions.iter();
     match known.find(|(kind, _)| f64::from(*kind) == wanted) {
@@ -304,9 +323,9 @@ fn extension(stack: &Stack) -> Called {
     super::ONE
 }
 
-/// The numbers of the extensions, in their order.
-fn extensions(stack: &Stack) -> Called {
-    let offer = offer()?;
+/// `get_client_hello_ext_present()`: the types of the extensions, in order.
+fn extensions(stack: &LuaStack) -> CallResult {
+    let offer = current_offer()?;
     let known = &offer.borrow().extensions;
     stack.push_table(known.len(), 0);
     for (n, (kind, _)) in known.iter().enumerate() {
@@ -318,39 +337,41 @@ fn extensions(stack: &Stack) -> Called {
 
 // -- sessions --
 
-/// The name of the session in question, in hexadecimal digits.
-fn session_id(stack: &Stack) -> Called {
-    let offer = offer()?;
+/// `get_session_id()`, in hexadecimal.
+fn session_id(stack: &LuaStack) -> CallResult {
+    let offer = current_offer()?;
     match &offer.borrow().session {
         Some(session) => {
             let digits = session.id.iter().map(|byte| format!("{byte:02x}"));
             stack.push_bytes(digits.collect::<String>());
         }
-        None => return bad(stack, "uninitialized session id in lua context"),
+        None => return nil_and(stack, "uninitialized session id in lua context"),
     }
     super::ONE
 }
 
-fn session(stack: &Stack) -> Called {
-    let offer = offer()?;
+/// `get_serialized_session()`.
+fn session(stack: &LuaStack) -> CallResult {
+    let offer = current_offer()?;
     match &offer.borrow().session {
         Some(session) if !session.value.is_empty() => stack.push_bytes(&session.value),
-        _ => return bad(stack, "bad session in lua context"),
+        _ => return nil_and(stack, "bad session in lua context"),
     }
     super::ONE
 }
 
-fn set_session(stack: &Stack) -> Called {
+/// `set_serialized_session(session)`. It must be one of ours: another server's cannot be resumed.
+fn set_session(stack: &LuaStack) -> CallResult {
     let value = bytes(stack, 1)?;
-    let offer = offer()?;
+    let offer = current_offer()?;
     let mut offer = offer.borrow_mut();
     match &mut offer.session {
-        Some(_) if value.is_empty() => return bad(stack, "invalid session length"),
+        Some(_) if value.is_empty() => return nil_and(stack, "invalid session length"),
         Some(_) if !KeptSession::is_one(value) => {
-            return bad(stack, "failed to de-serialize session");
+            return nil_and(stack, "failed to de-serialize session");
         }
         Some(session) => session.value = value.to_vec(),
-        None => return bad(stack, "bad lua context"),
+        None => return nil_and(stack, "bad lua context"),
     }
-    yes(stack)
+    push_true(stack)
 }

@@ -1,5 +1,5 @@
--- What lua-resty-core says in Lua: functions of the API that take any value as text, and complain in its words. Runs after
--- `prelude.lua`, with the same table.
+-- Functions that lua-resty-core has in Lua: they take any value as text, and their errors are its
+-- own, which scripts and test suites compare. Runs after `prelude.lua`, with the same table.
 local core = ...
 local ngx = ngx
 
@@ -13,11 +13,12 @@ local function module(name, value)
     end
 end
 
--- `ngx.re`: what calls functions of the script is Lua, so that they may wait.
+-- `ngx.re`: the functions that call back into the script are in Lua, because a script cannot wait
+-- below a C function.
 local re = ngx.re
 local begin, following, replace_all = core.re_begin, core.re_next, core.re_replace
 
--- A script gets the groups alone, or why there are none.
+-- Drops the position, which only these functions need: a script gets the captures, or nil and why.
 local function first_only(found, from)
     if found or from == nil then
         return found
@@ -79,8 +80,9 @@ end
 local split = { version = version }
 local at_place = core.re_at
 
--- The pieces of a text between matches. An empty match splits between two bytes, but not before the first one; a match's
--- first group is a piece too.
+-- The pieces of a text between matches, as the documentation of `ngx.re` has it: an empty match
+-- splits between two bytes, but not before the first one, and a match's first capture is a piece,
+-- too.
 function split.split(subject, regex, options, ctx, max, result)
     subject = tostring(subject)
     ctx = ctx or {}
@@ -277,7 +279,8 @@ module("ngx.process", {
     end,
 })
 
--- A file as the request's content. It is in memory afterwards; scripts are told its name, unless it is gone.
+-- A file as the request's body. Its content is held in memory from then on, but scripts still ask
+-- for its name, and are told it unless the file is to be removed.
 do
     local set_body_file, note = core.req_read_file, core.req_note_body_file
     function ngx.req.set_body_file(...)
@@ -411,7 +414,7 @@ for _, name in ipairs { "misc", "worker" } do
 end
 module("resty.core", { version = version })
 
--- What OpenResty's LuaJIT has for tables.
+-- The functions on tables that OpenResty's branch of LuaJIT adds.
 module("table.isempty", function(t)
     return next(t) == nil
 end)
@@ -438,7 +441,7 @@ module("table.clone", function(t)
     return copy
 end)
 
--- `ndk.set_var`: directives that make a text of texts, as functions.
+-- `ndk.set_var`: directives of the kind of `set_escape_uri`, called as functions.
 do
     local format, gsub, char, byte, floor = string.format, string.gsub, string.char, string.byte, math.floor
 
@@ -522,7 +525,7 @@ do
     module("ndk", ndk)
 end
 
--- Modules that are there, and say that they cannot.
+-- Modules that can be loaded but do nothing: a library that only may need them still starts.
 local function refusing(name, what, functions)
     local value = { version = version }
     for _, one in ipairs(functions) do
@@ -538,7 +541,7 @@ refusing("ngx.ocsp", "responses of OCSP are fetched by ssl_stapling", {
     "create_ocsp_request", "get_ocsp_responder_from_der_chain", "set_ocsp_status_resp", "validate_ocsp_response",
 })
 
--- Stream has sessions, and no requests.
+-- Stream has sessions and no requests.
 if ngx.config.subsystem == "stream" then
     ngx.req.set_header, ngx.req.clear_header = nil, nil
     ngx.req.get_uri_args, ngx.req.get_query_args, ngx.req.set_body_file = nil, nil, nil

@@ -1,16 +1,20 @@
-//! What `ngx.re.sub` and `ngx.re.gsub` put in the place of a match: text in which `$1`, or `${1}`, stands for a group.
+//! The replacement strings of `ngx.re.sub` and `ngx.re.gsub`: `$1` or `${1}` is a capture, `$$` a
+//! dollar sign.
+//!
+//! A string is parsed once per call, and not per match. An invalid one is an error even if nothing
+//! matches.
 
 use bstr::ByteSlice;
 
-/// A part of a replacement.
+/// A part of a replacement string.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum TemplatePart {
     Text(Vec<u8>),
     Group(usize),
 }
 
-/// What a template consists of, or why it is none, in the words of nginx's module.
-pub(super) fn parts(template: &[u8]) -> Result<Vec<Part>, Vec<u8>> {
+/// Parses a replacement string. The error is lua-nginx-module's.
+pub(super) fn parse_template(template: &[u8]) -> Result<Vec<TemplatePart>, Vec<u8>> {
     let mut parts = Vec::new();
     let mut at = 0;
     while at < template.len() {
@@ -18,13 +22,14 @@ pub(super) fn parts(template: &[u8]) -> Result<Vec<Part>, Vec<u8>> {
             let end = template[at..]
                 .find_byte(b'$')
                 .map_or(template.len(), |n| at + n);
-            parts.push(Part::Text(template[at..end].to_vec()));
+            parts.push(TemplatePart::Text(template[at..end].to_vec()));
             at = end;
             continue;
         }
         at += 1;
+        // `$$` is a dollar sign.
         if template.get(at) == Some(&b'$') {
-            parts.push(Part::Text(b"$".to_vec()));
+            parts.push(TemplatePart::Text(b"$".to_vec()));
             at += 1;
             continue;
         }
@@ -57,14 +62,14 @@ pub(super) fn parts(template: &[u8]) -> Result<Vec<Part>, Vec<u8>> {
             ]
             .concat());
         }
-        // A number that is too large is a group that is not there.
+        // A number too large for any pattern is a capture that does not exist.
         let group = name.to_str().ok().and_then(|digits| digits.parse().ok());
-        parts.push(Part::Group(group.unwrap_or(usize::MAX)));
+        parts.push(TemplatePart::Group(group.unwrap_or(usize::MAX)));
     }
     Ok(parts)
 }
 
-/// The name at the beginning of a text: digits, or letters.
+/// The name at the beginning of the text: digits, or letters.
 fn name(text: &[u8]) -> &[u8] {
     let is_number = text.first().is_some_and(u8::is_ascii_digit);
     let end = text.iter().position(|byte| match is_number {
@@ -74,6 +79,7 @@ fn name(text: &[u8]) -> &[u8] {
     &text[..end.unwrap_or(text.len())]
 }
 
+/// The error for a `$` that no name follows.
 fn invalid(template: &[u8]) -> Vec<u8> {
     [
         b"lua script: invalid capturing variable name found in \"",
@@ -89,14 +95,14 @@ mod tests {
 
     #[test]
     fn groups_stand_between_text() {
-        let text = |text: &str| Part::Text(text.as_bytes().to_vec());
+        let text = |text: &str| TemplatePart::Text(text.as_bytes().to_vec());
         assert_eq!(
-            parts(b"a$1b${22}c$$3").expect("it is one"),
+            parse_template(b"a$1b${22}c$$3").expect("it is one"),
             [
                 text("a"),
-                Part::Group(1),
+                TemplatePart::Group(1),
                 text("b"),
-                Part::Group(22),
+                TemplatePart::Group(22),
                 text("c"),
                 text("$"),
                 text("3")
@@ -107,7 +113,7 @@ mod tests {
     #[test]
     fn what_is_no_template_says_why() {
         let why = |template: &str| {
-            let error = parts(template.as_bytes()).expect_err("it is none");
+            let error = parse_template(template.as_bytes()).expect_err("it is none");
             String::from_utf8(error).expect("text")
         };
         assert!(why("$").contains("invalid capturing variable name found in \"$\""));

@@ -1,4 +1,8 @@
-//! `ngx.thread` and `ngx.semaphore`.
+//! `ngx.thread`: light threads, and `ngx.semaphore`.
+//!
+//! A light thread is a coroutine that the run schedules beside the main one. Its number identifies
+//! it across calls; the Lua value that scripts hold is the coroutine itself, so that
+//! `coroutine.status` works on it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -7,76 +11,83 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use super::arguments::{bad, number, optional_number};
-use super::{Called, Functions};
-use crate::luajit::object::{self, Class, Shape};
-use crate::luajit::stack::{Kind, REGISTRY};
-use crate::luajit::{Answer, Coroutine, Failure, Ref, Stack, Value, fail, watchdog};
-use crate::operation::Operation;
+use super::{CallResult, NativeTable};
+use crate::luajit::object::{self, ObjectClass, ObjectShape};
+use crate::luajit::stack::{LuaType, REGISTRY};
+use crate::luajit::{
+    LuaCoroutine, LuaError, LuaStack, LuaValue, NativeReturn, RegistryRef, fail, watchdog,
+};
+use crate::operation::YieldOperation;
 use crate::run::MAX_THREADS;
-use crate::scope::{self, Begun, Light};
+use crate::scope::{self, LightThread, SpawnedThread};
 
-pub(super) const FUNCTIONS: Functions = &[("spawn", spawn), ("wait", wait), ("kill", kill)];
+pub(super) const FUNCTIONS: NativeTable = &[("spawn", spawn), ("wait", wait), ("kill", kill)];
 
-pub(super) const CORE: Functions = &[
+pub(super) const CORE: NativeTable = &[
     ("semaphore", semaphore),
     ("semaphore_methods", semaphore_methods),
     ("thread_state", state),
     ("is_outermost", is_outermost),
 ];
 
-/// Where the registry keeps the coroutines that are not the script's own to resume: light threads with their numbers,
-/// and what `prelude.lua` adds. Forgotten with the coroutines.
-const SPECIAL: &str = "weir.coroutines";
+/// The registry's key of a table of coroutines that scripts must not resume: light threads with
+/// their numbers, and those that `prelude.lua` adds. Its keys are weak, so entries go with the
+/// coroutines.
+const COROUTINES: &str = "weir.coroutines";
 
-/// Adds the table of special coroutines to the table on top.
-pub(super) fn install(stack: &Stack) {
+/// Adds that table to the table on top.
+pub(super) fn install(stack: &LuaStack) {
     stack.push_table(0, 16);
     stack.push_table(0, 1);
     stack.push_bytes("k");
     stack.set(-2, "__mode");
     stack.set_metatable(-2);
     stack.push_copy(-1);
-    stack.set(REGISTRY, SPECIAL);
+    stack.set(REGISTRY, COROUTINES);
     stack.set(-2, "special");
 }
 
-/// The number of a light thread.
-fn number_of(stack: &Stack, at: i32) -> Option<usize> {
-    if stack.kind(at) != Kind::Thread {
+/// The number of a light thread; `None` for any other value.
+fn number_of(stack: &LuaStack, at: i32) -> Option<usize> {
+    if stack.type_at(at) != LuaType::Thread {
         return None;
     }
-    stack.field(REGISTRY, SPECIAL);
+    stack.field(REGISTRY, COROUTINES);
     stack.push_copy(at);
     stack.field_of_top(-2);
-    let number = match stack.kind(-1) {
-        Kind::Number => stack.number(-1).map(|n| n as usize),
+    let number = match stack.type_at(-1) {
+        LuaType::Number => stack.number(-1).map(|n| n as usize),
         _ => None,
     };
     stack.pop(2);
     number
 }
 
-fn spawn(stack: &Stack) -> Called {
-    if stack.kind(1) != Kind::Function {
+/// `ngx.thread.spawn(function, ...)`: starts a light thread and returns its coroutine. The thread
+/// runs before the caller continues.
+fn spawn(stack: &LuaStack) -> CallResult {
+    if stack.type_at(1) != LuaType::Function {
         return bad(stack, 1, "Lua function expected");
     }
     let arguments = stack.top() - 1;
     scope::with(|scope| {
-        if !scope.kind.waits() {
+        if !scope.kind.may_yield() {
             return fail(scope.kind.refusal());
         }
-        if scope.lights.borrow().len() >= MAX_THREADS {
+        if scope.light_threads.borrow().len() >= MAX_THREADS {
             return fail("too many light threads");
         }
+        // Numbers are unique in the VM: a script may hold a thread's coroutine longer than its
+        // request lasts.
         let vm = &scope.vm;
         let number = vm.next_thread.get();
         vm.next_thread.set(number + 1);
         stack.push_copy(1);
-        let mut coroutine = Coroutine::of_top(&vm.state, stack);
-        stack.field(REGISTRY, SPECIAL);
+        let mut coroutine = LuaCoroutine::of_top(&vm.state, stack);
+        stack.field(REGISTRY, COROUTINES);
         coroutine.push(stack);
         stack.push_copy(-1);
-        let handle = Value::Ref(Rc::new(Ref::take(&vm.state, stack)));
+        let handle = LuaValue::Ref(Rc::new(RegistryRef::take(&vm.state, stack)));
         stack.push_number(number as f64);
         stack.set_pair(-3);
         stack.pop(1);
@@ -84,32 +95,34 @@ fn spawn(stack: &Stack) -> Called {
             stack.push_copy(at);
         }
         stack.move_to(&coroutine.stack(), arguments);
-        let light = Light {
+        let light = LightThread {
             parent: stack.identity(),
-            over: false,
-            captures: false,
+            ended: false,
+            is_capturing: false,
         };
-        scope.lights.borrow_mut().insert(number, light);
-        scope.begun.borrow_mut().push(Begun {
+        scope.light_threads.borrow_mut().insert(number, light);
+        scope.spawned.borrow_mut().push(SpawnedThread {
             number,
             coroutine,
             arguments,
         });
-        *scope.waits.borrow_mut() = Some(Operation::Begin(handle));
-        Ok(Answer::Wait)
+        // The caller yields, and goes on after the thread has run up to its first wait.
+        *scope.pending_operation.borrow_mut() = Some(YieldOperation::RunSpawned(handle));
+        Ok(NativeReturn::Wait)
     })?
 }
 
-/// Fails where there are no light threads.
-fn need_threads() -> Result<(), Failure> {
+/// Fails in phases that cannot wait, and so have no light threads.
+fn need_threads() -> Result<(), LuaError> {
     let kind = scope::with(|scope| scope.kind)?;
-    match kind.waits() {
+    match kind.may_yield() {
         true => Ok(()),
         false => fail(kind.refusal()),
     }
 }
 
-fn wait(stack: &Stack) -> Called {
+/// `ngx.thread.wait(thread, ...)`: the results of the first of these to end.
+fn wait(stack: &LuaStack) -> CallResult {
     need_threads()?;
     let last = stack.top();
     if last == 0 {
@@ -117,51 +130,55 @@ fn wait(stack: &Stack) -> Called {
     }
     let mut wanted = Vec::new();
     for at in 1..=last {
-        if stack.kind(at) != Kind::Thread {
+        if stack.type_at(at) != LuaType::Thread {
             return bad(stack, at, "lua thread expected");
         }
         let Some(number) = number_of(stack, at) else {
             return fail("attempt to wait on a coroutine that is not a user thread");
         };
         let found = scope::with(|scope| {
-            let lights = scope.lights.borrow();
-            lights.get(&number).map(|light| (light.parent, light.over))
+            let lights = scope.light_threads.borrow();
+            lights.get(&number).map(|light| (light.parent, light.ended))
         })?;
         match found {
             Some((parent, _)) if parent != stack.identity() => {
                 return fail("only the parent coroutine can wait on the thread");
             }
-            Some((_, true)) => return super::wait(Operation::Threads(vec![number])),
+            // One has ended already: its results are there, and the other arguments are not looked
+            // at.
+            Some((_, true)) => return super::wait(YieldOperation::WaitThreads(vec![number])),
             Some((_, false)) => wanted.push(number),
-            // Not the one that has to be there.
+            // lua-nginx-module reports a thread that is gone only for the last argument.
             None if at < last => {}
-            None => return super::output::answer(stack, Value::failure(GONE)),
+            None => return super::called::answer(stack, LuaValue::failure(GONE)),
         }
     }
-    super::wait(Operation::Threads(wanted))
+    super::wait(YieldOperation::WaitThreads(wanted))
 }
 
-/// What is said of a thread whose end was told already.
+/// The error for a thread whose results were taken already.
 const GONE: &str = "already waited or killed";
 
-fn kill(stack: &Stack) -> Called {
+/// `ngx.thread.kill(thread)`.
+fn kill(stack: &LuaStack) -> CallResult {
     need_threads()?;
-    if stack.kind(1) != Kind::Thread {
+    if stack.type_at(1) != LuaType::Thread {
         return bad(stack, 1, "lua thread expected");
     }
     let message = match number_of(stack, 1) {
         None => Some("not user thread"),
         Some(number) => scope::with(|scope| {
-            let mut lights = scope.lights.borrow_mut();
+            let mut lights = scope.light_threads.borrow_mut();
             let (parent, over) = match lights.get(&number) {
-                Some(light) => (light.parent, light.over),
+                Some(light) => (light.parent, light.ended),
                 None => return Some(GONE),
             };
             if parent != stack.identity() {
-                // So that what runs, or has resumed what runs, is never ended from below.
+                // With this rule nothing that is running, or has resumed what is running, can be
+                // killed.
                 return Some("killer not parent");
             }
-            if lights.get(&number).is_some_and(|light| light.captures) {
+            if lights.get(&number).is_some_and(|light| light.is_capturing) {
                 return Some("pending subrequests");
             }
             lights.remove(&number);
@@ -170,9 +187,11 @@ fn kill(stack: &Stack) -> Called {
         })?,
     };
     match message {
-        Some(message) => super::output::answer(stack, Value::failure(message)),
-        // What it waited for is to be free again when the script goes on.
-        None if watchdog::may_yield(stack) => super::wait(Operation::Settle(Value::Number(1.0))),
+        Some(message) => super::called::answer(stack, LuaValue::failure(message)),
+        // Sockets and locks that the thread held must be free when the caller continues.
+        None if watchdog::may_yield(stack) => {
+            super::wait(YieldOperation::AfterKill(LuaValue::Number(1.0)))
+        }
         None => {
             stack.push_number(1.0);
             super::ONE
@@ -180,11 +199,11 @@ fn kill(stack: &Stack) -> Called {
     }
 }
 
-/// What `coroutine.status` says of a light thread.
-fn state(stack: &Stack) -> Called {
+/// For `coroutine.status`: the state of a light thread; nil for another coroutine.
+fn state(stack: &LuaStack) -> CallResult {
     let number = number_of(stack, 1);
-    let state = scope::with(|scope| match scope.lights.borrow().get(&number?) {
-        Some(light) if light.over => Some("zombie"),
+    let state = scope::with(|scope| match scope.light_threads.borrow().get(&number?) {
+        Some(light) if light.ended => Some("zombie"),
         Some(_) => Some("running"),
         None => Some("dead"),
     })?;
@@ -195,57 +214,62 @@ fn state(stack: &Stack) -> Called {
     super::ONE
 }
 
-/// Whether the coroutine that runs is one that the server resumes, and no script.
-fn is_outermost(stack: &Stack) -> Called {
+/// For `prelude.lua`: whether the running coroutine is one that the server resumes.
+fn is_outermost(stack: &LuaStack) -> CallResult {
     stack.push_boolean(watchdog::is_outermost(stack));
     super::ONE
 }
 
-/// A counter that coroutines of one loop wait for.
+/// A counting semaphore among the coroutines of one loop.
 #[derive(Default)]
-struct Semaphore {
+struct LuaSemaphore {
+    /// What `post` has added and no `wait` has taken.
     count: Cell<i64>,
-    waiting: RefCell<VecDeque<Rc<Waiting>>>,
+    /// In the order of their waits.
+    waiting: RefCell<VecDeque<Rc<SemaphoreWaiter>>>,
 }
 
+/// A coroutine in `wait`.
 #[derive(Default)]
-struct Waiting {
-    given: Cell<bool>,
+struct SemaphoreWaiter {
+    /// It was granted a unit, and has not run since.
+    granted: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
-static SEMAPHORE: Class = Class {
+static SEMAPHORE: ObjectClass = ObjectClass {
     name: "weir.semaphore",
-    shape: Shape::Table,
-    methods: &[("post", post), ("wait", wait_for), ("count", count)],
+    shape: ObjectShape::Table,
+    methods: &[("post", post), ("wait", wait_semaphore), ("count", count)],
 };
 
-/// How many may wait for a semaphore.
+/// How many coroutines may wait for one semaphore.
 const MAX_WAITING: usize = 100_000;
 
-fn semaphore(stack: &Stack) -> Called {
-    let semaphore = Semaphore::default();
+/// `semaphore.new(count)`.
+fn semaphore(stack: &LuaStack) -> CallResult {
+    let semaphore = LuaSemaphore::default();
     semaphore.count.set(number(stack, 1)? as i64);
     object::push(stack, &SEMAPHORE, Rc::new(semaphore));
     super::ONE
 }
 
-/// The table of the methods, for `sockets.lua` to add checks to.
-fn semaphore_methods(stack: &Stack) -> Called {
+/// The table of methods, for `sockets.lua` to add checks of arguments to.
+fn semaphore_methods(stack: &LuaStack) -> CallResult {
     object::push_methods(stack, &SEMAPHORE);
     super::ONE
 }
 
-impl Semaphore {
-    /// Gives what there is to those who wait, in their order. They take it when they run.
-    fn hand_out(&self) {
+impl LuaSemaphore {
+    /// Grants units to the coroutines that wait, in their order.
+    fn grant(&self) {
         let waiting = self.waiting.borrow();
-        for one in waiting.iter().filter(|one| !one.given.get()) {
+        for one in waiting.iter().filter(|one| !one.granted.get()) {
             if self.count.get() == 0 {
                 return;
             }
             self.count.set(self.count.get() - 1);
-            one.given.set(true);
+            one.granted.set(true);
             if let Some(waker) = one.waker.take() {
                 waker.wake();
             }
@@ -253,8 +277,9 @@ impl Semaphore {
     }
 }
 
-fn post(stack: &Stack) -> Called {
-    let semaphore = object::get::<Semaphore>(stack, 1, "semaphore")?;
+/// `sema:post(n)`.
+fn post(stack: &LuaStack) -> CallResult {
+    let semaphore = object::get::<LuaSemaphore>(stack, 1, "semaphore")?;
     let n = optional_number(stack, 2)?.unwrap_or(1.0);
     if n < 1.0 {
         return fail("positive number required");
@@ -262,62 +287,67 @@ fn post(stack: &Stack) -> Called {
     semaphore
         .count
         .set(semaphore.count.get().saturating_add(n as i64));
-    semaphore.hand_out();
+    semaphore.grant();
     stack.push_boolean(true);
     super::ONE
 }
 
-fn count(stack: &Stack) -> Called {
-    let semaphore = object::get::<Semaphore>(stack, 1, "semaphore")?;
+/// `sema:count()`: negative if coroutines wait.
+fn count(stack: &LuaStack) -> CallResult {
+    let semaphore = object::get::<LuaSemaphore>(stack, 1, "semaphore")?;
     let waiting = semaphore.waiting.borrow();
-    let waiting = waiting.iter().filter(|one| !one.given.get()).count();
+    let waiting = waiting.iter().filter(|one| !one.granted.get()).count();
     stack.push_number(semaphore.count.get() as f64 - waiting as f64);
     super::ONE
 }
 
-/// Takes who waits out of the row when the wait is over or dropped; what it was given and did not take goes to the next.
-struct Leaving(Rc<Semaphore>, Rc<Waiting>, bool);
+/// Removes a coroutine from the queue when its wait is over, timed out or dropped. A unit that it
+/// was granted and did not take goes to the next one: a killed thread must not lose it.
+struct WaiterGuard(Rc<LuaSemaphore>, Rc<SemaphoreWaiter>, bool);
 
-impl Drop for Leaving {
+impl Drop for WaiterGuard {
     fn drop(&mut self) {
         let mut waiting = self.0.waiting.borrow_mut();
         waiting.retain(|other| !Rc::ptr_eq(other, &self.1));
         drop(waiting);
-        if self.1.given.get() && !self.2 {
+        if self.1.granted.get() && !self.2 {
             self.0.count.set(self.0.count.get() + 1);
-            self.0.hand_out();
+            self.0.grant();
         }
     }
 }
 
-fn wait_for(stack: &Stack) -> Called {
-    let semaphore = object::get::<Semaphore>(stack, 1, "semaphore")?;
+/// `sema:wait(timeout)`.
+fn wait_semaphore(stack: &LuaStack) -> CallResult {
+    let semaphore = object::get::<LuaSemaphore>(stack, 1, "semaphore")?;
     let time = optional_number(stack, 2)?.unwrap_or(0.0);
-    // Nobody gets ahead of those who wait, also of one that was given something and has not run yet.
+    // First come, first served: a unit is not taken past coroutines that wait, nor past one that
+    // was granted one and has not run yet.
     if semaphore.count.get() > 0 && semaphore.waiting.borrow().is_empty() {
         semaphore.count.set(semaphore.count.get() - 1);
         stack.push_boolean(true);
         return super::ONE;
     }
     let Some(time) = super::misc::duration(time).filter(|time| !time.is_zero()) else {
-        return super::output::answer(stack, Value::failure("timeout"));
+        return super::called::answer(stack, LuaValue::failure("timeout"));
     };
     if semaphore.waiting.borrow().len() >= MAX_WAITING {
-        return super::output::answer(stack, Value::failure("too many waiting"));
+        return super::called::answer(stack, LuaValue::failure("too many waiting"));
     }
-    let waiting = Rc::new(Waiting::default());
+    let waiting = Rc::new(SemaphoreWaiter::default());
     semaphore
         .waiting
         .borrow_mut()
         .push_back(Rc::clone(&waiting));
-    semaphore.hand_out();
-    // Made before the wait begins: who is killed at once has never been asked.
-    let leaving = Leaving(semaphore, waiting, false);
-    super::wait(Operation::task(async move {
+    semaphore.grant();
+    // Created before the wait begins: a coroutine that is killed before its first poll leaves the
+    // queue, too.
+    let leaving = WaiterGuard(semaphore, waiting, false);
+    super::wait(YieldOperation::task(async move {
         let mut leaving = leaving;
         let given = rt::timeout(
             time,
-            poll_fn(|context| match leaving.1.given.get() {
+            poll_fn(|context| match leaving.1.granted.get() {
                 true => Poll::Ready(()),
                 false => {
                     *leaving.1.waker.borrow_mut() = Some(context.waker().clone());
@@ -329,10 +359,10 @@ fn wait_for(stack: &Stack) -> Called {
         match given {
             Ok(()) => {
                 leaving.2 = true;
-                // As in lua-nginx-module, where a wait that took time has two results.
-                vec![Value::Boolean(true), Value::Nil]
+                // lua-nginx-module returns two results if the wait took time.
+                vec![LuaValue::Boolean(true), LuaValue::Nil]
             }
-            Err(_) => Value::failure("timeout"),
+            Err(_) => LuaValue::failure("timeout"),
         }
     }))
 }

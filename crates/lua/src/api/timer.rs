@@ -1,31 +1,36 @@
-//! `ngx.timer`: code that runs later, without a request.
+//! `ngx.timer`: functions that run later, without a request.
+//!
+//! A timer is a task of the event loop. It ends with its configuration: a reload makes pending
+//! timers fire at once, with `premature` set, so that they can clean up. Repeated ones then stop.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use rt::error_log::Level;
+use host::error_log::Level;
 
 use super::arguments::number;
-use super::{Called, Functions};
-use crate::chunk::Kind as Script;
-use crate::luajit::stack::Kind;
-use crate::luajit::{Coroutine, Ref, Stack, Value, fail};
-use crate::phases;
-use crate::run::Run;
-use crate::scope::{self, Guest};
-use crate::vm::Vm;
+use super::{CallResult, NativeTable};
+use crate::chunk::ScriptKind as Script;
+use crate::luajit::stack::LuaType;
+use crate::luajit::{LuaCoroutine, LuaStack, LuaValue, RegistryRef, fail};
+use crate::run;
+use crate::run::ScriptRun;
+use crate::run_owner::RunOwner;
+use crate::scope::{self, RunScope};
+use crate::vm::LuaVm;
 
-pub(super) const FUNCTIONS: Functions = &[
+pub(super) const FUNCTIONS: NativeTable = &[
     ("running_count", running_count),
     ("pending_count", pending_count),
 ];
 
-pub(super) const CORE: Functions = &[("timer", timer)];
+pub(super) const CORE: NativeTable = &[("timer", timer)];
 
-fn timer(stack: &Stack) -> Called {
+/// `ngx.timer.at` and `every`: delay, whether it repeats, the function and its arguments.
+fn timer(stack: &LuaStack) -> CallResult {
     let delay = number(stack, 1)?;
     let repeats = stack.boolean(2);
-    if stack.kind(3) != Kind::Function {
+    if stack.type_at(3) != LuaType::Function {
         return fail("bad argument #2 (function expected)");
     }
     let Some(delay) = super::misc::duration(delay) else {
@@ -37,37 +42,43 @@ fn timer(stack: &Stack) -> Called {
             return fail(scope.kind.refusal());
         }
         if vm.timers_pending.get() as i64 >= vm.settings.max_pending_timers {
-            return super::output::answer(stack, Value::failure("too many pending timers"));
+            return super::called::answer(stack, LuaValue::failure("too many pending timers"));
         }
-        if vm.ended.get() && !delay.is_zero() {
-            return super::output::answer(stack, Value::failure("process exiting"));
+        // As in lua-nginx-module an exiting worker still accepts timers that run at once.
+        if vm.is_shut_down.get() && !delay.is_zero() {
+            return super::called::answer(stack, LuaValue::failure("process exiting"));
         }
         let mut values = Vec::new();
         for at in 3..=stack.top() {
             stack.push_copy(at);
-            values.push(Ref::take(&vm.state, stack));
+            values.push(RegistryRef::take(&vm.state, stack));
         }
         vm.timers_pending.set(vm.timers_pending.get() + 1);
-        rt::spawn_named("lua timer", run(Rc::clone(vm), delay, repeats, values));
+        rt::spawn_named(
+            "lua timer",
+            run_timer(Rc::clone(vm), delay, repeats, values),
+        );
         stack.push_number(1.0);
         super::ONE
     })?
 }
 
-/// Waits and calls, again and again when it repeats. `values` are the function and its arguments.
-async fn run(vm: Rc<Vm>, delay: Duration, repeats: bool, values: Vec<Ref>) {
+/// Waits and calls, repeatedly if it repeats. `values` are the function and its arguments.
+async fn run_timer(vm: Rc<LuaVm>, delay: Duration, repeats: bool, values: Vec<RegistryRef>) {
     let values = Rc::new(values);
-    // How late the last turn was: the next one is due as if it had not been.
+    // How late the last call was. The next one is due as if it had been on time, so that a repeated
+    // timer does not drift.
     let mut late = Duration::ZERO;
     loop {
         let began = rt::now();
         let pause = delay.saturating_sub(late);
-        let early = vm.ended.get() || !wait(&vm, pause).await;
+        let early = vm.is_shut_down.get() || !wait_delay(&vm, pause).await;
         late = rt::now()
             .saturating_duration_since(began)
             .saturating_sub(pause);
         vm.timers_pending
             .set(vm.timers_pending.get().saturating_sub(1));
+        // As lua-nginx-module documents it: beyond the limit a timer that expires is not called.
         if i64::from(vm.timers_running.get()) >= vm.settings.max_running_timers {
             vm.log.plain(
                 Level::Alert,
@@ -78,29 +89,30 @@ async fn run(vm: Rc<Vm>, delay: Duration, repeats: bool, values: Vec<Ref>) {
             );
         } else {
             vm.timers_running.set(vm.timers_running.get() + 1);
-            let call = turn(Rc::clone(&vm), early, Rc::clone(&values));
+            let call = run_turn(Rc::clone(&vm), early, Rc::clone(&values));
             match repeats {
-                // The next turn comes when it is due, however long this one takes.
+                // The next call comes when it is due, however long this one takes.
                 true => rt::spawn_named("lua timer", call),
                 false => call.await,
             }
         }
-        if !repeats || vm.ended.get() {
+        if !repeats || vm.is_shut_down.get() {
             return;
         }
         vm.timers_pending.set(vm.timers_pending.get() + 1);
     }
 }
 
-async fn turn(vm: Rc<Vm>, early: bool, values: Rc<Vec<Ref>>) {
-    call(&vm, early, &values).await;
+/// Calls once, and counts while it runs.
+async fn run_turn(vm: Rc<LuaVm>, early: bool, values: Rc<Vec<RegistryRef>>) {
+    call_function(&vm, early, &values).await;
     vm.timers_running.set(vm.timers_running.get() - 1);
 }
 
-/// Whether the whole time has passed; `false` when the loop or the configuration ends.
-async fn wait(vm: &Vm, delay: Duration) -> bool {
+/// Waits for the delay; `false` if the loop or the configuration ended first.
+async fn wait_delay(vm: &LuaVm, delay: Duration) -> bool {
     let mut sleep = std::pin::pin!(rt::sleep(delay));
-    let mut ending = std::pin::pin!(vm.ending.notified());
+    let mut ending = std::pin::pin!(vm.shutdown.notified());
     std::future::poll_fn(|context| {
         use std::future::Future;
         if sleep.as_mut().poll(context).is_ready() {
@@ -111,33 +123,36 @@ async fn wait(vm: &Vm, delay: Duration) -> bool {
     .await
 }
 
-async fn call(vm: &Rc<Vm>, early: bool, values: &[Ref]) {
+/// Calls the function with `premature` and its arguments, in a run of its own.
+async fn call_function(vm: &Rc<LuaVm>, early: bool, values: &[RegistryRef]) {
     let Some((function, arguments)) = values.split_first() else {
         return;
     };
-    let coroutine = Coroutine::of(function);
+    let coroutine = LuaCoroutine::of(function);
     let stack = coroutine.stack();
     stack.push_boolean(early);
     for argument in arguments {
         argument.push(&stack);
     }
     let count = i32::try_from(values.len()).unwrap_or(1);
-    let mut run = Run::of_coroutine(
-        vm.scope(Script::Timer),
+    let mut run = ScriptRun::of_coroutine(
+        RunScope::of_vm(vm, Script::Timer),
         coroutine,
         count,
         &vm.settings.limits,
     );
-    phases::to_the_end(&mut run, Guest::Nobody).await;
+    run::run_to_end(&mut run, RunOwner::Server).await;
 }
 
-fn running_count(stack: &Stack) -> Called {
+/// `ngx.timer.running_count()`.
+fn running_count(stack: &LuaStack) -> CallResult {
     let count = scope::with(|scope| scope.vm.timers_running.get())?;
     stack.push_number(f64::from(count));
     super::ONE
 }
 
-fn pending_count(stack: &Stack) -> Called {
+/// `ngx.timer.pending_count()`.
+fn pending_count(stack: &LuaStack) -> CallResult {
     let count = scope::with(|scope| scope.vm.timers_pending.get())?;
     stack.push_number(f64::from(count));
     super::ONE

@@ -1,4 +1,5 @@
-//! `ngx.socket.udp`.
+//! `ngx.socket.udp`: cosockets for datagrams, connected ones only. Unlike TCP's they have no pool:
+//! without a handshake there is nothing to save.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -13,17 +14,18 @@ use rt::net::{Address, UdpSocket};
 
 use super::arguments::{number, optional_number, text};
 use super::output::append;
-use super::tcp::{destination, failed};
-use super::{Called, Functions, wait};
-use crate::luajit::object::{self, Class, Shape};
-use crate::luajit::{Failure, Stack, Value, fail};
-use crate::operation::Operation;
+use super::tcp::connect::destination;
+use super::tcp::failed;
+use super::{CallResult, NativeTable, wait};
+use crate::luajit::object::{self, ObjectClass, ObjectShape};
+use crate::luajit::{LuaError, LuaStack, LuaValue, fail};
+use crate::operation::YieldOperation;
 
-pub(super) const FUNCTIONS: Functions = &[("udp", udp)];
+pub(super) const FUNCTIONS: NativeTable = &[("udp", udp)];
 
-static SOCKET: Class = Class {
+static SOCKET: ObjectClass = ObjectClass {
     name: "weir.socket.udp",
-    shape: Shape::Table,
+    shape: ObjectShape::Table,
     methods: &[
         ("bind", bind),
         ("setpeername", connect),
@@ -34,31 +36,37 @@ static SOCKET: Class = Class {
     ],
 };
 
-/// What a socket is connected to.
+/// Where a socket's datagrams go.
 #[derive(Clone)]
-enum Port {
+enum UdpEndpoint {
+    /// A socket that the script has connected.
     Own(Rc<UdpSocket>),
     /// The client of a session of stream.
     Client(Rc<::stream::client::Client>),
 }
 
-/// A socket of a script.
-struct Udp {
-    port: RefCell<Option<Port>>,
-    from: RefCell<Option<Address>>,
+/// A UDP cosocket.
+struct UdpCosocket {
+    /// `None` while it is not connected.
+    endpoint: RefCell<Option<UdpEndpoint>>,
+    /// The local address of `bind`.
+    local_address: RefCell<Option<Address>>,
+    /// `settimeout`.
     timeout: Cell<Duration>,
+    /// The configuration's timeout, which 0 stands for.
     usual_timeout: Duration,
-    /// The request that uses it.
+    /// The request that connected it.
     owner: RefCell<Option<Weak<()>>>,
+    /// A coroutine is in `receive`.
     reading: Cell<bool>,
 }
 
-impl Udp {
-    fn new(port: Option<Port>) -> Result<Udp, Failure> {
+impl UdpCosocket {
+    fn new(port: Option<UdpEndpoint>) -> Result<UdpCosocket, LuaError> {
         let usual_timeout = super::tcp::settings()?.read_timeout;
-        Ok(Udp {
-            port: RefCell::new(port),
-            from: RefCell::default(),
+        Ok(UdpCosocket {
+            endpoint: RefCell::new(port),
+            local_address: RefCell::default(),
             timeout: Cell::new(usual_timeout),
             usual_timeout,
             owner: RefCell::default(),
@@ -66,8 +74,9 @@ impl Udp {
         })
     }
 
-    /// What one request uses is not another one's to use meanwhile.
-    fn check_owner(&self) -> Result<(), Failure> {
+    /// A socket that one request has connected cannot be used by another: with a module-level
+    /// variable a script could mix up two clients' data.
+    fn check_owner(&self) -> Result<(), LuaError> {
         let Some(owner) = self.owner.borrow().as_ref().and_then(Weak::upgrade) else {
             return Ok(());
         };
@@ -78,19 +87,20 @@ impl Udp {
     }
 }
 
-/// The largest datagram that is taken, in bytes.
+/// The largest datagram that is received, in bytes.
 const MAX_DATAGRAM: usize = 65_535;
 
-impl Port {
+impl UdpEndpoint {
+    /// Receives a datagram, cut to `most` bytes.
     async fn receive(&self, most: usize) -> std::io::Result<Vec<u8>> {
         match self {
-            Port::Own(connected) => {
+            UdpEndpoint::Own(connected) => {
                 let mut buffer = vec![0; most];
                 let n = connected.recv(&mut buffer).await?;
                 buffer.truncate(n);
                 Ok(buffer)
             }
-            Port::Client(client) => match &client.transport {
+            UdpEndpoint::Client(client) => match &client.transport {
                 Transport::Datagrams(flow) => {
                     let mut datagram = poll_fn(|context| flow.poll_receive(context)).await;
                     datagram.truncate(most);
@@ -104,38 +114,42 @@ impl Port {
 
 /// Pushes a socket for the datagrams of a client.
 pub(super) fn push_client(
-    stack: &Stack,
+    stack: &LuaStack,
     client: Rc<::stream::client::Client>,
-) -> Result<(), Failure> {
-    let socket = Udp::new(Some(Port::Client(client)))?;
+) -> Result<(), LuaError> {
+    let socket = UdpCosocket::new(Some(UdpEndpoint::Client(client)))?;
     object::push(stack, &SOCKET, Rc::new(socket));
     Ok(())
 }
 
-fn udp(stack: &Stack) -> Called {
-    super::tcp::waits()?;
-    let socket = Udp::new(None)?;
+/// `ngx.socket.udp()`.
+fn udp(stack: &LuaStack) -> CallResult {
+    super::tcp::need_yield()?;
+    let socket = UdpCosocket::new(None)?;
     object::push(stack, &SOCKET, Rc::new(socket));
     super::ONE
 }
 
-fn this(stack: &Stack) -> Result<Rc<Udp>, Failure> {
+/// The socket in the first argument.
+fn this_socket(stack: &LuaStack) -> Result<Rc<UdpCosocket>, LuaError> {
     object::get(stack, 1, "udp socket")
 }
 
-fn bind(stack: &Stack) -> Called {
-    let socket = this(stack)?;
+/// `sock:bind(address)`: the address to send from.
+fn bind(stack: &LuaStack) -> CallResult {
+    let socket = this_socket(stack)?;
     let address = text(stack, 2)?;
     let Ok(ip) = address.to_str_lossy().parse() else {
         return failed(stack, "bad address");
     };
-    *socket.from.borrow_mut() = Some(Address::from(SocketAddr::new(ip, 0)));
+    *socket.local_address.borrow_mut() = Some(Address::from(SocketAddr::new(ip, 0)));
     stack.push_number(1.0);
     super::ONE
 }
 
-fn connect(stack: &Stack) -> Called {
-    let socket = this(stack)?;
+/// `sock:setpeername(host, port)`.
+fn connect(stack: &LuaStack) -> CallResult {
+    let socket = this_socket(stack)?;
     let host = text(stack, 2)?;
     let port = match host.starts_with(b"unix:") {
         true => 0.0,
@@ -150,55 +164,58 @@ fn connect(stack: &Stack) -> Called {
         Ok(destination) => destination,
         Err(message) => return failed(stack, message),
     };
-    wait(Operation::task(async move {
+    wait(YieldOperation::task(async move {
         let address = match destination.resolve().await {
             Ok(address) => address,
-            Err(message) => return Value::failure(message),
+            Err(message) => return LuaValue::failure(message),
         };
-        let from = socket.from.borrow().clone();
+        let from = socket.local_address.borrow().clone();
         let connected = match from {
             Some(from) => UdpSocket::connect_from(&address, &from),
             None => UdpSocket::connect(&address),
         };
         match connected {
             Ok(connected) => {
-                *socket.port.borrow_mut() = Some(Port::Own(Rc::new(connected)));
-                vec![Value::Number(1.0)]
+                *socket.endpoint.borrow_mut() = Some(UdpEndpoint::Own(Rc::new(connected)));
+                vec![LuaValue::Number(1.0)]
             }
-            Err(error) => Value::failure(super::tcp::words(&error)),
+            Err(error) => LuaValue::failure(super::tcp::error_text(&error)),
         }
     }))
 }
 
-fn send(stack: &Stack) -> Called {
-    let socket = this(stack)?;
+/// `sock:send(data)`.
+fn send(stack: &LuaStack) -> CallResult {
+    let socket = this_socket(stack)?;
     let mut data = Vec::new();
     append(stack, 2, &mut data)?;
     socket.check_owner()?;
-    match socket.port.borrow().clone() {
+    match socket.endpoint.borrow().clone() {
         None => failed(stack, "closed"),
-        Some(Port::Own(connected)) => match connected.try_send(&data) {
+        // A datagram is sent or dropped by the kernel, never queued here.
+        Some(UdpEndpoint::Own(connected)) => match connected.try_send(&data) {
             Ok(_) => {
                 stack.push_number(1.0);
                 super::ONE
             }
-            Err(error) => failed(stack, super::tcp::words(&error)),
+            Err(error) => failed(stack, super::tcp::error_text(&error)),
         },
-        Some(Port::Client(client)) => wait(Operation::task(async move {
+        Some(UdpEndpoint::Client(client)) => wait(YieldOperation::task(async move {
             match client.send(&data).await {
-                Ok(()) => vec![Value::Number(1.0)],
-                Err(error) => Value::failure(super::tcp::words(&error)),
+                Ok(()) => vec![LuaValue::Number(1.0)],
+                Err(error) => LuaValue::failure(super::tcp::error_text(&error)),
             }
         })),
     }
 }
 
-fn receive(stack: &Stack) -> Called {
-    let socket = this(stack)?;
+/// `sock:receive(size)`.
+fn receive(stack: &LuaStack) -> CallResult {
+    let socket = this_socket(stack)?;
     let most = optional_number(stack, 2)?
         .map_or(MAX_DATAGRAM, |n| n as usize)
         .min(MAX_DATAGRAM);
-    let Some(port) = socket.port.borrow().clone() else {
+    let Some(port) = socket.endpoint.borrow().clone() else {
         return failed(stack, "closed");
     };
     socket.check_owner()?;
@@ -206,48 +223,50 @@ fn receive(stack: &Stack) -> Called {
         return failed(stack, "socket busy");
     }
     let time = socket.timeout.get();
-    let reading = Reading::new(socket);
-    wait(Operation::task(async move {
+    let reading = UdpReadGuard::new(socket);
+    wait(YieldOperation::task(async move {
         let received = rt::timeout(time, port.receive(most)).await;
         drop(reading);
         match received {
-            Ok(Ok(datagram)) => vec![Value::Bytes(datagram)],
-            Ok(Err(error)) => Value::failure(super::tcp::words(&error)),
-            Err(_) => Value::failure("timeout"),
+            Ok(Ok(datagram)) => vec![LuaValue::Bytes(datagram)],
+            Ok(Err(error)) => LuaValue::failure(super::tcp::error_text(&error)),
+            Err(_) => LuaValue::failure("timeout"),
         }
     }))
 }
 
-/// A read is on its way.
-struct Reading(Rc<Udp>);
+/// Marks the socket as busy reading until it is dropped, even if the coroutine is killed.
+struct UdpReadGuard(Rc<UdpCosocket>);
 
-impl Reading {
-    fn new(socket: Rc<Udp>) -> Reading {
+impl UdpReadGuard {
+    fn new(socket: Rc<UdpCosocket>) -> UdpReadGuard {
         socket.reading.set(true);
-        Reading(socket)
+        UdpReadGuard(socket)
     }
 }
 
-impl Drop for Reading {
+impl Drop for UdpReadGuard {
     fn drop(&mut self) {
         self.0.reading.set(false);
     }
 }
 
-fn close(stack: &Stack) -> Called {
-    let socket = this(stack)?;
-    if socket.port.borrow().is_some() {
+/// `sock:close()`.
+fn close(stack: &LuaStack) -> CallResult {
+    let socket = this_socket(stack)?;
+    if socket.endpoint.borrow().is_some() {
         socket.check_owner()?;
     }
-    if socket.port.take().is_none() {
+    if socket.endpoint.take().is_none() {
         return failed(stack, "closed");
     }
     stack.push_number(1.0);
     super::ONE
 }
 
-fn set_timeout(stack: &Stack) -> Called {
-    let socket = this(stack)?;
+/// `sock:settimeout(milliseconds)`; 0 restores the configured one.
+fn set_timeout(stack: &LuaStack) -> CallResult {
+    let socket = this_socket(stack)?;
     let millis = stack.number(2).unwrap_or(0.0);
     if !(0.0..=f64::from(i32::MAX)).contains(&millis.trunc()) {
         return fail("bad timeout value");

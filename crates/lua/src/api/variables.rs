@@ -1,4 +1,7 @@
-//! `ngx.var`.
+//! `ngx.var`: nginx's variables, of a request or a session.
+//!
+//! Variables that the configuration mentions have a slot, found by name in a table that is built
+//! with the configuration. Others are computed by name at each access.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -8,13 +11,13 @@ use bstr::ByteSlice;
 use conf::{Scope as _, VarId, Variables};
 use http::Request;
 
-use super::Called;
-use crate::luajit::stack::Kind;
-use crate::luajit::{Failure, Stack, fail};
+use super::CallResult;
+use crate::luajit::stack::LuaType;
+use crate::luajit::{LuaError, LuaStack, fail};
 use crate::scope;
 
-/// Adds `var` to the table on top.
-pub(super) fn install(stack: &Stack) {
+/// Adds `ngx.var` to the table on top: an empty table whose metatable does the work.
+pub(super) fn install(stack: &LuaStack) {
     stack.push_table(0, 0);
     stack.push_table(0, 2);
     stack.push_native(get);
@@ -25,9 +28,10 @@ pub(super) fn install(stack: &Stack) {
     stack.set(-2, "var");
 }
 
-fn get(stack: &Stack) -> Called {
-    if stack.kind(2) == Kind::Number {
-        // The whole match has no name in nginx either.
+/// `ngx.var[name]`; a number is a capture of the last regular expression.
+fn get(stack: &LuaStack) -> CallResult {
+    if stack.type_at(2) == LuaType::Number {
+        // nginx has no name for the whole match (`$0`) either.
         let n = stack.number(2).filter(|n| *n >= 1.0);
         return scope::with_request(|request| {
             push(stack, n.and_then(|n| request.captured.group(n as usize)));
@@ -46,7 +50,7 @@ fn get(stack: &Stack) -> Called {
     super::ONE
 }
 
-/// Names of variables are in lower case, however a script spells them.
+/// Variable names are lower case in nginx, however a script spells them.
 fn lower(name: &str) -> Cow<'_, str> {
     match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
         true => Cow::Owned(name.to_ascii_lowercase()),
@@ -54,14 +58,15 @@ fn lower(name: &str) -> Cow<'_, str> {
     }
 }
 
-fn push(stack: &Stack, value: Option<&[u8]>) {
+/// Pushes a value, or nil.
+fn push(stack: &LuaStack, value: Option<&[u8]>) {
     match value {
         Some(value) => stack.push_bytes(value),
         None => stack.push_nil(),
     }
 }
 
-/// The value of a variable by its name.
+/// The value of a variable of http by name.
 pub(super) fn value(request: &mut Request, name: &str) -> Option<Vec<u8>> {
     let site = Rc::clone(&request.site);
     let mut out = Vec::new();
@@ -72,7 +77,7 @@ pub(super) fn value(request: &mut Request, name: &str) -> Option<Vec<u8>> {
     found.then_some(out)
 }
 
-/// The value of a variable of stream by its name.
+/// The value of a variable of stream by name.
 fn of_session(session: &mut Session, name: &str) -> Option<Vec<u8>> {
     let site = Rc::clone(&session.site);
     let mut out = Vec::new();
@@ -83,19 +88,20 @@ fn of_session(session: &mut Session, name: &str) -> Option<Vec<u8>> {
     found.then_some(out)
 }
 
-fn set(stack: &Stack) -> Called {
-    let name = match stack.kind(2) {
-        // Groups of the last match are not to be written to.
-        Kind::Number => None,
+/// `ngx.var[name] = value`.
+fn set(stack: &LuaStack) -> CallResult {
+    let name = match stack.type_at(2) {
+        // Captures are read-only.
+        LuaType::Number => None,
         _ => stack.bytes(2).and_then(|name| name.to_str().ok()),
     };
     let Some(name) = name else {
         return fail("bad variable name");
     };
     let name = &lower(name);
-    let text = match stack.kind(3) {
-        Kind::Nil => None,
-        _ => Some(stack.shown(3)),
+    let text = match stack.type_at(3) {
+        LuaType::Nil => None,
+        _ => Some(stack.tostring(3)),
     };
     if !scope::serves_session() {
         scope::with_request(|request| assign(request, name, text.as_deref()))??;
@@ -109,12 +115,12 @@ fn set(stack: &Stack) -> Called {
     })?
 }
 
-/// Sets a variable by its name; `None` makes it one that is not found.
+/// Sets a variable by name; `None` makes it "not found".
 pub(super) fn assign(
     request: &mut Request,
     name: &str,
     value: Option<&[u8]>,
-) -> Result<(), Failure> {
+) -> Result<(), LuaError> {
     let site = Rc::clone(&request.site);
     let name = &lower(name);
     if site.variables.id(name).is_none()
@@ -122,7 +128,8 @@ pub(super) fn assign(
         && variable.is_changeable()
         && let Some(set) = variable.set
     {
-        // Of the engine's own, such as `args`, and mentioned nowhere in the configuration.
+        // One of the engine's own that can be set, such as `args`, but is not mentioned in the
+        // configuration and so has no slot.
         set(request, value.unwrap_or_default());
         return Ok(());
     }
@@ -134,8 +141,9 @@ pub(super) fn assign(
     Ok(())
 }
 
-/// The number of a variable that a script may set.
-fn changeable<R>(variables: &Variables<R>, name: &str) -> Result<VarId, Failure> {
+/// The slot of a variable that a script may set. As in nginx it must be defined in the
+/// configuration (`set`), because slots are assigned when that is built.
+fn changeable<R>(variables: &Variables<R>, name: &str) -> Result<VarId, LuaError> {
     let Some(id) = variables.id(name) else {
         if variables.find(name).is_some() {
             return fail(format!("variable \"{name}\" not changeable"));

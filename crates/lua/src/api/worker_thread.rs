@@ -1,7 +1,8 @@
-//! `ngx.run_worker_thread`: Lua that blocks, on a thread of a named pool.
+//! `ngx.run_worker_thread`: Lua code that blocks, on a thread of a named pool.
 //!
-//! Each thread of a pool has a machine of its own, without requests and sockets. Arguments and results are copied:
-//! what has no meaning outside of its machine, a function for example, can not go.
+//! Each thread of a pool has a VM of its own, without requests and cosockets. Arguments and results
+//! are copied between VMs; what has no meaning outside of its own, such as a function, cannot be
+//! passed.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,64 +11,70 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bstr::ByteSlice;
 
-use super::output::answer;
-use super::{Called, Functions, wait};
-use crate::chunk::Kind as Script;
-use crate::dictionary::Dictionary;
-use crate::home::{Engine, Home};
-use crate::luajit::stack::{GLOBALS, Kind};
-use crate::luajit::{Coroutine, Ref, Stack, Value, fail};
-use crate::operation::Operation;
-use crate::run::{End, Run};
-use crate::scope::{self, Guest, Scope};
-use crate::settings::Main;
-use crate::vm::Vm;
+use super::called::answer;
+use super::{CallResult, NativeTable, wait};
+use crate::chunk::ScriptKind as Script;
+use crate::loop_vms;
+use crate::luajit::stack::{GLOBALS, LuaType};
+use crate::luajit::{LuaCoroutine, LuaStack, LuaValue, RegistryRef, fail};
+use crate::operation::YieldOperation;
+use crate::run::{RunEnd, ScriptRun};
+use crate::run_owner::RunOwner;
+use crate::scope::{self, RunScope};
+use crate::settings::LuaMainConf;
+use crate::shared_dict::SharedDict;
+use crate::vm::LuaVm;
+use crate::vm_configuration::{LuaSubsystem, VmConfiguration};
 
-pub(super) const FUNCTIONS: Functions = &[("run_worker_thread", run)];
+pub(super) const FUNCTIONS: NativeTable = &[("run_worker_thread", run)];
 
-/// A value that may go from one machine to another.
+/// A value that can be passed from one VM to another.
+/// A value without ties to a VM. What has none of these forms, such as a function, cannot be
+/// passed.
 #[derive(Clone, Debug)]
-enum Parcel {
+enum PortableValue {
     Nil,
     Boolean(bool),
     Number(f64),
     Bytes(Vec<u8>),
-    Table(Vec<(Parcel, Parcel)>),
+    Table(Vec<(PortableValue, PortableValue)>),
 }
 
-/// How deep tables may stand in tables.
+/// How deep tables may be nested. A deeper one is taken for a cycle, as in lua-nginx-module.
 const MAX_DEPTH: u32 = 100;
 
-/// How many jobs of scripts are at work, or wait for a thread, in this process.
+/// How many jobs are running or queued in this process. lua-nginx-module limits its VMs
+/// (`lua_worker_thread_vm_pool_size`); here each thread has one, so the jobs are limited.
 static AT_WORK: AtomicUsize = AtomicUsize::new(0);
 
-/// A job that is counted while it is there.
-struct Counted;
+/// Counts a job until it is dropped.
+struct JobPermit;
 
-impl Counted {
-    /// `None` where `limit` are there already.
-    fn new(limit: Option<usize>) -> Option<Counted> {
+impl JobPermit {
+    /// `None` if there are `limit` already.
+    fn new(limit: Option<usize>) -> Option<JobPermit> {
         let before = AT_WORK.fetch_add(1, Ordering::Relaxed);
-        let counted = Counted;
+        let counted = JobPermit;
         limit.is_none_or(|limit| before < limit).then_some(counted)
     }
 }
 
-impl Drop for Counted {
+impl Drop for JobPermit {
     fn drop(&mut self) {
         AT_WORK.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// `false` and a message.
-fn refuse(stack: &Stack, message: impl Into<Vec<u8>>) -> Called {
+/// Returns false and a message: this function's convention for errors.
+fn refuse(stack: &LuaStack, message: impl Into<Vec<u8>>) -> CallResult {
     answer(
         stack,
-        vec![Value::Boolean(false), Value::Bytes(message.into())],
+        vec![LuaValue::Boolean(false), LuaValue::Bytes(message.into())],
     )
 }
 
-fn run(stack: &Stack) -> Called {
+/// `ngx.run_worker_thread(pool, module, function, ...)`: success, results.
+fn run(stack: &LuaStack) -> CallResult {
     if stack.top() < 3 {
         return refuse(stack, "expecting at least 3 arguments");
     }
@@ -85,12 +92,15 @@ fn run(stack: &Stack) -> Called {
         return refuse(stack, "function name should be a string");
     };
     let (vm, kind) = scope::with(|scope| (Rc::clone(&scope.vm), scope.kind))?;
-    if !kind.waits() {
+    if !kind.may_yield() {
         return fail(format!("API disabled in the context of {}*", kind.name()));
     }
-    let Some(counted) = Counted::new(vm.settings.worker_machines) else {
+    // Each call occupies a VM (`lua_worker_thread_vm_pool_size`); beyond the limit it fails at
+    // once instead of waiting.
+    let Some(counted) = JobPermit::new(vm.settings.worker_thread_vms) else {
         return refuse(stack, "no available Lua vm");
     };
+    // Copied here, on the loop: the thread must never touch this VM.
     let mut arguments = Vec::new();
     for at in 4..=stack.top() {
         match pack(stack, at, 0) {
@@ -98,8 +108,8 @@ fn run(stack: &Stack) -> Called {
             Err(why) => return refuse(stack, format!("{why} in the argument")),
         }
     }
-    let job = Job {
-        key: vm.home.key(),
+    let job = ThreadJob {
+        key: vm.configuration.key(),
         settings: Arc::clone(&vm.settings),
         dictionaries: vm.dictionaries.clone(),
         log: vm.log.clone(),
@@ -108,50 +118,55 @@ fn run(stack: &Stack) -> Called {
         arguments,
         _counted: counted,
     };
-    wait(Operation::task(async move {
+    wait(YieldOperation::task(async move {
         match pool.run(move || job.work()).await {
             Ok(values) => {
-                let mut reply = vec![Value::Boolean(true)];
+                let mut reply = vec![LuaValue::Boolean(true)];
                 reply.extend(values.iter().map(unpack));
                 reply
             }
-            Err(message) => vec![Value::Boolean(false), Value::Bytes(message)],
+            Err(message) => vec![LuaValue::Boolean(false), LuaValue::Bytes(message)],
         }
     }))
 }
 
-/// Which configuration a thread's machine was made for.
-type Key = (Engine, u64);
+/// Which configuration a thread's VM was created for.
+type PoolVmKey = (LuaSubsystem, u64);
 
-thread_local! {
-    /// The machine of this thread of a pool.
-    static MACHINE: RefCell<Option<(Key, Rc<Vm>)>> = const { RefCell::new(None) };
+rt::local! {
+    /// The VM of this thread.
+    static MACHINE: RefCell<Option<(PoolVmKey, Rc<LuaVm>)>> = const { RefCell::new(None) };
 }
 
-/// A function of a module that is to be called, and all that its machine needs.
-struct Job {
-    key: Key,
-    settings: Arc<Main>,
-    dictionaries: Vec<Arc<Dictionary>>,
-    log: rt::error_log::Logger,
+/// A call of a module's function, with all that a VM for it needs.
+struct ThreadJob {
+    /// The configuration, for which the thread keeps its VM from call to call.
+    key: PoolVmKey,
+    /// For a VM that has yet to be created.
+    settings: Arc<LuaMainConf>,
+    dictionaries: Vec<Arc<SharedDict>>,
+    log: host::error_log::Logger,
+    /// The module to `require`, and the function in it.
     module: Vec<u8>,
     function: Vec<u8>,
-    arguments: Vec<Parcel>,
-    _counted: Counted,
+    arguments: Vec<PortableValue>,
+    /// The call's place among those that may run at once, given back when the job is dropped.
+    _counted: JobPermit,
 }
 
-impl Job {
-    fn machine(&self) -> Option<Rc<Vm>> {
+impl ThreadJob {
+    /// The VM of this thread; a new one after a reload.
+    fn thread_vm(&self) -> Option<Rc<LuaVm>> {
         MACHINE.with_borrow_mut(|machine| {
             if let Some((of, vm)) = machine
                 && *of == self.key
             {
                 return Some(Rc::clone(vm));
             }
-            let vm = Vm::new(
+            let vm = loop_vms::vm_with_api(
                 &self.settings,
                 self.log.clone(),
-                Home::Nowhere(self.key.0),
+                VmConfiguration::Detached(self.key.0),
                 0,
                 self.dictionaries.clone(),
             )?;
@@ -160,40 +175,44 @@ impl Job {
         })
     }
 
-    /// Runs on a thread of the pool, and may block there.
-    fn work(self) -> Result<Vec<Parcel>, Vec<u8>> {
-        let vm = self.machine().ok_or("no memory for a Lua VM")?;
+    /// Runs on a thread of the pool, where it may block.
+    fn work(self) -> Result<Vec<PortableValue>, Vec<u8>> {
+        let vm = self.thread_vm().ok_or("no memory for a Lua VM")?;
         let result = self.call(&vm);
-        // What was made for this call is not to stay until the next one comes.
+        // The thread may be idle for long: garbage of this call must not be held until the next
+        // one.
         vm.state.stack().set_top(0);
         vm.state.collect_garbage();
         result
     }
 
-    fn call(&self, vm: &Rc<Vm>) -> Result<Vec<Parcel>, Vec<u8>> {
+    /// Requires the module, and runs the function as a run of its own, so that the time limits
+    /// apply.
+    fn call(&self, vm: &Rc<LuaVm>) -> Result<Vec<PortableValue>, Vec<u8>> {
         let stack = vm.state.stack();
         stack.set_top(0);
         stack.field(GLOBALS, "require");
         stack.push_bytes(&self.module);
         stack.call(1, 1)?;
-        if stack.kind(-1) != Kind::Table {
+        if stack.type_at(-1) != LuaType::Table {
             return Err(b"invalid lua module".to_vec());
         }
-        if stack.field(-1, &self.function) != Kind::Function {
+        if stack.field(-1, &self.function) != LuaType::Function {
             return Err(b"invalid function".to_vec());
         }
-        let wanted = Ref::take(&vm.state, &stack);
+        let wanted = RegistryRef::take(&vm.state, &stack);
         stack.set_top(0);
-        let coroutine = Coroutine::of(&wanted);
+        let coroutine = LuaCoroutine::of(&wanted);
         for argument in &self.arguments {
             unpack(argument).push(&coroutine.stack());
         }
         let count = i32::try_from(self.arguments.len()).unwrap_or(0);
-        let scope = Scope::new(Rc::clone(vm), Script::WorkerThread, vm.log.clone());
-        let results: Rc<RefCell<Vec<Parcel>>> = Rc::default();
+        let scope = RunScope::new(Rc::clone(vm), Script::WorkerThread, vm.log.clone());
+        let results: Rc<RefCell<Vec<PortableValue>>> = Rc::default();
         let limits = &self.settings.limits;
-        let mut run = Run::of_coroutine(Rc::clone(&scope), coroutine, count, limits);
+        let mut run = ScriptRun::of_coroutine(Rc::clone(&scope), coroutine, count, limits);
         let taken = Rc::clone(&results);
+        // Results are copied while they are on the stack: the run only keeps their texts.
         run.on_end(Box::new(move |stack, n| {
             for at in 1..=n {
                 match pack(stack, at, 0) {
@@ -203,8 +222,8 @@ impl Job {
             }
             Ok(())
         }));
-        match run.finish_now(Guest::Nobody) {
-            End::Through(_) => Ok(results.take()),
+        match run.run_to_completion(RunOwner::Server) {
+            RunEnd::Completed(_) => Ok(results.take()),
             _ => Err(scope
                 .failure
                 .take()
@@ -213,14 +232,16 @@ impl Job {
     }
 }
 
-/// A copy of a value; otherwise why there can be none.
-fn pack(stack: &Stack, at: i32, depth: u32) -> Result<Parcel, String> {
-    Ok(match stack.kind(at) {
-        Kind::Nil | Kind::None => Parcel::Nil,
-        Kind::Boolean => Parcel::Boolean(stack.boolean(at)),
-        Kind::Number => Parcel::Number(stack.number(at).unwrap_or(0.0)),
-        Kind::String => Parcel::Bytes(stack.bytes(at).unwrap_or_default().to_vec()),
-        Kind::Table => {
+/// Copies a value out of its VM; the error says why it cannot be.
+fn pack(stack: &LuaStack, at: i32, depth: u32) -> Result<PortableValue, String> {
+    Ok(match stack.type_at(at) {
+        LuaType::Nil | LuaType::None => PortableValue::Nil,
+        LuaType::Boolean => PortableValue::Boolean(stack.boolean(at)),
+        LuaType::Number => PortableValue::Number(stack.number(at).unwrap_or(0.0)),
+        LuaType::String => PortableValue::Bytes(stack.bytes(at).unwrap_or_default().to_vec()),
+        LuaType::Table => {
+            // A table that contains itself would never end; the depth tells, and its message says
+            // what is suspected.
             if depth >= MAX_DEPTH || !stack.reserve(4) {
                 return Err(format!(
                     "suspicious circular references, table depth exceed max depth: {MAX_DEPTH}"
@@ -242,9 +263,9 @@ fn pack(stack: &Stack, at: i32, depth: u32) -> Result<Parcel, String> {
                 }
                 stack.pop(1);
             }
-            Parcel::Table(entries)
+            PortableValue::Table(entries)
         }
-        Kind::Cdata => return Err("unsupported Lua type".to_owned()),
+        LuaType::Cdata => return Err("unsupported Lua type".to_owned()),
         other => {
             let name = other.name().to_uppercase();
             return Err(format!("unsupported Lua type: LUA_T{name}"));
@@ -252,13 +273,14 @@ fn pack(stack: &Stack, at: i32, depth: u32) -> Result<Parcel, String> {
     })
 }
 
-fn unpack(parcel: &Parcel) -> Value {
+/// The value as the other VM gets it.
+fn unpack(parcel: &PortableValue) -> LuaValue {
     match parcel {
-        Parcel::Nil => Value::Nil,
-        Parcel::Boolean(value) => Value::Boolean(*value),
-        Parcel::Number(value) => Value::Number(*value),
-        Parcel::Bytes(value) => Value::Bytes(value.clone()),
-        Parcel::Table(entries) => Value::Table(
+        PortableValue::Nil => LuaValue::Nil,
+        PortableValue::Boolean(value) => LuaValue::Boolean(*value),
+        PortableValue::Number(value) => LuaValue::Number(*value),
+        PortableValue::Bytes(value) => LuaValue::Bytes(value.clone()),
+        PortableValue::Table(entries) => LuaValue::Table(
             entries
                 .iter()
                 .map(|(key, value)| (unpack(key), unpack(value)))

@@ -1,62 +1,70 @@
-//! Coroutines: the unit that is run, that waits, and that gives way when its time is up.
+//! Coroutines: what is resumed, waits, and is preempted when its time slice is over.
+//!
+//! Creating a Lua thread costs an allocation and work for the collector, and each request needs
+//! one. So a coroutine that ended normally is reused, unless a script holds it: `coroutine.status`
+//! of a dead coroutine must not suddenly say "running".
 
 use std::ffi::c_int;
 use std::rc::Rc;
 
 use super::ffi;
 use super::native::{GIVES_WAY, WAITS};
-use super::reference::Ref;
-use super::stack::{Kind, REGISTRY, Stack};
-use super::state::State;
-use super::watchdog::{self, Budget};
+use super::reference::RegistryRef;
+use super::stack::{LuaStack, LuaType, REGISTRY};
+use super::state::LuaState;
+use super::watchdog::{self, ScriptBudget};
 
-/// A coroutine of ours. One that ended well is used again.
-pub(crate) struct Coroutine {
-    state: Rc<State>,
+/// A coroutine that the server resumes.
+pub(crate) struct LuaCoroutine {
+    state: Rc<LuaState>,
     l: *mut ffi::lua_State,
-    place: c_int,
-    /// It has ended well: its stack is as new.
+    /// Its slot in the registry, which keeps it from being collected.
+    registry_index: c_int,
+    /// It has returned normally, so its stack can be used again. One that raised an error cannot be
+    /// resumed any more.
     reusable: bool,
-    /// Scripts know it, so it must not be used again for something else.
+    /// A script has a reference to it, so it must not be reused.
     known: bool,
 }
 
-/// Why a coroutine stopped.
-pub(crate) enum Resumed {
-    /// Its function is through; so many results stand on its stack.
+/// Why a coroutine stopped running.
+pub(crate) enum ResumeOutcome {
+    /// Its function returned; this many results are on its stack.
     Ended(c_int),
-    /// It waits for an operation of ours.
+    /// It waits for an operation of the API, which is in the scope.
     Waits,
-    /// It yielded values of its own to nobody: it wants to go on when others had a turn.
+    /// It called `coroutine.yield` itself, with no coroutine of the script above it to receive the
+    /// values. It continues after the others had a turn, as in lua-nginx-module.
     Yielded,
-    /// Its time was up.
-    GaveWay,
-    /// It failed with this message and this traceback. The values are what stood on its stack: what the function was
-    /// called with that raised the error, and at last the error itself. nginx's module hands them all to who waits for
-    /// a light thread, so that the first of them is the message as `error` got it, without its place.
-    Failed(Vec<u8>, Vec<u8>, Vec<Ref>),
+    /// The watchdog interrupted it: its time slice is over.
+    Preempted,
+    /// It raised an error: the message, the traceback, and the values on its stack, which are the
+    /// arguments of the function that raised the error and, last, the error itself.
+    /// lua-nginx-module returns all of them from `ngx.thread.wait`, so the first is the message as
+    /// `error` was given it, without file and line.
+    Failed(Vec<u8>, Vec<u8>, Vec<RegistryRef>),
 }
 
-/// How many ended coroutines a state keeps.
+/// How many coroutines a state keeps for reuse.
 const MAX_SPARE: usize = 256;
 
-impl Coroutine {
-    /// A coroutine that will run the function on top of the main stack of `state`, which is popped.
-    pub(crate) fn of_top(state: &Rc<State>, from: &Stack) -> Coroutine {
-        let coroutine = Coroutine::new(state, from);
+impl LuaCoroutine {
+    /// A coroutine that will call the function on top of `from`, which is popped.
+    pub(crate) fn of_top(state: &Rc<LuaState>, from: &LuaStack) -> LuaCoroutine {
+        let coroutine = LuaCoroutine::new(state, from);
         from.move_to(&coroutine.stack(), 1);
         coroutine
     }
 
-    /// A coroutine that will run `function`.
-    pub(crate) fn of(function: &Ref) -> Coroutine {
+    /// A coroutine that will call `function`.
+    pub(crate) fn of(function: &RegistryRef) -> LuaCoroutine {
         let stack = function.state().stack();
-        let coroutine = Coroutine::new(function.state(), &stack);
+        let coroutine = LuaCoroutine::new(function.state(), &stack);
         function.push(&coroutine.stack());
         coroutine
     }
 
-    fn new(state: &Rc<State>, stack: &Stack) -> Coroutine {
+    fn new(state: &Rc<LuaState>, stack: &LuaStack) -> LuaCoroutine {
         let mut spare = state.spare.take();
         let known = spare.pop();
         state.spare.set(spare);
@@ -76,17 +84,17 @@ impl Coroutine {
                 }
             }
         };
-        Coroutine {
+        LuaCoroutine {
             state: Rc::clone(state),
             l,
-            place,
+            registry_index: place,
             reusable: false,
             known: false,
         }
     }
 
-    /// Pushes the coroutine itself on another stack of its state: a script gets to know it.
-    pub(crate) fn push(&mut self, to: &Stack) {
+    /// Pushes the coroutine on another stack of its state, as a value for a script.
+    pub(crate) fn push(&mut self, to: &LuaStack) {
         self.known = true;
         let stack = self.stack();
         stack.push_itself();
@@ -94,76 +102,82 @@ impl Coroutine {
     }
 
     /// Its stack.
-    pub(crate) fn stack(&self) -> Stack {
+    pub(crate) fn stack(&self) -> LuaStack {
         // SAFETY: the thread is kept in the registry of a state that lives as long as `self`.
-        unsafe { Stack::new(self.l) }
+        unsafe { LuaStack::new(self.l) }
     }
 
-    /// Runs it with the `arguments` values on top of its stack, until it ends, waits, or its time is up. Results are
-    /// left on its stack.
-    pub(crate) fn resume(&mut self, arguments: c_int, budget: &Budget) -> Resumed {
+    /// Runs it with the `arguments` values on top of its stack, until it returns, waits, fails or
+    /// is preempted. Results are left on its stack.
+    pub(crate) fn resume(&mut self, arguments: c_int, budget: &ScriptBudget) -> ResumeOutcome {
         let memory = self.state.memory();
+        // Here, while the limit is lifted, instead of in the middle of the run, where it is
+        // enforced.
         if memory.wants_collection() {
             self.state.collect_garbage();
         }
-        memory.set_strict(true);
+        memory.set_enforced(true);
         let status = watchdog::watched(self.l, budget, || {
-            // SAFETY: a thread that has not begun or that has yielded, with its arguments on top; errors are caught by
-            // `lua_resume` itself.
+            // SAFETY: a thread that has not begun or that has yielded, with its arguments on top;
+            // errors are caught by `lua_resume` itself.
             unsafe { ffi::lua_resume_(self.l, arguments) }
         });
-        memory.set_strict(false);
+        memory.set_enforced(false);
         let stack = self.stack();
         match status {
             ffi::LUA_OK => {
                 self.reusable = true;
-                Resumed::Ended(stack.top())
+                ResumeOutcome::Ended(stack.top())
             }
             ffi::LUA_YIELD => self.why_yielded(&stack, budget),
             _ => {
                 let message = stack.error_text(-1);
                 let trace = stack.traceback(b"");
+                // A stack that is full, as after endless recursion, has no room for copies: only
+                // the error itself.
                 let first = if stack.reserve(1) { 1 } else { stack.top() };
                 let left = (first..=stack.top()).map(|at| {
                     stack.push_copy(at);
-                    Ref::take(&self.state, &stack)
+                    RegistryRef::take(&self.state, &stack)
                 });
                 let left = left.collect();
-                Resumed::Failed(message, trace, left)
+                ResumeOutcome::Failed(message, trace, left)
             }
         }
     }
 
-    fn why_yielded(&self, stack: &Stack, budget: &Budget) -> Resumed {
-        if budget.take_given_way() {
-            return Resumed::GaveWay;
+    /// Tells the reasons for a yield apart. Ours are marked by an address that no script can
+    /// produce.
+    fn why_yielded(&self, stack: &LuaStack, budget: &ScriptBudget) -> ResumeOutcome {
+        if budget.take_preempted() {
+            return ResumeOutcome::Preempted;
         }
-        let first = match stack.kind(1) {
-            Kind::LightUserdata => stack.light(1).cast_const().cast::<u8>(),
+        let first = match stack.type_at(1) {
+            LuaType::LightUserdata => stack.light(1).cast_const().cast::<u8>(),
             _ => std::ptr::null(),
         };
         stack.set_top(0);
         if std::ptr::eq(first, &WAITS) {
-            Resumed::Waits
+            ResumeOutcome::Waits
         } else if std::ptr::eq(first, &GIVES_WAY) {
-            Resumed::GaveWay
+            ResumeOutcome::Preempted
         } else {
-            Resumed::Yielded
+            ResumeOutcome::Yielded
         }
     }
 }
 
-impl Drop for Coroutine {
+impl Drop for LuaCoroutine {
     fn drop(&mut self) {
         let mut spare = self.state.spare.take();
         if self.reusable {
             self.stack().set_top(0);
         }
         if self.reusable && !self.known && spare.len() < MAX_SPARE {
-            spare.push(self.place);
+            spare.push(self.registry_index);
         } else {
             // SAFETY: the place is this coroutine's own.
-            unsafe { ffi::luaL_unref(self.state.raw(), REGISTRY, self.place) };
+            unsafe { ffi::luaL_unref(self.state.raw(), REGISTRY, self.registry_index) };
         }
         self.state.spare.set(spare);
     }

@@ -1,4 +1,4 @@
-//! The memory of a state: counted, and bounded while Lua code runs.
+//! The memory of a Lua state: counted, and limited while Lua code runs (`lua_memory_limit`).
 
 use std::alloc::{self, Layout};
 use std::cell::Cell;
@@ -7,71 +7,77 @@ use std::ptr;
 
 use super::ffi;
 
-/// What a state has taken, and what it may take, in bytes.
-pub(crate) struct Memory {
+/// What a state has allocated and may allocate, in bytes.
+pub(crate) struct LuaHeap {
     used: Cell<usize>,
     limit: usize,
-    /// Lua code is running: the limit holds. Not so while code of ours works on the state, because the API would raise
-    /// an error through it. What that code takes is bounded by what it was given.
-    strict: Cell<bool>,
-    /// A block was refused since somebody asked.
+    /// The limit is enforced: Lua code is running. Not while our code works on the state, because a
+    /// failed allocation raises an error through it. What our code allocates is bounded by its
+    /// input.
+    is_enforced: Cell<bool>,
+    /// An allocation was refused since this was last asked.
     refused: Cell<bool>,
-    /// Garbage is to be collected when more than this is in use. LuaJIT itself lets the heap double before it looks, and
-    /// does not look when a block is refused.
+    /// Garbage is collected when more than this is in use. LuaJIT itself lets the heap double
+    /// before it collects, and does not try when an allocation fails, so a script could run out of
+    /// memory that is mostly garbage.
     collect_at: Cell<usize>,
 }
 
-/// LuaJIT wants its blocks aligned like `malloc`'s.
+/// LuaJIT expects the alignment of `malloc`.
 const ALIGN: usize = 16;
 
-impl Memory {
-    pub(crate) fn new(limit: usize) -> Memory {
-        Memory {
+impl LuaHeap {
+    /// Nothing allocated yet.
+    pub(crate) fn new(limit: usize) -> LuaHeap {
+        LuaHeap {
             used: Cell::new(0),
             limit,
-            strict: Cell::new(false),
+            is_enforced: Cell::new(false),
             refused: Cell::new(false),
             collect_at: Cell::new(limit / 2),
         }
     }
 
-    /// Whether garbage should be collected before more code runs.
+    /// Whether garbage should be collected before more Lua code runs.
     pub(crate) fn wants_collection(&self) -> bool {
         self.refused.take() || self.used.get() > self.collect_at.get()
     }
 
-    /// Garbage was collected: the next time is when half of what is left now is used up.
+    /// Garbage was collected. The next collection is due when half of what is free now has been
+    /// used: a state that is nearly full collects more often instead of failing.
     pub(crate) fn collected(&self) {
         let used = self.used.get();
         self.collect_at
             .set(used.saturating_add(self.limit.saturating_sub(used) / 2));
     }
 
-    /// Makes the limit hold or not; gives back how it was.
-    pub(crate) fn set_strict(&self, strict: bool) -> bool {
-        self.strict.replace(strict)
+    /// Enforces the limit or lifts it; returns what was before.
+    pub(crate) fn set_enforced(&self, strict: bool) -> bool {
+        self.is_enforced.replace(strict)
     }
 
-    /// The memory of the state that `l` belongs to.
+    /// The accounts of the state that `l` belongs to.
     ///
     /// # Safety
-    /// `l` is a living state that [`super::State`] made; the result is used while it lives.
-    pub(crate) unsafe fn of<'a>(l: *mut ffi::lua_State) -> &'a Memory {
+    /// `l` is a living state that [`super::State`] created; the result is used while it lives.
+    pub(crate) unsafe fn of<'a>(l: *mut ffi::lua_State) -> &'a LuaHeap {
         let mut data = ptr::null_mut();
         // SAFETY: reads a field of the state.
         unsafe { ffi::lua_getallocf(l, &mut data) };
-        // SAFETY: the state was made with a `Memory` that its owner keeps until the state is closed.
-        // JUSTIFICATION: the one place that finds the bound from a bare state, as a function called by Lua must.
-        unsafe { &*data.cast::<Memory>() }
+        // SAFETY: the state was made with a `Memory` that its owner keeps until the state is
+        // closed.
+        // JUSTIFICATION: the one place that finds the bound from a bare state, as a function called
+        // by Lua must.
+        unsafe { &*data.cast::<LuaHeap>() }
     }
 
-    /// Whether a block may grow by `more` bytes.
-    fn admits(&self, more: usize) -> bool {
-        !self.strict.get() || self.used.get().saturating_add(more) <= self.limit
+    /// Whether the state may grow by `more` bytes.
+    fn may_grow(&self, more: usize) -> bool {
+        !self.is_enforced.get() || self.used.get().saturating_add(more) <= self.limit
     }
 }
 
-/// What LuaJIT calls for every block.
+/// The allocator that LuaJIT calls for every block.
 ///
 /// # Safety
 /// Called by LuaJIT with the `Memory` of the state, and with blocks and sizes that it got here.
@@ -82,7 +88,7 @@ pub(crate) unsafe extern "C" fn allocate(
     new: usize,
 ) -> *mut c_void {
     // SAFETY: see `Memory::of`.
-    let memory = unsafe { &*data.cast::<Memory>() };
+    let memory = unsafe { &*data.cast::<LuaHeap>() };
     let layout = |size: usize| Layout::from_size_align(size, ALIGN).ok();
     let old = if block.is_null() { 0 } else { old };
     if new == 0 {
@@ -93,7 +99,7 @@ pub(crate) unsafe extern "C" fn allocate(
         }
         return ptr::null_mut();
     }
-    if new > old && !memory.admits(new - old) {
+    if new > old && !memory.may_grow(new - old) {
         memory.refused.set(true);
         return ptr::null_mut();
     }
@@ -110,8 +116,8 @@ pub(crate) unsafe extern "C" fn allocate(
     };
     if !made.is_null() {
         memory.used.set(memory.used.get() - old + new);
-    } else if !memory.strict.get() {
-        // The system has nothing left, and code of ours can not be told by an error.
+    } else if !memory.is_enforced.get() {
+        // The system is out of memory, and our code has no way to receive a Lua error.
         alloc::handle_alloc_error(new_layout);
     }
     made.cast()

@@ -1,18 +1,20 @@
-//! LuaJIT behind safe words: states, stacks, functions of ours, objects, coroutines, and the watchdog that ends a
-//! script which does not end by itself.
+//! The safe interface to LuaJIT: states, stacks, our functions and objects, coroutines, and the
+//! watchdog that ends a script which does not end by itself.
 //!
-//! All `unsafe` of the crate is here, in [`crate::pcre`] and in [`crate::scope`]. The rules that make it sound:
+//! All `unsafe` of the crate is here, in [`crate::pcre`] and in [`crate::scope`]. What makes it
+//! sound:
 //!
-//! - **One thread.** A state belongs to the thread that made it; nothing here is `Send`. The watchdog, which is
-//!   another thread, only sends a signal.
-//! - **Errors never cross Rust.** Lua raises errors by unwinding the C stack. Code of ours calls only functions of the
-//!   API that raise nothing, with one exception: want of memory. So the memory bound is lifted while code of ours runs
-//!   ([`memory`]), and holds while Lua's runs. A function of ours that fails says so in its result, and the error is
-//!   raised by [`native`] from a frame that owns nothing.
-//! - **Panics never cross Lua.** [`native`] catches them and makes an error of them.
-//! - **Lua outlives its handles.** A [`reference::Ref`] keeps its state alive.
+//! - **One thread.** A state belongs to the thread that created it; nothing here is `Send`. The
+//!   watchdog is another thread, but all it does is send a signal.
+//! - **Errors never cross Rust frames.** Lua raises errors by unwinding the C stack, which would
+//!   skip destructors. Our code calls only functions of the API that cannot raise, with one
+//!   exception: any allocation may fail. So the memory limit is lifted while our code runs
+//!   ([`memory`]) and enforced while Lua's does. A function of ours reports failure in its result,
+//!   and [`native`] raises the error from a frame that owns nothing.
+//! - **Panics never cross Lua frames.** [`native`] catches them and raises a Lua error instead.
+//! - **A state outlives its handles.** A [`reference::RegistryRef`] keeps its state alive.
 
-mod blame;
+mod argument_error;
 pub(crate) mod coroutine;
 pub(crate) mod memory;
 pub(crate) mod native;
@@ -26,9 +28,9 @@ pub(crate) mod watchdog;
 /// The functions of LuaJIT.
 pub(crate) use mlua_sys::lua51 as ffi;
 
-pub(crate) use coroutine::{Coroutine, Resumed};
-pub(crate) use native::{Answer, Failure, Native, fail};
-pub(crate) use reference::Ref;
-pub(crate) use stack::Stack;
-pub(crate) use state::State;
-pub(crate) use value::Value;
+pub(crate) use coroutine::{LuaCoroutine, ResumeOutcome};
+pub(crate) use native::{LuaError, NativeFunction, NativeReturn, fail};
+pub(crate) use reference::RegistryRef;
+pub(crate) use stack::LuaStack;
+pub(crate) use state::LuaState;
+pub(crate) use value::LuaValue;

@@ -1,46 +1,48 @@
-//! Handles to values inside a state.
+//! References from Rust to Lua values. The value is kept in Lua's registry, so that the collector
+//! spares it, and is released when the reference is dropped.
 
 use std::ffi::c_int;
 use std::rc::Rc;
 
 use super::ffi;
-use super::stack::{REGISTRY, Stack};
-use super::state::State;
+use super::stack::{LuaStack, REGISTRY};
+use super::state::LuaState;
 
-/// A handle to a Lua value, which lives at least as long as this.
-pub(crate) struct Ref {
-    state: Rc<State>,
-    place: c_int,
+/// A reference to a Lua value. It is in Lua's registry, so the collector leaves it alone.
+pub(crate) struct RegistryRef {
+    state: Rc<LuaState>,
+    registry_index: c_int,
 }
 
-impl Ref {
-    /// Takes the value on top of a stack of `state`.
-    pub(crate) fn take(state: &Rc<State>, stack: &Stack) -> Ref {
+impl RegistryRef {
+    /// Pops the value on top of a stack of `state`.
+    pub(crate) fn take(state: &Rc<LuaState>, stack: &LuaStack) -> RegistryRef {
         stack.reserve(2);
-        // SAFETY: the value is popped and kept in the registry; memory is unbounded while code of ours runs.
+        // SAFETY: the value is popped and kept in the registry; memory is unbounded while code of
+        // ours runs.
         let place = unsafe { ffi::luaL_ref(stack.l, REGISTRY) };
-        Ref {
+        RegistryRef {
             state: Rc::clone(state),
-            place,
+            registry_index: place,
         }
     }
 
     /// Pushes the value on a stack of the same state.
-    pub(crate) fn push(&self, stack: &Stack) {
+    pub(crate) fn push(&self, stack: &LuaStack) {
         stack.reserve(1);
         // SAFETY: reads the registry.
-        unsafe { ffi::lua_rawgeti_(stack.l, REGISTRY, self.place) }
+        unsafe { ffi::lua_rawgeti_(stack.l, REGISTRY, self.registry_index) }
     }
 
-    /// The state it belongs to.
-    pub(crate) fn state(&self) -> &Rc<State> {
+    /// The state that the value is in.
+    pub(crate) fn state(&self) -> &Rc<LuaState> {
         &self.state
     }
 }
 
-impl Drop for Ref {
+impl Drop for RegistryRef {
     fn drop(&mut self) {
         // SAFETY: the state lives, and the place is this handle's own.
-        unsafe { ffi::luaL_unref(self.state.raw(), REGISTRY, self.place) };
+        unsafe { ffi::luaL_unref(self.state.raw(), REGISTRY, self.registry_index) };
     }
 }

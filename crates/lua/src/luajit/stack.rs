@@ -1,24 +1,27 @@
-//! The stack of a Lua thread, by calls that can not raise an error.
+//! The stack of a Lua thread, through calls that cannot raise an error.
 //!
-//! Places are counted as in Lua's manual: from 1 at the bottom, from -1 at the top.
+//! Positions are counted as in Lua's manual: from 1 at the bottom, from -1 at the top.
+//!
+//! All access to tables is raw, without metamethods: a metamethod is Lua code, which may raise an
+//! error or never return.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::slice;
 
 use super::ffi;
-use super::memory::Memory;
-use super::native::{self, Native};
+use super::memory::LuaHeap;
+use super::native::{self, NativeFunction};
 
-/// The stack of a Lua thread. Whoever holds one sees to it that the state lives.
+/// The stack of a Lua thread. Its holder must keep the state alive.
 #[derive(Clone, Copy)]
-pub(crate) struct Stack {
+pub(crate) struct LuaStack {
     pub(super) l: *mut ffi::lua_State,
 }
 
-/// What kind of value stands in a place.
+/// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// No such place.
+pub(crate) enum LuaType {
+    /// There is no such position.
     None,
     Nil,
     Boolean,
@@ -33,82 +36,87 @@ pub(crate) enum Kind {
     Cdata,
 }
 
-impl Kind {
-    /// Lua's name of it.
+impl LuaType {
+    /// Its name in Lua.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Kind::None => "no value",
-            Kind::Nil => "nil",
-            Kind::Boolean => "boolean",
-            Kind::LightUserdata | Kind::Userdata => "userdata",
-            Kind::Number => "number",
-            Kind::String => "string",
-            Kind::Table => "table",
-            Kind::Function => "function",
-            Kind::Thread => "thread",
-            Kind::Cdata => "cdata",
+            LuaType::None => "no value",
+            LuaType::Nil => "nil",
+            LuaType::Boolean => "boolean",
+            LuaType::LightUserdata | LuaType::Userdata => "userdata",
+            LuaType::Number => "number",
+            LuaType::String => "string",
+            LuaType::Table => "table",
+            LuaType::Function => "function",
+            LuaType::Thread => "thread",
+            LuaType::Cdata => "cdata",
         }
     }
 }
 
-/// The registry, as a place.
+/// The registry, as a position.
 pub(crate) const REGISTRY: c_int = ffi::LUA_REGISTRYINDEX;
 
-/// The table of globals, as a place.
+/// The table of globals, as a position.
 pub(crate) const GLOBALS: c_int = ffi::LUA_GLOBALSINDEX;
 
-// SAFETY, for every block below: `self.l` is a living state of this thread (the promise of `Stack::new`), each call is
-// one that raises nothing when memory is unbounded, which it is while code of ours runs (see the module's page), and
-// room on the stack was asked for where values are pushed.
+// SAFETY, for every block below: `self.l` is a living state of this thread (the promise of
+// `Stack::new`), each call is one that cannot raise while memory is unlimited, which it is while
+// our code runs (see the module's page), and room was reserved where values are pushed.
 // JUSTIFICATION: this is the seam; without it there is no Lua.
-impl Stack {
+impl LuaStack {
     /// # Safety
     /// `l` is a state or thread of this thread that lives for as long as the result is used.
-    pub(crate) unsafe fn new(l: *mut ffi::lua_State) -> Stack {
-        Stack { l }
+    pub(crate) unsafe fn new(l: *mut ffi::lua_State) -> LuaStack {
+        LuaStack { l }
     }
 
-    /// Makes room for `n` more values; `false` when the stack is at its end.
+    /// Makes room for `n` more values; `false` if the stack has reached its maximum.
     pub(crate) fn reserve(&self, n: c_int) -> bool {
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_checkstack(self.l, n) != 0 }
     }
 
+    /// The position of the top value: how many values there are.
     pub(crate) fn top(&self) -> c_int {
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_gettop(self.l) }
     }
 
+    /// Drops values, or pushes nils, until there are `n`.
     pub(crate) fn set_top(&self, n: c_int) {
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_settop(self.l, n) }
     }
 
+    /// Drops the top `n` values.
     pub(crate) fn pop(&self, n: c_int) {
         self.set_top(-n - 1);
     }
 
-    pub(crate) fn kind(&self, at: c_int) -> Kind {
+    /// The type of the value at a position.
+    pub(crate) fn type_at(&self, at: c_int) -> LuaType {
         // SAFETY: what stands above the `impl` holds for this call.
         match unsafe { ffi::lua_type(self.l, at) } {
-            ffi::LUA_TNIL => Kind::Nil,
-            ffi::LUA_TBOOLEAN => Kind::Boolean,
-            ffi::LUA_TLIGHTUSERDATA => Kind::LightUserdata,
-            ffi::LUA_TNUMBER => Kind::Number,
-            ffi::LUA_TSTRING => Kind::String,
-            ffi::LUA_TTABLE => Kind::Table,
-            ffi::LUA_TFUNCTION => Kind::Function,
-            ffi::LUA_TUSERDATA => Kind::Userdata,
-            ffi::LUA_TTHREAD => Kind::Thread,
-            ffi::LUA_TCDATA => Kind::Cdata,
-            _ => Kind::None,
+            ffi::LUA_TNIL => LuaType::Nil,
+            ffi::LUA_TBOOLEAN => LuaType::Boolean,
+            ffi::LUA_TLIGHTUSERDATA => LuaType::LightUserdata,
+            ffi::LUA_TNUMBER => LuaType::Number,
+            ffi::LUA_TSTRING => LuaType::String,
+            ffi::LUA_TTABLE => LuaType::Table,
+            ffi::LUA_TFUNCTION => LuaType::Function,
+            ffi::LUA_TUSERDATA => LuaType::Userdata,
+            ffi::LUA_TTHREAD => LuaType::Thread,
+            ffi::LUA_TCDATA => LuaType::Cdata,
+            _ => LuaType::None,
         }
     }
 
     pub(crate) fn is_nil(&self, at: c_int) -> bool {
-        matches!(self.kind(at), Kind::Nil | Kind::None)
+        matches!(self.type_at(at), LuaType::Nil | LuaType::None)
     }
 
+    /// Whether a value is true: everything but nil and false is.
     pub(crate) fn boolean(&self, at: c_int) -> bool {
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_toboolean(self.l, at) != 0 }
@@ -120,11 +128,9 @@ impl Stack {
         unsafe { (ffi::lua_isnumber(self.l, at) != 0).then(|| ffi::lua_tonumber(self.l, at)) }
     }
 
-    /// The bytes of a string or number. A number becomes a string in its place.
-    ///
-    /// They live while the value stands on the stack: do not pop it meanwhile.
+    /// They are valid while the value is on the stack: do not pop it meanwhile.
     pub(crate) fn bytes(&self, at: c_int) -> Option<&[u8]> {
-        if !matches!(self.kind(at), Kind::String | Kind::Number) {
+        if !matches!(self.type_at(at), LuaType::String | LuaType::Number) {
             return None;
         }
         let mut length = 0;
@@ -135,27 +141,31 @@ impl Stack {
         }
     }
 
-    /// A value as text: strings and numbers as they are, `nil` and booleans by their names.
+    /// A value as text: strings and numbers as they are, `nil` and booleans by name; `None` for
+    /// others.
     pub(crate) fn text(&self, at: c_int) -> Option<Vec<u8>> {
-        Some(match self.kind(at) {
-            Kind::Nil | Kind::None => b"nil".to_vec(),
-            Kind::Boolean if self.boolean(at) => b"true".to_vec(),
-            Kind::Boolean => b"false".to_vec(),
-            Kind::LightUserdata if self.light(at).is_null() => b"null".to_vec(),
+        Some(match self.type_at(at) {
+            LuaType::Nil | LuaType::None => b"nil".to_vec(),
+            LuaType::Boolean if self.boolean(at) => b"true".to_vec(),
+            LuaType::Boolean => b"false".to_vec(),
+            LuaType::LightUserdata if self.light(at).is_null() => b"null".to_vec(),
             _ => self.bytes(at)?.to_vec(),
         })
     }
 
+    /// The address in a userdata of either kind.
     pub(crate) fn light(&self, at: c_int) -> *mut c_void {
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_touserdata(self.l, at) }
     }
 
+    /// The length of a string or table, without `__len`.
     pub(crate) fn length(&self, at: c_int) -> usize {
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_objlen(self.l, at) }
     }
 
+    /// Whether two values are equal, without `__eq`.
     pub(crate) fn is_same(&self, a: c_int, b: c_int) -> bool {
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_rawequal(self.l, a, b) != 0 }
@@ -199,20 +209,20 @@ impl Stack {
         unsafe { ffi::lua_pushthread(self.l) };
     }
 
-    /// What tells the thread of this stack from every other one that lives.
+    /// A number that no other living thread of Lua has.
     pub(crate) fn identity(&self) -> usize {
         self.l.addr()
     }
 
-    /// Pushes a copy of what stands at `at`.
+    /// Pushes a copy of the value at `at`.
     pub(crate) fn push_copy(&self, at: c_int) {
         self.reserve(1);
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_pushvalue(self.l, at) }
     }
 
-    /// Pushes a function of ours.
-    pub(crate) fn push_native(&self, native: Native) {
+    /// Pushes a Rust function.
+    pub(crate) fn push_native(&self, native: NativeFunction) {
         self.reserve(2);
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe {
@@ -221,16 +231,19 @@ impl Stack {
         }
     }
 
+    /// Moves the top value below the position `at`.
     pub(crate) fn insert(&self, at: c_int) {
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_insert(self.l, at) }
     }
 
+    /// Removes the value at a position.
     pub(crate) fn remove(&self, at: c_int) {
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_remove(self.l, at) }
     }
 
+    /// Pushes a new table with room for elements and for named fields.
     pub(crate) fn push_table(&self, array: usize, fields: usize) {
         self.reserve(3);
         let bounded = |n: usize| c_int::try_from(n).unwrap_or(0);
@@ -238,7 +251,7 @@ impl Stack {
         unsafe { ffi::lua_createtable(self.l, bounded(array), bounded(fields)) }
     }
 
-    /// Sets field `name` of the table at `table` to the value on top, which is popped. No metamethods.
+    /// Sets field `name` of the table at `table` to the value on top, which is popped.
     pub(crate) fn set(&self, table: c_int, name: impl AsRef<[u8]>) {
         let table = self.absolute(table);
         self.push_bytes(name);
@@ -247,52 +260,53 @@ impl Stack {
         unsafe { ffi::lua_rawset(self.l, table) }
     }
 
-    /// Sets `t[key] = value` of what is on top, key below value; pops both. No metamethods. The key is neither nil nor
-    /// NaN.
+    /// Sets `t[key] = value` for the two values on top, the key below the value, and pops both. The
+    /// key is neither nil nor NaN, which would raise an error.
     pub(crate) fn set_pair(&self, table: c_int) {
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_rawset(self.l, table) }
     }
 
-    /// Sets element `n` of the table at `table` to the value on top, which is popped. No metamethods.
+    /// Sets element `n` of the table at `table` to the value on top, which is popped.
     pub(crate) fn set_element(&self, table: c_int, n: usize) {
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_rawseti_(self.l, table, c_int::try_from(n).unwrap_or(c_int::MAX)) }
     }
 
-    /// Pushes field `name` of the table at `table`. No metamethods.
-    pub(crate) fn field(&self, table: c_int, name: impl AsRef<[u8]>) -> Kind {
+    /// Pushes field `name` of the table at `table`.
+    pub(crate) fn field(&self, table: c_int, name: impl AsRef<[u8]>) -> LuaType {
         let table = self.absolute(table);
         self.push_bytes(name);
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_rawget_(self.l, table) };
-        self.kind(-1)
+        self.type_at(-1)
     }
 
-    /// Pushes the field of the table at `table` that the value on top names, in its place. No metamethods.
-    pub(crate) fn field_of_top(&self, table: c_int) -> Kind {
+    /// Replaces the key on top by the field of that name of the table at `table`.
+    pub(crate) fn field_of_top(&self, table: c_int) -> LuaType {
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_rawget_(self.l, table) };
-        self.kind(-1)
+        self.type_at(-1)
     }
 
-    /// Pushes element `n` of the table at `table`. No metamethods.
-    pub(crate) fn element(&self, table: c_int, n: usize) -> Kind {
+    /// Pushes element `n` of the table at `table`.
+    pub(crate) fn element(&self, table: c_int, n: usize) -> LuaType {
         self.reserve(1);
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_rawgeti_(self.l, table, c_int::try_from(n).unwrap_or(c_int::MAX)) };
-        self.kind(-1)
+        self.type_at(-1)
     }
 
-    /// Pops a key and pushes the next key and value of a table; `false`, and nothing pushed, at its end. Begin with
-    /// nil. Neither key nor table may change meanwhile; a key that is a number must not be read as bytes.
+    /// Pops a key and pushes the next key and value of a table; `false`, and nothing pushed, at its
+    /// end. Start with nil. The table must not change meanwhile, and a key that is a number must
+    /// not be read as bytes, which would turn it into a string and confuse the iteration.
     pub(crate) fn next(&self, table: c_int) -> bool {
         self.reserve(2);
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_next(self.l, table) != 0 }
     }
 
-    /// Gives the value at `at` the table on top as its metatable, which is popped.
+    /// Makes the table on top the metatable of the value at `at`, and pops it.
     pub(crate) fn set_metatable(&self, at: c_int) {
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_setmetatable(self.l, at) };
@@ -305,14 +319,14 @@ impl Stack {
         unsafe { ffi::lua_getmetatable(self.l, at) != 0 }
     }
 
-    /// Moves the `n` values on top to another thread of the same state.
-    pub(crate) fn move_to(&self, other: &Stack, n: c_int) {
+    /// Moves the top `n` values to another thread of the same state.
+    pub(crate) fn move_to(&self, other: &LuaStack, n: c_int) {
         other.reserve(n);
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_xmove(self.l, other.l, n) }
     }
 
-    /// A place counted from the bottom.
+    /// A position counted from the bottom: valid after more values are pushed.
     pub(crate) fn absolute(&self, at: c_int) -> c_int {
         if at > 0 || at <= REGISTRY {
             at
@@ -321,11 +335,12 @@ impl Stack {
         }
     }
 
-    /// Compiles a chunk and pushes it as a function; the message when it is not Lua. `name` is shown in messages as it
-    /// is. Precompiled code is refused: it could break out of the machine.
+    /// Compiles a chunk and pushes it as a function; the error is Lua's message. Bytecode is
+    /// refused: LuaJIT does not verify it, so it could do anything to the process.
     pub(crate) fn load(&self, code: &[u8], name: &str) -> Result<(), Vec<u8>> {
         self.reserve(1);
-        // Lua shortens the name of a file where it must, and shows any other as it is.
+        // With `@` Lua takes the name for a file's and shortens it if it must; with `=` it shows it
+        // as it is.
         let mark = if name.starts_with('/') { '@' } else { '=' };
         let name = CString::new(format!("{mark}{name}")).unwrap_or_default();
         // SAFETY: what stands above the `impl` holds for this call.
@@ -346,16 +361,17 @@ impl Stack {
         Err(message)
     }
 
-    /// Calls the function below `arguments` values on top, with errors caught: what it pushed stands in their place, or
-    /// the message is given back. For code of ours that can not yield; no bounds hold.
+    /// Calls the function below the `arguments` values on top. Its results replace them, or the
+    /// error's message is returned. For code that cannot yield, such as our own prelude; no time
+    /// limit applies.
     pub(crate) fn call(&self, arguments: c_int, results: c_int) -> Result<(), Vec<u8>> {
         self.reserve(results.max(1));
-        // SAFETY: as above; while Lua's code runs the bound holds for it again, and errors are caught.
+        // SAFETY: as above; the limit is enforced again while Lua code runs, and errors are caught.
         let status = unsafe {
-            let memory = Memory::of(self.l);
-            let before = memory.set_strict(true);
+            let memory = LuaHeap::of(self.l);
+            let before = memory.set_enforced(true);
             let status = ffi::lua_pcall(self.l, arguments, results, 0);
-            memory.set_strict(before);
+            memory.set_enforced(before);
             status
         };
         if status == 0 {
@@ -366,8 +382,8 @@ impl Stack {
         Err(message)
     }
 
-    /// Where the function at `level` is at work, as `file:line: `.
-    pub(crate) fn place(&self, level: c_int) -> Vec<u8> {
+    /// Where the function at `level` is executing, as `file:line: `.
+    pub(crate) fn position(&self, level: c_int) -> Vec<u8> {
         self.reserve(2);
         // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::luaL_where(self.l, level) };
@@ -376,7 +392,7 @@ impl Stack {
         text
     }
 
-    /// What a value's `__tostring` says; `None` when it has none, or when that fails.
+    /// The result of a value's `__tostring`; `None` if it has none, or if that fails.
     pub(crate) fn to_text(self, at: c_int) -> Option<Vec<u8>> {
         let at = self.absolute(at);
         if !self.push_metatable(at) {
@@ -384,7 +400,7 @@ impl Stack {
         }
         let kind = self.field(-1, "__tostring");
         self.remove(-2);
-        if kind != Kind::Function {
+        if kind != LuaType::Function {
             self.pop(1);
             return None;
         }
@@ -395,10 +411,10 @@ impl Stack {
         text
     }
 
-    /// A value as Lua's `tostring` has it.
-    pub(crate) fn shown(&self, at: c_int) -> Vec<u8> {
-        let kind = self.kind(at);
-        if kind != Kind::LightUserdata
+    /// A value as Lua's `tostring` shows it.
+    pub(crate) fn tostring(&self, at: c_int) -> Vec<u8> {
+        let kind = self.type_at(at);
+        if kind != LuaType::LightUserdata
             && let Some(text) = self.text(at)
         {
             return text;
@@ -414,11 +430,12 @@ impl Stack {
         }
     }
 
-    /// What the script calls the function of ours that runs, and whether it is called as a method; `None` where it was
-    /// called by no name.
+    /// How the script calls the running Rust function: by what name, and whether as a method.
+    /// `None` if it has no name there.
     pub(crate) fn called_as(&self) -> Option<(Vec<u8>, bool)> {
-        // SAFETY: what stands above the `impl` holds for these calls. The record is filled by the first call when it says
-        // so; the names are texts of the running function, which end with a zero.
+        // SAFETY: what stands above the `impl` holds for these calls. The record is filled by the
+        // first call when it says so; the names are texts of the running function, which end with a
+        // zero.
         unsafe {
             let mut record: ffi::lua_Debug = std::mem::zeroed();
             if ffi::lua_getstack(self.l, 0, &raw mut record) == 0 {
@@ -438,13 +455,14 @@ impl Stack {
     pub(crate) fn error_text(&self, at: c_int) -> Vec<u8> {
         match self.bytes(at) {
             Some(text) => text.to_vec(),
-            None => format!("unknown reason (a {} value)", self.kind(at).name()).into_bytes(),
+            None => format!("unknown reason (a {} value)", self.type_at(at).name()).into_bytes(),
         }
     }
 
-    /// Where the function at `level` is at work, as `file:line:`, with `message` before it all.
+    /// A traceback of this thread, with `message` in front.
     pub(crate) fn traceback(&self, message: &[u8]) -> Vec<u8> {
         let message = CString::new(message.replace_zeros()).unwrap_or_default();
+        // After a stack overflow there is no room for a traceback.
         if !self.reserve(20) {
             return message.into_bytes();
         }
@@ -456,7 +474,7 @@ impl Stack {
     }
 }
 
-/// Text for C, which ends at a zero.
+/// Replaces zero bytes in text for C, which would end there.
 trait ReplaceZeros {
     fn replace_zeros(&self) -> Vec<u8>;
 }

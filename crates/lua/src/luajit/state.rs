@@ -1,40 +1,44 @@
-//! A Lua state: the heap of one virtual machine.
+//! A Lua state: the heap of one VM. It is closed when the last value that Rust code keeps in it is
+//! gone.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use super::ffi;
-use super::memory::{self, Memory};
-use super::stack::Stack;
+use super::memory::{self, LuaHeap};
+use super::stack::LuaStack;
 
-/// A Lua state. Closed when the last handle to it goes.
-pub(crate) struct State {
+/// A Lua state. Closed when the last reference to it is dropped.
+pub(crate) struct LuaState {
     l: *mut ffi::lua_State,
-    memory: Box<Memory>,
-    /// Coroutines that have ended well and can be used again, as places in the registry.
+    /// Boxed because LuaJIT keeps its address.
+    memory: Box<LuaHeap>,
+    /// Coroutines that can be reused, as slots of the registry.
     pub(crate) spare: Cell<Vec<i32>>,
 }
 
-/// How large a state may be that only checks syntax, in bytes.
+/// The memory limit of a state that only checks syntax, in bytes.
 const CHECK_LIMIT: usize = 64 << 20;
 
-impl State {
-    /// An empty state with Lua's own libraries. `None` when there is no memory for it.
-    pub(crate) fn new(limit: usize) -> Option<Rc<State>> {
-        let state = State::bare(limit)?;
-        // SAFETY: a state that was just made; opening the libraries raises nothing while the memory is unbounded.
+impl LuaState {
+    /// A state with Lua's own libraries; `None` if there is no memory for it.
+    pub(crate) fn new(limit: usize) -> Option<Rc<LuaState>> {
+        let state = LuaState::bare(limit)?;
+        // SAFETY: a state that was just made; opening the libraries raises nothing while the memory
+        // is unbounded.
         unsafe { ffi::luaL_openlibs(state.l) };
         Some(Rc::new(state))
     }
 
-    fn bare(limit: usize) -> Option<State> {
-        let memory = Box::new(Memory::new(limit));
-        let data: *const Memory = &*memory;
-        // SAFETY: the allocator's contract is kept by `memory::allocate`; its data lives in a box that is dropped after
-        // the state is closed.
+    /// A state without libraries, which is enough to compile code.
+    fn bare(limit: usize) -> Option<LuaState> {
+        let memory = Box::new(LuaHeap::new(limit));
+        let data: *const LuaHeap = &*memory;
+        // SAFETY: the allocator's contract is kept by `memory::allocate`; its data lives in a box
+        // that is dropped after the state is closed.
         // JUSTIFICATION: a bound on the memory of scripts needs an allocator that counts.
         let l = unsafe { ffi::lua_newstate(memory::allocate, data.cast_mut().cast()) };
-        (!l.is_null()).then(|| State {
+        (!l.is_null()).then(|| LuaState {
             l,
             memory,
             spare: Cell::default(),
@@ -42,20 +46,22 @@ impl State {
     }
 
     /// The stack of the main thread.
-    pub(crate) fn stack(&self) -> Stack {
+    pub(crate) fn stack(&self) -> LuaStack {
         // SAFETY: the state lives as long as `self`; callers keep it while they use the stack.
-        unsafe { Stack::new(self.l) }
+        unsafe { LuaStack::new(self.l) }
     }
 
+    /// The state for calls of LuaJIT's API.
     pub(crate) fn raw(&self) -> *mut ffi::lua_State {
         self.l
     }
 
-    pub(crate) fn memory(&self) -> &Memory {
+    /// Its memory accounts.
+    pub(crate) fn memory(&self) -> &LuaHeap {
         &self.memory
     }
 
-    /// Collects what is not in use.
+    /// Runs a full garbage collection.
     pub(crate) fn collect_garbage(&self) {
         // SAFETY: finalizers are protected by LuaJIT; nothing else can raise here.
         unsafe { ffi::lua_gc(self.l, ffi::LUA_GCCOLLECT, 0) };
@@ -63,16 +69,16 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for LuaState {
     fn drop(&mut self) {
-        // SAFETY: nobody has a handle any more.
+        // SAFETY: this was the last reference.
         unsafe { ffi::lua_close(self.l) };
     }
 }
 
-/// The message of the first error of syntax in a chunk, if there is one.
+/// The message of the first syntax error in a chunk, if there is one. Nothing is run.
 pub(crate) fn syntax_error(code: &[u8], name: &str) -> Option<Vec<u8>> {
-    let state = State::bare(CHECK_LIMIT)?;
+    let state = LuaState::bare(CHECK_LIMIT)?;
     let stack = state.stack();
     stack.load(code, name).err()
 }

@@ -1,33 +1,34 @@
-//! Lua values that stand outside of a state: what operations give back to the coroutine that waits for them.
+//! Lua values outside of a state: the results of operations, made while no Lua code runs. They
+//! become Lua values when the coroutine that waits for them is resumed.
 
 use std::rc::Rc;
 
-use super::reference::Ref;
-use super::stack::Stack;
+use super::reference::RegistryRef;
+use super::stack::LuaStack;
 
-/// A value.
+/// A Lua value, owned by Rust.
 #[derive(Clone)]
-pub(crate) enum Value {
+pub(crate) enum LuaValue {
     Nil,
     Boolean(bool),
     Number(f64),
     Bytes(Vec<u8>),
-    /// A value that stands in the state already.
-    Ref(Rc<Ref>),
+    /// A value that is in the state already.
+    Ref(Rc<RegistryRef>),
     /// A table with these entries.
-    Table(Vec<(Value, Value)>),
+    Table(Vec<(LuaValue, LuaValue)>),
 }
 
-impl Value {
-    /// Pushes it.
-    pub(crate) fn push(&self, stack: &Stack) {
+impl LuaValue {
+    /// Pushes it on a stack.
+    pub(crate) fn push(&self, stack: &LuaStack) {
         match self {
-            Value::Nil => stack.push_nil(),
-            Value::Boolean(value) => stack.push_boolean(*value),
-            Value::Number(value) => stack.push_number(*value),
-            Value::Bytes(value) => stack.push_bytes(value),
-            Value::Ref(value) => value.push(stack),
-            Value::Table(entries) => {
+            LuaValue::Nil => stack.push_nil(),
+            LuaValue::Boolean(value) => stack.push_boolean(*value),
+            LuaValue::Number(value) => stack.push_number(*value),
+            LuaValue::Bytes(value) => stack.push_bytes(value),
+            LuaValue::Ref(value) => value.push(stack),
+            LuaValue::Table(entries) => {
                 stack.push_table(0, entries.len());
                 for (key, value) in entries {
                     key.push(stack);
@@ -39,12 +40,12 @@ impl Value {
     }
 
     /// A string.
-    pub(crate) fn text(text: impl Into<Vec<u8>>) -> Value {
-        Value::Bytes(text.into())
+    pub(crate) fn text(text: impl Into<Vec<u8>>) -> LuaValue {
+        LuaValue::Bytes(text.into())
     }
 
-    /// Lua's way to report what went wrong: `nil` and a message.
-    pub(crate) fn failure(message: impl Into<Vec<u8>>) -> Vec<Value> {
-        vec![Value::Nil, Value::Bytes(message.into())]
+    /// Lua's convention for an error result: `nil` and a message.
+    pub(crate) fn failure(message: impl Into<Vec<u8>>) -> Vec<LuaValue> {
+        vec![LuaValue::Nil, LuaValue::Bytes(message.into())]
     }
 }

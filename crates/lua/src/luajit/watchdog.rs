@@ -1,118 +1,123 @@
-//! Ends or suspends scripts that run for too long.
+//! Suspends or ends scripts that run for too long.
 //!
-//! A thread looks at every loop once in a *slice*. A loop that has been in the same run of Lua code since the last look
-//! gets a signal; its handler does what LuaJIT allows there: it sets a hook. The hook runs at the next instruction, in
-//! compiled code too (see `build.rs`), and decides:
+//! A script that computes without waiting would hold its event loop, and with it every client of
+//! that loop. nginx has no remedy. Here a thread checks every loop once per time slice. A loop that
+//! has been in the same run of Lua code since the last check gets a signal. The signal handler does
+//! the one thing that LuaJIT allows there: it sets a hook. The hook runs at the next instruction,
+//! also of compiled code (see `build.rs`), and decides:
 //!
-//! - the script may give way: its coroutine yields, the loop serves others, and the script goes on later;
-//! - it can not, because it stands in a filter or below a function of C such as `table.sort`: it goes on for now;
-//! - its time is over ([`Limits`]): it ends with an error, which it may catch, but then the next instruction raises it
-//!   again.
+//! - the script may be suspended: its coroutine yields, the loop serves others, the script
+//!   continues later;
+//! - it may not, because it is a filter, or within a C function such as `table.sort`: it goes on
+//!   for now;
+//! - its time is over ([`ScriptLimits`]): it gets an error. It may catch the error, but then the next
+//!   instruction raises it again.
 //!
-//! What can not be ended is one call of a library function that takes long, such as `string.find` with a hopeless
-//! pattern: there are no instructions of Lua in it.
+//! A single call of a library function that takes long, such as `string.find` with a pathological
+//! pattern, cannot be ended: it executes no Lua instructions.
 
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Once, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
 
 use super::ffi;
-use super::stack::Stack;
+use super::stack::LuaStack;
+use base::sync::Mutex;
 
 unsafe extern "C-unwind" {
     fn lua_isyieldable(l: *mut ffi::lua_State) -> c_int;
 }
 
-/// How long scripts may run.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// What a script may use before it gives way to others.
+/// How long scripts may run, in processor time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ScriptLimits {
+    /// `lua_time_slice`: how long a script runs before it yields to others.
     pub(crate) slice: Duration,
-    /// What one run of a script may use in all, not counting what it waits for.
+    /// `lua_run_limit`: how long one run may take in all, not counting the time it waits.
     pub(crate) run: Duration,
-    /// What it may use at a time where it can not give way.
+    /// `lua_hold_limit`: how long it may run at a time where it cannot be suspended.
     pub(crate) hold: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            slice: Duration::from_millis(5),
-            run: Duration::from_secs(10),
-            hold: Duration::from_millis(500),
-        }
-    }
-}
-
-/// What a script has used of its time: processor time of its thread, in microseconds.
+/// The time that a run has used: processor time of its thread, in microseconds.
 ///
-/// The clock is only read for scripts that were interrupted once: the first slice counts as what it is called.
+/// Reading that clock is a system call. So it is read only for scripts that were interrupted
+/// before; the first interruption counts as one time slice.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct ScriptBudget {
+    /// The time after which a script is preempted, in microseconds.
     slice: u64,
+    /// The limits, in microseconds.
     run: u64,
+    /// The limit where the script cannot yield: it is shorter, since the whole loop waits.
     hold: u64,
     /// Whether this script may be suspended at all.
     yields: bool,
-    used: Cell<u64>,
-    /// Since it last gave way.
-    held: Cell<u64>,
-    /// The thread's clock when the time was last counted; 0 before the first interruption.
+    /// Used in all.
+    used_micros: Cell<u64>,
+    /// Used since it was last resumed.
+    held_micros: Cell<u64>,
+    /// The thread's clock at the last count; 0 before the first interruption.
     counted: Cell<u64>,
-    gave_way: Cell<bool>,
-    /// A coroutine inside the script's own gave way; the function that resumed it has to pass that on.
-    inner_gave_way: Cell<bool>,
+    /// The run's own coroutine was preempted: its yield means that.
+    was_preempted: Cell<bool>,
+    /// A coroutine that the script has resumed was preempted. The function that resumed it has to
+    /// yield in turn.
+    inner_was_preempted: Cell<bool>,
 }
 
-impl Budget {
-    /// The time of one script.
-    pub(crate) fn new(limits: &Limits, yields: bool) -> Budget {
+impl ScriptBudget {
+    /// A fresh budget for one run.
+    pub(crate) fn new(limits: &ScriptLimits, yields: bool) -> ScriptBudget {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         SLICE_MICROS.store(micros(limits.slice), Ordering::Relaxed);
-        Budget {
+        ScriptBudget {
             slice: micros(limits.slice),
             run: micros(limits.run),
             hold: micros(limits.hold),
             yields,
-            used: Cell::new(0),
-            held: Cell::new(0),
+            used_micros: Cell::new(0),
+            held_micros: Cell::new(0),
             counted: Cell::new(0),
-            gave_way: Cell::new(false),
-            inner_gave_way: Cell::new(false),
+            was_preempted: Cell::new(false),
+            inner_was_preempted: Cell::new(false),
         }
     }
 
-    /// Whether the coroutine that yielded just now did so because its time was up.
-    pub(crate) fn take_given_way(&self) -> bool {
-        self.gave_way.take()
+    /// Whether the coroutine that has just yielded was preempted.
+    pub(crate) fn take_preempted(&self) -> bool {
+        self.was_preempted.take()
     }
 
-    /// The script is resumed.
+    /// The script is resumed: the time that it waited is not counted.
     fn begin(&self) {
-        self.held.set(0);
+        self.held_micros.set(0);
         if self.counted.get() != 0 {
             self.counted.set(thread_micros());
         }
     }
 
-    fn judge(&self) -> Verdict {
+    /// Counts the time since the last look, and decides.
+    fn judge(&self) -> BudgetVerdict {
         let now = thread_micros();
         let spent = match self.counted.replace(now.max(1)) {
             0 => self.slice,
             before => now.saturating_sub(before),
         };
-        self.used.set(self.used.get().saturating_add(spent));
-        self.held.set(self.held.get().saturating_add(spent));
-        if self.used.get() >= self.run {
-            Verdict::End(c"the script ran for longer than lua_run_limit")
-        } else if self.held.get() >= self.hold {
-            Verdict::End(c"the script blocked the event loop for longer than lua_hold_limit")
+        self.used_micros
+            .set(self.used_micros.get().saturating_add(spent));
+        self.held_micros
+            .set(self.held_micros.get().saturating_add(spent));
+        if self.used_micros.get() >= self.run {
+            BudgetVerdict::End(c"the script ran for longer than lua_run_limit")
+        } else if self.held_micros.get() >= self.hold {
+            BudgetVerdict::End(c"the script blocked the event loop for longer than lua_hold_limit")
         } else {
-            Verdict::GiveWay
+            BudgetVerdict::Preempt
         }
     }
 }
@@ -123,58 +128,65 @@ fn thread_micros() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: fills the struct; on failure, which can not be, it stays zero.
+    // SAFETY: fills the struct; it cannot fail with this clock, and would leave zeros.
     // JUSTIFICATION: wall time would end scripts for what other processes do.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
 }
 
-enum Verdict {
-    GiveWay,
+/// What the hook does.
+enum BudgetVerdict {
+    Preempt,
     End(&'static std::ffi::CStr),
 }
 
-/// Whether a coroutine that yielded nothing did so because its time was up, so that whoever resumed it must pass that
-/// on. Asked by the functions that replace Lua's `coroutine.resume` and `coroutine.wrap`.
+/// Whether the coroutine that has just yielded to a script was preempted, so that the script must
+/// yield, too. Asked by our replacements of `coroutine.resume` and `coroutine.wrap`.
 pub(crate) fn inner_gave_way() -> bool {
-    // SAFETY: set by `watched` to a budget that lives until it returns, and this is called by the code that it runs.
+    // SAFETY: set by `watched` to a budget that lives until it returns, and this is called by the
+    // code that it runs.
     let budget = unsafe { RUNNING.with(|running| running.budget.get()).as_ref() };
-    budget.is_some_and(|budget| budget.inner_gave_way.take())
+    budget.is_some_and(|budget| budget.inner_was_preempted.take())
 }
 
-/// Whether the coroutine that runs is the one that was resumed by the server.
-pub(crate) fn is_outermost(stack: &Stack) -> bool {
+/// Whether the running coroutine is the one that the server resumed, not one of the script's own.
+pub(crate) fn is_outermost(stack: &LuaStack) -> bool {
     RUNNING.with(|running| ptr::eq(running.entry.load(Ordering::Relaxed), stack.l))
 }
 
-/// Whether the coroutine that runs may yield here: not below a function of C.
-pub(crate) fn may_yield(stack: &Stack) -> bool {
+/// Whether the running coroutine may yield here: not within a C function that calls back into Lua.
+pub(crate) fn may_yield(stack: &LuaStack) -> bool {
     // SAFETY: the state of a living stack; the call only looks.
     unsafe { lua_isyieldable(stack.l) != 0 }
 }
 
-/// What runs on this thread.
-struct Running {
-    /// The thread of Lua that was resumed; null while no Lua code runs. Read by the signal's handler.
+/// What this thread is running. Atomic although it is thread-local, because the signal handler
+/// reads and writes it between any two instructions.
+struct RunningScript {
+    /// The Lua thread that was resumed; null while no Lua code runs.
     entry: AtomicPtr<ffi::lua_State>,
-    budget: Cell<*const Budget>,
-    /// The handler has set the hook.
+    budget: Cell<*const ScriptBudget>,
+    /// The handler has set the hook, so it must be removed at the end of the run.
     hooked: AtomicBool,
 }
 
-thread_local! {
-    static RUNNING: Running = const {
-        Running {
+rt::local! {
+    static RUNNING: RunningScript = const {
+        RunningScript {
             entry: AtomicPtr::new(ptr::null_mut()),
             budget: Cell::new(ptr::null()),
             hooked: AtomicBool::new(false),
         }
     };
-    static PULSE: Watched = Watched(register());
+    static PULSE: PulseGuard = PulseGuard(register());
 }
 
-/// Runs `code`, which runs Lua code on `l`, under the watch of the watchdog.
-pub(crate) fn watched<T>(l: *mut ffi::lua_State, budget: &Budget, code: impl FnOnce() -> T) -> T {
+/// Runs `code`, which runs Lua code on `l`, watched by the watchdog.
+pub(crate) fn watched<T>(
+    l: *mut ffi::lua_State,
+    budget: &ScriptBudget,
+    code: impl FnOnce() -> T,
+) -> T {
     budget.begin();
     PULSE.with(|pulse| {
         RUNNING.with(|running| {
@@ -197,9 +209,9 @@ pub(crate) fn watched<T>(l: *mut ffi::lua_State, budget: &Budget, code: impl FnO
     })
 }
 
-/// Called by Lua at an instruction, because the handler asked for it.
+/// The hook: called by Lua at an instruction, because the handler asked for it.
 unsafe extern "C-unwind" fn hook(l: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
-    // Nothing here owns anything: the calls at the end unwind.
+    // The calls at the end unwind the C stack, so nothing here may own anything.
     let (entry, budget) =
         RUNNING.with(|running| (running.entry.load(Ordering::Relaxed), running.budget.get()));
     // SAFETY: see `inner_gave_way`.
@@ -207,7 +219,7 @@ unsafe extern "C-unwind" fn hook(l: *mut ffi::lua_State, _: *mut ffi::lua_Debug)
         return;
     };
     match budget.judge() {
-        Verdict::GiveWay => {
+        BudgetVerdict::Preempt => {
             // SAFETY: takes the hook off the running state, and asks whether it may yield.
             let may = unsafe {
                 ffi::lua_sethook(l, None, 0, 0);
@@ -215,16 +227,17 @@ unsafe extern "C-unwind" fn hook(l: *mut ffi::lua_State, _: *mut ffi::lua_Debug)
             };
             if may {
                 let flag = match ptr::eq(l, entry) {
-                    true => &budget.gave_way,
-                    false => &budget.inner_gave_way,
+                    true => &budget.was_preempted,
+                    false => &budget.inner_was_preempted,
                 };
                 flag.set(true);
                 // SAFETY: a hook may yield without values, as its last act.
                 unsafe { ffi::lua_yield(l, 0) };
             }
         }
-        // The hook stays: a script that catches the error gets the next one.
-        Verdict::End(message) => {
+        // The hook stays set: a script that catches the error gets the next one at its next
+        // instruction.
+        BudgetVerdict::End(message) => {
             // SAFETY: a hook may raise an error, as its last act.
             unsafe {
                 ffi::luaL_where(l, 0);
@@ -236,67 +249,74 @@ unsafe extern "C-unwind" fn hook(l: *mut ffi::lua_State, _: *mut ffi::lua_Debug)
     }
 }
 
-/// The signal. Nothing else in the program uses it.
+/// The signal. It belongs to interval timers, which nothing in the program uses.
 const SIGNAL: c_int = libc::SIGVTALRM;
 
-/// The signal's handler: the loop's thread runs it, in the middle of whatever it does.
+/// The signal handler. It runs on the loop's thread, interrupting whatever that does.
 extern "C" fn on_signal(_: c_int) {
     RUNNING.with(|running| {
         let l = running.entry.load(Ordering::Relaxed);
         if !l.is_null() {
             running.hooked.store(true, Ordering::Relaxed);
             // SAFETY: LuaJIT allows this one call at any moment on the thread that runs the state.
-            // JUSTIFICATION: nothing else reaches a script that never calls anything. Setting the hook from the
-            // watchdog's thread would race with the compiler's own changes to the tables of instructions.
+            // JUSTIFICATION: nothing else reaches a script that never calls anything. Setting the
+            // hook from the watchdog's thread would race with the compiler's own changes to the
+            // tables of instructions.
             unsafe { ffi::lua_sethook(l, Some(hook), ffi::LUA_MASKCOUNT, 1) };
         }
     });
 }
 
-/// What the watchdog knows of a thread that runs Lua.
-struct Pulse {
-    /// Counted at the begin and the end of each run: odd while Lua code runs.
+/// What the watchdog knows about a thread that runs Lua.
+struct ThreadPulse {
+    /// Incremented at the start and end of each run: odd while Lua code runs. The same odd number
+    /// at two checks means that one run has lasted that long.
     turn: AtomicU64,
     thread: libc::pthread_t,
 }
 
-/// A thread's pulse; taken off the list when the thread ends.
-struct Watched(Arc<Pulse>);
+/// Removes a thread's pulse from the list when the thread ends.
+struct PulseGuard(Arc<ThreadPulse>);
 
-impl Drop for Watched {
+impl Drop for PulseGuard {
     fn drop(&mut self) {
-        lock().retain(|pulse| !Arc::ptr_eq(pulse, &self.0));
+        lock_pulses().retain(|pulse| !Arc::ptr_eq(pulse, &self.0));
     }
 }
 
-static PULSES: Mutex<Vec<Arc<Pulse>>> = Mutex::new(Vec::new());
+static PULSES: Mutex<Vec<Arc<ThreadPulse>>> = Mutex::new(Vec::new());
+/// `lua_time_slice` of the configuration that ran last.
 static SLICE_MICROS: AtomicU64 = AtomicU64::new(5_000);
+/// The watchdog is parked.
 static ASLEEP: AtomicBool = AtomicBool::new(false);
 static WATCHDOG: OnceLock<Thread> = OnceLock::new();
 
-/// After so many looks that found no Lua at work the watchdog sleeps until it is woken.
-const IDLE_LOOKS: u32 = 200;
+/// After this many checks that found no Lua code running the watchdog parks until it is woken: an
+/// idle server must not wake up two hundred times a second.
+const IDLE_CHECKS: u32 = 200;
 
-/// It looks now and then all the same, in case a call to wake came too early.
+/// How long it parks at most, in case a call to wake it came just too early.
 const NAP: Duration = Duration::from_millis(500);
 
-fn lock() -> std::sync::MutexGuard<'static, Vec<Arc<Pulse>>> {
-    PULSES.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_pulses() -> base::sync::MutexGuard<'static, Vec<Arc<ThreadPulse>>> {
+    PULSES.lock()
 }
 
-fn register() -> Arc<Pulse> {
+/// Adds this thread to the list; the first one starts the watchdog.
+fn register() -> Arc<ThreadPulse> {
     static START: Once = Once::new();
-    START.call_once(start);
-    let pulse = Arc::new(Pulse {
+    START.call_once(start_watchdog);
+    let pulse = Arc::new(ThreadPulse {
         turn: AtomicU64::new(0),
         // SAFETY: asks for the calling thread's own name.
         thread: unsafe { libc::pthread_self() },
     });
-    lock().push(Arc::clone(&pulse));
+    lock_pulses().push(Arc::clone(&pulse));
     pulse
 }
 
-fn start() {
+/// Installs the signal handler and starts the watchdog's thread.
+fn start_watchdog() {
     // SAFETY: installs a handler that does only what a handler may; restarts interrupted calls.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -307,12 +327,14 @@ fn start() {
     }
     let spawned = std::thread::Builder::new()
         .name("lua watchdog".into())
-        .spawn(watch);
+        .spawn(watch_loops);
+    // Without the thread scripts run unwatched, as they do in nginx.
     if let Ok(handle) = spawned {
         let _ = WATCHDOG.set(handle.thread().clone());
     }
 }
 
+/// The first load keeps the usual case, an awake watchdog, to one relaxed read.
 fn wake_if_asleep() {
     if ASLEEP.load(Ordering::Relaxed)
         && ASLEEP.swap(false, Ordering::Relaxed)
@@ -322,11 +344,12 @@ fn wake_if_asleep() {
     }
 }
 
-fn watch() {
+/// The watchdog's thread.
+fn watch_loops() {
     let mut seen: Vec<(libc::pthread_t, u64)> = Vec::new();
     let mut idle = 0;
     loop {
-        if idle > IDLE_LOOKS {
+        if idle > IDLE_CHECKS {
             ASLEEP.store(true, Ordering::Relaxed);
             std::thread::park_timeout(NAP);
             ASLEEP.store(false, Ordering::Relaxed);
@@ -335,7 +358,7 @@ fn watch() {
                 SLICE_MICROS.load(Ordering::Relaxed).max(500),
             ));
         }
-        let pulses = lock();
+        let pulses = lock_pulses();
         let now: Vec<(libc::pthread_t, u64)> = pulses
             .iter()
             .map(|pulse| (pulse.thread, pulse.turn.load(Ordering::Relaxed)))
@@ -347,6 +370,8 @@ fn watch() {
             }
         }
         drop(pulses);
+        // A script that comes and goes between two checks changes its counter, so the thread stays
+        // awake while Lua is in use at all.
         idle = if now == seen && now.iter().all(|pulse| pulse.1 % 2 == 0) {
             idle + 1
         } else {

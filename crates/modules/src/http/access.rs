@@ -1,4 +1,4 @@
-//! `allow` and `deny`: who may see a location, by address.
+//! `allow` and `deny`: access to a location by client address.
 //!
 //! ```nginx
 //! location /intern/ {
@@ -8,25 +8,25 @@
 //! }
 //! ```
 //!
-//! The first rule that matches decides; without one everybody may. The address is the one that `realip` settled on.
-//! A block with rules of its own inherits none.
+//! The first matching rule decides; without one, access is allowed. The address is the one that
+//! `realip` determined. A block with rules of its own inherits none.
 
 use conf::{Arity, Directive, HTTP_SERVER_LOCATION_EXCEPT, Repeat, Setter, Table};
 use http::site::Satisfy;
 use http::{Module, Outcome, Phase, Request, Step};
 
-use crate::shared::access::{Judgement, Rules};
+use crate::shared::access::{AccessAction, AccessRules};
 
 pub(crate) static MODULE: Module = Module {
     name: "access",
     doc: "Restricts access by client address.",
     location: &DIRECTIVES,
     phases: &[(Phase::Access, judge)],
-    enabled: |location| !location.confs.get::<Rules>().is_empty(),
+    enabled: |location| !location.confs.get::<AccessRules>().is_empty(),
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
+static DIRECTIVES: Table<AccessRules> = Table::<AccessRules>::new(&[
     Directive {
         name: "allow",
         syntax: "address | CIDR | unix: | all",
@@ -34,7 +34,7 @@ static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
         contexts: HTTP_SERVER_LOCATION_EXCEPT,
         since: "0.1",
         doc: "Allows access from this address or network. The first matching `allow` or `deny` decides.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Allow)),
+        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.add_line(line, AccessAction::Allow)),
     },
     Directive {
         name: "deny",
@@ -43,18 +43,23 @@ static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
         contexts: HTTP_SERVER_LOCATION_EXCEPT,
         since: "0.1",
         doc: "Denies access from this address or network, with 403. The first matching `allow` or `deny` decides.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Deny)),
+        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.add_line(line, AccessAction::Deny)),
     },
 ])
-.inherit(Rules::inherited, |_| true);
+.inherit(AccessRules::inherited, |_| true);
 
+/// The handler of the access phase. `Declined` and `Ok` both let the request pass, but with
+/// `satisfy any` only `Ok` grants access.
 fn judge(request: &mut Request) -> Step<'_> {
-    let judgement = request.conf::<Rules>().judge(&request.remote.address);
+    let judgement = request
+        .conf::<AccessRules>()
+        .action_for(&request.remote.address);
     match judgement {
         None => Outcome::Declined.into(),
-        Some(Judgement::Allow) => Outcome::Ok.into(),
-        Some(Judgement::Deny) => {
-            // With `satisfy any` another handler may still grant; the engine logs when none did.
+        Some(AccessAction::Allow) => Outcome::Ok.into(),
+        Some(AccessAction::Deny) => {
+            // With `satisfy any` another handler may still grant access; the engine logs if none
+            // did.
             if request.core().satisfy == Satisfy::All {
                 request.error(format_args!("access forbidden by rule"));
             }

@@ -1,4 +1,4 @@
-//! `add_before_body`, `add_after_body`: the responses of other paths around a response.
+//! `add_before_body`, `add_after_body`: the responses of other URIs around a response.
 //!
 //! ```nginx
 //! location / {
@@ -7,9 +7,10 @@
 //! }
 //! ```
 //!
-//! Both are subrequests, and pass the filters of their own locations. They join the response behind the filters that
-//! look into its content (`sub_filter`, `charset`, `ssi`) and before those that pack it, which is why this module
-//! stands in the list twice: [`MODULE`] decides, [`JOIN`] puts the parts together.
+//! Both are subrequests and pass the filters of their own locations. They have to join the response
+//! after the filters that look into its content (`sub_filter`, `charset`, `ssi`) and before those
+//! that compress it. That is why this module is in the list twice: [`MODULE`] decides, [`JOIN`]
+//! assembles.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, ready};
@@ -28,16 +29,16 @@ pub(crate) static MODULE: Module = Module {
     doc: "Adds the responses of other URIs before and after a response.",
     location: &DIRECTIVES,
     filter: Some(decide),
-    enabled: adds,
+    enabled: is_enabled,
     ..Module::EMPTY
 };
 
-/// The other half, behind the filters of content.
+/// The other half, after the filters of content.
 pub(crate) static JOIN: Module = Module {
     name: "addition_join",
     doc: "Assembles the parts that `addition` requests.",
     filter: Some(join),
-    enabled: adds,
+    enabled: is_enabled,
     ..Module::EMPTY
 };
 
@@ -77,64 +78,76 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
 
 #[derive(Clone, Debug, Default)]
 struct Conf {
+    /// Empty for none.
     before: BString,
     after: BString,
     types: MediaTypes,
 }
 
-fn adds(location: &Location) -> bool {
+/// Whether the location adds anything.
+fn is_enabled(location: &Location) -> bool {
     let conf = location.confs.get::<Conf>();
     !conf.before.is_empty() || !conf.after.is_empty()
 }
 
-/// What is to be put together; from the one half of the module to the other.
-struct Wanted {
+/// The URIs to add, passed from one half of the module to the other.
+struct AdditionPaths {
     before: BString,
     after: BString,
 }
 
+/// The first half: whether this response gets additions. It has to be known early, since the
+/// filters in between must not announce a length.
 fn decide(request: &mut Request) -> Verdict {
     let conf = request.conf::<Conf>();
     let out = &request.out;
+    // Only whole pages: parts of a page would get the additions once more.
     if out.status != 200 || request.is_subrequest() || !conf.types.has(&out.content_type) {
         return Verdict::Pass;
     }
     request.out.content_changes();
-    request.set_state(Wanted {
+    request.set_state(AdditionPaths {
         before: conf.before.clone(),
         after: conf.after.clone(),
     });
     Verdict::Pass
 }
 
+/// The second half: puts the parts together.
 fn join(request: &mut Request) -> Verdict {
-    let Some(Wanted { before, after }) = request.state() else {
+    let Some(AdditionPaths { before, after }) = request.state() else {
         return Verdict::Pass;
     };
     let (before, after) = (std::mem::take(before), std::mem::take(after));
-    // A filter between the two halves may have said how long the content itself is.
+    // A filter between the two halves may have set the length of the content itself.
     request.out.content_length = None;
     let body = std::mem::take(&mut request.out.body);
-    let mut parts = VecDeque::from([Part::Path(before), Part::Body(body), Part::Path(after)]);
-    parts.retain(|part| !matches!(part, Part::Path(path) if path.is_empty()));
-    request.out.body = Body::stream(Joined { parts });
+    let mut parts = VecDeque::from([
+        BodyPart::Path(before),
+        BodyPart::Body(body),
+        BodyPart::Path(after),
+    ]);
+    parts.retain(|part| !matches!(part, BodyPart::Path(path) if path.is_empty()));
+    request.out.body = Body::stream(JoinedBody { parts });
     Verdict::Pass
 }
 
-/// Several responses in a row.
-struct Joined {
-    /// What is still to come, the present part first.
-    parts: VecDeque<Part>,
+/// Several responses one after the other.
+struct JoinedBody {
+    /// The parts still to send, the current one first.
+    parts: VecDeque<BodyPart>,
 }
 
-enum Part {
-    /// Another response that nobody asked for yet.
+/// A part of the joined response.
+enum BodyPart {
+    /// A subrequest not started yet. It starts when its turn comes, so an addition after a large
+    /// file costs nothing until then.
     Path(BString),
     Included(Inclusion),
     Body(Body),
 }
 
-impl Source for Joined {
+impl Source for JoinedBody {
     fn poll_next(
         &mut self,
         request: &mut Request,
@@ -142,14 +155,14 @@ impl Source for Joined {
     ) -> Poll<Option<Result<Chunk, BodyError>>> {
         while let Some(part) = self.parts.front_mut() {
             let next = match part {
-                Part::Body(body) => ready!(body.poll_next(request, context)),
-                Part::Included(inclusion) => ready!(inclusion.poll_next(context)),
-                Part::Path(path) => {
+                BodyPart::Body(body) => ready!(body.poll_next(request, context)),
+                BodyPart::Included(inclusion) => ready!(inclusion.poll_next(context)),
+                BodyPart::Path(path) => {
                     let options = Options::get(std::mem::take(path), "");
                     let Some(inclusion) = Inclusion::new(request, options) else {
                         return Poll::Ready(Some(Err(BodyError::Producer)));
                     };
-                    *part = Part::Included(inclusion);
+                    *part = BodyPart::Included(inclusion);
                     continue;
                 }
             };
@@ -163,9 +176,9 @@ impl Source for Joined {
 
     fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
         match self.parts.front_mut() {
-            Some(Part::Body(body)) => body.poll_ahead(request, context),
-            Some(Part::Included(inclusion)) => inclusion.poll_ahead(context),
-            Some(Part::Path(_)) | None => {}
+            Some(BodyPart::Body(body)) => body.poll_ahead(request, context),
+            Some(BodyPart::Included(inclusion)) => inclusion.poll_ahead(context),
+            Some(BodyPart::Path(_)) | None => {}
         }
     }
 }

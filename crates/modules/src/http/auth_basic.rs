@@ -7,32 +7,37 @@
 //! }
 //! ```
 //!
-//! A line of the file is `name:hash` or `name:hash:comment`; which hashes are known stands in
-//! [`crate::shared::password`]. The file belongs to the running server, not to its configuration: it is read by the
-//! worker, and again when it changed, so that a new password counts at once.
+//! A line of the file is `name:hash` or `name:hash:comment`; the supported hashes are listed in
+//! [`crate::shared::password`]. The file belongs to the running server, not to its configuration:
+//! the worker reads it, and reads it again after it has changed, so that a new password counts at
+//! once.
 //!
-//! No loop waits for it. Whether the file changed is asked of the kernel's memory first; reading it, and comparing
-//! with a slow hash, happens on threads of their own.
+//! No loop waits for it. Whether the file has changed is answered from the kernel's memory first;
+//! reading it, and comparing with a slow hash, happens on other threads.
+//!
+//! A password is hashed and compared even if the name is not in the file, so that the response time
+//! does not reveal which names exist.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::collections::hash_map::{Entry, RandomState};
+use std::collections::hash_map::Entry;
 use std::hash::BuildHasher as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
+use base::Errno;
 use base::lru::Lru;
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Arity, Directive, Expression, HTTP_SERVER_LOCATION_EXCEPT, Repeat, Setter, Table};
+use host::error_log::Level;
 use http::{Module, Outcome, Phase, Request, Step};
-use proto::h1::Method;
-use rt::error_log::{Errno, Level};
+use proto::message::Method;
 use rt::file::Metadata;
 use rt::pool::Pool;
 
-use crate::shared::password::Hash;
+use crate::shared::password::PasswordHash;
 
 pub(crate) static MODULE: Module = Module {
     name: "auth_basic",
@@ -77,38 +82,42 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
     },
 ]);
 
-/// What a location asks for.
+/// The realm and the file of a location.
 #[derive(Clone, Debug, Default)]
 struct Conf {
     realm: Expression,
     user_file: Option<UserFile>,
 }
 
+/// `auth_basic_user_file`.
 #[derive(Clone, Debug)]
 struct UserFile {
     path: Expression,
-    /// Where relative paths start.
+    /// What relative paths are relative to.
     folder: PathBuf,
 }
 
-/// A password file that is larger is refused: it is kept in memory by each loop. In bytes.
+/// The maximum size of a password file, in bytes: each loop keeps it in memory.
 const MAX_FILE: u64 = 64 << 20;
 
-/// Password files that each loop remembers.
+/// How many password files each loop remembers.
 const FILES_KEPT: usize = 64;
 
-/// Slow comparisons that may wait before the next ones have to wait for a place in the queue.
+/// How many slow comparisons may be queued. Beyond that, requests wait for a place in the queue.
 const COMPARISONS_QUEUED: usize = 1024;
 
-/// The pool for slow comparisons. The blank keeps it out of the way of names in `thread_pool`.
+/// The pool for slow comparisons, separate from the file pool, which an attack on passwords would
+/// otherwise fill. The space in its name keeps it apart from names in `thread_pool`.
 const POOL: &str = "password hashes";
 
+/// The handler of the access phase.
 fn authenticate(request: &mut Request) -> Step<'_> {
     let conf = request.conf::<Conf>();
     let realm = request.value(&conf.realm);
     let Some(file) = &conf.user_file else {
         return Outcome::Declined.into();
     };
+    // With variables, the realm can turn out to be `off`.
     if realm == "off" {
         return Outcome::Declined.into();
     }
@@ -117,45 +126,47 @@ fn authenticate(request: &mut Request) -> Step<'_> {
             Level::Info,
             format_args!("no user/password was provided for basic authentication"),
         );
-        return ask(request, realm.as_bstr()).into();
+        return challenge_client(request, realm.as_bstr()).into();
     };
     let path = file
         .folder
         .join(conf::parse::path(&request.value(&file.path)));
     Step::later(async move {
-        let users = match users_of(&path).await {
+        let users = match load_users(&path).await {
             Ok(users) => users,
-            Err(error) => return no_file(request, &path, &error),
+            Err(error) => return file_error(request, &path, &error),
         };
         let Some(hash) = users.by_name.get(name.as_bstr()) else {
-            if let Some(hash) = users.stand_in(name.as_bstr()) {
-                // What comes of it does not matter, only that it takes as long as for a name that is there.
-                compare(hash, password.as_bstr()).await;
+            if let Some(hash) = users.decoy_hash(name.as_bstr()) {
+                // The result does not matter, only that it takes as long as for an existing name.
+                verify(hash, password.as_bstr()).await;
             }
             request.error(format_args!(
                 "user \"{name}\" was not found in \"{}\"",
                 path.display()
             ));
-            return ask(request, realm.as_bstr());
+            return challenge_client(request, realm.as_bstr());
         };
-        if **hash == Hash::Unknown {
+        // A mistake in the file, which a 401 would make look like the user's.
+        if **hash == PasswordHash::Unknown {
             request.log(
                 Level::Crit,
                 format_args!("user \"{name}\": unknown password hash format"),
             );
             return Outcome::Status(500);
         }
-        if compare(hash, password.as_bstr()).await {
-            request.flow.user = Some(name);
+        if verify(hash, password.as_bstr()).await {
+            request.user = Some(name);
             return Outcome::Ok;
         }
         request.error(format_args!("user \"{name}\": password mismatch"));
-        ask(request, realm.as_bstr())
+        challenge_client(request, realm.as_bstr())
     })
 }
 
-/// Asks the client for a name and a password.
-fn ask(request: &mut Request, realm: &BStr) -> Outcome {
+/// Challenges the client. CONNECT is a request to a proxy, which has its own status and field (RFC
+/// 9110, section 11.7).
+fn challenge_client(request: &mut Request, realm: &BStr) -> Outcome {
     let (name, status): (&[u8], u16) = match request.method {
         Method::Connect => (b"Proxy-Authenticate", 407),
         _ => (b"WWW-Authenticate", 401),
@@ -168,7 +179,9 @@ fn ask(request: &mut Request, realm: &BStr) -> Outcome {
     Outcome::Status(status)
 }
 
-fn no_file(request: &mut Request, path: &Path, error: &io::Error) -> Outcome {
+/// The response without a readable file. A missing file lets nobody in, as in nginx; other errors
+/// are the server's fault.
+fn file_error(request: &mut Request, path: &Path, error: &io::Error) -> Outcome {
     let (level, status) = match error.kind() {
         io::ErrorKind::NotFound => (Level::Error, 403),
         _ => (Level::Crit, 500),
@@ -180,59 +193,68 @@ fn no_file(request: &mut Request, path: &Path, error: &io::Error) -> Outcome {
     Outcome::Status(status)
 }
 
-async fn compare(hash: &Arc<Hash>, password: &BStr) -> bool {
+/// Compares, on a thread of the pool if that is slow.
+async fn verify(hash: &Arc<PasswordHash>, password: &BStr) -> bool {
     if !hash.is_slow() {
-        return hash.fits(password);
+        return hash.matches(password);
     }
     let (hash, password) = (Arc::clone(hash), password.to_owned());
-    pool().run(move || hash.fits(&password)).await
+    pool().run(move || hash.matches(&password)).await
 }
 
+/// The pool, created when it is first needed, with a thread per processor.
 fn pool() -> Pool {
     let processors = || std::thread::available_parallelism().map_or(1, usize::from);
     rt::pool::get(POOL)
         .unwrap_or_else(|| rt::pool::register(POOL, processors(), COMPARISONS_QUEUED))
 }
 
-/// The hashes of a file.
+/// The contents of a password file.
 #[derive(Default)]
-struct Users {
-    by_name: HashMap<BString, Arc<Hash>>,
-    /// Those of them that a password may fit, in the order of the file.
-    hashes: Vec<Arc<Hash>>,
+struct PasswordFile {
+    by_name: HashMap<BString, Arc<PasswordHash>>,
+    /// The hashes that a password can match, in the order of the file.
+    hashes: Vec<Arc<PasswordHash>>,
 }
 
-/// Which hash stands in for which name; different with each start, so that no client can tell.
-static SECRET: OnceLock<RandomState> = OnceLock::new();
+/// Determines which hash stands in for which unknown name. Random at each start, so that a client
+/// cannot predict it and thereby tell unknown names from known ones.
+static SECRET: OnceLock<rt::random::RandomState> = OnceLock::new();
 
-impl Users {
-    /// A hash to compare the password of an unknown name with, so that the time of the answer does not tell which names
-    /// are there. Where hashes take different times it is always the same one for a name, as it is for known names.
-    fn stand_in(&self, name: &BStr) -> Option<&Arc<Hash>> {
-        let number = SECRET.get_or_init(RandomState::new).hash_one(name);
+impl PasswordFile {
+    /// A hash to compare an unknown name's password with, so that the response time does not reveal
+    /// which names exist. A name always gets the same one: where hashes take different times, a
+    /// known name's time is constant too.
+    fn decoy_hash(&self, name: &BStr) -> Option<&Arc<PasswordHash>> {
+        let number = SECRET
+            .get_or_init(rt::random::RandomState::new)
+            .hash_one(name);
         let at = number.checked_rem(self.hashes.len() as u64)?;
         self.hashes.get(at as usize)
     }
 }
 
-/// A password file as it was read, and what it was then.
-struct Read {
-    state: State,
-    users: Rc<Users>,
+/// A password file as it was read, and its version at that time.
+struct CachedPasswordFile {
+    version: FileVersion,
+    users: Rc<PasswordFile>,
 }
 
-/// What changes when a file is written, replaced, or closed to us.
+/// What changes when a file is written or replaced, or when we lose access to it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct State {
+struct FileVersion {
+    /// Seconds and nanoseconds: a file can change twice within a second.
     modified: (i64, u32),
     length: u64,
+    /// Device and inode: a file that was replaced can have the same times.
     identity: (u64, u64),
+    /// Mode, owner and group: a file that became unreadable must not stay in use.
     rights: (u32, u32, u32),
 }
 
-impl State {
-    fn of(metadata: &Metadata) -> State {
-        State {
+impl FileVersion {
+    fn of(metadata: &Metadata) -> FileVersion {
+        FileVersion {
             modified: (metadata.mtime, metadata.mtime_nanos),
             length: metadata.len,
             identity: (metadata.dev, metadata.ino),
@@ -241,18 +263,18 @@ impl State {
     }
 }
 
-thread_local! {
-    static FILES: RefCell<Lru<PathBuf, Read>> = RefCell::new(Lru::new(FILES_KEPT));
+rt::local! {
+    static FILES: RefCell<Lru<PathBuf, CachedPasswordFile>> = RefCell::new(Lru::new(FILES_KEPT));
 }
 
-/// The users of a file as it is now.
-async fn users_of(path: &Path) -> io::Result<Rc<Users>> {
+/// The current contents of a file, read only if its version has changed.
+async fn load_users(path: &Path) -> io::Result<Rc<PasswordFile>> {
     let pool = rt::pool::default_pool();
     let metadata = rt::file::stat(path, &pool).await?;
-    let state = State::of(&metadata);
+    let state = FileVersion::of(&metadata);
     let known = FILES.with_borrow_mut(|files| {
         let read = files.get(path)?;
-        (read.state == state).then(|| Rc::clone(&read.users))
+        (read.version == state).then(|| Rc::clone(&read.users))
     });
     if let Some(users) = known {
         return Ok(users);
@@ -271,18 +293,20 @@ async fn users_of(path: &Path) -> io::Result<Rc<Users>> {
         })
         .await?;
     let users = Rc::new(users);
-    let read = Read {
-        state,
+    let read = CachedPasswordFile {
+        version: state,
         users: Rc::clone(&users),
     };
     FILES.with_borrow_mut(|files| files.insert(path.to_owned(), read));
     Ok(users)
 }
 
-/// Reads a password file. The first line of a name counts; comments and lines without a colon do not.
-fn parse(text: &[u8]) -> Users {
-    let mut users = Users::default();
+/// Parses a password file. The first line of a name counts; comments and lines without a colon are
+/// skipped, as in nginx.
+fn parse(text: &[u8]) -> PasswordFile {
+    let mut users = PasswordFile::default();
     for line in text.lines() {
+        // Files edited on Windows.
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.starts_with(b"#") {
             continue;
@@ -294,8 +318,8 @@ fn parse(text: &[u8]) -> Users {
             .split_once_str(b":")
             .map_or(rest, |(hash, _comment)| hash);
         if let Entry::Vacant(entry) = users.by_name.entry(name.into()) {
-            let hash = entry.insert(Arc::new(Hash::parse(hash)));
-            if !matches!(**hash, Hash::Broken | Hash::Unknown) {
+            let hash = entry.insert(Arc::new(PasswordHash::parse(hash)));
+            if !matches!(**hash, PasswordHash::Malformed | PasswordHash::Unknown) {
                 users.hashes.push(Arc::clone(hash));
             }
         }
@@ -312,8 +336,9 @@ mod tests {
     #[test]
     fn the_first_line_of_a_name_counts() {
         let users = parse(b"# bob:{PLAIN}no\r\nbob:{PLAIN}one:comment\r\n\nbob:{PLAIN}two\nbroken\n:x\nlast:{PLAIN}end");
-        let fits =
-            |name: &str, password: &str| users.by_name[BStr::new(name)].fits(password.as_bytes());
+        let fits = |name: &str, password: &str| {
+            users.by_name[BStr::new(name)].matches(password.as_bytes())
+        };
         assert!(fits("bob", "one") && !fits("bob", "two") && fits("last", "end"));
         assert!(
             !users.by_name.contains_key(BStr::new("broken"))
@@ -325,11 +350,11 @@ mod tests {
     fn an_unknown_name_has_a_hash_of_its_own_to_be_compared_with() {
         let users = parse(b"a:{PLAIN}1\nb:{PLAIN}2\nb:{PLAIN}3\nc:{PLAIN}4\n");
         assert_eq!(users.hashes.len(), 3);
-        let hash = |name: &str| users.stand_in(BStr::new(name)).map(Arc::as_ptr);
+        let hash = |name: &str| users.decoy_hash(BStr::new(name)).map(Arc::as_ptr);
         assert!(hash("mallory").is_some());
         assert_eq!(hash("mallory"), hash("mallory"));
         let different: HashSet<_> = (0..100).map(|n| hash(&format!("name{n}"))).collect();
         assert_eq!(different.len(), 3);
-        assert!(parse(b"").stand_in(BStr::new("mallory")).is_none());
+        assert!(parse(b"").decoy_hash(BStr::new("mallory")).is_none());
     }
 }

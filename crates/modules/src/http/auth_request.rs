@@ -1,4 +1,4 @@
-//! `auth_request`: another location, or a service behind it, says who may see this one.
+//! `auth_request`: another location, or the service behind it, decides about access.
 //!
 //! ```nginx
 //! location /private/ {
@@ -13,8 +13,8 @@
 //! }
 //! ```
 //!
-//! The question is a subrequest without content. 2xx grants; 401 and 403 refuse, 401 with the challenges that came
-//! with it; anything else is an error of the service and answers 500.
+//! The subrequest has no body. 2xx grants access; 401 and 403 deny it, 401 together with the
+//! challenges that came with it; anything else is an error of the service and becomes 500.
 
 use conf::{
     Arity, Definition, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Line, Repeat,
@@ -27,7 +27,7 @@ pub(crate) static MODULE: Module = Module {
     name: "auth_request",
     doc: "Restricts access by the result of a subrequest.",
     location: &DIRECTIVES,
-    phases: &[(Phase::Access, ask)],
+    phases: &[(Phase::Access, check_access)],
     enabled: |location| location.confs.get::<Conf>().path != OFF,
     ..Module::EMPTY
 };
@@ -59,16 +59,17 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
     },
 ]);
 
-/// What a location asks, and what it keeps of the answer.
+/// The subrequest of a location, and the variables to set from its response.
 #[derive(Clone, Default)]
 struct Conf {
     path: bstr::BString,
     variables: Vec<(VarId, Expression)>,
 }
 
-/// The path that means no path.
+/// The value that disables it.
 const OFF: &str = "off";
 
+/// Reads `auth_request_set`. A variable that nothing else defines gets a definition here.
 fn auth_request_set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let name = line.variable_name(0)?;
     let Some(registry) = line.level.registry::<Request>() else {
@@ -76,7 +77,7 @@ fn auth_request_set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> 
     };
     let defined = match registry.is_defined(name) {
         true => registry.slot(name),
-        // Until the answer is there, the variable has no value.
+        // It has no value until the subrequest is done.
         false => registry.define(name, Definition::dynamic(|_, _| false)),
     };
     let variable = defined.map_err(|message| line.error_at(0, message))?;
@@ -85,10 +86,12 @@ fn auth_request_set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> 
     Ok(())
 }
 
-fn ask(request: &mut Request) -> Step<'_> {
+/// The handler of the access phase.
+fn check_access(request: &mut Request) -> Step<'_> {
     let conf = request.conf::<Conf>();
     Step::later(async move {
         let options = Options {
+            // Only the status and the header matter.
             header_only: true,
             ..Options::get(conf.path.clone(), "")
         };
@@ -96,20 +99,24 @@ fn ask(request: &mut Request) -> Step<'_> {
             return Outcome::Status(500);
         };
         subrequest::run(&mut question, true).await;
+        // Evaluated in the subrequest, before it ends: `$upstream_http_…` are its own.
         for (variable, value) in &conf.variables {
             let value = question.value(value);
             request.set_variable(*variable, &value);
         }
         subrequest::end(&mut question).await;
-        answer(request, &question)
+        access_outcome(request, &question)
     })
 }
 
-fn answer(request: &mut Request, question: &Request) -> Outcome {
+/// The outcome for the status of the subrequest.
+fn access_outcome(request: &mut Request, question: &Request) -> Outcome {
     match question.out.status {
         200..=299 => Outcome::Ok,
+        // The service has decided; its page is not passed on.
         403 => Outcome::Status(403),
         401 => {
+            // The client has to answer the service's challenge, not one of ours.
             for challenge in question.out.fields.all(b"WWW-Authenticate") {
                 request.out.fields.push(b"WWW-Authenticate", challenge);
             }

@@ -1,4 +1,4 @@
-//! `autoindex`: a page that lists a directory.
+//! `autoindex`: directory listings.
 //!
 //! ```nginx
 //! location /pub/ {
@@ -7,25 +7,27 @@
 //! }
 //! ```
 //!
-//! It answers where no index file did. Names that begin with a dot are left out, directories come first. The directory
-//! is read in the location's pool. How a listing is written is in [`plain`] (nginx's page, which scripts parse),
-//! [`pretty`] (a page for people, by `autoindex_style pretty`) and [`data`].
+//! It responds where no index file did. Names that begin with a dot are left out, and directories
+//! come first. The directory is read in the location's thread pool. The formats are in [`plain`]
+//! (nginx's page, which scripts parse), [`pretty`] (a page for people, with `autoindex_style
+//! pretty`) and [`data`].
 
-mod data;
+mod data_formats;
 mod escape;
-mod plain;
-mod pretty;
+mod plain_page;
+mod pretty_page;
 
 use std::cmp::Ordering;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
+use base::Errno;
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Directive, HTTP_SERVER_LOCATION, Setter, Table};
+use host::error_log::Level;
 use http::body::Body;
 use http::{Module, Outcome, Phase, Request, Step, files};
-use proto::h1::Method;
-use rt::error_log::{Errno, Level};
+use proto::message::Method;
 use rt::file::{Kind, Listed, errno};
 
 use super::charset;
@@ -58,10 +60,16 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         doc: "The format of the listing. With `jsonp`, the argument `callback` names the function; without it the \
               response is plain JSON.",
         set: Setter::Word(&["html", "json", "jsonp", "xml"], |c, i| {
-            c.format = [Format::Html, Format::Json, Format::Jsonp, Format::Xml][i];
+            c.format = [
+                ListingFormat::Html,
+                ListingFormat::Json,
+                ListingFormat::Jsonp,
+                ListingFormat::Xml,
+            ][i];
         }),
     },
     Directive {
+        // Weir's own. The default is nginx's page, which scripts parse.
         name: "autoindex_style",
         syntax: "plain | pretty",
         default: Some("plain"),
@@ -73,6 +81,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         set: Setter::Word(&["plain", "pretty"], |c, i| c.pretty = i == 1),
     },
     Directive {
+        // Weir's own. Off, since the page would offer what the server refuses without
+        // `dav_methods`.
         name: "autoindex_upload",
         syntax: "on | off",
         default: Some("off"),
@@ -92,6 +102,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         set: Setter::Flag(|c| &mut c.exact_size),
     },
     Directive {
+        // UTC by default, as in nginx: clients can be anywhere.
         name: "autoindex_localtime",
         syntax: "on | off",
         default: Some("off"),
@@ -105,15 +116,16 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
 #[derive(Clone, Debug, Default)]
 struct Conf {
     on: bool,
-    format: Format,
+    format: ListingFormat,
     pretty: bool,
     upload: bool,
     exact_size: bool,
     local_time: bool,
 }
 
+/// The value of `autoindex_format`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Format {
+enum ListingFormat {
     #[default]
     Html,
     Json,
@@ -121,53 +133,62 @@ enum Format {
     Xml,
 }
 
-/// A directory larger than this is not listed to its end: nobody reads such a page, and it is made in memory.
+/// The maximum number of entries in a listing. Nobody reads a longer page, and it is built in
+/// memory.
 const MAX_ENTRIES: usize = 100_000;
 
-/// The longest name of a function in `callback`.
+/// The maximum length of the function name in `callback`.
 const MAX_CALLBACK: usize = 128;
 
-/// A name in a directory.
-struct Entry {
+/// An entry of a listing.
+struct ListingEntry {
     name: BString,
     kind: Kind,
+    /// In bytes; has a meaning for regular files only.
     size: u64,
-    /// Seconds since 1970.
+    /// In seconds since the epoch.
     modified: i64,
 }
 
+/// The content handler. Only a URI with a trailing slash means a directory.
 fn list(request: &mut Request) -> Step<'_> {
     if !request.uri.path.ends_with(b"/") || !matches!(request.method, Method::Get | Method::Head) {
         return Outcome::Declined.into();
     }
-    Step::later(respond(request))
+    Step::later(respond_with_listing(request))
 }
 
-async fn respond(request: &mut Request) -> Outcome {
+/// Reads the directory and builds the response.
+async fn respond_with_listing(request: &mut Request) -> Outcome {
     let Some(mut path) = request.file_path() else {
         return Outcome::Status(500);
     };
+    // The root directory is nothing but its slash.
     if path.len() > 1 {
+        // Without the trailing slash, as the error log shows it.
         path.pop();
     }
     let conf = request.conf::<Conf>();
     let callback = match conf.format {
-        Format::Jsonp => match callback(request) {
+        ListingFormat::Jsonp => match callback(request) {
             Ok(callback) => callback,
+            // A mistake of the client, unlike everything below.
             Err(()) => return Outcome::Status(400),
         },
         _ => None,
     };
+    // Reading a directory can wait for the disk, and examining its entries even more so.
     let pool = {
         let site = std::rc::Rc::clone(&request.site);
         files::pool(request, &site.location(request.location).core.delivery.aio)
     };
     let listed = rt::file::list_directory(files::as_path(&path), MAX_ENTRIES, &pool).await;
     let mut entries = match listed {
-        Ok(listed) => visible(request, path.as_bstr(), listed),
+        Ok(listed) => visible_entries(request, path.as_bstr(), listed),
         Err(error) => return Outcome::Status(refuse(request, &path, &error)),
     };
-    let natural = conf.pretty && conf.format == Format::Html;
+    // The other formats are nginx's to the byte, so their order must be too.
+    let natural = conf.pretty && conf.format == ListingFormat::Html;
     entries.sort_by(|a, b| {
         let directories = (a.kind != Kind::Directory).cmp(&(b.kind != Kind::Directory));
         directories.then_with(|| match natural {
@@ -178,28 +199,29 @@ async fn respond(request: &mut Request) -> Outcome {
     write(request, &conf, &entries, callback.as_ref())
 }
 
-/// Makes the listing the response.
+/// Makes the listing the response in the configured format.
 fn write(
     request: &mut Request,
     conf: &Conf,
-    entries: &[Entry],
+    entries: &[ListingEntry],
     callback: Option<&BString>,
 ) -> Outcome {
     let mut out = Vec::new();
     request.out.status = 200;
     let (content_type, charset) = match conf.format {
-        Format::Html if conf.pretty => {
-            pretty::write(&request.uri.path, entries, conf, &mut out);
+        ListingFormat::Html if conf.pretty => {
+            pretty_page::write(&request.uri.path, entries, conf, &mut out);
             ("text/html", "utf-8")
         }
-        Format::Html => {
+        ListingFormat::Html => {
             request.out.content_type = "text/html".into();
+            // nginx counts characters rather than bytes if the response is announced as UTF-8.
             let utf8 = charset::announced(request).eq_ignore_ascii_case(b"utf-8");
-            plain::write(&request.uri.path, entries, conf, utf8, &mut out);
+            plain_page::write(&request.uri.path, entries, conf, utf8, &mut out);
             ("text/html", "")
         }
-        Format::Json | Format::Jsonp => {
-            data::write_json(entries, callback, &mut out);
+        ListingFormat::Json | ListingFormat::Jsonp => {
+            data_formats::write_json(entries, callback, &mut out);
             (
                 if callback.is_some() {
                     "application/javascript"
@@ -209,8 +231,8 @@ fn write(
                 "",
             )
         }
-        Format::Xml => {
-            data::write_xml(entries, &mut out);
+        ListingFormat::Xml => {
+            data_formats::write_xml(entries, &mut out);
             ("text/xml", "utf-8")
         }
     };
@@ -220,12 +242,12 @@ fn write(
     Outcome::Respond
 }
 
-/// The order that people expect: `file2` before `file10`, `a` beside `A`.
+/// The order that people expect: `file2` before `file10`, `a` next to `A`.
 fn natural_order(a: &[u8], b: &[u8]) -> Ordering {
     let (mut left, mut right) = (a, b);
     while let (Some(x), Some(y)) = (left.first(), right.first()) {
         let order = match x.is_ascii_digit() && y.is_ascii_digit() {
-            true => number(&mut left).cmp(&number(&mut right)),
+            true => take_number(&mut left).cmp(&take_number(&mut right)),
             false => {
                 (left, right) = (&left[1..], &right[1..]);
                 x.to_ascii_lowercase().cmp(&y.to_ascii_lowercase())
@@ -235,12 +257,14 @@ fn natural_order(a: &[u8], b: &[u8]) -> Ordering {
             return order;
         }
     }
-    // What is alike but for zeros in front and capitals has the order of its bytes.
+    // Names that differ only in leading zeros and case are ordered by their bytes, so that the
+    // order is total.
     left.len().cmp(&right.len()).then_with(|| a.cmp(b))
 }
 
-/// Takes the digits at the beginning: as many as count, and which.
-fn number<'a>(text: &mut &'a [u8]) -> (usize, &'a [u8]) {
+/// Takes the digits at the beginning: the number of significant ones, and these. Comparing the pair
+/// compares the numbers without a limit on their size.
+fn take_number<'a>(text: &mut &'a [u8]) -> (usize, &'a [u8]) {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, rest) = text.split_at(digits);
     *text = rest;
@@ -248,17 +272,17 @@ fn number<'a>(text: &mut &'a [u8]) -> (usize, &'a [u8]) {
     (digits - zeros, &number[zeros..])
 }
 
-/// The time of an entry in seconds of the zone that is shown.
-fn shown_time(entry: &Entry, conf: &Conf) -> i64 {
+/// The time of an entry, shifted into the time zone to be shown.
+fn shown_time(entry: &ListingEntry, conf: &Conf) -> i64 {
     if !conf.local_time {
         return entry.modified;
     }
-    let local = rt::error_log::local_time(u64::try_from(entry.modified).unwrap_or(0));
+    let local = rt::local_time(u64::try_from(entry.modified).unwrap_or(0));
     entry.modified + i64::from(local.offset)
 }
 
-/// What is listed: everything whose name does not begin with a dot, and of which something is known.
-fn visible(request: &Request, directory: &BStr, listed: Vec<Listed>) -> Vec<Entry> {
+/// The entries to list: those whose names do not begin with a dot and that could be examined.
+fn visible_entries(request: &Request, directory: &BStr, listed: Vec<Listed>) -> Vec<ListingEntry> {
     let mut entries = Vec::with_capacity(listed.len());
     for Listed { name, metadata } in listed {
         let name = BString::from(name.as_os_str().as_bytes());
@@ -268,7 +292,7 @@ fn visible(request: &Request, directory: &BStr, listed: Vec<Listed>) -> Vec<Entr
         match metadata {
             Ok(metadata) => {
                 let (kind, size, modified) = (metadata.kind, metadata.len, metadata.mtime);
-                entries.push(Entry {
+                entries.push(ListingEntry {
                     name,
                     kind,
                     size,
@@ -276,6 +300,8 @@ fn visible(request: &Request, directory: &BStr, listed: Vec<Listed>) -> Vec<Entr
                 });
             }
             Err(error) => {
+                // A file that vanished meanwhile, or a broken link: the others are listed all the
+                // same.
                 let message = format_args!("stat() \"{directory}/{name}\" failed{}", Errno(&error));
                 request.log(Level::Crit, message);
             }
@@ -284,6 +310,7 @@ fn visible(request: &Request, directory: &BStr, listed: Vec<Listed>) -> Vec<Entr
     entries
 }
 
+/// Logs why a directory cannot be read; returns the status.
 fn refuse(request: &Request, path: &[u8], error: &io::Error) -> u16 {
     let (level, status) = match error.raw_os_error().unwrap_or(errno::IO) {
         errno::NOENT | errno::NOTDIR | errno::NAMETOOLONG => (Level::Error, 404),
@@ -297,8 +324,8 @@ fn refuse(request: &Request, path: &[u8], error: &io::Error) -> u16 {
     status
 }
 
-/// The function that a client wants called with the listing. Anything but a name would let it smuggle a script into
-/// the answer.
+/// The function name of a JSONP request. Anything but an identifier would let the client place a
+/// script of its own in the response.
 fn callback(request: &Request) -> Result<Option<BString>, ()> {
     let Some(name) = proto::form::find(&request.uri.args, b"callback") else {
         return Ok(None);

@@ -1,39 +1,36 @@
-//! `brotli` and `brotli_static`: Brotli (RFC 7932), on the way and from files that were compressed beforehand.
+//! `brotli` and `brotli_static`: Brotli (RFC 7932), on the fly and from precompressed files.
 //!
 //! ```nginx
 //! brotli            on;
 //! brotli_types      text/css application/javascript application/json image/svg+xml;
 //! brotli_comp_level 5;
-//! brotli_static     on;    # /app.js is answered with /app.js.br for clients that take br
+//! brotli_static     on;    # /app.js is answered with /app.js.br for clients that accept br
 //! ```
 //!
-//! nginx has no such module in its tree; the names are those of the well-known one. Where `gzip` is on as well, clients
-//! that take both get Brotli. Which clients take compressed content at all, `gzip_vary`, `gzip_proxied` and their
-//! neighbours say for every coding.
+//! nginx has no such module in its tree; the directives are those of the well-known third-party
+//! one. If `gzip` is on as well, clients that accept both get Brotli. Which clients get compressed
+//! content at all is decided by `gzip_vary`, `gzip_proxied` and their neighbours, for every coding.
 
 use std::io::{self, Write};
-use std::rc::Rc;
 
 use ::brotli::CompressorWriter;
 use ::brotli::enc::BrotliEncoderParams;
-use conf::{
-    Arity, Buffers, Directive, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF, Repeat, Setter,
-    Table, Variable,
-};
-use http::{Module, Phase, Request, Step, Verdict};
+use conf::{Arity, Directive, HTTP_SERVER_LOCATION, Repeat, Setter, Table, Variable};
+use http::{Module, Phase, Request, Step};
 
-use crate::shared::compression::{self, Choice, ratio};
-use crate::shared::precompressed::{self, Coding, When};
+use crate::shared::compression::{ContentEncoder, write_ratio};
+use crate::shared::compression_rows::{self, CompressionConf, ResponseCoding};
+use crate::shared::precompressed::{self, PrecompressedCoding, StaticMode};
 
 pub(crate) static MODULE: Module = Module {
     name: "brotli",
     doc: "Compresses responses with Brotli.",
     location: &DIRECTIVES,
-    filter: Some(compress),
-    enabled: |location| location.confs.get::<Conf>().on,
+    filter: Some(compression_rows::compress::<BrotliEncoder>),
+    enabled: compression_rows::is_on::<BrotliEncoder>,
     variables: &[Variable::new(
         "brotli_ratio",
-        ratio::<Encoder>,
+        write_ratio::<BrotliEncoder>,
         "The compression ratio achieved by Brotli.",
     )
     .volatile()],
@@ -45,44 +42,28 @@ pub(crate) static STATIC: Module = Module {
     doc: "Serves precompressed Brotli files.",
     location: &STATIC_DIRECTIVES,
     phases: &[(Phase::Content, serve)],
-    enabled: |location| location.confs.get::<StaticConf>().when != When::Off,
+    enabled: |location| location.confs.get::<BrotliStaticConf>().mode != StaticMode::Off,
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
+static DIRECTIVES: Table<CompressionConf<BrotliSettings>> = Table::new(&[
+    compression_rows::switch(
+        "brotli",
+        "0.2",
+        "Enables Brotli compression for clients that accept `br`.",
+    ),
+    compression_rows::types("brotli_types", "0.2"),
+    compression_rows::level(
+        // The third-party module's default.
+        "brotli_comp_level",
+        "0.2",
+        "6",
+        (0, 11),
+        "The compression level, from 0 to 11. From 7 on, compression runs in the thread pool, because a single \
+         step would block the event loop.",
+    ),
     Directive {
-        name: "brotli",
-        syntax: "on | off",
-        default: Some("off"),
-        contexts: HTTP_SERVER_LOCATION_IF,
-        since: "0.2",
-        doc: "Enables Brotli compression for clients that accept `br`.",
-        set: Setter::Flag(|c| &mut c.on),
-    },
-    Directive {
-        name: "brotli_types",
-        syntax: "mime-type … | *",
-        default: Some("text/html"),
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.2",
-        doc: "The media types to compress, in addition to `text/html`, which is always compressed. `*` means all.",
-        set: Setter::Custom(
-            Arity::at_least(1),
-            Repeat::Fresh(|c| c.choice.types.clear()),
-            |c, line| c.choice.types.read(line, &["text/html"]),
-        ),
-    },
-    Directive {
-        name: "brotli_comp_level",
-        syntax: "level",
-        default: Some("6"),
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.2",
-        doc: "The compression level, from 0 to 11. From 7 on, compression runs in the thread pool, because a single \
-              step would block the event loop.",
-        set: Setter::Number(|c| &mut c.level, 0, 11),
-    },
-    Directive {
+        // The third-party module's default.
         name: "brotli_window",
         syntax: "size",
         default: Some("512k"),
@@ -92,8 +73,9 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
               that much memory.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             let size = line.size(0)?;
+            // The format has no other sizes.
             if size.is_power_of_two() && (1024..=16 * 1024 * 1024).contains(&size) {
-                c.window_bits = size.trailing_zeros();
+                c.own.window_bits = size.trailing_zeros();
                 return Ok(());
             }
             Err(line
@@ -101,83 +83,72 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
                 .note("from 1k to 16m"))
         }),
     },
-    Directive {
-        name: "brotli_min_length",
-        syntax: "length",
-        default: Some("20"),
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.2",
-        doc: "The minimum length of a response to compress; responses of unknown length are always compressed.",
-        set: Setter::Size(|c| &mut c.choice.min_length),
-    },
-    Directive {
-        name: "brotli_buffers",
-        syntax: "number size",
-        default: Some("32 4k"),
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.2",
-        doc: "Accepted; Weir sizes its buffers itself.",
-        set: Setter::Buffers(|c| &mut c.buffers),
-    },
+    compression_rows::min_length("brotli_min_length", "0.2"),
+    compression_rows::buffers("brotli_buffers", "0.2"),
 ]);
 
-#[derive(Clone, Debug, Default)]
-struct Conf {
-    on: bool,
-    choice: Choice,
-    level: i64,
+/// What Brotli has beside the settings that all codings share.
+#[derive(Clone, Default)]
+struct BrotliSettings {
     window_bits: u32,
-    /// Accepted.
-    buffers: Buffers,
 }
 
-fn compress(request: &mut Request) -> Verdict {
-    let site = Rc::clone(&request.site);
-    let conf = site.location(request.location).confs.get::<Conf>();
-    compression::apply(request, b"br", &conf.choice, |length| {
-        Ok(Encoder::new(conf.level, conf.window_bits, length))
-    })
-}
-
-/// The highest level of which a step stays within a turn of the loop: above it, Brotli gathers up to 256 KB and then
-/// takes tens of milliseconds for them.
+/// The highest level at which one step stays within a turn of the loop. Above it, Brotli gathers up
+/// to 256 KB and then takes tens of milliseconds for them.
 const QUICK_LEVEL: i64 = 6;
 
-/// What the writer gathers before it writes, in bytes.
-const BUFFER: usize = 8 * 1024;
+/// How much output the writer gathers before passing it on, in bytes.
+const BUFFER_SIZE: usize = 8 * 1024;
 
 /// The smallest window of the format: 2^10 bytes.
 const LEAST_WINDOW_BITS: u32 = 10;
 
-/// Compresses one response.
-struct Encoder {
-    /// There until the end.
+/// The encoder of one response.
+struct BrotliEncoder {
+    /// Taken at the end of the content, which consumes the writer.
     writer: Option<CompressorWriter<Vec<u8>>>,
+    /// Whether steps run in the thread pool.
     is_slow: bool,
 }
 
-impl Encoder {
-    fn new(level: i64, window_bits: u32, length: Option<u64>) -> Encoder {
-        // A window larger than the content costs memory and wins nothing.
+impl ResponseCoding for BrotliEncoder {
+    /// An encoder for content of this length, if it is known.
+    const NAME: &'static [u8] = b"br";
+    type Own = BrotliSettings;
+
+    fn start(
+        conf: &CompressionConf<BrotliSettings>,
+        length: Option<u64>,
+    ) -> io::Result<BrotliEncoder> {
+        let (level, window_bits) = (conf.level, conf.own.window_bits);
+        // A window larger than the content costs memory and gains nothing.
         let needed = length.map_or(window_bits, |length| {
             length
                 .checked_ilog2()
                 .map_or(LEAST_WINDOW_BITS, |log| log + 1)
         });
         let params = BrotliEncoderParams {
-            quality: i32::try_from(level).unwrap_or(6),
+            // The row keeps it between 0 and 11.
+            quality: level as i32,
             lgwin: needed.clamp(LEAST_WINDOW_BITS, window_bits.max(LEAST_WINDOW_BITS)) as i32,
             size_hint: length
                 .and_then(|length| usize::try_from(length).ok())
                 .unwrap_or(0),
             ..BrotliEncoderParams::default()
         };
-        Encoder {
-            writer: Some(CompressorWriter::with_params(Vec::new(), BUFFER, &params)),
+        Ok(BrotliEncoder {
+            writer: Some(CompressorWriter::with_params(
+                Vec::new(),
+                BUFFER_SIZE,
+                &params,
+            )),
             is_slow: level > QUICK_LEVEL,
-        }
+        })
     }
+}
 
+impl BrotliEncoder {
+    /// Runs an operation of the writer and appends its output.
     fn write(
         &mut self,
         out: &mut Vec<u8>,
@@ -187,12 +158,13 @@ impl Encoder {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         write(writer)?;
+        // Moved rather than copied; the writer continues with an empty buffer.
         out.append(writer.get_mut());
         Ok(())
     }
 }
 
-impl compression::Encoder for Encoder {
+impl ContentEncoder for BrotliEncoder {
     fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> io::Result<usize> {
         self.write(out, |writer| writer.write_all(input))?;
         Ok(input.len())
@@ -215,7 +187,7 @@ impl compression::Encoder for Encoder {
     }
 }
 
-static STATIC_DIRECTIVES: Table<StaticConf> = Table::new(&[Directive {
+static STATIC_DIRECTIVES: Table<BrotliStaticConf> = Table::new(&[Directive {
     name: "brotli_static",
     syntax: "on | off | always",
     default: Some("off"),
@@ -223,20 +195,23 @@ static STATIC_DIRECTIVES: Table<StaticConf> = Table::new(&[Directive {
     since: "0.2",
     doc: "Serves the precompressed file `NAME.br` instead of `NAME`: to clients that accept `br` (`on`), or to all \
           (`always`).",
-    set: Setter::Word(&When::WORDS, |c, i| c.when = When::from_index(i)),
+    set: Setter::Word(&StaticMode::WORDS, |c, i| {
+        c.mode = StaticMode::from_index(i)
+    }),
 }]);
 
 #[derive(Clone, Debug, Default)]
-struct StaticConf {
-    when: When,
+struct BrotliStaticConf {
+    mode: StaticMode,
 }
 
-static BROTLI: Coding = Coding {
+static BROTLI: PrecompressedCoding = PrecompressedCoding {
     name: b"br",
     suffix: b".br",
 };
 
+/// The content handler of `brotli_static`.
 fn serve(request: &mut Request) -> Step<'_> {
-    let when = request.conf::<StaticConf>().when;
+    let when = request.conf::<BrotliStaticConf>().mode;
     precompressed::serve(request, &BROTLI, when)
 }

@@ -1,4 +1,5 @@
-//! `modern_browser`, `ancient_browser`: variables that tell old browsers from new ones by their `User-Agent`.
+//! `modern_browser`, `ancient_browser`: variables that tell old browsers from new ones by
+//! `User-Agent`.
 //!
 //! ```nginx
 //! modern_browser msie 6.0;
@@ -6,6 +7,8 @@
 //! modern_browser unlisted;
 //! if ($ancient_browser) { rewrite ^ /ancient.html; }
 //! ```
+//!
+//! The browsers and how they are recognised are nginx's.
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{
@@ -21,12 +24,12 @@ pub(crate) static MODULE: Module = Module {
     variables: &[
         Variable::new(
             "modern_browser",
-            |r, out| value(r, Age::Modern, out),
+            |r, out| value(r, BrowserAge::Modern, out),
             "The value of `modern_browser_value` if the browser is modern.",
         ),
         Variable::new(
             "ancient_browser",
-            |r, out| value(r, Age::Ancient, out),
+            |r, out| value(r, BrowserAge::Ancient, out),
             "The value of `ancient_browser_value` if the browser is ancient.",
         ),
         Variable::new(
@@ -97,8 +100,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 
 #[derive(Clone, Debug, Default)]
 struct Conf {
-    /// The least modern versions, in the order of [`MARKS`].
-    modern: Vec<Modern>,
+    /// The minimum modern versions, in the order of [`MARKS`].
+    modern: Vec<ModernVersion>,
     modern_unlisted: bool,
     ancient: Vec<BString>,
     netscape4: bool,
@@ -106,69 +109,76 @@ struct Conf {
     ancient_value: BString,
 }
 
+/// One `modern_browser` line.
 #[derive(Clone, Debug)]
-struct Modern {
+struct ModernVersion {
     /// The position in [`MARKS`].
     browser: usize,
+    /// The minimum version, as [`version`] encodes it.
     version: u64,
 }
 
-/// How a browser is known: the text before its version.
-struct Mark {
+/// How to recognise a browser: the text in front of its version.
+struct BrowserMark {
     browser: &'static str,
     text: &'static [u8],
-    /// The text is looked for behind so many bytes, which are the same in all of them.
+    /// The search for the text skips this many bytes, which all versions have in common.
     skip: usize,
 }
 
-/// Opera comes first, since it may call itself an Internet Explorer too.
-const MARKS: [Mark; 5] = [
-    Mark {
+/// Opera comes first, because it can also claim to be Internet Explorer.
+const MARKS: [BrowserMark; 5] = [
+    BrowserMark {
         browser: "opera",
         text: b"Opera",
         skip: 0,
     },
-    Mark {
+    BrowserMark {
         browser: "msie",
         text: b"MSIE ",
         skip: "Mozilla/4.0 (compatible; ".len(),
     },
-    Mark {
+    BrowserMark {
         browser: "gecko",
         text: b"rv:",
         skip: "Mozilla/5.0 (".len(),
     },
-    Mark {
+    BrowserMark {
         browser: "safari",
         text: b"Safari/",
         skip: "Mozilla/5.0 (".len(),
     },
-    Mark {
+    BrowserMark {
         browser: "konqueror",
         text: b"Konqueror/",
         skip: "Mozilla/5.0 (compatible; ".len(),
     },
 ];
 
+/// The position of Opera in [`MARKS`].
 const OPERA: usize = 0;
 
+/// The classification of a browser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Age {
+enum BrowserAge {
     Modern,
     Ancient,
 }
 
 impl Conf {
+    /// Forgets the outer block's `modern_browser` lines.
     fn clear_modern(&mut self) {
         self.modern.clear();
         self.modern_unlisted = false;
     }
 
+    /// Forgets the outer block's `ancient_browser` lines.
     fn clear_ancient(&mut self) {
         self.ancient.clear();
         self.netscape4 = false;
     }
 
+    /// Reads `modern_browser`.
     fn read_modern(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
         let name = line.text(0);
         let Some(word) = line.get(1) else {
@@ -188,8 +198,9 @@ impl Conf {
             return Err(line.error_at(1, format!("invalid browser version \"{}\"", word.text)));
         }
         if self.modern.is_empty() && browser != OPERA {
-            // An Opera that is not named is no other browser, whatever it says.
-            self.modern.push(Modern {
+            // An Opera that no line mentions must not be taken for the browser it claims to be. The
+            // impossible version makes it ancient.
+            self.modern.push(ModernVersion {
                 browser: OPERA,
                 version: u64::MAX,
             });
@@ -197,44 +208,50 @@ impl Conf {
             self.modern
                 .retain(|known| known.browser != OPERA || known.version != u64::MAX);
         }
-        self.modern.push(Modern { browser, version });
+        self.modern.push(ModernVersion { browser, version });
+        // In the order of the marks: Opera must be tested before the browsers that it imitates.
         self.modern.sort_by_key(|known| known.browser);
         Ok(())
     }
 
-    fn age(&self, agent: Option<&BStr>) -> Age {
+    /// Classifies a `User-Agent`.
+    fn age(&self, agent: Option<&BStr>) -> BrowserAge {
+        // Without `modern_browser unlisted`, what is not known is taken for old.
         let unlisted = if self.modern_unlisted {
-            Age::Modern
+            BrowserAge::Modern
         } else {
-            Age::Ancient
+            BrowserAge::Ancient
         };
+        // Every browser sends one, so this is something else.
         let Some(agent) = agent else { return unlisted };
+        // The first mark that is found decides, even if a later one would match too.
         for known in &self.modern {
             if let Some(version) = version_of(agent, &MARKS[known.browser]) {
                 return if version >= known.version {
-                    Age::Modern
+                    BrowserAge::Modern
                 } else {
-                    Age::Ancient
+                    BrowserAge::Ancient
                 };
             }
         }
+        // `Mozilla/1` to `Mozilla/4`; the length is nginx's test.
         let netscape4 = self.netscape4
             && agent.len() > "Mozilla/4.72 ".len()
             && agent
                 .strip_prefix(b"Mozilla/")
                 .is_some_and(|rest| matches!(rest[0], b'1'..=b'4'));
         if netscape4 || self.ancient.iter().any(|text| agent.contains_str(text)) {
-            return Age::Ancient;
+            return BrowserAge::Ancient;
         }
         unlisted
     }
 }
 
-/// The version of a browser, if the agent is one.
-fn version_of(agent: &BStr, mark: &Mark) -> Option<u64> {
+/// The version of a browser, if the agent is that browser.
+fn version_of(agent: &BStr, mark: &BrowserMark) -> Option<u64> {
     let rest = agent.get(mark.skip..)?;
     let after = &rest[rest.find(mark.text)? + mark.text.len()..];
-    // Opera's version stands behind a slash or a blank.
+    // Opera writes its version after a slash or a space.
     let after = if mark.text == b"Opera" {
         after.get(1..)?
     } else {
@@ -243,7 +260,7 @@ fn version_of(agent: &BStr, mark: &Mark) -> Option<u64> {
     (!after.is_empty()).then(|| version(after).0)
 }
 
-/// `1.2.3.4` as a number that compares, each part with two digits, and what follows it.
+/// Parses `1.2.3.4` into a number that can be compared, two digits per part; also returns the rest.
 fn version(text: &[u8]) -> (u64, &[u8]) {
     let (mut version, mut part, mut scale) = (0_u64, 0_u64, 1_000_000_u64);
     for (at, byte) in text.iter().enumerate() {
@@ -255,6 +272,7 @@ fn version(text: &[u8]) -> (u64, &[u8]) {
             }
             b'.' => {
                 version = version.saturating_add(part.saturating_mul(scale));
+                // From the fifth part on the scale is 0, so they do not count.
                 (part, scale) = (0, scale / 100);
             }
             _ => {
@@ -268,17 +286,19 @@ fn version(text: &[u8]) -> (u64, &[u8]) {
     (version.saturating_add(part.saturating_mul(scale)), b"")
 }
 
-fn value(request: &mut Request, age: Age, out: &mut Vec<u8>) -> bool {
+/// The value of `$modern_browser` or `$ancient_browser`.
+fn value(request: &mut Request, age: BrowserAge, out: &mut Vec<u8>) -> bool {
     let conf = request.conf::<Conf>();
     if conf.age(request.head.known(Known::UserAgent)) == age {
         out.extend_from_slice(match age {
-            Age::Modern => &conf.modern_value,
-            Age::Ancient => &conf.ancient_value,
+            BrowserAge::Modern => &conf.modern_value,
+            BrowserAge::Ancient => &conf.ancient_value,
         });
     }
     true
 }
 
+/// `$msie`.
 fn msie(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if request
         .head
@@ -296,7 +316,7 @@ mod tests {
 
     fn conf(modern: &[(usize, &str)]) -> Conf {
         let modern = modern.iter();
-        let read = |&(browser, text): &(usize, &str)| Modern {
+        let read = |&(browser, text): &(usize, &str)| ModernVersion {
             browser,
             version: version(text.as_bytes()).0,
         };
@@ -316,10 +336,10 @@ mod tests {
             gecko.age(Some(agent.as_str().into()))
         };
         assert_eq!(
-            [age("1.4.9"), age("1.5"), age("1.10"), age("2")].map(|age| age == Age::Modern),
+            [age("1.4.9"), age("1.5"), age("1.10"), age("2")].map(|age| age == BrowserAge::Modern),
             [false, true, true, true]
         );
-        assert_eq!(gecko.age(None), Age::Ancient);
+        assert_eq!(gecko.age(None), BrowserAge::Ancient);
     }
 
     #[test]
@@ -327,8 +347,8 @@ mod tests {
         let both = conf(&[(0, "9"), (1, "5.0")]);
         let opera = "Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.0; en) Opera 8.0";
         let msie = "Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1)";
-        assert_eq!(both.age(Some(opera.into())), Age::Ancient);
-        assert_eq!(both.age(Some(msie.into())), Age::Modern);
+        assert_eq!(both.age(Some(opera.into())), BrowserAge::Ancient);
+        assert_eq!(both.age(Some(msie.into())), BrowserAge::Modern);
     }
 
     #[test]
@@ -340,9 +360,12 @@ mod tests {
         };
         assert_eq!(
             conf.age(Some("Mozilla/4.72 [en] (X11)".into())),
-            Age::Ancient
+            BrowserAge::Ancient
         );
-        assert_eq!(conf.age(Some("Mozilla/5.0 [en] (X11)".into())), Age::Modern);
-        assert_eq!(conf.age(Some("Mozilla/".into())), Age::Modern);
+        assert_eq!(
+            conf.age(Some("Mozilla/5.0 [en] (X11)".into())),
+            BrowserAge::Modern
+        );
+        assert_eq!(conf.age(Some("Mozilla/".into())), BrowserAge::Modern);
     }
 }

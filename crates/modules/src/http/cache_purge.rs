@@ -1,17 +1,19 @@
-//! `cache_purge`: a location through which an operator purges a cache, and looks into it.
+//! `cache_purge`: a location for purging and inspecting a cache.
 //!
 //! ```nginx
 //! location = /cache       { cache_purge pages; allow 10.0.0.0/8; deny all; }
 //! location ~ ^/purge(/.*) { cache_purge pages http://backend$1$is_args$args; allow 10.0.0.0/8; deny all; }
 //! ```
 //!
-//! `PURGE` (or `POST`, `DELETE`) purges; `GET` shows the stored head of a key. What is meant stands in the arguments:
-//! `?key=…`, `?prefix=…`, `?tag=…`, `?all`, each with `&soft` to make it stale instead of gone; tags may also stand in
-//! the fields `Surrogate-Key` and `Cache-Tag` of the request. With a second parameter the key is what that says; with
-//! `*` at its end it is a prefix. The answers are JSON.
+//! `PURGE` (or `POST`, `DELETE`) purges; `GET` shows the stored header of a key. The arguments
+//! select the objects: `?key=…`, `?prefix=…`, `?tag=…` or `?all`, each with `&soft` to make objects
+//! stale instead of removing them. Tags can also come in the request's `Surrogate-Key` and
+//! `Cache-Tag` fields. The second parameter sets the key; with a trailing `*` it is a prefix.
+//! Responses are JSON.
 //!
-//! A purge is remembered under its name, whatever it hits: its time does not depend on the number of objects. The
-//! location's access rules apply, and nothing else stands before it: a location without any is open to everybody.
+//! A purge is recorded under its name, whatever it applies to, so its time does not depend on the
+//! number of objects. The location's access rules are the only protection: without any, everyone
+//! can purge.
 
 use std::sync::Arc;
 
@@ -21,7 +23,7 @@ use http::body::Body;
 use http::cache::{Cache, Caches, Inspected, Key, Mode, Purge, Store, inspect};
 use http::module::Answer;
 use http::{Module, Outcome, Request, Step};
-use proto::h1::Method;
+use proto::message::Method;
 use proto::{Known, caching, date, form};
 use serde_json::{Value, json};
 
@@ -68,14 +70,15 @@ struct Conf {
     key: Option<Expression>,
 }
 
-/// What is asked about.
-enum Target {
+/// What a request selects.
+enum PurgeTarget {
     Key(BString),
     Prefix(BString),
     Tags(Vec<Vec<u8>>),
     All,
 }
 
+/// The content handler.
 fn answer(request: &mut Request) -> Step<'_> {
     Step::later(async move {
         let conf = request.conf::<Conf>();
@@ -84,20 +87,21 @@ fn answer(request: &mut Request) -> Step<'_> {
             return respond(request, 503, &json!({ "error": trouble }));
         };
         let target = match &conf.key {
-            Some(key) => Some(of_key(request.value(key))),
-            None => of_arguments(request),
+            Some(key) => Some(target_of_key(request.value(key))),
+            None => target_of_arguments(request),
         };
         let Some(target) = target else {
             let error = "specify one of key, prefix, tag or all";
             return respond(request, 400, &json!({ "error": error }));
         };
+        // `PURGE` is not a registered method; caches made it common.
         let method = request.method;
         let is_purge = matches!(method, Method::Post | Method::Delete)
             || request.head.wire.method_text() == b"PURGE";
         match (target, is_purge) {
             (target, true) => purge(request, &store, &target),
-            (Target::Key(key), false) if matches!(method, Method::Get | Method::Head) => {
-                look(request, &store, &key).await
+            (PurgeTarget::Key(key), false) if matches!(method, Method::Get | Method::Head) => {
+                inspect_key(request, &store, &key).await
             }
             (_, false) => {
                 request
@@ -114,14 +118,17 @@ fn answer(request: &mut Request) -> Step<'_> {
     })
 }
 
-fn of_key(text: BString) -> Target {
+/// The target for a configured key.
+fn target_of_key(text: BString) -> PurgeTarget {
     match text.strip_suffix(b"*") {
-        Some(prefix) => Target::Prefix(prefix.into()),
-        None => Target::Key(text),
+        Some(prefix) => PurgeTarget::Prefix(prefix.into()),
+        None => PurgeTarget::Key(text),
     }
 }
 
-fn of_arguments(request: &Request) -> Option<Target> {
+/// The target that the arguments select; `None` if they select nothing, since a purge of everything
+/// must be explicit.
+fn target_of_arguments(request: &Request) -> Option<PurgeTarget> {
     let args = &request.uri.args;
     let argument = |name: &[u8]| {
         let mut text = Vec::new();
@@ -129,48 +136,49 @@ fn of_arguments(request: &Request) -> Option<Target> {
         Some(BString::from(text))
     };
     if let Some(key) = argument(b"key") {
-        return Some(Target::Key(key));
+        return Some(PurgeTarget::Key(key));
     }
     if let Some(prefix) = argument(b"prefix") {
-        return Some(Target::Prefix(prefix));
+        return Some(PurgeTarget::Prefix(prefix));
     }
     let mut tags = caching::tags(&request.head.wire.fields);
     tags.extend(argument(b"tag").map(Vec::from));
     if !tags.is_empty() {
-        return Some(Target::Tags(tags));
+        return Some(PurgeTarget::Tags(tags));
     }
-    has(args, b"all").then_some(Target::All)
+    has_argument(args, b"all").then_some(PurgeTarget::All)
 }
 
-/// Whether an argument is there, with or without a value.
-fn has(args: &[u8], name: &[u8]) -> bool {
+/// Whether an argument is present, with or without a value.
+fn has_argument(args: &[u8], name: &[u8]) -> bool {
     args.split(|&b| b == b'&')
         .any(|argument| argument.split(|&b| b == b'=').next() == Some(name))
 }
 
-fn purge(request: &mut Request, store: &Store, target: &Target) -> Outcome {
-    let mode = match has(&request.uri.args, b"soft") {
+/// Purges the target.
+fn purge(request: &mut Request, store: &Store, target: &PurgeTarget) -> Outcome {
+    let mode = match has_argument(&request.uri.args, b"soft") {
         true => Mode::Soft,
         false => Mode::Hard,
     };
     let what = match target {
-        Target::Key(key) => {
+        PurgeTarget::Key(key) => {
             store.purge(Purge::Key(&Key::new(key)), mode);
-            // What answers HEAD alone stands beside it.
+            // Responses to HEAD are stored separately if `cache_convert_head` is off.
             let head = [key, &b"\0HEAD"[..]].concat();
             store.purge(Purge::Key(&Key::new(&head)), mode);
             json!({ "key": text(key) })
         }
-        Target::Prefix(prefix) => {
+        PurgeTarget::Prefix(prefix) => {
             store.purge(Purge::Prefix(prefix), mode);
             json!({ "prefix": text(prefix) })
         }
-        Target::Tags(tags) => {
+        PurgeTarget::Tags(tags) => {
             tags.iter()
                 .for_each(|tag| store.purge(Purge::Tag(tag), mode));
             json!({ "tags": tags.iter().map(|tag| text(tag)).collect::<Vec<_>>() })
         }
-        Target::All => {
+        PurgeTarget::All => {
             store.purge(Purge::All, mode);
             json!({ "all": true })
         }
@@ -182,7 +190,9 @@ fn purge(request: &mut Request, store: &Store, target: &Target) -> Outcome {
     respond(request, 200, &json!({ "purged": what, "mode": word }))
 }
 
-async fn look(request: &mut Request, store: &Store, key: &[u8]) -> Outcome {
+/// Shows what is stored for a key. The request's own fields select the variant, as they would for a
+/// real request.
+async fn inspect_key(request: &mut Request, store: &Store, key: &[u8]) -> Outcome {
     let now_ms = rt::wall_millis();
     let found = inspect(store, key, &request.head.wire.fields, now_ms).await;
     match found {
@@ -191,6 +201,7 @@ async fn look(request: &mut Request, store: &Store, key: &[u8]) -> Outcome {
     }
 }
 
+/// A stored object as JSON.
 fn description(key: &[u8], found: &Inspected, now_ms: u64) -> Value {
     let head = found.object.head();
     let mut value = json!({
@@ -218,16 +229,19 @@ fn description(key: &[u8], found: &Inspected, now_ms: u64) -> Value {
     value
 }
 
+/// A time in the format of HTTP dates.
 fn time(ms: u64) -> String {
     let mut out = Vec::new();
     date::write_http(i64::try_from(ms / 1000).unwrap_or(i64::MAX), &mut out);
     text(&out)
 }
 
+/// Bytes as text, since JSON knows no others.
 fn text(bytes: &[u8]) -> String {
     bytes.to_str_lossy().into_owned()
 }
 
+/// A JSON response, which no other cache may keep.
 fn respond(request: &mut Request, status: u16, value: &Value) -> Outcome {
     let out = &mut request.out;
     out.status = status;

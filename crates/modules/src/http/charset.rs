@@ -1,4 +1,5 @@
-//! `charset`: says in which charset a response is, and translates it when it is in another.
+//! `charset`: announces the charset of a response, and converts the response if it is in another
+//! one.
 //!
 //! ```nginx
 //! charset        utf-8;
@@ -9,14 +10,15 @@
 //! }
 //! ```
 //!
-//! Nearly all configurations have the first line only, which costs a comparison of the media type. How a map
-//! translates is in [`table`].
+//! Nearly all configurations have only the first line, which costs one comparison of the media
+//! type. How a map converts is in [`table`].
 
 mod table;
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use base::sync::{Mutex, MutexGuard};
 use bstr::{BStr, BString, ByteSlice};
 use bytes::Bytes;
 use conf::{
@@ -28,8 +30,8 @@ use http::{Module, Request, Verdict};
 use proto::Known;
 
 use crate::shared::media_types::MediaTypes;
-use crate::shared::transform::{Transform, Transformed};
-use table::{Direction, Map};
+use crate::shared::transform::{BodyTransform, TransformedBody};
+use table::{CharsetMap, MapDirection};
 
 pub(crate) static MODULE: Module = Module {
     name: "charset",
@@ -44,7 +46,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-static MAPS: Table<Main> = Table::new(&[Directive {
+static MAPS: Table<CharsetMainConf> = Table::new(&[Directive {
     name: "charset_map",
     syntax: "charset1 charset2 { … }",
     default: None,
@@ -54,8 +56,8 @@ static MAPS: Table<Main> = Table::new(&[Directive {
           hexadecimal. The second may be `utf-8`, whose characters have up to four bytes. ASCII characters may be \
           omitted.",
     set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| {
-        let map = Map::read(line)?;
-        let maps = &mut line.shared::<Maps>().0;
+        let map = CharsetMap::read(line)?;
+        let maps = &mut line.shared::<CharsetMaps>().0;
         if maps.iter().any(|known| known.is_same_pair(&map)) {
             let (from, to) = (line.text(0), line.text(1));
             return Err(line.error(format!(
@@ -64,7 +66,7 @@ static MAPS: Table<Main> = Table::new(&[Directive {
         }
         maps.push(Arc::new(map));
         let (from, to) = (line.text(0).to_owned(), line.text(1).to_owned());
-        let names = line.shared::<Names>();
+        let names = line.shared::<CharsetNames>();
         names.add(from.as_bstr());
         names.add(to.as_bstr());
         Ok(())
@@ -120,77 +122,86 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 ])
 .finish_changed(take_maps);
 
-/// Maps are kept with the configuration that is being built, and with the locations.
+/// Empty: maps are kept in the configuration being built, and with the locations.
 #[derive(Clone, Default)]
-struct Main;
+struct CharsetMainConf;
 
-/// The maps of a configuration.
+/// All maps of a configuration.
 #[derive(Clone, Default)]
-struct Maps(Vec<Arc<Map>>);
+struct CharsetMaps(Vec<Arc<CharsetMap>>);
 
-/// The charsets that a configuration names anywhere: only those may be asked for by `X-Accel-Charset`. Blocks share the
-/// list while it grows; there are no more of them than lines.
+/// The charsets named anywhere in the configuration: `X-Accel-Charset` can only select one of
+/// these. Blocks share the list while it grows; it is no longer than the configuration.
 #[derive(Clone, Default)]
-struct Names(Arc<Mutex<Vec<BString>>>);
+struct CharsetNames(Arc<Mutex<Vec<BString>>>);
 
-impl Names {
+impl CharsetNames {
+    /// Adds a charset that the configuration names.
     fn add(&self, name: &BStr) {
         if !self.has(name) {
             self.list().push(name.to_owned());
         }
     }
 
+    /// Whether the configuration names this charset.
     fn has(&self, name: &BStr) -> bool {
         self.list()
             .iter()
             .any(|known| known.eq_ignore_ascii_case(name))
     }
 
+    /// Whether the configuration names any charset at all.
     fn any(&self) -> bool {
         !self.list().is_empty()
     }
 
+    /// The lock is held for a search of a short list. The list no longer changes once the
+    /// configuration is read.
     fn list(&self) -> MutexGuard<'_, Vec<BString>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
 #[derive(Clone, Default)]
 struct Conf {
-    /// `None`: `off`.
+    /// `charset`; `None`: `off`.
     charset: Option<Expression>,
-    /// `None`: whatever `charset` says.
+    /// `source_charset`; `None`: the same as `charset`.
     source: Option<Expression>,
     overrides: bool,
     types: MediaTypes,
-    /// All maps: content may come with a charset of its own, be asked for in another, or be a part of a response.
-    maps: Arc<[Arc<Map>]>,
-    names: Names,
+    /// All maps, since the pair to convert between is not known in advance: content can come with
+    /// its own charset, be requested in another, or be part of another response.
+    maps: Arc<[Arc<CharsetMap>]>,
+    names: CharsetNames,
 }
 
+/// Reads a charset: `off`, a name or a variable.
 fn charset(line: &mut Line) -> Result<Option<Expression>, Diagnostic> {
     match line.text(0) == "off" {
         true => Ok(None),
-        // Anything but a variable is a name, whatever signs it has.
+        // Only a leading `$` makes it a variable; anything else is a name, whatever characters it
+        // has.
         false if !line.text(0).starts_with(b"$") => {
             let name = line.text(0).to_owned();
-            line.shared::<Names>().add(name.as_bstr());
+            line.shared::<CharsetNames>().add(name.as_bstr());
             Ok(Some(Expression::literal(name.as_bstr())))
         }
         false => line.expression(0).map(Some),
     }
 }
 
-/// Hands the maps to the blocks that may need them; a pair of charsets without a map is an error now.
+/// Gives each block the maps. A pair of charsets without a map is an error now, since maps can
+/// follow the lines that need them.
 fn take_maps(conf: &mut Conf, _: Option<&Conf>, block: &mut Block) -> Result<(), Diagnostic> {
-    conf.maps = block.shared::<Maps>().0.as_slice().into();
-    conf.names = block.shared::<Names>().clone();
+    conf.maps = block.shared::<CharsetMaps>().0.as_slice().into();
+    conf.names = block.shared::<CharsetNames>().clone();
     let (Some(to), Some(from)) = (&conf.charset, &conf.source) else {
         return Ok(());
     };
     match (from.constant(), to.constant()) {
         (Some(from), Some(to))
-            if !from.eq_ignore_ascii_case(to) && find(&conf.maps, from, to).is_none() =>
+            if !from.eq_ignore_ascii_case(to) && find_map(&conf.maps, from, to).is_none() =>
         {
             Err(Diagnostic::error(
                 format!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\""),
@@ -201,30 +212,40 @@ fn take_maps(conf: &mut Conf, _: Option<&Conf>, block: &mut Block) -> Result<(),
     }
 }
 
-fn find(maps: &[Arc<Map>], from: &BStr, to: &BStr) -> Option<(Arc<Map>, Direction)> {
+/// The map between two charsets, and the direction to use it in.
+fn find_map(
+    maps: &[Arc<CharsetMap>],
+    from: &BStr,
+    to: &BStr,
+) -> Option<(Arc<CharsetMap>, MapDirection)> {
     maps.iter()
         .find_map(|map| Some((Arc::clone(map), map.direction(from, to)?)))
 }
 
+/// The body filter.
 fn filter(request: &mut Request) -> Verdict {
     let conf = request.conf::<Conf>();
     if request.is_subrequest() {
+        // Its own header is never sent.
         filter_part(request, &conf);
         return Verdict::Pass;
     }
     filter_whole(request, &conf);
     if !conf.maps.is_empty() {
-        let whole = request.shared::<Whole>();
+        let whole = request.shared::<WholeCharset>();
+        // Parts included later are converted to this.
         whole.0.replace(request.out.charset.clone());
     }
     Verdict::Pass
 }
 
+/// Announces the charset of a response of its own, and converts it if necessary.
 fn filter_whole(request: &mut Request, conf: &Conf) {
-    let Some(to) = wanted(request, conf) else {
+    let Some(to) = target_charset(request, conf) else {
         return;
     };
     let from = match (&request.out.charset, &conf.source) {
+        // What the producer of the content says counts more than the configuration.
         (own, _) if !own.is_empty() => own.clone(),
         (_, Some(source)) => request.value(source),
         (_, None) => to.clone(),
@@ -233,25 +254,27 @@ fn filter_whole(request: &mut Request, conf: &Conf) {
         set_charset(request, to);
         return;
     }
+    // Compressed bytes cannot be converted.
     if is_encoded(request) {
         return;
     }
-    match find(&conf.maps, from.as_bstr(), to.as_bstr()) {
+    match find_map(&conf.maps, from.as_bstr(), to.as_bstr()) {
         Some((map, direction)) => {
             set_charset(request, to);
             translate(request, map, direction);
         }
-        None => no_map(request, &from, &to),
+        None => log_no_map(request, &from, &to),
     }
 }
 
-/// The charset of the whole that a subrequest's response is a part of.
+/// The charset of the response that subrequests become part of.
 #[derive(Default)]
-struct Whole(RefCell<BString>);
+struct WholeCharset(RefCell<BString>);
 
-/// A part of another response is translated into the charset of the whole, which alone has a head that names one.
+/// Converts an included part into the charset of the whole, which alone has a header to announce
+/// one.
 fn filter_part(request: &mut Request, conf: &Conf) {
-    let to = request.shared::<Whole>().0.borrow().clone();
+    let to = request.shared::<WholeCharset>().0.borrow().clone();
     let own = request.out.charset.clone();
     let from = match &conf.source {
         _ if !own.is_empty() => own,
@@ -261,32 +284,34 @@ fn filter_part(request: &mut Request, conf: &Conf) {
     if to.is_empty() || from.eq_ignore_ascii_case(&to) || is_encoded(request) {
         return;
     }
-    match find(&conf.maps, from.as_bstr(), to.as_bstr()) {
+    match find_map(&conf.maps, from.as_bstr(), to.as_bstr()) {
         Some((map, direction)) => translate(request, map, direction),
-        None => no_map(request, &from, &to),
+        None => log_no_map(request, &from, &to),
     }
 }
 
+/// Whether the response has a content coding.
 fn is_encoded(request: &Request) -> bool {
     let coding = request.out.fields.get_known(Known::ContentEncoding);
     coding.is_some_and(|coding| !coding.is_empty())
 }
 
-fn no_map(request: &Request, from: &BString, to: &BString) {
+/// Logs a missing map; the response is left as it is.
+fn log_no_map(request: &Request, from: &BString, to: &BString) {
     request.error(format_args!(
         "no \"charset_map\" between the charsets \"{from}\" and \"{to}\""
     ));
 }
 
-/// The charset that the response is to have; `None` when it is left alone.
-fn wanted(request: &mut Request, conf: &Conf) -> Option<BString> {
+/// The charset that the response should have; `None` to leave it alone.
+fn target_charset(request: &mut Request, conf: &Conf) -> Option<BString> {
     let out = &request.out;
-    // A charset that stands in the media type itself came from `types` or `default_type`: somebody meant it.
+    // A charset inside the media type comes from `types` or `default_type` and is deliberate.
     if out.content_type.is_empty() || out.content_type.contains_str("charset=") {
         return None;
     }
     if let Some(name) = request
-        .flow
+        .delivery
         .charset
         .as_ref()
         .filter(|name| !name.is_empty())
@@ -297,6 +322,7 @@ fn wanted(request: &mut Request, conf: &Conf) -> Option<BString> {
         request.error(format_args!("unknown charset \"{name}\" to override"));
         return None;
     }
+    // A response that already has a charset is converted only with `override_charset`.
     let applies = if out.charset.is_empty() {
         conf.types.has(&out.content_type)
     } else {
@@ -306,14 +332,17 @@ fn wanted(request: &mut Request, conf: &Conf) -> Option<BString> {
     Some(request.value(name)).filter(|name| !name.is_empty())
 }
 
-/// The charset that the head of the response is going to name, for content that depends on it; empty when it names none.
+/// The charset that the response's header will announce, for content that depends on it; empty if
+/// none.
 pub(super) fn announced(request: &mut Request) -> BString {
     let conf = request.conf::<Conf>();
-    wanted(request, &conf).unwrap_or_else(|| request.out.charset.clone())
+    target_charset(request, &conf).unwrap_or_else(|| request.out.charset.clone())
 }
 
+/// Announces the charset.
 fn set_charset(request: &mut Request, name: BString) {
-    // Browsers of the nineties took the charset of a redirect for that of the page it led to; nginx still spares them.
+    // Browsers of the nineties applied a redirect's charset to the page it led to. nginx still
+    // spares them.
     let is_redirect = matches!(request.out.status, 301 | 302);
     request.out.charset = if is_redirect {
         BString::default()
@@ -322,37 +351,39 @@ fn set_charset(request: &mut Request, name: BString) {
     };
 }
 
-fn translate(request: &mut Request, map: Arc<Map>, direction: Direction) {
+/// Converts the body.
+fn translate(request: &mut Request, map: Arc<CharsetMap>, direction: MapDirection) {
     let out = &mut request.out;
     let length = out.length();
     let body = std::mem::take(&mut out.body);
-    // Byte for byte, everything that was said of the content stays true.
+    // If bytes map to bytes, the length stays right; otherwise it is unknown until the end.
     match map.keeps_length() {
         true => out.content_length = length,
         false => out.content_changes(),
     }
     if !matches!(body, Body::Empty) {
         let rest = Vec::new();
-        out.body = Transformed::body(
+        out.body = TransformedBody::body(
             body,
-            Translation {
+            CharsetTranslation {
                 map,
                 direction,
-                rest,
+                partial_char: rest,
             },
         );
     }
 }
 
-/// Content in another charset.
-struct Translation {
-    map: Arc<Map>,
-    direction: Direction,
-    /// The beginning of a sign whose end has not come yet.
-    rest: Vec<u8>,
+/// The conversion of one body.
+struct CharsetTranslation {
+    map: Arc<CharsetMap>,
+    /// A map serves both ways.
+    direction: MapDirection,
+    /// The beginning of a character whose end has not arrived.
+    partial_char: Vec<u8>,
 }
 
-impl Transform for Translation {
+impl BodyTransform for CharsetTranslation {
     fn push(
         &mut self,
         _: &mut Request,
@@ -361,13 +392,13 @@ impl Transform for Translation {
     ) -> Result<(), BodyError> {
         let content = std::mem::take(input);
         self.map
-            .write(self.direction, &content, &mut self.rest, out);
+            .write(self.direction, &content, &mut self.partial_char, out);
         Ok(())
     }
 
     fn end(&mut self, _: &mut Request, out: &mut Vec<u8>) -> Result<(), BodyError> {
-        // A sign that was cut off for good.
-        if !std::mem::take(&mut self.rest).is_empty() {
+        // A character that was cut off for good.
+        if !std::mem::take(&mut self.partial_char).is_empty() {
             out.push(b'?');
         }
         Ok(())

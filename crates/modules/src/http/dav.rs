@@ -1,4 +1,5 @@
-//! `dav_methods`: files are written, removed, copied and moved by clients (the file part of WebDAV, RFC 4918).
+//! `dav_methods`: lets clients write, delete, copy and move files (the file part of WebDAV, RFC
+//! 4918).
 //!
 //! ```nginx
 //! location /files/ {
@@ -9,11 +10,16 @@
 //! }
 //! ```
 //!
-//! Content goes to a temporary file first, and gets its name when all of it is there: nobody sees half a file, and a
-//! broken upload leaves the old one. It is best when `client_body_temp_path` is on the same file system, so that
-//! this is one rename. Everything that touches the disk happens on a pool; the steps are in [`crate::shared::file_tree`].
+//! An upload goes to a temporary file and gets its name when it is complete: nobody sees half a
+//! file, and a broken upload leaves the old one in place. `client_body_temp_path` should be on the
+//! same file system, so that this is a single rename. Everything that touches the disk happens on a
+//! thread pool; the steps are in [`crate::shared::file_tree`].
 //!
-//! There are no locks and no properties. A directory that can be removed in part only is 500, not 207.
+//! There are no locks and no properties. A directory that can only be deleted in part is 500, not
+//! 207.
+//!
+//! Differences from nginx: `PUT` to a path without its parent is 409, not 500 (RFC 4918, section
+//! 9.7.1), and `DELETE` of a symbolic link with a trailing slash removes the link, not its target.
 
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
@@ -23,10 +29,12 @@ use conf::{Arity, Directive, HTTP_SERVER_LOCATION, Repeat, Setter, Table};
 use http::core::location::RootKind;
 use http::{Module, Outcome, Phase, Request, Step, body_reader, files};
 use proto::Known;
-use proto::h1::Method;
+use proto::message::Method;
 
-use crate::shared::file_access;
-use crate::shared::file_tree::{self, Failure, Overwrite, Parents, Placed, Transfer};
+use crate::shared::file_permissions;
+use crate::shared::file_tree::{
+    self, FileTreeError, OverwritePolicy, ParentDirectories, PlaceOutcome, TreeTransfer,
+};
 
 pub(crate) static MODULE: Module = Module {
     name: "dav",
@@ -37,7 +45,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-/// The methods in the order of their bits; the last word is none.
+/// The methods in the order of their bits; the last word is not one.
 const METHODS: [&str; 6] = ["PUT", "DELETE", "MKCOL", "COPY", "MOVE", "off"];
 const OFF: u32 = 1 << 5;
 
@@ -77,7 +85,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "The permissions of created files and directories, such as `group:rw all:r`.",
         set: Setter::Custom(Arity::between(1, 3), Repeat::Once, |c, line| {
-            c.access = file_access::read(line)?;
+            c.access = file_permissions::parse_permissions(line)?;
             Ok(())
         }),
     },
@@ -87,6 +95,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     Ok(())
 });
 
+/// What clients may do in a location.
 #[derive(Clone, Debug, Default)]
 struct Conf {
     methods: u32,
@@ -95,6 +104,7 @@ struct Conf {
     access: u32,
 }
 
+/// The content handler. Methods that are not enabled are left to other handlers, which refuse them.
 fn serve(request: &mut Request) -> Step<'_> {
     let bit = match request.method {
         Method::Put => 0,
@@ -102,6 +112,7 @@ fn serve(request: &mut Request) -> Step<'_> {
         Method::Mkcol => 2,
         Method::Copy => 3,
         Method::Move => 4,
+        // `GET` is for the static files, and other methods are refused there.
         _ => return Outcome::Declined.into(),
     };
     if request.conf::<Conf>().methods & (1 << bit) == 0 {
@@ -124,19 +135,23 @@ fn serve(request: &mut Request) -> Step<'_> {
     })
 }
 
-/// The status of an answer, or of a refusal that was logged.
-type Done = Result<u16, u16>;
+/// The status of a response, or of a refusal that has been logged.
+type DavResult = Result<u16, u16>;
 
-async fn put(request: &mut Request) -> Done {
+/// `PUT`.
+async fn put(request: &mut Request) -> DavResult {
     if request.uri.path.ends_with(b"/") {
         return refuse(request, 409, "cannot PUT to a collection");
     }
+    // RFC 9110, section 14.5: storing a part as if it were the whole would destroy the file.
     if request.head.field(b"Content-Range").is_some() {
         return refuse(request, 501, "PUT with range is unsupported");
     }
+    // After the checks: a refused upload is not received first.
     let content = body_reader::read_to_file(request).await?;
     let path = file_path(request)?;
     let conf = request.conf::<Conf>();
+    // As in nginx, the client can set the modification time with `Date`.
     let date = request
         .head
         .known(Known::Date)
@@ -144,38 +159,45 @@ async fn put(request: &mut Request) -> Done {
     let modified = date
         .and_then(|date| UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(date).ok()?)));
     let parents = if conf.create_full_put_path {
-        Parents::Made
+        ParentDirectories::Create
     } else {
-        Parents::Needed
+        ParentDirectories::MustExist
     };
     let (temporary, access) = (content.path.clone(), conf.access);
     let placed = on_pool(request, move || {
-        file_tree::place(&temporary, &path, access, modified, parents)
+        // A missing parent is 409 (RFC 4918, section 9.7.1), where nginx says 500.
+        file_tree::install_file(&temporary, &path, access, modified, parents)
     })
     .await?;
+    // The temporary file has become the target, so it must not be removed.
     content.moved();
     match placed {
-        Placed::New => Ok(created(request)),
-        Placed::Replaced => Ok(204),
+        PlaceOutcome::New => Ok(created(request)),
+        PlaceOutcome::Replaced => Ok(204),
     }
 }
 
-async fn delete(request: &mut Request) -> Done {
+/// `DELETE`.
+async fn delete(request: &mut Request) -> DavResult {
     if request.body.exists() {
         return refuse(request, 415, "DELETE with body is unsupported");
     }
     let least = request.conf::<Conf>().min_delete_depth;
-    let depth = elements(&request.uri.path);
+    let depth = count_elements(&request.uri.path);
+    // A safety net of the administrator against deleting whole trees near the root.
     if depth < least {
         request.error(format_args!("insufficient URI depth:{depth} to DELETE"));
         return Err(409);
     }
+    // WebDAV calls directories collections.
     let is_collection = request.uri.path.ends_with(b"/");
     let depth = depth_field(request);
     let path = file_path(request)?;
+    // The closure runs on another thread and needs a path of its own.
     let looked = path.clone();
-    let found = on_pool(request, move || file_tree::look(&looked, 409)).await?;
+    let found = on_pool(request, move || file_tree::lstat(&looked, 409)).await?;
     match found.is_dir() {
+        // A directory is only deleted by its URI with a slash: without it the client means a file.
         true if !is_collection => {
             request.error(format_args!(
                 "DELETE \"{}\" failed (21: Is a directory)",
@@ -183,10 +205,15 @@ async fn delete(request: &mut Request) -> Done {
             ));
             return Err(409);
         }
-        true if depth.unwrap_or(Depth::Infinity) != Depth::Infinity => {
+        true if depth.unwrap_or(DepthHeader::Infinity) != DepthHeader::Infinity => {
             return refuse(request, 400, "\"Depth\" header must be infinity");
         }
-        false if !matches!(depth.unwrap_or(Depth::Zero), Depth::Zero | Depth::Infinity) => {
+        false
+            if !matches!(
+                depth.unwrap_or(DepthHeader::Zero),
+                DepthHeader::Zero | DepthHeader::Infinity
+            ) =>
+        {
             return refuse(request, 400, "\"Depth\" header must be 0 or infinity");
         }
         _ => {}
@@ -195,8 +222,10 @@ async fn delete(request: &mut Request) -> Done {
     Ok(204)
 }
 
-async fn make_collection(request: &mut Request) -> Done {
+/// `MKCOL`.
+async fn make_collection(request: &mut Request) -> DavResult {
     if request.body.exists() {
+        // RFC 4918, section 9.3.1.
         return refuse(request, 415, "MKCOL with body is unsupported");
     }
     if !request.uri.path.ends_with(b"/") {
@@ -211,27 +240,31 @@ async fn make_collection(request: &mut Request) -> Done {
     Ok(created(request))
 }
 
-async fn copy_or_move(request: &mut Request) -> Done {
+/// `COPY` and `MOVE`.
+async fn copy_or_move(request: &mut Request) -> DavResult {
     if request.body.exists() {
         return refuse(request, 415, "COPY and MOVE with body are unsupported");
     }
     let target = destination(request)?;
     let is_collection = request.uri.path.ends_with(b"/");
     let moves = request.method == Method::Move;
-    match (moves, depth_field(request).unwrap_or(Depth::Infinity)) {
-        (_, Depth::Infinity) | (false, Depth::Zero) => {}
+    match (moves, depth_field(request).unwrap_or(DepthHeader::Infinity)) {
+        // RFC 4918, sections 9.8.3 and 9.9.2.
+        (_, DepthHeader::Infinity) | (false, DepthHeader::Zero) => {}
         (false, _) => return refuse(request, 400, "\"Depth\" header must be 0 or infinity"),
         (true, _) => return refuse(request, 400, "\"Depth\" header must be infinity"),
     }
     let overwrite = overwrite_field(request)?;
     let from = file_path(request)?;
+    // The target's path is found by the same rules, `root` or `alias`, as the request's own.
     let own = std::mem::replace(&mut request.uri.path, target.clone());
     let to = file_path(request);
+    // Also on failure: the error page and the log need the request's own path.
     request.uri.path = own;
-    let transfer = Transfer {
+    let transfer = TreeTransfer {
         from: without_double_slashes(from),
         to: without_double_slashes(to?),
-        moves,
+        is_move: moves,
         is_collection,
         overwrite,
         directory_access: rt::file::modes::of_folder(request.conf::<Conf>().access),
@@ -239,10 +272,10 @@ async fn copy_or_move(request: &mut Request) -> Done {
     on_pool(request, move || transfer.run()).await
 }
 
-/// Runs something that may wait for a disk. A failure is logged, and its status given.
+/// Runs something that may block on a disk. A failure is logged, and its status returned.
 async fn on_pool<T: Send + 'static>(
     request: &mut Request,
-    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    work: impl FnOnce() -> Result<T, FileTreeError> + Send + 'static,
 ) -> Result<T, u16> {
     let core = request.core();
     let pool = files::pool(request, &core.delivery.aio);
@@ -252,11 +285,13 @@ async fn on_pool<T: Send + 'static>(
     })
 }
 
-fn refuse(request: &Request, status: u16, why: &str) -> Done {
+/// Logs a refusal and returns its status.
+fn refuse(request: &Request, status: u16, why: &str) -> DavResult {
     request.error(format_args!("{why}"));
     Err(status)
 }
 
+/// The file that the URI means.
 fn file_path(request: &mut Request) -> Result<PathBuf, u16> {
     request
         .file_path()
@@ -264,7 +299,7 @@ fn file_path(request: &mut Request) -> Result<PathBuf, u16> {
         .ok_or(500)
 }
 
-/// The answer is about something new: its path is in `Location`.
+/// A new resource: 201 with its path in `Location` (RFC 9110, section 15.3.2).
 fn created(request: &mut Request) -> u16 {
     let mut location = Vec::new();
     proto::uri::escape(proto::uri::Escape::Uri, &request.uri.path, &mut location);
@@ -272,8 +307,8 @@ fn created(request: &mut Request) -> u16 {
     201
 }
 
-/// How many elements a path has; a collection's final slash begins none.
-fn elements(path: &[u8]) -> i64 {
+/// The number of path components; the trailing slash of a directory begins none.
+fn count_elements(path: &[u8]) -> i64 {
     let slashes = path.iter().filter(|byte| **byte == b'/').count() as i64;
     if path.ends_with(b"/") {
         slashes - 1
@@ -282,6 +317,7 @@ fn elements(path: &[u8]) -> i64 {
     }
 }
 
+/// Paths are compared as text later, so each must have one spelling.
 fn without_double_slashes(path: PathBuf) -> PathBuf {
     let mut out = Vec::new();
     for byte in path.into_os_string().into_encoded_bytes() {
@@ -292,36 +328,38 @@ fn without_double_slashes(path: PathBuf) -> PathBuf {
     files::as_path(&out).to_owned()
 }
 
+/// The `Depth` field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Depth {
+enum DepthHeader {
     Zero,
     One,
     Infinity,
+    /// Sent, but none of these: refused where a depth matters.
     Invalid,
 }
 
-/// The `Depth` field (RFC 4918, section 10.2); `None` when there is none.
-fn depth_field(request: &Request) -> Option<Depth> {
+/// Parses the `Depth` field (RFC 4918, section 10.2); `None` if there is none.
+fn depth_field(request: &Request) -> Option<DepthHeader> {
     let value = request.head.known(Known::Depth)?;
     Some(match value.as_bytes() {
-        b"0" => Depth::Zero,
-        b"1" => Depth::One,
-        b"infinity" => Depth::Infinity,
+        b"0" => DepthHeader::Zero,
+        b"1" => DepthHeader::One,
+        b"infinity" => DepthHeader::Infinity,
         _ => {
             request.error(format_args!(
                 "client sent invalid \"Depth\" header: \"{value}\""
             ));
-            Depth::Invalid
+            DepthHeader::Invalid
         }
     })
 }
 
-/// The `Overwrite` field (RFC 4918, section 10.6).
-fn overwrite_field(request: &Request) -> Result<Overwrite, u16> {
+/// Parses the `Overwrite` field (RFC 4918, section 10.6).
+fn overwrite_field(request: &Request) -> Result<OverwritePolicy, u16> {
     match request.head.known(Known::Overwrite) {
-        None => Ok(Overwrite::Allowed),
-        Some(value) if value.eq_ignore_ascii_case(b"T") => Ok(Overwrite::Allowed),
-        Some(value) if value.eq_ignore_ascii_case(b"F") => Ok(Overwrite::Refused),
+        None => Ok(OverwritePolicy::Allowed),
+        Some(value) if value.eq_ignore_ascii_case(b"T") => Ok(OverwritePolicy::Allowed),
+        Some(value) if value.eq_ignore_ascii_case(b"F") => Ok(OverwritePolicy::Refused),
         Some(value) => {
             request.error(format_args!(
                 "client sent invalid \"Overwrite\" header: \"{value}\""
@@ -331,7 +369,7 @@ fn overwrite_field(request: &Request) -> Result<Overwrite, u16> {
     }
 }
 
-/// The path in the `Destination` field (RFC 4918, section 10.3), which must be on this very host.
+/// The path in the `Destination` field (RFC 4918, section 10.3), which must be on the same host.
 fn destination(request: &Request) -> Result<BString, u16> {
     let Some(value) = request.head.known(Known::Destination) else {
         request.error(format_args!("client sent no \"Destination\" header"));
@@ -354,12 +392,15 @@ fn destination(request: &Request) -> Result<BString, u16> {
         return Err(409);
     }
     match request.core().root.kind {
+        // An alias replaces a prefix of this length, so a shorter path would be outside the
+        // location.
         RootKind::Alias(length) if path.len() < length => Err(invalid()),
         _ => Ok(path.into()),
     }
 }
 
-/// The path of a `Destination`: the whole of it, or what follows scheme and host. `None` when it has neither.
+/// The path of a `Destination`: all of it, or what follows scheme and host. `None` if it is
+/// neither.
 fn destination_path<'a>(request: &Request, value: &'a BStr) -> Result<Option<&'a [u8]>, u16> {
     if value.starts_with(b"/") {
         return Ok(Some(value));
@@ -377,6 +418,7 @@ fn destination_path<'a>(request: &Request, value: &'a BStr) -> Result<Option<&'a
         return Ok(None);
     };
     let (authority, path) = rest.split_at(at);
+    // The host has to match, the port need not, as in nginx.
     let named = proto::host::parse(authority).is_ok_and(|parsed| {
         let mut name = Vec::new();
         parsed.write_lowercase(&mut name);
@@ -398,7 +440,7 @@ mod tests {
     #[test]
     fn elements_are_counted_without_the_last_slash() {
         assert_eq!(
-            [&b"/"[..], b"/a", b"/a/", b"/a/b/c"].map(elements),
+            [&b"/"[..], b"/a", b"/a/", b"/a/b/c"].map(count_elements),
             [0, 1, 1, 3]
         );
     }

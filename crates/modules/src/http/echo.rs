@@ -1,4 +1,4 @@
-//! `echo`: responses that the configuration writes itself, step by step, for trying things out and for tests.
+//! `echo`: responses written by the configuration, step by step, for experiments and tests.
 //!
 //! ```nginx
 //! location /hello {
@@ -9,11 +9,12 @@
 //! }
 //! ```
 //!
-//! The directives are those of the third-party module of this name, in the order in which a location has them. This file
-//! reads them and runs what comes before a response begins; [`page`] is the response. What the third-party module has and
-//! this one has not is refused when the configuration is read: `-f` of `echo_subrequest`, and `echo_abort_parent`.
+//! The directives are those of the third-party module of this name and run in the order in which a
+//! location has them. This file reads them and runs what precedes the response; [`page`] is the
+//! response. What the third-party module has and this one lacks is refused when the configuration
+//! is read: `-f` of `echo_subrequest`, and `echo_abort_parent`.
 
-mod page;
+mod body;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use http::body::Body;
 use http::module::Answer;
 use http::{Module, Outcome, Request, Step, Verdict};
 
-use page::{Around, Page};
+use body::{EchoBody, SurroundedBody};
 
 pub(crate) static MODULE: Module = Module {
     name: "echo",
@@ -55,7 +56,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-/// The directives that answer. Their order in a location is the order of what they do.
+/// The directives that produce the response, in the order of the location.
 const HANDLERS: &[&str] = &[
     "echo",
     "echo_duplicate",
@@ -74,61 +75,63 @@ const HANDLERS: &[&str] = &[
     "echo_end",
 ];
 
-/// One step.
+/// One step of a script.
 #[derive(Clone, Debug)]
-enum Command {
-    /// Words with blanks between, and the end of a line unless `-n` was said.
-    Say(Arc<[Expression]>, bool),
-    /// A text, repeated this many times.
+enum EchoCommand {
+    /// Words separated by spaces, and a line end unless `-n` was given.
+    Echo(Arc<[Expression]>, bool),
+    /// A count, and the text to repeat.
     Duplicate(Expression, Expression),
-    /// What there is leaves now.
+    /// Sends what has been written.
     Flush,
     /// A pause, in seconds.
     Sleep(Expression),
     /// `$echo_timer_elapsed` counts from here.
     ResetTimer,
-    /// The content of the request is read.
+    /// Reads the request body.
     ReadBody,
-    /// The content of the request, as it came.
+    /// Writes the request body.
     RequestBody,
-    /// The response of another path.
-    Include(Arc<Include>),
-    /// On to another location.
+    /// Writes the response of a subrequest.
+    Include(Arc<EchoSubrequest>),
+    /// Redirects internally.
     Exec(Expression, Option<Expression>),
-    /// What follows, up to the end, for each part of a text.
+    /// Repeats what follows, up to `End`, for each part of a text: delimiter, text.
     Foreach(Expression, Expression),
-    /// The end of what is done for each part.
+    /// The end of a loop.
     End,
 }
 
-/// A subrequest.
+/// The parameters of a subrequest.
 #[derive(Debug)]
-struct Include {
+struct EchoSubrequest {
     method: Option<Expression>,
     path: Expression,
     args: Option<Expression>,
     body: Option<Expression>,
-    /// Those that follow need not wait for it; its response keeps its place all the same.
+    /// Later subrequests need not wait for this one. Its output keeps its place all the same.
     is_async: bool,
 }
 
+/// The scripts of a location: its response, and the texts around other responses.
 #[derive(Clone, Debug, Default)]
 struct Conf {
-    commands: Arc<Vec<Command>>,
-    before: Arc<Vec<Command>>,
-    after: Arc<Vec<Command>>,
+    commands: Arc<Vec<EchoCommand>>,
+    before: Arc<Vec<EchoCommand>>,
+    after: Arc<Vec<EchoCommand>>,
     status: Option<u16>,
 }
 
-/// What a request has come to.
+/// The state of a script.
 #[derive(Default)]
-struct State {
+struct EchoState {
     /// `$echo_it`.
     part: BString,
-    /// Since when `$echo_timer_elapsed` counts, if not since the request began.
+    /// What `$echo_timer_elapsed` counts from, if not from the beginning of the request.
     timer: Option<Instant>,
 }
 
+/// A row of a directive that adds a step.
 const fn row(
     name: &'static str,
     syntax: &'static str,
@@ -155,8 +158,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         "Writes the arguments separated by spaces, followed by a newline unless `-n` comes first. `--` ends the \
          options.",
         |conf, line| {
-            let command = say(line)?;
-            add(conf, line, command)
+            let command = read_echo(line)?;
+            add_command(conf, line, command)
         },
     ),
     row(
@@ -165,8 +168,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         Arity::exactly(2),
         "Writes the text repeatedly, without newlines.",
         |conf, line| {
-            let command = Command::Duplicate(line.expression(0)?, line.expression(1)?);
-            add(conf, line, command)
+            let command = EchoCommand::Duplicate(line.expression(0)?, line.expression(1)?);
+            add_command(conf, line, command)
         },
     ),
     row(
@@ -174,7 +177,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         "",
         Arity::NONE,
         "Flushes the output written so far.",
-        |conf, line| add(conf, line, Command::Flush),
+        |conf, line| add_command(conf, line, EchoCommand::Flush),
     ),
     row(
         "echo_sleep",
@@ -182,8 +185,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         Arity::ONE,
         "Pauses for the given number of seconds, such as `1.5`. Other requests are not delayed.",
         |conf, line| {
-            let command = Command::Sleep(line.expression(0)?);
-            add(conf, line, command)
+            let command = EchoCommand::Sleep(line.expression(0)?);
+            add_command(conf, line, command)
         },
     ),
     row(
@@ -192,8 +195,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         Arity::ONE,
         "The same as `echo_sleep`: neither blocks an event loop.",
         |conf, line| {
-            let command = Command::Sleep(line.expression(0)?);
-            add(conf, line, command)
+            let command = EchoCommand::Sleep(line.expression(0)?);
+            add_command(conf, line, command)
         },
     ),
     row(
@@ -201,49 +204,49 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         "",
         Arity::NONE,
         "Resets the timer of `$echo_timer_elapsed`.",
-        |conf, line| add(conf, line, Command::ResetTimer),
+        |conf, line| add_command(conf, line, EchoCommand::ResetTimer),
     ),
     row(
         "echo_read_request_body",
         "",
         Arity::NONE,
         "Reads the request body, for `$echo_request_body` and `echo_request_body`.",
-        |conf, line| add(conf, line, Command::ReadBody),
+        |conf, line| add_command(conf, line, EchoCommand::ReadBody),
     ),
     row(
         "echo_request_body",
         "",
         Arity::NONE,
         "Writes the request body, which must have been read before.",
-        |conf, line| add(conf, line, Command::RequestBody),
+        |conf, line| add_command(conf, line, EchoCommand::RequestBody),
     ),
     row(
         "echo_location",
         "path [arguments]",
         Arity::between(1, 2),
         "Writes the response of another URI, requested with GET.",
-        |conf, line| location(conf, line, false),
+        |conf, line| echo_location(conf, line, false),
     ),
     row(
         "echo_location_async",
         "path [arguments]",
         Arity::between(1, 2),
         "The same as `echo_location`, but the following commands run at the same time; the output keeps its order.",
-        |conf, line| location(conf, line, true),
+        |conf, line| echo_location(conf, line, true),
     ),
     row(
         "echo_subrequest",
         "method path [-q arguments] [-b content]",
         Arity::between(2, 6),
         "Writes the response of another URI, requested with the given method and, with `-b`, a body.",
-        |conf, line| subrequest(conf, line, false),
+        |conf, line| echo_subrequest(conf, line, false),
     ),
     row(
         "echo_subrequest_async",
         "method path [-q arguments] [-b content]",
         Arity::between(2, 6),
         "The same as `echo_subrequest`, but the following commands run at the same time; the output keeps its order.",
-        |conf, line| subrequest(conf, line, true),
+        |conf, line| echo_subrequest(conf, line, true),
     ),
     row(
         "echo_exec",
@@ -251,8 +254,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         Arity::between(1, 2),
         "Redirects internally to another location. Nothing may have been written before.",
         |conf, line| {
-            let command = Command::Exec(line.expression(0)?, optional(line, 1)?);
-            add(conf, line, command)
+            let command = EchoCommand::Exec(line.expression(0)?, optional_expression(line, 1)?);
+            add_command(conf, line, command)
         },
     ),
     row(
@@ -261,9 +264,10 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         Arity::between(2, 3),
         "Repeats the commands up to `echo_end` for each part of the text; `$echo_it` is the current part.",
         |conf, line| {
+            // The optional `--` in front has no effect.
             let at = line.args().len() - 2;
-            let command = Command::Foreach(line.expression(at)?, line.expression(at + 1)?);
-            add(conf, line, command)
+            let command = EchoCommand::Foreach(line.expression(at)?, line.expression(at + 1)?);
+            add_command(conf, line, command)
         },
     ),
     row(
@@ -271,7 +275,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         "",
         Arity::NONE,
         "Ends the loop of `echo_foreach_split`.",
-        |conf, line| add(conf, line, Command::End),
+        |conf, line| add_command(conf, line, EchoCommand::End),
     ),
     Directive {
         name: "echo_status",
@@ -299,7 +303,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
             Arity::ANY,
             Repeat::Fresh(|c| c.before = Arc::default()),
             |conf, line| {
-                Arc::make_mut(&mut conf.before).push(say(line)?);
+                Arc::make_mut(&mut conf.before).push(read_echo(line)?);
                 Ok(())
             },
         ),
@@ -315,16 +319,17 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
             Arity::ANY,
             Repeat::Fresh(|c| c.after = Arc::default()),
             |conf, line| {
-                Arc::make_mut(&mut conf.after).push(say(line)?);
+                Arc::make_mut(&mut conf.after).push(read_echo(line)?);
                 Ok(())
             },
         ),
     },
 ]);
 
-/// Adds a step. The first of a block replaces those that an `if` has inherited.
-fn add(conf: &mut Conf, line: &Line, command: Command) -> Result<(), Diagnostic> {
+/// Adds a step. The first of a block replaces the steps that an `if` has inherited.
+fn add_command(conf: &mut Conf, line: &Line, command: EchoCommand) -> Result<(), Diagnostic> {
     let seen = HANDLERS.iter().filter_map(|name| line.level.seen(name));
+    // The first of these directives in this block.
     if seen.into_iter().all(|first| first == line.node.head) {
         conf.commands = Arc::default();
     }
@@ -332,10 +337,11 @@ fn add(conf: &mut Conf, line: &Line, command: Command) -> Result<(), Diagnostic>
     Ok(())
 }
 
-/// The words of `echo`, with its options in front.
-fn say(line: &mut Line) -> Result<Command, Diagnostic> {
+/// Reads the words of `echo` and the options in front of them.
+fn read_echo(line: &mut Line) -> Result<EchoCommand, Diagnostic> {
     let (mut from, mut ends_line) = (0, true);
     while from < line.args().len() {
+        // Options must be constants: a variable whose value looks like one is text.
         match line.text(from).as_bytes() {
             b"-n" => ends_line = false,
             b"--" => {
@@ -349,29 +355,32 @@ fn say(line: &mut Line) -> Result<Command, Diagnostic> {
     let words: Result<Vec<_>, _> = (from..line.args().len())
         .map(|index| line.expression(index))
         .collect();
-    Ok(Command::Say(words?.into(), ends_line))
+    Ok(EchoCommand::Echo(words?.into(), ends_line))
 }
 
-fn optional(line: &mut Line, index: usize) -> Result<Option<Expression>, Diagnostic> {
+/// The word at `index`, if there is one.
+fn optional_expression(line: &mut Line, index: usize) -> Result<Option<Expression>, Diagnostic> {
     match index < line.args().len() {
         true => line.expression(index).map(Some),
         false => Ok(None),
     }
 }
 
-fn location(conf: &mut Conf, line: &mut Line, is_async: bool) -> Result<(), Diagnostic> {
-    let include = Include {
+/// Reads `echo_location` and `echo_location_async`.
+fn echo_location(conf: &mut Conf, line: &mut Line, is_async: bool) -> Result<(), Diagnostic> {
+    let include = EchoSubrequest {
         method: None,
         path: line.expression(0)?,
-        args: optional(line, 1)?,
+        args: optional_expression(line, 1)?,
         body: None,
         is_async,
     };
-    add(conf, line, Command::Include(Arc::new(include)))
+    add_command(conf, line, EchoCommand::Include(Arc::new(include)))
 }
 
-fn subrequest(conf: &mut Conf, line: &mut Line, is_async: bool) -> Result<(), Diagnostic> {
-    let mut include = Include {
+/// Reads `echo_subrequest` and `echo_subrequest_async`.
+fn echo_subrequest(conf: &mut Conf, line: &mut Line, is_async: bool) -> Result<(), Diagnostic> {
+    let mut include = EchoSubrequest {
         method: Some(line.expression(0)?),
         path: line.expression(1)?,
         args: None,
@@ -380,7 +389,8 @@ fn subrequest(conf: &mut Conf, line: &mut Line, is_async: bool) -> Result<(), Di
     };
     let mut index = 2;
     while index < line.args().len() {
-        let value = optional(line, index + 1)?;
+        // Options come in pairs of a name and a value.
+        let value = optional_expression(line, index + 1)?;
         let field = match line.text(index).as_bytes() {
             b"-q" => &mut include.args,
             b"-b" => &mut include.body,
@@ -392,16 +402,19 @@ fn subrequest(conf: &mut Conf, line: &mut Line, is_async: bool) -> Result<(), Di
         }
         index += 2;
     }
-    add(conf, line, Command::Include(Arc::new(include)))
+    add_command(conf, line, EchoCommand::Include(Arc::new(include)))
 }
 
-/// Runs what comes before the response, and makes the response of the rest.
+/// The content handler. Steps before the first output run here, since they can still redirect or
+/// fail; the rest becomes the body.
 fn answer(request: &mut Request) -> Step<'_> {
     Step::later(async move {
         let conf = request.conf::<Conf>();
         let commands = Arc::clone(&conf.commands);
         let mut at = 0;
-        let wants_content = |command: &Command| matches!(command, Command::ReadBody);
+        let wants_content = |command: &EchoCommand| matches!(command, EchoCommand::ReadBody);
+        // Read at once, wherever the step is: the body must be there before the response begins, or
+        // the connection could not be reused.
         if commands.iter().any(wants_content)
             && let Err(status) = http::body_reader::read(request).await
         {
@@ -409,23 +422,30 @@ fn answer(request: &mut Request) -> Step<'_> {
         }
         loop {
             match commands.get(at) {
-                Some(Command::ReadBody) => {}
-                Some(Command::ResetTimer) => reset_timer(request),
-                Some(Command::Sleep(seconds)) => rt::sleep(pause(request, seconds)).await,
-                Some(Command::Exec(path, args)) => return exec(request, path, args.as_ref()),
+                Some(EchoCommand::ReadBody) => {}
+                Some(EchoCommand::ResetTimer) => reset_timer(request),
+                Some(EchoCommand::Sleep(seconds)) => rt::sleep(pause(request, seconds)).await,
+                // Only here: once the head has left, nothing can be redirected.
+                Some(EchoCommand::Exec(path, args)) => {
+                    return redirect(request, path, args.as_ref());
+                }
                 Some(_) | None => break,
             }
             at += 1;
         }
+        // `echo_status` may be anywhere among the other directives.
         request.out.status = conf.status.unwrap_or(200);
-        http::types::set_content_type(request);
-        request.out.body = Body::stream(Page::new(commands, at));
+        // By the extension of the URI, as for a file.
+        http::content_type::set_content_type(request);
+        request.out.body = Body::stream(EchoBody::new(commands, at));
         Outcome::Respond
     })
 }
 
-fn exec(request: &mut Request, path: &Expression, args: Option<&Expression>) -> Outcome {
+/// Redirects internally, as `echo_exec` says.
+fn redirect(request: &mut Request, path: &Expression, args: Option<&Expression>) -> Outcome {
     let path = request.value(path);
+    // The arguments of the directive do not apply to a named location.
     if path.starts_with(b"@") {
         return request.redirect_named(path.as_bstr());
     }
@@ -434,7 +454,7 @@ fn exec(request: &mut Request, path: &Expression, args: Option<&Expression>) -> 
     request.redirect(path, args)
 }
 
-/// A path and the arguments that it may carry.
+/// Splits a path from its arguments.
 fn split_args(path: BString) -> (BString, BString) {
     match path.find_byte(b'?') {
         Some(mark) => (path[..mark].into(), path[mark + 1..].into()),
@@ -442,11 +462,12 @@ fn split_args(path: BString) -> (BString, BString) {
     }
 }
 
+/// `echo_reset_timer`.
 fn reset_timer(request: &mut Request) {
-    request.state_or_default::<State>().timer = Some(Instant::now());
+    request.state_or_default::<EchoState>().timer = Some(rt::clock::read());
 }
 
-/// How long a pause is; what is no number is none.
+/// The length of a pause; an invalid one is logged and skipped.
 fn pause(request: &mut Request, seconds: &Expression) -> Duration {
     let text = request.value(seconds);
     let seconds = text.to_str().ok().and_then(|text| text.parse::<f64>().ok());
@@ -457,16 +478,18 @@ fn pause(request: &mut Request, seconds: &Expression) -> Duration {
     })
 }
 
-/// Puts texts before and after a response.
+/// The body filter: puts texts around a response.
 fn surround(request: &mut Request) -> Verdict {
     let conf = request.conf::<Conf>();
+    // These statuses never have content.
     let nothing = conf.before.is_empty() && conf.after.is_empty();
     if nothing || matches!(request.out.status, 204 | 304) {
         return Verdict::Pass;
     }
+    // The length is no longer known, and validators belong to the original content.
     request.out.content_changes();
     let body = std::mem::take(&mut request.out.body);
-    let around = Around::new(Arc::clone(&conf.before), body, Arc::clone(&conf.after));
+    let around = SurroundedBody::new(Arc::clone(&conf.before), body, Arc::clone(&conf.after));
     request.out.body = Body::stream(around);
     Verdict::Pass
 }
@@ -524,8 +547,9 @@ const VARIABLES: &[Variable<Request>] = &[
     .volatile(),
 ];
 
+/// `$echo_it`.
 fn part(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    match request.state::<State>() {
+    match request.state::<EchoState>() {
         Some(state) => {
             out.extend_from_slice(&state.part);
             true
@@ -534,27 +558,32 @@ fn part(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
+/// `$echo_timer_elapsed`.
 fn elapsed(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let timer = request.state::<State>().and_then(|state| state.timer);
+    let timer = request.state::<EchoState>().and_then(|state| state.timer);
     let milliseconds = match timer {
-        Some(since) => u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX),
+        Some(since) => u64::try_from(rt::clock::elapsed(since).as_millis()).unwrap_or(u64::MAX),
         None => request.elapsed_ms(),
     };
     base::text::write_seconds(milliseconds, out);
     true
 }
 
-/// How many times `$echo_incr` was read.
+/// How many times `$echo_incr` has been read. Shared with subrequests, as in the third-party
+/// module.
 #[derive(Default)]
-struct Count(Cell<u64>);
+struct EchoCounter(Cell<u64>);
 
+/// `$echo_incr`.
 fn count(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let count = request.shared::<Count>();
+    let count = request.shared::<EchoCounter>();
     count.0.set(count.0.get() + 1);
     base::text::write_number(count.0.get(), out);
     true
 }
 
+/// `$echo_request_body`. A body in a file would have to be read here, on the loop, so it has no
+/// value.
 fn content(request: &mut Request, out: &mut Vec<u8>) -> bool {
     match request.body.in_memory() {
         Some(content) => {
@@ -565,43 +594,34 @@ fn content(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
+/// `$echo_request_method`.
 fn method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     match request.method {
-        proto::h1::Method::Other => out.extend_from_slice(request.head.wire.method_text()),
+        proto::message::Method::Other => out.extend_from_slice(request.head.wire.method_text()),
         method => out.extend_from_slice(method.name().as_bytes()),
     }
     true
 }
 
+/// `$echo_client_request_method`.
 fn client_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(request.head.wire.method_text());
     true
 }
 
+/// `$echo_client_request_headers`. HTTP/2 has no such text; it is assembled from the fields.
 fn client_head(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let wire = &request.head.wire;
-    let sent = wire.as_sent();
-    if !sent.is_empty() {
-        out.extend_from_slice(sent);
-        return true;
-    }
-    out.extend_from_slice(wire.request_line());
-    out.extend_from_slice(b"\r\n");
-    for (name, value) in wire.fields.iter() {
-        out.extend_from_slice(name);
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(value);
-        out.extend_from_slice(b"\r\n");
-    }
-    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(&request.head.wire.as_text());
     true
 }
 
+/// `$echo_request_uri`.
 fn uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(&request.uri.path);
     true
 }
 
+/// `$echo_response_status`.
 fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if request.out.status == 0 {
         return false;

@@ -1,4 +1,4 @@
-//! `empty_gif`: a transparent picture of one pixel, from memory.
+//! `empty_gif`: a transparent one-pixel image, from memory.
 //!
 //! ```nginx
 //! location = /pixel.gif { empty_gif; }
@@ -9,7 +9,7 @@ use conf::{Arity, Directive, LOCATION_OR_IF, Repeat, Setter, Table};
 use http::body::Body;
 use http::module::Answer;
 use http::{Module, Outcome, Request, Step};
-use proto::h1::Method;
+use proto::message::Method;
 
 pub(crate) static MODULE: Module = Module {
     name: "empty_gif",
@@ -43,10 +43,11 @@ struct Conf {
     on: bool,
 }
 
-/// The picture's last change in seconds since 1970; nginx's value, so that caches behind either server agree.
+/// The image's modification time, in seconds since the epoch; nginx's value, so that caches behind
+/// either server agree.
 const LAST_MODIFIED: i64 = 23_349_600;
 
-/// The picture (GIF89a).
+/// The image (GIF89a).
 ///
 /// ```text
 /// "GIF89a" 0100 0100 80 01 00   header: 1x1, a palette of two colours
@@ -64,6 +65,8 @@ static PICTURE: [u8; 43] = [
     2, 2, 0x4c, 1, 0, 0x3b,
 ];
 
+/// The content handler. There is no file to declare a method unsuitable, so other methods are
+/// refused here.
 fn picture(request: &mut Request) -> Step<'_> {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Outcome::Status(405).into();

@@ -1,10 +1,11 @@
-//! `flv`: players of Flash Video may begin in the middle of a file.
+//! `flv`: lets players of Flash Video start in the middle of a file.
 //!
 //! ```nginx
 //! location ~ \.flv$ { flv; }
 //! ```
 //!
-//! `?start=N` answers with the file from byte N on, behind a header that makes it a file of its own.
+//! `?start=N` responds with the file from byte N, preceded by a header that makes it a file of its
+//! own.
 
 use std::collections::VecDeque;
 
@@ -13,7 +14,7 @@ use conf::{Arity, Directive, LOCATION, Repeat, Setter, Table};
 use http::body::{Body, Chunk, FileRange};
 use http::files::{self, Found, Purpose};
 use http::{Module, Outcome, Phase, Request, Step};
-use proto::h1::Method;
+use proto::message::Method;
 
 use crate::shared::file_response;
 
@@ -45,10 +46,11 @@ struct Conf {
     on: bool,
 }
 
-/// What such a file begins with: signature, version 1, sound and pictures, length of this header, and the length of
-/// the tag before the first one.
+/// The header of such a file: signature, version 1, audio and video, its own length, and the length
+/// of the tag before the first one, which is 0.
 const HEADER: &[u8] = b"FLV\x01\x05\0\0\0\x09\0\0\0\0";
 
+/// The content handler.
 fn serve(request: &mut Request) -> Step<'_> {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Outcome::Status(405).into();
@@ -68,17 +70,21 @@ fn serve(request: &mut Request) -> Step<'_> {
     }
 }
 
+/// The response with a file, whole or from the requested byte.
 fn answer(request: &mut Request, path: &[u8], found: Found) -> Outcome {
     let found = match found {
         Ok(found) => found,
         Err(error) => return Outcome::Status(files::refuse(request, path, error)),
     };
+    // The static handler redirects to a directory's path with a slash.
     if !found.is_file() {
         return Outcome::Declined;
     }
     let length = found.length();
     let file = found.file.clone();
-    let outcome = file_response::respond(request, found);
+    // First as for the whole file, which also provides type and validators.
+    let outcome = file_response::respond_with_file(request, found);
+    // A start outside the file yields the whole file, as in nginx.
     let start = start(&request.uri.args).filter(|start| (1..length).contains(start));
     if let (Some(start), Some(file)) = (start, file) {
         let rest = Chunk::File(FileRange {
@@ -94,7 +100,7 @@ fn answer(request: &mut Request, path: &[u8], found: Found) -> Outcome {
     outcome
 }
 
-/// The value of `start`.
+/// The value of the argument `start`.
 fn start(args: &[u8]) -> Option<u64> {
     let value = proto::form::find(args, b"start")?;
     u64::try_from(conf::parse::number(value)?).ok()

@@ -9,14 +9,14 @@
 //! }
 //! ```
 //!
-//! The directives are those of the well-known module; nginx's own `geoip_*` read an older format that is no longer
-//! made. The mechanism is [`crate::shared::geoip2`].
+//! The directives are those of the well-known third-party module; nginx's own `geoip_*` read an
+//! older format that is no longer made. The mechanism is [`crate::shared::geoip2`].
 
 use ::http::{Module, Request};
 use conf::{Arity, Cidr, Directive, HTTP, Repeat, Setter, Table};
 
-use crate::shared::forwarded::Depth;
-use crate::shared::geoip2::{self, Proxies};
+use crate::shared::forwarded_for::ForwardedDepth;
+use crate::shared::geoip2::{self, GeoipProxies};
 
 pub(crate) static MODULE: Module = Module {
     name: "geoip2",
@@ -64,15 +64,15 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 ])
 .finish(|conf, _, level| {
     let depth = match conf.recursive {
-        true => Depth::Recursive,
-        false => Depth::Last,
+        true => ForwardedDepth::Recursive,
+        false => ForwardedDepth::Last,
     };
     let trusted = std::mem::take(&mut conf.trusted);
-    level.shared::<Proxies>().settle(trusted, depth);
+    level.shared::<GeoipProxies>().set(trusted, depth);
     Ok(())
 });
 
-/// The databases live in the definitions of their variables.
+/// The proxies, until they are handed over. Databases belong to the definitions of their variables.
 #[derive(Clone, Default)]
 struct Conf {
     trusted: Vec<Cidr>,

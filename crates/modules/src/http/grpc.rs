@@ -1,4 +1,4 @@
-//! `grpc_pass`: requests are answered by a gRPC server.
+//! `grpc_pass`: passes requests to gRPC servers.
 //!
 //! ```nginx
 //! location /helloworld.Greeter {
@@ -6,22 +6,22 @@
 //! }
 //! ```
 //!
-//! gRPC is HTTP/2 with trailers, in which both sides may speak at any time: content goes on to the server as it comes
-//! from the client, and the other way, unbuffered. The codec is [`crate::shared::http2`].
+//! gRPC is HTTP/2 with trailers, and both sides can send at any time. So content is passed on in
+//! either direction as it arrives, unbuffered. The codec is [`crate::shared::http2`].
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
 use conf::{Arity, Confs, Directive, Expression, Repeat, Setter, Table};
 use http::module::{Answer, Module, Outcome, Step};
 use http::site::ConfRef;
-use http::upstream::{Content, Plan, RequestContent};
+use http::upstream::{Content, NoResponse, Plan, RequestContent};
 use http::{Request, upstream};
 use proto::Known;
 
-use crate::shared::gateway::{Pass, Schemes, connection_tag};
-use crate::shared::http2::{Http2, Speaker, Wanted};
-use crate::shared::request_fields::{Directives, FieldPlan};
-use crate::shared::upstream_rows::{Prefixed, Upstream};
+use crate::shared::gateway::{GatewayPass, GatewaySchemes, connection_tag};
+use crate::shared::http2::{Http2Exchange, Http2Profile, Http2Request};
+use crate::shared::request_fields::{FieldDirectives, FieldPlan};
+use crate::shared::upstream_rows::{PrefixedRows, ProtocolSettings};
 
 pub(crate) static MODULE: Module = Module {
     name: "grpc",
@@ -34,19 +34,19 @@ pub(crate) static MODULE: Module = Module {
         adds_slash: true,
     }),
     group: |location| match &location.confs.get::<Conf>().pass {
-        Some(Pass::Group(group)) => Some(group.clone()),
-        Some(Pass::Variable(_)) | None => None,
+        Some(GatewayPass::Group(group)) => Some(group.clone()),
+        Some(GatewayPass::Variable(_)) | None => None,
     },
     nested,
     ..Module::EMPTY
 };
 
-const DIRECTIVE_NAMES: Directives = Directives {
+const DIRECTIVE_NAMES: FieldDirectives = FieldDirectives {
     set: "grpc_set_header",
     pass: "grpc_pass",
 };
 
-/// The rows that all upstream protocols have, as far as they make sense without buffers.
+/// The rows common to all upstream protocols, except those about buffering, which gRPC cannot have.
 pub(crate) static UPSTREAM: Module = Module {
     name: "grpc_upstream",
     doc: "The directives that gRPC has in common with other upstream protocols.",
@@ -54,10 +54,10 @@ pub(crate) static UPSTREAM: Module = Module {
     ..Module::EMPTY
 };
 
-/// The type parameter of the shared rows.
-enum Grpc {}
+/// Names gRPC's settings for the shared rows.
+enum GrpcProtocol {}
 
-/// Fields of responses that end here.
+/// Response fields that are not passed on.
 const HIDDEN: &[&str] = &[
     "Date",
     "Server",
@@ -68,7 +68,7 @@ const HIDDEN: &[&str] = &[
     "X-Accel-Charset",
 ];
 
-static UPSTREAM_ROWS: Prefixed<Grpc> = Prefixed::new("grpc_", HIDDEN)
+static UPSTREAM_ROWS: PrefixedRows<GrpcProtocol> = PrefixedRows::new("grpc_", HIDDEN)
     .without(&[
         "buffering",
         "buffers",
@@ -88,7 +88,7 @@ static UPSTREAM_ROWS: Prefixed<Grpc> = Prefixed::new("grpc_", HIDDEN)
     ])
     .secure();
 
-static SCHEMES: Schemes = Schemes {
+static SCHEMES: GatewaySchemes = GatewaySchemes {
     plain: "grpc://",
     secure: "grpcs://",
     prefix: "grpc_",
@@ -104,10 +104,10 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "The gRPC server: `host:port`, `unix:/path` or the name of an `upstream`, optionally after `grpc://`, or \
               after `grpcs://` for TLS. May contain variables.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-            c.secure = SCHEMES.settle(line);
-            let scheme = SCHEMES.of(c.secure).as_bytes();
+            c.uses_tls = SCHEMES.note_tls(line);
+            let scheme = SCHEMES.for_tls(c.uses_tls).as_bytes();
             c.authority = authority(line.text(0), scheme);
-            c.pass = Some(Pass::from_line(line, scheme)?);
+            c.pass = Some(GatewayPass::from_line(line, scheme)?);
             Ok(())
         }),
     },
@@ -138,22 +138,23 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 
 #[derive(Clone, Default)]
 struct Conf {
-    pass: Option<Pass>,
-    /// It is passed on by TLS.
-    secure: bool,
-    /// The host that `grpc_pass` names, with its port if it names one.
+    pass: Option<GatewayPass>,
+    /// Whether TLS is used; with variables in the address, decided per request.
+    uses_tls: bool,
+    /// The host in `grpc_pass`, with its port if it has one: the default `:authority`.
     authority: BString,
     set_header: Vec<(BString, Expression)>,
-    /// What `set_header` comes to.
+    /// The result of the `grpc_set_header` lines.
     fields: FieldPlan,
 }
 
-/// A nested location has a `grpc_pass` of its own or none.
+/// A nested location does not inherit `grpc_pass`.
 fn nested(confs: &mut Confs) {
     confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None);
 }
 
-/// The host and port of an address, as `:authority` says it.
+/// The host and port of an address for `:authority`. A unix socket has neither; nginx says
+/// `localhost`.
 fn authority(address: &[u8], scheme: &[u8]) -> BString {
     let rest = match address.get(..scheme.len()) {
         Some(start) if start.eq_ignore_ascii_case(scheme) => &address[scheme.len()..],
@@ -165,26 +166,29 @@ fn authority(address: &[u8], scheme: &[u8]) -> BString {
     }
 }
 
+/// The content handler.
 fn handler(request: &mut Request) -> Step<'_> {
     let conf = request.conf::<Conf>();
-    let settings = Upstream::<Grpc>::of(request);
+    let settings = ProtocolSettings::<GrpcProtocol>::of(request);
     let Some(pass) = &conf.pass else {
         return Outcome::Declined.into();
     };
-    let secure = pass.secure_host(request, &SCHEMES, conf.secure);
-    let scheme = SCHEMES.of(secure.is_some()).as_bytes();
+    // Per request, since an address with variables has its scheme in the value.
+    let secure = pass.secure_host(request, &SCHEMES, conf.uses_tls);
+    let scheme = SCHEMES.for_tls(secure.is_some()).as_bytes();
     let target = match pass.target(request, scheme) {
         Ok(target) => target,
         Err(status) => return Outcome::Status(status).into(),
     };
+    // The default only; `grpc_set_header Host` replaces it.
     let authority = match pass {
-        Pass::Group(_) => conf.authority.clone(),
-        Pass::Variable(url) => authority(&request.value(url), scheme),
+        GatewayPass::Group(_) => conf.authority.clone(),
+        GatewayPass::Variable(url) => authority(&request.value(url), scheme),
     };
-    let asker = Asker {
+    let asker = GrpcProfile {
         conf: request.conf::<Conf>(),
         authority,
-        secure,
+        tls_host: secure,
     };
     let tag = connection_tag(request);
     Step::later(upstream::pass(
@@ -192,7 +196,8 @@ fn handler(request: &mut Request) -> Step<'_> {
         Plan {
             settings,
             target,
-            protocol: Box::new(Http2::new(asker)),
+            protocol: Box::new(Http2Exchange::new(asker)),
+            // Client and server may take turns within one request, so nothing can wait for its end.
             content: RequestContent::Streamed,
             watch_client: true,
             tag,
@@ -200,30 +205,31 @@ fn handler(request: &mut Request) -> Step<'_> {
     ))
 }
 
-/// One request.
-struct Asker {
+/// One request to a gRPC server.
+struct GrpcProfile {
     conf: ConfRef<Conf>,
     authority: BString,
-    /// The host that TLS is spoken to.
-    secure: Option<BString>,
+    /// The host to use TLS with.
+    tls_host: Option<BString>,
 }
 
-impl Speaker for Asker {
+impl Http2Profile for GrpcProfile {
     fn scheme(&self) -> &'static str {
-        SCHEMES.of(self.secure.is_some())
+        SCHEMES.for_tls(self.tls_host.is_some())
     }
 
     fn secure_host(&self) -> Option<&BStr> {
-        self.secure.as_deref().map(BStr::new)
+        self.tls_host.as_deref().map(BStr::new)
     }
 
-    fn ask(
+    fn fill_request(
         &mut self,
         request: &mut Request,
         _content: Content,
-        wanted: &mut Wanted,
-    ) -> Result<(), u16> {
-        wanted.scheme = match self.secure {
+        wanted: &mut Http2Request,
+    ) -> Result<(), NoResponse> {
+        // The scheme of the URI (RFC 9113, section 8.3.1), not that of the directive.
+        wanted.scheme = match self.tls_host {
             Some(_) => "https",
             None => "http",
         };
@@ -232,7 +238,8 @@ impl Speaker for Asker {
             false => request.method.name().into(),
         };
         write_target(request, &mut wanted.path);
-        // The client's own word: what it did not announce is not announced here either.
+        // Only what the client announced is announced to the server: a length makes no sense for a
+        // stream of messages.
         let content = match request.body.announced_length() {
             Some(length) if request.head.known(Known::ContentLength).is_some() => {
                 Content::Length(length)
@@ -248,7 +255,10 @@ impl Speaker for Asker {
                 wanted.add(name, value);
             }
         }
+        // `TE: trailers` is the one value that HTTP/2 allows (RFC 9113, section 8.2.2), and gRPC
+        // servers insist on it.
         let te = request.head.known(Known::Te).unwrap_or_default();
+        // The client's field is not passed on as it is: `TE` is about one connection only.
         let takes_trailers = te.to_ascii_lowercase().contains_str("trailers");
         if takes_trailers && !self.conf.fields.sets(Known::Te) {
             wanted.fields.push_known(Known::Te, b"trailers");
@@ -261,7 +271,7 @@ impl Speaker for Asker {
     }
 }
 
-/// The path and arguments to ask for: as they were sent, unless something was rewritten.
+/// Appends the path and arguments: as they were sent, unless they have been rewritten.
 fn write_target(request: &Request, out: &mut Vec<u8>) {
     if request.uri.original {
         return out.extend_from_slice(request.head.wire.target());

@@ -1,12 +1,14 @@
-//! `gunzip`: unpacks compressed responses for clients that do not take them.
+//! `gunzip`: decompresses responses for clients that do not accept gzip.
 //!
 //! ```nginx
 //! gzip_static always;
 //! gunzip      on;
 //! ```
 //!
-//! So that only one form has to be kept, on disk or in a cache. Which clients take compressed content,
-//! `gzip_http_version` and its neighbours say.
+//! With it only the compressed form has to be stored, on disk or in a cache. Which clients accept
+//! it is decided by `gzip_http_version` and its neighbours.
+//!
+//! An empty response that claims to be compressed stays empty; nginx breaks it off.
 
 use bytes::{Buf, Bytes};
 use conf::{Buffers, Directive, HTTP_SERVER_LOCATION, Setter, Table};
@@ -16,7 +18,7 @@ use http::{Module, Request, Verdict};
 use proto::Known;
 
 use crate::shared::gzip_accept;
-use crate::shared::transform::{Transform, Transformed};
+use crate::shared::transform::{BodyTransform, TransformedBody};
 
 pub(crate) static MODULE: Module = Module {
     name: "gunzip",
@@ -51,26 +53,29 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
 #[derive(Clone, Debug, Default)]
 struct Conf {
     on: bool,
-    /// Accepted.
+    /// `gunzip_buffers`, accepted for compatibility.
     buffers: Buffers,
 }
 
+/// The body filter.
 fn unpack(request: &mut Request) -> Verdict {
     let coding = request.out.fields.get_known(Known::ContentEncoding);
     if !coding.is_some_and(|coding| coding.eq_ignore_ascii_case(b"gzip")) {
         return Verdict::Pass;
     }
-    gzip_accept::varies(request);
+    // Also if this client gets it compressed: a cache must know that others do not.
+    gzip_accept::mark_varying(request);
     if gzip_accept::accepts(request) {
         return Verdict::Pass;
     }
     let out = &mut request.out;
     out.fields.remove_known(Known::ContentEncoding);
     let body = std::mem::take(&mut out.body);
+    // The length of the result is unknown, and validators belong to the compressed form.
     out.content_changes();
-    out.body = Transformed::body(
+    out.body = TransformedBody::body(
         body,
-        Members {
+        GzipMembers {
             decoder: decoder(),
             is_between: true,
         },
@@ -81,22 +86,25 @@ fn unpack(request: &mut Request) -> Verdict {
 /// The largest window of the format, 2^15 bytes.
 const WINDOW_BITS: u8 = 15;
 
-/// Content that is unpacked in one go, in bytes. A kilobyte that is packed may be a megabyte: the output is bounded,
-/// not the input.
+/// How much output one step produces, in bytes. The output is bounded, not the input: a kilobyte of
+/// compressed data can become a megabyte.
 const ROOM: usize = 16 * 1024;
 
+/// A decoder at the beginning of a member.
 fn decoder() -> Decompress {
     Decompress::new_gzip(WINDOW_BITS)
 }
 
-/// Unpacks gzip members, of which there may be several one after the other (RFC 1952, section 2.2).
-struct Members {
+/// Decompresses gzip members, of which there can be several one after the other (RFC 1952, section
+/// 2.2).
+struct GzipMembers {
     decoder: Decompress,
-    /// Nothing of the present member has come yet.
+    /// The previous member is complete and nothing of the next one has arrived: a good place to
+    /// end.
     is_between: bool,
 }
 
-impl Transform for Members {
+impl BodyTransform for GzipMembers {
     fn push(
         &mut self,
         request: &mut Request,
@@ -113,20 +121,24 @@ impl Transform for Members {
         self.is_between = false;
         match status {
             Ok(Status::StreamEnd) => {
+                // More members may follow; the end of the content shows whether they do.
                 self.decoder = decoder();
                 self.is_between = true;
                 Ok(())
             }
+            // Progress in either direction is enough; without any, this would loop forever.
             Ok(Status::Ok | Status::BufError) if used > 0 || self.decoder.total_out() > written => {
                 Ok(())
             }
-            Ok(Status::Ok | Status::BufError) => Err(failed(request, "it makes no progress")),
-            Err(error) => Err(failed(request, &error.to_string())),
+            Ok(Status::Ok | Status::BufError) => {
+                Err(inflate_error(request, "it makes no progress"))
+            }
+            Err(error) => Err(inflate_error(request, &error.to_string())),
         }
     }
 
     fn end(&mut self, request: &mut Request, out: &mut Vec<u8>) -> Result<(), BodyError> {
-        // What the decoder had no room for: there was no more input to ask with.
+        // Output that the decoder still holds because it had no room for it.
         while !self.is_between {
             out.reserve(ROOM);
             let before = self.decoder.total_out();
@@ -136,14 +148,15 @@ impl Transform for Members {
             {
                 Ok(Status::StreamEnd) => self.is_between = true,
                 Ok(Status::Ok | Status::BufError) if self.decoder.total_out() > before => {}
-                _ => return Err(failed(request, "it ends prematurely")),
+                _ => return Err(inflate_error(request, "it ends prematurely")),
             }
         }
         Ok(())
     }
 }
 
-fn failed(request: &Request, why: &str) -> BodyError {
+/// Logs an error. The response is cut off, so that the client can tell.
+fn inflate_error(request: &Request, why: &str) -> BodyError {
     request.error(format_args!(
         "inflate() failed: {why} while decompressing the response"
     ));

@@ -1,4 +1,4 @@
-//! `gzip`: compresses responses on their way.
+//! `gzip`: compresses responses on the fly.
 //!
 //! ```nginx
 //! gzip            on;
@@ -6,90 +6,54 @@
 //! gzip_min_length 1000;
 //! ```
 //!
-//! Only for clients that take it (see `gzip_proxied` and its neighbours), only for the types that are named, and not
-//! for what is encoded already. A strong entity tag becomes a weak one, ranges are no longer offered. What compresses
-//! is [`crate::shared::compression`], with the encoder of [`encoder`].
+//! Only for clients that accept it (see `gzip_proxied` and its neighbours), only for the listed
+//! media types, and not if the response has a coding already. A strong entity tag becomes weak, and
+//! ranges are no longer offered, because the bytes are not the same any more. The mechanism is
+//! [`crate::shared::compression`], with the encoder in [`encoder`].
 
 mod encoder;
 
-use std::rc::Rc;
+use std::io;
 
 use conf::{
-    Arity, Buffers, Diagnostic, Directive, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF, Line,
-    Repeat, Setter, Table, Variable,
+    Arity, Diagnostic, Directive, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table, Variable,
 };
-use http::{Module, Request, Verdict};
+use http::Module;
 
-use encoder::Encoder;
+use encoder::GzipEncoder;
 
-use crate::shared::compression::{self, Choice, ratio};
+use crate::shared::compression::write_ratio;
+use crate::shared::compression_rows::{self, CompressionConf, ResponseCoding};
 
 pub(crate) static MODULE: Module = Module {
     name: "gzip",
     doc: "Compresses responses with gzip.",
     location: &DIRECTIVES,
-    filter: Some(compress),
-    enabled: |location| location.confs.get::<Conf>().on,
+    filter: Some(compression_rows::compress::<GzipEncoder>),
+    enabled: compression_rows::is_on::<GzipEncoder>,
     variables: &[Variable::new(
         "gzip_ratio",
-        ratio::<Encoder>,
+        write_ratio::<GzipEncoder>,
         "The compression ratio achieved.",
     )
     .volatile()],
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
+static DIRECTIVES: Table<CompressionConf<GzipSettings>> = Table::new(&[
+    compression_rows::switch("gzip", "0.1", "Enables gzip compression."),
+    compression_rows::types("gzip_types", "0.1"),
+    compression_rows::level(
+        "gzip_comp_level",
+        "0.1",
+        "1",
+        (1, 9),
+        "The compression level, from 1 to 9. Levels above 6 gain little and cost much CPU time.",
+    ),
+    compression_rows::min_length("gzip_min_length", "0.1"),
+    compression_rows::buffers("gzip_buffers", "0.1"),
     Directive {
-        name: "gzip",
-        syntax: "on | off",
-        default: Some("off"),
-        contexts: HTTP_SERVER_LOCATION_IF,
-        since: "0.1",
-        doc: "Enables gzip compression.",
-        set: Setter::Flag(|c| &mut c.on),
-    },
-    Directive {
-        name: "gzip_types",
-        syntax: "mime-type … | *",
-        default: Some("text/html"),
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
-        doc: "The media types to compress, in addition to `text/html`, which is always compressed. `*` means all.",
-        set: Setter::Custom(
-            Arity::at_least(1),
-            Repeat::Fresh(|c| c.choice.types.clear()),
-            |c, line| c.choice.types.read(line, &["text/html"]),
-        ),
-    },
-    Directive {
-        name: "gzip_comp_level",
-        syntax: "level",
-        default: Some("1"),
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
-        doc: "The compression level, from 1 to 9. Levels above 6 gain little and cost much CPU time.",
-        set: Setter::Number(|c| &mut c.level, 1, 9),
-    },
-    Directive {
-        name: "gzip_min_length",
-        syntax: "length",
-        default: Some("20"),
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
-        doc: "The minimum length of a response to compress; responses of unknown length are always compressed.",
-        set: Setter::Size(|c| &mut c.choice.min_length),
-    },
-    Directive {
-        name: "gzip_buffers",
-        syntax: "number size",
-        default: Some("32 4k"),
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
-        doc: "Accepted; Weir sizes its buffers itself.",
-        set: Setter::Buffers(|c| &mut c.buffers),
-    },
-    Directive {
+        // Checked like nginx does, so that a configuration is valid for both.
         name: "gzip_window",
         syntax: "size",
         default: Some("32k"),
@@ -118,7 +82,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Accepted; output is always gathered until there is enough to send.",
-        set: Setter::Size(|c| &mut c.postponed),
+        set: Setter::Size(|c| &mut c.own.postponed),
     },
     Directive {
         name: "gzip_no_buffer",
@@ -127,23 +91,29 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Flag(|c| &mut c.unbuffered),
+        set: Setter::Flag(|c| &mut c.own.unbuffered),
     },
 ]);
 
-#[derive(Clone, Debug, Default)]
-struct Conf {
-    on: bool,
-    choice: Choice,
-    level: i64,
-    /// Accepted.
-    buffers: Buffers,
-    /// Accepted.
+/// What gzip has beside the settings that all codings share.
+#[derive(Clone, Default)]
+struct GzipSettings {
+    /// `postpone_gzipping`, accepted for compatibility.
     postponed: u64,
-    /// Accepted.
+    /// `gzip_no_buffer`, likewise.
     unbuffered: bool,
 }
 
+impl ResponseCoding for GzipEncoder {
+    const NAME: &'static [u8] = b"gzip";
+    type Own = GzipSettings;
+
+    fn start(conf: &CompressionConf<GzipSettings>, _: Option<u64>) -> io::Result<GzipEncoder> {
+        Ok(GzipEncoder::new(conf.level))
+    }
+}
+
+/// Checks a size as nginx does, for directives without effect.
 fn power_of_two(line: &mut Line, min: u64, max: u64) -> Result<(), Diagnostic> {
     let size = line.size(0)?;
     if size.is_power_of_two() && (min..=max).contains(&size) {
@@ -152,12 +122,4 @@ fn power_of_two(line: &mut Line, min: u64, max: u64) -> Result<(), Diagnostic> {
     Err(line
         .directive_error_at(0, "must be a power of two")
         .note(format!("from {min} to {max} bytes")))
-}
-
-fn compress(request: &mut Request) -> Verdict {
-    let site = Rc::clone(&request.site);
-    let conf = site.location(request.location).confs.get::<Conf>();
-    compression::apply(request, b"gzip", &conf.choice, |_| {
-        Ok(Encoder::new(conf.level))
-    })
 }

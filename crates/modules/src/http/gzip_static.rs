@@ -1,24 +1,24 @@
-//! `gzip_static`: files that were compressed beforehand.
+//! `gzip_static`: precompressed files.
 //!
 //! ```nginx
 //! gzip_static on;      # /app.js is answered with /app.js.gz for clients that take gzip
 //! gzip_vary   on;
 //! ```
 //!
-//! With `always` every client gets the compressed file; `gunzip` can unpack it for those that can not. The mechanism
-//! is [`crate::shared::precompressed`].
+//! With `always` every client gets the compressed file, and `gunzip` can decompress it for those
+//! that cannot. The mechanism is [`crate::shared::precompressed`].
 
 use conf::{Directive, HTTP_SERVER_LOCATION, Setter, Table};
 use http::{Module, Phase, Request, Step};
 
-use crate::shared::precompressed::{self, Coding, When};
+use crate::shared::precompressed::{self, PrecompressedCoding, StaticMode};
 
 pub(crate) static MODULE: Module = Module {
     name: "gzip_static",
     doc: "Serves precompressed gzip files.",
     location: &DIRECTIVES,
     phases: &[(Phase::Content, serve)],
-    enabled: |location| location.confs.get::<Conf>().when != When::Off,
+    enabled: |location| location.confs.get::<Conf>().mode != StaticMode::Off,
     ..Module::EMPTY
 };
 
@@ -30,20 +30,23 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     since: "0.1",
     doc: "Serves the precompressed file `NAME.gz` instead of `NAME`: to clients that accept gzip (`on`), or to all \
           (`always`).",
-    set: Setter::Word(&When::WORDS, |c, i| c.when = When::from_index(i)),
+    set: Setter::Word(&StaticMode::WORDS, |c, i| {
+        c.mode = StaticMode::from_index(i)
+    }),
 }]);
 
 #[derive(Clone, Debug, Default)]
 struct Conf {
-    when: When,
+    mode: StaticMode,
 }
 
-static GZIP: Coding = Coding {
+static GZIP: PrecompressedCoding = PrecompressedCoding {
     name: b"gzip",
     suffix: b".gz",
 };
 
+/// The content handler.
 fn serve(request: &mut Request) -> Step<'_> {
-    let when = request.conf::<Conf>().when;
+    let when = request.conf::<Conf>().mode;
     precompressed::serve(request, &GZIP, when)
 }

@@ -6,8 +6,8 @@
 //! add_trailer X-Time $request_time;
 //! ```
 //!
-//! Fields are added to responses that succeeded or redirect, with `always` to every one. A block with `add_header`
-//! lines of its own inherits none, unless `add_header_inherit merge` says so.
+//! Fields are added to successful responses and redirects, with `always` to all. A block with
+//! `add_header` lines of its own inherits none, unless `add_header_inherit merge` says so.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -23,7 +23,7 @@ use proto::Known;
 
 mod expires;
 
-use expires::Expires;
+use expires::ExpiresRule;
 
 pub(crate) static MODULE: Module = Module {
     name: "headers",
@@ -32,12 +32,12 @@ pub(crate) static MODULE: Module = Module {
     filter: Some(add_headers),
     enabled: |location| {
         let conf = location.confs.get::<Conf>();
-        !conf.headers.all.is_empty() || conf.expires != Expires::Off
+        !conf.headers.all.is_empty() || conf.expires != ExpiresRule::Off
     },
     ..Module::EMPTY
 };
 
-/// Trailers follow the content as it is sent, so they are added behind every other filter.
+/// Trailers follow the content as it is sent, so this runs after every other filter.
 pub(crate) static TRAILERS: Module = Module {
     name: "trailers",
     doc: "Adds trailers to responses.",
@@ -69,6 +69,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Custom(Arity::between(2, 3), Repeat::Many, |c, line| c.trailers.read(line)),
     },
     Directive {
+        // The default is nginx's rule, which surprises many: one line hides all inherited ones.
         name: "add_header_inherit",
         syntax: "on | off | merge",
         default: Some("on"),
@@ -97,12 +98,12 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
               of day (`@`), to never fresh (`epoch`), or to ten years (`max`). May contain variables; an invalid value \
               then means `off`.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |c, line| {
-            c.expires = Expires::read(line)?;
+            c.expires = ExpiresRule::read(line)?;
             Ok(())
         }),
     },
 ])
-.inherit(Conf::inherited, Conf::serves_inner)
+.inherit(Conf::inherited, Conf::is_shareable)
 .finish_changed(|conf, outer, _| {
     conf.headers.finish(outer.map(|outer| &outer.headers));
     conf.trailers.finish(outer.map(|outer| &outer.trailers));
@@ -111,40 +112,46 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 
 #[derive(Clone, Debug, Default)]
 struct Conf {
-    headers: Lines,
-    trailers: Lines,
-    expires: Expires,
+    headers: AddedFields,
+    trailers: AddedFields,
+    expires: ExpiresRule,
 }
 
-/// The lines of one directive: those of the block, and all that count in it.
+/// The lines of one directive: those of the block itself, and all that apply in it.
 #[derive(Clone, Debug, Default)]
-struct Lines {
-    own: Vec<Added>,
-    all: Arc<[Added]>,
-    inherit: Inherit,
+struct AddedFields {
+    /// The lines of the block itself, while it is being read.
+    own: Vec<AddedField>,
+    /// All lines that apply, shared by blocks without their own.
+    all: Arc<[AddedField]>,
+    inherit: InheritMode,
 }
 
+/// One `add_header` or `add_trailer` line.
 #[derive(Clone, Debug)]
-struct Added {
+struct AddedField {
     name: Box<[u8]>,
-    kind: Kind,
+    kind: AddedFieldKind,
     value: Expression,
+    /// Whether the field is added to errors as well.
     always: bool,
 }
 
-/// Fields that are not just added.
+/// How a field is added. Two are attributes of the response that other filters depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Usual,
+enum AddedFieldKind {
+    Plain,
     LastModified,
     Etag,
 }
 
+/// The words of `add_header_inherit`, in the order of [`INHERIT`].
 const INHERIT_WORDS: [&str; 3] = ["on", "off", "merge"];
-const INHERIT: [Inherit; 3] = [Inherit::On, Inherit::Off, Inherit::Merge];
+const INHERIT: [InheritMode; 3] = [InheritMode::On, InheritMode::Off, InheritMode::Merge];
 
+/// The value of `add_header_inherit` and `add_trailer_inherit`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Inherit {
+enum InheritMode {
     #[default]
     On,
     Off,
@@ -152,13 +159,14 @@ enum Inherit {
 }
 
 impl Conf {
-    /// Whether all that counts here counts in a block inside that says nothing itself.
-    fn serves_inner(&self) -> bool {
-        self.headers.inherit != Inherit::Off && self.trailers.inherit != Inherit::Off
+    /// Whether a nested block without lines of its own can share this one's settings.
+    fn is_shareable(&self) -> bool {
+        self.headers.inherit != InheritMode::Off && self.trailers.inherit != InheritMode::Off
     }
 
+    /// The settings that a nested block starts from.
     fn inherited(&self) -> Conf {
-        let inherited = |lines: &Lines| Lines {
+        let inherited = |lines: &AddedFields| AddedFields {
             own: Vec::new(),
             ..lines.clone()
         };
@@ -170,7 +178,8 @@ impl Conf {
     }
 }
 
-impl Lines {
+impl AddedFields {
+    /// Reads one line.
     fn read(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
         let name = line.text(0);
         let always = match line.get(2) {
@@ -179,12 +188,12 @@ impl Lines {
             Some(_) => return Err(line.invalid_parameter(2)),
         };
         let kind = match name.to_ascii_lowercase().as_slice() {
-            b"last-modified" => Kind::LastModified,
-            b"etag" => Kind::Etag,
-            _ => Kind::Usual,
+            b"last-modified" => AddedFieldKind::LastModified,
+            b"etag" => AddedFieldKind::Etag,
+            _ => AddedFieldKind::Plain,
         };
         let value = line.expression(1)?;
-        self.own.push(Added {
+        self.own.push(AddedField {
             name: name.to_vec().into(),
             kind,
             value,
@@ -193,13 +202,15 @@ impl Lines {
         Ok(())
     }
 
-    fn finish(&mut self, outer: Option<&Lines>) {
+    /// Combines the block's own lines with the outer block's. Done once here, so that a request
+    /// only walks one list.
+    fn finish(&mut self, outer: Option<&AddedFields>) {
         let outer = outer
             .map(|outer| &outer.all)
-            .filter(|_| self.inherit != Inherit::Off);
+            .filter(|_| self.inherit != InheritMode::Off);
         self.all = match (self.own.is_empty(), outer) {
             (true, Some(outer)) => Arc::clone(outer),
-            (false, Some(outer)) if self.inherit == Inherit::Merge => {
+            (false, Some(outer)) if self.inherit == InheritMode::Merge => {
                 self.own.iter().chain(outer.iter()).cloned().collect()
             }
             _ => self.own.clone().into(),
@@ -207,21 +218,24 @@ impl Lines {
     }
 }
 
-/// Statuses of responses that get what is not for `always`.
-fn is_usual(status: u16) -> bool {
+/// Statuses for which fields without `always` are added; nginx's list.
+fn is_success_or_redirect(status: u16) -> bool {
     matches!(
         status,
         200 | 201 | 204 | 206 | 301 | 302 | 303 | 304 | 307 | 308
     )
 }
 
+/// The header filter. An error page that replaces a response passes here again, hence the flag.
 fn add_headers(request: &mut Request) -> Verdict {
-    if request.is_subrequest() || request.flow.has_added_fields {
+    // A subrequest has no head of its own.
+    if request.is_subrequest() || request.delivery.has_added_fields {
         return Verdict::Pass;
     }
     let conf = request.conf::<Conf>();
-    let usual = is_usual(request.out.status);
+    let usual = is_success_or_redirect(request.out.status);
     if usual {
+        // Errors should not be cached for that long, so `expires` does not apply to them.
         conf.expires.apply(request);
     }
     for added in conf
@@ -232,17 +246,20 @@ fn add_headers(request: &mut Request) -> Verdict {
     {
         let value = request.value(&added.value);
         match added.kind {
-            Kind::Etag => request.out.etag = Some(value).filter(|value| !value.is_empty()),
-            Kind::LastModified => set_last_modified(request, value.as_bstr()),
-            Kind::Usual if value.is_empty() => {}
-            Kind::Usual => request.out.fields.push(&added.name, &value),
+            AddedFieldKind::Etag => {
+                request.out.etag = Some(value).filter(|value| !value.is_empty())
+            }
+            AddedFieldKind::LastModified => set_last_modified(request, value.as_bstr()),
+            AddedFieldKind::Plain if value.is_empty() => {}
+            AddedFieldKind::Plain => request.out.fields.push(&added.name, &value),
         }
     }
     Verdict::Pass
 }
 
-/// A date that is written as dates are becomes the response's time; any other text stands as it is, and the response
-/// has no time that ranges could depend on.
+/// Sets `Last-Modified`. A valid date in the usual format becomes the response's modification time.
+/// Any other text is sent as it is, and the response then has no time that conditions and ranges
+/// could refer to.
 fn set_last_modified(request: &mut Request, value: &BStr) {
     let out = &mut request.out;
     out.last_modified = None;
@@ -252,6 +269,7 @@ fn set_last_modified(request: &mut Request, value: &BStr) {
         proto::date::write_http(time, &mut text);
         if text == **value {
             out.last_modified = Some(time);
+            // The text is this server's usual form, so the modification time alone carries it.
             out.last_modified_was_said = true;
             return;
         }
@@ -261,10 +279,11 @@ fn set_last_modified(request: &mut Request, value: &BStr) {
     }
 }
 
+/// The body filter that adds trailers.
 fn add_trailers(request: &mut Request) -> Verdict {
     let out = &request.out;
-    let has_content = !request.flow.header_only && !matches!(out.status, 100..=199 | 204 | 304);
-    // Before HTTP/1.1, and without chunks, content has nothing behind it.
+    let has_content = !request.delivery.header_only && !matches!(out.status, 100..=199 | 204 | 304);
+    // Before HTTP/1.1, and without chunked encoding, nothing can follow the content.
     let chunks = request
         .site
         .location(request.location)
@@ -277,7 +296,7 @@ fn add_trailers(request: &mut Request) -> Verdict {
     {
         return Verdict::Pass;
     }
-    let usual = is_usual(out.status);
+    let usual = is_success_or_redirect(out.status);
     let lines = Arc::clone(&request.conf::<Conf>().trailers.all);
     if !lines.iter().any(|added| usual || added.always) {
         return Verdict::Pass;
@@ -288,10 +307,13 @@ fn add_trailers(request: &mut Request) -> Verdict {
     Verdict::Pass
 }
 
-/// Content, and then the fields that follow it. Its length is not told, so that it is sent in chunks.
+/// Content with trailers. Its length is not announced, so that it is sent in chunks (RFC 9112,
+/// section 7.1.2).
 struct WithTrailers {
     body: Body,
-    lines: Arc<[Added]>,
+    lines: Arc<[AddedField]>,
+    /// Whether the status is one that lines without `always` apply to; decided before the content
+    /// is sent.
     usual: bool,
 }
 
@@ -308,6 +330,7 @@ impl Source for WithTrailers {
         let next = ready!(self.body.poll_next(request, context));
         if next.is_none() {
             for added in self.lines.iter().filter(|added| self.usual || added.always) {
+                // Evaluated at the end of the body, so that its variables cover the whole transfer.
                 let value = request.value(&added.value);
                 if !value.is_empty() {
                     request.out.trailers.push(&added.name, &value);

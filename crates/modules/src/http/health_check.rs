@@ -1,4 +1,5 @@
-//! `health_check`: servers of a group are asked at intervals, so that one that is ill gets no requests.
+//! `health_check`: probes the servers of a group at intervals, so that an unhealthy one gets no
+//! requests.
 //!
 //! ```nginx
 //! match alive {
@@ -14,11 +15,11 @@
 //! }
 //! ```
 //!
-//! One loop asks for the whole process. A probe is a GET of HTTP/1.0 on a connection of its own; what it found goes into
-//! the group's state, which every balancer heeds. Where the location speaks TLS to its servers, so do the probes. Not here:
-//! protocols other than HTTP.
+//! One loop probes for the whole process. A probe is an HTTP/1.0 GET on a connection of its own;
+//! its result goes into the group's state, which every balancing method respects. If the location
+//! uses TLS, so do its probes. Protocols other than HTTP are not supported.
 
-mod condition;
+mod match_block;
 mod probe;
 
 use std::cell::RefCell;
@@ -28,19 +29,20 @@ use std::time::Duration;
 
 use bstr::{BString, ByteSlice};
 use conf::{Arity, Diagnostic, Directive, HTTP, LOCATION, Line, Repeat, Setter, Table, parse};
+use host::error_log::{Level, Logger};
 use http::Module;
-use http::engine::HttpLoop;
+use http::http_loop::HttpLoop;
 use net::upstream::{Group, Health, Peer, Secure};
-use rt::error_log::{Level, Logger};
 
-use condition::Condition;
-use probe::Probe;
+use match_block::MatchCondition;
+use probe::HealthProbe;
 
 pub(crate) static MODULE: Module = Module {
     name: "health_check",
     doc: "Active health checks of upstream servers.",
     main: &CONDITIONS,
     location: &DIRECTIVES,
+    // The directive has no handler: everything happens in `start`.
     enabled: |_| false,
     nested: |confs| {
         confs.change_if::<Conf>(|conf| conf.check.is_some(), |conf| *conf = Conf::default())
@@ -50,7 +52,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-static CONDITIONS: Table<Conditions> = Table::new(&[Directive {
+static CONDITIONS: Table<MatchBlocks> = Table::new(&[Directive {
     name: "match",
     syntax: "name { ... }",
     default: None,
@@ -59,16 +61,17 @@ static CONDITIONS: Table<Conditions> = Table::new(&[Directive {
     doc: "The conditions for a healthy response: `status [!] code | code-code ...`, `header [!] name [= | != | ~ | !~ \
           value]`, `body ~ | !~ \"regex\"`, one test per line; all must hold.",
     set: Setter::Block(Arity::ONE, Repeat::Many, |conditions, line| {
+        // Its regular expressions may be compiled just in time.
         line.level.build.needs().executable_memory = true;
-        let condition = Condition::read(line)?;
+        let condition = MatchCondition::read(line)?;
         match conditions
             .0
             .insert(line.text(0).to_owned(), Arc::new(condition))
         {
             Some(_) => Err(line.error_at(0, format!("duplicate match \"{}\"", line.text(0)))),
             None => {
-                // Locations are read after this, and see it there.
-                line.shared::<Conditions>().clone_from(conditions);
+                // Locations are read later and find the blocks there.
+                line.shared::<MatchBlocks>().clone_from(conditions);
                 Ok(())
             }
         }
@@ -95,44 +98,51 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
 
 /// The `match` blocks by name.
 #[derive(Clone, Default)]
-struct Conditions(HashMap<BString, Arc<Condition>>);
+struct MatchBlocks(HashMap<BString, Arc<MatchCondition>>);
 
 #[derive(Clone, Default)]
 struct Conf {
-    check: Option<Arc<Check>>,
+    check: Option<Arc<HealthCheck>>,
 }
 
 /// The parameters of `health_check`.
-struct Check {
+struct HealthCheck {
     interval: Duration,
+    /// A random delay of up to this is added to each interval, so that probes of many servers do
+    /// not coincide.
     jitter: Duration,
+    /// The number of consecutive failures after which a server is unhealthy.
     fails: u32,
+    /// The number of consecutive successes after which it is healthy again.
     passes: u32,
     uri: BString,
-    first: First,
-    condition: Option<Arc<Condition>>,
+    first: InitialHealth,
+    /// The `match` block; `None`: any status from 200 to 399.
+    condition: Option<Arc<MatchCondition>>,
+    /// Probes go to this port instead of the server's.
     port: Option<u16>,
 }
 
-/// What a server is before its first check.
+/// The health of a server before its first check.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum First {
-    /// Well.
-    Well,
-    /// Not to be used (`mandatory`).
+enum InitialHealth {
+    /// Healthy.
+    Healthy,
+    /// Unknown, and not used (`mandatory`).
     Unknown,
-    /// Not to be used, unless it was well before a reload (`persistent`).
-    UnknownUnlessKnown,
+    /// Not used, unless it was known to be healthy before a reload (`persistent`).
+    Persistent,
 }
 
-fn read(line: &mut Line) -> Result<Check, Diagnostic> {
-    let mut check = Check {
+/// Reads `health_check`.
+fn read(line: &mut Line) -> Result<HealthCheck, Diagnostic> {
+    let mut check = HealthCheck {
         interval: Duration::from_secs(5),
         jitter: Duration::ZERO,
         fails: 1,
         passes: 1,
         uri: "/".into(),
-        first: First::Well,
+        first: InitialHealth::Healthy,
         condition: None,
         port: None,
     };
@@ -155,9 +165,10 @@ fn read(line: &mut Line) -> Result<Check, Diagnostic> {
             b"fails" => check.fails = positive().ok_or_else(invalid)?,
             b"passes" => check.passes = positive().ok_or_else(invalid)?,
             b"uri" if value.starts_with(b"/") => check.uri = value.into(),
-            b"mandatory" if value.is_empty() => check.first = First::Unknown,
-            b"persistent" if check.first == First::Unknown => {
-                check.first = First::UnknownUnlessKnown
+            b"mandatory" if value.is_empty() => check.first = InitialHealth::Unknown,
+            // Only meaningful after `mandatory`, as in nginx.
+            b"persistent" if check.first == InitialHealth::Unknown => {
+                check.first = InitialHealth::Persistent
             }
             b"port" => {
                 check.port = Some(
@@ -167,7 +178,7 @@ fn read(line: &mut Line) -> Result<Check, Diagnostic> {
                 )
             }
             b"match" => {
-                let condition = line.shared::<Conditions>().0.get(value.as_bstr()).cloned();
+                let condition = line.shared::<MatchBlocks>().0.get(value.as_bstr()).cloned();
                 let unknown = || line.error_at(i, format!("unknown match \"{}\"", value.as_bstr()));
                 check.condition = Some(condition.ok_or_else(unknown)?);
             }
@@ -178,11 +189,13 @@ fn read(line: &mut Line) -> Result<Check, Diagnostic> {
     Ok(check)
 }
 
-thread_local! {
-    /// The checks of the generation that is served, on the loop that does them.
+rt::local! {
+    /// The checks of the current configuration, on the loop that runs them.
     static CHECKS: RefCell<Vec<rt::JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Starts the checks, on one loop: the results are shared, and several probes per interval would
+/// tell no more.
 fn start(engine: &HttpLoop) {
     if engine.index != 0 {
         return;
@@ -193,64 +206,72 @@ fn start(engine: &HttpLoop) {
         let Some(check) = &location.confs.get::<Conf>().check else {
             continue;
         };
+        // A location whose server is only known per request has no group to check.
         let Some(group) = engine.group_of(location) else {
             continue;
         };
-        let checking = Checking {
+        let checking = GroupChecks {
             group,
             secure: engine.secure_of(location).map(Arc::new),
             check: check.clone(),
             log: engine.log.clone(),
-            runs: HashMap::new(),
+            // Streaks start anew with each configuration; the health itself is kept in the group.
+            streaks: HashMap::new(),
         };
         tasks.push(rt::spawn_handle("health check", checking.run()).abort_on_drop());
     }
-    // Those of the former generation end here.
+    // The checks of the previous configuration end here.
     drop(CHECKS.replace(tasks));
 }
 
 /// The checks of one group.
-struct Checking {
+struct GroupChecks {
     group: Arc<Group>,
-    /// How TLS is spoken to its servers, and the host that they are taken for.
+    /// The TLS settings and the host to verify; `None`: plain connections.
     secure: Option<Arc<(Secure, BString)>>,
-    check: Arc<Check>,
+    check: Arc<HealthCheck>,
     log: Logger,
-    /// By peer: how often in a row checks had the same result.
-    runs: HashMap<BString, Run>,
+    /// By peer: the current streak of equal results.
+    streaks: HashMap<BString, ResultStreak>,
 }
 
+/// How many checks in a row had the same result.
 #[derive(Clone, Copy)]
-struct Run {
+struct ResultStreak {
     passed: bool,
     length: u32,
 }
 
-impl Checking {
+impl GroupChecks {
+    /// Checks all peers, then waits for the interval; forever.
     async fn run(mut self) {
         loop {
+            // The peers can change between rounds, as names resolve differently.
             let peers = self.group.state().peers();
-            self.prepare(&peers);
-            let probes: Vec<_> = peers.into_iter().map(|peer| self.begin(peer)).collect();
+            self.mark_unchecked(&peers);
+            let probes: Vec<_> = peers
+                .into_iter()
+                .map(|peer| self.start_probe(peer))
+                .collect();
             for (peer, probe) in probes {
                 match probe.await {
-                    Ok(result) => self.count(&peer, result),
-                    // It panicked, which was logged; the next one may not.
+                    Ok(result) => self.record_result(&peer, result),
+                    // The probe panicked, which has been logged.
                     Err(_) => continue,
                 }
             }
-            rt::sleep(self.check.interval + part_of(self.check.jitter)).await;
+            rt::sleep(self.check.interval + jitter_delay(self.check.jitter)).await;
         }
     }
 
-    /// Peers that are new are unknown, if that matters.
-    fn prepare(&self, peers: &[Arc<Peer>]) {
+    /// Marks new peers as unknown, if the configuration wants that.
+    fn mark_unchecked(&self, peers: &[Arc<Peer>]) {
         for peer in peers {
             let unknown = match self.check.first {
-                First::Well => false,
-                First::Unknown => !self.runs.contains_key(peer.name()),
-                First::UnknownUnlessKnown => {
-                    !self.runs.contains_key(peer.name()) && peer.health() == Health::Unchecked
+                InitialHealth::Healthy => false,
+                InitialHealth::Unknown => !self.streaks.contains_key(peer.name()),
+                InitialHealth::Persistent => {
+                    !self.streaks.contains_key(peer.name()) && peer.health() == Health::Unchecked
                 }
             };
             if unknown {
@@ -259,9 +280,12 @@ impl Checking {
         }
     }
 
-    fn begin(&self, peer: Arc<Peer>) -> (Arc<Peer>, rt::JoinHandle<Result<(), String>>) {
-        let probe = Probe {
+    /// Starts a probe. All of a round run at the same time, so that a dead server does not delay
+    /// the others' results.
+    fn start_probe(&self, peer: Arc<Peer>) -> (Arc<Peer>, rt::JoinHandle<Result<(), String>>) {
+        let probe = HealthProbe {
             address: probe::with_port(peer.address(), self.check.port),
+            // The name of the group, as in requests without `proxy_set_header Host`.
             host: self.group.settings.name.clone(),
             secure: self.secure.clone(),
             uri: self.check.uri.clone(),
@@ -273,26 +297,27 @@ impl Checking {
         )
     }
 
-    fn count(&mut self, peer: &Arc<Peer>, result: Result<(), String>) {
+    /// Adds a result to the peer's streak, and changes its health if the streak is long enough.
+    fn record_result(&mut self, peer: &Arc<Peer>, result: Result<(), String>) {
         let passed = result.is_ok();
         let run = self
-            .runs
+            .streaks
             .entry(peer.name().clone())
-            .or_insert(Run { passed, length: 0 });
+            .or_insert(ResultStreak { passed, length: 0 });
         *run = if run.passed == passed {
-            Run {
+            ResultStreak {
                 length: run.length.saturating_add(1),
                 ..*run
             }
         } else {
-            Run { passed, length: 1 }
+            ResultStreak { passed, length: 1 }
         };
         let enough = if passed {
             self.check.passes
         } else {
             self.check.fails
         };
-        // A first good answer is enough where nothing is known.
+        // If nothing is known yet, one success is enough.
         let enough = if passed && peer.health() == Health::Unchecked {
             1
         } else {
@@ -324,8 +349,9 @@ impl Checking {
     }
 }
 
-/// Some part of a time: the time of day is dice enough to keep checks of many servers apart.
-fn part_of(jitter: Duration) -> Duration {
+/// A random part of the jitter. The nanoseconds of the clock are random enough to keep the checks
+/// of many servers apart.
+fn jitter_delay(jitter: Duration) -> Duration {
     let nanos = u64::from(
         rt::wall()
             .duration_since(std::time::UNIX_EPOCH)

@@ -1,11 +1,12 @@
-//! `index`: the file that answers for a directory.
+//! `index`: the file that represents a directory.
 //!
 //! ```nginx
 //! index index.$geo.html index.html /index.php;
 //! ```
 //!
-//! The first file that is there is served by an internal redirect to it, so that it gets the location that belongs to
-//! its name. An absolute name, which only makes sense as the last, is redirected to without a look.
+//! The first existing file is served by an internal redirect, so that the location for its name
+//! applies (`/index.php`, for example). An absolute name, which only makes sense as the last, is
+//! redirected to without checking.
 
 use std::sync::Arc;
 
@@ -13,10 +14,10 @@ use bstr::{BString, ByteSlice};
 use conf::{
     Arity, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table,
 };
+use host::error_log::Level;
 use http::files::{self, Found, OpenError, Purpose};
 use http::{Module, Outcome, Phase, Request, Step};
-use proto::h1::Method;
-use rt::error_log::Level;
+use proto::message::Method;
 use rt::file::errno;
 
 pub(crate) static MODULE: Module = Module {
@@ -47,6 +48,7 @@ struct Conf {
     names: Arc<Vec<Expression>>,
 }
 
+/// Reads `index`.
 fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let last = line.args().len() - 1;
     for index in 0..=last {
@@ -57,6 +59,7 @@ fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
                 format!("index \"{text}\" in \"index\" directive is invalid"),
             ));
         }
+        // It is redirected to without a test, so those after it are never reached.
         if text.starts_with(b"/") && index != last {
             line.warn_at(
                 index,
@@ -64,13 +67,17 @@ fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
             );
         }
         let name = line.expression(index)?;
+        // Copies the list only if an outer block shares it.
         Arc::make_mut(&mut conf.names).push(name);
     }
     Ok(())
 }
 
+/// The content handler. Goes as far as possible without waiting; in the usual case the first name
+/// is in the open file cache or in the kernel's memory.
 fn search(request: &mut Request) -> Step<'_> {
     if !request.uri.path.ends_with(b"/")
+        // POST, too: the index may be a script.
         || !matches!(request.method, Method::Get | Method::Head | Method::Post)
     {
         return Outcome::Declined.into();
@@ -87,28 +94,30 @@ fn search(request: &mut Request) -> Step<'_> {
         let path = [&directory[..], &name].concat();
         match files::try_open(request, &path, Purpose::Look) {
             Some(Ok(_)) => return redirect_below(request, &name).into(),
-            // What the directory itself is decides next, for the first name that is missing.
+            // For the first missing name, the directory itself has to be examined as well, which
+            // can take time.
             Some(Err(error)) if error.errno == errno::NOENT && position > 0 => {}
             _ => {
-                let search = Search {
+                let search = IndexSearch {
                     directory,
                     names: names.clone(),
                 };
-                return Step::later(search.go_on(request, position));
+                return Step::later(search.search_from(request, position));
             }
         }
     }
     Outcome::Declined.into()
 }
 
-/// The search, where it may wait.
-struct Search {
+/// The search where it may have to wait.
+struct IndexSearch {
     directory: BString,
     names: Arc<Vec<Expression>>,
 }
 
-impl Search {
-    async fn go_on(self, request: &mut Request, position: usize) -> Outcome {
+impl IndexSearch {
+    /// Continues the search at a name.
+    async fn search_from(self, request: &mut Request, position: usize) -> Outcome {
         for (index, name) in self.names.iter().enumerate().skip(position) {
             let name = request.value(name);
             if name.starts_with(b"/") {
@@ -122,6 +131,7 @@ impl Search {
             if let Some(outcome) = refuse(request, &path, error) {
                 return outcome;
             }
+            // Once is enough: the directory is the same for all names.
             if index == 0
                 && let Some(outcome) = self.test_directory(request, &path).await
             {
@@ -139,9 +149,11 @@ impl Search {
         Outcome::Declined
     }
 
-    /// Whether the directory is there at all: without it the answer is 404 instead of 403. `index` is the path of a
-    /// file that is not in it, for the log. `None`: it is there.
+    /// Tests whether the directory exists: if not, the response is 404 instead of the 403 that a
+    /// directory without an index gets. `index` is the path of a missing file in it, for the log.
+    /// `None`: it exists.
     async fn test_directory(&self, request: &mut Request, index: &[u8]) -> Option<Outcome> {
+        // The root directory keeps its slash.
         let directory = match self.directory.strip_suffix(b"/") {
             Some(rest) if !rest.is_empty() => rest,
             _ => &self.directory[..],
@@ -161,7 +173,8 @@ impl Search {
             Err(error) if error.errno == errno::NOENT => {
                 refuse_missing(request, index, error).into()
             }
-            // The look for the file in it was allowed, so the directory may be searched, if not read.
+            // Looking up a file in it was permitted, so the directory can be searched even if it
+            // cannot be read.
             Err(error) if error.errno == errno::ACCES => None,
             Err(error) => {
                 request.log(
@@ -174,21 +187,25 @@ impl Search {
     }
 }
 
-/// Errors that no other index file can mend. `None`: the next one may be there.
+/// Errors that apply to every name. `None`: the next one may exist.
 fn refuse(request: &Request, path: &[u8], error: OpenError) -> Option<Outcome> {
     if error.is_link() {
         return Some(Outcome::Status(403));
     }
     match error.errno {
+        // As in nginx, the search does not go on: the file exists, and a later one is not what the
+        // administrator meant.
         errno::ACCES => {
             request.error(format_args!("\"{}\" is forbidden{error}", path.as_bstr()));
             Some(Outcome::Status(403))
         }
+        // The directory itself is wrong, so no other name can exist in it.
         errno::NOTDIR | errno::NAMETOOLONG => Some(refuse_missing(request, path, error)),
         _ => None,
     }
 }
 
+/// 404, logged unless `log_not_found` is off.
 fn refuse_missing(request: &Request, path: &[u8], error: OpenError) -> Outcome {
     if request.site.location(request.location).core.log_not_found {
         request.error(format_args!("\"{}\" is not found{error}", path.as_bstr()));
@@ -196,12 +213,15 @@ fn refuse_missing(request: &Request, path: &[u8], error: OpenError) -> Outcome {
     Outcome::Status(404)
 }
 
+/// Redirects to a file in the directory.
 fn redirect_below(request: &mut Request, name: &[u8]) -> Outcome {
     let path = [&request.uri.path[..], name].concat();
     redirect(request, path.into())
 }
 
+/// Redirects internally, keeping the arguments.
 fn redirect(request: &mut Request, path: BString) -> Outcome {
+    // They may be for a script that is the index.
     let args = std::mem::take(&mut request.uri.args);
     request.redirect(path, args)
 }

@@ -1,11 +1,12 @@
-//! `limit_conn`: how many requests of each key may be under way at the same time.
+//! `limit_conn`: limits how many requests of each key are in progress at the same time.
 //!
 //! ```nginx
 //! limit_conn_zone $binary_remote_addr zone=addr:10m;
 //! server { location /download/ { limit_conn addr 1; } }
 //! ```
 //!
-//! A connection counts while it serves a request whose head was read. The counting is [`crate::shared::limit_conn`].
+//! As in nginx a connection counts while it has a request whose header has been read; an idle one
+//! does not. The counting is in [`crate::shared::limit_conn`].
 
 use std::cell::{Cell, RefCell};
 
@@ -13,7 +14,8 @@ use conf::{Arity, Directive, HTTP, HTTP_SERVER_LOCATION, Repeat, Setter, Table, 
 use http::{Module, Outcome, Phase, Request, Step};
 
 use crate::shared::limit_conn::{
-    Counters, Declaration, Declared, LEVEL_WORDS, LEVELS, Place, Policy, Verdict,
+    ConnCounters, ConnLimitPolicy, ConnSlot, ConnZoneDeclaration, ConnZones, LEVEL_WORDS, LEVELS,
+    LimitConnStatus,
 };
 use crate::shared::zones;
 
@@ -30,15 +32,17 @@ pub(crate) static MODULE: Module = Module {
         "`PASSED`, `REJECTED` or `REJECTED_DRY_RUN`.",
     )
     .volatile()],
-    complete: |line| zones::check::<Declaration, Counters>(line, "limit_conn_zone"),
-    commit: |site, zones| site.main_confs.get::<Declared>().commit(zones, KIND),
+    complete: |line| {
+        zones::report_undeclared::<ConnZoneDeclaration, ConnCounters>(line, "limit_conn_zone")
+    },
+    commit: |site, zones| site.main_confs.get::<ConnZones>().commit(zones, KIND),
     ..Module::EMPTY
 };
 
-/// Who uses a zone, as messages name it.
+/// The owner of the zones in messages.
 const KIND: &str = "limit_conn";
 
-static ZONES: Table<Declared> = Table::new(&[Directive {
+static ZONES: Table<ConnZones> = Table::new(&[Directive {
     name: "limit_conn_zone",
     syntax: "key zone=name:size",
     default: None,
@@ -85,6 +89,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Number(|c| &mut c.status, 400, 599),
     },
     Directive {
+        // To find good limits under real traffic before they reject anything.
         name: "limit_conn_dry_run",
         syntax: "on | off",
         default: Some("off"),
@@ -95,50 +100,46 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     },
 ]);
 
-#[derive(Clone)]
+/// The limits of a location.
+#[derive(Clone, Default)]
 struct Conf {
-    policy: Policy,
+    policy: ConnLimitPolicy,
     status: i64,
 }
 
-impl Default for Conf {
-    fn default() -> Self {
-        Conf {
-            policy: Policy::default(),
-            status: 503,
-        }
-    }
-}
-
-/// What a request has of the limits until it ends. Internal redirects and subrequests share it, so that the request is
-/// counted once.
+/// A request's places, held until it ends. Internal redirects and subrequests share them, so that a
+/// request is counted once.
 #[derive(Default)]
-struct Held {
-    verdict: Cell<Option<Verdict>>,
-    places: RefCell<Vec<Place>>,
+struct RequestConnSlots {
+    status: Cell<Option<LimitConnStatus>>,
+    slots: RefCell<Vec<ConnSlot>>,
 }
 
+/// `$limit_conn_status`.
 fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let verdict = request.shared::<Held>().verdict.get();
+    let verdict = request.shared::<RequestConnSlots>().status.get();
     verdict.is_some_and(|verdict| {
         out.extend_from_slice(verdict.text().as_bytes());
         true
     })
 }
 
+/// The handler of the preaccess phase. It runs again after an internal redirect, but the first
+/// outcome stands.
 fn limit(request: &mut Request) -> Step<'_> {
-    let held = request.shared::<Held>();
-    if held.verdict.get().is_some() {
+    let held = request.shared::<RequestConnSlots>();
+    // An internal redirect comes here again.
+    if held.status.get().is_some() {
         return Outcome::Declined.into();
     }
     let conf = request.conf::<Conf>();
-    let Some((verdict, places)) = conf.policy.take(request) else {
+    let Some((verdict, places)) = conf.policy.take_slots(request) else {
         return Outcome::Declined.into();
     };
-    held.verdict.set(Some(verdict));
-    held.places.replace(places);
+    held.status.set(Some(verdict));
+    held.slots.replace(places);
     match verdict {
-        Verdict::Rejected => Outcome::Status(conf.status as u16).into(),
-        Verdict::Passed | Verdict::RejectedDryRun => Outcome::Declined.into(),
+        LimitConnStatus::Rejected => Outcome::Status(conf.status as u16).into(),
+        LimitConnStatus::Passed | LimitConnStatus::RejectedDryRun => Outcome::Declined.into(),
     }
 }

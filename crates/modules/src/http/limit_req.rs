@@ -1,14 +1,18 @@
-//! `limit_req`: how many requests per second each key may make.
+//! `limit_req`: limits the request rate of each key.
 //!
 //! ```nginx
 //! limit_req_zone $binary_remote_addr zone=one:10m rate=1r/s;
 //! server { location /search/ { limit_req zone=one burst=5 delay=3; } }
 //! ```
 //!
-//! What is above the rate waits, up to `burst` requests; what is above that is refused. The counting is
-//! [`crate::shared::limit_req`]. A client that leaves while its request waits costs nothing more.
+//! Requests above the rate wait, up to `burst` of them; beyond that they are rejected. The counting
+//! is in [`crate::shared::limit_req`]. If a client disconnects while its request waits, the request
+//! ends.
+//!
+//! A full zone forgets the least recently used keys, as many as a new one needs.
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,11 +20,11 @@ use conf::{
     Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, Line, Repeat, Setter,
     Table, Variable, parse,
 };
+use host::error_log::Level;
 use http::{Module, Outcome, Phase, Request, Step};
-use rt::error_log::Level;
 
-use crate::shared::limit_req::{Buckets, Count, Fill, REQUEST};
-use crate::shared::zones::{self, Zone};
+use crate::shared::limit_req::{CountMode, PourResult, REQUEST, RequestBuckets};
+use crate::shared::zones::{self, SharedZone};
 
 pub(crate) static MODULE: Module = Module {
     name: "limit_req",
@@ -35,15 +39,17 @@ pub(crate) static MODULE: Module = Module {
         "`PASSED`, `DELAYED`, `REJECTED`, `DELAYED_DRY_RUN` or `REJECTED_DRY_RUN`.",
     )
     .volatile()],
-    complete: |line| zones::check::<Declaration, Buckets>(line, "limit_req_zone"),
-    commit: |site, zones| site.main_confs.get::<Declared>().commit(zones),
+    complete: |line| {
+        zones::report_undeclared::<ReqZoneDeclaration, RequestBuckets>(line, "limit_req_zone")
+    },
+    commit: |site, zones| site.main_confs.get::<ReqZones>().commit(zones),
     ..Module::EMPTY
 };
 
-/// Who uses a zone, as messages name it.
+/// The owner of the zones in messages.
 const KIND: &str = "limit_req";
 
-static ZONES: Table<Declared> = Table::new(&[Directive {
+static ZONES: Table<ReqZones> = Table::new(&[Directive {
     name: "limit_req_zone",
     syntax: "key zone=name:size rate=rate",
     default: None,
@@ -73,6 +79,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         ),
     },
     Directive {
+        // For rejections; delays are logged one level lower.
         name: "limit_req_log_level",
         syntax: "info | notice | warn | error",
         default: Some("error"),
@@ -91,6 +98,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Number(|c| &mut c.status, 400, 599),
     },
     Directive {
+        // To find good limits under real traffic before they reject anything.
         name: "limit_req_dry_run",
         syntax: "on | off",
         default: Some("off"),
@@ -103,55 +111,50 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 
 /// The words of `limit_req_log_level` and of `limit_conn_log_level`.
 const LEVEL_WORDS: [&str; 4] = ["info", "notice", "warn", "error"];
+/// The levels of [`LEVEL_WORDS`], in the same order.
 const LEVELS: [Level; 4] = [Level::Info, Level::Notice, Level::Warn, Level::Error];
 
-/// The zones that `http` declares.
+/// The zones declared in `http`.
 #[derive(Clone, Default)]
-struct Declared(Vec<Arc<ReqZone>>);
+struct ReqZones(Vec<Arc<ReqZone>>);
 
-type ReqZone = Zone<Declaration, Buckets>;
+/// A zone as `limit_req_zone` declares it.
+type ReqZone = SharedZone<ReqZoneDeclaration, RequestBuckets>;
 
-/// What a zone counts, and how fast.
-struct Declaration {
+/// What a zone counts by, and its rate.
+struct ReqZoneDeclaration {
     key: Expression,
     /// Thousandths of requests per second.
     rate: u64,
 }
 
-#[derive(Clone)]
+/// The limits of a location.
+#[derive(Clone, Default)]
 struct Conf {
-    limits: Vec<Limit>,
+    limits: Vec<ReqLimit>,
     level: Level,
     status: i64,
     dry_run: bool,
 }
 
-impl Default for Conf {
-    fn default() -> Self {
-        Conf {
-            limits: Vec::new(),
-            level: Level::Error,
-            status: 503,
-            dry_run: false,
-        }
-    }
-}
-
+/// One `limit_req` line.
 #[derive(Clone)]
-struct Limit {
+struct ReqLimit {
     zone: Arc<ReqZone>,
-    /// Thousandths of requests that may wait or hurry above the rate.
+    /// The maximum excess, in thousandths of requests.
     burst: u64,
-    /// Thousandths of requests above the rate that need not wait.
+    /// The excess that is not delayed, in thousandths of requests.
     delay: u64,
 }
 
-/// A key that is longer is not counted, in bytes.
+/// Longer keys are not counted, in bytes; nginx keeps the length in 16 bits.
 const MAX_KEY: usize = 65_535;
 
-impl Declared {
+impl ReqZones {
+    /// Reads `limit_req_zone`.
     fn read(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
         let key = line.expression(0)?;
+        // One request per second if the line names no rate, as in nginx.
         let (mut zone, mut rate) = (None, REQUEST);
         for i in 1..line.args().len() {
             let word = line.text(i);
@@ -167,7 +170,7 @@ impl Declared {
         let zone =
             zone.ok_or_else(|| line.error("\"limit_req_zone\" must have \"zone\" parameter"))?;
         let name = zone.name.clone();
-        let twice = |first: &Declaration| {
+        let twice = |first: &ReqZoneDeclaration| {
             format!(
                 "limit_req_zone \"{name}\" is already bound to key \"{}\"",
                 first.key.source()
@@ -177,17 +180,19 @@ impl Declared {
             line,
             zone,
             KIND,
-            Declaration { key, rate },
+            ReqZoneDeclaration { key, rate },
             twice,
         )?);
         Ok(())
     }
 
-    fn commit(&self, zones: &rt::engine::Zones) -> Result<(), String> {
+    /// Finds the buckets that a previous configuration left, or creates them. A changed key is an
+    /// error, as in nginx.
+    fn commit(&self, zones: &host::engine::Zones) -> Result<(), String> {
         for zone in &self.0 {
-            let source = |declared: &Declaration| declared.key.source().to_vec();
+            let source = |declared: &ReqZoneDeclaration| declared.key.source().to_vec();
             let buckets = zone.commit(zones, KIND, |size, declared| {
-                Buckets::new(size, &source(declared), Instant::now())
+                RequestBuckets::new(size, &source(declared), rt::clock::read())
             });
             let key = zone.declared().map(source).unwrap_or_default();
             if *buckets.key != *key {
@@ -202,7 +207,7 @@ impl Declared {
     }
 }
 
-/// `10r/s`, `30r/m`, or a number per second, in thousandths per second.
+/// Parses `10r/s`, `30r/m` or a number per second, as thousandths per second.
 fn parse_rate(text: &[u8]) -> Option<u64> {
     let (number, seconds) = match (text.strip_suffix(b"r/s"), text.strip_suffix(b"r/m")) {
         (Some(number), _) => (number, 1),
@@ -213,6 +218,7 @@ fn parse_rate(text: &[u8]) -> Option<u64> {
     Some(number.saturating_mul(REQUEST) / seconds)
 }
 
+/// A number above 0.
 fn positive(text: &[u8]) -> Option<u64> {
     u64::try_from(parse::number(text)?)
         .ok()
@@ -220,6 +226,7 @@ fn positive(text: &[u8]) -> Option<u64> {
 }
 
 impl Conf {
+    /// Reads `limit_req`.
     fn read(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
         let (mut zone, mut burst, mut delay) = (None, 0, 0);
         for i in 0..line.args().len() {
@@ -229,12 +236,13 @@ impl Conf {
                 number.ok_or_else(|| line.error_at(i, format!("invalid {what} value \"{word}\"")))
             };
             if let Some(name) = parse::parameter(word, "zone") {
-                zone = Some(zones::refer(line, name.into(), KIND)?);
+                zone = Some(zones::refer_to(line, name.into(), KIND)?);
             } else if let Some(value) = parse::parameter(word, "burst") {
                 burst = number(value, "burst")?;
             } else if let Some(value) = parse::parameter(word, "delay") {
                 delay = number(value, "delay")?;
             } else if word == "nodelay" {
+                // `nodelay` is a `delay` that no excess exceeds.
                 delay = u64::MAX;
             } else {
                 return Err(line.invalid_parameter(i));
@@ -248,23 +256,25 @@ impl Conf {
         {
             return Err(line.directive_error("is duplicate"));
         }
-        self.limits.push(Limit { zone, burst, delay });
+        self.limits.push(ReqLimit { zone, burst, delay });
         Ok(())
     }
 
-    /// The level of lines about delays: one less grave, but not below `info`.
+    /// The log level for delays: one below that for rejections, but at least `info`.
     fn delay_level(&self) -> Level {
         match self.level {
             Level::Error => Level::Warn,
             Level::Warn => Level::Notice,
+            // There is no lower level that could be logged by default.
             _ => Level::Info,
         }
     }
 }
 
-/// What became of the request, for the variable and so that it is counted once.
+/// The outcome for a request, for the variable, and so that a request is counted once.
 #[derive(Clone, Copy, Default)]
-enum Verdict {
+enum LimitReqStatus {
+    /// No limit applied, or none has been evaluated yet.
     #[default]
     Unlimited,
     Passed,
@@ -274,47 +284,50 @@ enum Verdict {
     RejectedDryRun,
 }
 
+/// `$limit_req_status`.
 fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let text = match request.shared::<Cell<Verdict>>().get() {
-        Verdict::Unlimited => return false,
-        Verdict::Passed => "PASSED",
-        Verdict::Delayed => "DELAYED",
-        Verdict::Rejected => "REJECTED",
-        Verdict::DelayedDryRun => "DELAYED_DRY_RUN",
-        Verdict::RejectedDryRun => "REJECTED_DRY_RUN",
+    let text = match request.shared::<Cell<LimitReqStatus>>().get() {
+        LimitReqStatus::Unlimited => return false,
+        LimitReqStatus::Passed => "PASSED",
+        LimitReqStatus::Delayed => "DELAYED",
+        LimitReqStatus::Rejected => "REJECTED",
+        LimitReqStatus::DelayedDryRun => "DELAYED_DRY_RUN",
+        LimitReqStatus::RejectedDryRun => "REJECTED_DRY_RUN",
     };
     out.extend_from_slice(text.as_bytes());
     true
 }
 
+/// The handler of the preaccess phase. It runs again after an internal redirect, but the first
+/// outcome stands.
 fn limit(request: &mut Request) -> Step<'_> {
-    let verdict = request.shared::<Cell<Verdict>>();
-    if !matches!(verdict.get(), Verdict::Unlimited) {
+    let verdict = request.shared::<Cell<LimitReqStatus>>();
+    if !matches!(verdict.get(), LimitReqStatus::Unlimited) {
         return Outcome::Declined.into();
     }
     let conf = request.conf::<Conf>();
-    let excess = match judge(request, &conf.limits) {
-        Judgement::Unlimited => return Outcome::Declined.into(),
-        Judgement::Over => {
+    let excess = match check_limits(request, &conf.limits) {
+        LimitDecision::Unlimited => return Outcome::Declined.into(),
+        LimitDecision::Reject => {
             verdict.set(if conf.dry_run {
-                Verdict::RejectedDryRun
+                LimitReqStatus::RejectedDryRun
             } else {
-                Verdict::Rejected
+                LimitReqStatus::Rejected
             });
             return match conf.dry_run {
                 true => Outcome::Declined.into(),
                 false => Outcome::Status(conf.status as u16).into(),
             };
         }
-        Judgement::Within(delay) => delay,
+        LimitDecision::Pass(delay) => delay,
     };
-    let Some(Wait {
+    let Some(RequestDelay {
         delay,
         excess,
         zone,
     }) = excess
     else {
-        verdict.set(Verdict::Passed);
+        verdict.set(LimitReqStatus::Passed);
         return Outcome::Declined.into();
     };
     let (dry, zone) = (if conf.dry_run { ", dry run" } else { "" }, &zone.name);
@@ -324,17 +337,18 @@ fn limit(request: &mut Request) -> Step<'_> {
         format_args!("delaying request{dry}, excess: {whole}.{part:03}, by zone \"{zone}\""),
     );
     if conf.dry_run {
-        verdict.set(Verdict::DelayedDryRun);
+        verdict.set(LimitReqStatus::DelayedDryRun);
         return Outcome::Declined.into();
     }
-    verdict.set(Verdict::Delayed);
+    verdict.set(LimitReqStatus::Delayed);
     Step::later(wait(request, delay))
 }
 
-/// Lets the request wait, unless its client leaves.
+/// Delays the request, unless its client disconnects.
 async fn wait(request: &mut Request, delay: Duration) -> Outcome {
-    let client = request.presence();
+    let client = Rc::clone(&request.stream);
     match rt::timeout(delay, client.left()).await {
+        // The client is still there: the request continues.
         Err(_elapsed) => Outcome::Declined,
         Ok(()) => {
             request.log(
@@ -346,57 +360,66 @@ async fn wait(request: &mut Request, delay: Duration) -> Outcome {
     }
 }
 
-/// What all limits together say.
-enum Judgement {
+/// The decision of all limits together.
+enum LimitDecision {
     Unlimited,
-    Over,
-    Within(Option<Wait>),
+    /// At least one limit rejects the request.
+    Reject,
+    /// All limits accept it, possibly after a delay.
+    Pass(Option<RequestDelay>),
 }
 
-/// The longest wait that a limit wants.
-struct Wait {
+/// The longest delay that any limit demands.
+struct RequestDelay {
     delay: Duration,
+    /// For the log, in thousandths of requests.
     excess: u64,
     zone: Arc<ReqZone>,
 }
 
-/// A limit that has a key for this request.
-struct Pending<'a> {
-    limit: &'a Limit,
+/// A limit that accepts the request but has not counted it yet.
+struct UncountedLimit<'a> {
+    limit: &'a ReqLimit,
     key: Vec<u8>,
 }
 
-/// Asks each limit, in order. Nothing is counted in any zone unless all let the request through.
-fn judge(request: &mut Request, limits: &[Limit]) -> Judgement {
+/// Applies all limits in order. Nothing is counted in any zone unless all accept the request: a
+/// rejected request must not use up the rate of other keys.
+fn check_limits(request: &mut Request, limits: &[ReqLimit]) -> LimitDecision {
     let now = rt::now();
-    let mut pending: Vec<Pending> = Vec::new();
+    let mut pending: Vec<UncountedLimit> = Vec::new();
     let mut counted = None;
     for (n, limit) in limits.iter().enumerate() {
         let Some(key) = key(request, &limit.zone) else {
             continue;
         };
+        // Only the last limit knows that all others have accepted; it counts at once, which saves
+        // the usual single limit a second look.
         let count = if n + 1 == limits.len() {
-            Count::Now
+            CountMode::Now
         } else {
-            Count::Later
+            CountMode::Later
         };
         match pour(limit, &key, count, now) {
-            Fill::Excess(excess) if count == Count::Now => counted = Some((limit, excess)),
-            Fill::Excess(_) => pending.push(Pending { limit, key }),
+            PourResult::Excess(excess) if count == CountMode::Now => {
+                counted = Some((limit, excess))
+            }
+            PourResult::Excess(_) => pending.push(UncountedLimit { limit, key }),
             refused => {
                 log_refusal(request, &limit.zone, refused);
-                return Judgement::Over;
+                return LimitDecision::Reject;
             }
         }
     }
     if pending.is_empty() && counted.is_none() {
-        return Judgement::Unlimited;
+        return LimitDecision::Unlimited;
     }
-    let mut longest = counted.and_then(|(limit, excess)| limit.wait(excess));
-    for Pending { limit, key } in pending {
-        // Another loop may have been faster; then this one counts too, as it was let through.
-        if let Fill::Excess(excess) = limit.pour_unbounded(&key, now)
-            && let Some(wait) = limit.wait(excess)
+    let mut longest = counted.and_then(|(limit, excess)| limit.delay_for(excess));
+    for UncountedLimit { limit, key } in pending {
+        // Since the test, another loop may have used up the burst. The request has been accepted,
+        // so it is counted regardless.
+        if let PourResult::Excess(excess) = limit.pour_unbounded(&key, now)
+            && let Some(wait) = limit.delay_for(excess)
             && longest
                 .as_ref()
                 .is_none_or(|longest| wait.delay > longest.delay)
@@ -404,30 +427,35 @@ fn judge(request: &mut Request, limits: &[Limit]) -> Judgement {
             longest = Some(wait);
         }
     }
-    Judgement::Within(longest)
+    LimitDecision::Pass(longest)
 }
 
-fn pour(limit: &Limit, key: &[u8], count: Count, now: Instant) -> Fill {
+/// Adds the request to its bucket in the limit's zone.
+fn pour(limit: &ReqLimit, key: &[u8], count: CountMode, now: Instant) -> PourResult {
     match (limit.zone.state(), limit.zone.declared()) {
         (Some(buckets), Some(zone)) => buckets.pour(key, zone.rate, limit.burst, count, now),
-        _ => Fill::NoRoom,
+        // Not reached: zones exist once the configuration is in use.
+        _ => PourResult::NoRoom,
     }
 }
 
-impl Limit {
-    fn pour_unbounded(&self, key: &[u8], now: Instant) -> Fill {
-        let unbounded = Limit {
+impl ReqLimit {
+    /// Counts a request that has been accepted already.
+    fn pour_unbounded(&self, key: &[u8], now: Instant) -> PourResult {
+        let unbounded = ReqLimit {
             burst: u64::MAX,
             ..self.clone()
         };
-        pour(&unbounded, key, Count::Now, now)
+        pour(&unbounded, key, CountMode::Now, now)
     }
 
-    fn wait(&self, excess: u64) -> Option<Wait> {
+    /// The delay for an excess; `None` if there is none.
+    fn delay_for(&self, excess: u64) -> Option<RequestDelay> {
+        // Up to `delay`, requests of a burst pass at once.
         let above = excess.checked_sub(self.delay).filter(|above| *above > 0)?;
         let rate = self.zone.declared()?.rate.max(1);
         let delay = Duration::from_millis(above.saturating_mul(1000) / rate);
-        (!delay.is_zero()).then(|| Wait {
+        (!delay.is_zero()).then(|| RequestDelay {
             delay,
             excess,
             zone: Arc::clone(&self.zone),
@@ -435,7 +463,7 @@ impl Limit {
     }
 }
 
-/// The request's key in a zone; `None` when it is not counted there.
+/// The request's key in a zone; `None` if the zone does not count it.
 fn key(request: &mut Request, zone: &ReqZone) -> Option<Vec<u8>> {
     let expression = &zone.declared()?.key;
     let key = request.value(expression);
@@ -449,11 +477,12 @@ fn key(request: &mut Request, zone: &ReqZone) -> Option<Vec<u8>> {
     (!key.is_empty()).then(|| key.into())
 }
 
-fn log_refusal(request: &Request, zone: &ReqZone, refused: Fill) {
+/// Logs a rejection in nginx's words.
+fn log_refusal(request: &Request, zone: &ReqZone, refused: PourResult) {
     let conf = request.conf::<Conf>();
     let name = &zone.name;
     match refused {
-        Fill::Over(excess) => {
+        PourResult::OverBurst(excess) => {
             let dry = if conf.dry_run { ", dry run" } else { "" };
             let (whole, part) = (excess / REQUEST, excess % REQUEST);
             request.log(
@@ -463,12 +492,12 @@ fn log_refusal(request: &Request, zone: &ReqZone, refused: Fill) {
                 ),
             );
         }
-        Fill::NoRoom => {
+        PourResult::NoRoom => {
             request.log(
                 Level::Alert,
                 format_args!("could not allocate node in limit_req zone \"{name}\""),
             );
         }
-        Fill::Excess(_) => {}
+        PourResult::Excess(_) => {}
     }
 }

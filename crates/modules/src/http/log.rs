@@ -11,8 +11,8 @@
 //! }
 //! ```
 //!
-//! Formats and the places of lines are in [`crate::shared::log`]; here is what http has of its own: the directives,
-//! which lines a request is worth, and the variables that nearly every line has.
+//! Formats and destinations are in [`crate::shared::log`]. This file has what is specific to http:
+//! the directives, the conditions, and shortcuts for the variables that nearly every line has.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -25,13 +25,14 @@ use conf::{
     Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, LIMIT_EXCEPT,
     LOCATION_IF, Level as Block, Line, Repeat, Setter, Table,
 };
+use host::error_log::Logger;
 use http::clock;
 use http::request::Version;
 use http::{Module, Outcome, Phase, Request, Step};
-use rt::error_log::Logger;
 
 use crate::shared::log::{
-    self, Destination, Direct, Format, Formats, OpenFiles, Subject, Urgency, Written,
+    self, DirectVariable, LineWritten, LogDestination, LogFormat, LogFormats, LogSubject,
+    LogUrgency, OpenLogFiles,
 };
 
 pub(crate) static MODULE: Module = Module {
@@ -47,7 +48,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-static FORMATS: Table<Main> = Table::new(&[Directive {
+static FORMATS: Table<LogMainConf> = Table::new(&[Directive {
     name: "log_format",
     syntax: "name [escape=default | json | none] string ...",
     default: None,
@@ -57,7 +58,7 @@ static FORMATS: Table<Main> = Table::new(&[Directive {
           `\\xHH` (`default`) or for JSON (`json`), or not at all (`none`). `combined` is predefined: `$remote_addr - \
           $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"`.",
     set: Setter::Custom(Arity::at_least(2), Repeat::Many, |_, line| {
-        Formats::define(line, DIRECT, COMBINED)
+        LogFormats::define(line, DIRECT, COMBINED)
     }),
 }]);
 
@@ -84,35 +85,37 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "Keeps log files with variables in their paths open: at most `max`, those used `min_uses` times within \
               `inactive`. Every `valid`, Weir checks that the file still exists under its path.",
         set: Setter::Custom(Arity::between(1, 4), Repeat::Once, |conf, line| {
-            conf.open_files = OpenFiles::read(line)?;
+            conf.open_files = OpenLogFiles::read(line)?;
             Ok(())
         }),
     },
 ])
 .finish_changed(open_default);
 
-/// Formats are kept with the configuration that is being built, not in a struct.
+/// Empty: formats are kept in the configuration being built.
 #[derive(Clone, Default)]
-struct Main;
+struct LogMainConf;
 
 /// The logs of a location.
 #[derive(Clone, Default)]
 struct Conf {
-    logs: Vec<AccessLog>,
+    logs: Vec<HttpAccessLog>,
     off: bool,
-    /// No `access_log` line counts here, so that the default one does.
+    /// No `access_log` line applies here, so the default does.
     is_default: bool,
-    open_files: Option<Arc<OpenFiles>>,
+    open_files: Option<Arc<OpenLogFiles>>,
 }
 
+/// One `access_log` line.
 #[derive(Clone)]
-struct AccessLog {
-    destination: Destination,
-    format: Arc<Format<Request>>,
+struct HttpAccessLog {
+    destination: LogDestination,
+    format: Arc<LogFormat<Request>>,
     condition: Option<Expression>,
 }
 
 impl Conf {
+    /// Drops inherited logs, but keeps `open_log_file_cache`, which is another directive.
     fn clear(&mut self) {
         let open_files = self.open_files.take();
         *self = Conf {
@@ -122,14 +125,15 @@ impl Conf {
     }
 }
 
-/// The name of the format that exists without a line, and its text.
+/// The predefined format and its text.
 const COMBINED: &str = "combined";
 const COMBINED_TEXT: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \
                              \"$http_referer\" \"$http_user_agent\"";
 
+/// Reads `access_log`.
 fn access_log(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     if line.is_default() {
-        // The file is made for a server that turns out to use it, see `open_default`.
+        // The file is only opened for a server that turns out to use it, see `open_default`.
         conf.is_default = true;
         return Ok(());
     }
@@ -141,13 +145,14 @@ fn access_log(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
         return Ok(());
     }
     let (buffering, condition) = log::read_parameters(line)?;
-    let destination = Destination::read(line, buffering)?;
+    let destination = LogDestination::read(line, buffering)?;
     let format = match line.get(1) {
-        Some(name) if name.text != COMBINED => Formats::find(line.level, name.text.as_bstr())
+        // The predefined format is compiled only where it is used.
+        Some(name) if name.text != COMBINED => LogFormats::find(line.level, name.text.as_bstr())
             .ok_or_else(|| line.error_at(1, format!("unknown log format \"{}\"", name.text)))?,
-        _ => Formats::predefined(line.level, COMBINED, COMBINED_TEXT, DIRECT)?,
+        _ => LogFormats::predefined(line.level, COMBINED, COMBINED_TEXT, DIRECT)?,
     };
-    conf.logs.push(AccessLog {
+    conf.logs.push(HttpAccessLog {
         destination,
         format,
         condition,
@@ -155,40 +160,43 @@ fn access_log(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// Gives a server that has no `access_log` line, and stands in no block that has one, the default log. Not so `http`:
-/// when all servers have their own, nobody wants a file that stays empty.
+/// Gives a server without any `access_log` line, its own or inherited, the default log. Not `http`
+/// itself: if all servers have their own logs, nobody wants another file that stays empty.
 fn open_default(conf: &mut Conf, _: Option<&Conf>, block: &mut Block) -> Result<(), Diagnostic> {
     if !conf.is_default || block.context == HTTP {
         return Ok(());
     }
     conf.is_default = false;
     let path = block.build.default_access_log();
-    let format = Formats::predefined(block, COMBINED, COMBINED_TEXT, DIRECT)?;
-    conf.logs.push(AccessLog {
-        destination: Destination::file(&path, block),
+    let format = LogFormats::predefined(block, COMBINED, COMBINED_TEXT, DIRECT)?;
+    conf.logs.push(HttpAccessLog {
+        destination: LogDestination::file(&path, block),
         format,
         condition: None,
     });
     Ok(())
 }
 
-thread_local! {
-    /// The line that is being written, kept so that a line costs no allocation.
+rt::local! {
+    /// The buffer for lines, kept so that a line costs no allocation.
     static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// How long the end of a request waits for its lines, when the connection ends with it or when the names of the files
-/// have variables: whoever looks for a line when the connection has ended finds it, and a slow disk holds up nobody.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// How long the end of a request waits for its lines, if the connection ends with it or if file
+/// names have variables. A program that reads the log after the connection has closed finds its
+/// line, and yet a slow disk delays nobody for long.
+const MAX_WAIT: Duration = Duration::from_millis(20);
 
+/// The handler of the log phase.
 fn write(request: &mut Request) -> Step<'_> {
     let conf = request.conf::<Conf>();
+    // Taken out rather than borrowed: evaluating a variable can run a script, which could log too.
     let mut line = LINE.take();
-    let mut awaited: Vec<Written> = Vec::new();
-    let urgency = if request.flow.close {
-        Urgency::Awaited
+    let mut awaited: Vec<LineWritten> = Vec::new();
+    let urgency = if request.delivery.close {
+        LogUrgency::Awaited
     } else {
-        Urgency::Usual
+        LogUrgency::Usual
     };
     for log in &conf.logs {
         line.clear();
@@ -207,23 +215,23 @@ fn write(request: &mut Request) -> Step<'_> {
     }
     LINE.set(line);
     if !awaited.is_empty() {
-        request.flow.farewell = Some(Box::pin(written(awaited)));
+        request.wait_at_end(wait_until_written(awaited));
     }
     Outcome::Declined.into()
 }
 
-/// Waits until these lines are in their files. When patience is over they are written all the same.
-async fn written(lines: Vec<Written>) {
+/// Waits until the lines are written. If time runs out they are written nevertheless, only later.
+async fn wait_until_written(lines: Vec<LineWritten>) {
     let all = async {
         for line in lines {
-            // Either way the line is done with.
+            // Written or lost, there is nothing more to wait for.
             let _ = line.await;
         }
     };
-    let _ = rt::timeout(PATIENCE, all).await;
+    let _ = rt::timeout(MAX_WAIT, all).await;
 }
 
-impl Subject for Request {
+impl LogSubject for Request {
     fn logger(&self) -> &Logger {
         Request::logger(self)
     }
@@ -237,8 +245,8 @@ impl Subject for Request {
     }
 }
 
-/// The variables that most formats have. What they append needs no escaping.
-const DIRECT: &[Direct<Request>] = &[
+/// Shortcuts for the variables of most formats. What they append needs no escaping.
+const DIRECT: &[DirectVariable<Request>] = &[
     ("remote_addr", |request, out| {
         out.extend_from_slice(&request.remote.text)
     }),
@@ -249,6 +257,7 @@ const DIRECT: &[Direct<Request>] = &[
         write_seconds(request.elapsed_ms(), out)
     }),
     ("status", status),
+    // Numbers and times need no escaping, so these can bypass it.
     ("bytes_sent", |request, out| {
         write_number(request.ledger.bytes_sent, out)
     }),
@@ -257,10 +266,11 @@ const DIRECT: &[Direct<Request>] = &[
     }),
 ];
 
-/// Three digits at least, so that columns stay where they are: `000` for a client that left before its answer.
+/// `$status` with at least three digits, so that columns line up: `000` for a client that left
+/// before its response.
 fn status(request: &mut Request, out: &mut Vec<u8>) {
     let status = match request.out.status {
-        // A response without a head is shown as the version of its protocol.
+        // HTTP/0.9 responses have no status. nginx logs 009.
         0 if request.head.version() == Version::Http09 => 9,
         status => status,
     };

@@ -1,11 +1,12 @@
-//! `markdown`: texts in Markdown as pages, for clients that take HTML.
+//! `markdown`: shows Markdown files as pages to clients that accept HTML.
 //!
 //! ```nginx
 //! markdown on;      # /README.md is a page for a browser, and the text for curl
 //! ```
 //!
-//! What is in the text can do nothing to the reader: HTML in it is shown as the text that it is, links have schemes that
-//! are known to be harmless, and the page's policy forbids scripts. Texts above [`MAX_LENGTH`] are answered as files.
+//! The author of a file gets no power over its reader: HTML in it is shown as text, links are
+//! limited to harmless schemes, and the page's policy forbids scripts. Files above [`MAX_LENGTH`]
+//! are served as they are.
 
 use bstr::ByteSlice as _;
 use conf::{Directive, HTTP_SERVER_LOCATION, Setter, Table};
@@ -13,16 +14,16 @@ use http::body::Body;
 use http::files::{self, Purpose};
 use http::{Module, Outcome, Phase, Request, Step};
 use proto::Known;
-use proto::h1::Method;
+use proto::message::Method;
 use pulldown_cmark::{CowStr, Event, Options, Parser, Tag};
 
-use crate::shared::page;
+use crate::shared::html_page;
 
 pub(crate) static MODULE: Module = Module {
     name: "markdown",
     doc: "Shows texts in Markdown as pages.",
     location: &DIRECTIVES,
-    phases: &[(Phase::Content, show)],
+    phases: &[(Phase::Content, serve)],
     enabled: |location| location.confs.get::<Conf>().on,
     ..Module::EMPTY
 };
@@ -44,10 +45,10 @@ struct Conf {
     on: bool,
 }
 
-/// A longer text is not worked out.
+/// The maximum length of a file that is converted, in bytes: it is kept in memory several times.
 const MAX_LENGTH: u64 = 1 << 20;
 
-/// Schemes of links that do nothing but lead somewhere.
+/// Link schemes that only lead somewhere; `javascript:` runs in the page.
 const SCHEMES: [&str; 3] = ["http", "https", "mailto"];
 
 const STYLE: &str = "\
@@ -63,17 +64,19 @@ th,td{border:1px solid var(--line);padding:.3rem .6rem}
 img{max-width:100%}
 ";
 
-/// Nothing but what the page itself has, and pictures.
+/// Allows the page's own style and images, and nothing else. A second line of defence, should the
+/// conversion let something through.
 const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" \
                       content=\"default-src 'none';style-src 'unsafe-inline';img-src *\">\n";
 
-fn show(request: &mut Request) -> Step<'_> {
+/// The content handler. Other clients get the file from the static module.
+fn serve(request: &mut Request) -> Step<'_> {
     let path = &request.uri.path;
     let is_text = path.ends_with(b".md") || path.ends_with(b".markdown");
     if !is_text || !matches!(request.method, Method::Get | Method::Head) {
         return Outcome::Declined.into();
     }
-    // Also for those who get the file.
+    // For clients that get the file, too, since caches must keep the two apart.
     let fields = &mut request.out.fields;
     fields.push_known(Known::Vary, b"Accept");
     let accept = request.head.known(Known::Accept);
@@ -84,11 +87,12 @@ fn show(request: &mut Request) -> Step<'_> {
     }
 }
 
+/// The page for a file.
 async fn answer(request: &mut Request) -> Outcome {
     let Some(path) = request.file_path() else {
         return Outcome::Status(500);
     };
-    // What cannot be read is told by who serves files.
+    // The static module reports what cannot be read.
     let Ok(found) = files::open(request, &path, Purpose::Read).await else {
         return Outcome::Declined;
     };
@@ -107,6 +111,7 @@ async fn answer(request: &mut Request) -> Outcome {
         return Outcome::Declined;
     };
     let name = request.uri.path.clone();
+    // A megabyte of Markdown takes longer than a turn of the loop should.
     let page = pool.run(move || render(&name, &text)).await;
     request.out.status = 200;
     request.out.last_modified = Some(found.modified());
@@ -116,27 +121,28 @@ async fn answer(request: &mut Request) -> Outcome {
     Outcome::Respond
 }
 
+/// The page.
 fn render(path: &[u8], text: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(text);
-    let mut out = Vec::from(page::HEAD);
+    let mut out = Vec::from(html_page::HEAD);
     out.extend_from_slice(POLICY.as_bytes());
     out.extend_from_slice(b"<title>");
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     http::text::write_html(name, &mut out);
-    let style = [page::STYLE, STYLE].concat();
+    let style = [html_page::STYLE, STYLE].concat();
     out.extend_from_slice(format!("</title>\n<style>\n{style}</style>\n").as_bytes());
     out.extend_from_slice(b"</head>\n<body>\n<main>\n<article>\n");
     let options =
         Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
     let mut html = String::with_capacity(text.len() * 3 / 2);
-    pulldown_cmark::html::push_html(&mut html, Parser::new_ext(&text, options).map(harmless));
+    pulldown_cmark::html::push_html(&mut html, Parser::new_ext(&text, options).map(neutralize));
     out.extend_from_slice(html.as_bytes());
     out.extend_from_slice(b"</article>\n</main>\n</body>\n</html>\n");
     out
 }
 
-/// HTML becomes text, and links that would do something lead nowhere.
-fn harmless(event: Event<'_>) -> Event<'_> {
+/// Turns HTML into text, and defuses links and images.
+fn neutralize(event: Event<'_>) -> Event<'_> {
     match event {
         Event::Html(html) | Event::InlineHtml(html) => Event::Text(html),
         Event::Start(Tag::Link {
@@ -146,7 +152,7 @@ fn harmless(event: Event<'_>) -> Event<'_> {
             id,
         }) => Event::Start(Tag::Link {
             link_type,
-            dest_url: harmless_url(dest_url),
+            dest_url: neutralize_url(dest_url),
             title,
             id,
         }),
@@ -157,7 +163,7 @@ fn harmless(event: Event<'_>) -> Event<'_> {
             id,
         }) => Event::Start(Tag::Image {
             link_type,
-            dest_url: harmless_url(dest_url),
+            dest_url: neutralize_url(dest_url),
             title,
             id,
         }),
@@ -165,8 +171,10 @@ fn harmless(event: Event<'_>) -> Event<'_> {
     }
 }
 
-fn harmless_url(url: CowStr<'_>) -> CowStr<'_> {
-    // Browsers pass over spaces and controls in front of a scheme and within it.
+/// The URL, or `#` if its scheme is not harmless.
+fn neutralize_url(url: CowStr<'_>) -> CowStr<'_> {
+    // Browsers skip spaces and control characters before and inside a scheme, so `java\tscript:` is
+    // one.
     let seen: String = url.chars().filter(|c| *c > ' ' && *c != '\u{7f}').collect();
     let end = seen.find(['/', '?', '#', ':']).unwrap_or(seen.len());
     let has_scheme = seen[end..].starts_with(':');

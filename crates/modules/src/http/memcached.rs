@@ -1,4 +1,4 @@
-//! `memcached_pass`: responses that an application has put into memcached.
+//! `memcached_pass`: serves responses that an application has stored in memcached.
 //!
 //! ```nginx
 //! location / {
@@ -7,25 +7,30 @@
 //!     error_page     404 502 504 = @fallback;
 //! }
 //! ```
+//!
+//! A value has no header fields, so its type follows from the request's path, and a missing key is
+//! a 404 that `error_page` can send to the application.
 
 use bstr::{BString, ByteSlice};
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
 use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
+use host::error_log::Level as Severity;
 use http::module::{Answer, Outcome, Step};
 use http::site::ConfRef;
-use http::upstream::settings::NextUpstream;
+use http::upstream::RetryReasons;
 use http::upstream::{
-    Content, ContentLength, Fault, HeadProgress, Piece, Plan, Protocol, RequestContent, Settings,
+    Content, ContentLength, Fault, HeadProgress, NoResponse, Piece, Plan, Protocol, RequestContent,
+    Settings,
 };
 use http::{Module, Request};
 use proto::fields::Fields;
-use proto::h1::Method;
-use proto::h1::response::ResponseHead;
-use proto::memcached::{self, Head, TRAILER};
-use rt::error_log::Level as Severity;
+use proto::memcached::{self, MemcachedHead, TRAILER};
+use proto::message::{Method, ResponseHead};
 
-use crate::shared::gateway::{Pass, connection_tag};
-use crate::shared::upstream_rows::{Bare, Prefixed, Upstream, next_upstream_words};
+use crate::shared::gateway::{GatewayPass, connection_tag};
+use crate::shared::upstream_rows::{
+    PrefixedRows, ProtocolSettings, UnbufferedRows, next_upstream_words,
+};
 
 pub(crate) static MODULE: Module = Module {
     name: "memcached",
@@ -41,7 +46,8 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-/// The rows that all upstream protocols have, as far as they make sense here.
+/// The rows common to all upstream protocols, as far as they make sense here: a value has no header
+/// fields, and requests have no bodies.
 pub(crate) static UPSTREAM: Module = Module {
     name: "memcached_upstream",
     doc: "The directives that memcached has in common with other upstream protocols.",
@@ -49,11 +55,11 @@ pub(crate) static UPSTREAM: Module = Module {
     ..Module::EMPTY
 };
 
-/// Tells the settings of memcached from those of other protocols.
-enum Memcached {}
+/// Names memcached's settings for the shared rows.
+enum MemcachedProtocol {}
 
-static UPSTREAM_ROWS: Bare<Memcached> = Bare::new(
-    Prefixed::new("memcached_", &[]).without(&[
+static UPSTREAM_ROWS: UnbufferedRows<MemcachedProtocol> = UnbufferedRows::new(
+    PrefixedRows::new("memcached_", &[]).without(&[
         "buffering",
         "buffers",
         "busy_buffers_size",
@@ -80,7 +86,7 @@ static UPSTREAM_ROWS: Bare<Memcached> = Bare::new(
     &NEXT_UPSTREAM,
 );
 
-/// `memcached_next_upstream` has words of its own.
+/// `memcached_next_upstream` has its own words.
 static NEXT_UPSTREAM: Table<Settings> = Table::new(&[Directive {
     name: "memcached_next_upstream",
     syntax: "error | timeout | invalid_response | not_found | off …",
@@ -102,6 +108,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, memcached_pass),
     },
     Directive {
+        // Which flag means compressed is a convention of the client library that stored the value.
         name: "memcached_gzip_flag",
         syntax: "flag",
         default: Some("0"),
@@ -112,49 +119,54 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
     },
 ]);
 
-/// What directives say about a location.
+/// The settings of a location.
 #[derive(Clone, Default)]
 struct Conf {
-    pass: Option<Pass>,
+    pass: Option<GatewayPass>,
     key: Expression,
     gzip_flag: i64,
 }
 
+/// Reads `memcached_pass`.
 fn memcached_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
-    let pass = Pass::from_line(line, b"")?;
-    if let Pass::Variable(_) = pass {
+    let pass = GatewayPass::from_line(line, b"")?;
+    // As in nginx.
+    if let GatewayPass::Variable(_) = pass {
         return Err(line.error_at(
             0,
             "invalid host in upstream: variables are not supported here",
         ));
     }
     conf.pass = Some(pass);
-    // Nobody defines this variable but those who use it.
+    // No module defines this variable; configurations do, with `set`.
     conf.key = Expression::parse(b"$memcached_key", line.node.span, line.level.names)?;
     Ok(())
 }
 
+/// Reads `memcached_next_upstream`.
 fn next_upstream(settings: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     settings.next_upstream = next_upstream_words(
         line,
         &[
-            ("error", NextUpstream::ERROR),
-            ("timeout", NextUpstream::TIMEOUT),
-            ("invalid_response", NextUpstream::INVALID_HEADER),
-            ("not_found", NextUpstream::of_status(404).unwrap_or(0)),
-            ("off", NextUpstream::OFF),
+            ("error", RetryReasons::ERROR),
+            ("timeout", RetryReasons::TIMEOUT),
+            ("invalid_response", RetryReasons::INVALID_HEADER),
+            ("not_found", RetryReasons::HTTP_404),
+            ("off", RetryReasons::OFF),
         ],
     )?;
     Ok(())
 }
 
+/// The content handler.
 fn pass(request: &mut Request) -> Step<'_> {
+    // Weir only reads from memcached.
     if !matches!(request.method, Method::Get | Method::Head) {
         return Outcome::Status(405).into();
     }
     Step::later(async move {
         let conf = request.conf::<Conf>();
-        let settings = Upstream::<Memcached>::of(request);
+        let settings = ProtocolSettings::<MemcachedProtocol>::of(request);
         let Some(pass) = &conf.pass else {
             return Outcome::Declined;
         };
@@ -165,17 +177,19 @@ fn pass(request: &mut Request) -> Step<'_> {
         let plan = Plan {
             settings,
             target,
-            protocol: Box::new(Codec::new(request.conf::<Conf>())),
+            protocol: Box::new(MemcachedCodec::new(request.conf::<Conf>())),
+            // A `get` has no body.
             content: RequestContent::Dropped,
             watch_client: true,
             tag: connection_tag(request),
         };
         match http::upstream::pass(request, plan).await {
-            // There is no page in such a response: it is as if a file was not there.
+            // A miss has no content, so it is treated like a missing file: `error_page` can send
+            // the request to the application.
             Outcome::Respond if request.out.status == 404 => Outcome::Status(404),
             Outcome::Respond => {
-                request.out.content_type = http::types::content_type(request);
-                // A value is what it is, byte by byte.
+                request.out.content_type = http::content_type::content_type(request);
+                // The stored value is the content itself, so a range of it makes sense.
                 request.out.transforms.ranges = true;
                 request.out.transforms.single_range = true;
                 Outcome::Respond
@@ -185,21 +199,22 @@ fn pass(request: &mut Request) -> Step<'_> {
     })
 }
 
-/// One exchange.
-struct Codec {
+/// One request and its response.
+struct MemcachedCodec {
     conf: ConfRef<Conf>,
-    /// The key as it is on the wire.
+    /// The key as sent, escaped.
     key: Vec<u8>,
+    /// The length that the header announced.
     content: ContentLength,
-    /// Bytes of the value that are still to come.
+    /// Bytes of the value still expected.
     value_left: u64,
-    /// Bytes of [`TRAILER`] that are still to come.
+    /// Bytes of [`TRAILER`] still expected.
     trailer_left: usize,
 }
 
-impl Codec {
-    fn new(conf: ConfRef<Conf>) -> Codec {
-        Codec {
+impl MemcachedCodec {
+    fn new(conf: ConfRef<Conf>) -> MemcachedCodec {
+        MemcachedCodec {
             conf,
             key: Vec::new(),
             content: ContentLength::Unknown,
@@ -208,7 +223,8 @@ impl Codec {
         }
     }
 
-    /// Reads what follows the value. It says nothing that matters to the client, who has all of the value.
+    /// Reads what follows the value. An invalid trailer costs the connection but not the response,
+    /// of which the client has everything.
     fn read_trailer(&mut self, request: &Request, input: &[u8]) -> Piece {
         let wanted = &TRAILER[TRAILER.len() - self.trailer_left..];
         let length = wanted.len().min(input.len());
@@ -227,7 +243,7 @@ impl Codec {
     }
 }
 
-impl Protocol for Codec {
+impl Protocol for MemcachedCodec {
     fn scheme(&self) -> &'static str {
         "memcached://"
     }
@@ -237,12 +253,12 @@ impl Protocol for Codec {
         request: &mut Request,
         _: Content,
         out: &mut Vec<u8>,
-    ) -> Result<(), u16> {
+    ) -> Result<(), NoResponse> {
         let conf = request.conf::<Conf>();
         let key: BString = request.value(&conf.key);
         if key.is_empty() {
             request.error(format_args!("the \"$memcached_key\" variable is not set"));
-            return Err(500);
+            return Err(NoResponse::new(500));
         }
         self.key = memcached::escape_key(&key);
         memcached::write_get(&self.key, out);
@@ -263,8 +279,10 @@ impl Protocol for Codec {
         head: &mut ResponseHead,
     ) -> Result<HeadProgress, Fault> {
         match memcached::read_head(input, &self.key).map_err(Fault::new)? {
-            Head::Partial => Ok(HeadProgress::Partial),
-            Head::Missing(used) => {
+            MemcachedHead::Partial => Ok(HeadProgress::Partial),
+            // The miss is final for this server; `memcached_next_upstream not_found` may try
+            // another.
+            MemcachedHead::Missing(used) => {
                 let key = self.key.as_bstr();
                 request.log(
                     Severity::Info,
@@ -274,11 +292,12 @@ impl Protocol for Codec {
                 self.content = ContentLength::Known(0);
                 Ok(HeadProgress::Complete(used))
             }
-            Head::Value {
+            MemcachedHead::Value {
                 used,
                 flags,
                 length,
             } => {
+                // Clients store compressed values with a flag of their choice.
                 if self.conf.gzip_flag != 0 {
                     let Some(flags) = flags else {
                         let line = input[..used].trim_end();
@@ -316,6 +335,7 @@ impl Protocol for Codec {
         if input.is_empty() {
             return Ok(Piece::More);
         }
+        // The trailer can be in the same input; it is left for the next call.
         let length = usize::try_from(self.value_left)
             .unwrap_or(usize::MAX)
             .min(input.len());
@@ -325,6 +345,8 @@ impl Protocol for Codec {
 
     fn end_of_input(&mut self) -> Result<(), Fault> {
         match self.value_left {
+            // The client has all of the value; that the trailer is missing only costs the
+            // connection.
             0 => Ok(()),
             _ => Err(Fault::new("upstream prematurely closed connection")),
         }

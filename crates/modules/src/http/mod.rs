@@ -8,9 +8,10 @@ mod auth_request;
 mod autoindex;
 mod brotli;
 mod browser;
-mod cache;
+mod cache_path;
 mod cache_purge;
 mod charset;
+mod client_scope;
 mod dav;
 #[cfg(feature = "debug-stall")]
 mod debug_block;
@@ -45,7 +46,6 @@ mod referer;
 mod rewrite;
 mod scgi;
 mod secure_link;
-mod session;
 mod set_misc;
 mod slice;
 mod split_clients;
@@ -62,8 +62,8 @@ mod uwsgi;
 mod weir_status;
 mod zstd;
 
-/// All of them. The order is that of handlers within a phase and of filters over a response: to move a module is to
-/// change behaviour.
+/// All modules. The order is that of handlers within a phase and of filters over a response: moving
+/// a module changes behaviour.
 pub static MODULES: &[&::http::Module] = &[
     // TLS.
     &ssl::MODULE,
@@ -75,11 +75,12 @@ pub static MODULES: &[&::http::Module] = &[
     &split_clients::MODULE,
     &referer::MODULE,
     &secure_link::MODULE,
-    // Groups of servers, caches.
+    // Upstream groups and caches.
     &upstream::MODULE,
-    &cache::MODULE,
+    &cache_path::MODULE,
     &health_check::MODULE,
-    // Rewriting: what adds steps to scripts, and what runs them.
+    // Rewriting: the modules that add steps to scripts come before the one that collects and runs
+    // them.
     &set_misc::MODULE,
     &rewrite::MODULE,
     // Limits (preaccess).
@@ -92,12 +93,12 @@ pub static MODULES: &[&::http::Module] = &[
     &access::MODULE,
     &auth_basic::MODULE,
     &auth_request::MODULE,
-    // The end of the rewrite phase, behind scripts in Lua, which stand behind the access handlers.
+    // The end of the rewrite phase, after Lua scripts, which come after the access handlers.
     &headers_more::INPUT,
     // Precontent.
     &mirror::MODULE,
     &try_files::MODULE,
-    // Content: a location's own handler, or else the first that does not decline.
+    // Content: a location's own handler, or else the first module that does not decline.
     &proxy::MODULE,
     &proxy::UPSTREAM,
     &fastcgi::MODULE,
@@ -130,8 +131,8 @@ pub static MODULES: &[&::http::Module] = &[
     &zstd::STATIC,
     &gzip_static::MODULE,
     &static_file::MODULE,
-    // Filters, from the handler to the wire: slice, not_modified, headers_more, headers, userid, gunzip, addition, sub, charset, ssi,
-    // brotli, zstd, gzip, range.
+    // Filters, from the handler to the wire. What changes the content must precede what compresses
+    // it, and ranges come last because they count the bytes that are sent.
     &slice::MODULE,
     &not_modified::MODULE,
     &headers_more::MODULE,

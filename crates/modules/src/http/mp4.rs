@@ -1,4 +1,4 @@
-//! `mp4`: players of MP4 files may begin at a time, and end at one.
+//! `mp4`: lets players of MP4 files start, and end, at a given time.
 //!
 //! ```nginx
 //! location /video/ {
@@ -8,12 +8,15 @@
 //! }
 //! ```
 //!
-//! `?start=7.1&end=12` answers with a file of its own: the index of the original (its `moov` box) is read and cut to
-//! these seconds ([`crop`]), and the part of the media data that it still names follows, by `sendfile` as ever. What is
-//! kept in memory is the index, at most `mp4_max_buffer_size`.
+//! `?start=7.1&end=12` responds with a complete file: the index of the original (its `moov` box) is
+//! read and cropped to these seconds ([`crop`]), followed by the part of the media data that it
+//! still refers to, by `sendfile` as usual. Only the index is kept in memory, at most
+//! `mp4_max_buffer_size`.
 
 mod boxes;
 mod crop;
+mod headers;
+mod track;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,13 +28,14 @@ use conf::{Arity, Directive, HTTP_SERVER_LOCATION, LOCATION, Repeat, Setter, Tab
 use http::body::{Body, Chunk, FileRange};
 use http::files::{self, Found, OpenFile, Purpose};
 use http::{Module, Outcome, Phase, Request, Step};
-use proto::h1::Method;
+use proto::message::Method;
 use rt::file::File;
 use rt::pool::Pool;
 
 use crate::shared::file_response;
 use boxes::MAX_HEADER;
-use crop::{Cropped, Wanted};
+use crop::CroppedFile;
+use headers::{CropError, CropTimes};
 
 pub(crate) static MODULE: Module = Module {
     name: "mp4",
@@ -57,6 +61,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         }),
     },
     Directive {
+        // nginx's initial buffer for the index, which is read here at its full size at once.
         name: "mp4_buffer_size",
         syntax: "size",
         default: Some("512k"),
@@ -78,6 +83,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         set: Setter::Size(|c| &mut c.max_buffer_size),
     },
     Directive {
+        // Off as in nginx. Otherwise players show nothing until the next key frame.
         name: "mp4_start_key_frame",
         syntax: "on | off",
         default: Some("off"),
@@ -96,34 +102,35 @@ struct Conf {
     start_key_frame: bool,
 }
 
-/// Boxes at the top of a file; one with more is no video.
+/// The maximum number of top-level boxes; a real video has a few.
 const MAX_BOXES: usize = 4096;
 
-/// A longer `ftyp` box is refused, in bytes: it lists some four-letter names.
+/// The maximum size of an `ftyp` box, in bytes: it lists some four-letter names.
 const MAX_TYPE_BOX: u64 = 1024;
 
-/// Why a part of a file can not be had.
-enum Refusal {
-    /// The file is not what it should be.
-    Broken(String),
+/// Why a part of a file cannot be served.
+enum Mp4Error {
+    /// The file is not a valid MP4 file.
+    Invalid(String),
     Io(io::Error),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for Mp4Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Broken(why) => f.write_str(why),
-            Refusal::Io(error) => write!(f, "read() failed {}", base::text::errno_text(error)),
+            Mp4Error::Invalid(why) => f.write_str(why),
+            Mp4Error::Io(error) => write!(f, "read() failed {}", base::text::errno_text(error)),
         }
     }
 }
 
-impl From<crop::Broken> for Refusal {
-    fn from(broken: crop::Broken) -> Refusal {
-        Refusal::Broken(broken.0)
+impl From<CropError> for Mp4Error {
+    fn from(broken: CropError) -> Mp4Error {
+        Mp4Error::Invalid(broken.0)
     }
 }
 
+/// The content handler.
 fn serve(request: &mut Request) -> Step<'_> {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Outcome::Status(405).into();
@@ -138,15 +145,18 @@ fn serve(request: &mut Request) -> Step<'_> {
         let found: Found = files::open(request, &path, Purpose::Read).await;
         match found {
             Err(error) => Outcome::Status(files::refuse(request, &path, error)),
+            // A directory is redirected by the static handler.
             Ok(found) if !found.is_file() => Outcome::Declined,
             Ok(found) => answer(request, &path, found).await,
         }
     })
 }
 
+/// The response with a file or a part of it.
 async fn answer(request: &mut Request, path: &[u8], found: OpenFile) -> Outcome {
-    let part = match (wanted(request), found.file.clone()) {
-        (Some(wanted), Some(file)) => match cut(request, &file, found.length(), wanted).await {
+    let part = match (requested_times(request), found.file.clone()) {
+        (Some(wanted), Some(file)) => match crop_file(request, &file, found.length(), wanted).await
+        {
             Ok(part) => part.map(|part| (part, file)),
             Err(refusal) => {
                 request.error(format_args!("\"{}\" mp4: {refusal}", path.as_bstr()));
@@ -155,7 +165,8 @@ async fn answer(request: &mut Request, path: &[u8], found: OpenFile) -> Outcome 
         },
         _ => None,
     };
-    let outcome = file_response::respond(request, found);
+    // The validators are those of the whole file, as in nginx.
+    let outcome = file_response::respond_with_file(request, found);
     if let Some((part, file)) = part {
         let length = part.data.end - part.data.start;
         let data = Chunk::File(FileRange {
@@ -165,29 +176,32 @@ async fn answer(request: &mut Request, path: &[u8], found: OpenFile) -> Outcome 
         });
         request.out.body =
             Body::Parts(VecDeque::from([Chunk::Bytes(Bytes::from(part.head)), data]));
+        // The body consists of two parts; several ranges of it would be a multipart of fragments.
         request.out.transforms.single_range = true;
     }
     outcome
 }
 
-/// The times that the arguments ask for.
-fn wanted(request: &Request) -> Option<Wanted> {
+/// The times that the arguments request. An invalid one counts as absent, as in nginx.
+fn requested_times(request: &Request) -> Option<CropTimes> {
     let time = |name: &[u8]| millis(proto::form::find(&request.uri.args, name)?);
     let start = time(b"start");
+    // nginx ignores an end of 0.
     let end = time(b"end").filter(|end| *end > 0);
+    // `end` alone means from the beginning.
     let start_ms = start.or(end.map(|_| 0))?;
     let length_ms = end
         .and_then(|end| end.checked_sub(start_ms))
         .filter(|length| *length > 0);
     let key_frame = request.conf::<Conf>().start_key_frame;
-    Some(Wanted {
+    Some(CropTimes {
         start_ms,
         length_ms,
         key_frame,
     })
 }
 
-/// Seconds with any number of places, in milliseconds.
+/// Parses seconds with any number of decimals, as milliseconds.
 fn millis(text: &[u8]) -> Option<u64> {
     let (whole, places) = text.split_once_str(".").unwrap_or((text, b""));
     let digits = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
@@ -195,7 +209,7 @@ fn millis(text: &[u8]) -> Option<u64> {
         return None;
     }
     let mut padded = places.to_vec();
-    // Players send many places; the third is the last that counts.
+    // Players send many decimals; only three of them count.
     padded.resize(3, b'0');
     let number = |text: &[u8]| {
         if text.is_empty() {
@@ -209,13 +223,13 @@ fn millis(text: &[u8]) -> Option<u64> {
         .checked_add(number(&padded)?)
 }
 
-/// Cuts a file. `None` when the whole file is what is wanted.
-async fn cut(
+/// Crops a file. `None` if the whole file is requested.
+async fn crop_file(
     request: &mut Request,
     file: &File,
     length: u64,
-    wanted: Wanted,
-) -> Result<Option<Cropped>, Refusal> {
+    wanted: CropTimes,
+) -> Result<Option<CroppedFile>, Mp4Error> {
     let core = request.core();
     let pool = files::pool(request, &core.delivery.aio);
     let most = request.conf::<Conf>().max_buffer_size;
@@ -225,13 +239,15 @@ async fn cut(
         if at >= length {
             break;
         }
+        // Only headers are read here; the media data, most of the file, is skipped.
         let header = read(file, at, MAX_HEADER.min(length - at), &pool).await?;
-        let found = boxes::header(&header, length - at).map_err(crop::Broken::from)?;
+        let found = boxes::header(&header, length - at).map_err(CropError::from)?;
+        // A box of size 0 extends to the end of the file.
         let Some(found) = found else { break };
         let end = at + found.size;
         match &found.name {
             b"ftyp" if found.size > MAX_TYPE_BOX => {
-                return Err(Refusal::Broken(format!(
+                return Err(Mp4Error::Invalid(format!(
                     "ftyp atom is too large: {}",
                     found.size
                 )));
@@ -242,45 +258,48 @@ async fn cut(
                 let why = format!(
                     "moov atom is too large: {size}, you may want to increase mp4_max_buffer_size"
                 );
-                return Err(Refusal::Broken(why));
+                return Err(Mp4Error::Invalid(why));
             }
             b"moov" => {
-                // A whole file whose index comes first is as good as it is.
+                // A whole file with its index in front can be served as it is. One with the index
+                // at the end is rearranged, so that players can start at once.
                 if data_end.is_none() && wanted.start_ms == 0 && wanted.length_ms.is_none() {
                     return Ok(None);
                 }
                 let content = at + found.header;
                 index = Some(read(file, content, end - content, &pool).await?);
             }
+            // The last one, should there be several.
             b"mdat" => data_end = Some(end),
             _ => {}
         }
         at = end;
     }
-    let missing = |name: &str| Refusal::Broken(format!("no mp4 {name} atom was found"));
+    let missing = |name: &str| Mp4Error::Invalid(format!("no mp4 {name} atom was found"));
     let (index, data_end) = (
         index.ok_or_else(|| missing("moov"))?,
         data_end.ok_or_else(|| missing("mdat"))?,
     );
-    // An index of some megabytes takes some milliseconds.
+    // Cropping an index of some megabytes takes milliseconds.
     let cropped = pool
         .run(move || crop::crop(&types, &index, data_end, wanted))
         .await?;
     Ok(Some(cropped))
 }
 
-async fn read(file: &File, offset: u64, length: u64, pool: &Pool) -> Result<Vec<u8>, Refusal> {
-    let length =
-        usize::try_from(length).map_err(|_| Refusal::Broken("an atom is too large".to_owned()))?;
+/// Reads a range of the file completely. `length` has been checked against a limit.
+async fn read(file: &File, offset: u64, length: u64, pool: &Pool) -> Result<Vec<u8>, Mp4Error> {
+    let length = usize::try_from(length)
+        .map_err(|_| Mp4Error::Invalid("an atom is too large".to_owned()))?;
     let mut data = Vec::with_capacity(length);
     while data.len() < length {
         let before = data.len();
         let read = file
             .read_at(data, offset + before as u64, length - before, pool)
             .await;
-        data = read.map_err(Refusal::Io)?;
+        data = read.map_err(Mp4Error::Io)?;
         if data.len() == before {
-            return Err(Refusal::Broken("the file is truncated".to_owned()));
+            return Err(Mp4Error::Invalid("the file is truncated".to_owned()));
         }
     }
     Ok(data)

@@ -1,19 +1,24 @@
-//! Conditional requests (RFC 9110, section 13): 304 when the client has it already, 412 when it is not what it thinks.
+//! Conditional requests (RFC 9110, section 13): 304 if the client has the current representation,
+//! 412 if it is not the one that the client expects.
 //!
-//! It runs first of all filters, so that those after it see what will be sent. Whatever would be a 200 is judged, also
-//! what `return` or a script says, unless the conditions went to an upstream (`transforms.unconditional`).
+//! It runs first of all filters, so that the others see what will be sent. Every would-be 200 is
+//! evaluated, including those of `return` and scripts, unless the conditions have been passed on to
+//! an upstream (`transforms.unconditional`).
+//!
+//! Entity tags take precedence over dates, and a response without a validator meets no condition
+//! (section 13.2.2); in nginx all conditions of a request have to hold.
 
 use http::body::Body;
 use http::core::location::IfModifiedSince as Setting;
 use http::{Module, Request, Verdict};
 use proto::Known;
-use proto::conditional::{self, IfModifiedSince, Outcome, Validators};
-use proto::h1::Method;
+use proto::conditional::{self, IfModifiedSinceMode, PreconditionOutcome, Validators};
+use proto::message::Method;
 
 pub(crate) static MODULE: Module = Module {
     name: "not_modified",
     doc: "Handles conditional requests.",
-    filter: Some(judge),
+    filter: Some(check_conditions),
     ..Module::EMPTY
 };
 
@@ -25,7 +30,9 @@ const CONDITIONS: [Known; 4] = [
     Known::IfMatch,
 ];
 
-fn judge(request: &mut Request) -> Verdict {
+/// The header filter. Conditions apply to what would otherwise succeed, and not to the methods that
+/// select no representation (RFC 9110, section 13.2.1).
+fn check_conditions(request: &mut Request) -> Verdict {
     let fields = &request.head.wire.fields;
     if request.out.status != 200
         || request.out.transforms.unconditional
@@ -44,38 +51,39 @@ fn judge(request: &mut Request) -> Verdict {
         .core
         .if_modified_since
     {
-        Setting::Off => IfModifiedSince::Off,
-        Setting::Exact => IfModifiedSince::Exact,
-        Setting::Before => IfModifiedSince::Before,
+        Setting::Off => IfModifiedSinceMode::Off,
+        Setting::Exact => IfModifiedSinceMode::Exact,
+        Setting::Before => IfModifiedSinceMode::Before,
     };
     let validators = Validators {
         etag: request.out.etag.as_ref().map(|etag| etag.as_slice()),
         last_modified: request.out.last_modified,
     };
-    // A 304 is for who reads (RFC 9110, sections 13.1.2 and 13.1.3).
+    // Only GET and HEAD can be answered with 304 (RFC 9110, sections 13.1.2 and 13.1.3). For other
+    // methods a matching `If-None-Match` is 412, and `If-Modified-Since` is ignored.
     let is_read = matches!(request.method, Method::Get | Method::Head);
     match conditional::evaluate(fields, validators, dates) {
-        Outcome::Proceed => Verdict::Pass,
-        Outcome::PreconditionFailed => failed(request),
-        Outcome::NotModified if !is_read => match fields.has(Known::IfNoneMatch) {
-            true => failed(request),
+        PreconditionOutcome::Proceed => Verdict::Pass,
+        PreconditionOutcome::PreconditionFailed => precondition_failed(request),
+        PreconditionOutcome::NotModified if !is_read => match fields.has(Known::IfNoneMatch) {
+            true => precondition_failed(request),
             false => Verdict::Pass,
         },
-        Outcome::NotModified => {
+        PreconditionOutcome::NotModified => {
             not_modified(request);
             Verdict::Pass
         }
     }
 }
 
-/// A 412: what the handler said is about content that is not sent.
-fn failed(request: &mut Request) -> Verdict {
+/// A 412. The handler's fields describe content that is not sent.
+fn precondition_failed(request: &mut Request) -> Verdict {
     request.out.fields.clear();
     Verdict::Status(412)
 }
 
-/// Makes the response a 304: what describes the content that is not sent goes, what describes the one that the client
-/// has stays.
+/// Turns the response into a 304 (RFC 9110, section 15.4.5): fields about the content that is not
+/// sent are dropped, fields about the representation that the client has stay.
 fn not_modified(request: &mut Request) {
     let out = &mut request.out;
     out.status = 304;
@@ -83,7 +91,8 @@ fn not_modified(request: &mut Request) {
     out.type_not_sent = std::mem::take(&mut out.content_type);
     out.charset.clear();
     out.content_length = None;
-    // Filters that would have changed the content do not take it for known to be empty.
+    // Content-changing filters must not take the empty body for the known length of the
+    // representation.
     out.transforms.unannounced_length = true;
     out.body = Body::Empty;
     out.transforms.ranges = false;

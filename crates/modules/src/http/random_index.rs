@@ -1,21 +1,22 @@
-//! `random_index`: answers for a directory with one of its files, by chance.
+//! `random_index`: responds for a directory with a random file in it.
 //!
 //! ```nginx
 //! location /pictures/ { random_index on; }
 //! ```
 //!
-//! Names that begin with a dot do not take part, and neither does what is not a file. The request goes on to the
-//! location of the file that was drawn.
+//! Names that begin with a dot are left out, and so is everything that is not a file. The request
+//! is redirected internally, so that the location for the file applies.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::os::unix::ffi::OsStrExt;
 
+use base::Errno;
 use bstr::{BString, ByteSlice};
 use conf::{Directive, LOCATION, Setter, Table};
+use host::error_log::Level;
 use http::files;
 use http::{Module, Outcome, Phase, Request, Step};
-use proto::h1::Method;
-use rt::error_log::{Errno, Level};
+use proto::message::Method;
 use rt::file::{Kind, errno};
 use rt::pool::Pool;
 
@@ -43,9 +44,10 @@ struct Conf {
     on: bool,
 }
 
-/// Of a directory larger than this, what comes first takes part.
+/// The maximum number of entries that are considered.
 const MAX_ENTRIES: usize = 100_000;
 
+/// The content handler.
 fn draw(request: &mut Request) -> Step<'_> {
     if !request.uri.path.ends_with(b"/")
         || !matches!(request.method, Method::Get | Method::Head | Method::Post)
@@ -55,6 +57,7 @@ fn draw(request: &mut Request) -> Step<'_> {
     Step::later(answer(request))
 }
 
+/// Draws a file and redirects to it.
 async fn answer(request: &mut Request) -> Outcome {
     let Some(mut path) = request.file_path() else {
         return Outcome::Status(500);
@@ -70,7 +73,8 @@ async fn answer(request: &mut Request) -> Outcome {
         Err(error) => return Outcome::Status(refuse(request, &path, &error)),
     };
     names.retain(|entry| !entry.name.as_bytes().starts_with(b".") && may_be_file(entry.kind));
-    // What a name stands for is only looked up for the one that is drawn: mostly it is a file.
+    // Only the drawn entry is examined, since nearly all are files: one system call instead of one
+    // per entry.
     while !names.is_empty() {
         let entry = names.swap_remove(number_below(names.len()));
         let name = BString::from(entry.name.as_bytes());
@@ -83,25 +87,28 @@ async fn answer(request: &mut Request) -> Outcome {
     Outcome::Declined
 }
 
+/// Whether an entry can be a file, as far as the directory tells.
 fn may_be_file(kind: Option<Kind>) -> bool {
     matches!(kind, None | Some(Kind::Regular | Kind::Symlink))
 }
 
+/// Whether a name refers to a file.
 async fn is_file(directory: &[u8], name: &[u8], pool: &Pool) -> bool {
     let path = [directory, b"/", name].concat();
-    // A link to nowhere, or a file that went away meanwhile, is not drawn.
+    // A dangling link, or a file deleted meanwhile, is not a file.
     rt::file::stat(files::as_path(&path), pool)
         .await
         .is_ok_and(|metadata| metadata.is_file())
 }
 
-/// A number from 0, all with the same chance; `count` is not 0.
+/// A random number below `count`, which is not 0.
 fn number_below(count: usize) -> usize {
-    // Each state has keys of its own, so its hash of nothing is a number by chance.
-    let number = RandomState::new().hash_one(());
+    // Each `RandomState` has its own random keys, so its hash of nothing is a random number.
+    let number = rt::random::RandomState::new().hash_one(());
     (number % count as u64) as usize
 }
 
+/// Logs why a directory cannot be read; returns the status.
 fn refuse(request: &Request, path: &[u8], error: &std::io::Error) -> u16 {
     let (level, status) = match error.raw_os_error().unwrap_or(errno::IO) {
         errno::NOENT | errno::NOTDIR | errno::NAMETOOLONG => (Level::Error, 404),

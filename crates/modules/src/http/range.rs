@@ -1,7 +1,11 @@
-//! Ranges of content (RFC 9110, section 14): 206 with one part or several, 416 when there is no such part.
+//! Range requests (RFC 9110, section 14): 206 with one part or several, 416 if no part can be
+//! satisfied.
 //!
-//! It runs last of the filters that look at content, since ranges are ranges of what is sent; a filter that changed
-//! the content took `transforms.ranges` away.
+//! It runs last of the filters that deal with content, because ranges refer to what is sent. A
+//! filter that changed the content has cleared `transforms.ranges`.
+//!
+//! A stored response is served in ranges even if its origin did not offer them, unless it says
+//! `Accept-Ranges: none`; nginx requires the offer.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,26 +17,30 @@ use http::request::Version;
 use http::{Module, Request, Verdict};
 use proto::Known;
 use proto::conditional::{self, Validators};
-use proto::range::{self, Multipart, Ranges};
+use proto::range::{self, MultipartRanges, Ranges};
 
 pub(crate) static MODULE: Module = Module {
     name: "range",
     doc: "Serves byte ranges.",
-    filter: Some(apply),
+    filter: Some(apply_ranges),
     ..Module::EMPTY
 };
 
-fn apply(request: &mut Request) -> Verdict {
+/// The filter.
+fn apply_ranges(request: &mut Request) -> Verdict {
     let max_ranges = request.site.location(request.location).core.max_ranges;
     let out = &request.out;
+    // Only a 200 has a representation to take parts of.
     if out.status != 200
         || !out.transforms.ranges
         || max_ranges == Some(0)
         || request.is_subrequest()
+        // HTTP/0.9 has no header to say which part it is.
         || request.head.version() < Version::Http10
     {
         return Verdict::Pass;
     }
+    // `Content-Range` needs the length, and so does a range that counts from the end.
     let Some(length) = out.length() else {
         return Verdict::Pass;
     };
@@ -41,10 +49,10 @@ fn apply(request: &mut Request) -> Verdict {
     } else {
         max_ranges
     };
-    match wanted(request, length, max_ranges) {
+    match requested_ranges(request, length, max_ranges) {
         Ranges::Ignore => accept_ranges(request),
-        Ranges::One(range) => one(request, range, length),
-        Ranges::Many(ranges) => many(request, &ranges, length),
+        Ranges::One(range) => respond_single(request, range, length),
+        Ranges::Many(ranges) => respond_multipart(request, &ranges, length),
         Ranges::Unsatisfiable => {
             let write = |out: &mut Vec<u8>| range::write_unsatisfied_range(length, out);
             request.out.fields.remove_known(Known::ContentRange);
@@ -52,14 +60,16 @@ fn apply(request: &mut Request) -> Verdict {
                 .out
                 .fields
                 .push_known_with(Known::ContentRange, write);
-            request.flow.has_added_fields = true;
+            // The error page passes the header filters again, which must not add their fields
+            // twice.
+            request.delivery.has_added_fields = true;
             Verdict::Status(416)
         }
     }
 }
 
-/// What the request asks for, if its `If-Range` agrees with the response.
-fn wanted(request: &Request, length: u64, max_ranges: Option<usize>) -> Ranges {
+/// The requested ranges, if `If-Range` matches the response (RFC 9110, section 13.1.5).
+fn requested_ranges(request: &Request, length: u64, max_ranges: Option<usize>) -> Ranges {
     let Some(value) = request.head.known(Known::Range) else {
         return Ranges::Ignore;
     };
@@ -68,6 +78,7 @@ fn wanted(request: &Request, length: u64, max_ranges: Option<usize>) -> Ranges {
             etag: request.out.etag.as_ref().map(|etag| etag.as_slice()),
             last_modified: request.out.last_modified,
         };
+        // The client has another version, with which a part of this one would not fit together.
         if !conditional::if_range(condition, validators) {
             return Ranges::Ignore;
         }
@@ -75,16 +86,18 @@ fn wanted(request: &Request, length: u64, max_ranges: Option<usize>) -> Ranges {
     range::parse(value, length, max_ranges)
 }
 
+/// The whole response, with the offer of ranges.
 fn accept_ranges(request: &mut Request) -> Verdict {
     request.out.fields.push_known(Known::AcceptRanges, b"bytes");
     Verdict::Pass
 }
 
-fn one(request: &mut Request, range: Range<u64>, length: u64) -> Verdict {
+/// A 206 with a single part.
+fn respond_single(request: &mut Request, range: Range<u64>, length: u64) -> Verdict {
     let out = &mut request.out;
     out.status = 206;
     out.reason = None;
-    // A part speaks for itself; an origin may have said it of what is stored.
+    // A 206 makes the offer redundant; a stored response may bring the field along.
     out.fields.remove_known(Known::AcceptRanges);
     out.fields.remove_known(Known::ContentRange);
     out.fields.push_known_with(Known::ContentRange, |text| {
@@ -92,13 +105,14 @@ fn one(request: &mut Request, range: Range<u64>, length: u64) -> Verdict {
     });
     let wanted = range.end - range.start;
     if !out.body.narrow(range.start, wanted) {
-        // Nobody knows yet where the part is, or there is no content, as in a response to HEAD.
+        // The body is produced as it is sent, so everything before the part has to be skipped; or
+        // there is none, as in a response to HEAD.
         let whole = std::mem::take(&mut out.body);
         if !matches!(whole, Body::Empty) {
-            out.body = Body::stream(Window {
+            out.body = Body::stream(RangeBody {
                 body: whole,
                 skip: range.start,
-                left: wanted,
+                remaining: wanted,
             });
         }
     }
@@ -106,17 +120,20 @@ fn one(request: &mut Request, range: Range<u64>, length: u64) -> Verdict {
     Verdict::Pass
 }
 
-fn many(request: &mut Request, ranges: &[Range<u64>], length: u64) -> Verdict {
-    /// Boundaries are numbers that begin anew with each process: they must be unlike the content, not secret.
+/// A 206 with several parts, `multipart/byteranges` (RFC 9110, section 14.6).
+fn respond_multipart(request: &mut Request, ranges: &[Range<u64>], length: u64) -> Verdict {
+    /// Boundaries are numbers that start over with each process. They must not occur in the content
+    /// by chance; they need not be secret.
     static BOUNDARY: AtomicU64 = AtomicU64::new(1);
     let out = &mut request.out;
     let Some(contents) = ranges
         .iter()
         .map(|range| out.body.slice(range.start, range.end - range.start))
         .collect::<Option<Vec<Body>>>()
-        .or_else(|| request.flow.header_only.then(Vec::new))
+        .or_else(|| request.delivery.header_only.then(Vec::new))
     else {
-        // Content that is made while it is sent can not be sent in another order, or twice.
+        // Content that is produced as it is sent cannot be sent twice or in another order.
+        // Responding with all of it is always allowed.
         return accept_ranges(request);
     };
     let mut content_type = out.content_type.to_vec();
@@ -124,8 +141,9 @@ fn many(request: &mut Request, ranges: &[Range<u64>], length: u64) -> Verdict {
         content_type.extend_from_slice(b"; charset=");
         content_type.extend_from_slice(&out.charset);
     }
+    // Only now that it is certain to be used.
     let boundary = BOUNDARY.fetch_add(1, Ordering::Relaxed);
-    let multipart = Multipart {
+    let multipart = MultipartRanges {
         boundary,
         content_type: &content_type,
         length,
@@ -153,22 +171,23 @@ fn many(request: &mut Request, ranges: &[Range<u64>], length: u64) -> Verdict {
     Verdict::Pass
 }
 
-/// A part of content that is produced while it is sent.
-struct Window {
+/// A part of a body that is produced as it is sent.
+struct RangeBody {
+    /// Still to be read in full up to the part.
     body: Body,
-    /// Bytes before the part.
+    /// Bytes before the part that remain to be skipped.
     skip: u64,
     /// Bytes of the part still to come.
-    left: u64,
+    remaining: u64,
 }
 
-impl Source for Window {
+impl Source for RangeBody {
     fn poll_next(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Chunk, BodyError>>> {
-        while self.left > 0 {
+        while self.remaining > 0 {
             let chunk = match ready!(self.body.poll_next(request, context)) {
                 None => return Poll::Ready(Some(Err(BodyError::Producer))),
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
@@ -177,18 +196,18 @@ impl Source for Window {
             };
             let skipped = self.skip.min(chunk.len());
             self.skip -= skipped;
-            let length = (chunk.len() - skipped).min(self.left);
+            let length = (chunk.len() - skipped).min(self.remaining);
             if length == 0 {
                 continue;
             }
-            self.left -= length;
+            self.remaining -= length;
             return Poll::Ready(Some(Ok(chunk.part(skipped, length))));
         }
         Poll::Ready(None)
     }
 
     fn length(&self) -> Option<u64> {
-        Some(self.left)
+        Some(self.remaining)
     }
 
     fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {

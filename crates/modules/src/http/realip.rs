@@ -1,4 +1,4 @@
-//! `set_real_ip_from`: who the client is when the peer is a proxy that can be trusted.
+//! `set_real_ip_from`: the client's address if the peer is a trusted proxy.
 //!
 //! ```nginx
 //! set_real_ip_from  192.0.2.0/24;
@@ -7,8 +7,9 @@
 //! real_ip_recursive on;
 //! ```
 //!
-//! The address replaces the peer's for everything that judges or logs the client, until the request ends. It is
-//! settled once: before the server's rewrites, or when the location that is found has settings of its own, then.
+//! The address replaces the peer's for everything that evaluates or logs the client, until the
+//! request ends. It is determined once: before the server's rewrites or, if only the location has
+//! settings, when the location has been found.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -23,14 +24,17 @@ use http::{Module, Outcome, Phase, Request, Step};
 use net::client::Remote;
 use rt::net::Address;
 
-use crate::shared::forwarded::{self, Depth};
-use crate::shared::realip::Trusted;
+use crate::shared::forwarded_for::{self, ForwardedDepth};
+use crate::shared::realip::TrustedPeers;
 
 pub(crate) static MODULE: Module = Module {
     name: "realip",
     doc: "Takes the client address from a trusted proxy.",
     location: &DIRECTIVES,
-    phases: &[(Phase::PostRead, settle), (Phase::Preaccess, settle)],
+    phases: &[
+        (Phase::PostRead, replace_client),
+        (Phase::Preaccess, replace_client),
+    ],
     enabled: |location| !location.confs.get::<Conf>().trusted.is_empty(),
     variables: &[
         Variable::new(
@@ -73,6 +77,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| c.read_header(line)),
     },
     Directive {
+        // Off as in nginx. With several trusted proxies in a row it has to be on.
         name: "real_ip_recursive",
         syntax: "on | off",
         default: Some("off"),
@@ -85,14 +90,14 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 
 #[derive(Clone, Debug, Default)]
 struct Conf {
-    trusted: Trusted,
-    source: Source,
+    trusted: TrustedPeers,
+    source: RealipSource,
     recursive: bool,
 }
 
-/// Where the address stands.
+/// Where to find the address.
 #[derive(Clone, Debug, Default)]
-enum Source {
+enum RealipSource {
     #[default]
     RealIp,
     ForwardedFor,
@@ -101,61 +106,69 @@ enum Source {
 }
 
 impl Conf {
+    /// Reads `real_ip_header`. The usual names are told apart here once, not per request.
     fn read_header(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
         self.source = match line.text(0).as_bytes() {
-            b"X-Real-IP" => Source::RealIp,
-            b"X-Forwarded-For" => Source::ForwardedFor,
-            b"proxy_protocol" => Source::ProxyProtocol,
-            name => Source::Field(name.into()),
+            // nginx's default.
+            b"X-Real-IP" => RealipSource::RealIp,
+            b"X-Forwarded-For" => RealipSource::ForwardedFor,
+            b"proxy_protocol" => RealipSource::ProxyProtocol,
+            name => RealipSource::Field(name.into()),
         };
         Ok(())
     }
 
-    /// What says who the client is: the values, of a field that proxies add to all of them.
+    /// The values that name the client. `X-Forwarded-For` can be repeated, since each proxy may add
+    /// a field of its own; of the others only the first counts.
     fn values(&self, request: &Request) -> Vec<BString> {
         let fields = &request.head.wire.fields;
         let first = |name: &[u8]| fields.get(name).map(BString::from).into_iter().collect();
         match &self.source {
-            Source::RealIp => first(b"X-Real-IP"),
-            Source::ForwardedFor => fields
+            RealipSource::RealIp => first(b"X-Real-IP"),
+            RealipSource::ForwardedFor => fields
                 .all_known(proto::Known::XForwardedFor)
                 .map(BString::from)
                 .collect(),
-            Source::ProxyProtocol => {
+            RealipSource::ProxyProtocol => {
                 let header = request.client.proxy.as_deref();
                 header
                     .map(|header| header.source.text.as_str().into())
                     .into_iter()
                     .collect()
             }
-            Source::Field(name) => first(name),
+            RealipSource::Field(name) => first(name),
         }
     }
 
-    /// The client by the word of a trusted peer.
+    /// The client's address as named by a trusted peer.
     fn client(&self, request: &Request) -> Option<SocketAddr> {
         if !self.trusted.includes(&request.remote.address) {
             return None;
         }
+        // Without it, the last address counts: the one that the trusted peer added.
         let depth = if self.recursive {
-            Depth::Recursive
+            ForwardedDepth::Recursive
         } else {
-            Depth::Last
+            ForwardedDepth::Last
         };
-        let mut client = forwarded::named(&self.values(request), &self.trusted.networks, depth)?;
-        if let (Source::ProxyProtocol, Some(header)) = (&self.source, &request.client.proxy) {
+        let mut client =
+            forwarded_for::forwarded_address(&self.values(request), &self.trusted.networks, depth)?;
+        if let (RealipSource::ProxyProtocol, Some(header)) = (&self.source, &request.client.proxy) {
+            // The PROXY protocol transmits the port separately.
             client.set_port(header.source.port);
         }
         Some(client)
     }
 }
 
-/// Whether the client is settled: kept through internal redirects and shared with subrequests.
+/// Whether the client has been determined. Kept through internal redirects and shared with
+/// subrequests: the new address is the client's, which no rule may take for that of a proxy.
 #[derive(Default)]
-struct Settled(Cell<bool>);
+struct RealipDone(Cell<bool>);
 
-fn settle(request: &mut Request) -> Step<'_> {
-    let settled = request.shared::<Settled>();
+/// The handler of both phases.
+fn replace_client(request: &mut Request) -> Step<'_> {
+    let settled = request.shared::<RealipDone>();
     if !settled.0.get()
         && let Some(client) = request.conf::<Conf>().client(request)
     {
@@ -165,11 +178,13 @@ fn settle(request: &mut Request) -> Step<'_> {
     Outcome::Declined.into()
 }
 
+/// `$realip_remote_addr`.
 fn original_address(request: &mut Request, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(&request.client.remote.text);
     true
 }
 
+/// `$realip_remote_port`.
 fn original_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let port = request.client.remote.address.port();
     if port > 0 {

@@ -1,4 +1,4 @@
-//! `valid_referers` and `$invalid_referer`: which pages may link here.
+//! `valid_referers` and `$invalid_referer`: which pages can link here.
 //!
 //! ```nginx
 //! location /pictures/ {
@@ -7,8 +7,8 @@
 //! }
 //! ```
 //!
-//! It answers nobody: it only gives the variable its value. A client can send any `Referer` it likes, so this keeps
-//! out honest browsers on other people's pages, and nothing else.
+//! The module only provides the variable. A client can send any `Referer` it likes, so this keeps
+//! out browsers that follow links on other sites, and nothing else.
 
 use std::collections::HashMap;
 
@@ -72,23 +72,24 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     )),
 });
 
-/// What a location takes for valid.
+/// The valid referers of a location.
 #[derive(Clone, Debug, Default)]
 struct Conf {
     none: bool,
     blocked: bool,
     server_names: bool,
-    names: Names,
+    names: RefererNames,
     regexes: Vec<Regex>,
 }
 
 impl Conf {
-    /// Whether nothing could be valid.
+    /// Whether no referer could be valid. Then the variable is empty, as without the directive.
     fn is_empty(&self) -> bool {
         !self.server_names && self.names.is_empty() && self.regexes.is_empty()
     }
 }
 
+/// Reads `valid_referers`.
 fn valid_referers(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     for index in 0..line.args().len() {
         let text = line.text(index);
@@ -108,21 +109,26 @@ fn valid_referers(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// Host names in lower case, each with the beginning of the path that must follow; empty when any may.
+/// Host names in lower case, each with the required prefix of the path; empty if any path is valid.
 #[derive(Clone, Debug, Default)]
-struct Names {
+struct RefererNames {
+    /// Names without a wildcard.
     exact: HashMap<BString, BString>,
     /// `*.example.com`, by `.example.com`.
-    front: HashMap<BString, BString>,
+    leading_wildcards: HashMap<BString, BString>,
     /// `www.example.*`, by `www.example.`.
-    end: HashMap<BString, BString>,
+    trailing_wildcards: HashMap<BString, BString>,
 }
 
-impl Names {
+impl RefererNames {
+    /// Whether the list has no names at all.
     fn is_empty(&self) -> bool {
-        self.exact.is_empty() && self.front.is_empty() && self.end.is_empty()
+        self.exact.is_empty()
+            && self.leading_wildcards.is_empty()
+            && self.trailing_wildcards.is_empty()
     }
 
+    /// Adds a name. `.example.com` stands for the name itself and all names below it.
     fn add(&mut self, text: &BStr) -> Result<(), String> {
         let (name, path) = text.split_at(text.find_byte(b'/').unwrap_or(text.len()));
         let name: BString = name.to_ascii_lowercase().into();
@@ -136,12 +142,15 @@ impl Names {
             return Err(format!("invalid hostname or wildcard \"{name}\""));
         }
         let former = if name.starts_with(b"*") {
-            self.front.insert(name[1..].into(), path.into())
+            self.leading_wildcards.insert(name[1..].into(), path.into())
         } else if name.ends_with(b"*") {
-            self.end.insert(name[..name.len() - 1].into(), path.into())
+            self.trailing_wildcards
+                .insert(name[..name.len() - 1].into(), path.into())
         } else if name.starts_with(b".") {
             let itself = self.exact.insert(body.into(), path.into());
-            self.front.insert(name.clone(), path.into()).or(itself)
+            self.leading_wildcards
+                .insert(name.clone(), path.into())
+                .or(itself)
         } else {
             self.exact.insert(name.clone(), path.into())
         };
@@ -151,28 +160,30 @@ impl Names {
         }
     }
 
-    /// What must follow the host; `None` when the host is not in the list.
+    /// The required prefix of the path; `None` if the host is not in the list.
     fn find(&self, host: &BStr) -> Option<&BString> {
-        // The first dot leaves the longest rest, the last one the longest beginning.
+        // The longest match wins: the first dot leaves the longest suffix, the last one the longest
+        // prefix.
         let front = || {
             host.find_iter(b".")
                 .filter(|at| *at > 0)
-                .find_map(|at| self.front.get(host[at..].as_bstr()))
+                .find_map(|at| self.leading_wildcards.get(host[at..].as_bstr()))
         };
         let end = || {
             let dots = host.rfind_iter(b".").filter(|at| at + 1 < host.len());
             dots.into_iter()
-                .find_map(|at| self.end.get(host[..=at].as_bstr()))
+                .find_map(|at| self.trailing_wildcards.get(host[..=at].as_bstr()))
         };
         self.exact.get(host).or_else(front).or_else(end)
     }
 }
 
-/// The longest host name that is looked at, in bytes; nginx's bound.
+/// The longest host name that is considered, in bytes; nginx's limit.
 const MAX_HOST: usize = 256;
-/// A shorter value is not a URL: nginx's `http://i.ru`.
+/// A shorter value is not considered a URL: the length of `http://i.ru`, as in nginx.
 const MIN_URL: usize = 11;
 
+/// `$invalid_referer`.
 fn invalid_referer(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if !is_valid(request) {
         out.push(b'1');
@@ -180,6 +191,7 @@ fn invalid_referer(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// Whether the request's referer is valid.
 fn is_valid(request: &mut Request) -> bool {
     let conf = request.conf::<Conf>();
     if conf.is_empty() {
@@ -191,6 +203,7 @@ fn is_valid(request: &mut Request) -> bool {
     let Some(rest) = without_scheme(referer) else {
         return conf.blocked;
     };
+    // The port does not count.
     let host_length = rest.find_byteset(b"/:").unwrap_or(rest.len());
     if host_length > MAX_HOST {
         return false;
@@ -206,10 +219,11 @@ fn is_valid(request: &mut Request) -> bool {
             return true;
         }
     }
+    // Last, since they cost most.
     conf.regexes.iter().any(|regex| regex.is_match(rest))
 }
 
-/// What follows `http://` or `https://`.
+/// What follows the scheme; `None` if there is none, as with values that a proxy has blanked out.
 fn without_scheme(referer: &BStr) -> Option<&BStr> {
     if referer.len() < MIN_URL {
         return None;
@@ -220,6 +234,7 @@ fn without_scheme(referer: &BStr) -> Option<&BStr> {
     })
 }
 
+/// Whether a server name matches a host.
 fn is_name(name: &ServerName, host: &BStr) -> bool {
     match name {
         ServerName::Exact(text) => text == host,
@@ -234,8 +249,8 @@ fn is_name(name: &ServerName, host: &BStr) -> bool {
 mod tests {
     use super::*;
 
-    fn names(texts: &[&str]) -> Names {
-        let mut names = Names::default();
+    fn names(texts: &[&str]) -> RefererNames {
+        let mut names = RefererNames::default();
         for text in texts {
             names.add(BStr::new(text)).expect("a valid name");
         }
@@ -280,7 +295,10 @@ mod tests {
             "a..b",
             "*.a.*",
         ] {
-            assert!(Names::default().add(BStr::new(text)).is_err(), "{text}");
+            assert!(
+                RefererNames::default().add(BStr::new(text)).is_err(),
+                "{text}"
+            );
         }
         let mut twice = names(&["example.com"]);
         assert!(twice.add("example.com/x".into()).is_err());

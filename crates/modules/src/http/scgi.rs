@@ -1,4 +1,4 @@
-//! `scgi_pass`: requests that an application answers over SCGI.
+//! `scgi_pass`: passes requests to applications over SCGI.
 //!
 //! ```nginx
 //! location / {
@@ -11,12 +11,12 @@ use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
 use conf::{Arity, Directive, Repeat, Setter, Table};
 use http::module::{Answer, Outcome, Step};
 use http::site::ConfRef;
-use http::upstream::{Asks, Content, Plan, Settings};
+use http::upstream::{Asks, Content, NoResponse, Plan, Settings};
 use http::{Module, Request, cache};
 use proto::scgi;
 
-use crate::shared::gateway::{CgiHead, Ending, Params, Pass, response};
-use crate::shared::upstream_rows::{Prefixed, Upstream};
+use crate::shared::gateway::{CgiHead, CgiParams, GatewayPass, ValueEnding, response};
+use crate::shared::upstream_rows::{PrefixedRows, ProtocolSettings};
 
 pub(crate) static MODULE: Module = Module {
     name: "scgi",
@@ -32,7 +32,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-/// The rows that all upstream protocols have.
+/// The directives common to all upstream protocols.
 pub(crate) static UPSTREAM: Module = Module {
     name: "scgi_upstream",
     doc: "The directives that SCGI has in common with other upstream protocols.",
@@ -40,10 +40,10 @@ pub(crate) static UPSTREAM: Module = Module {
     ..Module::EMPTY
 };
 
-/// Tells the settings of SCGI from those of other protocols.
-enum Scgi {}
+/// Distinguishes the settings of SCGI from those of other protocols.
+enum ScgiProtocol {}
 
-static UPSTREAM_ROWS: Prefixed<Scgi> = Prefixed::new(
+static UPSTREAM_ROWS: PrefixedRows<ScgiProtocol> = PrefixedRows::new(
     "scgi_",
     &[
         "Status",
@@ -67,7 +67,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "The SCGI server: `host:port`, `unix:/path` or the name of an `upstream`.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
-            c.pass = Some(Pass::from_line(line, b"")?);
+            c.pass = Some(GatewayPass::from_line(line, b"")?);
             Ok(())
         }),
     },
@@ -82,29 +82,32 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Custom(Arity::between(2, 3), Repeat::Fresh(|c| c.params.clear()), |c, line| c.params.add(line)),
     },
 ])
-.finish_changed(|conf, _, level| conf.params.settle(level));
+.finish_changed(|conf, _, level| conf.params.complete(level));
 
-/// What directives say about a location.
+/// The SCGI settings of a location.
 #[derive(Clone, Default)]
 struct Conf {
-    pass: Option<Pass>,
-    params: Params,
+    pass: Option<GatewayPass>,
+    params: CgiParams,
 }
 
 static SOURCE: cache::Source = cache::Source {
     plan,
-    // Which param says what is asked for is for the configuration to know: `scgi_cache_key`.
+    // Parameters do not tell which one identifies the resource, so there is no default key:
+    // `scgi_cache_key` has to be set.
     key: |_, _| Ok(()),
 };
 
+/// The content handler: from the cache or from the server.
 fn pass(request: &mut Request) -> Step<'_> {
-    let settings = Upstream::<Scgi>::of(request);
+    let settings = ProtocolSettings::<ScgiProtocol>::of(request);
     cache::serve(request, settings, &SOURCE)
 }
 
+/// Chooses the server and the protocol of an exchange.
 fn plan(request: &mut Request) -> Result<Plan, Outcome> {
     let conf = request.conf::<Conf>();
-    let settings = Upstream::<Scgi>::of(request);
+    let settings = ProtocolSettings::<ScgiProtocol>::of(request);
     let Some(pass) = &conf.pass else {
         return Err(Outcome::Declined);
     };
@@ -112,18 +115,18 @@ fn plan(request: &mut Request) -> Result<Plan, Outcome> {
         Ok(target) => target,
         Err(status) => return Err(Outcome::Status(status)),
     };
-    let head = Head {
+    let head = ScgiHead {
         conf: request.conf::<Conf>(),
     };
     Ok(response::plan(request, settings, target, head))
 }
 
-/// The head of a request.
-struct Head {
+/// Writes the request head, which is all that differs from other gateway protocols.
+struct ScgiHead {
     conf: ConfRef<Conf>,
 }
 
-impl CgiHead for Head {
+impl CgiHead for ScgiHead {
     fn scheme(&self) -> &'static str {
         "scgi://"
     }
@@ -134,10 +137,10 @@ impl CgiHead for Head {
         settings: &Settings,
         content: Content,
         out: &mut Vec<u8>,
-    ) -> Result<Asks, u16> {
+    ) -> Result<Asks, NoResponse> {
         let mut params = Vec::new();
         let fields = settings.pass_request_headers;
-        let ending = Ending::Zero("scgi_param");
+        let ending = ValueEnding::Zero("scgi_param");
         let asks = self
             .conf
             .params

@@ -1,4 +1,4 @@
-//! `secure_link`: links that cannot be made up, and that may end.
+//! `secure_link`: signed links, which may expire.
 //!
 //! ```nginx
 //! location /files/ {
@@ -9,8 +9,9 @@
 //! }
 //! ```
 //!
-//! `$secure_link` is `1` for a link whose hash is right, `0` when its time is over, and empty otherwise. The older
-//! form `secure_link_secret word` has the hash in the path, `/prefix/hash/link`, and `$secure_link` is the link then.
+//! `$secure_link` is `1` for a link whose hash is right, `0` if it has expired, and empty
+//! otherwise. In the older form, `secure_link_secret word`, the hash is in the path,
+//! `/prefix/hash/link`, and `$secure_link` is the link.
 
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
@@ -29,7 +30,7 @@ pub(crate) static MODULE: Module = Module {
     variables: &[
         Variable::new(
             "secure_link",
-            judge,
+            check_link,
             "The result of the check: `1` if the link is valid, `0` if it has expired, otherwise empty. With \
              `secure_link_secret`: the link itself if it is valid, otherwise empty.",
         ),
@@ -73,18 +74,18 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Text(|c| &mut c.secret),
     },
 ])
-.finish_changed(settle);
+.finish_changed(drop_other_form);
 
 #[derive(Clone, Debug, Default)]
 struct Conf {
     link: Option<Expression>,
     text: Option<Expression>,
-    /// Empty: none.
+    /// Empty for none.
     secret: BString,
 }
 
-/// A block that uses one form does not inherit the other.
-fn settle(conf: &mut Conf, _: Option<&Conf>, block: &mut Level) -> Result<(), Diagnostic> {
+/// A block that uses one form does not inherit the other; using both in one block is an error.
+fn drop_other_form(conf: &mut Conf, _: Option<&Conf>, block: &mut Level) -> Result<(), Diagnostic> {
     let newer = block.seen("secure_link").or(block.seen("secure_link_md5"));
     match (block.seen("secure_link_secret"), newer) {
         (Some(_), Some(span)) => {
@@ -98,13 +99,14 @@ fn settle(conf: &mut Conf, _: Option<&Conf>, block: &mut Level) -> Result<(), Di
     Ok(())
 }
 
-/// The time of the link of this request, as it was sent.
-struct Expires(BString);
+/// The expiry time of this request's link, as it was sent: for `$secure_link_expires`.
+struct LinkExpiry(BString);
 
-/// The longest text that is 16 bytes in base64.
+/// The length of 16 bytes, an MD5 digest, in padded base64.
 const MAX_HASH: usize = 24;
 
-/// Links come from many programs: with the padding or without it, and with stray bits at their end.
+/// Links are made by many programs: with or without padding, and with stray bits in the last
+/// character. nginx accepts all of them.
 const BASE64URL: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new()
@@ -112,10 +114,11 @@ const BASE64URL: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-fn judge(request: &mut Request, out: &mut Vec<u8>) -> bool {
+/// `$secure_link`.
+fn check_link(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let conf = request.conf::<Conf>();
     if !conf.secret.is_empty() {
-        return judge_path(request, &conf.secret, out);
+        return check_path_link(request, &conf.secret, out);
     }
     let (Some(link), Some(text)) = (&conf.link, &conf.text) else {
         return false;
@@ -130,14 +133,15 @@ fn judge(request: &mut Request, out: &mut Vec<u8>) -> bool {
         Some(Some(expires)) if expires > 0 => Some(expires),
         Some(_) => return false,
     };
+    // Before the hash is checked: the text to hash usually contains `$secure_link_expires`.
     if let Some(time) = time {
-        request.set_state(Expires(time.into()));
+        request.set_state(LinkExpiry(time.into()));
     }
     let Some(hash) = decode(hash) else {
         return false;
     };
     let text = request.value(text);
-    if !is_same(&hash, &Md5::digest(text.as_slice())) {
+    if !constant_time_eq(&hash, &Md5::digest(text.as_slice())) {
         return false;
     }
     let is_over = expires.is_some_and(|expires| expires < now());
@@ -150,17 +154,19 @@ fn now() -> i64 {
     i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX)
 }
 
+/// Decodes a hash in base64url.
 fn decode(hash: &[u8]) -> Option<Vec<u8>> {
     if hash.len() > MAX_HASH {
         return None;
     }
-    // Nothing counts that follows the padding.
+    // What follows the padding is ignored.
     let end = hash.find_byte(b'=').unwrap_or(hash.len());
     BASE64URL.decode(&hash[..end]).ok()
 }
 
-/// `/prefix/hash/link`, of the target as it was sent.
-fn judge_path(request: &mut Request, secret: &[u8], out: &mut Vec<u8>) -> bool {
+/// `$secure_link` for `secure_link_secret`: checks `/prefix/hash/link`. The target is taken as it
+/// was sent, since the hash was computed over the link in the form that was handed out.
+fn check_path_link(request: &mut Request, secret: &[u8], out: &mut Vec<u8>) -> bool {
     let target = request.head.wire.target();
     let mut parts = target.splitn(4, |&byte| byte == b'/');
     let (Some(_), Some(_), Some(hash), Some(link)) =
@@ -177,15 +183,15 @@ fn judge_path(request: &mut Request, secret: &[u8], out: &mut Vec<u8>) -> bool {
         .finalize();
     let mut wanted = Vec::with_capacity(32);
     base::text::write_hex(&digest, &mut wanted);
-    if !is_same(&hash.to_ascii_lowercase(), &wanted) {
+    if !constant_time_eq(&hash.to_ascii_lowercase(), &wanted) {
         return false;
     }
     out.extend_from_slice(link);
     true
 }
 
-/// Compares without telling by its time how far two texts agree.
-fn is_same(one: &[u8], other: &[u8]) -> bool {
+/// Compares in constant time, so that a hash cannot be found out byte by byte.
+fn constant_time_eq(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len()
         && one
             .iter()
@@ -194,8 +200,9 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
             == 0
 }
 
+/// `$secure_link_expires`.
 fn expires(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(Expires(time)) = request.state() else {
+    let Some(LinkExpiry(time)) = request.state() else {
         return false;
     };
     out.extend_from_slice(time);

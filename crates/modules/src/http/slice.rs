@@ -1,5 +1,5 @@
-//! `slice`: a response is fetched, and cached, in pieces of one size, so that a range of a large file costs the pieces
-//! that it lies in.
+//! `slice`: fetches and caches a response in slices of one size, so that a range of a large file
+//! costs only the slices that it covers.
 //!
 //! ```nginx
 //! location / {
@@ -12,10 +12,14 @@
 //! }
 //! ```
 //!
-//! The client's own request asks for the first piece that is needed. Its 206 becomes a 200 of the whole length, which
-//! the filters see, the range filter among them; the other pieces are fetched one by one while the client takes them.
-//! Each is a copy of the request that begins at the location's content handler. All pieces must be of the same thing:
-//! one entity tag, one length.
+//! The client's own request fetches the first slice that is needed. Its 206 becomes a 200 with the
+//! whole length, which all filters see, the range filter among them; the other slices are fetched
+//! one by one as the client receives them. Each is fetched by a copy of the request that begins at
+//! the location's content handler. All slices must belong to the same representation: one entity
+//! tag, one length.
+//!
+//! The filters of the location apply to the whole response, not to the slices. Their number is
+//! unlimited.
 
 use std::ops::Range;
 use std::task::{Context, Poll, ready};
@@ -32,7 +36,7 @@ pub(crate) static MODULE: Module = Module {
     name: "slice",
     doc: "Fetches a response in slices of equal size.",
     location: &DIRECTIVES,
-    filter: Some(begin),
+    filter: Some(begin_whole),
     enabled: |location| location.confs.get::<Conf>().size > 0,
     variables: &[Variable::new(
         "slice_range",
@@ -58,23 +62,27 @@ struct Conf {
     size: u64,
 }
 
-/// The piece that a request asks for; there since the first use of `$slice_range`.
+/// The slice that a request fetches. It exists from the first use of `$slice_range`.
 #[derive(Clone, Copy)]
-struct Piece {
+struct RequestedSlice {
+    /// A multiple of the size.
     start: u64,
     size: u64,
 }
 
+/// `$slice_range`. The first use chooses the slice that the client's own request fetches.
 fn slice_range(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let piece = match request.fact::<Piece>() {
+    let piece = match request.fact::<RequestedSlice>() {
         Some(piece) => *piece,
         None => {
             let size = request.conf::<Conf>().size;
+            // A subrequest fetches a slice only if it got one with its copy; after the response it
+            // is too late to choose.
             if request.is_subrequest() || request.out.status != 0 || size == 0 {
                 return false;
             }
             let start = first_wanted(request) / size * size;
-            let piece = Piece { start, size };
+            let piece = RequestedSlice { start, size };
             request.set_fact(piece);
             piece
         }
@@ -84,8 +92,9 @@ fn slice_range(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The first byte that the client wants, as far as its request tells: of one range with a beginning, and without a
-/// condition that may make it the whole.
+/// The first byte that the client asks for, if that is certain: a single range with a first
+/// position, and no `If-Range`, which may turn it into the whole. Otherwise 0; it is only a guess
+/// where to start.
 fn first_wanted(request: &Request) -> u64 {
     let wanted = || {
         let value = request.head.known(Known::Range)?;
@@ -101,20 +110,20 @@ fn first_wanted(request: &Request) -> u64 {
     wanted().filter(|&start| start < 1 << 62).unwrap_or(0)
 }
 
-/// Makes the first piece the beginning of the whole.
-fn begin(request: &mut Request) -> Verdict {
-    let Some(piece) = request.fact::<Piece>().map(|piece| *piece) else {
+/// The filter: makes the response of the first slice that of the whole.
+fn begin_whole(request: &mut Request) -> Verdict {
+    let Some(piece) = request.fact::<RequestedSlice>().map(|piece| *piece) else {
         return Verdict::Pass;
     };
     if request.is_subrequest() {
         return Verdict::Pass;
     }
     if request.out.status != 206 {
-        // What came is not a slice, so later requests for this slice do not find one.
-        request.forget_fact::<Piece>();
+        // Not a slice, for example an error: from here on the response is an ordinary one.
+        request.forget_fact::<RequestedSlice>();
         return Verdict::Pass;
     }
-    let found = match Found::of(request, piece, None) {
+    let found = match ReceivedSlice::of(request, piece, None) {
         Ok(found) => found,
         Err(wrong) => {
             request.error(format_args!("{wrong} in slice response"));
@@ -127,38 +136,47 @@ fn begin(request: &mut Request) -> Verdict {
     out.content_length = Some(found.total);
     out.fields.remove_known(Known::ContentRange);
     out.fields.remove_known(Known::AcceptRanges);
+    // The range filter then serves the client's range, from the slices. nginx allows only one range
+    // here, too.
     out.transforms.ranges = true;
     out.transforms.single_range = true;
     let body = std::mem::take(&mut out.body);
-    if !request.flow.header_only {
-        out.body = Body::stream(Sliced {
+    if !request.delivery.header_only {
+        out.body = Body::stream(SlicedBody {
             size: piece.size,
             position: 0,
             end: found.total,
             at: found.range.start,
-            current: Current::Own(body),
+            current: CurrentSlice::Own(body),
             current_end: found.range.end,
-            found,
+            received: found,
         });
     }
     Verdict::Pass
 }
 
-/// What a piece says of the whole.
-struct Found {
+/// What the response of a slice says about the representation.
+struct ReceivedSlice {
     range: Range<u64>,
+    /// The length of the whole, which must not change between slices.
     total: u64,
+    /// The entity tag, which must not either.
     etag: Option<BString>,
 }
 
-impl Found {
-    /// Judges the response of `request` to `piece`; `before` is what the piece before it said.
-    fn of(request: &Request, piece: Piece, before: Option<&Found>) -> Result<Found, String> {
+impl ReceivedSlice {
+    /// Checks the response of `request` for `piece`; `before` is the slice before it.
+    fn of(
+        request: &Request,
+        piece: RequestedSlice,
+        before: Option<&ReceivedSlice>,
+    ) -> Result<ReceivedSlice, String> {
         let out = &request.out;
         if out.status != 206 {
             return Err(format!("unexpected status code {}", out.status));
         }
         let etag = out.etag.clone();
+        // The file changed between two slices: joining them would produce a corrupt response.
         if let Some(before) = before
             && before.etag.is_some()
             && before.etag != etag
@@ -179,7 +197,7 @@ impl Found {
                 found.start, found.end, piece.start
             ));
         }
-        Ok(Found {
+        Ok(ReceivedSlice {
             range: found,
             total,
             etag,
@@ -187,34 +205,36 @@ impl Found {
     }
 }
 
-/// The whole, or the part of it that the client wants, piece by piece.
-struct Sliced {
+/// The content that the client gets, slice by slice.
+struct SlicedBody {
+    /// The size of a slice.
     size: u64,
-    found: Found,
-    /// The next byte to send, and the end of what is sent.
+    received: ReceivedSlice,
+    /// The next byte to send, and the end of the range to send.
     position: u64,
     end: u64,
-    /// What is read now, where its next byte stands, and where it ends.
-    current: Current,
+    /// The slice being read, the position of its next byte, and its end.
+    current: CurrentSlice,
     at: u64,
     current_end: u64,
 }
 
-enum Current {
-    /// The content of the client's own request.
+/// The slice being read.
+enum CurrentSlice {
+    /// The first one: the content of the client's own request.
     Own(Body),
-    /// A piece that is on its way: its response was not judged yet.
-    Asked(Inclusion, Piece),
-    /// A piece whose response is what it should be.
+    /// A requested one, whose response has not been checked.
+    Requested(Inclusion, RequestedSlice),
+    /// One whose response was checked.
     Piece(Inclusion),
-    /// Between two pieces.
+    /// None: between two slices.
     None,
 }
 
-impl Sliced {
-    /// Asks for the piece that the next byte is in.
-    fn ask(&mut self, request: &Request) {
-        let piece = Piece {
+impl SlicedBody {
+    /// Requests the slice with the next byte.
+    fn request_slice(&mut self, request: &Request) {
+        let piece = RequestedSlice {
             start: self.position / self.size * self.size,
             size: self.size,
         };
@@ -222,39 +242,44 @@ impl Sliced {
         copy.set_fact(piece);
         self.at = piece.start;
         self.current_end = self.end.min(piece.start.saturating_add(self.size));
-        self.current = Current::Asked(Inclusion::unfiltered(request, copy), piece);
+        self.current = CurrentSlice::Requested(Inclusion::unfiltered(request, copy), piece);
     }
 
-    /// Judges the piece that was asked for, when it is there.
-    fn poll_judged(
+    /// Waits for the response of the requested slice and checks it.
+    fn poll_checked(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), BodyError>> {
-        let Current::Asked(inclusion, piece) = &mut self.current else {
+        let CurrentSlice::Requested(inclusion, piece) = &mut self.current else {
             return Poll::Ready(Ok(()));
         };
         ready!(inclusion.poll_response(context));
         let judged = match inclusion.request_mut() {
-            Some(copy) => Found::of(copy, *piece, Some(&self.found)),
+            Some(copy) => ReceivedSlice::of(copy, *piece, Some(&self.received)),
             None => Err("missing slice".to_owned()),
         };
-        match (judged, std::mem::replace(&mut self.current, Current::None)) {
-            (Ok(found), Current::Asked(inclusion, _)) => {
+        match (
+            judged,
+            std::mem::replace(&mut self.current, CurrentSlice::None),
+        ) {
+            (Ok(found), CurrentSlice::Requested(inclusion, _)) => {
                 self.current_end = found.range.end;
-                self.found = found;
-                self.current = Current::Piece(inclusion);
+                self.received = found;
+                self.current = CurrentSlice::Piece(inclusion);
                 Poll::Ready(Ok(()))
             }
             (Ok(_), _) => Poll::Ready(Err(BodyError::Producer)),
             (Err(wrong), _) => {
                 request.error(format_args!("{wrong} in slice response"));
+                // Nothing more is sent: a response that breaks off is better than one of two
+                // versions.
                 Poll::Ready(Err(BodyError::Withdrawn))
             }
         }
     }
 
-    /// The part of a chunk at `self.at` that is to be sent.
+    /// The part of a chunk at `self.at` that the client asked for.
     fn trim(&mut self, chunk: Chunk) -> Option<Chunk> {
         let start = self.at;
         self.at += chunk.len();
@@ -268,31 +293,33 @@ impl Sliced {
     }
 }
 
-impl Source for Sliced {
+impl Source for SlicedBody {
     fn poll_next(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Chunk, BodyError>>> {
         while self.position < self.end {
-            if let Err(error) = ready!(self.poll_judged(request, context)) {
+            if let Err(error) = ready!(self.poll_checked(request, context)) {
                 return Poll::Ready(Some(Err(error)));
             }
             let next = match &mut self.current {
-                // It begins after the next byte: the client's range did not count after all.
-                Current::Own(_) if self.at > self.position => None,
-                Current::Own(body) => ready!(body.poll_next(request, context)),
-                Current::Piece(inclusion) => ready!(inclusion.poll_next(context)),
-                Current::Asked(..) | Current::None => {
-                    self.ask(request);
+                // The slice begins after the next byte: the client's range was not applied after
+                // all.
+                CurrentSlice::Own(_) if self.at > self.position => None,
+                CurrentSlice::Own(body) => ready!(body.poll_next(request, context)),
+                CurrentSlice::Piece(inclusion) => ready!(inclusion.poll_next(context)),
+                CurrentSlice::Requested(..) | CurrentSlice::None => {
+                    self.request_slice(request);
                     continue;
                 }
             };
             match next {
+                // The slice ended early.
                 None if self.at <= self.position && self.at < self.current_end => {
                     return Poll::Ready(Some(Err(BodyError::Producer)));
                 }
-                None => self.current = Current::None,
+                None => self.current = CurrentSlice::None,
                 Some(Ok(Chunk::Flush)) => return Poll::Ready(Some(Ok(Chunk::Flush))),
                 Some(Ok(chunk)) => {
                     if let Some(chunk) = self.trim(chunk) {
@@ -307,13 +334,13 @@ impl Source for Sliced {
 
     fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
         match &mut self.current {
-            Current::Own(body) => body.poll_ahead(request, context),
-            Current::Piece(inclusion) => inclusion.poll_ahead(context),
-            Current::Asked(inclusion, _) => {
-                // Whether it is there is asked again when it is wanted.
+            CurrentSlice::Own(body) => body.poll_ahead(request, context),
+            CurrentSlice::Piece(inclusion) => inclusion.poll_ahead(context),
+            CurrentSlice::Requested(inclusion, _) => {
+                // The result is asked for again when the slice is needed.
                 let _ = inclusion.poll_response(context);
             }
-            Current::None => {}
+            CurrentSlice::None => {}
         }
     }
 
@@ -323,16 +350,16 @@ impl Source for Sliced {
 
     fn narrow(&mut self, offset: u64, length: u64) -> bool {
         self.position = offset;
-        self.end = offset.saturating_add(length).min(self.found.total);
-        let first = &self.found.range;
+        self.end = offset.saturating_add(length).min(self.received.total);
+        let first = &self.received.range;
         if offset >= first.end || offset < first.start {
-            // What the client's own request fetched is not wanted.
-            self.current = Current::None;
+            // The first slice is not part of the range after all.
+            self.current = CurrentSlice::None;
         }
         true
     }
 
     fn is_undecided(&self) -> bool {
-        matches!(self.current, Current::Asked(..))
+        matches!(self.current, CurrentSlice::Requested(..))
     }
 }

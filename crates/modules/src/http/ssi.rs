@@ -1,4 +1,4 @@
-//! `ssi`: commands in pages, which the server carries out: includes, variables, conditions.
+//! `ssi`: server side includes: commands in pages for includes, variables and conditions.
 //!
 //! ```nginx
 //! location / { ssi on; }
@@ -9,18 +9,23 @@
 //! <!--#if expr="$remote_user" --> Welcome, <!--#echo var="remote_user" -->. <!--#endif -->
 //! ```
 //!
-//! The way of a page: [`scanner`] finds the commands, [`weaver`] carries them out in order and is the body that comes
-//! of it, [`page`] is what a page and all that it includes have in common, [`condition`] judges what `if` says.
-//! Includes run side by side, as far ahead as [`weaver`] looks; their content is pulled when it is its turn. Commands:
-//! `include`, `echo`, `set`, `config`, `if` `elif` `else` `endif`, `block` `endblock`. Unlike in nginx, an `if` may
-//! stand inside another.
+//! How a page is processed: [`scanner`] finds the commands, [`weaver`] executes them in order and
+//! is the resulting body, [`page`] is the state that a page shares with all that it includes,
+//! [`condition`] evaluates the expressions of `if`. Includes run concurrently, as far ahead as
+//! [`weaver`] looks; their content is pulled when its turn comes. Commands: `include`, `echo`,
+//! `set`, `config`, `if` `elif` `else` `endif`, `block` `endblock`. Unlike in nginx, an `if` may be
+//! nested in another.
+//!
+//! A page can include itself, and pages may come from users, so everything is bounded: 32 includes
+//! run at once, a page has at most 60,000, each weighted by its nesting depth, and its variables
+//! and blocks are limited to 1 MB.
 
 mod commands;
 mod condition;
 mod date;
-mod page;
 mod scanner;
-mod weaver;
+mod shared_page;
+mod ssi_body;
 
 use conf::{
     Arity, Directive, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF, Repeat, Setter, Table,
@@ -30,13 +35,13 @@ use http::body::Body;
 use http::{Module, Request, Verdict};
 
 use crate::shared::media_types::MediaTypes;
-use weaver::Weaver;
+use ssi_body::SsiBody;
 
 pub(crate) static MODULE: Module = Module {
     name: "ssi",
     doc: "Processes SSI commands in responses.",
     location: &DIRECTIVES,
-    filter: Some(weave),
+    filter: Some(ssi_filter),
     enabled: |location| location.confs.get::<Conf>().on,
     variables: &[
         Variable::new(
@@ -53,7 +58,7 @@ pub(crate) static MODULE: Module = Module {
         .volatile(),
     ],
     commit: |_, _| {
-        date::prepare();
+        date::load_local_zone();
         Ok(())
     },
     ..Module::EMPTY
@@ -83,6 +88,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         ),
     },
     Directive {
+        // Off, so that mistakes in pages are seen.
         name: "ssi_silent_errors",
         syntax: "on | off",
         default: Some("off"),
@@ -102,6 +108,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Flag(|c| &mut c.last_modified),
     },
     Directive {
+        // nginx's default; a bound, since values are kept in memory.
         name: "ssi_value_length",
         syntax: "length",
         default: Some("255"),
@@ -130,7 +137,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     },
 ])
 .finish_changed(|conf, _, level| {
-    // Expressions of pages are compiled while they are served.
+    // Regular expressions in pages are compiled just in time, while pages are served.
     level.build.needs().executable_memory |= conf.on;
     Ok(())
 });
@@ -142,29 +149,31 @@ struct Conf {
     silent_errors: bool,
     last_modified: bool,
     value_length: u64,
-    /// Accepted.
+    /// Without effect.
     min_file_chunk: u64,
-    /// Accepted.
+    /// Without effect.
     ignore_recycled: bool,
 }
 
-/// The longest value that `ssi_value_length` can allow: it is kept in memory.
+/// The bound of `ssi_value_length`, since values are kept in memory.
 const MAX_VALUE: u64 = 64 * 1024;
 
-fn weave(request: &mut Request) -> Verdict {
+/// The filter: replaces the body by one that executes the commands.
+fn ssi_filter(request: &mut Request) -> Verdict {
     let conf = request.conf::<Conf>();
     if request.out.is_said_to_be_empty() || !conf.types.has(&request.out.content_type) {
         return Verdict::Pass;
     }
-    let page = page::of(request);
+    let page = shared_page::page_of(request);
     let out = &mut request.out;
     let body = std::mem::take(&mut out.body);
     out.content_changes();
+    // Includes and variables may change without the file.
     if !conf.last_modified {
         out.drop_validators();
     }
-    // The bound makes it fit.
+    // At most `MAX_VALUE`, which fits.
     let max_value = conf.value_length.min(MAX_VALUE) as usize;
-    out.body = Body::stream(Weaver::new(body, page, max_value, conf.silent_errors));
+    out.body = Body::stream(SsiBody::new(body, page, max_value, conf.silent_errors));
     Verdict::Pass
 }

@@ -1,5 +1,13 @@
-//! `ssl_*` of http: TLS of clients. What the directives mean is [`crate::shared::tls`]; what happens is
-//! [`net::tls`], called by the engine.
+//! `ssl_*` of http: TLS of clients. The directives are in [`crate::shared::tls`], the work is done
+//! in [`net::tls`], which the engine calls.
+//!
+//! ```nginx
+//! server {
+//!     listen              443 ssl;
+//!     ssl_certificate     example.com.crt;
+//!     ssl_certificate_key example.com.key;
+//! }
+//! ```
 
 use conf::contexts::HTTP_SERVER;
 use conf::{SERVER, Table, Variable};
@@ -7,8 +15,8 @@ use http::{Module, Request};
 use net::tls::Session;
 
 use crate::shared::tls::TlsConf;
-use crate::shared::tls::build::{self, Wanted};
-use crate::shared::tls::rows::{self, Engine};
+use crate::shared::tls::build::{self, TlsEngineOptions};
+use crate::shared::tls::rows::{self, EngineKind};
 use crate::shared::tls::variables::{self, HasTls};
 
 pub(crate) static MODULE: Module = Module {
@@ -24,18 +32,20 @@ pub(crate) static MODULE: Module = Module {
             .iter()
             .any(|server| server.tls.is_some())
         {
+            // The first use takes many milliseconds to collect randomness: better now than while a
+            // client waits. Without TLS it is not needed.
             net::tls::warm_up();
         }
     },
     ..Module::EMPTY
 };
 
-static ROWS: [conf::Directive<TlsConf>; rows::COUNT] = rows::all(Engine::Http, HTTP_SERVER);
+static ROWS: [conf::Directive<TlsConf>; rows::COUNT] = rows::all(EngineKind::Http, HTTP_SERVER);
 
 static DIRECTIVES: Table<TlsConf> = Table::new(&ROWS).finish(|conf, _, level| {
     if level.context == SERVER {
         let http1 = || ["http/1.1", "http/1.0", "http/0.9"].map(|name| name.as_bytes().to_vec());
-        let wanted = Wanted {
+        let wanted = TlsEngineOptions {
             context: "HTTP",
             alpn: http1().to_vec(),
             alpn_http2: [b"h2".to_vec()].into_iter().chain(http1()).collect(),
@@ -49,7 +59,7 @@ static VARIABLES: [Variable<Request>; variables::COUNT] = variables::all();
 
 impl HasTls for Request {
     fn tls(&self) -> Option<&Session> {
-        self.client.stream.tls()
+        self.client.tls()
     }
 
     fn server_name(&self) -> Option<String> {

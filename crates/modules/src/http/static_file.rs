@@ -1,17 +1,18 @@
-//! Files: the content handler of every location that has no other.
+//! Static files: the content handler of every location that has no other.
 //!
 //! ```nginx
 //! location / { root /srv/www; }
 //! ```
 //!
-//! `GET` and `HEAD` get the file that the path names below `root` (or through `alias`), a directory a redirect to its
-//! path with a slash. Paths that end with a slash are for `index` and `autoindex`. The content stays a range of the
-//! open file down to the connection. Opening is answered at once when the kernel has the path in memory.
+//! `GET` and `HEAD` return the file that the path names below `root` (or by `alias`); for a
+//! directory they redirect to its path with a slash. Paths that end with a slash are left to
+//! `index` and `autoindex`. The content remains a range of the open file down to the connection.
+//! The file is opened without waiting if the kernel has its path in memory.
 
+use host::error_log::Level;
 use http::files::{self, Found, Purpose};
 use http::{Module, Outcome, Phase, Request, Step, special};
-use proto::h1::Method;
-use rt::error_log::Level;
+use proto::message::Method;
 
 use crate::shared::file_response;
 
@@ -22,6 +23,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
+/// The content handler. Methods without meaning for a file are refused before the disk is touched.
 fn serve(request: &mut Request) -> Step<'_> {
     if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
         return Outcome::Status(405).into();
@@ -29,6 +31,7 @@ fn serve(request: &mut Request) -> Step<'_> {
     if request.uri.path.ends_with(b"/") {
         return Outcome::Declined.into();
     }
+    // Fails if the path is not below the location's alias any more.
     let Some(path) = request.file_path() else {
         return Outcome::Status(500).into();
     };
@@ -41,6 +44,7 @@ fn serve(request: &mut Request) -> Step<'_> {
     }
 }
 
+/// Responds with the file, or with the status of the error.
 fn answer(request: &mut Request, path: &[u8], found: Found) -> Outcome {
     let found = match found {
         Ok(found) => found,
@@ -49,6 +53,7 @@ fn answer(request: &mut Request, path: &[u8], found: Found) -> Outcome {
     if found.is_directory() {
         return special::redirect_to_directory(request);
     }
+    // A device or a pipe could block, or never end.
     if !found.is_file() {
         let path = bstr::BStr::new(path);
         request.log(
@@ -57,8 +62,9 @@ fn answer(request: &mut Request, path: &[u8], found: Found) -> Outcome {
         );
         return Outcome::Status(404);
     }
+    // As late as in nginx: a `POST` to a missing file is 404, and to a directory a redirect.
     if request.method == Method::Post {
         return Outcome::Status(405);
     }
-    file_response::respond(request, found)
+    file_response::respond_with_file(request, found)
 }

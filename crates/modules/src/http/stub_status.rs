@@ -1,10 +1,11 @@
-//! `stub_status`: a page with the counters of connections and requests, in nginx's format, which monitoring reads.
+//! `stub_status`: a page with the counters of connections and requests, in nginx's format, for
+//! monitoring tools.
 //!
 //! ```nginx
 //! location = /status { stub_status; allow 127.0.0.1; deny all; }
 //! ```
 //!
-//! The counters are sums over all loops.
+//! The counters are sums over all event loops.
 
 use base::text::write_number;
 use conf::{Arity, Directive, Repeat, SERVER_LOCATION, Setter, Table, Variable};
@@ -12,7 +13,7 @@ use http::body::Body;
 use http::module::Answer;
 use http::{Module, Outcome, Request, Step};
 use net::counters::{self, AllCounters, Totals};
-use proto::h1::Method;
+use proto::message::Method;
 
 pub(crate) static MODULE: Module = Module {
     name: "stub_status",
@@ -61,7 +62,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     contexts: SERVER_LOCATION,
     since: "0.1",
     doc: "Responds with connection and request counters, in nginx's four lines of text.",
-    // nginx before 1.7.5 wanted a word here, so configurations have `stub_status on`.
+    // nginx before 1.7.5 required an argument, so configurations have `stub_status on`.
     set: Setter::Custom(Arity::between(0, 1), Repeat::Many, |conf, _| {
         conf.on = true;
         Ok(())
@@ -73,8 +74,9 @@ struct Conf {
     on: bool,
 }
 
+/// The counters of all event loops.
 fn totals() -> Totals {
-    match http::current::engine() {
+    match http::current_loop::http_loop() {
         Some(engine) => engine
             .zones
             .get_or_create(counters::ZONE, AllCounters::default)
@@ -83,27 +85,33 @@ fn totals() -> Totals {
     }
 }
 
-fn number(value: u64, out: &mut Vec<u8>) -> bool {
+/// Appends a counter.
+fn write_count(value: u64, out: &mut Vec<u8>) -> bool {
     write_number(value, out);
     true
 }
 
+/// `$connections_active`.
 fn active(_: &mut Request, out: &mut Vec<u8>) -> bool {
-    number(totals().active, out)
+    write_count(totals().active, out)
 }
 
+/// `$connections_reading`.
 fn reading(_: &mut Request, out: &mut Vec<u8>) -> bool {
-    number(totals().reading, out)
+    write_count(totals().reading, out)
 }
 
+/// `$connections_writing`.
 fn writing(_: &mut Request, out: &mut Vec<u8>) -> bool {
-    number(totals().writing, out)
+    write_count(totals().writing, out)
 }
 
+/// `$connections_waiting`.
 fn waiting(_: &mut Request, out: &mut Vec<u8>) -> bool {
-    number(totals().waiting, out)
+    write_count(totals().waiting, out)
 }
 
+/// The content handler.
 fn page(request: &mut Request) -> Step<'_> {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Outcome::Status(405).into();
@@ -114,7 +122,7 @@ fn page(request: &mut Request) -> Step<'_> {
     Outcome::Respond.into()
 }
 
-/// The page. The blanks at the ends of lines are nginx's, and there are programs that cut at them.
+/// The page. The spaces at the ends of lines are nginx's; some tools split at them.
 fn text(totals: &Totals) -> String {
     let Totals {
         accepted,

@@ -1,4 +1,4 @@
-//! `sub_filter`: replaces text in responses on their way.
+//! `sub_filter`: replaces text in responses.
 //!
 //! ```nginx
 //! sub_filter      '<a href="http://127.0.0.1:8080/' '<a href="https://$host/';
@@ -6,9 +6,13 @@
 //! sub_filter_once on;
 //! ```
 //!
-//! Letter case does not matter. Several texts are looked for at once, those named first win where two begin at the
-//! same place, and with `sub_filter_once` each is replaced once. How they are found is in [`search`]. What is held
-//! back of the content is never more than the longest text less one byte.
+//! Case is ignored. All texts are searched for at once; if two begin at the same position, the
+//! first in the configuration wins; with `sub_filter_once` each is replaced once. The search is in
+//! [`search`]. It never holds back more of the content than the longest text, less one byte.
+//!
+//! Two differences from nginx: a response that ends in the middle of a possible match is still
+//! searched for the shorter texts, and `Accept-Ranges` of an upstream server is removed, because it
+//! refers to other content (RFC 9110, section 14.3).
 
 mod search;
 
@@ -24,8 +28,8 @@ use http::body::BodyError;
 use http::{Module, Request, Verdict};
 
 use crate::shared::media_types::MediaTypes;
-use crate::shared::transform::{Transform, Transformed};
-use search::{Found, Search};
+use crate::shared::transform::{BodyTransform, TransformedBody};
+use search::{SearchResult, TextSearch};
 
 pub(crate) static MODULE: Module = Module {
     name: "sub",
@@ -58,6 +62,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         }),
     },
     Directive {
+        // On as in nginx: once all texts are replaced, the rest needs no search.
         name: "sub_filter_once",
         syntax: "on | off",
         default: Some("on"),
@@ -77,27 +82,29 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Flag(|c| &mut c.last_modified),
     },
 ])
-.finish_changed(prepare);
+.finish_changed(build_constant_search);
 
 #[derive(Clone, Debug, Default)]
 struct Conf {
-    pairs: Arc<Vec<Pair>>,
-    /// The search for the texts, when none of them has variables.
-    search: Option<Arc<Search>>,
+    pairs: Arc<Vec<SubFilter>>,
+    /// The search, prepared in advance if no text contains variables.
+    search: Option<Arc<TextSearch>>,
     once: bool,
     last_modified: bool,
     types: MediaTypes,
 }
 
+/// The two arguments of a `sub_filter`.
 #[derive(Clone, Debug)]
-struct Pair {
+struct SubFilter {
     text: Expression,
     replacement: Expression,
 }
 
-/// The texts that one location may look for; nginx's bound.
+/// The maximum number of texts per location; nginx's bound.
 const MAX_PAIRS: usize = 255;
 
+/// Reads `sub_filter`.
 fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     if line.text(0).is_empty() {
         return Err(line.error_at(0, "empty search pattern"));
@@ -105,7 +112,7 @@ fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     if conf.pairs.len() == MAX_PAIRS {
         return Err(line.error(format!("number of search patterns exceeds {MAX_PAIRS}")));
     }
-    let pair = Pair {
+    let pair = SubFilter {
         text: line.expression(0)?,
         replacement: line.expression(1)?,
     };
@@ -113,8 +120,12 @@ fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// Builds the search of a block that has texts of its own; others have their outer block's.
-fn prepare(conf: &mut Conf, _: Option<&Conf>, block: &mut Level) -> Result<(), Diagnostic> {
+/// Builds the search of a block with texts of its own; other blocks inherit it.
+fn build_constant_search(
+    conf: &mut Conf,
+    _: Option<&Conf>,
+    block: &mut Level,
+) -> Result<(), Diagnostic> {
     if block.seen("sub_filter").is_some() {
         let texts: Option<Vec<BString>> = conf
             .pairs
@@ -122,64 +133,68 @@ fn prepare(conf: &mut Conf, _: Option<&Conf>, block: &mut Level) -> Result<(), D
             .map(|pair| pair.text.constant().map(|text| text.to_owned()))
             .collect();
         conf.search =
-            texts.map(|texts| Arc::new(Search::new(texts.into_iter().enumerate().collect())));
+            texts.map(|texts| Arc::new(TextSearch::new(texts.into_iter().enumerate().collect())));
     }
     Ok(())
 }
 
+/// The filter: replaces the body.
 fn substitute(request: &mut Request) -> Verdict {
     let conf = request.conf::<Conf>();
     if request.out.is_said_to_be_empty() || !conf.types.has(&request.out.content_type) {
         return Verdict::Pass;
     }
-    let Some(search) = conf.search.clone().or_else(|| search_of(request, &conf)) else {
+    let Some(search) = conf.search.clone().or_else(|| build_search(request, &conf)) else {
         return Verdict::Pass;
     };
     let out = &mut request.out;
     let body = std::mem::take(&mut out.body);
     out.content_changes();
+    // A replacement may contain variables, so the content can change without the file.
     if !conf.last_modified {
         out.drop_validators();
     }
+    // Only with `sub_filter_once`; without it nothing is ever used up.
     let left = conf
         .once
         .then(|| search.texts().map(|text| text.pair).collect());
-    let substitution = Substitution {
+    let substitution = TextSubstitution {
         pairs: Arc::clone(&conf.pairs),
         search,
-        left,
+        pending: left,
         replacements: vec![None; conf.pairs.len()],
         held: Vec::new(),
     };
-    out.body = Transformed::body(body, substitution);
+    out.body = TransformedBody::body(body, substitution);
     Verdict::Pass
 }
 
-/// The search for texts with variables, of which the empty ones are left out; `None` when all are.
-fn search_of(request: &mut Request, conf: &Conf) -> Option<Arc<Search>> {
+/// The search for texts with variables. Empty ones are left out; `None` if all are empty.
+fn build_search(request: &mut Request, conf: &Conf) -> Option<Arc<TextSearch>> {
     let texts = conf
         .pairs
         .iter()
         .map(|pair| request.value(&pair.text))
         .enumerate();
     let texts: Vec<_> = texts.filter(|(_, text)| !text.is_empty()).collect();
-    (!texts.is_empty()).then(|| Arc::new(Search::new(texts)))
+    (!texts.is_empty()).then(|| Arc::new(TextSearch::new(texts)))
 }
 
-/// Replaces texts in content that comes in pieces.
-struct Substitution {
-    pairs: Arc<Vec<Pair>>,
-    search: Arc<Search>,
-    /// With `sub_filter_once`, the pairs that have not been replaced yet.
-    left: Option<Vec<usize>>,
-    /// Replacements by pair, each evaluated when it is needed first.
+/// Replaces texts in content that arrives in pieces.
+struct TextSubstitution {
+    pairs: Arc<Vec<SubFilter>>,
+    search: Arc<TextSearch>,
+    /// The pairs still to be replaced, with `sub_filter_once`.
+    pending: Option<Vec<usize>>,
+    /// The replacement of each pair, evaluated when it is first needed and the same for the rest of
+    /// the response.
     replacements: Vec<Option<BString>>,
-    /// The end of the content so far, which may be the beginning of a text.
+    /// The end of the content so far, held back because it may be the start of a text.
     held: Vec<u8>,
 }
 
-impl Substitution {
-    /// Replaces what is found in `content`, and says how much of it is done with.
+impl TextSubstitution {
+    /// Replaces all texts in `content` and returns how many bytes are done with.
     fn replace(
         &mut self,
         request: &mut Request,
@@ -189,18 +204,18 @@ impl Substitution {
     ) -> usize {
         let mut at = 0;
         loop {
-            let left = self.left.as_deref();
+            let left = self.pending.as_deref();
             let wanted = |pair: usize| left.is_none_or(|left| left.contains(&pair));
             match self.search.find(content, at, is_end, wanted) {
-                Found::Nothing => {
+                SearchResult::Nothing => {
                     out.extend_from_slice(&content[at..]);
                     return content.len();
                 }
-                Found::Beginning(start) => {
+                SearchResult::Prefix(start) => {
                     out.extend_from_slice(&content[at..start]);
                     return start;
                 }
-                Found::Text { start, end, pair } => {
+                SearchResult::Text { start, end, pair } => {
                     out.extend_from_slice(&content[at..start]);
                     self.write_replacement(request, pair, out);
                     at = end;
@@ -209,22 +224,23 @@ impl Substitution {
         }
     }
 
+    /// Appends the replacement of a pair.
     fn write_replacement(&mut self, request: &mut Request, pair: usize, out: &mut Vec<u8>) {
         let expression = &self.pairs[pair].replacement;
         let replacement = self.replacements[pair].get_or_insert_with(|| request.value(expression));
         out.extend_from_slice(replacement);
-        if let Some(left) = &mut self.left {
+        if let Some(left) = &mut self.pending {
             left.retain(|&other| other != pair);
         }
     }
 
-    /// Whether all texts have been replaced that were to be.
-    fn is_through(&self) -> bool {
-        self.left.as_ref().is_some_and(Vec::is_empty)
+    /// Whether nothing is left to replace.
+    fn is_done(&self) -> bool {
+        self.pending.as_ref().is_some_and(Vec::is_empty)
     }
 }
 
-impl Transform for Substitution {
+impl BodyTransform for TextSubstitution {
     fn push(
         &mut self,
         request: &mut Request,
@@ -232,7 +248,8 @@ impl Transform for Substitution {
         out: &mut Vec<u8>,
     ) -> Result<(), BodyError> {
         let content = std::mem::take(input);
-        if self.is_through() && self.held.is_empty() {
+        // Nothing left to do: the rest passes without a search.
+        if self.is_done() && self.held.is_empty() {
             out.extend_from_slice(&content);
             return Ok(());
         }
@@ -241,6 +258,8 @@ impl Transform for Substitution {
             self.held.extend_from_slice(&content[done..]);
             return Ok(());
         }
+        // Something is held back, which is short: joining it with the new content is simpler than a
+        // search across the border.
         let mut held = std::mem::take(&mut self.held);
         held.extend_from_slice(&content);
         let done = self.replace(request, &held, false, out);

@@ -1,4 +1,5 @@
-//! `try_files`: the first of several files that is there, else another place or a status.
+//! `try_files`: serves the first of several files that exists, or else redirects internally or
+//! responds with a status.
 //!
 //! ```nginx
 //! location / { try_files $uri $uri/ /index.php?$args; }
@@ -6,8 +7,12 @@
 //! location /api/ { try_files $uri =404; }
 //! ```
 //!
-//! A value that ends with a slash means a directory. The last value is not tested: it is a path that the request is
-//! sent to, a named location, or a status. A found file becomes the request's path; the content handlers do the rest.
+//! A parameter that ends with a slash stands for a directory. The last parameter is not tested: it
+//! is a path to redirect to, a named location, or a status. The path of a file that exists becomes
+//! the request's; the content handlers do the rest.
+//!
+//! The files are tested without waiting as long as the kernel has them in memory, which in the
+//! usual case answers the request on the spot.
 
 use std::sync::Arc;
 
@@ -15,10 +20,10 @@ use bstr::{BString, ByteSlice};
 use conf::{
     Arity, Diagnostic, Directive, Expression, Line, Repeat, SERVER_LOCATION, Setter, Table,
 };
+use host::error_log::Level;
 use http::core::location::RootKind;
 use http::files::{self, Found, Purpose};
 use http::{Module, Outcome, Phase, Request, Step};
-use rt::error_log::Level;
 
 pub(crate) static MODULE: Module = Module {
     name: "try_files",
@@ -44,66 +49,72 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[Directive {
 
 #[derive(Clone, Debug, Default)]
 struct Conf {
-    plan: Option<Arc<Plan>>,
+    plan: Option<Arc<TryPlan>>,
 }
 
+/// The parameters of a `try_files`.
 #[derive(Debug)]
-struct Plan {
-    candidates: Vec<Candidate>,
-    otherwise: Otherwise,
+struct TryPlan {
+    candidates: Vec<TryCandidate>,
+    otherwise: TryFallback,
 }
 
+/// A file or directory to try.
 #[derive(Debug)]
-struct Candidate {
+struct TryCandidate {
     /// Without the slash of a directory.
     name: Expression,
     is_directory: bool,
 }
 
+/// The last parameter: what happens if no candidate exists.
 #[derive(Debug)]
-enum Otherwise {
+enum TryFallback {
     Status(u16),
     /// A path with arguments, or a named location.
-    Place(Expression),
+    Uri(Expression),
 }
 
+/// Parses a `try_files` directive.
 fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let last = line.args().len() - 1;
     let mut candidates = Vec::with_capacity(last);
     for index in 0..last {
+        // The slash is removed before variables are parsed, since it is not part of the name.
         let word = line.arg(index);
         let (text, is_directory) = match word.text.strip_suffix(b"/") {
             Some(text) => (text, true),
             None => (&word.text[..], false),
         };
         let name = line.expression_of(word, text)?;
-        candidates.push(Candidate { name, is_directory });
+        candidates.push(TryCandidate { name, is_directory });
     }
     let otherwise = match line.arg(last).text.strip_prefix(b"=") {
-        Some(code) => Otherwise::Status(status(code).ok_or_else(|| {
+        Some(code) => TryFallback::Status(status(code).ok_or_else(|| {
             let text = line.text(last);
             line.error_at(last, format!("invalid code \"{text}\""))
         })?),
-        None => Otherwise::Place(line.expression(last)?),
+        None => TryFallback::Uri(line.expression(last)?),
     };
-    conf.plan = Some(Arc::new(Plan {
+    conf.plan = Some(Arc::new(TryPlan {
         candidates,
         otherwise,
     }));
     Ok(())
 }
 
-/// A status of up to three digits.
+/// Parses a status of up to three digits.
 fn status(code: &[u8]) -> Option<u16> {
     let number = base::text::decimal(code)?;
     u16::try_from(number).ok().filter(|status| *status <= 999)
 }
 
+/// The phase handler: tries the candidates without waiting as far as possible.
 fn search(request: &mut Request) -> Step<'_> {
     let Some(plan) = request.conf::<Conf>().plan.clone() else {
         return Outcome::Declined.into();
     };
-    let Some(place) = Place::of(request) else {
+    let Some(place) = FileRoot::of(request) else {
         return Outcome::Status(500).into();
     };
     for (index, candidate) in plan.candidates.iter().enumerate() {
@@ -111,21 +122,22 @@ fn search(request: &mut Request) -> Step<'_> {
         let path = place.path(&name);
         match files::try_open(request, &path, Purpose::Look) {
             Some(found) if is_match(request, candidate, &path, &found) => {
-                place.take(request, name, candidate);
+                place.use_file(request, name, candidate);
                 return Outcome::Declined.into();
             }
             Some(_) => {}
+            // The first match decides, so the rest is tested in order, too, now with waiting.
             None => return Step::later(search_waiting(request, plan.clone(), place, index)),
         }
     }
-    otherwise(request, &plan).into()
+    fall_back(request, &plan).into()
 }
 
-/// Goes on from candidate `index`, which can not be found without waiting.
+/// Continues from candidate `index`, which cannot be tested without waiting.
 async fn search_waiting(
     request: &mut Request,
-    plan: Arc<Plan>,
-    place: Place,
+    plan: Arc<TryPlan>,
+    place: FileRoot,
     index: usize,
 ) -> Outcome {
     for candidate in &plan.candidates[index..] {
@@ -133,17 +145,20 @@ async fn search_waiting(
         let path = place.path(&name);
         let found = files::open(request, &path, Purpose::Look).await;
         if is_match(request, candidate, &path, &found) {
-            place.take(request, name, candidate);
+            place.use_file(request, name, candidate);
             return Outcome::Declined;
         }
     }
-    otherwise(request, &plan)
+    fall_back(request, &plan)
 }
 
-fn is_match(request: &Request, candidate: &Candidate, path: &[u8], found: &Found) -> bool {
+/// Whether a candidate exists and is of the requested kind.
+fn is_match(request: &Request, candidate: &TryCandidate, path: &[u8], found: &Found) -> bool {
     match found {
         Ok(found) => found.is_directory() == candidate.is_directory,
         Err(error) => {
+            // A missing file is the normal case; anything else, such as missing permission, is
+            // worth logging.
             if error.status() != 404 {
                 let path = path.as_bstr();
                 request.log(
@@ -156,10 +171,12 @@ fn is_match(request: &Request, candidate: &Candidate, path: &[u8], found: &Found
     }
 }
 
-fn otherwise(request: &mut Request, plan: &Plan) -> Outcome {
+/// Executes the last parameter.
+fn fall_back(request: &mut Request, plan: &TryPlan) -> Outcome {
     let target = match &plan.otherwise {
-        Otherwise::Status(status) => return Outcome::Status(*status),
-        Otherwise::Place(target) => request.value(target),
+        // Also for codes that are no errors, such as 200, for which nginx never responds.
+        TryFallback::Status(status) => return Outcome::Status(*status),
+        TryFallback::Uri(target) => request.value(target),
     };
     if target.starts_with(b"@") {
         return request.redirect_named(target.as_bstr());
@@ -168,17 +185,20 @@ fn otherwise(request: &mut Request, plan: &Plan) -> Outcome {
     request.redirect(path, args.unwrap_or_default())
 }
 
-/// Where the location's files are, for names that take the place of the request's path.
-struct Place {
+/// How names are mapped to files in this location.
+struct FileRoot {
+    /// What the root or alias evaluates to for this request.
     root: BString,
     kind: RootKind,
     /// The part of the request's path that an alias replaces.
     aliased: BString,
 }
 
-impl Place {
-    fn of(request: &mut Request) -> Option<Place> {
-        // The request's own path tells, in passing, whether the alias still means anything.
+impl FileRoot {
+    /// How names are mapped for this request; `None` if they cannot be, which has been logged.
+    fn of(request: &mut Request) -> Option<FileRoot> {
+        // Fails if a rewrite has moved the path out of the alias, of which the part to cut off
+        // would be meaningless.
         request.file_path()?;
         let root = request.document_root();
         let kind = request.site.location(request.location).core.root.kind;
@@ -186,16 +206,17 @@ impl Place {
             RootKind::Alias(length) => request.uri.path.get(..length).unwrap_or_default().into(),
             RootKind::Root | RootKind::Whole => BString::default(),
         };
-        Some(Place {
+        Some(FileRoot {
             root,
             kind,
             aliased,
         })
     }
 
-    /// The candidate's name as it is added to the root. What comes from a variable is usually a whole path, of which
-    /// an alias replaces the beginning; a name without variables is one below the alias already.
-    fn name(&self, request: &mut Request, candidate: &Candidate) -> BString {
+    /// The candidate's name as it is appended to the root. The value of a variable is usually a
+    /// whole path, from which the aliased prefix is removed; a name without variables is relative
+    /// to the alias already.
+    fn name(&self, request: &mut Request, candidate: &TryCandidate) -> BString {
         let name = request.value(&candidate.name);
         if candidate.name.constant().is_some() || self.aliased.is_empty() {
             return name;
@@ -206,19 +227,20 @@ impl Place {
         }
     }
 
+    /// The file that a name stands for.
     fn path(&self, name: &[u8]) -> Vec<u8> {
         [&self.root[..], name].concat()
     }
 
-    /// Makes a name that was found the request's path.
-    fn take(&self, request: &mut Request, name: BString, candidate: &Candidate) {
+    /// Makes the name of an existing candidate the request's path.
+    fn use_file(&self, request: &mut Request, name: BString, candidate: &TryCandidate) {
         match self.kind {
             RootKind::Root => request.uri.path = name,
             RootKind::Alias(_) => request.uri.path = [&self.aliased[..], &name].concat().into(),
             RootKind::Whole if candidate.is_directory => {}
             RootKind::Whole => {
                 request.uri.path = name;
-                request.flow.path_after_alias = true;
+                request.flow.add_uri_to_alias = true;
             }
         }
     }

@@ -1,4 +1,5 @@
-//! `tunnel_pass`: CONNECT, by which a client asks a forward proxy for a connection (RFC 9110, section 9.3.6).
+//! `tunnel_pass`: CONNECT, which a client sends to a forward proxy to get a connection (RFC 9110,
+//! section 9.3.6).
 //!
 //! ```nginx
 //! server {
@@ -10,24 +11,30 @@
 //! }
 //! ```
 //!
-//! A server in which the directive stands takes CONNECT; others refuse it, as does HTTP/1.0. Once the connection is
-//! made the client gets a 200, and then bytes go both ways until both sides have ended. The peer is chosen, and tried
-//! again, as by every other protocol. Where a client may go is for `if`, `map` and access rules to say: without them
-//! the server is an open proxy.
+//! A server with this directive accepts CONNECT; others refuse it, and it is refused in HTTP/1.0.
+//! Once the connection is established the client gets a 200, and then bytes are passed in both
+//! directions until both sides have closed. Peers are selected and retried as with every other
+//! protocol. `if`, `map` and access rules must restrict the destinations: without them the server
+//! is an open proxy.
+//!
+//! When one side closes, the other can go on sending; nginx closes both. A tunnel never uses an
+//! idle connection of its group, since it would end as one that cannot be kept.
 
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION_IF, SERVER_LOCATION};
 use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
 use http::module::{Answer, Outcome, Step};
-use http::upstream::settings::NextUpstream;
+use http::upstream::RetryReasons;
 use http::upstream::{
-    Content, ContentLength, Fault, HeadProgress, Piece, Plan, Protocol, RequestContent, Settings,
+    Content, ContentLength, Fault, HeadProgress, NoResponse, Piece, Plan, Protocol, RequestContent,
+    Settings,
 };
 use http::{Module, Request};
-use proto::h1::Method;
-use proto::h1::response::ResponseHead;
+use proto::message::{Method, ResponseHead};
 
-use crate::shared::gateway::{Pass, connection_tag};
-use crate::shared::upstream_rows::{Bare, Prefixed, Upstream, next_upstream_words};
+use crate::shared::gateway::{GatewayPass, connection_tag};
+use crate::shared::upstream_rows::{
+    PrefixedRows, ProtocolSettings, UnbufferedRows, next_upstream_words,
+};
 
 pub(crate) static MODULE: Module = Module {
     name: "tunnel",
@@ -43,7 +50,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-/// The rows that all upstream protocols have, as far as they make sense here.
+/// The directives common to all upstream protocols, as far as they make sense here.
 pub(crate) static UPSTREAM: Module = Module {
     name: "tunnel_upstream",
     doc: "The directives that tunnels have in common with upstream protocols.",
@@ -51,11 +58,11 @@ pub(crate) static UPSTREAM: Module = Module {
     ..Module::EMPTY
 };
 
-/// Tells the settings of tunnels from those of protocols.
-enum Tunnel {}
+/// Distinguishes the settings of tunnels from those of other protocols.
+enum TunnelProtocol {}
 
-static UPSTREAM_ROWS: Bare<Tunnel> = Bare::new(
-    Prefixed::new("tunnel_", &[]).without(&[
+static UPSTREAM_ROWS: UnbufferedRows<TunnelProtocol> = UnbufferedRows::new(
+    PrefixedRows::new("tunnel_", &[]).without(&[
         "buffering",
         "buffers",
         "busy_buffers_size",
@@ -79,7 +86,8 @@ static UPSTREAM_ROWS: Bare<Tunnel> = Bare::new(
     &NEXT_UPSTREAM,
 );
 
-/// `tunnel_next_upstream` has fewer words: a server says nothing before the tunnel is there.
+/// `tunnel_next_upstream` has fewer words than others: before the tunnel is established, a peer
+/// sends nothing that could be judged.
 static NEXT_UPSTREAM: Table<Settings> = Table::new(&[Directive {
     name: "tunnel_next_upstream",
     syntax: "error | timeout | off …",
@@ -101,40 +109,44 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     set: Setter::Custom(Arity::between(0, 1), Repeat::Once, tunnel_pass),
 }]);
 
-/// Where the client itself says.
-const WHERE_THE_CLIENT_SAYS: &[u8] = b"$host:$request_port";
+/// The address if the directive has none: what the client asks for.
+const CLIENT_TARGET: &[u8] = b"$host:$request_port";
 
-/// What directives say about a location.
+/// The tunnel settings of a location.
 #[derive(Clone, Default)]
 struct Conf {
-    pass: Option<Pass>,
+    pass: Option<GatewayPass>,
 }
 
+/// Reads `tunnel_pass`.
 fn tunnel_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     conf.pass = Some(match line.args().is_empty() {
-        true => Pass::Variable(Expression::parse(
-            WHERE_THE_CLIENT_SAYS,
+        true => GatewayPass::Variable(Expression::parse(
+            CLIENT_TARGET,
             line.node.span,
             line.level.names,
         )?),
-        false => Pass::from_line(line, b"")?,
+        false => GatewayPass::from_line(line, b"")?,
     });
+    // Lets the parser of this server accept the method, which it refuses otherwise.
     http::configure::take_connect(line);
     Ok(())
 }
 
+/// Reads `tunnel_next_upstream`.
 fn next_upstream(settings: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     settings.next_upstream = next_upstream_words(
         line,
         &[
-            ("error", NextUpstream::ERROR),
-            ("timeout", NextUpstream::TIMEOUT),
-            ("off", NextUpstream::OFF),
+            ("error", RetryReasons::ERROR),
+            ("timeout", RetryReasons::TIMEOUT),
+            ("off", RetryReasons::OFF),
         ],
     )?;
     Ok(())
 }
 
+/// The content handler.
 fn tunnel(request: &mut Request) -> Step<'_> {
     if request.method != Method::Connect {
         return Outcome::Status(405).into();
@@ -149,9 +161,10 @@ fn tunnel(request: &mut Request) -> Step<'_> {
             Err(status) => return Outcome::Status(status),
         };
         let plan = Plan {
-            settings: Upstream::<Tunnel>::of(request),
+            settings: ProtocolSettings::<TunnelProtocol>::of(request),
             target,
-            protocol: Box::new(Silence),
+            protocol: Box::new(TunnelCodec),
+            // What follows the head belongs to the tunnel; CONNECT has no content.
             content: RequestContent::Dropped,
             watch_client: true,
             tag: connection_tag(request),
@@ -160,15 +173,20 @@ fn tunnel(request: &mut Request) -> Step<'_> {
     })
 }
 
-/// The protocol of a tunnel: there is none.
-struct Silence;
+/// The protocol of a tunnel: it sends no head, and every byte of the peer is content.
+struct TunnelCodec;
 
-impl Protocol for Silence {
+impl Protocol for TunnelCodec {
     fn scheme(&self) -> &'static str {
         ""
     }
 
-    fn write_head(&mut self, _: &mut Request, _: Content, _: &mut Vec<u8>) -> Result<(), u16> {
+    fn write_head(
+        &mut self,
+        _: &mut Request,
+        _: Content,
+        _: &mut Vec<u8>,
+    ) -> Result<(), NoResponse> {
         Ok(())
     }
 
@@ -180,6 +198,7 @@ impl Protocol for Silence {
         _: &[u8],
         _: &mut ResponseHead,
     ) -> Result<HeadProgress, Fault> {
+        // The response is complete before its first byte: the connection alone makes it a 200.
         Ok(HeadProgress::Complete(0))
     }
 
@@ -195,10 +214,12 @@ impl Protocol for Silence {
         })
     }
 
+    // One side may close while the other still sends; nginx would close both.
     fn end_of_input(&mut self) -> Result<(), Fault> {
         Ok(())
     }
 
+    // What state the peer is in after a tunnel is unknown.
     fn keeps_alive(&self) -> bool {
         false
     }

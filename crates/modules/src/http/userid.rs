@@ -1,4 +1,4 @@
-//! `userid`: gives clients a cookie by which they are known again.
+//! `userid`: gives clients a cookie by which they are recognised.
 //!
 //! ```nginx
 //! userid         on;
@@ -7,8 +7,12 @@
 //! userid_expires 365d;
 //! ```
 //!
-//! The identifier is 128 bits that Apache's mod_uid and nginx have made alike since: who served, when, which process,
-//! and a number that counts up. It is in base64 in the cookie, and in hexadecimal in `$uid_got` and `$uid_set`.
+//! The identifier has 128 bits, in the format of nginx and of Apache's mod_uid: the server, the
+//! time, the process, and a counter. The cookie has it in base64, `$uid_got` and `$uid_set` in
+//! hexadecimal.
+//!
+//! It tells browsers apart, and nothing more: the number can be guessed, so it must not be used as
+//! a session.
 
 use std::net::IpAddr;
 use std::sync::LazyLock;
@@ -21,16 +25,16 @@ use conf::{
     Arity, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table,
     Variable,
 };
+use host::error_log::Level;
 use http::{Module, Request, Verdict};
 use proto::Known;
-use rt::error_log::Level;
 
 pub(crate) static MODULE: Module = Module {
     name: "userid",
     doc: "Identifies clients by a cookie.",
     location: &DIRECTIVES,
     filter: Some(set_cookie),
-    enabled: |location| location.confs.get::<Conf>().mode.gives(),
+    enabled: |location| location.confs.get::<Conf>().mode.issues(),
     variables: &[
         Variable::new(
             "uid_got",
@@ -108,9 +112,11 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         doc: "How long browsers keep the cookie; `off` for the browser session, `max` until the end of 2037.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
             conf.expires = match line.text(0).as_bytes() {
-                b"max" => Expires::Max,
-                b"off" => Expires::WithBrowser,
-                _ => Expires::After(i64::try_from(line.seconds(0)?.as_secs()).unwrap_or(i64::MAX)),
+                b"max" => CookieExpiry::Max,
+                b"off" => CookieExpiry::WithBrowser,
+                _ => CookieExpiry::After(
+                    i64::try_from(line.seconds(0)?.as_secs()).unwrap_or(i64::MAX),
+                ),
             };
             Ok(())
         }),
@@ -125,6 +131,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         set: Setter::Bits(&FLAGS, |c| &mut c.flags),
     },
     Directive {
+        // An obsolete mechanism of privacy policies; kept because nginx has it.
         name: "userid_p3p",
         syntax: "string | none",
         default: Some("none"),
@@ -146,6 +153,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         set: Setter::Custom(Arity::ONE, Repeat::Once, mark),
     },
     Directive {
+        // Needed where several servers have the same address, as behind a balancer.
         name: "userid_service",
         syntax: "number",
         default: None,
@@ -160,7 +168,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
     },
 ]);
 
-/// The words of `userid_flags`; the first says that there are none.
+/// The words of `userid_flags`; the first one stands for none.
 const FLAGS: [&str; 6] = [
     "off",
     "secure",
@@ -170,8 +178,9 @@ const FLAGS: [&str; 6] = [
     "samesite=none",
 ];
 
+/// The value of `userid`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Mode {
+enum UseridMode {
     #[default]
     Off,
     Log,
@@ -179,31 +188,40 @@ enum Mode {
     On,
 }
 
-/// In the order of the words of `userid`.
-const MODES: [Mode; 4] = [Mode::On, Mode::V1, Mode::Log, Mode::Off];
+/// The modes in the order of the words of `userid`.
+const MODES: [UseridMode; 4] = [
+    UseridMode::On,
+    UseridMode::V1,
+    UseridMode::Log,
+    UseridMode::Off,
+];
 
-impl Mode {
-    fn gives(self) -> bool {
-        matches!(self, Mode::V1 | Mode::On)
+impl UseridMode {
+    /// Whether clients get cookies.
+    fn issues(self) -> bool {
+        matches!(self, UseridMode::V1 | UseridMode::On)
     }
 }
 
+/// The value of `userid_expires`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Expires {
+enum CookieExpiry {
+    /// No attribute: until the browser is closed.
     #[default]
     WithBrowser,
     /// Seconds.
     After(i64),
+    /// The latest date that 32-bit clients understand.
     Max,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Conf {
-    mode: Mode,
+    mode: UseridMode,
     name: BString,
     domain: BString,
     path: BString,
-    expires: Expires,
+    expires: CookieExpiry,
     flags: u32,
     p3p: BString,
     mark: Option<u8>,
@@ -211,6 +229,7 @@ struct Conf {
     reset: Expression,
 }
 
+/// Reads a text; `none` is the empty one.
 fn text_or_none(text: &mut BString, line: &mut Line) -> Result<(), Diagnostic> {
     let word = line.text(0);
     *text = if word == "none" {
@@ -221,6 +240,7 @@ fn text_or_none(text: &mut BString, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// `userid_mark`.
 fn mark(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     conf.mark = match line.text(0).as_bytes() {
         b"off" => None,
@@ -235,14 +255,15 @@ fn mark(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// An identifier: four numbers of 32 bits in the order of this machine, as they lie in memory.
+/// An identifier: four 32-bit numbers as they are in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Uid([u8; 16]);
+struct UserId([u8; 16]);
 
-/// How many signs of base64 are the identifier; padding and mark follow.
+/// The number of base64 characters of an identifier; padding and the mark follow.
 const ENCODED: usize = 22;
 
-/// Cookies end in all kinds of rubbish, so only the 22 signs are read.
+/// Lenient, since clients send cookies with all kinds of endings: only the 22 characters are
+/// decoded.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -250,28 +271,32 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-impl Uid {
-    fn of_words(words: [u32; 4]) -> Uid {
+impl UserId {
+    /// An identifier of four numbers.
+    fn of_words(words: [u32; 4]) -> UserId {
         let mut bytes = [0; 16];
         for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
         }
-        Uid(bytes)
+        UserId(bytes)
     }
 
-    fn decode(text: &[u8]) -> Option<Uid> {
+    /// Decodes an identifier without its padding.
+    fn decode(text: &[u8]) -> Option<UserId> {
         let bytes = LENIENT.decode(text).ok()?;
-        Some(Uid(bytes.try_into().ok()?))
+        Some(UserId(bytes.try_into().ok()?))
     }
 
-    /// Whether it is one: the last number of each that was given is not 0.
+    /// Whether it is one: the last number, the counter, is never 0 in an identifier that was
+    /// issued.
     fn is_set(self) -> bool {
         self.0[12..] != [0; 4]
     }
 
+    /// Appends the identifier in hexadecimal.
     fn write_hex(self, out: &mut Vec<u8>) {
         for word in self.0.chunks_exact(4) {
-            // As a number of this machine, which is how they have always been logged.
+            // In the byte order of this machine, as nginx has always logged it.
             let mut bytes = [0; 4];
             bytes.copy_from_slice(word);
             let word = u32::from_ne_bytes(bytes);
@@ -280,35 +305,40 @@ impl Uid {
     }
 }
 
-/// What is known of the client of a request; its subrequests know it too.
+/// The client's identifiers, shared by a request and its subrequests.
 #[derive(Default)]
-struct Visitor(std::cell::RefCell<Option<Visit>>);
+struct SharedUserid(std::cell::RefCell<Option<UseridState>>);
 
+/// The identifiers of one client request.
 #[derive(Clone, Default)]
-struct Visit {
-    /// What the client sent.
+struct UseridState {
+    /// The cookie as the client sent it.
     cookie: BString,
-    got: Uid,
-    /// What it is given.
-    set: Uid,
+    /// The identifier in the cookie, or none.
+    got: UserId,
+    /// The identifier that the client is given, or none.
+    set: UserId,
+    /// Whether `$uid_reset` asked for a new identifier in place of a valid one.
     is_reset: bool,
 }
 
-/// What the client sent, read once.
-fn visit(request: &mut Request, conf: &Conf) -> Visit {
-    let known = request.shared::<Visitor>();
+/// Reads the client's cookie, once per request.
+fn received_uid(request: &mut Request, conf: &Conf) -> UseridState {
+    let known = request.shared::<SharedUserid>();
     if let Some(visit) = &*known.0.borrow() {
         return visit.clone();
     }
-    let mut visit = Visit::default();
+    let mut visit = UseridState::default();
     if let Some(cookie) = proto::cookie::find(&request.head.wire.fields, &conf.name) {
         visit.cookie = cookie.into();
+        // The whole field, as nginx logs it.
         let line = request.head.known(Known::Cookie).unwrap_or_default();
         match cookie.get(..ENCODED) {
             None => request.error(format_args!(
                 "client sent too short userid cookie \"{line}\""
             )),
-            Some(text) => match Uid::decode(text) {
+            // What follows the identifier is only compared with the mark.
+            Some(text) => match UserId::decode(text) {
                 None => request.error(format_args!("client sent invalid userid cookie \"{line}\"")),
                 Some(uid) => visit.got = uid,
             },
@@ -318,19 +348,20 @@ fn visit(request: &mut Request, conf: &Conf) -> Visit {
     visit
 }
 
-/// What the client is given, if anything: `set` is an identifier then.
-fn give(request: &mut Request, conf: &Conf) -> Visit {
-    let mut visit = visit(request, conf);
+/// Decides what the client is given; `set` is an identifier then.
+fn issue_uid(request: &mut Request, conf: &Conf) -> UseridState {
+    let mut visit = received_uid(request, conf);
     if visit.set.is_set() {
         return visit;
     }
     if visit.got.is_set() {
         let reset = request.value(&conf.reset);
         if reset.is_empty() || reset == "0" {
+            // The same identifier again, with the current mark and attributes.
             if !conf.is_marked(&visit.cookie) {
                 visit.set = visit.got;
             }
-            return remember(request, visit);
+            return store(request, visit);
         }
         visit.is_reset = true;
         if reset == "log" {
@@ -344,16 +375,17 @@ fn give(request: &mut Request, conf: &Conf) -> Visit {
         }
     }
     visit.set = new_uid(request, conf);
-    remember(request, visit)
+    store(request, visit)
 }
 
-fn remember(request: &mut Request, visit: Visit) -> Visit {
-    *request.shared::<Visitor>().0.borrow_mut() = Some(visit.clone());
+/// Stores what was decided for the rest of the request: the variables and the cookie must agree.
+fn store(request: &mut Request, visit: UseridState) -> UseridState {
+    *request.shared::<SharedUserid>().0.borrow_mut() = Some(visit.clone());
     visit
 }
 
 impl Conf {
-    /// Whether a cookie has the mark that it should have.
+    /// Whether a cookie has the configured mark.
     fn is_marked(&self, cookie: &[u8]) -> bool {
         match self.mark {
             None => true,
@@ -362,26 +394,30 @@ impl Conf {
     }
 }
 
-/// What distinguishes this process from those before it: its number and the moment at which it began.
+/// Distinguishes this process from earlier ones: its number and its start time.
 static START: LazyLock<u32> = LazyLock::new(|| {
     let millis = rt::wall_millis();
     (((millis % 1000) * 50) as u32) << 16 | (std::process::id() & 0xffff)
 });
-/// Counts identifiers of version 1.
+/// The counter of version 1.
 static NUMBER_1: AtomicU32 = AtomicU32::new(1);
-/// Counts identifiers of version 2, from what shows the version.
+/// The counter of version 2. Its start and its lowest byte identify the version.
 static NUMBER_2: AtomicU32 = AtomicU32::new(FIRST_NUMBER_2);
+/// The first number of version 2.
 const FIRST_NUMBER_2: u32 = 0x0303_0302;
-/// The lowest byte is the version's.
+/// The step of both counters: the lowest byte belongs to the version.
 const STEP: u32 = 0x100;
 
-fn new_uid(request: &Request, conf: &Conf) -> Uid {
+/// Makes a new identifier.
+fn new_uid(request: &Request, conf: &Conf) -> UserId {
     let now = (rt::wall_millis() / 1000) as u32;
-    if conf.mode == Mode::V1 {
+    if conf.mode == UseridMode::V1 {
+        // Shared by all event loops, so that two clients never get the same number.
         let number = NUMBER_1.fetch_add(STEP, Ordering::Relaxed);
-        return Uid::of_words([conf.service.unwrap_or(0), now, *START, number]);
+        return UserId::of_words([conf.service.unwrap_or(0), now, *START, number]);
     }
     let number = NUMBER_2.fetch_add(STEP, Ordering::Relaxed);
+    // The counter has wrapped around.
     let number = if number < FIRST_NUMBER_2 {
         number.wrapping_add(FIRST_NUMBER_2)
     } else {
@@ -391,32 +427,29 @@ fn new_uid(request: &Request, conf: &Conf) -> Uid {
         Some(service) => service,
         None => address(request),
     };
-    // Version 2 is in network order.
-    Uid::of_words([service.to_be(), now.to_be(), START.to_be(), number.to_be()])
+    // Version 2 is in network byte order, version 1 in that of the machine.
+    UserId::of_words([service.to_be(), now.to_be(), START.to_be(), number.to_be()])
 }
 
-/// The address that the client came to, of version 6 its last quarter, as a number.
+/// The address that the client connected to, as a number: of an IPv6 address the last quarter.
 fn address(request: &Request) -> u32 {
-    match request
-        .client
-        .stream
-        .socket()
-        .local_addr()
-        .ok()
-        .and_then(|address| address.ip())
-    {
+    let local = request.client.connection.local_address();
+    match local.and_then(|address| address.ip()) {
         Some(IpAddr::V4(address)) => address.into(),
+        // The part that usually tells the machines of a network apart.
         Some(IpAddr::V6(address)) => u128::from(address) as u32,
         None => 0,
     }
 }
 
+/// The filter: adds the cookie.
 fn set_cookie(request: &mut Request) -> Verdict {
+    // A subrequest has no head of its own.
     if request.is_subrequest() {
         return Verdict::Pass;
     }
     let conf = request.conf::<Conf>();
-    let visit = give(request, &conf);
+    let visit = issue_uid(request, &conf);
     if visit.set.is_set() {
         let cookie = cookie(&conf, &visit);
         request.out.fields.push(b"Set-Cookie", &cookie);
@@ -427,23 +460,26 @@ fn set_cookie(request: &mut Request) -> Verdict {
     Verdict::Pass
 }
 
-fn cookie(conf: &Conf, visit: &Visit) -> Vec<u8> {
+/// The value of the `Set-Cookie` header.
+fn cookie(conf: &Conf, visit: &UseridState) -> Vec<u8> {
     let mut out = [&conf.name[..], b"="].concat();
     if !visit.got.is_set() || visit.is_reset {
         let mut text = STANDARD.encode(visit.set.0).into_bytes();
+        // The mark takes the place of the first padding character, so it costs no length.
         if let Some(mark) = conf.mark {
             text[ENCODED] = mark;
         }
         out.extend_from_slice(&text);
     } else {
+        // Only the mark or the attributes change; the identifier is returned as it was sent.
         out.extend_from_slice(&visit.cookie[..ENCODED]);
         out.extend(conf.mark);
         out.push(b'=');
     }
     match conf.expires {
-        Expires::WithBrowser => {}
-        Expires::Max => out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT"),
-        Expires::After(seconds) => {
+        CookieExpiry::WithBrowser => {}
+        CookieExpiry::Max => out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT"),
+        CookieExpiry::After(seconds) => {
             out.extend_from_slice(b"; expires=");
             let now = i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX);
             proto::date::write_cookie(now.saturating_add(seconds), &mut out);
@@ -453,8 +489,10 @@ fn cookie(conf: &Conf, visit: &Visit) -> Vec<u8> {
         out.extend_from_slice(b"; domain=");
         out.extend_from_slice(&conf.domain);
     }
+    // Always present: without it, browsers would use the directory of the first request.
     out.extend_from_slice(b"; path=");
     out.extend_from_slice(&conf.path);
+    // Always in this order, as nginx writes them.
     for (bit, flag) in FLAGS.iter().enumerate().skip(1) {
         if conf.flags & (1 << bit) != 0 {
             out.extend_from_slice(b"; ");
@@ -464,29 +502,32 @@ fn cookie(conf: &Conf, visit: &Visit) -> Vec<u8> {
     out
 }
 
+/// `$uid_got`.
 fn got(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let conf = request.conf::<Conf>();
-    if conf.mode == Mode::Off && !request.is_subrequest() {
+    if conf.mode == UseridMode::Off && !request.is_subrequest() {
         return false;
     }
-    let visit = visit(request, &conf);
+    let visit = received_uid(request, &conf);
     write(conf.name.as_bstr(), visit.got, out)
 }
 
+/// `$uid_set`. Using it decides whether the client gets a new identifier.
 fn set(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let conf = request.conf::<Conf>();
     if request.is_subrequest() {
-        let visit = visit(request, &conf);
+        let visit = received_uid(request, &conf);
         return write(conf.name.as_bstr(), visit.set, out);
     }
-    if !conf.mode.gives() {
+    if !conf.mode.issues() {
         return false;
     }
-    let visit = give(request, &conf);
+    let visit = issue_uid(request, &conf);
     write(conf.name.as_bstr(), visit.set, out)
 }
 
-fn write(name: &BStr, uid: Uid, out: &mut Vec<u8>) -> bool {
+/// Appends `name=` and the identifier, the form of the two variables.
+fn write(name: &BStr, uid: UserId, out: &mut Vec<u8>) -> bool {
     if !uid.is_set() {
         return false;
     }
@@ -496,15 +537,17 @@ fn write(name: &BStr, uid: Uid, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// What `set $uid_reset` said.
+/// The value assigned to `$uid_reset`.
 #[derive(Default)]
-struct Reset(std::cell::RefCell<BString>);
+struct UidReset(std::cell::RefCell<BString>);
 
+/// `$uid_reset`.
 fn reset(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    out.extend_from_slice(&request.shared::<Reset>().0.borrow());
+    out.extend_from_slice(&request.shared::<UidReset>().0.borrow());
     true
 }
 
+/// Assigns `$uid_reset`.
 fn set_reset(request: &mut Request, value: &[u8]) {
-    *request.shared::<Reset>().0.borrow_mut() = value.into();
+    *request.shared::<UidReset>().0.borrow_mut() = value.into();
 }

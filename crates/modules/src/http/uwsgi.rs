@@ -1,4 +1,5 @@
-//! `uwsgi_pass`: requests that an application answers over the uwsgi protocol: WSGI applications in Python, for one.
+//! `uwsgi_pass`: passes requests to applications over the uwsgi protocol, for example to WSGI
+//! applications in Python.
 //!
 //! ```nginx
 //! location / {
@@ -10,15 +11,17 @@
 use bstr::{BStr, BString};
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
 use conf::{Arity, Directive, Repeat, Setter, Table};
+use host::error_log::Level;
 use http::module::{Answer, Outcome, Step};
 use http::site::ConfRef;
-use http::upstream::{Asks, Content, Plan, Settings};
+use http::upstream::{Asks, Content, NoResponse, Plan, Settings};
 use http::{Module, Request, cache};
-use proto::uwsgi::Vars;
-use rt::error_log::Level;
+use proto::uwsgi::UwsgiVars;
 
-use crate::shared::gateway::{CgiHead, Ending, Params, Pass, Schemes, response};
-use crate::shared::upstream_rows::{Prefixed, Upstream};
+use crate::shared::gateway::{
+    CgiHead, CgiParams, GatewayPass, GatewaySchemes, ValueEnding, response,
+};
+use crate::shared::upstream_rows::{PrefixedRows, ProtocolSettings};
 
 pub(crate) static MODULE: Module = Module {
     name: "uwsgi",
@@ -34,7 +37,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-/// The rows that all upstream protocols have.
+/// The directives common to all upstream protocols.
 pub(crate) static UPSTREAM: Module = Module {
     name: "uwsgi_upstream",
     doc: "The directives that uwsgi has in common with other upstream protocols.",
@@ -42,10 +45,10 @@ pub(crate) static UPSTREAM: Module = Module {
     ..Module::EMPTY
 };
 
-/// Tells the settings of uwsgi from those of other protocols.
-enum Uwsgi {}
+/// Distinguishes the settings of uwsgi from those of other protocols.
+enum UwsgiProtocol {}
 
-static UPSTREAM_ROWS: Prefixed<Uwsgi> = Prefixed::new(
+static UPSTREAM_ROWS: PrefixedRows<UwsgiProtocol> = PrefixedRows::new(
     "uwsgi_",
     &[
         "X-Accel-Expires",
@@ -69,8 +72,9 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "The uwsgi server: `host:port`, `unix:/path` or the name of an `upstream`, optionally after `uwsgi://`, \
               or after `suwsgi://` for TLS.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
-            c.secure = SCHEMES.settle(line);
-            c.pass = Some(Pass::from_line(line, SCHEMES.of(c.secure).as_bytes())?);
+            // First: what is left of the address depends on the scheme in front of it.
+            c.uses_tls = SCHEMES.note_tls(line);
+            c.pass = Some(GatewayPass::from_line(line, SCHEMES.for_tls(c.uses_tls).as_bytes())?);
             Ok(())
         }),
     },
@@ -112,21 +116,21 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Number(|c| &mut c.modifier2, 0, 255),
     },
 ])
-.finish_changed(|conf, _, level| conf.params.settle(level));
+.finish_changed(|conf, _, level| conf.params.complete(level));
 
-/// What directives say about a location.
+/// The uwsgi settings of a location.
 #[derive(Clone, Default)]
 struct Conf {
-    pass: Option<Pass>,
-    /// It is passed on by TLS.
-    secure: bool,
-    params: Params,
+    pass: Option<GatewayPass>,
+    /// Whether `uwsgi_pass` has the scheme `suwsgi`: TLS to the server.
+    uses_tls: bool,
+    params: CgiParams,
     string: BString,
     modifier1: i64,
     modifier2: i64,
 }
 
-static SCHEMES: Schemes = Schemes {
+static SCHEMES: GatewaySchemes = GatewaySchemes {
     plain: "uwsgi://",
     secure: "suwsgi://",
     prefix: "uwsgi_",
@@ -134,48 +138,52 @@ static SCHEMES: Schemes = Schemes {
 
 static SOURCE: cache::Source = cache::Source {
     plan,
-    // Which param says what is asked for is for the configuration to know: `uwsgi_cache_key`.
+    // Parameters do not tell which one identifies the resource, so there is no default key:
+    // `uwsgi_cache_key` has to be set.
     key: |_, _| Ok(()),
 };
 
+/// The content handler: from the cache or from the server.
 fn pass(request: &mut Request) -> Step<'_> {
-    let settings = Upstream::<Uwsgi>::of(request);
+    let settings = ProtocolSettings::<UwsgiProtocol>::of(request);
     cache::serve(request, settings, &SOURCE)
 }
 
+/// Chooses the server and the protocol of an exchange.
 fn plan(request: &mut Request) -> Result<Plan, Outcome> {
     let conf = request.conf::<Conf>();
-    let settings = Upstream::<Uwsgi>::of(request);
+    let settings = ProtocolSettings::<UwsgiProtocol>::of(request);
     let Some(pass) = &conf.pass else {
         return Err(Outcome::Declined);
     };
-    let secure = pass.secure_host(request, &SCHEMES, conf.secure);
-    let scheme = SCHEMES.of(secure.is_some());
+    // Per request, since an address with variables has its scheme in the value.
+    let secure = pass.secure_host(request, &SCHEMES, conf.uses_tls);
+    let scheme = SCHEMES.for_tls(secure.is_some());
     let target = match pass.target(request, scheme.as_bytes()) {
         Ok(target) => target,
         Err(status) => return Err(Outcome::Status(status)),
     };
-    let head = Head {
+    let head = UwsgiHead {
         conf: request.conf::<Conf>(),
-        secure,
+        tls_host: secure,
     };
     Ok(response::plan(request, settings, target, head))
 }
 
-/// The head of a request.
-struct Head {
+/// Writes the request head, which is all that differs from other gateway protocols.
+struct UwsgiHead {
     conf: ConfRef<Conf>,
-    /// The host that TLS is spoken to.
-    secure: Option<BString>,
+    /// The host to verify, if TLS is used.
+    tls_host: Option<BString>,
 }
 
-impl CgiHead for Head {
+impl CgiHead for UwsgiHead {
     fn scheme(&self) -> &'static str {
-        SCHEMES.of(self.secure.is_some())
+        SCHEMES.for_tls(self.tls_host.is_some())
     }
 
     fn secure_host(&self) -> Option<&BStr> {
-        self.secure.as_deref().map(BStr::new)
+        self.tls_host.as_deref().map(BStr::new)
     }
 
     fn write(
@@ -184,26 +192,27 @@ impl CgiHead for Head {
         settings: &Settings,
         _: Content,
         out: &mut Vec<u8>,
-    ) -> Result<Asks, u16> {
-        let mut vars = Vars::new();
+    ) -> Result<Asks, NoResponse> {
+        let mut vars = UwsgiVars::new();
         let fields = settings.pass_request_headers;
-        let asks = self
-            .conf
-            .params
-            .write(request, fields, Ending::Counted, |name, value| {
-                vars.push(name, value)
-            })?;
+        let asks =
+            self.conf
+                .params
+                .write(request, fields, ValueEnding::Counted, |name, value| {
+                    vars.push(name, value)
+                })?;
+        // As it is, without a length in front.
         vars.push_raw(&self.conf.string);
-        // The rows let nothing else in.
+        // The directives only accept values that fit.
         let (modifier1, modifier2) = (self.conf.modifier1 as u8, self.conf.modifier2 as u8);
-        vars.write_head(modifier1, modifier2, out)
-            .map_err(|size| -> u16 {
-                request.log(
-                    Level::Alert,
-                    format_args!("uwsgi request is too big: {size}"),
-                );
-                500
-            })?;
+        // The size field has 16 bits, so a large head cannot be sent.
+        vars.write_head(modifier1, modifier2, out).map_err(|size| {
+            request.log(
+                Level::Alert,
+                format_args!("uwsgi request is too big: {size}"),
+            );
+            NoResponse::new(500)
+        })?;
         Ok(asks)
     }
 }

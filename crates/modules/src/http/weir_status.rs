@@ -1,14 +1,15 @@
-//! `weir_status`: what the loops, the thread pools and the caches are doing, for people and for programs.
+//! `weir_status`: the state of event loops, thread pools and caches, for people and for programs.
 //!
 //! ```nginx
 //! location = /weir/status      { weir_status;      allow 127.0.0.1; deny all; }
 //! location = /weir/status.json { weir_status json; allow 127.0.0.1; deny all; }
 //! ```
 //!
-//! For each loop: its connections and requests, how long its present turn has lasted (a loop whose turn lasts for
-//! tens of milliseconds is stuck), how long its turns took so far, and how much of its time it was busy. For each pool:
-//! its threads and its queue. For each cache: its objects and bytes, how long its index took to be whole when it was opened,
-//! and what is wrong with it. nginx has nothing like it; the names are Weir's own and may change before 1.0.
+//! For each event loop: its connections and requests, how long its current iteration has lasted
+//! (one that lasts for tens of milliseconds is blocked), how long its iterations took so far, and
+//! how much of its time it was busy. For each pool: its threads and its queue. For each cache: its
+//! objects and bytes, how long it took to complete its index after opening, and what is wrong with
+//! it. nginx has no equivalent; the names are Weir's own and may change before 1.0.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use http::cache::{Cache, Caches};
 use http::module::Answer;
 use http::{Module, Outcome, Request, Step};
 use net::counters::{self, AllCounters, CountedLoop};
-use proto::h1::Method;
+use proto::message::Method;
 use rt::pool::Pool;
 use rt::stats::Stats;
 
@@ -47,9 +48,9 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     since: "0.1",
     doc: "Responds with the state of event loops, thread pools and caches, as a table or as JSON.",
     set: Setter::Custom(Arity::between(0, 1), Repeat::Many, |conf, line| {
-        let formats = [Format::Text, Format::Json];
+        let formats = [StatusFormat::Text, StatusFormat::Json];
         conf.format = Some(match line.get(0) {
-            None => Format::Text,
+            None => StatusFormat::Text,
             Some(_) => formats[line.word(0, &["text", "json"])?],
         });
         Ok(())
@@ -58,46 +59,52 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
 
 #[derive(Clone, Debug, Default)]
 struct Conf {
-    format: Option<Format>,
+    format: Option<StatusFormat>,
 }
 
+/// The format of the page.
 #[derive(Clone, Copy, Debug)]
-enum Format {
+enum StatusFormat {
     Text,
     Json,
 }
 
-/// A loop at this moment.
-struct Loop {
+/// A snapshot of an event loop.
+struct LoopStatus {
     index: usize,
     counted: CountedLoop,
-    /// How long its present turn has lasted, in milliseconds.
+    /// How long its current iteration has lasted, in milliseconds.
     late_ms: u128,
     stats: Option<Stats>,
 }
 
+/// The content handler.
 fn page(request: &mut Request) -> Step<'_> {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Outcome::Status(405).into();
     }
+    // Not reached: without a format this handler is not the location's.
     let Some(format) = request.conf::<Conf>().format else {
         return Outcome::Declined.into();
     };
     let (loops, pools) = (loops(), rt::pool::all());
     let caches = request.site.main_confs.get::<Caches>().all();
     let (content_type, text) = match format {
-        Format::Text => ("text/plain", text(&loops, &pools) + &cache_text(&caches)),
-        Format::Json => ("application/json", json(&loops, &pools, &caches)),
+        StatusFormat::Text => ("text/plain", text(&loops, &pools) + &cache_text(&caches)),
+        StatusFormat::Json => ("application/json", json(&loops, &pools, &caches)),
     };
     request.out.status = 200;
     request.out.content_type = content_type.into();
+    // A cached status misleads.
     request.out.fields.set(b"Cache-Control", b"no-store");
     request.out.body = Body::bytes(text);
     Outcome::Respond.into()
 }
 
-fn loops() -> Vec<Loop> {
-    let Some(engine) = http::current::engine() else {
+/// Takes a snapshot of all event loops. The counters are read one after the other while the loops
+/// run, so sums may be off by what happens meanwhile.
+fn loops() -> Vec<LoopStatus> {
+    let Some(engine) = http::current_loop::http_loop() else {
         return Vec::new();
     };
     let all = engine
@@ -105,13 +112,14 @@ fn loops() -> Vec<Loop> {
         .get_or_create(counters::ZONE, AllCounters::default)
         .loops();
     let state = |(index, counted): (usize, CountedLoop)| {
+        // A loop that is stuck cannot report that itself, so it is asked from outside.
         let late = counted
             .handle
             .as_ref()
             .map(rt::Handle::late)
             .unwrap_or_default();
         let stats = counted.handle.as_ref().map(rt::Handle::stats);
-        Loop {
+        LoopStatus {
             index,
             counted,
             late_ms: late.as_millis(),
@@ -121,9 +129,18 @@ fn loops() -> Vec<Loop> {
     all.into_iter().enumerate().map(state).collect()
 }
 
-/// Writing to a String can not fail, so what `write!` says is of no interest below.
-fn text(loops: &[Loop], pools: &[Pool]) -> String {
+/// The loops and pools as tables. Writing to a `String` cannot fail, so the results of `write!` are
+/// ignored here and below.
+fn text(loops: &[LoopStatus], pools: &[Pool]) -> String {
     let mut out = String::new();
+    write_loops(loops, &mut out);
+    write_turn_times(loops, &mut out);
+    write_pools(pools, &mut out);
+    out
+}
+
+/// The counters of each event loop.
+fn write_loops(loops: &[LoopStatus], out: &mut String) {
     let _ = writeln!(
         out,
         "{:>4} {:>11} {:>7} {:>7} {:>7} {:>10} {:>5} {:>10} {:>9} {:>10} {:>6}",
@@ -139,7 +156,7 @@ fn text(loops: &[Loop], pools: &[Pool]) -> String {
         "in turn, ms",
         "panics"
     );
-    for Loop {
+    for LoopStatus {
         index,
         counted,
         late_ms,
@@ -147,6 +164,7 @@ fn text(loops: &[Loop], pools: &[Pool]) -> String {
     } in loops
     {
         let counters = &counted.counters;
+        // Read one after the other, so they need not add up.
         let connections = [
             &counters.active,
             &counters.reading,
@@ -160,6 +178,7 @@ fn text(loops: &[Loop], pools: &[Pool]) -> String {
             out,
             "{index:>4} {active:>11} {reading:>7} {writing:>7} {waiting:>7} {requests:>10}"
         );
+        // Only a loop that is running has them.
         if let Some(stats) = stats {
             let busy = stats.busy.as_millis();
             let _ = write!(
@@ -170,24 +189,34 @@ fn text(loops: &[Loop], pools: &[Pool]) -> String {
         }
         out.push('\n');
     }
+}
+
+/// How many turns of each loop took how long.
+fn write_turn_times(loops: &[LoopStatus], out: &mut String) {
     out.push_str("\niterations by duration, each column below this many microseconds\nloop");
     let columns = loops
         .iter()
         .filter_map(|state| state.stats.as_ref())
         .map(|stats| used_buckets(&stats.turn_times))
         .max();
+    // Only as many columns as the slowest iteration needs.
     let columns = columns.unwrap_or(0);
     for bucket in 0..columns {
         let _ = write!(out, " {:>9}", 1_u64 << bucket);
     }
     out.push('\n');
-    for Loop { index, stats, .. } in loops {
+    for LoopStatus { index, stats, .. } in loops {
         let _ = write!(out, "{index:>4}");
+        // Every row has all columns, so that they line up.
         for count in stats.iter().flat_map(|stats| &stats.turn_times[..columns]) {
             let _ = write!(out, " {count:>9}");
         }
         out.push('\n');
     }
+}
+
+/// The queues of the thread pools: a long one means that disks, or slow work, hold up requests.
+fn write_pools(pools: &[Pool], out: &mut String) {
     let _ = writeln!(
         out,
         "\n{:<20} {:>7} {:>7} {:>7} {:>7} {:>10}",
@@ -206,10 +235,9 @@ fn text(loops: &[Loop], pools: &[Pool]) -> String {
             stats.done
         );
     }
-    out
 }
 
-/// Nothing where there is no cache.
+/// The caches as a table; empty if there is none.
 fn cache_text(caches: &[Arc<Cache>]) -> String {
     let mut out = String::new();
     if !caches.is_empty() {
@@ -246,6 +274,7 @@ fn cache_text(caches: &[Arc<Cache>]) -> String {
             ),
             _ => writeln!(out, "{name:<20} not open  {path}"),
         };
+        // Also for a cache that is not open: it says why.
         if let Some(trouble) = cache.trouble() {
             let _ = writeln!(out, "{:<20} {trouble}", "");
         }
@@ -253,7 +282,8 @@ fn cache_text(caches: &[Arc<Cache>]) -> String {
     out
 }
 
-/// How many buckets there are up to the last one that counted anything.
+/// The number of buckets up to the last one that is not empty, so that columns of zeros are left
+/// out.
 fn used_buckets(buckets: &[u64]) -> usize {
     buckets
         .iter()
@@ -261,7 +291,9 @@ fn used_buckets(buckets: &[u64]) -> usize {
         .map_or(0, |last| last + 1)
 }
 
-fn json(loops: &[Loop], pools: &[Pool], caches: &[Arc<Cache>]) -> String {
+/// The whole state as JSON, written by hand: it is flat, and the only free texts are names and
+/// paths.
+fn json(loops: &[LoopStatus], pools: &[Pool], caches: &[Arc<Cache>]) -> String {
     let loops: Vec<String> = loops.iter().map(loop_json).collect();
     let pools: Vec<String> = pools.iter().map(pool_json).collect();
     let caches: Vec<String> = caches.iter().map(|cache| cache_json(cache)).collect();
@@ -273,13 +305,14 @@ fn json(loops: &[Loop], pools: &[Pool], caches: &[Arc<Cache>]) -> String {
     )
 }
 
+/// An event loop as JSON.
 fn loop_json(
-    Loop {
+    LoopStatus {
         index,
         counted,
         late_ms,
         stats,
-    }: &Loop,
+    }: &LoopStatus,
 ) -> String {
     let counters = &counted.counters;
     let mut out = format!(
@@ -311,6 +344,7 @@ fn loop_json(
     out
 }
 
+/// A thread pool as JSON.
 fn pool_json(pool: &Pool) -> String {
     let stats = pool.stats();
     let name = json_string(pool.name());
@@ -320,6 +354,7 @@ fn pool_json(pool: &Pool) -> String {
     )
 }
 
+/// A cache as JSON.
 fn cache_json(cache: &Cache) -> String {
     let mut out = format!(
         "{{\"cache\":{},\"path\":{}",
@@ -353,7 +388,7 @@ fn cache_json(cache: &Cache) -> String {
     out
 }
 
-/// A text as JSON has it, with its quotes: the names of pools come from the configuration.
+/// Quotes a text as a JSON string: the names of pools come from the configuration.
 fn json_string(text: &str) -> String {
     let mut out = String::from("\"");
     for sign in text.chars() {

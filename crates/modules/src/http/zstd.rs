@@ -1,4 +1,5 @@
-//! `zstd` and `zstd_static`: Zstandard (RFC 8878), on the way and from files that were compressed beforehand.
+//! `zstd` and `zstd_static`: Zstandard (RFC 8878), compressed on the fly or taken from
+//! precompressed files.
 //!
 //! ```nginx
 //! zstd            on;
@@ -7,31 +8,28 @@
 //! zstd_static     on;    # /app.js is answered with /app.js.zst for clients that take zstd
 //! ```
 //!
-//! nginx has no such module in its tree; the names are those of the well-known one. Where other codings are on as well,
-//! a client that takes several gets Brotli before Zstandard before gzip.
+//! nginx itself has no such module; the names are those of the well-known third-party one. If other
+//! codings are enabled as well, Brotli is preferred to Zstandard, and Zstandard to gzip.
 
 use std::io;
-use std::rc::Rc;
 
 use ::zstd::stream::raw::{CParameter, Encoder as Raw, InBuffer, Operation, OutBuffer};
-use conf::{
-    Arity, Buffers, Directive, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF, Repeat, Setter,
-    Table, Variable,
-};
-use http::{Module, Phase, Request, Step, Verdict};
+use conf::{Directive, HTTP_SERVER_LOCATION, Setter, Table, Variable};
+use http::{Module, Phase, Request, Step};
 
-use crate::shared::compression::{self, Choice, ratio};
-use crate::shared::precompressed::{self, Coding, When};
+use crate::shared::compression::{ContentEncoder, write_ratio};
+use crate::shared::compression_rows::{self, CompressionConf, ResponseCoding};
+use crate::shared::precompressed::{self, PrecompressedCoding, StaticMode};
 
 pub(crate) static MODULE: Module = Module {
     name: "zstd",
     doc: "Compresses responses with Zstandard.",
     location: &DIRECTIVES,
-    filter: Some(compress),
-    enabled: |location| location.confs.get::<Conf>().on,
+    filter: Some(compression_rows::compress::<ZstdEncoder>),
+    enabled: compression_rows::is_on::<ZstdEncoder>,
     variables: &[Variable::new(
         "zstd_ratio",
-        ratio::<Encoder>,
+        write_ratio::<ZstdEncoder>,
         "The compression ratio achieved by Zstandard.",
     )
     .volatile()],
@@ -43,108 +41,71 @@ pub(crate) static STATIC: Module = Module {
     doc: "Serves precompressed Zstandard files.",
     location: &STATIC_DIRECTIVES,
     phases: &[(Phase::Content, serve)],
-    enabled: |location| location.confs.get::<StaticConf>().when != When::Off,
+    enabled: |location| location.confs.get::<ZstdStaticConf>().mode != StaticMode::Off,
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
-    Directive {
-        name: "zstd",
-        syntax: "on | off",
-        default: Some("off"),
-        contexts: HTTP_SERVER_LOCATION_IF,
-        since: "0.2",
-        doc: "Enables Zstandard compression for clients that accept `zstd`.",
-        set: Setter::Flag(|c| &mut c.on),
-    },
-    Directive {
-        name: "zstd_types",
-        syntax: "mime-type … | *",
-        default: Some("text/html"),
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.2",
-        doc: "The media types to compress, in addition to `text/html`, which is always compressed. `*` means all.",
-        set: Setter::Custom(
-            Arity::at_least(1),
-            Repeat::Fresh(|c| c.choice.types.clear()),
-            |c, line| c.choice.types.read(line, &["text/html"]),
-        ),
-    },
-    Directive {
-        name: "zstd_comp_level",
-        syntax: "level",
-        default: Some("1"),
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.2",
-        doc: "The compression level, from 1 to 22. From 10 on, compression runs in the thread pool, because a single \
-              step would block the event loop.",
-        set: Setter::Number(|c| &mut c.level, 1, 22),
-    },
-    Directive {
-        name: "zstd_min_length",
-        syntax: "length",
-        default: Some("20"),
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.2",
-        doc: "The minimum length of a response to compress; responses of unknown length are always compressed.",
-        set: Setter::Size(|c| &mut c.choice.min_length),
-    },
-    Directive {
-        name: "zstd_buffers",
-        syntax: "number size",
-        default: Some("32 4k"),
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.2",
-        doc: "Accepted; Weir sizes its buffers itself.",
-        set: Setter::Buffers(|c| &mut c.buffers),
-    },
+static DIRECTIVES: Table<CompressionConf<ZstdSettings>> = Table::new(&[
+    compression_rows::switch(
+        "zstd",
+        "0.2",
+        "Enables Zstandard compression for clients that accept `zstd`.",
+    ),
+    compression_rows::types("zstd_types", "0.2"),
+    compression_rows::level(
+        // The third-party module's default.
+        "zstd_comp_level",
+        "0.2",
+        "1",
+        (1, 22),
+        "The compression level, from 1 to 22. From 10 on, compression runs in the thread pool, because a single \
+         step would block the event loop.",
+    ),
+    compression_rows::min_length("zstd_min_length", "0.2"),
+    compression_rows::buffers("zstd_buffers", "0.2"),
 ]);
 
-#[derive(Clone, Debug, Default)]
-struct Conf {
-    on: bool,
-    choice: Choice,
-    level: i64,
-    /// Accepted.
-    buffers: Buffers,
-}
+/// Zstandard has no settings of its own.
+#[derive(Clone, Default)]
+struct ZstdSettings;
 
-fn compress(request: &mut Request) -> Verdict {
-    let site = Rc::clone(&request.site);
-    let conf = site.location(request.location).confs.get::<Conf>();
-    compression::apply(request, b"zstd", &conf.choice, |length| {
-        Encoder::new(conf.level, length)
-    })
-}
-
-/// The highest level of which a step stays within a turn of the loop: a block of 128 KB takes it 3 ms.
+/// The highest level at which a step is short enough for an event loop: a block of 128 KB takes 3
+/// ms. Higher levels run in the thread pool.
 const QUICK_LEVEL: i64 = 9;
 
-/// The largest window that every client must be able to hold, 2^23 bytes (RFC 9659).
+/// The largest window that every client must support: 2^23 bytes (RFC 9659).
 const WINDOW_BITS: u32 = 23;
 
-/// Compresses one response.
-struct Encoder {
+/// The compression of one response.
+struct ZstdEncoder {
     raw: Raw<'static>,
+    /// Whether steps run in the thread pool.
     is_slow: bool,
 }
 
-impl Encoder {
-    fn new(level: i64, length: Option<u64>) -> io::Result<Encoder> {
-        let mut raw = Raw::new(i32::try_from(level).unwrap_or(1))?;
+impl ResponseCoding for ZstdEncoder {
+    /// An encoder for content of this length, if it is known.
+    const NAME: &'static [u8] = b"zstd";
+    type Own = ZstdSettings;
+
+    fn start(conf: &CompressionConf<ZstdSettings>, length: Option<u64>) -> io::Result<ZstdEncoder> {
+        let level = conf.level;
+        // The row keeps it between 1 and 22.
+        let mut raw = Raw::new(level as i32)?;
+        // Lower levels stay within this window by themselves.
         if level > QUICK_LEVEL {
             raw.set_parameter(CParameter::WindowLog(WINDOW_BITS))?;
         }
-        // Sizes the tables for short content, and lets the head say the length.
+        // Sizes the tables for short content, and puts the length into the frame header.
         raw.set_pledged_src_size(length)?;
-        Ok(Encoder {
+        Ok(ZstdEncoder {
             raw,
             is_slow: level > QUICK_LEVEL,
         })
     }
 }
 
-impl compression::Encoder for Encoder {
+impl ContentEncoder for ZstdEncoder {
     fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> io::Result<usize> {
         let at = out.len();
         let mut input = InBuffer::around(input);
@@ -169,7 +130,7 @@ impl compression::Encoder for Encoder {
     }
 }
 
-static STATIC_DIRECTIVES: Table<StaticConf> = Table::new(&[Directive {
+static STATIC_DIRECTIVES: Table<ZstdStaticConf> = Table::new(&[Directive {
     name: "zstd_static",
     syntax: "on | off | always",
     default: Some("off"),
@@ -177,20 +138,23 @@ static STATIC_DIRECTIVES: Table<StaticConf> = Table::new(&[Directive {
     since: "0.2",
     doc: "Serves the precompressed file `NAME.zst` instead of `NAME`: to clients that accept `zstd` (`on`), or to all \
           (`always`).",
-    set: Setter::Word(&When::WORDS, |c, i| c.when = When::from_index(i)),
+    set: Setter::Word(&StaticMode::WORDS, |c, i| {
+        c.mode = StaticMode::from_index(i)
+    }),
 }]);
 
 #[derive(Clone, Debug, Default)]
-struct StaticConf {
-    when: When,
+struct ZstdStaticConf {
+    mode: StaticMode,
 }
 
-static ZSTD: Coding = Coding {
+static ZSTD: PrecompressedCoding = PrecompressedCoding {
     name: b"zstd",
     suffix: b".zst",
 };
 
+/// The content handler of `zstd_static`.
 fn serve(request: &mut Request) -> Step<'_> {
-    let when = request.conf::<StaticConf>().when;
+    let when = request.conf::<ZstdStaticConf>().mode;
     precompressed::serve(request, &ZSTD, when)
 }

@@ -1,7 +1,7 @@
-//! Rules about addresses, of which the first that matches decides: what `allow` and `deny` are made of, in http and in
-//! stream.
+//! Address rules, first match wins: the list behind `allow` and `deny`, in http and in stream.
 //!
-//! It knows no request and answers no one; it only judges an address.
+//! This file only says what a rule list decides about an address. Refusing the request or the
+//! session, and logging it, is left to the two modules, because they answer differently.
 
 use bstr::ByteSlice;
 use conf::{Cidr, Diagnostic, Line};
@@ -9,78 +9,96 @@ use rt::net::Address;
 
 /// The rules of one block, in the order of the configuration.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rules {
-    rules: Vec<Rule>,
-    /// They are the outer block's: the first rule of this block replaces them. `allow` and `deny` are two rows of
-    /// one list, so that neither row alone can tell which line is the block's first.
+pub(crate) struct AccessRules {
+    rules: Vec<AccessRule>,
+    /// They are the outer block's: the first rule of this block replaces them. `allow` and `deny`
+    /// are two rows of one list, so that neither row alone can tell which line is the block's
+    /// first.
     inherited: bool,
 }
 
+/// One `allow` or `deny` line.
 #[derive(Clone, Debug)]
-struct Rule {
-    who: Who,
-    judgement: Judgement,
+struct AccessRule {
+    addresses: AddressPattern,
+    action: AccessAction,
 }
 
+/// Which clients a rule covers.
 #[derive(Clone, Debug)]
-enum Who {
+enum AddressPattern {
+    // `all`, which includes clients of unix sockets.
     All,
+    // `unix:`. Such a client has no IP address, so no network can cover it.
     Unix,
     Network(Cidr),
 }
 
-/// What a rule says.
+/// The verdict of a rule on the clients it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judgement {
+pub(crate) enum AccessAction {
     /// `allow`
     Allow,
     /// `deny`
     Deny,
 }
 
-impl Rules {
-    /// What an inner block begins with.
-    pub(crate) fn inherited(&self) -> Rules {
-        Rules {
+impl AccessRules {
+    /// The list an inner block starts from: everything it inherits, marked so that its first own
+    /// line drops it. This is nginx's rule, under which a block that says anything about access
+    /// says all of it.
+    pub(crate) fn inherited(&self) -> AccessRules {
+        AccessRules {
             inherited: true,
             ..self.clone()
         }
     }
 
-    /// Whether there is no rule.
+    /// Whether the block restricts nothing, in which case the module skips its phase handler.
     pub(crate) fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Reads one line: `all`, `unix:`, an address or a network.
-    pub(crate) fn read(&mut self, line: &mut Line, judgement: Judgement) -> Result<(), Diagnostic> {
+    /// Adds one line: `all`, `unix:`, an address or a network.
+    pub(crate) fn add_line(
+        &mut self,
+        line: &mut Line,
+        judgement: AccessAction,
+    ) -> Result<(), Diagnostic> {
         let who = match line.text(0).as_bytes() {
-            b"all" => Who::All,
-            b"unix:" => Who::Unix,
-            _ => Who::Network(line.cidr(0)?),
+            b"all" => AddressPattern::All,
+            b"unix:" => AddressPattern::Unix,
+            _ => AddressPattern::Network(line.cidr(0)?),
         };
         if std::mem::take(&mut self.inherited) {
             self.rules.clear();
         }
-        self.rules.push(Rule { who, judgement });
+        self.rules.push(AccessRule {
+            addresses: who,
+            action: judgement,
+        });
         Ok(())
     }
 
-    /// What the first matching rule says; `None` when no rule is about this address.
-    pub(crate) fn judge(&self, address: &Address) -> Option<Judgement> {
+    /// What the first matching rule says. `None` when no rule covers this address, which is not the
+    /// same as `Allow`: with `satisfy any` only an explicit `allow` grants access.
+    pub(crate) fn action_for(&self, address: &Address) -> Option<AccessAction> {
         self.rules
             .iter()
-            .find(|rule| rule.who.includes(address))
-            .map(|rule| rule.judgement)
+            .find(|rule| rule.addresses.includes(address))
+            .map(|rule| rule.action)
     }
 }
 
-impl Who {
+impl AddressPattern {
     fn includes(&self, address: &Address) -> bool {
         match (self, address) {
-            (Who::All, _) | (Who::Unix, Address::Unix(_)) => true,
-            (Who::Network(network), Address::Inet(address)) => network.contains(address.ip()),
-            (Who::Unix, Address::Inet(_)) | (Who::Network(_), Address::Unix(_)) => false,
+            (AddressPattern::All, _) | (AddressPattern::Unix, Address::Unix(_)) => true,
+            (AddressPattern::Network(network), Address::Inet(address)) => {
+                network.contains(address.ip())
+            }
+            (AddressPattern::Unix, Address::Inet(_))
+            | (AddressPattern::Network(_), Address::Unix(_)) => false,
         }
     }
 }
@@ -90,17 +108,19 @@ mod tests {
     use super::*;
     use rt::net::UnixPath;
 
-    fn rules(lines: &[(&str, Judgement)]) -> Rules {
+    fn rules(lines: &[(&str, AccessAction)]) -> AccessRules {
         let who = |text: &str| match text {
-            "all" => Who::All,
-            "unix:" => Who::Unix,
-            network => Who::Network(Cidr::parse(network.as_bytes()).expect("a network").0),
+            "all" => AddressPattern::All,
+            "unix:" => AddressPattern::Unix,
+            network => {
+                AddressPattern::Network(Cidr::parse(network.as_bytes()).expect("a network").0)
+            }
         };
-        let rule = |&(text, judgement): &(&str, _)| Rule {
-            who: who(text),
-            judgement,
+        let rule = |&(text, judgement): &(&str, _)| AccessRule {
+            addresses: who(text),
+            action: judgement,
         };
-        Rules {
+        AccessRules {
             rules: lines.iter().map(rule).collect(),
             inherited: false,
         }
@@ -112,29 +132,29 @@ mod tests {
 
     #[test]
     fn the_first_match_decides_and_families_do_not_mix() {
-        use Judgement::{Allow, Deny};
+        use AccessAction::{Allow, Deny};
         let rules = rules(&[
             ("10.0.0.0/8", Allow),
             ("unix:", Allow),
             ("10.1.0.0/16", Deny),
             ("2001::/16", Deny),
         ]);
-        assert_eq!(rules.judge(&inet("10.1.2.3:1")), Some(Allow));
-        assert_eq!(rules.judge(&inet("[2001:db8::1]:1")), Some(Deny));
-        assert_eq!(rules.judge(&inet("[::ffff:10.0.0.1]:1")), Some(Allow));
+        assert_eq!(rules.action_for(&inet("10.1.2.3:1")), Some(Allow));
+        assert_eq!(rules.action_for(&inet("[2001:db8::1]:1")), Some(Deny));
+        assert_eq!(rules.action_for(&inet("[::ffff:10.0.0.1]:1")), Some(Allow));
         assert_eq!(
-            rules.judge(&Address::Unix(UnixPath::default())),
+            rules.action_for(&Address::Unix(UnixPath::default())),
             Some(Allow)
         );
     }
 
     #[test]
     fn without_a_match_there_is_no_judgement() {
-        let only = rules(&[("unix:", Judgement::Deny)]);
-        assert_eq!(only.judge(&inet("127.0.0.1:1")), None);
+        let only = rules(&[("unix:", AccessAction::Deny)]);
+        assert_eq!(only.action_for(&inet("127.0.0.1:1")), None);
         assert_eq!(
-            rules(&[("all", Judgement::Deny)]).judge(&inet("127.0.0.1:1")),
-            Some(Judgement::Deny)
+            rules(&[("all", AccessAction::Deny)]).action_for(&inet("127.0.0.1:1")),
+            Some(AccessAction::Deny)
         );
     }
 }

@@ -1,8 +1,9 @@
-//! Content that is compressed while it is sent: what `gzip`, `brotli` and `zstd` have in common.
+//! Responses compressed as they are sent: what `gzip`, `brotli` and `zstd` share.
 //!
-//! [`Compressed`] pulls content, has an [`Encoder`] compress a step of it, and hands on what has come out when that is
-//! worth a write. Compressing is the most expensive thing that a loop does by itself, so it looks at the clock
-//! ([`Turn`]); an encoder whose steps take longer than a turn may last works on the thread pool instead.
+//! [`CompressedBody`] pulls content, has an [`ContentEncoder`] compress one step of it, and passes the output
+//! on once there is enough for a write. Compression is the most expensive thing an event loop does
+//! itself, so the body checks the clock between steps ([`LoopTurn`]) and gives way to other tasks. An
+//! encoder whose single step would outlast a turn runs on the thread pool instead.
 
 use std::future::Future;
 use std::io;
@@ -17,50 +18,59 @@ use http::{Request, Verdict};
 
 use proto::Known;
 
-use crate::shared::content::{Content, Piece};
+use crate::shared::content::{ContentPiece, ContentReader};
 use crate::shared::gzip_accept;
 use crate::shared::media_types::MediaTypes;
-use crate::shared::transform::{Turn, poll_yield};
+use crate::shared::transform::{LoopTurn, poll_yield};
 
-/// Content that is compressed in one step, in bytes; at gzip's level 9 that takes about 2 ms.
-const STEP: usize = 16 * 1024;
+/// How much content one step compresses, in bytes. At gzip's level 9 that takes about 2 ms.
+const STEP_SIZE: usize = 16 * 1024;
 
-/// Compressed content that is worth a write, in bytes.
-const ENOUGH: usize = 16 * 1024;
+/// How much output is worth a write, in bytes.
+const WRITE_SIZE: usize = 16 * 1024;
 
-/// A compressor of one response.
-pub(crate) trait Encoder: Send + 'static {
-    /// Compresses `input`, or as much of it as comes out into the spare room of `out`, and tells how much that was.
+/// The compressor of one response. It moves to a pool thread and back, hence `Send`.
+pub(crate) trait ContentEncoder: Send + 'static {
+    /// Compresses `input`, or as much of it as fits into the spare capacity of `out`, and returns
+    /// how much of the input it consumed.
     fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> io::Result<usize>;
 
-    /// Brings out all that was pushed. `false`: there is more; call again after `out` got more room.
+    /// Emits everything pushed so far, so that the client can decode it. `false`: the output is
+    /// full; call again once `out` has room.
     fn flush(&mut self, out: &mut Vec<u8>) -> io::Result<bool>;
 
-    /// Ends the compressed form. `false`: there is more; call again after `out` got more room.
+    /// Writes the trailer of the format. `false`: the output is full; call again once `out` has
+    /// room.
     fn finish(&mut self, out: &mut Vec<u8>) -> io::Result<bool>;
 
-    /// Whether a step may take longer than a turn of the loop should: it is then made on the thread pool.
+    /// Whether one step can outlast a turn of the loop, so that it must run on the thread pool.
     fn is_slow(&self) -> bool;
 }
 
-/// What a module compresses.
+/// Which responses a module compresses; each of the three modules has its own copy, set by its own
+/// directives.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Choice {
-    /// Responses of these types.
+pub(crate) struct CompressionCriteria {
+    /// `gzip_types` and its like.
     pub(crate) types: MediaTypes,
-    /// Responses that are at least so long, in bytes, if their length is known.
+    /// `gzip_min_length` and its like, in bytes. Responses of unknown length are compressed
+    /// regardless.
     pub(crate) min_length: u64,
 }
 
-/// Has the response compressed into `coding`, if it is to be and the client takes it.
-pub(crate) fn apply<E: Encoder>(
+/// Replaces the body by one compressed with `coding`, if the response qualifies and the client
+/// accepts the coding.
+pub(crate) fn compress_response<E: ContentEncoder>(
     request: &mut Request,
     coding: &[u8],
-    choice: &Choice,
+    choice: &CompressionCriteria,
     encoder: impl FnOnce(Option<u64>) -> io::Result<E>,
 ) -> Verdict {
     let out = &request.out;
     let length = out.length();
+    // The statuses are nginx's. A 206 of an upstream must stay as it is in any case: its range
+    // counts bytes of the uncompressed content. What has a content coding already is left alone;
+    // compressing twice gains nothing.
     if !matches!(out.status, 200 | 403 | 404)
         || out.transforms.keep_encoding
         || out
@@ -72,45 +82,57 @@ pub(crate) fn apply<E: Encoder>(
     {
         return Verdict::Pass;
     }
-    gzip_accept::varies(request);
+    // From here on the choice depends on the client alone, so `Vary` is right whichever way it
+    // goes. Before this point every client gets the same response.
+    gzip_accept::mark_varying(request);
     if !gzip_accept::accepts_coding(request, coding) {
         return Verdict::Pass;
     }
     let encoder = match encoder(length) {
         Ok(encoder) => encoder,
         Err(error) => {
-            // As it is, it is still right.
+            // The response is still correct without compression.
             let coding = bstr::BStr::new(coding);
             request.error(format_args!("no encoder for \"{coding}\": {error}"));
             return Verdict::Pass;
         }
     };
     let out = &mut request.out;
+    // The field may be present with an empty value, which means no coding.
     out.fields.remove_known(Known::ContentEncoding);
     out.fields.push_known(Known::ContentEncoding, coding);
     let body = std::mem::take(&mut out.body);
     out.content_changes();
-    out.body = Compressed::body(body, length, encoder);
+    out.body = CompressedBody::body(body, length, encoder);
     Verdict::Pass
 }
 
-/// Whether the response is shorter than is worth it. One without an announced length counts as long, as in nginx, however
-/// much of it is here already.
+/// Whether the response is below the minimum length. As in nginx, a response that did not announce
+/// its length counts as long, even if all of it happens to be in memory.
 fn is_too_short(out: &Response, min_length: u64) -> bool {
     let length = out.length().filter(|_| !out.transforms.unannounced_length);
     length.is_some_and(|length| length < min_length)
 }
 
-/// How much came in and went out of an encoder, as a state of the request.
-pub(crate) struct Amounts<E> {
-    before: u64,
-    after: u64,
+/// Bytes into and out of the encoder, kept with the request for the access log. The type parameter
+/// keeps the totals of different codings apart, since state is looked up by type.
+pub(crate) struct CompressedSizes<E> {
+    /// Bytes of content before compression.
+    original: u64,
+    /// Bytes after compression.
+    compressed: u64,
     encoder: PhantomData<E>,
 }
 
-/// How many times shorter the content became, to two places: `$gzip_ratio` and its like.
-pub(crate) fn ratio<E: Encoder>(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(&mut Amounts { before, after, .. }) = request.state::<Amounts<E>>() else {
+/// The compression ratio to two decimals: `$gzip_ratio` and its like. There is none until the body
+/// has been sent completely, which is why the variables are volatile.
+pub(crate) fn write_ratio<E: ContentEncoder>(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let Some(&mut CompressedSizes {
+        original: before,
+        compressed: after,
+        ..
+    }) = request.state::<CompressedSizes<E>>()
+    else {
         return false;
     };
     if after == 0 {
@@ -124,188 +146,207 @@ pub(crate) fn ratio<E: Encoder>(request: &mut Request, out: &mut Vec<u8>) -> boo
     true
 }
 
-/// A body that compresses another one.
-struct Compressed<E> {
-    content: Content,
-    worker: Worker<E>,
-    /// Content that has still to be compressed.
+/// A body that compresses another body as it is pulled.
+struct CompressedBody<E> {
+    content: ContentReader,
+    encoder: EncoderSlot<E>,
+    /// Content not compressed yet.
     input: Bytes,
     output: Vec<u8>,
-    state: State,
-    turn: Turn,
-    before: u64,
-    after: u64,
+    state: CompressionState,
+    turn: LoopTurn,
+    original_bytes: u64,
+    compressed_bytes: u64,
 }
 
-/// Where the encoder is.
-enum Worker<E> {
-    Here(E),
-    /// It works on a thread of the pool.
-    Away(Pin<Box<dyn Future<Output = Step<E>>>>),
-    /// It was lost with a step that failed.
-    Gone,
+/// The encoder, which is away while the pool works on it.
+enum EncoderSlot<E> {
+    // Ready for the next step.
+    Idle(E),
+    /// A pool thread is running a step and will hand it back.
+    OnPool(Pin<Box<dyn Future<Output = EncoderStep<E>>>>),
+    /// Lost with a step that failed; the response cannot be continued.
+    Lost,
 }
 
-/// What came of a step.
-struct Step<E> {
+/// What a step hands back, on whichever thread it ran.
+struct EncoderStep<E> {
     encoder: E,
     output: Vec<u8>,
-    /// How much of the input was used, and whether all was done that was asked for.
+    /// How much of the input was consumed, and whether the operation is complete.
     result: io::Result<(usize, bool)>,
 }
 
+/// What the encoder is asked to do next. A flush passes through two states because the compressed
+/// bytes must leave before the flush mark itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// There is content, or may be.
+enum CompressionState {
+    /// Compressing content as it comes.
     Open,
-    /// What is compressed so far has to leave.
+    /// The producer asked for a flush, and the encoder still holds output.
     Flushing,
-    /// It is in the output; behind it the flush is handed on.
+    /// The encoder is flushed; the flush mark follows the output.
     Flushed,
-    /// The content has ended, and what ends the compressed form is not written yet.
+    /// The content has ended; the trailer is not complete yet.
     Ending,
-    /// All is written.
+    /// The trailer is in the output.
     Ended,
 }
 
-impl<E: Encoder> Compressed<E> {
-    /// A body that compresses `body`, of which the length may be known.
+impl<E: ContentEncoder> CompressedBody<E> {
+    /// Wraps `body`; `length` is its length if it is known.
     fn body(body: Body, length: Option<u64>, encoder: E) -> Body {
-        // Short content is read as a whole and compressed in one step: its output is not longer than this either.
+        // Most compressed responses are short. A short one is compressed in a single step and its
+        // output is not longer than its content, so it needs no full-size buffer.
         let room = length
             .and_then(|length| usize::try_from(length).ok())
-            .map_or(ENOUGH, |length| length.min(ENOUGH));
-        Body::stream(Compressed {
-            content: Content::new(body),
-            worker: Worker::Here(encoder),
+            .map_or(WRITE_SIZE, |length| length.min(WRITE_SIZE));
+        Body::stream(CompressedBody {
+            content: ContentReader::new(body),
+            encoder: EncoderSlot::Idle(encoder),
             input: Bytes::new(),
             output: Vec::with_capacity(room.max(128)),
-            state: State::Open,
-            turn: Turn::default(),
-            before: 0,
-            after: 0,
+            state: CompressionState::Open,
+            turn: LoopTurn::default(),
+            original_bytes: 0,
+            compressed_bytes: 0,
         })
     }
 
-    /// Sees to it that there is input, or that the state says why there is none.
-    fn fill(
+    /// Pulls content until there is input, or until the state says why there is none.
+    fn poll_input(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), BodyError>> {
-        while self.state == State::Open && self.input.is_empty() {
+        while self.state == CompressionState::Open && self.input.is_empty() {
             match ready!(self.content.poll_next(request, context)).transpose()? {
-                None => self.state = State::Ending,
-                Some(Piece::Flush) => self.state = State::Flushing,
-                Some(Piece::Bytes(bytes)) => self.input = bytes,
+                None => self.state = CompressionState::Ending,
+                Some(ContentPiece::Flush) => self.state = CompressionState::Flushing,
+                Some(ContentPiece::Bytes(bytes)) => self.input = bytes,
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Compresses one step, here or on the pool.
+    /// Runs one step, here or on the pool.
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
-        let step = match std::mem::replace(&mut self.worker, Worker::Gone) {
-            Worker::Here(encoder) => {
-                let input = self.input.slice(..self.input.len().min(STEP));
+        // `Gone` stays behind while the encoder is out of the slot, so that after a failed step
+        // there is none to use again: its state is unknown.
+        let step = match std::mem::replace(&mut self.encoder, EncoderSlot::Lost) {
+            EncoderSlot::Idle(encoder) => {
+                let input = self.input.slice(..self.input.len().min(STEP_SIZE));
                 let output = std::mem::take(&mut self.output);
                 let state = self.state;
                 if encoder.is_slow() {
                     let pool = rt::pool::default_pool();
-                    self.worker = Worker::Away(Box::pin(async move {
-                        pool.run(move || perform(encoder, state, &input, output))
+                    self.encoder = EncoderSlot::OnPool(Box::pin(async move {
+                        pool.run(move || run_encoder(encoder, state, &input, output))
                             .await
                     }));
+                    // Poll the new future once, or nothing would wake this task.
                     return self.poll_step(context);
                 }
-                perform(encoder, state, &input, output)
+                run_encoder(encoder, state, &input, output)
             }
-            Worker::Away(mut work) => match work.as_mut().poll(context) {
+            EncoderSlot::OnPool(mut work) => match work.as_mut().poll(context) {
                 Poll::Ready(step) => step,
                 Poll::Pending => {
-                    self.worker = Worker::Away(work);
+                    self.encoder = EncoderSlot::OnPool(work);
                     return Poll::Pending;
                 }
             },
-            Worker::Gone => return Poll::Ready(Err(BodyError::Producer)),
+            EncoderSlot::Lost => return Poll::Ready(Err(BodyError::Producer)),
         };
-        Poll::Ready(self.take_in(step))
+        Poll::Ready(self.finish_step(step))
     }
 
-    fn take_in(&mut self, step: Step<E>) -> Result<(), BodyError> {
+    /// Books the result of a step and moves on to the next state.
+    fn finish_step(&mut self, step: EncoderStep<E>) -> Result<(), BodyError> {
         let (used, done) = step.result.map_err(|_| BodyError::Producer)?;
         self.input.advance(used.min(self.input.len()));
-        self.before += used as u64;
+        self.original_bytes += used as u64;
         self.output = step.output;
-        self.worker = Worker::Here(step.encoder);
+        self.encoder = EncoderSlot::Idle(step.encoder);
         match self.state {
-            State::Flushing if done => self.state = State::Flushed,
-            State::Ending if done => self.state = State::Ended,
+            CompressionState::Flushing if done => self.state = CompressionState::Flushed,
+            CompressionState::Ending if done => self.state = CompressionState::Ended,
             _ => {}
         }
         Ok(())
     }
 
+    /// Passes on what the encoder has produced, and counts it for the ratio.
     fn take_output(&mut self) -> Chunk {
-        self.after += self.output.len() as u64;
+        self.compressed_bytes += self.output.len() as u64;
         Chunk::Bytes(std::mem::take(&mut self.output).into())
     }
 }
 
-/// One step, on whatever thread.
-fn perform<E: Encoder>(mut encoder: E, state: State, input: &[u8], mut output: Vec<u8>) -> Step<E> {
-    // Room enough that a step of incompressible content comes out in one go.
-    output.reserve(input.len() + STEP / 8);
+/// Runs one step; on a pool thread if the encoder is slow.
+fn run_encoder<E: ContentEncoder>(
+    mut encoder: E,
+    state: CompressionState,
+    input: &[u8],
+    mut output: Vec<u8>,
+) -> EncoderStep<E> {
+    // Incompressible content grows slightly. This is room enough for one step of it.
+    output.reserve(input.len() + STEP_SIZE / 8);
     let result = match state {
-        State::Open => encoder.push(input, &mut output).map(|used| (used, true)),
-        State::Flushing => encoder.flush(&mut output).map(|done| (0, done)),
-        State::Ending => encoder.finish(&mut output).map(|done| (0, done)),
-        State::Flushed | State::Ended => Ok((0, true)),
+        CompressionState::Open => encoder.push(input, &mut output).map(|used| (used, true)),
+        CompressionState::Flushing => encoder.flush(&mut output).map(|done| (0, done)),
+        CompressionState::Ending => encoder.finish(&mut output).map(|done| (0, done)),
+        CompressionState::Flushed | CompressionState::Ended => Ok((0, true)),
     };
-    Step {
+    EncoderStep {
         encoder,
         output,
         result,
     }
 }
 
-impl<E: Encoder> Source for Compressed<E> {
+impl<E: ContentEncoder> Source for CompressedBody<E> {
     fn poll_next(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Chunk, BodyError>>> {
         loop {
-            if matches!(self.state, State::Flushed | State::Ended) && !self.output.is_empty() {
+            if matches!(
+                self.state,
+                CompressionState::Flushed | CompressionState::Ended
+            ) && !self.output.is_empty()
+            {
                 return Poll::Ready(Some(Ok(self.take_output())));
             }
             match self.state {
-                State::Ended => {
-                    request.set_state(Amounts::<E> {
-                        before: self.before,
-                        after: self.after,
+                CompressionState::Ended => {
+                    // The log phase runs after the body has ended, and reads these.
+                    request.set_state(CompressedSizes::<E> {
+                        original: self.original_bytes,
+                        compressed: self.compressed_bytes,
                         encoder: PhantomData,
                     });
                     return Poll::Ready(None);
                 }
-                State::Flushed => {
-                    self.state = State::Open;
+                CompressionState::Flushed => {
+                    self.state = CompressionState::Open;
                     return Poll::Ready(Some(Ok(Chunk::Flush)));
                 }
-                State::Open | State::Flushing | State::Ending => {}
+                CompressionState::Open | CompressionState::Flushing | CompressionState::Ending => {}
             }
             if self.turn.is_over() {
                 poll_yield(context);
                 return Poll::Pending;
             }
-            let step = match ready!(self.fill(request, context)) {
+            let step = match ready!(self.poll_input(request, context)) {
                 Ok(()) => ready!(self.poll_step(context)),
                 Err(error) => Err(error),
             };
             if let Err(error) = step {
                 return Poll::Ready(Some(Err(error)));
             }
-            if self.output.len() >= ENOUGH {
+            if self.output.len() >= WRITE_SIZE {
                 return Poll::Ready(Some(Ok(self.take_output())));
             }
         }

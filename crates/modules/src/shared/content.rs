@@ -1,6 +1,7 @@
-//! Any body as bytes in memory, a piece at a time: for filters that look into the content.
+//! Reads any body as bytes in memory, piece by piece, for filters that have to look at the content.
 //!
-//! A file is read in pieces of [`PIECE`] bytes, at once when the kernel has them in memory, else on a pool.
+//! A file is read in pieces of [`READ_SIZE`] bytes: directly if the kernel has them in memory,
+//! otherwise on a thread pool, because a loop must not wait for a disk.
 
 use std::future::Future;
 use std::io;
@@ -12,43 +13,46 @@ use bytes::Bytes;
 use http::Request;
 use http::body::{Body, BodyError, Chunk, FileRange};
 
-/// How much of a file is read at once, in bytes.
-const PIECE: usize = 32 * 1024;
+/// How much of a file is read at a time, in bytes.
+const READ_SIZE: usize = 32 * 1024;
 
-/// A body of which the content is wanted in memory.
-pub(crate) struct Content {
+/// A body whose content is needed in memory, including the parts that would otherwise go out by
+/// `sendfile`.
+pub(crate) struct ContentReader {
     body: Body,
-    /// A file range that has still to be read.
+    /// What is left of the file range that is being read.
     file: Option<FileRange>,
-    reading: Option<Reading>,
+    /// A read on the pool that has not finished.
+    reading: Option<PendingRead>,
 }
 
-type Reading = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>;
+/// A read that a pool thread performs.
+type PendingRead = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>;
 
-/// What a body brings.
+/// What pulling on the body yields.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum ContentPiece {
     /// Content; never empty.
     Bytes(Bytes),
-    /// What came so far must leave now.
+    /// The producer wants everything before this sent now; a filter that buffers must pass it on.
     Flush,
 }
 
-impl Content {
-    pub(crate) fn new(body: Body) -> Content {
-        Content {
+impl ContentReader {
+    pub(crate) fn new(body: Body) -> ContentReader {
+        ContentReader {
             body,
             file: None,
             reading: None,
         }
     }
 
-    /// The next piece; `None` at the end.
+    /// Pulls the next piece; `None` at the end.
     pub(crate) fn poll_next(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Piece, BodyError>>> {
+    ) -> Poll<Option<Result<ContentPiece, BodyError>>> {
         loop {
             if self.file.is_some() {
                 return self.poll_file(request, context).map(Some);
@@ -56,32 +60,40 @@ impl Content {
             match ready!(self.body.poll_next(request, context)) {
                 None => return Poll::Ready(None),
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                Some(Ok(Chunk::Flush)) => return Poll::Ready(Some(Ok(Piece::Flush))),
-                Some(Ok(Chunk::Bytes(bytes))) => return Poll::Ready(Some(Ok(Piece::Bytes(bytes)))),
+                Some(Ok(Chunk::Flush)) => return Poll::Ready(Some(Ok(ContentPiece::Flush))),
+                Some(Ok(Chunk::Bytes(bytes))) => {
+                    return Poll::Ready(Some(Ok(ContentPiece::Bytes(bytes))));
+                }
                 Some(Ok(Chunk::File(range))) => {
+                    // An empty range has no piece to yield.
                     self.file = Some(range).filter(|range| range.length > 0)
                 }
             }
         }
     }
 
+    /// Reads the next piece of the file range.
     fn poll_file(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Piece, BodyError>> {
+    ) -> Poll<Result<ContentPiece, BodyError>> {
         let Some(range) = &self.file else {
             return Poll::Ready(Err(BodyError::Producer));
         };
-        let want = usize::try_from(range.length).unwrap_or(PIECE).min(PIECE);
+        let want = usize::try_from(range.length)
+            .unwrap_or(READ_SIZE)
+            .min(READ_SIZE);
         if self.reading.is_none() {
             let mut data = Vec::new();
+            // Most files that are served are in the page cache, and a copy from there is cheaper
+            // than a round trip to the pool.
             match range.file.try_read_into(&mut data, want, range.offset) {
-                Ok(_) => return Poll::Ready(self.took(data)),
+                Ok(_) => return Poll::Ready(self.advance_file(data)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.reading = Some(read_waiting(request, range.clone(), want));
+                    self.reading = Some(read_on_pool(request, range.clone(), want));
                 }
-                Err(error) => return Poll::Ready(Err(failed(&error))),
+                Err(error) => return Poll::Ready(Err(read_error(&error))),
             }
         }
         let Some(reading) = &mut self.reading else {
@@ -90,14 +102,16 @@ impl Content {
         let data = ready!(reading.as_mut().poll(context));
         self.reading = None;
         Poll::Ready(
-            data.map_err(|error| failed(&error))
-                .and_then(|data| self.took(data)),
+            data.map_err(|error| read_error(&error))
+                .and_then(|data| self.advance_file(data)),
         )
     }
 
-    /// Notes that these bytes of the file are read.
-    fn took(&mut self, data: Vec<u8>) -> Result<Piece, BodyError> {
+    /// Advances past `data`, which was just read.
+    fn advance_file(&mut self, data: Vec<u8>) -> Result<ContentPiece, BodyError> {
         if data.is_empty() {
+            // The file became shorter after its length was announced. Ending the response normally
+            // would make the client take a part for the whole.
             return Err(BodyError::FileTruncated);
         }
         if let Some(mut range) = self.file.take() {
@@ -106,20 +120,22 @@ impl Content {
             range.length = range.length.saturating_sub(read);
             self.file = Some(range).filter(|range| range.length > 0);
         }
-        Ok(Piece::Bytes(data.into()))
+        Ok(ContentPiece::Bytes(data.into()))
     }
 
-    /// Lets the producer of the body work ahead.
+    /// Lets the producer work ahead while the client is busy.
     pub(crate) fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
         self.body.poll_ahead(request, context);
     }
 }
 
-fn failed(error: &io::Error) -> BodyError {
+/// The error of a body whose file cannot be read.
+fn read_error(error: &io::Error) -> BodyError {
     BodyError::File(base::text::errno_text(error))
 }
 
-fn read_waiting(request: &mut Request, range: FileRange, want: usize) -> Reading {
+/// Starts a read on the location's pool (`aio threads=…`).
+fn read_on_pool(request: &mut Request, range: FileRange, want: usize) -> PendingRead {
     let site = Rc::clone(&request.site);
     let pool = http::files::pool(request, &site.location(request.location).core.delivery.aio);
     Box::pin(async move {

@@ -1,12 +1,12 @@
-//! The response that a file is: what `static`, `gzip_static` and `random_index` have in common.
+//! The response for an open file: what static files, precompressed files, `flv` and `mp4` share.
 
 use http::body::Body;
 use http::files::OpenFile;
 use http::{Outcome, Request};
 
-/// Makes an open regular file the response: 200 with its validators, its type by the request's path, its content. It
-/// may still become a 304, a part of it, or compressed.
-pub(crate) fn respond(request: &mut Request, found: OpenFile) -> Outcome {
+/// Makes an open regular file the response: 200 with validators, the media type of the request's
+/// path, and the content. Filters may still turn it into a 304, a range or a compressed response.
+pub(crate) fn respond_with_file(request: &mut Request, found: OpenFile) -> Outcome {
     let (length, modified) = (found.length(), found.modified());
     let has_etag = request.site.location(request.location).core.etag;
     request.out.status = 200;
@@ -17,9 +17,12 @@ pub(crate) fn respond(request: &mut Request, found: OpenFile) -> Outcome {
     }
     // `X-Accel-Redirect` keeps the type that the application named.
     if request.out.content_type.is_empty() {
-        http::types::set_content_type(request);
+        http::content_type::set_content_type(request);
     }
+    // Permission for the range filter; a filter that changes the content takes it back.
     request.out.transforms.ranges = true;
+    // Small files can come with their content from the open file cache; others stay descriptors
+    // down to `sendfile`.
     request.out.body = match (found.content, found.file) {
         (Some(content), _) => Body::bytes(content),
         (None, Some(file)) => Body::file(file, 0, length),

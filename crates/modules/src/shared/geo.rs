@@ -1,10 +1,12 @@
 //! `geo`: a value that depends on an address.
 //!
-//! Networks may contain each other, and the smallest that an address is in counts. They are flattened when the
-//! configuration is read into ranges that do not overlap, sorted, so that a request costs one binary search and a
-//! range costs 8 bytes (IPv6: 20): a list of all networks of the world fits in a few megabytes.
+//! Networks can contain each other, and the smallest one that contains an address counts. When the
+//! configuration is read they are flattened into sorted ranges that do not overlap, so that a
+//! lookup is one binary search and a range costs 8 bytes (IPv6: 20). A list of all networks of the
+//! world fits into a few megabytes.
 //!
-//! nginx's binary form of a list of ranges (`FILE.bin`) is neither read nor written; the text is always read.
+//! nginx's binary form of such a list (`FILE.bin`) is neither read nor written; the text is always
+//! read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,29 +14,34 @@ use std::net::{IpAddr, Ipv4Addr};
 use bstr::{BString, ByteSlice};
 use conf::{Cidr, Definition, Diagnostic, Expression, Line, Node, Place, Severity, Word};
 
-use super::forwarded::{self, Depth};
-use super::session::{Session, define, of_several_lines};
+use super::client_scope::{ClientScope, define_variable, multi_line_texts};
+use super::forwarded_for::{self, ForwardedDepth};
 
-/// What a client without an IP address, and a variable that is none, count as.
+/// The address used for clients without one, such as those of unix sockets, and for variables that
+/// do not contain one. nginx's choice, so that `geo` blocks that list 255.255.255.255 for this
+/// purpose work.
 const NO_ADDRESS: Ipv4Addr = Ipv4Addr::BROADCAST;
 
-struct Geo {
-    /// The variable with the address; `None` for that of the client.
+/// One `geo` block, ready for lookups.
+struct GeoBlock {
+    /// The variable with the address; `None`: the client's address.
     address: Option<Expression>,
+    /// The `proxy` lines: from these peers, `X-Forwarded-For` is believed.
     trusted: Vec<Cidr>,
-    depth: Depth,
+    depth: ForwardedDepth,
+    /// Each distinct value once. Lists of countries have few values and very many networks.
     values: Vec<BString>,
-    table: Table,
+    table: GeoTable,
 }
 
-/// The number of a value in [`Geo::values`].
+/// The number of a value in [`GeoBlock::values`].
 type ValueId = u32;
 
-/// An empty text: what an address gets that is in no network when there is no default.
-const NOTHING: ValueId = 0;
+/// The empty text: the value of addresses in no network if there is no default.
+const EMPTY_VALUE: ValueId = 0;
 
 /// Reads `geo [$address] $variable { … }`.
-pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
+pub(crate) fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
     let last = line.args().len() - 1;
     let address = match last {
         0 => None,
@@ -43,9 +50,10 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
             Some(line.expression(0)?)
         }
     };
-    let mut reader = Reader::default();
+    let mut reader = GeoReader::default();
     for entry in line.entries() {
-        match reader.entry(entry) {
+        match reader.read_entry(entry) {
+            // The reader does not hold the block's `Level`, so it returns warnings.
             Ok(warnings) => warnings
                 .into_iter()
                 .for_each(|warning| line.level.report(warning)),
@@ -54,9 +62,9 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
     }
     let volatile = reader.volatile;
     let geo = reader.finish(address);
-    let texts = of_several_lines(geo.values.iter().map(|text| text.as_bstr()));
+    let texts = multi_line_texts(geo.values.iter().map(|text| text.as_bstr()));
     let definition = Definition::<S>::dynamic(move |session, out| geo.value(session, out));
-    define(
+    define_variable(
         line,
         last,
         if volatile {
@@ -68,14 +76,16 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
     )
 }
 
-impl Geo {
-    fn value<S: Session>(&self, session: &mut S, out: &mut Vec<u8>) -> bool {
+impl GeoBlock {
+    /// The value for a client.
+    fn value<S: ClientScope>(&self, session: &mut S, out: &mut Vec<u8>) -> bool {
         let address = self.client(session).unwrap_or(NO_ADDRESS.into());
         out.extend_from_slice(&self.values[self.table.find(address) as usize]);
         true
     }
 
-    fn client<S: Session>(&self, session: &mut S) -> Option<IpAddr> {
+    /// The address to look up; `None` if there is none.
+    fn client<S: ClientScope>(&self, session: &mut S) -> Option<IpAddr> {
         let peer = match &self.address {
             Some(variable) => conf::address::ip(&variable.to_bytes(session))?,
             None => session.client()?,
@@ -83,7 +93,7 @@ impl Geo {
         if self.trusted.is_empty() {
             return Some(peer);
         }
-        Some(forwarded::client(
+        Some(forwarded_for::client_address(
             peer,
             &session.forwarded_for(),
             &self.trusted,
@@ -92,19 +102,23 @@ impl Geo {
     }
 }
 
-/// Ranges by their first addresses, each up to the next.
-struct Table {
-    v4: Ranges<u32>,
-    v6: Ranges<u128>,
+/// The lookup tables of both address families.
+struct GeoTable {
+    v4: AddressRanges<u32>,
+    v6: AddressRanges<u128>,
 }
 
-struct Ranges<A> {
+/// Ranges by their first addresses, each reaching up to the next one's. The first begins at zero,
+/// so that every address is in one.
+struct AddressRanges<A> {
     starts: Vec<A>,
     values: Vec<ValueId>,
 }
 
-impl Table {
+impl GeoTable {
+    /// The value of an address.
     fn find(&self, address: IpAddr) -> ValueId {
+        // An IPv4-mapped IPv6 address, as from a dual-stack socket, is looked up as IPv4.
         match address.to_canonical() {
             IpAddr::V4(ip) => self.v4.find(ip.to_bits()),
             IpAddr::V6(ip) => self.v6.find(ip.to_bits()),
@@ -112,14 +126,18 @@ impl Table {
     }
 }
 
-impl<A: Ord + Copy> Ranges<A> {
+impl<A: Ord + Copy> AddressRanges<A> {
+    /// The value of the range that an address is in.
     fn find(&self, address: A) -> ValueId {
         let after = self.starts.partition_point(|&start| start <= address);
-        after.checked_sub(1).map_or(NOTHING, |at| self.values[at])
+        after
+            .checked_sub(1)
+            .map_or(EMPTY_VALUE, |at| self.values[at])
     }
 
-    /// Adds the next range; one with the value of the last continues it.
+    /// Appends a range; one with the same value as the last only continues it.
     fn push(&mut self, start: A, value: ValueId) {
+        // The range that began here is empty: an inner network begins at the same address.
         if self.starts.last() == Some(&start) {
             self.starts.pop();
             self.values.pop();
@@ -132,30 +150,33 @@ impl<A: Ord + Copy> Ranges<A> {
 }
 
 /// A network by its first and last address.
-type Network<A> = (A, A);
+type NetworkBounds<A> = (A, A);
 
-/// Flattens networks, of which any two are apart or one is inside the other.
+/// Flattens networks into ranges. Any two networks are disjoint or nested, so one pass in order of
+/// their beginnings suffices, with a stack of the networks around the current one.
 fn flatten<A: Ord + Copy>(
-    networks: HashMap<Network<A>, ValueId>,
+    networks: HashMap<NetworkBounds<A>, ValueId>,
     default: ValueId,
     zero: A,
     next: impl Fn(A) -> Option<A>,
-) -> Ranges<A> {
+) -> AddressRanges<A> {
     let mut sorted: Vec<_> = networks.into_iter().collect();
-    // Of two that begin together the larger one is around the other.
+    // Of two with the same beginning, the larger one contains the other and comes first.
     sorted.sort_by(|((first_a, last_a), _), ((first_b, last_b), _)| {
         first_a.cmp(first_b).then(last_b.cmp(last_a))
     });
-    let mut ranges = Ranges {
+    let mut ranges = AddressRanges {
         starts: vec![zero],
         values: vec![default],
     };
     let mut around: Vec<(A, ValueId)> = Vec::new();
-    let close = |ranges: &mut Ranges<A>, around: &mut Vec<(A, ValueId)>| {
+    // At the end of a network, the value of the one around it applies again.
+    let close = |ranges: &mut AddressRanges<A>, around: &mut Vec<(A, ValueId)>| {
         let Some((last, _)) = around.pop() else {
             return;
         };
         let outer = around.last().map_or(default, |(_, value)| *value);
+        // Nothing follows a network that ends at the last address.
         if let Some(start) = next(last) {
             ranges.push(start, outer);
         }
@@ -173,47 +194,54 @@ fn flatten<A: Ord + Copy>(
     ranges
 }
 
-/// How the lines of a block name addresses.
+/// Whether a block lists networks or, after `ranges`, ranges. nginx's rules for duplicates and
+/// overlaps differ between the two.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Mode {
+enum GeoMode {
     #[default]
     Networks,
     Ranges,
 }
 
-/// A block while it is read.
+/// A `geo` block while it is being read.
 #[derive(Default)]
-struct Reader {
-    mode: Mode,
+struct GeoReader {
+    mode: GeoMode,
     volatile: bool,
     trusted: Vec<Cidr>,
-    depth: Depth,
+    depth: ForwardedDepth,
     values: Vec<BString>,
+    /// To find a value that exists already.
     value_ids: HashMap<BString, ValueId>,
+    /// The value of addresses in no network.
     default: Option<ValueId>,
-    v4: HashMap<Network<u32>, ValueId>,
-    v6: HashMap<Network<u128>, ValueId>,
-    pieces: Pieces,
+    v4: HashMap<NetworkBounds<u32>, ValueId>,
+    v6: HashMap<NetworkBounds<u128>, ValueId>,
+    /// After `ranges`, the ranges so far.
+    pieces: RangePieces,
 }
 
-impl Reader {
-    /// Reads a line. What it gives back are warnings.
-    fn entry(&mut self, entry: &Node) -> Result<Vec<Diagnostic>, Diagnostic> {
+impl GeoReader {
+    /// Reads a line. Returns warnings.
+    fn read_entry(&mut self, entry: &Node) -> Result<Vec<Diagnostic>, Diagnostic> {
         match (&entry.name.text[..], &entry.args[..]) {
             (b"ranges", []) => {
+                // Without ranges a `default` is a network like any other, so it cannot come first
+                // either, as in nginx. Repeating `ranges` is harmless.
                 if !self.v4.is_empty()
                     || !self.v6.is_empty()
-                    || self.default.is_some() && self.mode == Mode::Networks
+                    || self.default.is_some() && self.mode == GeoMode::Networks
                 {
                     let message =
                         "the \"ranges\" directive must be the first directive inside \"geo\" block";
                     return Err(entry.error(message));
                 }
-                self.mode = Mode::Ranges;
+                self.mode = GeoMode::Ranges;
                 Ok(Vec::new())
             }
+            // Position does not matter for this and the following options.
             (b"proxy_recursive", []) => {
-                self.depth = Depth::Recursive;
+                self.depth = ForwardedDepth::Recursive;
                 Ok(Vec::new())
             }
             (b"volatile", []) => {
@@ -221,17 +249,20 @@ impl Reader {
                 Ok(Vec::new())
             }
             (b"proxy", [network]) => {
-                let (network, warnings) = cidr(entry, network)?;
+                let (network, warnings) = parse_network(entry, network)?;
                 self.trusted.push(network);
                 Ok(warnings)
             }
             (b"default", [value]) => Ok(self.set_default(entry, value)),
+            // For lists that are included and need an exception.
             (b"delete", [network]) => self.set(entry, network, None),
+            // Anything else is a network or range, which are told apart by `ranges`.
             (_, [value]) => self.set(entry, &entry.name, Some(value)),
             _ => Err(entry.error("invalid number of the geo parameters")),
         }
     }
 
+    /// Reads `default`. A second one replaces the first with a warning, as in nginx.
     fn set_default(&mut self, entry: &Node, value: &Word) -> Vec<Diagnostic> {
         let id = self.value_id(value);
         let Some(old) = self.default.replace(id) else {
@@ -239,11 +270,11 @@ impl Reader {
         };
         let old = &self.values[old as usize];
         let text = match self.mode {
-            Mode::Networks => format!(
+            GeoMode::Networks => format!(
                 "duplicate network \"default\", value: \"{}\", old value: \"{old}\"",
                 value.text
             ),
-            Mode::Ranges => {
+            GeoMode::Ranges => {
                 format!(
                     "duplicate default geo range value: \"{}\", old value: \"{old}\"",
                     value.text
@@ -253,6 +284,7 @@ impl Reader {
         vec![warning(entry, value, text)]
     }
 
+    /// Sets or, without a value, deletes a network or range.
     fn set(
         &mut self,
         entry: &Node,
@@ -261,15 +293,17 @@ impl Reader {
     ) -> Result<Vec<Diagnostic>, Diagnostic> {
         let id = value.map(|value| self.value_id(value));
         match self.mode {
-            Mode::Networks => self.set_network(entry, network, id),
-            Mode::Ranges => self.set_range(entry, network, id),
+            GeoMode::Networks => self.set_network(entry, network, id),
+            GeoMode::Ranges => self.set_range(entry, network, id),
         }
     }
 
+    /// The number of a value, which is added if it is new.
     fn value_id(&mut self, value: &Word) -> ValueId {
+        // Number 0 is always the empty text, even if no line uses it.
         if self.values.is_empty() {
             self.values.push(BString::default());
-            self.value_ids.insert(BString::default(), NOTHING);
+            self.value_ids.insert(BString::default(), EMPTY_VALUE);
         }
         if let Some(&id) = self.value_ids.get(&value.text) {
             return id;
@@ -280,13 +314,14 @@ impl Reader {
         id
     }
 
+    /// Sets or deletes a network.
     fn set_network(
         &mut self,
         entry: &Node,
         word: &Word,
         id: Option<ValueId>,
     ) -> Result<Vec<Diagnostic>, Diagnostic> {
-        let (network, mut warnings) = cidr(entry, word)?;
+        let (network, mut warnings) = parse_network(entry, word)?;
         let old = match network {
             Cidr::V4 { address, mask } => replace(&mut self.v4, (address, address | !mask), id),
             Cidr::V6 { address, mask } => replace(&mut self.v6, (address, address | !mask), id),
@@ -305,11 +340,15 @@ impl Reader {
                 );
                 warnings.push(warning(entry, word, text));
             }
+            // An unusual order, but not a mistake: a deletion that found its network, or a new
+            // network.
             (None, Some(_)) | (Some(_), None) => {}
         }
         Ok(warnings)
     }
 
+    /// Sets or deletes a range. Unlike networks, ranges must not overlap partly, since neither
+    /// would be the smaller one.
     fn set_range(
         &mut self,
         entry: &Node,
@@ -317,7 +356,7 @@ impl Reader {
         id: Option<ValueId>,
     ) -> Result<Vec<Diagnostic>, Diagnostic> {
         let shown = &word.text;
-        let Some((first, last)) = range(shown) else {
+        let Some((first, last)) = parse_range(shown) else {
             return Err(entry.error_at(word, format!("invalid range \"{shown}\"")));
         };
         let Some(id) = id else {
@@ -348,37 +387,39 @@ impl Reader {
         }
     }
 
-    fn finish(mut self, address: Option<Expression>) -> Geo {
+    /// Builds the tables when the block has been read.
+    fn finish(mut self, address: Option<Expression>) -> GeoBlock {
         if self.values.is_empty() {
             self.values.push(BString::default());
         }
-        let default = self.default.unwrap_or(NOTHING);
+        let default = self.default.unwrap_or(EMPTY_VALUE);
         let v4 = match self.mode {
-            Mode::Networks => flatten(self.v4, default, 0, |address| address.checked_add(1)),
-            Mode::Ranges => self.pieces.flatten(default),
+            GeoMode::Networks => flatten(self.v4, default, 0, |address| address.checked_add(1)),
+            GeoMode::Ranges => self.pieces.flatten(default),
         };
-        // Lists of ranges know no IPv6: such an address is none.
+        // Ranges are IPv4 only. IPv6 clients get the value of clients without an address, as in
+        // nginx.
         let v6 = match self.mode {
-            Mode::Networks => flatten(self.v6, default, 0, |address| address.checked_add(1)),
-            Mode::Ranges => Ranges {
+            GeoMode::Networks => flatten(self.v6, default, 0, |address| address.checked_add(1)),
+            GeoMode::Ranges => AddressRanges {
                 starts: vec![0],
                 values: vec![v4.find(NO_ADDRESS.to_bits())],
             },
         };
-        Geo {
+        GeoBlock {
             address,
             trusted: self.trusted,
             depth: self.depth,
             values: self.values,
-            table: Table { v4, v6 },
+            table: GeoTable { v4, v6 },
         }
     }
 }
 
-/// Sets or removes; gives what was there.
+/// Sets or removes a network and returns its former value.
 fn replace<A: Eq + std::hash::Hash>(
-    networks: &mut HashMap<Network<A>, ValueId>,
-    network: Network<A>,
+    networks: &mut HashMap<NetworkBounds<A>, ValueId>,
+    network: NetworkBounds<A>,
     id: Option<ValueId>,
 ) -> Option<ValueId> {
     match id {
@@ -387,7 +428,8 @@ fn replace<A: Eq + std::hash::Hash>(
     }
 }
 
-fn cidr(entry: &Node, word: &Word) -> Result<(Cidr, Vec<Diagnostic>), Diagnostic> {
+/// Parses a network. Host bits that are set cause a warning, as in nginx.
+fn parse_network(entry: &Node, word: &Word) -> Result<(Cidr, Vec<Diagnostic>), Diagnostic> {
     match Cidr::parse(&word.text) {
         Some((network, true)) => Ok((network, Vec::new())),
         Some((network, false)) => {
@@ -398,14 +440,15 @@ fn cidr(entry: &Node, word: &Word) -> Result<(Cidr, Vec<Diagnostic>), Diagnostic
     }
 }
 
-/// `192.0.2.1-192.0.2.9`
-fn range(text: &[u8]) -> Option<Network<u32>> {
+/// Parses `192.0.2.1-192.0.2.9`.
+fn parse_range(text: &[u8]) -> Option<NetworkBounds<u32>> {
     let (first, last) = text.split_once_str("-")?;
     let first = conf::address::ipv4(first)?.to_bits();
     let last = conf::address::ipv4(last)?.to_bits();
     (first <= last).then_some((first, last))
 }
 
+/// A warning, placed at the end of the line as nginx places it.
 fn warning(entry: &Node, word: &Word, text: String) -> Diagnostic {
     let error = Diagnostic::error(text, word.span).place(Place::At(entry.head.last_byte()));
     Diagnostic {
@@ -414,28 +457,30 @@ fn warning(entry: &Node, word: &Word, text: String) -> Diagnostic {
     }
 }
 
-/// Ranges of IPv4 addresses that do not overlap, cut where the upper half of the address changes.
+/// IPv4 ranges that do not overlap, cut wherever the upper half of the address changes.
 ///
-/// nginx keeps them cut like that, and its rules for what may overlap what are about the pieces: equal pieces replace
-/// each other, a piece inside another one splits it, everything else is an error.
+/// nginx stores them cut like that, and what it considers a duplicate or an overlap is a property
+/// of the pieces: equal pieces replace each other, a piece inside another one splits it, and
+/// everything else is an error. A configuration must be accepted or refused exactly as there.
 #[derive(Default)]
-struct Pieces {
+struct RangePieces {
     /// Last address and value by first address.
     pieces: BTreeMap<u32, (u32, ValueId)>,
 }
 
-impl Pieces {
-    /// Adds a range. The answer is the value of a piece that was there before with the same bounds; the error is the
-    /// piece that is in the way.
+impl RangePieces {
+    /// Adds a range. Returns the former value if a piece with the same bounds was replaced; the
+    /// error is the piece that overlaps.
     fn insert(
         &mut self,
         first: u32,
         last: u32,
         value: ValueId,
-    ) -> Result<Option<ValueId>, Network<u32>> {
+    ) -> Result<Option<ValueId>, NetworkBounds<u32>> {
         let mut replaced = None;
-        for (first, last) in cut(first, last) {
-            // Those before it end before it, unless it is the last of them.
+        for (first, last) in split_by_upper_half(first, last) {
+            // Pieces do not overlap, so of those that begin before the end of this one only the
+            // last can reach into it.
             let Some((&old_first, &(old_last, old))) = self.pieces.range(..=last).next_back()
             else {
                 self.pieces.insert(first, (last, value));
@@ -463,10 +508,10 @@ impl Pieces {
         Ok(replaced)
     }
 
-    /// Removes a range; whether all of its pieces were there.
+    /// Removes a range. Whether all of its pieces existed.
     fn remove(&mut self, first: u32, last: u32) -> bool {
         let mut complete = true;
-        for (first, last) in cut(first, last) {
+        for (first, last) in split_by_upper_half(first, last) {
             if self.pieces.get(&first).is_some_and(|(end, _)| *end == last) {
                 self.pieces.remove(&first);
             } else {
@@ -476,8 +521,9 @@ impl Pieces {
         complete
     }
 
-    fn flatten(self, default: ValueId) -> Ranges<u32> {
-        let mut ranges = Ranges {
+    /// The lookup table: pieces with the default between them.
+    fn flatten(self, default: ValueId) -> AddressRanges<u32> {
+        let mut ranges = AddressRanges {
             starts: vec![0],
             values: vec![default],
         };
@@ -491,8 +537,8 @@ impl Pieces {
     }
 }
 
-/// The pieces of a range.
-fn cut(first: u32, last: u32) -> impl Iterator<Item = Network<u32>> {
+/// Cuts a range into its pieces.
+fn split_by_upper_half(first: u32, last: u32) -> impl Iterator<Item = NetworkBounds<u32>> {
     const LOWER_HALF: u32 = 0xffff;
     (first >> 16..=last >> 16).map(move |upper| {
         (
@@ -506,7 +552,7 @@ fn cut(first: u32, last: u32) -> impl Iterator<Item = Network<u32>> {
 mod tests {
     use super::*;
 
-    fn network(text: &str) -> Network<u32> {
+    fn network(text: &str) -> NetworkBounds<u32> {
         match Cidr::parse(text.as_bytes()) {
             Some((Cidr::V4 { address, mask }, _)) => (address, address | !mask),
             _ => panic!("not an IPv4 network: {text}"),
@@ -555,7 +601,7 @@ mod tests {
     #[test]
     fn flattening_agrees_with_looking_at_every_network() {
         // All networks within a space of 32 addresses, in many combinations.
-        let all: Vec<Network<u32>> = (0..=5)
+        let all: Vec<NetworkBounds<u32>> = (0..=5)
             .flat_map(|bits| {
                 (0..32 >> bits).map(move |n| (n << bits, (n << bits) + (1 << bits) - 1))
             })
@@ -584,7 +630,7 @@ mod tests {
 
     #[test]
     fn ranges_split_and_replace_but_do_not_overlap() {
-        let mut pieces = Pieces::default();
+        let mut pieces = RangePieces::default();
         assert_eq!(pieces.insert(10, 20, 1), Ok(None));
         assert_eq!(pieces.insert(12, 14, 2), Ok(None));
         assert_eq!(pieces.insert(12, 14, 3), Ok(Some(2)));
@@ -611,9 +657,12 @@ mod tests {
 
     #[test]
     fn texts_of_ranges() {
-        assert_eq!(range(b"1.0.0.0-1.0.0.9"), Some((0x0100_0000, 0x0100_0009)));
-        assert_eq!(range(b"0.0.0.0-255.255.255.255"), Some((0, u32::MAX)));
-        assert_eq!(cut(0, u32::MAX).count(), 0x1_0000);
+        assert_eq!(
+            parse_range(b"1.0.0.0-1.0.0.9"),
+            Some((0x0100_0000, 0x0100_0009))
+        );
+        assert_eq!(parse_range(b"0.0.0.0-255.255.255.255"), Some((0, u32::MAX)));
+        assert_eq!(split_by_upper_half(0, u32::MAX).count(), 0x1_0000);
         for text in [
             "1.0.0.1-1.0.0.0",
             "1.0.0.0",
@@ -621,7 +670,7 @@ mod tests {
             "-1.0.0.0",
             "1.0.0.0-1.0.0.0-1.0.0.0",
         ] {
-            assert_eq!(range(text.as_bytes()), None, "{text}");
+            assert_eq!(parse_range(text.as_bytes()), None, "{text}");
         }
     }
 }

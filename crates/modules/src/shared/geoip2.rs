@@ -1,38 +1,40 @@
-//! `geoip2`: what a MaxMind database says of an address.
+//! `geoip2`: lookups of addresses in a MaxMind database.
 //!
-//! The database is read with the configuration, and anew by the thread pool when `auto_reload` asks for it and the file
-//! has changed. Whatever is wrong with a new file, the old one stays.
+//! The database is read together with the configuration. With `auto_reload` a pool thread reads it
+//! again after the file has changed; whatever is wrong with a new file, the old contents stay in
+//! use.
 
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use base::sync::{Mutex, RwLock};
 use bstr::{BString, ByteSlice};
 use conf::{Cidr, Definition, Diagnostic, Expression, Line, Node};
 use maxminddb::{PathElement, Reader};
 use serde_json::Value;
 
-use super::forwarded::{self, Depth};
-use super::session::{Session, define_as};
+use super::client_scope::{ClientScope, define_entry_variable};
+use super::forwarded_for::{self, ForwardedDepth};
 
-/// Whose word about a client's address counts: `geoip2_proxy` and `geoip2_proxy_recursive`, which may stand behind the
-/// blocks that need them.
+/// The trusted proxies: `geoip2_proxy` and `geoip2_proxy_recursive`. A shared cell, because these
+/// lines can follow the blocks that need them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Proxies(Arc<OnceLock<(Vec<Cidr>, Depth)>>);
+pub(crate) struct GeoipProxies(Arc<OnceLock<(Vec<Cidr>, ForwardedDepth)>>);
 
-impl Proxies {
-    /// Says it, once the block that may name them has been read.
-    pub(crate) fn settle(&self, trusted: Vec<Cidr>, depth: Depth) {
-        // A second block of the kind is refused elsewhere.
+impl GeoipProxies {
+    /// Sets them once all lines have been read.
+    pub(crate) fn set(&self, trusted: Vec<Cidr>, depth: ForwardedDepth) {
+        // A second `http` block is refused elsewhere, so this is the first call.
         let _ = self.0.set((trusted, depth));
     }
 }
 
 /// Reads `geoip2 FILE { … }` and defines its variables.
-pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
+pub(crate) fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
     let path = line.path(conf::Access::Opened, line.arg(0));
     let content = line.files().read(&path);
     let reader = content
@@ -42,7 +44,7 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
             let message = format!("cannot open database \"{}\": {why}", path.display());
             line.error_at(0, message)
         })?;
-    let proxies = line.shared::<Proxies>().clone();
+    let proxies = line.shared::<GeoipProxies>().clone();
     let (reloads, variables): (Vec<_>, Vec<_>) = line
         .entries()
         .into_iter()
@@ -50,20 +52,22 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
     let mut interval = None;
     for entry in reloads {
         interval = Some(read_interval(entry)?);
+        // The sandbox must let the worker read the file again.
         line.path(conf::Access::Read, line.arg(0));
     }
-    let database = Arc::new(Database::new(path, reader, interval));
+    let database = Arc::new(GeoipDatabase::new(path, reader, interval));
     for entry in variables {
-        let wanted = Wanted::read(line, entry)?;
+        let wanted = GeoipVariable::read(line, entry)?;
         let (database, proxies) = (Arc::clone(&database), proxies.clone());
         let definition = Definition::<S>::dynamic(move |session, out| {
             wanted.value(&database, &proxies, session, out)
         });
-        define_as(line, entry, definition)?;
+        define_entry_variable(line, entry, definition)?;
     }
     Ok(())
 }
 
+/// Reads `auto_reload`.
 fn read_interval(entry: &Node) -> Result<Duration, Diagnostic> {
     let [time] = &entry.args[..] else {
         return Err(entry.error("invalid number of arguments in \"auto_reload\""));
@@ -73,35 +77,41 @@ fn read_interval(entry: &Node) -> Result<Duration, Diagnostic> {
         .ok_or_else(|| entry.error_at(time, format!("invalid interval \"{}\"", time.text)))
 }
 
-/// What a variable shows.
-struct Wanted {
-    what: What,
-    /// The text with the address; `None` for that of the client.
+/// A variable of a `geoip2` block.
+struct GeoipVariable {
+    field: GeoipField,
+    /// The text with the address (`source=`); `None`: the client's address.
     source: Option<Expression>,
+    /// The value if the database has none.
     default: Option<BString>,
 }
 
-enum What {
+/// What the variable shows.
+enum GeoipField {
     /// The value at this path of the address's record.
-    Path(Vec<Step>),
-    /// When the database was made, in seconds since 1970.
+    Path(Vec<PathStep>),
+    /// When the database was built, in seconds since the epoch.
     BuildEpoch,
-    /// When the file was last looked at, likewise.
+    /// When the file was last checked for changes.
     LastCheck,
-    /// When the file last changed, likewise.
+    /// When the file last changed.
     LastChange,
 }
 
-enum Step {
-    /// A member of a map, or an element of an array if it is a number.
+/// One step of a path into a record.
+enum PathStep {
+    /// A member of a map.
     Key(String),
+    // An element of an array: any step that is a number.
     Index(usize),
 }
 
-impl Wanted {
-    fn read(line: &mut Line, entry: &Node) -> Result<Wanted, Diagnostic> {
-        let mut wanted = Wanted {
-            what: What::Path(Vec::new()),
+impl GeoipVariable {
+    /// Reads a variable and its options, which may come in any order before or between the path's
+    /// words.
+    fn read(line: &mut Line, entry: &Node) -> Result<GeoipVariable, Diagnostic> {
+        let mut wanted = GeoipVariable {
+            field: GeoipField::Path(Vec::new()),
             source: None,
             default: None,
         };
@@ -115,12 +125,12 @@ impl Wanted {
                 words.push(word);
             }
         }
-        wanted.what = match &words[..] {
+        wanted.field = match &words[..] {
             [] => return Err(entry.error("a path into the database's records is missing")),
             [first, kind] if first.text == "metadata" => match kind.text.as_slice() {
-                b"build_epoch" => What::BuildEpoch,
-                b"last_check" => What::LastCheck,
-                b"last_change" => What::LastChange,
+                b"build_epoch" => GeoipField::BuildEpoch,
+                b"last_check" => GeoipField::LastCheck,
+                b"last_change" => GeoipField::LastChange,
                 _ => {
                     let error = entry.error_at(kind, format!("unknown metadata \"{}\"", kind.text));
                     return Err(
@@ -128,30 +138,31 @@ impl Wanted {
                     );
                 }
             },
-            path => What::Path(path.iter().map(|word| step(&word.text)).collect()),
+            path => GeoipField::Path(path.iter().map(|word| parse_step(&word.text)).collect()),
         };
         Ok(wanted)
     }
 
-    fn value<S: Session>(
+    /// Appends the value; `false` if there is none.
+    fn value<S: ClientScope>(
         &self,
-        database: &Arc<Database>,
-        proxies: &Proxies,
+        database: &Arc<GeoipDatabase>,
+        proxies: &GeoipProxies,
         session: &mut S,
         out: &mut Vec<u8>,
     ) -> bool {
-        Database::look_again(database);
-        if let Some(trouble) = database.trouble() {
-            session.log(rt::error_log::Level::Warn, format_args!("{trouble}"));
+        GeoipDatabase::check_for_change(database);
+        if let Some(trouble) = database.reload_error() {
+            session.log(host::error_log::Level::Warn, format_args!("{trouble}"));
         }
-        let known = database.present();
-        let seconds = match &self.what {
-            What::Path(path) => {
+        let known = database.current();
+        let seconds = match &self.field {
+            GeoipField::Path(path) => {
                 let record = self
                     .address(proxies, session)
                     .and_then(|address| known.find(address, path));
                 return match (record, &self.default) {
-                    (Some(value), _) => write(&value, out),
+                    (Some(value), _) => write_value(&value, out),
                     (None, Some(default)) => {
                         out.extend_from_slice(default);
                         true
@@ -159,21 +170,23 @@ impl Wanted {
                     (None, None) => false,
                 };
             }
-            What::BuildEpoch => known.reader.metadata().build_epoch,
-            What::LastCheck => database.checked.load(Ordering::Relaxed),
-            What::LastChange => known.changed,
+            GeoipField::BuildEpoch => known.reader.metadata().build_epoch,
+            GeoipField::LastCheck => database.checked.load(Ordering::Relaxed),
+            GeoipField::LastChange => known.changed,
         };
         out.extend_from_slice(seconds.to_string().as_bytes());
         true
     }
 
-    fn address<S: Session>(&self, proxies: &Proxies, session: &mut S) -> Option<IpAddr> {
+    /// The address to look up.
+    fn address<S: ClientScope>(&self, proxies: &GeoipProxies, session: &mut S) -> Option<IpAddr> {
         if let Some(source) = &self.source {
-            return forwarded::parse(&source.to_bytes(session)).map(|address| address.ip());
+            return forwarded_for::parse_address(&source.to_bytes(session))
+                .map(|address| address.ip());
         }
         let peer = session.client()?;
         match proxies.0.get() {
-            Some((trusted, depth)) if !trusted.is_empty() => Some(forwarded::client(
+            Some((trusted, depth)) if !trusted.is_empty() => Some(forwarded_for::client_address(
                 peer,
                 &session.forwarded_for(),
                 trusted,
@@ -184,19 +197,21 @@ impl Wanted {
     }
 }
 
-fn step(text: &[u8]) -> Step {
+/// Parses a step of a path.
+fn parse_step(text: &[u8]) -> PathStep {
     let text = text.to_str_lossy();
     match text.parse() {
-        Ok(index) => Step::Index(index),
-        Err(_) => Step::Key(text.into_owned()),
+        Ok(index) => PathStep::Index(index),
+        Err(_) => PathStep::Key(text.into_owned()),
     }
 }
 
-/// Writes a value as the well-known module shows it; maps and arrays are no values.
-fn write(value: &Value, out: &mut Vec<u8>) -> bool {
+/// Writes a value in the format of the third-party module. Maps and arrays have no text form.
+fn write_value(value: &Value, out: &mut Vec<u8>) -> bool {
     match value {
         Value::String(text) => out.extend_from_slice(text.as_bytes()),
         Value::Bool(yes) => out.push(b'0' + u8::from(*yes)),
+        // Fractions have five decimals there.
         Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
             Some(number) => out.extend_from_slice(format!("{number:.5}").as_bytes()),
             None => out.extend_from_slice(number.to_string().as_bytes()),
@@ -206,67 +221,76 @@ fn write(value: &Value, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// A database file.
-struct Database {
+/// A database file and what was read from it.
+struct GeoipDatabase {
     path: PathBuf,
-    present: RwLock<Arc<Known>>,
+    /// Replaced as a whole on reload: a lookup holds a reference of its own, which a reload does
+    /// not invalidate.
+    current: RwLock<Arc<LoadedDatabase>>,
+    /// `auto_reload`; `None`: never.
     interval: Option<Duration>,
-    /// When the file was last looked at, in seconds since 1970. Whoever moves it on is the one who looks.
+    /// When the file was last checked, in seconds since the epoch. The request that advances it is
+    /// the one that starts the check, so that a loop never starts two.
     checked: AtomicU64,
-    /// Why the file could not be read anew: for the log, at the next use.
-    trouble: Mutex<Option<String>>,
+    /// Why the last reload failed. Logged by the next request that uses the database, which has a
+    /// log to write to.
+    take_reload_error: Mutex<Option<String>>,
 }
 
-/// What has been read of it.
-struct Known {
+/// One version of the contents.
+struct LoadedDatabase {
     reader: Reader<Vec<u8>>,
-    /// When the file changed last, in seconds since 1970; when it was read, for that of the configuration.
+    /// When the file changed, in seconds since the epoch; for the version read with the
+    /// configuration, when it was read, so that only later changes count.
     changed: u64,
 }
 
-impl Known {
-    fn find(&self, address: IpAddr, path: &[Step]) -> Option<Value> {
+impl LoadedDatabase {
+    /// The value at a path of an address's record.
+    fn find(&self, address: IpAddr, path: &[PathStep]) -> Option<Value> {
         let path: Vec<PathElement<'_>> = path
             .iter()
             .map(|step| match step {
-                Step::Key(name) => PathElement::Key(name),
-                Step::Index(index) => PathElement::Index(*index),
+                PathStep::Key(name) => PathElement::Key(name),
+                PathStep::Index(index) => PathElement::Index(*index),
             })
             .collect();
-        // An address that is not in it, an IPv6 address for a database of IPv4, a damaged record: no value.
+        // Unknown addresses, IPv6 addresses in an IPv4 database and damaged records all yield no
+        // value.
         let record = self.reader.lookup(address).ok()?;
         record.decode_path(&path).ok().flatten()
     }
 }
 
-impl Database {
-    fn new(path: PathBuf, reader: Reader<Vec<u8>>, interval: Option<Duration>) -> Database {
+impl GeoipDatabase {
+    /// A database that was just read.
+    fn new(path: PathBuf, reader: Reader<Vec<u8>>, interval: Option<Duration>) -> GeoipDatabase {
         let now = rt::wall_millis() / 1000;
-        let known = Known {
+        let known = LoadedDatabase {
             reader,
             changed: now,
         };
-        Database {
+        GeoipDatabase {
             path,
-            present: RwLock::new(Arc::new(known)),
+            current: RwLock::new(Arc::new(known)),
             interval,
             checked: AtomicU64::new(now),
-            trouble: Mutex::default(),
+            take_reload_error: Mutex::default(),
         }
     }
 
-    fn present(&self) -> Arc<Known> {
-        let present = self.present.read();
-        Arc::clone(&present.unwrap_or_else(PoisonError::into_inner))
+    /// The contents to use.
+    fn current(&self) -> Arc<LoadedDatabase> {
+        Arc::clone(&self.current.read())
     }
 
-    fn trouble(&self) -> Option<String> {
-        let trouble = self.trouble.lock();
-        trouble.unwrap_or_else(PoisonError::into_inner).take()
+    /// Takes the error of the last reload, so that it is logged once.
+    fn reload_error(&self) -> Option<String> {
+        self.take_reload_error.lock().take()
     }
 
-    /// Has a thread of the pool look at the file, if it is time to.
-    fn look_again(database: &Arc<Database>) {
+    /// Starts a check on a pool thread if one is due.
+    fn check_for_change(database: &Arc<GeoipDatabase>) {
         let Some(interval) = database.interval else {
             return;
         };
@@ -275,6 +299,7 @@ impl Database {
             database.checked.load(Ordering::Relaxed),
         );
         let is_due = now >= last.saturating_add(interval.as_secs());
+        // Loops share the database: only the one that advances the time starts the check.
         let take = |last| {
             let order = Ordering::Relaxed;
             database.checked.compare_exchange(last, now, order, order)
@@ -285,35 +310,38 @@ impl Database {
         let database = Arc::clone(database);
         rt::spawn(async move {
             let pool = rt::pool::default_pool();
-            pool.run(move || database.reread_or_tell()).await;
+            pool.run(move || database.reload_or_note()).await;
         });
     }
 
-    fn reread_or_tell(&self) {
-        if let Err(error) = self.reread() {
+    /// Reloads the file; an error is kept for the log.
+    fn reload_or_note(&self) {
+        if let Err(error) = self.reload() {
             let path = self.path.display();
             let message = format!("database \"{path}\" could not be reloaded: {error}");
-            *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
+            *self.take_reload_error.lock() = Some(message);
         }
     }
 
-    /// Reads the file if it has changed. Waits for the disk.
-    fn reread(&self) -> io::Result<()> {
+    /// Reads the file if it has changed. Blocks on the disk.
+    fn reload(&self) -> io::Result<()> {
         let modified = std::fs::metadata(&self.path)?.modified()?;
-        let changed = seconds(modified);
-        if changed <= self.present().changed {
+        let changed = unix_seconds(modified);
+        // The usual case; the file is not even opened.
+        if changed <= self.current().changed {
             return Ok(());
         }
         let content = std::fs::read(&self.path)
             .inspect_err(|error| rt::sandbox::note_refusal(&self.path, error))?;
         let reader = Reader::from_source(content).map_err(io::Error::other)?;
-        let mut present = self.present.write().unwrap_or_else(PoisonError::into_inner);
-        *present = Arc::new(Known { reader, changed });
+        let mut present = self.current.write();
+        *present = Arc::new(LoadedDatabase { reader, changed });
         Ok(())
     }
 }
 
-fn seconds(time: SystemTime) -> u64 {
+/// Seconds since the epoch.
+fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
 }

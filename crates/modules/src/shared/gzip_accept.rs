@@ -1,5 +1,5 @@
-//! Whether a client may get compressed content: what `gzip`, `brotli`, `zstd`, their files made beforehand and `gunzip`
-//! have in common.
+//! Whether a client may get compressed content: what `gzip`, `brotli`, `zstd`, the precompressed
+//! files and `gunzip` share.
 //!
 //! ```nginx
 //! gzip_http_version 1.1;
@@ -7,6 +7,9 @@
 //! gzip_disable      msie6;
 //! gzip_vary         on;
 //! ```
+//!
+//! The directives keep their `gzip_` names but apply to every coding: what they protect against,
+//! old clients and shared caches, does not depend on the format.
 
 use std::sync::Arc;
 
@@ -67,13 +70,13 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
               6, except 6 with its last service pack.",
         set: Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(Conf::forget_disabled),
-            disable,
+            Repeat::Fresh(Conf::clear_disabled),
+            gzip_disable,
         ),
     },
 ]);
 
-/// The words of `gzip_proxied`; their places are the bits below.
+/// The words of `gzip_proxied`; their positions are the bits below.
 const PROXIED: [&str; 9] = [
     "off",
     "expired",
@@ -85,6 +88,7 @@ const PROXIED: [&str; 9] = [
     "auth",
     "any",
 ];
+/// The bits of `gzip_proxied`, in the order of [`PROXIED`].
 const OFF: u32 = 1;
 const EXPIRED: u32 = 1 << 1;
 const NO_CACHE: u32 = 1 << 2;
@@ -95,27 +99,33 @@ const NO_ETAG: u32 = 1 << 6;
 const AUTH: u32 = 1 << 7;
 const ANY: u32 = 1 << 8;
 
+/// Which clients get compressed responses.
 #[derive(Clone, Debug, Default)]
 struct Conf {
     vary: bool,
     version: Version,
     proxied: u32,
+    /// The expressions of `gzip_disable`.
     disabled: Arc<Vec<Regex>>,
+    /// `gzip_disable msie6`: a fixed test, since nginx promises that this word is faster than an
+    /// expression.
     not_for_msie6: bool,
 }
 
 impl Conf {
-    fn forget_disabled(&mut self) {
+    /// Drops inherited `gzip_disable` lines: a block with such a line inherits none.
+    fn clear_disabled(&mut self) {
         self.disabled = Arc::default();
         self.not_for_msie6 = false;
     }
 }
 
-fn disable(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+/// Reads a `gzip_disable` line.
+fn gzip_disable(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     for index in 0..line.args().len() {
         match line.arg(index).text.as_slice() {
             b"msie6" => conf.not_for_msie6 = true,
-            // nginx accepts the word, and does nothing unless it was built for it.
+            // nginx accepts the word and ignores it, unless it was built for it.
             b"degradation" => {}
             pattern => {
                 let regex = line.regex(index, pattern, true)?;
@@ -126,13 +136,16 @@ fn disable(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// Whether the client of this request may get content packed by gzip.
+/// Whether the client of this request may get gzip.
 pub(crate) fn accepts(request: &Request) -> bool {
     accepts_coding(request, b"gzip")
 }
 
-/// Whether the client of this request may get content in this coding.
+/// Whether the client of this request may get content in this coding. The cheap tests come first:
+/// most requests that fail do so by `Accept-Encoding`.
 pub(crate) fn accepts_coding(request: &Request, coding: &[u8]) -> bool {
+    // An included part must stay plain, since it becomes a part of another response, which is
+    // compressed as a whole.
     if request.is_subrequest() {
         return false;
     }
@@ -150,27 +163,31 @@ pub(crate) fn accepts_coding(request: &Request, coding: &[u8]) -> bool {
     if request.head.version() < conf.version {
         return false;
     }
+    // `Via` means a proxy in between, which may cache the response and serve it to clients that
+    // cannot decode it.
     if request.head.known(Known::Via).is_some() && !conf.allows_proxied(request) {
         return false;
     }
     !agent.is_some_and(|agent| conf.disabled.iter().any(|regex| regex.is_match(agent)))
 }
 
-/// Notes that the response depends on `Accept-Encoding`, for `gzip_vary`.
-pub(crate) fn varies(request: &mut Request) {
-    if says_vary(request) {
-        request.flow.varies_by_encoding = true;
+/// Records that the response depends on `Accept-Encoding`, if `gzip_vary` wants that said. The
+/// field itself is written with the head.
+pub(crate) fn mark_varying(request: &mut Request) {
+    if has_gzip_vary(request) {
+        request.delivery.varies_by_encoding = true;
     }
 }
 
-/// Whether this location says `gzip_vary on`.
-pub(crate) fn says_vary(request: &Request) -> bool {
+/// Whether this location has `gzip_vary on`.
+pub(crate) fn has_gzip_vary(request: &Request) -> bool {
     request.conf::<Conf>().vary
 }
 
 impl Conf {
-    /// The first property of the response that says anything about caches decides, as in nginx: credentials, then
-    /// `Expires`, then `Cache-Control`, then the lack of validators.
+    /// Whether `gzip_proxied` allows this response. The first property that concerns caches
+    /// decides, in nginx's order: credentials, `Expires`, `Cache-Control`, and then the absence of
+    /// validators.
     fn allows_proxied(&self, request: &Request) -> bool {
         let chosen = |bit| self.proxied & bit != 0;
         if chosen(OFF) {
@@ -181,6 +198,8 @@ impl Conf {
         }
         let out = &request.out;
         if let Some(expires) = out.fields.get_known(Known::Expires) {
+            // An upstream's clock may differ from ours, so its `Expires` is compared with its own
+            // `Date`.
             let date = match out.fields.get_known(Known::Date) {
                 Some(date) => proto::date::parse(date),
                 None => i64::try_from(rt::wall_millis() / 1000).ok(),

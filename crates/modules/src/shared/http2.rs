@@ -1,45 +1,50 @@
-//! HTTP/2 as an upstream protocol (RFC 9113): what `grpc_pass` and `proxy_http_version 2` have in common.
+//! HTTP/2 as an upstream protocol (RFC 9113): what `grpc_pass` and `proxy_http_version 2` share.
 //!
-//! A connection carries one request at a time and is kept for the next, as with HTTP/1; the peer's streams beyond that
-//! are other connections. The state of the connection ([`Client`]) travels with it. What is asked for and how is the
-//! [`Speaker`]'s.
+//! A connection carries one request at a time and is then kept for the next, as with HTTP/1;
+//! concurrent requests use further connections, so pools, balancing and `max_conns` work as for
+//! every other protocol. The connection's state ([`ClientConnection`]) travels with it between requests. What
+//! to request is up to the [`Http2Profile`].
 
 use std::ops::Range;
 
 use bstr::{BStr, BString, ByteSlice};
 use http::Request;
-use http::upstream::{Asks, Carried, Content, ContentLength, Fault, HeadProgress, Piece, Protocol};
+use http::upstream::{
+    Asks, Carried, Content, ContentLength, Fault, HeadProgress, NoResponse, Piece, Protocol,
+};
 use proto::Known;
 use proto::fields::Fields;
-use proto::h1::body::parse_length;
-use proto::h1::response::ResponseHead;
-use proto::h2::client::{Client, ClientError, Incoming, RequestHead};
+use proto::h2::client::{ClientConnection, ClientError, OutgoingHead, ResponseEvent};
 use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, MAX_FRAME_SIZE_DEFAULT};
-use proto::h2::hpack::Field;
+use proto::h2::hpack::DecodedField;
 use proto::h2::{ErrorCode, rules};
+use proto::message::{ResponseHead, parse_length};
 
-/// The fields of a response head may take so many bytes, as HTTP/2 counts them.
+/// The maximum size of the fields of a response, in bytes as RFC 9113 counts them (section 6.5.2).
 const MAX_LIST: usize = 128 * 1024;
 
-/// How much of a fixed content is framed at a time, in bytes.
+/// How much of a fixed body is framed at a time, in bytes.
 const PIECE: usize = 64 * 1024;
 
-/// What a request asks for, apart from a connection.
+/// A request in HTTP/2 terms, independent of a connection. It is written anew for each try, because
+/// the compression of fields depends on the connection.
 #[derive(Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct Http2Request {
     pub(crate) method: BString,
-    /// `http` or `https`.
+    /// `:scheme`, `http` or `https`.
     pub(crate) scheme: &'static str,
     pub(crate) authority: BString,
     pub(crate) path: BString,
-    /// The other fields. Those of a connection are left away when they are added by [`Wanted::add`].
+    /// The regular fields. [`Http2Request::add`] leaves out those that HTTP/2 does not allow (RFC 9113,
+    /// section 8.2.2).
     pub(crate) fields: Fields,
-    /// Content in place of the client's.
+    /// A fixed body in place of the client's (`proxy_set_body`).
     pub(crate) content: Option<Vec<u8>>,
 }
 
-impl Wanted {
-    /// Adds a field, unless HTTP/2 has none of that name. `Host` becomes the authority.
+impl Http2Request {
+    /// Adds a field, unless it is one that HTTP/2 does not allow. `Host` becomes `:authority`
+    /// (section 8.3.1).
     pub(crate) fn add(&mut self, name: &[u8], value: &[u8]) {
         let known = Known::from_name(name);
         if known == Known::Host {
@@ -50,28 +55,28 @@ impl Wanted {
     }
 }
 
-/// What is asked for, and what becomes of fields of the response.
-pub(crate) trait Speaker {
-    /// What stands before the peer's name in logs: `grpc://`.
+/// The module's side of an exchange: what to request, and how to rewrite the response's fields.
+pub(crate) trait Http2Profile {
+    /// The prefix of the peer's name in logs, such as `grpc://`.
     fn scheme(&self) -> &'static str;
 
-    /// The host that TLS is spoken to; `None`: TLS is not spoken.
+    /// The host to use TLS with; `None`: a plain connection.
     fn secure_host(&self) -> Option<&BStr> {
         None
     }
 
-    /// Says what is wanted. The error is the status to answer with; it has been logged.
-    fn ask(
+    /// Fills in the request. The error is the status to respond with; it has been logged.
+    fn fill_request(
         &mut self,
         request: &mut Request,
         content: Content,
-        wanted: &mut Wanted,
-    ) -> Result<(), u16>;
+        wanted: &mut Http2Request,
+    ) -> Result<(), NoResponse>;
 
-    /// Whether fields that follow the content go on to the client.
+    /// Whether trailers are passed on to the client.
     fn passes_trailers(&self) -> bool;
 
-    /// Rewrites a field of the response; `false` leaves it as it is.
+    /// Rewrites a field of the response; `false` leaves it unchanged.
     fn map_field(
         &mut self,
         _request: &mut Request,
@@ -84,59 +89,66 @@ pub(crate) trait Speaker {
 }
 
 /// One request and its response.
-pub(crate) struct Http2<S> {
-    speaker: S,
-    wanted: Wanted,
-    /// How much content is announced.
+pub(crate) struct Http2Exchange<S> {
+    /// The module's side.
+    profile: S,
+    request: Http2Request,
+    /// The content that the request announces.
     content: Content,
-    client: Option<Box<Client>>,
-    /// Of the fixed content, what is framed on the present connection, in bytes.
+    /// The connection's state, from the beginning of the request until it goes back with the
+    /// connection.
+    client: Option<Box<ClientConnection>>,
+    /// How much of the fixed body has been framed on this connection, in bytes. Another try starts
+    /// over.
     framed: u64,
     length: ContentLength,
-    /// Content of the response that is still to come, if its length is known.
-    left: Option<u64>,
+    /// Content of the response still expected, if its length is known.
+    remaining: Option<u64>,
+    /// Fields after the content; gRPC's status is among them.
     trailers: Fields,
-    /// The beginning of a frame that is not complete.
-    carry: Vec<u8>,
-    /// Padding that follows a piece of content, in bytes.
-    skip: usize,
-    /// Something came after the end of the response that the connection can not be used after.
-    dirty: bool,
+    /// The beginning of an incomplete frame. The exchange hands out input only once, so an
+    /// incomplete rest has to be kept here.
+    partial_frame: Vec<u8>,
+    /// Padding that follows the last piece of content, in bytes.
+    padding_left: usize,
+    /// Something unexpected followed the response, so the connection cannot be reused.
+    is_unusable: bool,
 }
 
-impl<S: Speaker> Http2<S> {
-    pub(crate) fn new(speaker: S) -> Http2<S> {
-        Http2 {
-            speaker,
-            wanted: Wanted::default(),
+impl<S: Http2Profile> Http2Exchange<S> {
+    pub(crate) fn new(speaker: S) -> Http2Exchange<S> {
+        Http2Exchange {
+            profile: speaker,
+            request: Http2Request::default(),
             content: Content::None,
             client: None,
             framed: 0,
             length: ContentLength::None,
-            left: None,
+            remaining: None,
             trailers: Fields::new(),
-            carry: Vec::new(),
-            skip: 0,
-            dirty: false,
+            partial_frame: Vec::new(),
+            padding_left: 0,
+            is_unusable: false,
         }
     }
 
-    /// The connection. Every exchange begins a request before it reads or writes.
-    fn client(&mut self) -> Result<&mut Client, Fault> {
+    /// The connection's state. The exchange begins a request before it reads or writes, so it is
+    /// there; if not, that is a fault of ours and fails this exchange only.
+    fn client(&mut self) -> Result<&mut ClientConnection, Fault> {
         self.client
             .as_deref_mut()
             .ok_or_else(|| Fault::new("no request was begun"))
     }
 
-    /// What is left of a fixed content.
-    fn fixed(&self) -> &[u8] {
-        let content = self.wanted.content.as_deref().unwrap_or_default();
+    /// The part of the fixed body that has not been framed.
+    fn unsent_fixed_content(&self) -> &[u8] {
+        let content = self.request.content.as_deref().unwrap_or_default();
         let from = usize::try_from(self.framed).unwrap_or(usize::MAX);
         content.get(from..).unwrap_or_default()
     }
 
-    /// Judges a head that has come.
-    fn accept(
+    /// Evaluates a response head. `end`: the stream ended with it.
+    fn accept_head(
         &mut self,
         request: &Request,
         head: &ResponseHead,
@@ -144,6 +156,8 @@ impl<S: Speaker> Http2<S> {
         used: usize,
     ) -> Result<HeadProgress, Fault> {
         match head.status {
+            // No `:status` means malformed (RFC 9113, section 8.3.2), and HTTP/2 has no 101
+            // (section 8.6).
             0 => return Err(Fault::new("upstream sent no :status header")),
             101 => return Err(unexpected_status(head.status)),
             100..200 if end => return Err(Fault::new("upstream prematurely closed stream")),
@@ -154,10 +168,11 @@ impl<S: Speaker> Http2<S> {
             .fields
             .get_known(Known::ContentLength)
             .and_then(parse_length);
-        let is_empty = self.wanted.method == "HEAD"
+        // `proxy_method` can make it a HEAD, and so can the client.
+        let is_empty = self.request.method == "HEAD"
             || request.method.is_head()
             || matches!(head.status, 204 | 304);
-        (self.length, self.left) = match announced {
+        (self.length, self.remaining) = match announced {
             _ if is_empty => (ContentLength::None, None),
             Some(length) => (ContentLength::Known(length), Some(length)),
             None => (ContentLength::Unknown, None),
@@ -165,9 +180,9 @@ impl<S: Speaker> Http2<S> {
         Ok(HeadProgress::Complete(used))
     }
 
-    /// Takes a piece of content into account.
-    fn count(&mut self, length: usize) -> Result<(), Fault> {
-        if let Some(left) = &mut self.left {
+    /// Counts a piece of content against the announced length (RFC 9113, section 8.1.1).
+    fn count_content(&mut self, length: usize) -> Result<(), Fault> {
+        if let Some(left) = &mut self.remaining {
             *left = left.checked_sub(length as u64).ok_or_else(|| {
                 Fault::new("upstream sent response body larger than indicated content length")
             })?;
@@ -175,7 +190,7 @@ impl<S: Speaker> Http2<S> {
         Ok(())
     }
 
-    /// Reads one event of the content's part of the stream.
+    /// Reads one event from the part of the stream that carries content.
     fn content_event(&mut self, input: &[u8]) -> Result<ContentEvent, Fault> {
         let mut trailers = std::mem::take(&mut self.trailers);
         let mut invalid = None;
@@ -184,42 +199,46 @@ impl<S: Speaker> Http2<S> {
             trailers.push(field.name, field.value);
         });
         self.trailers = trailers;
-        let (incoming, used) = result.map_err(fault)?;
+        let (incoming, used) = result.map_err(client_fault)?;
         Ok(match incoming {
-            Incoming::More => ContentEvent::More(used),
-            Incoming::Control => ContentEvent::Skip(used),
-            Incoming::Data { bytes, .. } => {
-                // The piece is a part of the input.
+            ResponseEvent::More => ContentEvent::More(used),
+            ResponseEvent::Control => ContentEvent::Skip(used),
+            ResponseEvent::Data { bytes, .. } => {
+                // The slice lies within the input, so its position there follows from the
+                // addresses.
                 let begin = bytes.as_ptr() as usize - input.as_ptr() as usize;
-                self.count(bytes.len())?;
+                self.count_content(bytes.len())?;
                 ContentEvent::Data(begin..begin + bytes.len(), used)
             }
-            Incoming::Head { end } => match invalid {
+            ResponseEvent::Head { end } => match invalid {
                 Some(fault) => return Err(fault),
                 None if !end => {
                     return Err(Fault::new("upstream sent trailer without end stream flag"));
                 }
                 None => ContentEvent::Skip(used),
             },
-            Incoming::Reset(code) => return Err(rejected(code)),
-            Incoming::Gone(code) => return Err(gone(code)),
+            ResponseEvent::Reset(code) => return Err(reset_fault(code)),
+            ResponseEvent::Gone(code) => return Err(goaway_fault(code)),
         })
     }
 
-    /// The stream has ended: looks at what else has come.
+    /// The stream has ended. Examines what else has arrived on the connection.
     fn after_end(&mut self, input: &[u8]) -> Result<Piece, Fault> {
-        if self.left.is_some_and(|left| left > 0) {
+        if self.remaining.is_some_and(|left| left > 0) {
             return Err(Fault::new("upstream prematurely closed stream"));
         }
         let mut rest = input;
         while !rest.is_empty() {
-            match self.client()?.next(rest, |_| {}).map_err(fault)? {
-                (Incoming::Control, used) => rest = &rest[used..],
-                // It wanted no more of the request: the response is whole all the same.
-                (Incoming::Reset(ErrorCode::NO_ERROR), used) => rest = &rest[used..],
-                (Incoming::Reset(code), _) => return Err(rejected(code)),
+            match self.client()?.next(rest, |_| {}).map_err(client_fault)? {
+                (ResponseEvent::Control, used) => rest = &rest[used..],
+                // The server needed no more of the request; the response is complete nevertheless
+                // (RFC 9113, section 8.1).
+                (ResponseEvent::Reset(ErrorCode::NO_ERROR), used) => rest = &rest[used..],
+                (ResponseEvent::Reset(code), _) => return Err(reset_fault(code)),
                 _ => {
-                    self.dirty = true;
+                    // Frames of a stream that is over. Rather than guess what the server means, do
+                    // not reuse the connection.
+                    self.is_unusable = true;
                     break;
                 }
             }
@@ -227,54 +246,59 @@ impl<S: Speaker> Http2<S> {
         Ok(Piece::End(input.len()))
     }
 
-    /// Goes on with a frame of which the beginning came before.
-    fn carried(&mut self, input: &[u8]) -> Result<Piece, Fault> {
-        let missing = missing(&self.carry);
+    /// Continues a frame whose beginning was kept.
+    fn continue_frame(&mut self, input: &[u8]) -> Result<Piece, Fault> {
+        let missing = bytes_missing(&self.partial_frame);
         let take = missing.min(input.len());
-        self.carry.extend_from_slice(&input[..take]);
+        self.partial_frame.extend_from_slice(&input[..take]);
         if take < missing {
             return Ok(Piece::More);
         }
-        let mut carry = std::mem::take(&mut self.carry);
+        let mut carry = std::mem::take(&mut self.partial_frame);
         match self.content_event(&carry)? {
-            // Not even a byte of content is in it: no more was taken than a frame's head.
+            // It contains no content: only as much as the frame's head, and the length of its
+            // padding, was gathered.
             ContentEvent::Data(_, used) | ContentEvent::Skip(used) | ContentEvent::More(used) => {
                 carry.drain(..used);
             }
         }
-        self.carry = carry;
+        self.partial_frame = carry;
         Ok(Piece::Data(take..take))
     }
 }
 
+/// One event while content is read, with the number of bytes of input it used.
 enum ContentEvent {
+    // The rest of the input is incomplete.
     More(usize),
+    // A frame without content.
     Skip(usize),
-    /// Content, and how much of the input it took with what is around it.
+    /// A piece of content, and the input it used including the frame around it.
     Data(Range<usize>, usize),
 }
 
-/// How many bytes more make a frame, or the head of a frame whose payload passes in pieces.
-fn missing(carry: &[u8]) -> usize {
+/// How many bytes are missing until the kept ones can be read: a whole frame, or the head of one
+/// whose payload may pass in pieces.
+fn bytes_missing(carry: &[u8]) -> usize {
     let Some((bytes, _)) = carry.split_first_chunk::<HEAD_LENGTH>() else {
         return HEAD_LENGTH - carry.len();
     };
     let head = FrameHead::parse(bytes);
     let payload = match head.kind {
-        // The length of the padding.
+        // One byte, the length of the padding (section 6.1), comes before the content.
         frame::kind::DATA => 1,
         _ => head.length as usize,
     };
     (HEAD_LENGTH + payload).saturating_sub(carry.len()).max(1)
 }
 
-impl<S: Speaker> Protocol for Http2<S> {
+impl<S: Http2Profile> Protocol for Http2Exchange<S> {
     fn scheme(&self) -> &'static str {
-        self.speaker.scheme()
+        self.profile.scheme()
     }
 
     fn secure_host(&self) -> Option<&BStr> {
-        self.speaker.secure_host()
+        self.profile.secure_host()
     }
 
     fn dialect(&self) -> &'static str {
@@ -294,11 +318,13 @@ impl<S: Speaker> Protocol for Http2<S> {
         request: &mut Request,
         content: Content,
         _out: &mut Vec<u8>,
-    ) -> Result<(), u16> {
-        self.speaker.ask(request, content, &mut self.wanted)?;
+    ) -> Result<(), NoResponse> {
+        self.profile
+            .fill_request(request, content, &mut self.request)?;
+        // For the error log, which shows what was requested of whom.
         let record = request.upstream.get_or_make();
-        record.target.extend_from_slice(&self.wanted.path);
-        self.content = match &self.wanted.content {
+        record.target.extend_from_slice(&self.request.path);
+        self.content = match &self.request.content {
             Some(content) => Content::Length(content.len() as u64),
             None => content,
         };
@@ -306,14 +332,15 @@ impl<S: Speaker> Protocol for Http2<S> {
     }
 
     fn begin_request(&mut self, carried: Option<Carried>, out: &mut Vec<u8>) {
-        let known = carried.and_then(|carried| carried.downcast::<Client>().ok());
-        let mut client = known.unwrap_or_else(|| Box::new(Client::new(MAX_LIST)));
-        let head = RequestHead {
-            method: &self.wanted.method,
-            scheme: self.wanted.scheme.as_bytes(),
-            path: &self.wanted.path,
-            authority: &self.wanted.authority,
-            fields: &self.wanted.fields,
+        // A reused connection brings its state along, most of all the HPACK table.
+        let known = carried.and_then(|carried| carried.downcast::<ClientConnection>().ok());
+        let mut client = known.unwrap_or_else(|| Box::new(ClientConnection::new(MAX_LIST)));
+        let head = OutgoingHead {
+            method: &self.request.method,
+            scheme: self.request.scheme.as_bytes(),
+            path: &self.request.path,
+            authority: &self.request.authority,
+            fields: &self.request.fields,
         };
         let is_empty = matches!(self.content, Content::None | Content::Length(0));
         client.begin(head, is_empty, out);
@@ -326,12 +353,15 @@ impl<S: Speaker> Protocol for Http2<S> {
     }
 
     fn room(&self) -> usize {
-        self.client.as_ref().map_or(0, |client| client.room())
+        self.client
+            .as_ref()
+            .map_or(0, |client| client.send_window())
     }
 
     fn has_control(&self) -> bool {
         self.client.as_ref().is_some_and(|client| {
-            client.has_control() || client.room() > 0 && !self.fixed().is_empty()
+            client.has_control()
+                || client.send_window() > 0 && !self.unsent_fixed_content().is_empty()
         })
     }
 
@@ -340,8 +370,8 @@ impl<S: Speaker> Protocol for Http2<S> {
             return;
         };
         client.take_control(out);
-        let fixed = self.fixed();
-        let piece = &fixed[..fixed.len().min(client.room()).min(PIECE)];
+        let fixed = self.unsent_fixed_content();
+        let piece = &fixed[..fixed.len().min(client.send_window()).min(PIECE)];
         client.content(piece, piece.len() == fixed.len(), out);
         self.framed += piece.len() as u64;
         self.client = Some(client);
@@ -368,11 +398,11 @@ impl<S: Speaker> Protocol for Http2<S> {
 
     fn begin_response(&mut self) {
         self.length = ContentLength::None;
-        self.left = None;
+        self.remaining = None;
         self.trailers.clear();
-        self.carry.clear();
-        self.skip = 0;
-        self.dirty = false;
+        self.partial_frame.clear();
+        self.padding_left = 0;
+        self.is_unusable = false;
     }
 
     fn read_head(
@@ -384,20 +414,24 @@ impl<S: Speaker> Protocol for Http2<S> {
         let mut invalid = None;
         let result = self.client()?.next(input, |field| {
             if invalid.is_none() {
-                invalid = take_field(&field, head);
+                invalid = store_field(&field, head);
             }
         });
-        let (incoming, used) = result.map_err(fault)?;
+        let (incoming, used) = result.map_err(client_fault)?;
         if let Some(fault) = invalid {
             return Err(fault);
         }
         match incoming {
-            Incoming::More if used == 0 => Ok(HeadProgress::Partial),
-            Incoming::More | Incoming::Control => Ok(HeadProgress::Interim(used)),
-            Incoming::Head { end } => self.accept(request, head, end, used),
-            Incoming::Data { .. } => Err(Fault::new("upstream sent unexpected http2 frame: 0")),
-            Incoming::Reset(code) => Err(rejected(code)),
-            Incoming::Gone(code) => Err(gone(code)),
+            // What was consumed must be reported even without a head, or the exchange would present
+            // it again.
+            ResponseEvent::More if used == 0 => Ok(HeadProgress::Partial),
+            ResponseEvent::More | ResponseEvent::Control => Ok(HeadProgress::Interim(used)),
+            ResponseEvent::Head { end } => self.accept_head(request, head, end, used),
+            ResponseEvent::Data { .. } => {
+                Err(Fault::new("upstream sent unexpected http2 frame: 0"))
+            }
+            ResponseEvent::Reset(code) => Err(reset_fault(code)),
+            ResponseEvent::Gone(code) => Err(goaway_fault(code)),
         }
     }
 
@@ -406,9 +440,9 @@ impl<S: Speaker> Protocol for Http2<S> {
     }
 
     fn read_content(&mut self, _request: &Request, input: &[u8]) -> Result<Piece, Fault> {
-        if self.skip > 0 {
-            let n = self.skip.min(input.len());
-            self.skip -= n;
+        if self.padding_left > 0 {
+            let n = self.padding_left.min(input.len());
+            self.padding_left -= n;
             return Ok(match n {
                 0 => Piece::More,
                 n => Piece::Data(n..n),
@@ -420,17 +454,17 @@ impl<S: Speaker> Protocol for Http2<S> {
         if input.is_empty() {
             return Ok(Piece::More);
         }
-        if !self.carry.is_empty() {
-            return self.carried(input);
+        if !self.partial_frame.is_empty() {
+            return self.continue_frame(input);
         }
         Ok(match self.content_event(input)? {
             ContentEvent::More(used) => {
-                self.carry.extend_from_slice(&input[used..]);
+                self.partial_frame.extend_from_slice(&input[used..]);
                 Piece::More
             }
             ContentEvent::Skip(used) => Piece::Data(used..used),
             ContentEvent::Data(range, used) => {
-                self.skip = used - range.end;
+                self.padding_left = used - range.end;
                 Piece::Data(range)
             }
         })
@@ -445,20 +479,20 @@ impl<S: Speaker> Protocol for Http2<S> {
     }
 
     fn passes_trailers(&self) -> bool {
-        self.speaker.passes_trailers()
+        self.profile.passes_trailers()
     }
 
     fn asks(&self) -> Asks {
         Asks {
-            // HTTP/2 has no such thing.
+            // HTTP/2 has no `Upgrade` (section 8.6).
             upgrade: false,
-            part: self.wanted.fields.has(Known::Range),
+            part: self.request.fields.has(Known::Range),
         }
     }
 
     fn keeps_alive(&self) -> bool {
         let is_free = self.client.as_ref().is_some_and(|client| client.is_free());
-        is_free && !self.dirty && self.fixed().is_empty()
+        is_free && !self.is_unusable && self.unsent_fixed_content().is_empty()
     }
 
     fn map_field(
@@ -468,15 +502,15 @@ impl<S: Speaker> Protocol for Http2<S> {
         value: &[u8],
         out: &mut Vec<u8>,
     ) -> bool {
-        self.speaker.map_field(request, field, value, out)
+        self.profile.map_field(request, field, value, out)
     }
 }
 
-/// Puts a field of a head where it belongs; says what is wrong with it.
-fn take_field(field: &Field<'_>, head: &mut ResponseHead) -> Option<Fault> {
+/// Stores a field of the head; returns a fault if it is invalid.
+fn store_field(field: &DecodedField<'_>, head: &mut ResponseHead) -> Option<Fault> {
     if field.name != b":status" {
         if !is_valid(field) {
-            return Some(invalid("header", field));
+            return Some(invalid_field("header", field));
         }
         head.fields.push(field.name, field.value);
         return None;
@@ -495,42 +529,51 @@ fn take_field(field: &Field<'_>, head: &mut ResponseHead) -> Option<Fault> {
     (status < 100).then(|| Fault::new(format!("upstream sent invalid :status \"{value}\"")))
 }
 
-fn check_trailer(field: &Field<'_>) -> Option<Fault> {
-    (!is_valid(field)).then(|| invalid("trailer", field))
+/// Checks a trailer field.
+fn check_trailer(field: &DecodedField<'_>) -> Option<Fault> {
+    (!is_valid(field)).then(|| invalid_field("trailer", field))
 }
 
-fn is_valid(field: &Field<'_>) -> bool {
+/// Whether a field could be passed on to an HTTP/1 client, where a line end would begin another
+/// field.
+fn is_valid(field: &DecodedField<'_>) -> bool {
     rules::is_name(field.name) && rules::is_value(field.value)
 }
 
-fn invalid(what: &str, field: &Field<'_>) -> Fault {
+/// The fault of a field.
+fn invalid_field(what: &str, field: &DecodedField<'_>) -> Fault {
     let (name, value) = (field.name.as_bstr(), field.value.as_bstr());
     Fault::new(format!("upstream sent invalid {what}: \"{name}: {value}\""))
 }
 
+/// The fault of a status that has no place here.
 fn unexpected_status(status: u16) -> Fault {
     Fault::new(format!("upstream sent unexpected :status \"{status}\""))
 }
 
-fn rejected(code: ErrorCode) -> Fault {
+/// The fault of a stream that the server has reset.
+fn reset_fault(code: ErrorCode) -> Fault {
     let message = format!("upstream rejected request with error {}", code.0);
     match code {
-        // It did nothing with the request (RFC 9113, section 8.7).
+        // The server guarantees that it has not processed the request (RFC 9113, section 8.7), so
+        // another try is safe for every method.
         ErrorCode::REFUSED_STREAM => Fault::unseen(message),
         _ => Fault::new(message),
     }
 }
 
-fn gone(code: ErrorCode) -> Fault {
+/// The fault of a stream that the server's GOAWAY leaves out.
+fn goaway_fault(code: ErrorCode) -> Fault {
     let message = format!("upstream sent goaway with error {}", code.0);
     match code {
-        // It closes a connection that was idle; the request came too late.
+        // A graceful shutdown that crossed our request: it was not processed (section 6.8).
         ErrorCode::NO_ERROR => Fault::unseen(message),
         _ => Fault::new(message),
     }
 }
 
-fn fault(error: ClientError) -> Fault {
+/// The log line of a connection error.
+fn client_fault(error: ClientError) -> Fault {
     Fault::new(match error {
         ClientError::Peer(error) => format!("upstream sent {}", error.what),
         ClientError::UnknownStream(stream) => {

@@ -1,6 +1,7 @@
-//! The counters of `limit_conn`: how many requests or sessions of each key are under way.
+//! The counters of `limit_conn`: how many requests or sessions of each key are in progress.
 //!
-//! Places are taken with [`Policy::take`], and one is given back when the [`Place`] is dropped, however its owner ends.
+//! [`ConnLimitPolicy::take`] takes places. Each goes back when its [`ConnSlot`] is dropped, so that no way of
+//! ending a request can forget to return it.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -8,91 +9,86 @@ use std::sync::Arc;
 
 use bstr::BStr;
 use conf::{Diagnostic, Expression, Line, parse};
-use rt::error_log::Level;
+use host::error_log::Level;
 
-use super::Session;
-use super::zones::{self, Parts, State, Zone};
+use super::ClientScope;
+use super::zones::{self, SharedZone, ZoneShards, ZoneState};
 
-/// What a key takes of its zone beside itself, in bytes; near to what it is here and the same as in nginx.
+/// What an entry costs its zone besides the key, in bytes: close to the real cost here and the same
+/// as in nginx, so that zone sizes carry over.
 const FIXED_COST: usize = 36;
 
-/// The counters of a zone, which all loops share.
-pub(crate) struct Counters {
+/// The counters of a zone, shared by all loops.
+pub(crate) struct ConnCounters {
     size: u64,
-    /// The key's source text: a zone whose key changes its meaning can not be taken over.
+    /// The key's source text. A reload that changes it is refused, because the counts under the old
+    /// keys would mean something else.
     key: Box<[u8]>,
-    tables: Parts<Table>,
+    /// In parts, so that loops rarely wait for each other's lock.
+    tables: ZoneShards<CounterTable>,
 }
 
+/// One shard of a zone.
 #[derive(Default)]
-struct Table {
-    /// Counters that are not 0.
+struct CounterTable {
+    /// Counters above 0; one that drops to 0 is removed.
     counts: HashMap<Arc<[u8]>, u32>,
-    /// The sum of the costs of the keys; at most the size of the part.
+    /// The sum of the costs of all keys; at most the size of the shard.
     used: u64,
 }
 
-/// A place among those that a key may have. Dropped, it is free again.
-pub(crate) struct Place {
-    counters: Arc<Counters>,
+/// One place of a key's limit, returned on drop.
+pub(crate) struct ConnSlot {
+    counters: Arc<ConnCounters>,
     key: Arc<[u8]>,
 }
 
-/// Why there is no place.
+/// Why a place was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NoPlace {
-    /// The key has as many as it may have.
-    Limit,
-    /// The zone has no room for another key.
+enum ConnRefusal {
+    /// The key is at its limit.
+    LimitReached,
+    /// The zone is full.
     ZoneFull,
 }
 
-/// The zones that a configuration declares.
+/// The zones declared by a configuration.
 #[derive(Clone, Default)]
-pub(crate) struct Declared(Vec<Arc<ConnZone>>);
+pub(crate) struct ConnZones(Vec<Arc<ConnZone>>);
 
-/// A zone of counters.
-type ConnZone = Zone<Declaration, Counters>;
+/// A zone as `limit_conn_zone` declares it.
+type ConnZone = SharedZone<ConnZoneDeclaration, ConnCounters>;
 
-/// What a zone counts.
-pub(crate) struct Declaration {
+/// What a zone counts by.
+pub(crate) struct ConnZoneDeclaration {
     key: Expression,
 }
 
-/// The limits of a block, in the order of the configuration.
+/// A block's limits in the order of the configuration, which is the order they are applied in.
 #[derive(Clone, Default)]
-pub(crate) struct Limits(Vec<Limit>);
+pub(crate) struct ConnLimits(Vec<ConnLimit>);
 
-/// One of them.
+/// One `limit_conn` line.
 #[derive(Clone)]
-struct Limit {
+struct ConnLimit {
     zone: Arc<ConnZone>,
-    most: u32,
+    /// The maximum number of concurrent requests or sessions per key.
+    max: u32,
 }
 
-/// What a block says of its limits.
-#[derive(Clone)]
-pub(crate) struct Policy {
-    pub(crate) limits: Limits,
-    /// Of log lines about refusals.
+/// A block's limits with the directives that qualify them.
+#[derive(Clone, Default)]
+pub(crate) struct ConnLimitPolicy {
+    pub(crate) limits: ConnLimits,
+    /// The level of log lines about rejections.
     pub(crate) level: Level,
-    /// Count and log, but refuse nobody.
+    /// `limit_conn_dry_run`: count and log, but reject nothing.
     pub(crate) dry_run: bool,
 }
 
-impl Default for Policy {
-    fn default() -> Self {
-        Policy {
-            limits: Limits::default(),
-            level: Level::Error,
-            dry_run: false,
-        }
-    }
-}
-
-/// What became of a request or session that some limit is about.
+/// The outcome for a request or session with at least one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum LimitConnStatus {
     Passed,
     Rejected,
     RejectedDryRun,
@@ -100,17 +96,19 @@ pub(crate) enum Verdict {
 
 /// The words of `limit_conn_log_level`.
 pub(crate) const LEVEL_WORDS: [&str; 4] = ["info", "notice", "warn", "error"];
-/// What they mean.
+/// The levels in the order of these words.
 pub(crate) const LEVELS: [Level; 4] = [Level::Info, Level::Notice, Level::Warn, Level::Error];
 
-/// A key that is longer is not counted, in bytes.
+/// Longer keys are not counted, in bytes; nginx's bound, from the one byte that holds the length
+/// there.
 const MAX_KEY: usize = 255;
 
-/// The largest limit.
+/// The largest limit; nginx keeps the count in 16 bits.
 const MAX_LIMIT: i64 = 65_535;
 
-impl Declared {
-    /// Reads `limit_conn_zone KEY zone=NAME:SIZE`. `kind` is who uses the zone, as messages name it.
+impl ConnZones {
+    /// Reads `limit_conn_zone KEY zone=NAME:SIZE`. `kind` is the owner of the zone in messages;
+    /// http and stream have separate zones.
     pub(crate) fn read(&mut self, line: &mut Line, kind: &'static str) -> Result<(), Diagnostic> {
         let key = line.expression(0)?;
         let Some(value) = parse::parameter(line.text(1), "zone") else {
@@ -118,7 +116,7 @@ impl Declared {
         };
         let zone = zones::name_and_size(line, 1, value)?;
         let name = zone.name.clone();
-        let twice = |first: &Declaration| {
+        let twice = |first: &ConnZoneDeclaration| {
             format!(
                 "limit_conn_zone \"{name}\" is already bound to key \"{}\"",
                 first.key.source()
@@ -128,18 +126,18 @@ impl Declared {
             line,
             zone,
             kind,
-            Declaration { key },
+            ConnZoneDeclaration { key },
             twice,
         )?);
         Ok(())
     }
 
-    /// Finds or makes the counters of the zones.
-    pub(crate) fn commit(&self, zones: &rt::engine::Zones, kind: &str) -> Result<(), String> {
+    /// Finds the counters that a previous configuration left, or creates them.
+    pub(crate) fn commit(&self, zones: &host::engine::Zones, kind: &str) -> Result<(), String> {
         for zone in &self.0 {
-            let source = |declared: &Declaration| declared.key.source().to_vec();
+            let source = |declared: &ConnZoneDeclaration| declared.key.source().to_vec();
             let counters = zone.commit(zones, kind, |size, declared| {
-                Counters::new(size, &source(declared))
+                ConnCounters::new(size, &source(declared))
             });
             let key = zone.declared().map(source).unwrap_or_default();
             if *counters.key != *key {
@@ -154,10 +152,13 @@ impl Declared {
     }
 }
 
-impl Policy {
-    /// Takes a place for each limit of a request or session. `None` when none of them counts it. Whoever is refused
-    /// holds no places, and why was logged.
-    pub(crate) fn take<S: Session>(&self, session: &mut S) -> Option<(Verdict, Vec<Place>)> {
+impl ConnLimitPolicy {
+    /// Takes a place for each limit; `None` if no limit counts this request or session. A rejected
+    /// one holds no places, and the reason has been logged.
+    pub(crate) fn take_slots<S: ClientScope>(
+        &self,
+        session: &mut S,
+    ) -> Option<(LimitConnStatus, Vec<ConnSlot>)> {
         let mut places = Vec::new();
         for limit in &self.limits.0 {
             let Some(key) = limit.key(session) else {
@@ -166,31 +167,35 @@ impl Policy {
             let Some(counters) = limit.zone.state() else {
                 continue;
             };
-            match counters.take(&key, limit.most) {
+            match counters.take_slot(&key, limit.max) {
                 Ok(place) => places.push(place),
                 Err(why) => {
                     self.log_refusal(session, &limit.zone.name, why);
                     let verdict = match self.dry_run {
-                        true => Verdict::RejectedDryRun,
-                        false => Verdict::Rejected,
+                        true => LimitConnStatus::RejectedDryRun,
+                        false => LimitConnStatus::Rejected,
                     };
+                    // Dropping `places` here returns what the earlier limits gave: a request that
+                    // is not served must not count.
                     return Some((verdict, Vec::new()));
                 }
             }
         }
-        (!places.is_empty()).then_some((Verdict::Passed, places))
+        (!places.is_empty()).then_some((LimitConnStatus::Passed, places))
     }
 
-    fn log_refusal<S: Session>(&self, session: &S, zone: impl Display, why: NoPlace) {
+    /// Logs a rejection. A full zone is a fault of the configuration, not of the client, hence its
+    /// own level.
+    fn log_refusal<S: ClientScope>(&self, session: &S, zone: impl Display, why: ConnRefusal) {
         match why {
-            NoPlace::Limit => {
+            ConnRefusal::LimitReached => {
                 let dry = if self.dry_run { ", dry run," } else { "" };
                 session.log(
                     self.level,
                     format_args!("limiting connections{dry} by zone \"{zone}\""),
                 );
             }
-            NoPlace::ZoneFull => {
+            ConnRefusal::ZoneFull => {
                 session.log(
                     Level::Crit,
                     format_args!("no room for another key in limit_conn zone \"{zone}\""),
@@ -200,9 +205,10 @@ impl Policy {
     }
 }
 
-impl Limit {
-    /// The key in the zone; `None` for what is not counted there.
-    fn key<S: Session>(&self, session: &mut S) -> Option<Vec<u8>> {
+impl ConnLimit {
+    /// The key in this zone; `None` if it is empty or too long, in which case the zone does not
+    /// count it.
+    fn key<S: ClientScope>(&self, session: &mut S) -> Option<Vec<u8>> {
         let expression = &self.zone.declared()?.key;
         let key = expression.to_bytes(session);
         if key.len() > MAX_KEY {
@@ -219,31 +225,31 @@ impl Limit {
     }
 }
 
-impl Verdict {
-    /// What `$limit_conn_status` says.
+impl LimitConnStatus {
+    /// The value of `$limit_conn_status`.
     pub(crate) fn text(self) -> &'static str {
         match self {
-            Verdict::Passed => "PASSED",
-            Verdict::Rejected => "REJECTED",
-            Verdict::RejectedDryRun => "REJECTED_DRY_RUN",
+            LimitConnStatus::Passed => "PASSED",
+            LimitConnStatus::Rejected => "REJECTED",
+            LimitConnStatus::RejectedDryRun => "REJECTED_DRY_RUN",
         }
     }
 }
 
-impl Limits {
-    /// Whether there is none.
+impl ConnLimits {
+    /// Whether the block has no limits, in which case the module is not run.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Forgets what was inherited.
+    /// Drops inherited limits: a block with limits of its own inherits none.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 
     /// Reads `limit_conn ZONE NUMBER`.
     pub(crate) fn read(&mut self, line: &mut Line, kind: &'static str) -> Result<(), Diagnostic> {
-        let zone = zones::refer(line, line.text(0), kind)?;
+        let zone = zones::refer_to(line, line.text(0), kind)?;
         if self.0.iter().any(|limit| Arc::ptr_eq(&limit.zone, &zone)) {
             return Err(line.directive_error("is duplicate"));
         }
@@ -259,59 +265,61 @@ impl Limits {
         if most > MAX_LIMIT {
             return Err(line.error_at(1, "connection limit must be less 65536"));
         }
-        self.0.push(Limit {
+        self.0.push(ConnLimit {
             zone,
-            most: most as u32,
+            max: most as u32,
         });
         Ok(())
     }
 }
 
-impl State for Counters {
+impl ZoneState for ConnCounters {
     fn size(&self) -> u64 {
         self.size
     }
 }
 
-impl Counters {
-    /// No counters, in a zone of `size` bytes.
-    fn new(size: u64, key: &[u8]) -> Counters {
-        Counters {
+impl ConnCounters {
+    /// An empty zone of `size` bytes.
+    fn new(size: u64, key: &[u8]) -> ConnCounters {
+        ConnCounters {
             size,
             key: key.into(),
-            tables: Parts::new(size, Table::default),
+            tables: ZoneShards::new(size, CounterTable::default),
         }
     }
 
-    /// Takes a place, if fewer than `limit` are taken.
-    fn take(self: &Arc<Self>, key: &[u8], limit: u32) -> Result<Place, NoPlace> {
+    /// Takes a place if fewer than `limit` are taken.
+    fn take_slot(self: &Arc<Self>, key: &[u8], limit: u32) -> Result<ConnSlot, ConnRefusal> {
         let mut table = self.tables.lock(key);
         if let Some((known, _)) = table.counts.get_key_value(key) {
+            // Share the table's copy of the key: a place then costs no allocation for a key that is
+            // known.
             let known = Arc::clone(known);
             match table.counts.get_mut(key) {
                 Some(count) if *count < limit => *count += 1,
-                _ => return Err(NoPlace::Limit),
+                _ => return Err(ConnRefusal::LimitReached),
             }
-            return Ok(Place {
+            return Ok(ConnSlot {
                 counters: Arc::clone(self),
                 key: known,
             });
         }
-        let cost = cost(key);
+        let cost = key_cost(key);
         if table.used + cost > self.tables.part_size {
-            return Err(NoPlace::ZoneFull);
+            return Err(ConnRefusal::ZoneFull);
         }
         table.used += cost;
         let key: Arc<[u8]> = key.into();
         table.counts.insert(Arc::clone(&key), 1);
-        Ok(Place {
+        Ok(ConnSlot {
             counters: Arc::clone(self),
             key,
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnSlot {
     fn drop(&mut self) {
         let mut table = self.counters.tables.lock(&self.key);
         let Some(count) = table.counts.get_mut(&self.key) else {
@@ -320,13 +328,14 @@ impl Drop for Place {
         *count -= 1;
         if *count == 0 {
             table.counts.remove(&self.key);
-            table.used -= cost(&self.key);
+            table.used -= key_cost(&self.key);
         }
     }
 }
 
-/// What a key takes of its zone. nginx hands out powers of two; so one megabyte keeps as many keys here as there.
-fn cost(key: &[u8]) -> u64 {
+/// What a key costs its zone. nginx's slab allocator hands out powers of two, so with the same
+/// rounding a megabyte holds as many keys here as there.
+fn key_cost(key: &[u8]) -> u64 {
     (FIXED_COST + key.len()).next_power_of_two() as u64
 }
 
@@ -336,19 +345,22 @@ mod tests {
 
     #[test]
     fn a_place_is_free_again_when_it_is_dropped() {
-        let counters = Arc::new(Counters::new(1 << 20, b"k"));
-        let first = counters.take(b"a", 2).ok();
-        let second = counters.take(b"a", 2).ok();
+        let counters = Arc::new(ConnCounters::new(1 << 20, b"k"));
+        let first = counters.take_slot(b"a", 2).ok();
+        let second = counters.take_slot(b"a", 2).ok();
         assert!(first.is_some() && second.is_some());
-        assert_eq!(counters.take(b"a", 2).err(), Some(NoPlace::Limit));
         assert_eq!(
-            counters.take(b"a", 1).err(),
-            Some(NoPlace::Limit),
+            counters.take_slot(b"a", 2).err(),
+            Some(ConnRefusal::LimitReached)
+        );
+        assert_eq!(
+            counters.take_slot(b"a", 1).err(),
+            Some(ConnRefusal::LimitReached),
             "the limit is the caller's"
         );
-        assert!(counters.take(b"b", 1).is_ok());
+        assert!(counters.take_slot(b"b", 1).is_ok());
         drop(first);
-        assert!(counters.take(b"a", 2).is_ok());
+        assert!(counters.take_slot(b"a", 2).is_ok());
         drop(second);
         assert!(counters.tables.lock(b"a").counts.is_empty());
         assert_eq!(counters.tables.lock(b"a").used, 0);
@@ -356,10 +368,16 @@ mod tests {
 
     #[test]
     fn a_full_zone_takes_no_new_keys() {
-        let counters = Arc::new(Counters::new(128, b"k"));
-        let places = [counters.take(b"a", 9), counters.take(b"b", 9)];
+        let counters = Arc::new(ConnCounters::new(128, b"k"));
+        let places = [counters.take_slot(b"a", 9), counters.take_slot(b"b", 9)];
         assert!(places.iter().all(Result::is_ok));
-        assert_eq!(counters.take(b"c", 9).err(), Some(NoPlace::ZoneFull));
-        assert!(counters.take(b"a", 9).is_ok(), "keys that are there go on");
+        assert_eq!(
+            counters.take_slot(b"c", 9).err(),
+            Some(ConnRefusal::ZoneFull)
+        );
+        assert!(
+            counters.take_slot(b"a", 9).is_ok(),
+            "keys that are there go on"
+        );
     }
 }

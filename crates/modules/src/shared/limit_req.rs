@@ -1,169 +1,189 @@
 //! The leaky buckets of `limit_req`: how many requests each key may make.
 //!
-//! A bucket leaks at the zone's rate and each request pours one request into it. What is in it then is the *excess*;
-//! more than `burst` does not go in, and what is above `delay` has to wait until it would have leaked. Numbers are
-//! thousandths of requests and milliseconds, as in nginx, so that both count alike.
+//! A bucket leaks at the zone's rate, and each request adds one request to it. The level is then
+//! called the *excess*: above `burst` the request is rejected, and above `delay` it waits until the
+//! difference would have leaked. Units are thousandths of a request and milliseconds, as in nginx,
+//! so that both come to the same decisions.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use base::lru::Lru;
 
-use super::zones::{Parts, State};
+use super::zones::{ZoneShards, ZoneState};
 
-/// One request in a bucket's unit.
+/// One request, in a bucket's unit.
 pub(crate) const REQUEST: u64 = 1000;
 
-/// A bucket that was not used for so long leaves when room is needed, if it is empty by now. In milliseconds.
-const IDLE: i64 = 60_000;
+/// A bucket unused for this long, in milliseconds, is removed when another needs room, provided it
+/// has leaked empty.
+const IDLE_MS: i64 = 60_000;
 
-/// Idle buckets that leave for each new one, so that the cost of a request stays bounded.
+/// How many idle buckets one new bucket can evict. It bounds the cost of a request; nginx's number.
 const IDLE_PER_NEW: usize = 2;
 
-/// What a bucket takes of its zone beside the key, in bytes; near to what it is here and the same as in nginx.
+/// What a bucket costs its zone besides the key, in bytes: close to the real cost here and the same
+/// as in nginx, so that zone sizes carry over.
 const FIXED_COST: usize = 80;
 
-/// The buckets of a zone, which all loops share.
-pub(crate) struct Buckets {
+/// The buckets of a zone, shared by all loops.
+pub(crate) struct RequestBuckets {
     size: u64,
-    /// The key's source text: a zone whose key changes its meaning can not be taken over.
+    /// The key's source text. A reload that changes it is refused, because the old buckets would
+    /// belong to other keys.
     pub(crate) key: Box<[u8]>,
-    born: Instant,
-    tables: Parts<Table>,
+    /// The origin of the times in the buckets.
+    created: Instant,
+    /// In parts, so that loops rarely wait for each other's lock.
+    tables: ZoneShards<BucketTable>,
 }
 
-struct Table {
-    buckets: Lru<Arc<[u8]>, Bucket>,
-    /// The sum of the costs of all buckets; at most the size of the part.
+/// One shard of a zone, ordered by last use.
+struct BucketTable {
+    buckets: Lru<Arc<[u8]>, LeakyBucket>,
+    /// The sum of the costs of all buckets; at most the size of the shard.
     used: u64,
 }
 
+/// The bucket of one key.
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+struct LeakyBucket {
+    /// In thousandths of requests, at the time `last`.
     excess: u64,
-    /// When that was, in milliseconds since the zone was made; before that for a bucket that nothing was poured into.
-    last: i64,
+    /// When the excess was computed, in milliseconds since the zone was created. Far in the past
+    /// for a bucket that nothing has been added to.
+    updated_ms: i64,
 }
 
-/// How a key's bucket would take one more request.
+/// How a bucket takes one more request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fill {
-    /// This much is in it then.
+pub(crate) enum PourResult {
+    /// It fits; this is the excess with it.
     Excess(u64),
-    /// This would be more than the burst.
-    Over(u64),
+    /// It does not fit: this would be the excess.
+    OverBurst(u64),
     /// The zone has no room for the key.
     NoRoom,
 }
 
-/// Whether a look already counts as the request.
+/// Whether to count the request or only to test it. With several limits none may count it unless
+/// all accept it, so all but the last are tested first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Count {
-    /// It does.
+pub(crate) enum CountMode {
+    /// Count it if it fits.
     Now,
-    /// Other limits come first.
+    /// Only test; the caller counts it later.
     Later,
 }
 
-impl State for Buckets {
+impl ZoneState for RequestBuckets {
     fn size(&self) -> u64 {
         self.size
     }
 }
 
-impl Buckets {
-    /// No buckets, in a zone of `size` bytes.
-    pub(crate) fn new(size: u64, key: &[u8], now: Instant) -> Buckets {
-        let tables = Parts::new(size, || Table {
+impl RequestBuckets {
+    /// An empty zone of `size` bytes.
+    pub(crate) fn new(size: u64, key: &[u8], now: Instant) -> RequestBuckets {
+        let tables = ZoneShards::new(size, || BucketTable {
             buckets: Lru::new(usize::MAX),
             used: 0,
         });
-        Buckets {
+        RequestBuckets {
             size,
             key: key.into(),
-            born: now,
+            created: now,
             tables,
         }
     }
 
-    /// Looks how one more request of `key` fits, and counts it if it does and `count` says so. `rate` is in
-    /// thousandths of requests per second.
+    /// Tests whether one more request of `key` fits, and counts it if it does and `count` says so.
+    /// `rate` is in thousandths of requests per second.
     pub(crate) fn pour(
         &self,
         key: &[u8],
         rate: u64,
         burst: u64,
-        count: Count,
+        count: CountMode,
         now: Instant,
-    ) -> Fill {
+    ) -> PourResult {
         let now = self.millis(now);
         let mut table = self.tables.lock(key);
         let (bucket, excess) = match table.buckets.get(key) {
             Some(bucket) => {
-                let excess = bucket.after(rate, now);
+                let excess = bucket.excess_after(rate, now);
                 (bucket, excess)
             }
             None => {
-                if !table.make_room(cost(key), self.tables.part_size, rate, now) {
-                    return Fill::NoRoom;
+                if !table.make_room(key_cost(key), self.tables.part_size, rate, now) {
+                    return PourResult::NoRoom;
                 }
-                table.used += cost(key);
+                table.used += key_cost(key);
                 table.buckets.insert(
                     key.into(),
-                    Bucket {
+                    LeakyBucket {
                         excess: 0,
-                        last: now,
+                        updated_ms: now,
                     },
                 );
-                // A first request leaves its bucket empty; one that is not counted yet leaves it as it would be.
+                // The first request of a key leaves its bucket empty; the burst counts what is in
+                // excess of the rate, and the first request is not. If it is not counted yet, the
+                // bucket must look as if it had never been used: a long time ago means fully
+                // leaked.
                 let Some(bucket) = table.buckets.get(key) else {
-                    return Fill::NoRoom;
+                    return PourResult::NoRoom;
                 };
-                if count == Count::Later {
-                    bucket.last = i64::MIN / 2;
+                if count == CountMode::Later {
+                    bucket.updated_ms = i64::MIN / 2;
                 }
                 (bucket, 0)
             }
         };
         if excess > burst {
-            return Fill::Over(excess);
+            return PourResult::OverBurst(excess);
         }
-        if count == Count::Now {
+        if count == CountMode::Now {
             bucket.set(excess, now);
         }
-        Fill::Excess(excess)
+        PourResult::Excess(excess)
     }
 
+    /// Milliseconds since the table was created.
     fn millis(&self, now: Instant) -> i64 {
-        // The bound is 146 million years away, and leaves room for a time that is long before.
-        i64::try_from(now.saturating_duration_since(self.born).as_millis()).unwrap_or(i64::MAX / 2)
+        // The limit is 146 million years away and leaves room for times long before the origin.
+        i64::try_from(now.saturating_duration_since(self.created).as_millis())
+            .unwrap_or(i64::MAX / 2)
     }
 }
 
-impl Bucket {
-    /// What would be in it with one more request.
-    fn after(self, rate: u64, now: i64) -> u64 {
-        let passed = u64::try_from(now - self.last).unwrap_or(0);
+impl LeakyBucket {
+    /// The excess with one more request.
+    fn excess_after(self, rate: u64, now: i64) -> u64 {
+        let passed = u64::try_from(now - self.updated_ms).unwrap_or(0);
         let leaked = rate.saturating_mul(passed) / 1000;
         (self.excess + REQUEST).saturating_sub(leaked)
     }
 
+    /// Stores the excess at a time.
     fn set(&mut self, excess: u64, now: i64) {
         self.excess = excess;
-        // The clocks of two loops may differ by a turn; time does not go back.
-        self.last = self.last.max(now);
+        // Each loop reads the clock once per turn, so two loops can disagree. Time must not go back
+        // here, or the leak would be counted twice.
+        self.updated_ms = self.updated_ms.max(now);
     }
 }
 
-impl Table {
-    /// Makes room for `cost` bytes more: idle buckets leave first, then the ones that were used longest ago.
+impl BucketTable {
+    /// Makes room for `cost` more bytes: first by removing idle buckets, then the least recently
+    /// used ones. Removing a bucket forgets its excess, which favours the client; refusing new keys
+    /// would let one client with many keys lock out all others.
     fn make_room(&mut self, cost: u64, size: u64, rate: u64, now: i64) -> bool {
         for _ in 0..IDLE_PER_NEW {
             let Some((_, oldest)) = self.buckets.oldest() else {
                 break;
             };
-            let idle = now - oldest.last >= IDLE;
-            if !idle || oldest.after(rate, now) > 0 {
+            let idle = now - oldest.updated_ms >= IDLE_MS;
+            if !idle || oldest.excess_after(rate, now) > 0 {
                 break;
             }
             self.drop_oldest();
@@ -177,15 +197,17 @@ impl Table {
         true
     }
 
+    /// Removes the least recently used bucket.
     fn drop_oldest(&mut self) {
         if let Some((key, _)) = self.buckets.pop_oldest() {
-            self.used -= self::cost(&key);
+            self.used -= self::key_cost(&key);
         }
     }
 }
 
-/// What a key takes of its zone. nginx hands out powers of two; so one megabyte keeps as many keys here as there.
-fn cost(key: &[u8]) -> u64 {
+/// What a key costs its zone. nginx's slab allocator hands out powers of two, so with the same
+/// rounding a megabyte holds as many keys here as there.
+fn key_cost(key: &[u8]) -> u64 {
     (FIXED_COST + key.len()).next_power_of_two() as u64
 }
 
@@ -200,42 +222,48 @@ mod tests {
     #[test]
     fn a_bucket_leaks_at_its_rate() {
         let born = Instant::now();
-        let buckets = Buckets::new(1 << 20, b"k", born);
+        let buckets = RequestBuckets::new(1 << 20, b"k", born);
         let at = |millis| born + Duration::from_millis(millis);
-        let pour = |millis, burst| buckets.pour(b"a", RATE, burst, Count::Now, at(millis));
-        assert_eq!(pour(0, 0), Fill::Excess(0));
-        assert_eq!(pour(0, 0), Fill::Over(1000));
-        assert_eq!(pour(250, 1000), Fill::Excess(500));
-        assert_eq!(pour(250, 1000), Fill::Over(1500));
-        assert_eq!(pour(1000, 1000), Fill::Excess(0));
+        let pour = |millis, burst| buckets.pour(b"a", RATE, burst, CountMode::Now, at(millis));
+        assert_eq!(pour(0, 0), PourResult::Excess(0));
+        assert_eq!(pour(0, 0), PourResult::OverBurst(1000));
+        assert_eq!(pour(250, 1000), PourResult::Excess(500));
+        assert_eq!(pour(250, 1000), PourResult::OverBurst(1500));
+        assert_eq!(pour(1000, 1000), PourResult::Excess(0));
         assert_eq!(
             pour(990, 1000),
-            Fill::Excess(1000),
+            PourResult::Excess(1000),
             "a clock that is behind counts as no time"
         );
         assert_eq!(
-            buckets.pour(b"b", RATE, 0, Count::Now, at(0)),
-            Fill::Excess(0)
+            buckets.pour(b"b", RATE, 0, CountMode::Now, at(0)),
+            PourResult::Excess(0)
         );
     }
 
     #[test]
     fn what_is_looked_at_is_not_counted() {
         let born = Instant::now();
-        let buckets = Buckets::new(1 << 20, b"k", born);
+        let buckets = RequestBuckets::new(1 << 20, b"k", born);
         for _ in 0..3 {
             assert_eq!(
-                buckets.pour(b"a", RATE, 0, Count::Later, born),
-                Fill::Excess(0)
+                buckets.pour(b"a", RATE, 0, CountMode::Later, born),
+                PourResult::Excess(0)
             );
         }
         assert_eq!(
-            buckets.pour(b"a", RATE, 0, Count::Now, born + Duration::from_secs(9)),
-            Fill::Excess(0)
+            buckets.pour(b"a", RATE, 0, CountMode::Now, born + Duration::from_secs(9)),
+            PourResult::Excess(0)
         );
         assert_eq!(
-            buckets.pour(b"a", RATE, 0, Count::Later, born + Duration::from_secs(9)),
-            Fill::Over(1000)
+            buckets.pour(
+                b"a",
+                RATE,
+                0,
+                CountMode::Later,
+                born + Duration::from_secs(9)
+            ),
+            PourResult::OverBurst(1000)
         );
     }
 
@@ -243,41 +271,47 @@ mod tests {
     fn a_full_zone_forgets_who_came_longest_ago() {
         let born = Instant::now();
         let size = 32 * 1024;
-        let buckets = Buckets::new(size, b"k", born);
-        let room = size / cost(b"0000");
+        let buckets = RequestBuckets::new(size, b"k", born);
+        let room = size / key_cost(b"0000");
         for i in 0..=room {
             let key = format!("{i:04}");
             assert_eq!(
-                buckets.pour(key.as_bytes(), RATE, 0, Count::Now, born),
-                Fill::Excess(0),
+                buckets.pour(key.as_bytes(), RATE, 0, CountMode::Now, born),
+                PourResult::Excess(0),
                 "{i}"
             );
         }
         assert_eq!(
-            buckets.pour(b"0000", RATE, 0, Count::Now, born),
-            Fill::Excess(0),
+            buckets.pour(b"0000", RATE, 0, CountMode::Now, born),
+            PourResult::Excess(0),
             "it had left"
         );
         assert_eq!(
-            buckets.pour(b"0002", RATE, 0, Count::Now, born),
-            Fill::Over(1000),
+            buckets.pour(b"0002", RATE, 0, CountMode::Now, born),
+            PourResult::OverBurst(1000),
             "it is still there"
         );
         assert!(buckets.tables.lock(b"").used <= size);
         assert_eq!(
-            buckets.pour(&[b'x'; 40_000], RATE, 0, Count::Now, born),
-            Fill::NoRoom
+            buckets.pour(&[b'x'; 40_000], RATE, 0, CountMode::Now, born),
+            PourResult::NoRoom
         );
     }
 
     #[test]
     fn idle_buckets_leave_for_new_ones() {
         let born = Instant::now();
-        let buckets = Buckets::new(1 << 17, b"k", born);
+        let buckets = RequestBuckets::new(1 << 17, b"k", born);
         for key in [b"a", b"b", b"c"] {
-            buckets.pour(key, RATE, 0, Count::Now, born);
+            buckets.pour(key, RATE, 0, CountMode::Now, born);
         }
-        buckets.pour(b"d", RATE, 0, Count::Now, born + Duration::from_secs(120));
+        buckets.pour(
+            b"d",
+            RATE,
+            0,
+            CountMode::Now,
+            born + Duration::from_secs(120),
+        );
         assert_eq!(buckets.tables.lock(b"").buckets.len(), 2);
     }
 }

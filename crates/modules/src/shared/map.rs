@@ -1,7 +1,8 @@
-//! `map`: a value that depends on another one.
+//! `map`: a value that depends on another value.
 //!
-//! A text is looked up among exact texts, with `hostnames` then among names with a star in front and at the end (the
-//! longest wins), then among regular expressions in their order. Letter case counts for regular expressions only.
+//! A text is looked up among exact texts, then, with `hostnames`, among names with a leading or
+//! trailing `*` (the longest match wins), then among regular expressions in order. Case matters for
+//! regular expressions only.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,43 +10,47 @@ use std::collections::hash_map::Entry;
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Definition, Diagnostic, Expression, Line, Node, Pattern, Place, Regex, Word};
 
-use super::session::{Session, define, of_several_lines};
+use super::client_scope::{ClientScope, define_variable, multi_line_texts};
 
-struct Map {
+/// One `map` block, ready for lookups.
+struct MapBlock {
     subject: Expression,
+    /// Whether texts are host names, possibly with wildcards.
     hostnames: bool,
     volatile: bool,
     default: Option<Expression>,
-    exact: Table,
-    /// Names that began with `*.` or `.`, by what follows the star, with its dot.
-    front: Table,
-    /// Names that ended in `.*`, by what stands before the star, with its dot.
-    end: Table,
+    /// Texts and names without wildcards; tried first.
+    exact: ValuesByText,
+    /// Names with a leading `*.` or `.`, by the rest including its dot.
+    leading_wildcards: ValuesByText,
+    /// Names with a trailing `.*`, by the beginning including its dot.
+    trailing_wildcards: ValuesByText,
+    /// Regular expressions in file order; tried last.
     patterns: Vec<(Pattern, Expression)>,
 }
 
-/// Values by texts in lower case.
-type Table = HashMap<BString, Expression>;
+/// Values by lower-case text.
+type ValuesByText = HashMap<BString, Expression>;
 
 /// Reads `map TEXT $variable { … }`.
-pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
-    let mut map: Map = Map::new(line.expression(0)?);
+pub(crate) fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
+    let mut map: MapBlock = MapBlock::new(line.expression(0)?);
     let entries = line.entries();
-    // It says how the other lines are read, wherever it stands.
+    // `hostnames` affects all lines, so it must be known before the first is read, wherever it is.
     map.hostnames = entries
         .iter()
-        .any(|entry| parameter(entry) == Some(b"hostnames"));
+        .any(|entry| single_word(entry) == Some(b"hostnames"));
     for entry in entries {
-        match parameter(entry) {
+        match single_word(entry) {
             Some(b"hostnames") => {}
             Some(b"volatile") => map.volatile = true,
             _ => map.add::<S>(entry, line)?,
         }
     }
     let volatile = map.volatile;
-    let texts = of_several_lines(map.texts());
+    let texts = multi_line_texts(map.texts());
     let definition = Definition::<S>::dynamic(move |session, out| map.value(session, out));
-    define(
+    define_variable(
         line,
         1,
         if volatile {
@@ -57,30 +62,31 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
     )
 }
 
-/// A line of one word.
-fn parameter(entry: &Node) -> Option<&[u8]> {
+/// The word of a line that consists of one: `hostnames`, `volatile`.
+fn single_word(entry: &Node) -> Option<&[u8]> {
     entry.args.is_empty().then_some(entry.name.text.as_slice())
 }
 
-impl Map {
+impl MapBlock {
     fn new(subject: Expression) -> Self {
-        Map {
+        MapBlock {
             subject,
             hostnames: false,
             volatile: false,
             default: None,
             exact: HashMap::new(),
-            front: HashMap::new(),
-            end: HashMap::new(),
+            leading_wildcards: HashMap::new(),
+            trailing_wildcards: HashMap::new(),
             patterns: Vec::new(),
         }
     }
 
-    fn add<S: Session>(&mut self, entry: &Node, line: &mut Line) -> Result<(), Diagnostic> {
+    /// Adds one line.
+    fn add<S: ClientScope>(&mut self, entry: &Node, line: &mut Line) -> Result<(), Diagnostic> {
         let [word] = &entry.args[..] else {
             return Err(entry.error("invalid number of the map parameters"));
         };
-        let value = expression(entry, word, line)?;
+        let value = parse_value(entry, word, line)?;
         let key = entry.name.text.as_bstr();
         let failed = |message: String| entry.error_at(&entry.name, message);
         if key == "default" {
@@ -99,27 +105,30 @@ impl Map {
                 .push((Pattern::of::<S>(line.level, regex).map_err(failed)?, value));
             return Ok(());
         }
-        // A backslash in front gives the words above, and a tilde, their own meaning.
+        // A leading backslash lets a text begin with a tilde or be called like one of the
+        // parameters.
         self.add_text(key.strip_prefix(b"\\").unwrap_or(key), value)
             .map_err(failed)
     }
 
+    /// Adds an exact text or a host name to the tables it belongs to. `.example.com` belongs to
+    /// two: the name itself and the names below it.
     fn add_text(&mut self, key: &[u8], value: Expression) -> Result<(), String> {
         let shown = key.as_bstr();
         let lower = key.to_ascii_lowercase();
         let stars = lower.iter().filter(|byte| **byte == b'*').count();
-        let mut places: Vec<(&mut Table, &[u8])> = Vec::with_capacity(2);
+        let mut places: Vec<(&mut ValuesByText, &[u8])> = Vec::with_capacity(2);
         if !self.hostnames {
             places.push((&mut self.exact, &lower));
         } else if lower.contains_str("..") || lower.contains(&0) || stars > 1 {
             return Err(format!("invalid hostname or wildcard \"{shown}\""));
         } else if lower.starts_with(b"*.") && lower.len() > 2 {
-            places.push((&mut self.front, &lower[1..]));
+            places.push((&mut self.leading_wildcards, &lower[1..]));
         } else if lower.starts_with(b".") && lower.len() > 1 && stars == 0 {
             places.push((&mut self.exact, &lower[1..]));
-            places.push((&mut self.front, &lower));
+            places.push((&mut self.leading_wildcards, &lower));
         } else if lower.ends_with(b".*") && lower.len() > 2 {
-            places.push((&mut self.end, &lower[..lower.len() - 1]));
+            places.push((&mut self.trailing_wildcards, &lower[..lower.len() - 1]));
         } else if stars > 0 {
             return Err(format!("invalid hostname or wildcard \"{shown}\""));
         } else {
@@ -134,37 +143,47 @@ impl Map {
         Ok(())
     }
 
-    fn value<S: Session>(&self, session: &mut S, out: &mut Vec<u8>) -> bool {
+    /// Evaluates the variable.
+    fn value<S: ClientScope>(&self, session: &mut S, out: &mut Vec<u8>) -> bool {
         let mut subject = self.subject.to_bytes(session);
+        // `example.com.` is the same host as `example.com`.
         if self.hostnames && subject.last() == Some(&b'.') {
             subject.pop();
         }
         if let Some(value) = self.find(session, &subject) {
             value.eval(session, out);
         }
-        // Without a default the value is empty, but it is one.
+        // Without a default the value is empty, but it exists: logs show it as empty, not as `-`.
         true
     }
 
-    fn find<S: Session>(&self, session: &mut S, subject: &[u8]) -> Option<&Expression> {
+    /// The value for a subject, or the default.
+    fn find<S: ClientScope>(&self, session: &mut S, subject: &[u8]) -> Option<&Expression> {
         if let Some(value) = self.find_text(subject) {
             return Some(value);
         }
-        // An empty text is not matched, not even by a pattern that would: nginx's rule.
+        // As in nginx, patterns are not tried on an empty subject, not even one that would match
+        // it.
         let mut patterns = self.patterns.iter().filter(|_| !subject.is_empty());
         let found = patterns.find(|(pattern, _)| session.matches(pattern, subject));
         found.map(|(_, value)| value).or(self.default.as_ref())
     }
 
-    /// The values without variables.
+    /// The values without variables, for the registry's notes about texts of several lines.
     fn texts(&self) -> impl Iterator<Item = &BStr> {
-        let tables = [&self.exact, &self.front, &self.end];
-        let listed = tables.into_iter().flat_map(Table::values);
+        let tables = [
+            &self.exact,
+            &self.leading_wildcards,
+            &self.trailing_wildcards,
+        ];
+        let listed = tables.into_iter().flat_map(ValuesByText::values);
         let matched = self.patterns.iter().map(|(_, value)| value);
         let all = listed.chain(matched).chain(&self.default);
         all.filter_map(Expression::constant)
     }
 
+    /// Looks the subject up in the tables. The first dot leaves the longest name, so for a leading
+    /// star dots are tried from the front, for a trailing star from the back.
     fn find_text(&self, subject: &[u8]) -> Option<&Expression> {
         let lowered;
         let subject = if subject.iter().any(u8::is_ascii_uppercase) {
@@ -176,23 +195,23 @@ impl Map {
         if let Some(value) = self.exact.get(subject.as_bstr()) {
             return Some(value);
         }
-        if self.front.is_empty() && self.end.is_empty() {
+        if self.leading_wildcards.is_empty() && self.trailing_wildcards.is_empty() {
             return None;
         }
         let dots: Vec<usize> = subject.find_iter(b".").collect();
         let front = dots
             .iter()
-            .find_map(|&dot| self.front.get(subject[dot..].as_bstr()));
+            .find_map(|&dot| self.leading_wildcards.get(subject[dot..].as_bstr()));
         front.or_else(|| {
             dots.iter()
                 .rev()
-                .find_map(|&dot| self.end.get(subject[..=dot].as_bstr()))
+                .find_map(|&dot| self.trailing_wildcards.get(subject[..=dot].as_bstr()))
         })
     }
 }
 
-/// The value of a line, an expression.
-fn expression(entry: &Node, word: &Word, line: &mut Line) -> Result<Expression, Diagnostic> {
+/// The value of a line, as an expression.
+fn parse_value(entry: &Node, word: &Word, line: &mut Line) -> Result<Expression, Diagnostic> {
     let value = Expression::parse(&word.text, word.span, &mut *line.level.names);
     value.map_err(|error| error.place(Place::At(entry.head.last_byte())))
 }
@@ -201,10 +220,10 @@ fn expression(entry: &Node, word: &Word, line: &mut Line) -> Result<Expression, 
 mod tests {
     use super::*;
 
-    fn map(hostnames: bool, keys: &[&str]) -> Result<Map, String> {
-        let mut map = Map {
+    fn map(hostnames: bool, keys: &[&str]) -> Result<MapBlock, String> {
+        let mut map = MapBlock {
             hostnames,
-            ..Map::new(Expression::literal(b""))
+            ..MapBlock::new(Expression::literal(b""))
         };
         for key in keys {
             map.add_text(key.as_bytes(), Expression::literal(key.as_bytes()))?;
@@ -212,7 +231,7 @@ mod tests {
         Ok(map)
     }
 
-    fn found(map: &Map, subject: &str) -> Option<String> {
+    fn found(map: &MapBlock, subject: &str) -> Option<String> {
         map.find_text(subject.as_bytes())
             .and_then(Expression::constant)
             .map(ToString::to_string)

@@ -1,58 +1,65 @@
-//! Files that were compressed beforehand: what `gzip_static`, `brotli_static` and `zstd_static` have in common.
+//! Precompressed files: what `gzip_static`, `brotli_static` and `zstd_static` share.
 
+use host::error_log::Level;
 use http::files::{self, Found, Purpose};
 use http::{Outcome, Request, Step};
 use proto::Known;
-use proto::h1::Method;
-use rt::error_log::Level;
+use proto::message::Method;
 
 use crate::shared::{file_response, gzip_accept};
 
-/// A coding, and how its files are called.
-pub(crate) struct Coding {
+/// A coding and the names of its files.
+pub(crate) struct PrecompressedCoding {
     /// As `Content-Encoding` names it.
     pub(crate) name: &'static [u8],
-    /// What stands behind the name of the plain file.
+    /// Appended to the name of the uncompressed file.
     pub(crate) suffix: &'static [u8],
 }
 
-/// Who gets the compressed file.
+/// Which clients get the compressed file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum StaticMode {
     #[default]
     Off,
-    /// Clients that take the coding.
+    /// Clients that accept the coding.
     On,
+    // All clients; useful with `gunzip`, or where only the compressed files exist.
     Always,
 }
 
-impl When {
-    /// The words of the directives, in the order of [`When::from_index`].
+impl StaticMode {
+    /// The words of the directives, in the order of [`StaticMode::from_index`].
     pub(crate) const WORDS: [&'static str; 3] = ["off", "on", "always"];
 
-    /// What a word of [`When::WORDS`] means.
-    pub(crate) fn from_index(index: usize) -> When {
-        [When::Off, When::On, When::Always][index]
+    /// The meaning of a word of [`StaticMode::WORDS`].
+    pub(crate) fn from_index(index: usize) -> StaticMode {
+        [StaticMode::Off, StaticMode::On, StaticMode::Always][index]
     }
 }
 
-/// Answers with the compressed file beside the one that the request means; declines when there is none.
-pub(crate) fn serve<'r>(request: &'r mut Request, coding: &'static Coding, when: When) -> Step<'r> {
+/// Responds with the compressed file beside the requested one; declines if there is none, so that
+/// the static module serves the other.
+pub(crate) fn serve<'r>(
+    request: &'r mut Request,
+    coding: &'static PrecompressedCoding,
+    when: StaticMode,
+) -> Step<'r> {
     if !matches!(request.method, Method::Get | Method::Head) || request.uri.path.ends_with(b"/") {
         return Outcome::Declined.into();
     }
-    let accepted = when == When::Always || gzip_accept::accepts_coding(request, coding.name);
-    // With gzip_vary the file is looked for even for others: their response varies too if it exists.
-    if !accepted && !gzip_accept::says_vary(request) {
+    let accepted = when == StaticMode::Always || gzip_accept::accepts_coding(request, coding.name);
+    // With `gzip_vary` the file is looked up even for other clients: if it exists, their response
+    // varies too.
+    if !accepted && !gzip_accept::has_gzip_vary(request) {
         return Outcome::Declined.into();
     }
     let Some(mut path) = request.file_path() else {
         return Outcome::Status(500).into();
     };
     path.extend_from_slice(coding.suffix);
-    let chosen = Chosen {
+    let chosen = PrecompressedChoice {
         coding,
-        when,
+        mode: when,
         accepted,
     };
     match files::try_open(request, &path, Purpose::Read) {
@@ -64,26 +71,29 @@ pub(crate) fn serve<'r>(request: &'r mut Request, coding: &'static Coding, when:
     }
 }
 
-struct Chosen {
-    coding: &'static Coding,
-    when: When,
+/// The lookup of a compressed file for one request.
+struct PrecompressedChoice {
+    coding: &'static PrecompressedCoding,
+    mode: StaticMode,
     accepted: bool,
 }
 
-impl Chosen {
+impl PrecompressedChoice {
+    /// Responds with the compressed file, if it exists and the client may get it.
     fn answer(&self, request: &mut Request, path: &[u8], found: Found) -> Outcome {
         let found = match found {
             Ok(found) => found,
             Err(error) => {
-                // The plain file may still be there.
+                // The uncompressed file may exist nevertheless.
                 if error.status() != 404 {
                     files::refuse(request, path, error);
                 }
                 return Outcome::Declined;
             }
         };
-        if self.when == When::On {
-            gzip_accept::varies(request);
+        // With `always` every client gets the same bytes, so nothing varies.
+        if self.mode == StaticMode::On {
+            gzip_accept::mark_varying(request);
             if !self.accepted {
                 return Outcome::Declined;
             }
@@ -103,6 +113,6 @@ impl Chosen {
             .out
             .fields
             .push_known(Known::ContentEncoding, self.coding.name);
-        file_response::respond(request, found)
+        file_response::respond_with_file(request, found)
     }
 }

@@ -1,4 +1,5 @@
-//! Whom `set_real_ip_from` trusts to say who the client is: in http by a header field, in stream by the PROXY protocol.
+//! The peers that `set_real_ip_from` trusts to name the client: in http by a header field, in
+//! stream by the PROXY protocol.
 
 use std::net::{IpAddr, ToSocketAddrs};
 
@@ -6,26 +7,27 @@ use bstr::ByteSlice;
 use conf::{Cidr, Diagnostic, Line};
 use rt::net::Address;
 
-/// The peers that are believed.
+/// The trusted peers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trusted {
+pub(crate) struct TrustedPeers {
+    /// Networks and single addresses.
     pub(crate) networks: Vec<Cidr>,
-    /// Every peer by a unix socket.
+    /// `unix:`: every peer on a unix socket.
     unix: bool,
 }
 
-impl Trusted {
-    /// Forgets what was inherited.
+impl TrustedPeers {
+    /// Drops inherited peers: a block with such lines of its own inherits none.
     pub(crate) fn clear(&mut self) {
-        *self = Trusted::default();
+        *self = TrustedPeers::default();
     }
 
-    /// Whether nobody is.
+    /// Whether no peer is trusted.
     pub(crate) fn is_empty(&self) -> bool {
         self.networks.is_empty() && !self.unix
     }
 
-    /// Whether this peer is.
+    /// Whether this peer is trusted.
     pub(crate) fn includes(&self, peer: &Address) -> bool {
         match peer {
             Address::Unix(_) => self.unix,
@@ -36,8 +38,9 @@ impl Trusted {
         }
     }
 
-    /// Reads one line: `unix:`, an address, a network, or the name of a host. A name is looked up while the
-    /// configuration is read; only then may this wait.
+    /// Reads one line: `unix:`, an address, a network or a host name. A name is resolved while the
+    /// configuration is read, the only time when this may block; later changes of its addresses
+    /// need a reload, as in nginx.
     pub(crate) fn read(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
         if line.text(0) == "unix:" {
             self.unix = true;
@@ -47,7 +50,7 @@ impl Trusted {
             self.networks.push(line.cidr(0)?);
             return Ok(());
         }
-        for ip in look_up(line)? {
+        for ip in resolve_host(line)? {
             let network =
                 Cidr::parse(ip.to_string().as_bytes()).expect("an address is a network of one");
             self.networks.push(network.0);
@@ -56,7 +59,8 @@ impl Trusted {
     }
 }
 
-fn look_up(line: &Line) -> Result<Vec<IpAddr>, Diagnostic> {
+/// All addresses of a host name.
+fn resolve_host(line: &Line) -> Result<Vec<IpAddr>, Diagnostic> {
     let text = line.text(0);
     let not_found = || line.error_at(0, format!("host not found in set_real_ip_from \"{text}\""));
     let name = text.to_str().map_err(|_| not_found())?;

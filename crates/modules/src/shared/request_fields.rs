@@ -1,16 +1,18 @@
-//! The fields of a request to an HTTP server: what `proxy_set_header` and `grpc_set_header` come to, and the client's.
+//! The header fields of a request to an HTTP server: the result of `proxy_set_header` or
+//! `grpc_set_header` together with the client's fields.
 
 use bstr::BString;
 use conf::Expression;
 use http::Request;
 use http::cache::Ask;
 use http::upstream::settings::FieldSet;
-use http::upstream::{Asks, Content, Ends, Place};
+use http::upstream::{Asks, Content, Ends, NoResponse, Place};
 use proto::Known;
-use proto::connection::Nominated;
+use proto::connection::NominatedFields;
 
-/// Fields that are the connection's own business, so that the client's are never sent.
-const OURS: [&str; 9] = [
+/// Fields that concern the client's connection, or that are made anew for the upstream connection;
+/// the client's are never passed on (RFC 9110, section 7.6.1).
+const CONNECTION_FIELDS: [&str; 9] = [
     "Host",
     "Connection",
     "Proxy-Connection",
@@ -22,87 +24,93 @@ const OURS: [&str; 9] = [
     "Upgrade",
 ];
 
-/// What `proxy_set_header` comes to, made once for a location.
+/// The result of a location's `proxy_set_header` lines, computed once: per request only values with
+/// variables remain to be evaluated.
 #[derive(Clone, Default)]
 pub(crate) struct FieldPlan {
-    directives: Directives,
+    /// For error messages.
+    directives: FieldDirectives,
     /// The value of `Host`; `None`: the host of the URL.
     host: Option<Expression>,
-    /// The other fields, in order.
-    lines: Vec<(Known, FieldLine)>,
-    /// The client's fields of these names are not sent.
+    /// The other fields that are set, in order.
+    lines: Vec<(Known, PlannedField)>,
+    /// Names of client fields that are not passed on.
     replaced: FieldSet,
-    /// Content-Length and Transfer-Encoding are made here, unless they were set.
-    length: bool,
-    chunked: bool,
-    /// Names that were set.
-    set: Vec<Known>,
+    /// Whether `Content-Length` is generated here, which it is unless a line sets it.
+    makes_length: bool,
+    /// The same for `Transfer-Encoding`.
+    makes_chunked: bool,
+    /// The names that lines set, even to nothing.
+    set_names: Vec<Known>,
 }
 
-/// What the directives are called that fields come from.
+/// The names of the directives, for error messages.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Directives {
+pub(crate) struct FieldDirectives {
     /// `proxy_set_header`
     pub(crate) set: &'static str,
-    /// `proxy_pass`, which has the usual host.
+    /// `proxy_pass`, which provides the default host.
     pub(crate) pass: &'static str,
 }
 
+/// A field that a line sets.
 #[derive(Clone)]
-enum FieldLine {
-    /// A whole line, with its end.
+enum PlannedField {
+    /// A constant line, complete with its line end.
     Text(Vec<u8>),
     /// A field whose value has variables.
     Value(BString, Expression),
 }
 
 impl FieldPlan {
-    /// What the lines of `directives.set` come to.
-    pub(crate) fn new(directives: Directives, set: &[(BString, Expression)]) -> FieldPlan {
+    /// Prepares the lines of `directives.set`.
+    pub(crate) fn new(directives: FieldDirectives, set: &[(BString, Expression)]) -> FieldPlan {
         let mut plan = FieldPlan {
             directives,
-            length: true,
-            chunked: true,
+            makes_length: true,
+            makes_chunked: true,
             ..FieldPlan::default()
         };
-        for name in OURS {
+        for name in CONNECTION_FIELDS {
             plan.replaced.insert(name.as_bytes());
         }
         for (name, value) in set {
             plan.replaced.insert(name);
-            plan.set.push(Known::from_name(name));
+            plan.set_names.push(Known::from_name(name));
             match Known::from_name(name) {
                 Known::Host => {
                     plan.host = Some(value.clone());
                     continue;
                 }
-                Known::ContentLength => plan.length = false,
-                Known::TransferEncoding => plan.chunked = false,
+                Known::ContentLength => plan.makes_length = false,
+                Known::TransferEncoding => plan.makes_chunked = false,
                 _ => {}
             }
             match value.constant() {
+                // An empty value removes the field, and `replaced` has its name already.
                 Some(text) if text.is_empty() => {}
                 Some(text) => {
                     let line = [name.as_slice(), b": ", text, b"\r\n"].concat();
                     plan.lines
-                        .push((Known::from_name(name), FieldLine::Text(line)));
+                        .push((Known::from_name(name), PlannedField::Text(line)));
                 }
                 None => plan.lines.push((
                     Known::from_name(name),
-                    FieldLine::Value(name.clone(), value.clone()),
+                    PlannedField::Value(name.clone(), value.clone()),
                 )),
             }
         }
         plan
     }
 
-    /// Whether a line of the configuration says what becomes of a field.
+    /// Whether a line of the configuration sets or removes this field.
     pub(crate) fn sets(&self, known: Known) -> bool {
-        self.set.contains(&known)
+        self.set_names.contains(&known)
     }
 
-    /// Appends all fields; gives what they ask for. The error is the status to answer with, when the client sent what would end a line; it has been
-    /// logged.
+    /// Appends all fields and returns what they ask the server for. The error is the status to
+    /// respond with if the client sent a byte that would end a line; it has been logged. Passing
+    /// that on would let a client smuggle fields or requests to the server.
     pub(crate) fn write(
         &self,
         request: &mut Request,
@@ -111,24 +119,38 @@ impl FieldPlan {
         http_1_0: bool,
         pass_client_fields: bool,
         out: &mut Vec<u8>,
-    ) -> Result<Asks, u16> {
+    ) -> Result<Asks, NoResponse> {
         self.write_host(request, usual_host, http_1_0, out)?;
-        let mut asks = Asks::default();
         let ask = Ask::of(request).cloned();
-        let asks_for_a_part = ask.as_ref().is_some_and(|ask| ask.range.is_some());
+        let mut asks = self.write_lines(request, ask.as_ref(), out)?;
+        self.write_framing(content, out);
+        asks.part |= ask.as_ref().is_some_and(|ask| self.write_ask(ask, out));
+        asks.part |= pass_client_fields && self.write_client_fields(request, ask.is_some(), out);
+        Ok(asks)
+    }
+
+    /// Appends what `directives.set` says, apart from `Host`; gives what it asks for.
+    fn write_lines(
+        &self,
+        request: &mut Request,
+        ask: Option<&Ask>,
+        out: &mut Vec<u8>,
+    ) -> Result<Asks, NoResponse> {
+        let mut asks = Asks::default();
+        let asks_for_a_part = ask.is_some_and(|ask| ask.range.is_some());
         for (known, line) in &self.lines {
-            let line_start = out.len();
+            let start = out.len();
             match line {
-                // A fetch that knows which part it wants is not told another.
-                FieldLine::Value(..)
+                // A fetch by the cache knows which part it needs, whatever the client asked for.
+                PlannedField::Value(..)
                     if asks_for_a_part && matches!(known, Known::Range | Known::IfRange) => {}
-                FieldLine::Text(text) => out.extend_from_slice(text),
-                FieldLine::Value(name, value) => {
-                    let start = out.len();
+                PlannedField::Text(text) => out.extend_from_slice(text),
+                PlannedField::Value(name, value) => {
                     out.extend_from_slice(name);
                     out.extend_from_slice(b": ");
                     let before = out.len();
                     Ends::Line.write(request, value, self.place(name), out)?;
+                    // Empty after evaluation: no field at all.
                     if out.len() == before {
                         out.truncate(start);
                     } else {
@@ -136,52 +158,67 @@ impl FieldPlan {
                     }
                 }
             }
-            let is_sent = out.len() > line_start;
+            let is_sent = out.len() > start;
             asks.upgrade |= is_sent && *known == Known::Upgrade;
             asks.part |= is_sent && *known == Known::Range;
-        }
-        match content {
-            Content::Length(length) if self.length => {
-                out.extend_from_slice(b"Content-Length: ");
-                base::text::write_number(length, out);
-                out.extend_from_slice(b"\r\n");
-            }
-            Content::Unknown if self.chunked => {
-                out.extend_from_slice(b"Transfer-Encoding: chunked\r\n")
-            }
-            Content::None | Content::Length(_) | Content::Unknown => {}
-        }
-        for (known, value) in ask.iter().flat_map(Ask::fields) {
-            // What a directive says wins, but a fetch that goes on where another broke off asks for the rest.
-            let goes_on = matches!(known, Known::Range | Known::IfRange);
-            // They are from a response that was stored.
-            let is_line = Ends::Line.allows(&value);
-            if is_line && (goes_on || !self.replaced.contains(known, b"")) {
-                asks.part |= known == Known::Range;
-                for part in [known.name().as_bytes(), b": ", &value, b"\r\n"] {
-                    out.extend_from_slice(part);
-                }
-            }
-        }
-        if pass_client_fields {
-            let fields = &request.head.wire.fields;
-            // What ends with the client's connection; before the configuration's own were added.
-            let nominated = Nominated::by(fields);
-            for (known, name, value) in fields.iter_known() {
-                let stays = ask.is_some() && Ask::replaces(known) || nominated.has(name);
-                if !stays && !self.replaced.contains(known, name) {
-                    asks.part |= known == Known::Range;
-                    // The codec that read them lets no line end in, and scripts have theirs escaped.
-                    debug_assert!(Ends::Line.allows(value));
-                    for part in [name, b": ", value, b"\r\n"] {
-                        out.extend_from_slice(part);
-                    }
-                }
-            }
         }
         Ok(asks)
     }
 
+    /// Appends the field that frames the content (RFC 9112, section 6), unless a directive has set
+    /// it.
+    fn write_framing(&self, content: Content, out: &mut Vec<u8>) {
+        match content {
+            Content::Length(length) if self.makes_length => {
+                out.extend_from_slice(b"Content-Length: ");
+                base::text::write_number(length, out);
+                out.extend_from_slice(b"\r\n");
+            }
+            Content::Unknown if self.makes_chunked => {
+                out.extend_from_slice(b"Transfer-Encoding: chunked\r\n")
+            }
+            Content::None | Content::Length(_) | Content::Unknown => {}
+        }
+    }
+
+    /// Appends the conditions and ranges of a fetch for the cache. Returns whether it requests a
+    /// part.
+    fn write_ask(&self, ask: &Ask, out: &mut Vec<u8>) -> bool {
+        let mut asks_for_a_part = false;
+        for (known, value) in ask.fields() {
+            // Lines of the configuration take precedence, except when a fetch resumes where another
+            // broke off and needs exactly the rest.
+            let goes_on = matches!(known, Known::Range | Known::IfRange);
+            // Validators come from a stored response, so they are checked like any other peer's
+            // input.
+            let is_line = Ends::Line.allows(&value);
+            if is_line && (goes_on || !self.replaced.contains(known, b"")) {
+                asks_for_a_part |= known == Known::Range;
+                write_field(known.name().as_bytes(), &value, out);
+            }
+        }
+        asks_for_a_part
+    }
+
+    /// Appends the client's fields that nothing replaces; gives whether they ask for a part.
+    fn write_client_fields(&self, request: &Request, is_fetch: bool, out: &mut Vec<u8>) -> bool {
+        let mut asks_for_a_part = false;
+        let fields = &request.head.wire.fields;
+        // Fields nominated by the client's `Connection` (RFC 9110, section 7.6.1).
+        let nominated = NominatedFields::by(fields);
+        for (known, name, value) in fields.iter_known() {
+            let stays = is_fetch && Ask::replaces(known) || nominated.has(name);
+            if !stays && !self.replaced.contains(known, name) {
+                asks_for_a_part |= known == Known::Range;
+                // The parser admits no line ends, and scripts that add fields have them escaped.
+                debug_assert!(Ends::Line.allows(value));
+                write_field(name, value, out);
+            }
+        }
+        asks_for_a_part
+    }
+
+    /// The place to name in an error about this field.
     fn place<'a>(&self, name: &'a [u8]) -> Place<'a> {
         Place {
             directive: self.directives.set,
@@ -189,22 +226,24 @@ impl FieldPlan {
         }
     }
 
+    /// Appends `Host`: the configured value, or the host of the URL.
     fn write_host(
         &self,
         request: &mut Request,
         usual: &[u8],
         http_1_0: bool,
         out: &mut Vec<u8>,
-    ) -> Result<(), u16> {
+    ) -> Result<(), NoResponse> {
         let start = out.len();
         out.extend_from_slice(b"Host: ");
         let before = out.len();
         if let Some(value) = &self.host {
             Ends::Line.write(request, value, self.place(b"Host"), out)?;
         }
-        // HTTP/1.1 must have one (RFC 9112, section 3.2).
+        // HTTP/1.1 requires the field (RFC 9112, section 3.2), so an empty value falls back to the
+        // host of the URL.
         if self.host.is_none() || out.len() == before && !http_1_0 {
-            // A URL with variables may have it from the client.
+            // With variables in the URL, the host can come from the client.
             let place = Place {
                 directive: self.directives.pass,
                 name: b"",
@@ -218,5 +257,12 @@ impl FieldPlan {
             out.extend_from_slice(b"\r\n");
         }
         Ok(())
+    }
+}
+
+/// Appends a field line.
+fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    for part in [name, b": ", value, b"\r\n"] {
+        out.extend_from_slice(part);
     }
 }

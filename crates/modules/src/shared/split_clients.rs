@@ -1,36 +1,40 @@
-//! `split_clients`: clients divided into parts by a hash of some text.
+//! `split_clients`: splits clients into groups by a hash of some text.
 //!
-//! The hash and the bounds are nginx's, so that a site that moves keeps its division.
+//! The hash function and the bounds are nginx's, so that a site that moves from nginx keeps every
+//! client in its group.
 
 use base::hash::murmur2;
 use bstr::{BString, ByteSlice};
 use conf::{Definition, Diagnostic, Expression, Line, Node};
 
-use super::session::{Session, define, of_several_lines};
+use super::client_scope::{ClientScope, define_variable, multi_line_texts};
 
-/// Percentages have two places, so that the whole is this many parts.
+/// The whole, as percentages have two decimals.
 const WHOLE: u32 = 10_000;
 
-struct Division {
+/// One `split_clients` block.
+struct ClientSplit {
+    /// The text that is hashed.
     text: Expression,
-    parts: Vec<Part>,
+    parts: Vec<SplitPart>,
 }
 
-/// A value, and the first hash beyond those that get it; `None` is the end of all hashes.
-type Part = (Option<u32>, BString);
+/// A value and the end of its range of hashes; `None`: the end of all hashes. The bounds, like the
+/// hash, have 32 bits, and 100 % does not fit into them.
+type SplitPart = (Option<u32>, BString);
 
 /// Reads `split_clients TEXT $variable { … }`.
-pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
+pub(crate) fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
     let text = line.expression(0)?;
     let mut shares = Vec::new();
     for entry in line.entries() {
-        shares.push(share(entry)?);
+        shares.push(parse_share(entry)?);
     }
-    let parts = bounds(shares)
+    let parts = hash_bounds(shares)
         .ok_or_else(|| line.error_after_block("percent total is greater than 100%"))?;
-    let texts = of_several_lines(parts.iter().map(|(_, value)| value.as_bstr()));
-    let division = Division { text, parts };
-    define(
+    let texts = multi_line_texts(parts.iter().map(|(_, value)| value.as_bstr()));
+    let division = ClientSplit { text, parts };
+    define_variable(
         line,
         1,
         Definition::<S>::dynamic(move |session, out| division.value(session, out)),
@@ -38,8 +42,8 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
     )
 }
 
-/// One line: its share in hundredths of a percent, 0 for the rest (`*`), and its value.
-fn share(entry: &Node) -> Result<(u32, BString), Diagnostic> {
+/// Reads a line: its share in hundredths of a percent, 0 for the rest (`*`), and its value.
+fn parse_share(entry: &Node) -> Result<(u32, BString), Diagnostic> {
     let percent = &entry.name.text;
     let [value] = &entry.args[..] else {
         return Err(entry.error("invalid number of the split_clients parameters"));
@@ -55,7 +59,7 @@ fn share(entry: &Node) -> Result<(u32, BString), Diagnostic> {
     }
 }
 
-/// `12.5%` in hundredths: 1250.
+/// Parses `12.5%` as 1250.
 fn hundredths(text: &[u8]) -> Option<u32> {
     let number = text.strip_suffix(b"%")?;
     let (whole, places) = number.split_once_str(".").unwrap_or((number, b""));
@@ -70,8 +74,8 @@ fn hundredths(text: &[u8]) -> Option<u32> {
     })
 }
 
-/// The bound of each part. `None` when there is more than the whole to give away.
-fn bounds(shares: Vec<(u32, BString)>) -> Option<Vec<Part>> {
+/// The bounds of all groups; `None` if the shares exceed the whole.
+fn hash_bounds(shares: Vec<(u32, BString)>) -> Option<Vec<SplitPart>> {
     let (mut sum, mut last) = (0_u32, 0_u32);
     let mut parts = Vec::with_capacity(shares.len());
     for (share, value) in shares {
@@ -86,6 +90,8 @@ fn bounds(shares: Vec<(u32, BString)>) -> Option<Vec<Part>> {
         if sum == WHOLE {
             parts.push((None, value));
         } else {
+            // Rounded down for each share, as in nginx: computing the sum first would move some
+            // clients to another group.
             last += (u64::from(share) * u64::from(u32::MAX) / u64::from(WHOLE)) as u32;
             parts.push((Some(last), value));
         }
@@ -93,8 +99,9 @@ fn bounds(shares: Vec<(u32, BString)>) -> Option<Vec<Part>> {
     Some(parts)
 }
 
-impl Division {
-    fn value<S: Session>(&self, session: &mut S, out: &mut Vec<u8>) -> bool {
+impl ClientSplit {
+    /// Evaluates the variable.
+    fn value<S: ClientScope>(&self, session: &mut S, out: &mut Vec<u8>) -> bool {
         let hash = murmur2(&self.text.to_bytes(session));
         let part = self
             .parts
@@ -103,7 +110,7 @@ impl Division {
         if let Some((_, value)) = part {
             out.extend_from_slice(value);
         }
-        // Nobody's part is an empty value.
+        // Hashes beyond all shares have an empty value.
         true
     }
 }
@@ -142,7 +149,7 @@ mod tests {
     #[test]
     fn bounds_add_up() {
         let of = |shares: &[u32]| {
-            let parts = bounds(shares.iter().map(|share| (*share, "".into())).collect());
+            let parts = hash_bounds(shares.iter().map(|share| (*share, "".into())).collect());
             parts.map(|parts| {
                 parts
                     .into_iter()

@@ -1,8 +1,8 @@
-//! A body that changes another one while it is sent, a step at a time.
+//! A body that transforms another body as it is pulled, a step at a time: what `gunzip`,
+//! `sub_filter` and `charset` share.
 //!
-//! What `gunzip` and `sub_filter` have in common: they take content, hand on what came of it when that is worth a
-//! write, and must neither gather a whole response nor hold the loop. A [`Transform`] only says what becomes of a
-//! piece of content.
+//! It passes output on when there is enough for a write, never gathers a whole response, and never
+//! holds the loop for long. A [`BodyTransform`] only says what a piece of content turns into.
 
 use std::future::Future;
 use std::pin::pin;
@@ -13,21 +13,21 @@ use bytes::Bytes;
 use http::Request;
 use http::body::{Body, BodyError, Chunk, Source};
 
-use crate::shared::content::{Content, Piece};
+use crate::shared::content::{ContentPiece, ContentReader};
 
-/// Content that is worked on between two looks at the clock, in bytes.
-const STEP: usize = 16 * 1024;
+/// How much content is transformed between two checks of the clock, in bytes.
+const STEP_SIZE: usize = 16 * 1024;
 
-/// What has come out is handed on when it is this much, in bytes.
-const ENOUGH: usize = 32 * 1024;
+/// How much output is worth a write, in bytes.
+const WRITE_SIZE: usize = 32 * 1024;
 
-/// How long a turn of the loop may have lasted before others have theirs first.
-const TURN: Duration = Duration::from_millis(3);
+/// How long a turn of the loop may last before the transformation yields to other tasks.
+const MAX_TURN: Duration = Duration::from_millis(3);
 
-/// What becomes of content.
-pub(crate) trait Transform: 'static {
-    /// Takes what it can from the front of `input`, which is not empty, and appends what comes of it. It may leave
-    /// some for the next call, for which `out` has been emptied.
+/// What content is turned into.
+pub(crate) trait BodyTransform: 'static {
+    /// Consumes from the front of `input`, which is not empty, and appends the result. It may leave
+    /// a rest for the next call, before which `out` is emptied.
     fn push(
         &mut self,
         request: &mut Request,
@@ -35,85 +35,93 @@ pub(crate) trait Transform: 'static {
         out: &mut Vec<u8>,
     ) -> Result<(), BodyError>;
 
-    /// The content has ended: appends what was held back.
+    /// The content has ended. Appends what has been held back.
     fn end(&mut self, request: &mut Request, out: &mut Vec<u8>) -> Result<(), BodyError>;
 }
 
-/// A body that is transformed while it is sent.
-pub(crate) struct Transformed<T> {
-    content: Content,
+/// A body that is transformed as it is pulled.
+pub(crate) struct TransformedBody<T> {
+    content: ContentReader,
     transform: T,
-    /// Content that waits for its step.
+    /// Content not yet taken into a step.
     input: Bytes,
-    /// What is left of the present step.
+    /// The rest of the current step.
     step: Bytes,
     out: Vec<u8>,
-    /// What comes after `out`.
-    next: Option<Next>,
-    turn: Turn,
+    /// What follows once `out` has been passed on.
+    after_output: Option<AfterOutput>,
+    turn: LoopTurn,
 }
 
-enum Next {
+/// What ends or interrupts the output.
+enum AfterOutput {
     Flush,
     Error(BodyError),
     End,
 }
 
-impl<T: Transform> Transformed<T> {
-    /// A body that is `body`, transformed.
+impl<T: BodyTransform> TransformedBody<T> {
+    /// Wraps `body`.
     pub(crate) fn body(body: Body, transform: T) -> Body {
-        Body::stream(Transformed {
-            content: Content::new(body),
+        Body::stream(TransformedBody {
+            content: ContentReader::new(body),
             transform,
             input: Bytes::new(),
             step: Bytes::new(),
             out: Vec::new(),
-            next: None,
-            turn: Turn::default(),
+            after_output: None,
+            turn: LoopTurn::default(),
         })
     }
 
-    /// Sees to it that there is a step to make, or something that comes next. `Pending`: the content is not there yet.
-    fn fill(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<()> {
+    /// Pulls content until there is a step to make or something to follow the output. `Pending`:
+    /// the content is not there yet.
+    fn poll_step(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<()> {
         if self.input.is_empty() {
             match self.content.poll_next(request, context) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Some(Ok(Piece::Bytes(bytes)))) => self.input = bytes,
-                Poll::Ready(Some(Ok(Piece::Flush))) => self.next = Some(Next::Flush),
-                Poll::Ready(Some(Err(error))) => self.next = Some(Next::Error(error)),
+                Poll::Ready(Some(Ok(ContentPiece::Bytes(bytes)))) => self.input = bytes,
+                Poll::Ready(Some(Ok(ContentPiece::Flush))) => {
+                    self.after_output = Some(AfterOutput::Flush)
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    self.after_output = Some(AfterOutput::Error(error))
+                }
                 Poll::Ready(None) => {
-                    self.next = Some(match self.transform.end(request, &mut self.out) {
-                        Ok(()) => Next::End,
-                        Err(error) => Next::Error(error),
+                    // The end can still produce output, which goes out before the end does.
+                    self.after_output = Some(match self.transform.end(request, &mut self.out) {
+                        Ok(()) => AfterOutput::End,
+                        Err(error) => AfterOutput::Error(error),
                     });
                 }
             }
         }
-        self.step = self.input.split_to(self.input.len().min(STEP));
+        self.step = self.input.split_to(self.input.len().min(STEP_SIZE));
         Poll::Ready(())
     }
 
+    /// The output so far as a chunk; `None` if there is none.
     fn take_output(&mut self) -> Option<Result<Chunk, BodyError>> {
         (!self.out.is_empty()).then(|| Ok(Chunk::Bytes(std::mem::take(&mut self.out).into())))
     }
 }
 
-impl<T: Transform> Source for Transformed<T> {
+impl<T: BodyTransform> Source for TransformedBody<T> {
     fn poll_next(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Chunk, BodyError>>> {
         loop {
-            if self.out.len() >= ENOUGH || self.next.is_some() {
+            if self.out.len() >= WRITE_SIZE || self.after_output.is_some() {
                 if let Some(chunk) = self.take_output() {
                     return Poll::Ready(Some(chunk));
                 }
-                match self.next.take() {
+                match self.after_output.take() {
                     None => {}
-                    Some(Next::Flush) => return Poll::Ready(Some(Ok(Chunk::Flush))),
-                    Some(Next::Error(error)) => return Poll::Ready(Some(Err(error))),
-                    Some(Next::End) => return Poll::Ready(None),
+                    Some(AfterOutput::Flush) => return Poll::Ready(Some(Ok(Chunk::Flush))),
+                    Some(AfterOutput::Error(error)) => return Poll::Ready(Some(Err(error))),
+                    Some(AfterOutput::End) => return Poll::Ready(None),
                 }
             }
             if !self.step.is_empty() {
@@ -122,12 +130,12 @@ impl<T: Transform> Source for Transformed<T> {
                     return Poll::Pending;
                 }
                 if let Err(error) = self.transform.push(request, &mut self.step, &mut self.out) {
-                    self.next = Some(Next::Error(error));
+                    self.after_output = Some(AfterOutput::Error(error));
                 }
                 continue;
             }
-            if self.fill(request, context).is_pending() {
-                // What is there need not wait for what is not.
+            if self.poll_step(request, context).is_pending() {
+                // Output that is ready does not wait for content that is not.
                 return match self.take_output() {
                     Some(chunk) => Poll::Ready(Some(chunk)),
                     None => Poll::Pending,
@@ -141,22 +149,23 @@ impl<T: Transform> Source for Transformed<T> {
     }
 }
 
-/// The turn of the loop in which the last step was made, by the time when it began.
+/// The turn of the loop in which the last step ran, identified by the time it began.
 #[derive(Default)]
-pub(crate) struct Turn(Option<Instant>);
+pub(crate) struct LoopTurn(Option<Instant>);
 
-impl Turn {
-    /// Whether others should have their turn before the next step. Each turn has one step at least, however late the
-    /// loop is.
+impl LoopTurn {
+    /// Whether to yield before the next step. Each turn gets at least one step, however late the
+    /// loop is, so that a busy loop slows the body down but never stops it.
     pub(crate) fn is_over(&mut self) -> bool {
+        // `rt::now` is the time at which the turn began, read once per turn.
         let turn = rt::now();
         let began_before = self.0.replace(turn) == Some(turn);
-        began_before && Instant::now().saturating_duration_since(turn) > TURN
+        began_before && rt::clock::read().saturating_duration_since(turn) > MAX_TURN
     }
 }
 
-/// Has this task woken in the next turn.
+/// Arranges for this task to run again in the next turn.
 pub(crate) fn poll_yield(context: &mut Context<'_>) {
-    // A yield that is polled once has the task woken in the next turn, and need not be kept.
+    // One poll of a yield schedules the wake-up; the future is not needed after that.
     let _ = pin!(rt::yield_now()).poll(context);
 }

@@ -1,97 +1,102 @@
-//! Zones by name: state that all loops share and that outlives a reload, such as the counters of `limit_req`.
+//! Shared zones by name: state that all loops share and that survives reloads, such as the counters
+//! of `limit_req`.
 //!
 //! ```nginx
 //! limit_req_zone $binary_remote_addr zone=one:10m rate=1r/s;   # declares
 //! limit_req zone=one;                                          # refers, may stand before the declaration
 //! ```
 //!
-//! A configuration only knows what its zones are to be; the worker finds or makes their state when it commits to the
-//! configuration. This file knows nothing of what is in a zone.
+//! The configuration only knows which zones there should be; the worker finds or creates their
+//! state when it commits to the configuration, so that testing a configuration or refusing a reload
+//! changes nothing. What a zone contains is of no concern here.
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
+use base::sync::{Mutex, MutexGuard};
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Diagnostic, Line, Place, parse};
 
-/// The least size of a zone, in bytes: eight pages of 4 KB, as in nginx.
+/// The minimum size of a zone, in bytes: eight pages of 4 KB, as in nginx.
 const MIN_SIZE: u64 = 8 * 4096;
 
-/// A zone of one kind. `D` is what its declaration says beside name and size, `S` the state.
-pub(crate) struct Zone<D, S> {
-    /// Its name.
+/// A zone. `D` is what its declaration says besides name and size, `S` is the state.
+pub(crate) struct SharedZone<D, S> {
+    /// Its name in the configuration.
     pub(crate) name: BString,
+    /// Size and declaration. Set once; a reference can create the zone before its declaration is
+    /// read.
     declared: OnceLock<(u64, D)>,
     /// Set when the worker commits to the configuration.
     state: OnceLock<Arc<S>>,
 }
 
-/// The zones of one kind while a configuration is read, by name.
-pub(crate) struct Zones<D, S>(BTreeMap<BString, Arc<Zone<D, S>>>);
+/// The zones of one kind by name, while a configuration is read.
+pub(crate) struct SharedZones<D, S>(BTreeMap<BString, Arc<SharedZone<D, S>>>);
 
-impl<D, S> Default for Zones<D, S> {
+impl<D, S> Default for SharedZones<D, S> {
     fn default() -> Self {
-        Zones(BTreeMap::new())
+        SharedZones(BTreeMap::new())
     }
 }
 
-/// Which directive declares or names each zone: two kinds must not share a name.
+/// The kind of each zone: nginx has one namespace for all shared memory, so two kinds must not
+/// share a name.
 #[derive(Default)]
-struct Owners(BTreeMap<BString, &'static str>);
+struct ZoneOwners(BTreeMap<BString, &'static str>);
 
-/// The value of a `zone=NAME:SIZE` parameter in a line that declares.
+/// The value of a `zone=NAME:SIZE` parameter that declares a zone.
 pub(crate) struct NameAndSize {
     pub(crate) name: BString,
     pub(crate) size: u64,
 }
 
-/// What a zone's state must be able to do.
-pub(crate) trait State: Any + Send + Sync {
-    /// The size that it was made with, in bytes. A configuration with another size gets a new state.
+/// What is required of a zone's state.
+pub(crate) trait ZoneState: Any + Send + Sync {
+    /// The size it was created with, in bytes. A configuration with another size gets a new state.
     fn size(&self) -> u64;
 }
 
-/// A zone's state in parts by key, each behind a lock of its own, so that loops seldom meet.
-pub(crate) struct Parts<T> {
+/// A zone's state, sharded by key, each shard with its own lock, so that loops rarely contend.
+pub(crate) struct ZoneShards<T> {
     parts: Box<[Mutex<T>]>,
-    hasher: RandomState,
-    /// What each part may take of the zone, in bytes.
+    hasher: rt::random::RandomState,
+    /// Each shard's part of the zone, in bytes.
     pub(crate) part_size: u64,
 }
 
-/// A zone has no more parts than this, however large it is.
+/// The maximum number of shards.
 const MAX_PARTS: u64 = 16;
 
-/// A part is no smaller, so that no key fills one alone, in bytes.
+/// The minimum size of a shard, in bytes, so that no single key can fill one.
 const MIN_PART: u64 = 256 * 1024;
 
-impl<T> Parts<T> {
-    /// The parts of a zone of `size` bytes, each made by `create`.
-    pub(crate) fn new(size: u64, create: impl Fn() -> T) -> Parts<T> {
+impl<T> ZoneShards<T> {
+    /// The shards of a zone of `size` bytes, each created by `create`.
+    pub(crate) fn new(size: u64, create: impl Fn() -> T) -> ZoneShards<T> {
         let count = (size / MIN_PART).clamp(1, MAX_PARTS);
         let parts = (0..count).map(|_| Mutex::new(create())).collect();
-        Parts {
+        ZoneShards {
             parts,
-            hasher: RandomState::new(),
+            // Keyed at random: clients choose their keys, and must not be able to choose their
+            // shard.
+            hasher: rt::random::RandomState::new(),
             part_size: size / count,
         }
     }
 
-    /// The part that a key belongs to. The lock is to be held for a look-up, never over anything that can wait.
+    /// Locks the shard of a key. To be held for a lookup, never across anything that can block.
     pub(crate) fn lock(&self, key: &[u8]) -> MutexGuard<'_, T> {
         let at = self.hasher.hash_one(key) % self.parts.len() as u64;
-        // Changes are complete before a lock is given back, so a panic elsewhere leaves nothing half done.
-        self.parts[at as usize]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        // No change spans the release of the lock, so a panic elsewhere leaves nothing half done.
+        self.parts[at as usize].lock()
     }
 }
 
-impl<D, S> Zone<D, S> {
-    /// What was declared. `None` before the line was read; [`check`] makes sure that there is one afterwards.
+impl<D, S> SharedZone<D, S> {
+    /// The declaration; `None` until its line has been read. [`check`] guarantees one afterwards.
     pub(crate) fn declared(&self) -> Option<&D> {
         self.declared.get().map(|(_, declared)| declared)
     }
@@ -102,11 +107,11 @@ impl<D, S> Zone<D, S> {
     }
 }
 
-impl<D, S: State> Zone<D, S> {
-    /// Finds the state that an earlier configuration left, or makes it.
+impl<D, S: ZoneState> SharedZone<D, S> {
+    /// Finds the state that an earlier configuration left, or creates it.
     pub(crate) fn commit(
         &self,
-        zones: &rt::engine::Zones,
+        zones: &host::engine::Zones,
         kind: &str,
         create: impl Fn(u64, &D) -> S,
     ) -> Arc<S> {
@@ -115,6 +120,7 @@ impl<D, S: State> Zone<D, S> {
         };
         let key = format!("{kind} {}", self.name);
         let mut state = zones.get_or_create(&key, || create(*size, declared));
+        // As in nginx, a zone with a new size starts empty.
         if state.size() != *size {
             state = Arc::new(create(*size, declared));
             zones.replace(&key, Arc::clone(&state));
@@ -123,7 +129,7 @@ impl<D, S: State> Zone<D, S> {
     }
 }
 
-/// Reads `zone=NAME:SIZE` in word `i`.
+/// Parses the value of `zone=NAME:SIZE` in word `i`.
 pub(crate) fn name_and_size(
     line: &Line,
     i: usize,
@@ -141,19 +147,20 @@ pub(crate) fn name_and_size(
     })
 }
 
-/// The sizes of zones that several lines declare.
+/// The sizes of zones that several lines can declare.
 #[derive(Default)]
-struct Sizes(BTreeMap<BString, u64>);
+struct ZoneSizes(BTreeMap<BString, u64>);
 
-/// Declares a zone whose state is found elsewhere. Several lines may, if they say the same size.
-pub(crate) fn share(
+/// Declares a zone whose state lives elsewhere. Several lines may declare it, if they agree on the
+/// size.
+pub(crate) fn declare_shared(
     line: &mut Line,
     zone: &NameAndSize,
     kind: &'static str,
 ) -> Result<(), Diagnostic> {
     let NameAndSize { name, size } = zone;
-    own(line, name.as_bstr(), kind)?;
-    let sizes = &mut line.shared::<Sizes>().0;
+    claim(line, name.as_bstr(), kind)?;
+    let sizes = &mut line.shared::<ZoneSizes>().0;
     let first = *sizes.entry(name.clone()).or_insert(*size);
     if first != *size {
         return Err(line.error(format!(
@@ -163,10 +170,10 @@ pub(crate) fn share(
     Ok(())
 }
 
-/// Says that a zone is of this kind.
-fn own(line: &mut Line, name: &BStr, kind: &'static str) -> Result<(), Diagnostic> {
+/// Claims a name for zones of this kind.
+fn claim(line: &mut Line, name: &BStr, kind: &'static str) -> Result<(), Diagnostic> {
     let owner = *line
-        .shared::<Owners>()
+        .shared::<ZoneOwners>()
         .0
         .entry(name.to_owned())
         .or_insert(kind);
@@ -178,16 +185,16 @@ fn own(line: &mut Line, name: &BStr, kind: &'static str) -> Result<(), Diagnosti
     Ok(())
 }
 
-/// The zone of this name, for a line that refers to it.
-pub(crate) fn refer<D: 'static, S: 'static>(
+/// The zone of this name, for a line that refers to it. Creates it if its declaration comes later.
+pub(crate) fn refer_to<D: 'static, S: 'static>(
     line: &mut Line,
     name: &BStr,
     kind: &'static str,
-) -> Result<Arc<Zone<D, S>>, Diagnostic> {
-    own(line, name, kind)?;
-    let zones = line.shared::<Zones<D, S>>();
+) -> Result<Arc<SharedZone<D, S>>, Diagnostic> {
+    claim(line, name, kind)?;
+    let zones = line.shared::<SharedZones<D, S>>();
     let make = || {
-        Arc::new(Zone {
+        Arc::new(SharedZone {
             name: name.to_owned(),
             declared: OnceLock::new(),
             state: OnceLock::new(),
@@ -198,15 +205,15 @@ pub(crate) fn refer<D: 'static, S: 'static>(
     ))
 }
 
-/// Declares a zone. The error of a second declaration is for the caller to word: it is handed the first one.
+/// Declares a zone. On a second declaration `twice` words the error; it receives the first one.
 pub(crate) fn declare<D: 'static, S: 'static>(
     line: &mut Line,
     zone: NameAndSize,
     kind: &'static str,
     declared: D,
     twice: impl FnOnce(&D) -> String,
-) -> Result<Arc<Zone<D, S>>, Diagnostic> {
-    let known = refer::<D, S>(line, zone.name.as_bstr(), kind)?;
+) -> Result<Arc<SharedZone<D, S>>, Diagnostic> {
+    let known = refer_to::<D, S>(line, zone.name.as_bstr(), kind)?;
     match known.declared.get() {
         Some((_, first)) => Err(line.error(twice(first))),
         None => {
@@ -216,9 +223,9 @@ pub(crate) fn declare<D: 'static, S: 'static>(
     }
 }
 
-/// Reports zones that lines refer to and none declares. For when all lines were read.
-pub(crate) fn check<D: 'static, S: 'static>(line: &mut Line, directive: &str) {
-    let zones = std::mem::take(line.shared::<Zones<D, S>>());
+/// Reports zones that are referred to but not declared. To be called when all lines have been read.
+pub(crate) fn report_undeclared<D: 'static, S: 'static>(line: &mut Line, directive: &str) {
+    let zones = std::mem::take(line.shared::<SharedZones<D, S>>());
     for zone in zones
         .0
         .into_values()

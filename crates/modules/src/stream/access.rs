@@ -1,25 +1,35 @@
-//! `allow` and `deny` in stream: who may come in, by address.
+//! `allow` and `deny` in stream: restricts access by client address.
 //!
-//! The first rule that matches decides; without one everybody may. The address is the one that `realip` settled on. A
-//! block with rules of its own inherits none.
+//! The first matching rule decides; if none matches, access is allowed. The address is the one
+//! determined by `realip`. A block with rules of its own inherits none.
+//!
+//! ```nginx
+//! server {
+//!     listen     3306;
+//!     deny       192.0.2.7;
+//!     allow      192.0.2.0/24;
+//!     deny       all;
+//!     proxy_pass db;
+//! }
+//! ```
 
 use ::stream::module::status::FORBIDDEN;
 use ::stream::{Module, Outcome, Phase, Session, Step};
 use conf::contexts::STREAM_AND_SERVER;
 use conf::{Arity, Directive, Repeat, Setter, Table};
 
-use crate::shared::access::{Judgement, Rules};
+use crate::shared::access::{AccessAction, AccessRules};
 
 pub(crate) static MODULE: Module = Module {
     name: "access",
     doc: "Restricts access by client address.",
     server: &DIRECTIVES,
     phases: &[(Phase::Access, judge)],
-    enabled: |server| !server.confs.get::<Rules>().is_empty(),
+    enabled: |server| !server.confs.get::<AccessRules>().is_empty(),
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
+static DIRECTIVES: Table<AccessRules> = Table::<AccessRules>::new(&[
     Directive {
         name: "allow",
         syntax: "address | CIDR | unix: | all",
@@ -27,7 +37,7 @@ static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
         contexts: STREAM_AND_SERVER,
         since: "0.1",
         doc: "Allows access from this address or network. The first matching `allow` or `deny` decides.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Allow)),
+        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.add_line(line, AccessAction::Allow)),
     },
     Directive {
         name: "deny",
@@ -37,16 +47,20 @@ static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
         since: "0.1",
         doc: "Denies access from this address or network; the session ends with status 403. The first matching `allow` \
               or `deny` decides.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Deny)),
+        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.add_line(line, AccessAction::Deny)),
     },
 ])
-.inherit(Rules::inherited, |_| true);
+.inherit(AccessRules::inherited, |_| true);
 
+/// The phase handler.
 fn judge(session: &mut Session) -> Step<'_> {
-    match session.conf::<Rules>().judge(&session.remote.address) {
+    match session
+        .conf::<AccessRules>()
+        .action_for(&session.remote.address)
+    {
         None => Outcome::Declined.into(),
-        Some(Judgement::Allow) => Outcome::Ok.into(),
-        Some(Judgement::Deny) => {
+        Some(AccessAction::Allow) => Outcome::Ok.into(),
+        Some(AccessAction::Deny) => {
             session.error(format_args!("access forbidden by rule"));
             Outcome::Status(FORBIDDEN).into()
         }

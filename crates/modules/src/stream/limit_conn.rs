@@ -1,6 +1,11 @@
-//! `limit_conn` in stream: how many sessions of each key may be under way at the same time.
+//! `limit_conn` in stream: limits the number of concurrent sessions per key.
 //!
-//! The counting is [`crate::shared::limit_conn`].
+//! The counters are in [`crate::shared::limit_conn`].
+//!
+//! ```nginx
+//! limit_conn_zone $binary_remote_addr zone=addr:10m;
+//! server { listen 25; limit_conn addr 4; proxy_pass mail; }
+//! ```
 
 use ::stream::module::status::SERVICE_UNAVAILABLE;
 use ::stream::{Module, Outcome, Phase, Session, Step};
@@ -8,7 +13,8 @@ use conf::contexts::STREAM_AND_SERVER;
 use conf::{Arity, Directive, Repeat, STREAM, Setter, Table, Variable};
 
 use crate::shared::limit_conn::{
-    Counters, Declaration, Declared, LEVEL_WORDS, LEVELS, Place, Policy, Verdict,
+    ConnCounters, ConnLimitPolicy, ConnSlot, ConnZoneDeclaration, ConnZones, LEVEL_WORDS, LEVELS,
+    LimitConnStatus,
 };
 use crate::shared::zones;
 
@@ -18,22 +24,25 @@ pub(crate) static MODULE: Module = Module {
     main: &ZONES,
     server: &DIRECTIVES,
     phases: &[(Phase::Preaccess, limit)],
-    enabled: |server| !server.confs.get::<Policy>().limits.is_empty(),
+    enabled: |server| !server.confs.get::<ConnLimitPolicy>().limits.is_empty(),
     variables: &[Variable::new(
         "limit_conn_status",
         status,
         "`PASSED`, `REJECTED` or `REJECTED_DRY_RUN`.",
     )
     .volatile()],
-    complete: |line| zones::check::<Declaration, Counters>(line, "limit_conn_zone"),
-    commit: |site, zones| site.main_confs.get::<Declared>().commit(zones, KIND),
+    complete: |line| {
+        zones::report_undeclared::<ConnZoneDeclaration, ConnCounters>(line, "limit_conn_zone")
+    },
+    commit: |site, zones| site.main_confs.get::<ConnZones>().commit(zones, KIND),
     ..Module::EMPTY
 };
 
-/// Who uses a zone, as messages name it.
+/// The user of a zone, as named in messages.
 const KIND: &str = "limit_conn of stream";
 
-static ZONES: Table<Declared> = Table::new(&[Directive {
+/// The directive of the main context.
+static ZONES: Table<ConnZones> = Table::new(&[Directive {
     name: "limit_conn_zone",
     syntax: "key zone=name:size",
     default: None,
@@ -46,7 +55,7 @@ static ZONES: Table<Declared> = Table::new(&[Directive {
     }),
 }]);
 
-static DIRECTIVES: Table<Policy> = Table::<Policy>::new(&[
+static DIRECTIVES: Table<ConnLimitPolicy> = Table::<ConnLimitPolicy>::new(&[
     Directive {
         name: "limit_conn",
         syntax: "zone number",
@@ -71,6 +80,7 @@ static DIRECTIVES: Table<Policy> = Table::<Policy>::new(&[
         set: Setter::Word(&LEVEL_WORDS, |c, i| c.level = LEVELS[i]),
     },
     Directive {
+        // To find good limits under real traffic before they reject anything.
         name: "limit_conn_dry_run",
         syntax: "on | off",
         default: Some("off"),
@@ -81,29 +91,34 @@ static DIRECTIVES: Table<Policy> = Table::<Policy>::new(&[
     },
 ]);
 
-/// What a session has of the limits, until it ends.
-struct Held {
-    verdict: Verdict,
-    _places: Vec<Place>,
+/// The result of the limits, and the places in the counters, which the session gives back when it
+/// ends.
+struct SessionConnSlots {
+    status: LimitConnStatus,
+    /// Only held: dropping them counts down.
+    _places: Vec<ConnSlot>,
 }
 
+/// `$limit_conn_status`.
 fn status(session: &mut Session, out: &mut Vec<u8>) -> bool {
-    session.state::<Held>().is_some_and(|held| {
-        out.extend_from_slice(held.verdict.text().as_bytes());
+    session.state::<SessionConnSlots>().is_some_and(|held| {
+        out.extend_from_slice(held.status.text().as_bytes());
         true
     })
 }
 
+/// The phase handler.
 fn limit(session: &mut Session) -> Step<'_> {
-    let Some((verdict, places)) = session.conf::<Policy>().take(session) else {
+    let Some((verdict, places)) = session.conf::<ConnLimitPolicy>().take_slots(session) else {
         return Outcome::Declined.into();
     };
-    session.set_state(Held {
-        verdict,
+    // Also for rejected sessions: `$limit_conn_status` shows it in the log.
+    session.set_state(SessionConnSlots {
+        status: verdict,
         _places: places,
     });
     match verdict {
-        Verdict::Rejected => Outcome::Status(SERVICE_UNAVAILABLE).into(),
-        Verdict::Passed | Verdict::RejectedDryRun => Outcome::Declined.into(),
+        LimitConnStatus::Rejected => Outcome::Status(SERVICE_UNAVAILABLE).into(),
+        LimitConnStatus::Passed | LimitConnStatus::RejectedDryRun => Outcome::Declined.into(),
     }
 }

@@ -1,4 +1,12 @@
-//! `access_log` and `log_format` in stream: a line for each session. The mechanism is [`crate::shared::log`].
+//! `access_log` and `log_format` in stream: one line per session. The implementation is
+//! [`crate::shared::log`].
+//!
+//! ```nginx
+//! log_format sessions '$remote_addr [$time_local] $protocol $status $bytes_sent $bytes_received';
+//! access_log /var/log/weir/stream.log sessions;
+//! ```
+//!
+//! Unlike in http there is no predefined format, and no log by default.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,10 +15,10 @@ use ::stream::{Module, Outcome, Phase, Session, Step};
 use bstr::ByteSlice;
 use conf::contexts::STREAM_AND_SERVER;
 use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, STREAM, Setter, Table};
-use rt::error_log::Logger;
+use host::error_log::Logger;
 
 use crate::shared::log::{
-    self, Destination, Format, Formats, OpenFiles, Subject, Urgency, Written,
+    self, LineWritten, LogDestination, LogFormat, LogFormats, LogSubject, LogUrgency, OpenLogFiles,
 };
 
 pub(crate) static MODULE: Module = Module {
@@ -23,7 +31,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-static FORMATS: Table<MainConf> = Table::new(&[Directive {
+static FORMATS: Table<StreamLogMainConf> = Table::new(&[Directive {
     name: "log_format",
     syntax: "name [escape=default|json|none] string ...",
     default: None,
@@ -31,13 +39,13 @@ static FORMATS: Table<MainConf> = Table::new(&[Directive {
     since: "0.1",
     doc: "Defines a format for the `access_log` of stream.",
     set: Setter::Custom(Arity::at_least(2), Repeat::Many, |_, line| {
-        Formats::<Session>::define(line, &[], "")
+        LogFormats::<Session>::define(line, &[], "")
     }),
 }]);
 
-/// Nothing: formats are only looked up while the configuration is read.
+/// Empty: formats are only looked up while the configuration is read.
 #[derive(Clone, Default)]
-struct MainConf;
+struct StreamLogMainConf;
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     Directive {
@@ -61,7 +69,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "Keeps log files with variables in their paths open, as in http.",
         set: Setter::Custom(Arity::between(1, 4), Repeat::Once, |conf, line| {
-            conf.open_files = OpenFiles::read(line)?;
+            conf.open_files = OpenLogFiles::read(line)?;
             Ok(())
         }),
     },
@@ -69,33 +77,37 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 
 #[derive(Clone, Default)]
 struct Conf {
-    logs: Vec<AccessLog>,
-    open_files: Option<Arc<OpenFiles>>,
+    logs: Vec<StreamAccessLog>,
+    open_files: Option<Arc<OpenLogFiles>>,
 }
 
+/// One `access_log` directive.
 #[derive(Clone)]
-struct AccessLog {
-    destination: Destination,
-    format: Arc<Format<Session>>,
+struct StreamAccessLog {
+    destination: LogDestination,
+    format: Arc<LogFormat<Session>>,
     condition: Option<Expression>,
 }
 
+/// Reads `access_log`. Unlike in http there is no default format, so its name is mandatory.
 fn access_log(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+    // Nothing is inherited either way: the list was cleared with the first line of the block.
     if line.text(0) == "off" {
         return match line.get(1) {
             None => Ok(()),
             Some(_) => Err(line.invalid_parameter(1)),
         };
     }
+    // nginx's message.
     let Some(name) = line.get(1) else {
         return Err(line.error("log format is not specified"));
     };
     let (buffering, condition) = log::read_parameters(line)?;
-    let destination = Destination::read(line, buffering)?;
-    let format = Formats::find(line.level, name.text.as_bstr());
+    let destination = LogDestination::read(line, buffering)?;
+    let format = LogFormats::find(line.level, name.text.as_bstr());
     let format =
         format.ok_or_else(|| line.error_at(1, format!("unknown log format \"{}\"", name.text)))?;
-    conf.logs.push(AccessLog {
+    conf.logs.push(StreamAccessLog {
         destination,
         format,
         condition,
@@ -103,10 +115,11 @@ fn access_log(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// The phase handler: writes the line of a session to all its logs.
 fn write(session: &mut Session) -> Step<'_> {
     let conf = session.conf::<Conf>();
     let mut line = Vec::new();
-    let mut awaited: Vec<Written> = Vec::new();
+    let mut awaited: Vec<LineWritten> = Vec::new();
     for log in &conf.logs {
         if let Some(condition) = &log.condition
             && !log::is_true(&session.value(condition))
@@ -119,20 +132,21 @@ fn write(session: &mut Session) -> Step<'_> {
             &mut line,
             session,
             conf.open_files.as_ref(),
-            Urgency::Awaited,
+            LogUrgency::Awaited,
         ));
     }
     for line in awaited {
-        // The line is there once the connection has ended.
+        // Delays the end of the connection until the line is written, so that a client that sees
+        // the end can rely on it.
         session.wait_at_end(async move {
-            // Either way the line is done with.
+            // A failure to write is logged where it happens.
             let _ = line.await;
         });
     }
     Outcome::Declined.into()
 }
 
-impl Subject for Session {
+impl LogSubject for Session {
     fn logger(&self) -> &Logger {
         Session::logger(self)
     }

@@ -1,6 +1,7 @@
 //! The modules of stream, in the order in which they run.
 
 mod access;
+mod client_scope;
 mod geo;
 mod geoip2;
 mod limit_conn;
@@ -10,14 +11,14 @@ mod pass;
 mod proxy;
 mod realip;
 mod return_text;
-mod session;
 mod set;
 mod split_clients;
 mod ssl;
 mod ssl_preread;
 mod upstream;
 
-/// All of them. The order is that of handlers within a phase: to move a module is to change behaviour.
+/// All modules. Their order is that of the handlers within a phase, so moving one changes
+/// behaviour.
 pub static MODULES: &[&::stream::Module] = &[
     // TLS.
     &ssl::MODULE,
@@ -28,7 +29,7 @@ pub static MODULES: &[&::stream::Module] = &[
     &split_clients::MODULE,
     // Groups of servers.
     &upstream::MODULE,
-    // Who the client is.
+    // The client's address.
     &realip::MODULE,
     // Limits.
     &set::MODULE,

@@ -1,5 +1,5 @@
-//! `pass`: hands a connection to another listening address of the same server, of stream or of http, as if it had been
-//! accepted there.
+//! `pass`: hands a connection over to another listening address of the same configuration, of
+//! stream or http, as if it had been accepted there.
 //!
 //! ```nginx
 //! server {
@@ -9,7 +9,7 @@
 //! }
 //! ```
 //!
-//! No bytes are copied and nothing is connected to: the connection itself changes hands.
+//! No bytes are copied and no connection is made: the connection itself changes hands.
 
 use std::net::SocketAddr;
 
@@ -45,49 +45,55 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
 
 #[derive(Clone, Default)]
 struct Conf {
-    target: Option<Target>,
+    target: Option<PassTarget>,
 }
 
+/// The address of a `pass` directive.
 #[derive(Clone)]
-enum Target {
+enum PassTarget {
     Address(Address),
     Text(Expression),
 }
 
+/// Reads `pass`.
 fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     conf.target = Some(if Expression::has_variables(line.text(0)) {
-        Target::Text(line.expression(0)?)
+        PassTarget::Text(line.expression(0)?)
     } else {
         let text = line.text(0);
-        Target::Address(address(text).map_err(|bad| match bad {
-            Bad::Syntax(why) => {
+        PassTarget::Address(address(text).map_err(|bad| match bad {
+            InvalidPassAddress::Syntax(why) => {
                 line.error_at(0, format!("{why} in \"{text}\" of the \"pass\" directive"))
             }
-            Bad::NoAddress => line.directive_error("has no addresses"),
-            Bad::NoPort => line.directive_error("has no port"),
+            // A name would have to be resolved, and no name is listened on.
+            InvalidPassAddress::NoAddress => line.directive_error("has no addresses"),
+            InvalidPassAddress::NoPort => line.directive_error("has no port"),
         })?)
     });
     Ok(())
 }
 
 /// What is wrong with an address.
-enum Bad {
+enum InvalidPassAddress {
     Syntax(&'static str),
     NoAddress,
+    /// A port is mandatory: there is no default in stream.
     NoPort,
 }
 
-fn address(text: &[u8]) -> Result<Address, Bad> {
-    let address = conf::Address::peer(text).map_err(Bad::Syntax)?;
+/// Parses an address. Unlike in `proxy_pass`, a host name is not resolved: the address has to be
+/// one that is listened on.
+fn address(text: &[u8]) -> Result<Address, InvalidPassAddress> {
+    let address = conf::Address::peer(text).map_err(InvalidPassAddress::Syntax)?;
     if let Host::Unix(path) = &address.host {
         return Ok(Address::Unix(UnixPath::new(path)));
     }
-    let ip = address.ip().ok_or(Bad::NoAddress)?;
-    let port = address.port.ok_or(Bad::NoPort)?;
+    let ip = address.ip().ok_or(InvalidPassAddress::NoAddress)?;
+    let port = address.port.ok_or(InvalidPassAddress::NoPort)?;
     Ok(SocketAddr::new(ip, port).into())
 }
 
-/// Says where the connection goes; gives the status of a session that ends here.
+/// The handler: sets where the connection goes. The status is that of the session if it ends here.
 fn pass(session: &mut Session) -> u16 {
     session.action = "passing connection to port";
     let Some(stream) = session.client.stream() else {
@@ -101,30 +107,38 @@ fn pass(session: &mut Session) -> u16 {
     let Some(address) = target(session) else {
         return status::INTERNAL_SERVER_ERROR;
     };
+    // Two servers that pass to each other would do so forever.
     if session.client.passes >= MAX_PASSES {
         session.error(format_args!("stream pass cycle"));
         return status::INTERNAL_SERVER_ERROR;
     }
     if !is_served(&address) {
         session.error(format_args!("port not found for \"{address}\""));
+        // As in nginx, logged but not an error of the session.
         return status::OK;
     }
     session.pass_to = Some(address);
     status::OK
 }
 
-/// The address; why there is none is logged.
+/// The address to pass to. The reason why there is none is logged.
 fn target(session: &mut Session) -> Option<Address> {
     let conf = session.conf::<Conf>();
     let text = match conf.target.as_ref()? {
-        Target::Address(address) => return Some(address.clone()),
-        Target::Text(text) => session.value(text),
+        PassTarget::Address(address) => return Some(address.clone()),
+        PassTarget::Text(text) => session.value(text),
     };
     match address(&text) {
         Ok(address) => return Some(address),
-        Err(Bad::Syntax(why)) => session.error(format_args!("{why} in pass \"{text}\"")),
-        Err(Bad::NoAddress) => session.error(format_args!("no addresses in pass \"{text}\"")),
-        Err(Bad::NoPort) => session.error(format_args!("no port in pass \"{text}\"")),
+        Err(InvalidPassAddress::Syntax(why)) => {
+            session.error(format_args!("{why} in pass \"{text}\""))
+        }
+        Err(InvalidPassAddress::NoAddress) => {
+            session.error(format_args!("no addresses in pass \"{text}\""))
+        }
+        Err(InvalidPassAddress::NoPort) => {
+            session.error(format_args!("no port in pass \"{text}\""))
+        }
     }
     None
 }

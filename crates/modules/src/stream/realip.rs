@@ -1,4 +1,12 @@
-//! `set_real_ip_from` in stream: who the client is when the peer is a proxy that can be trusted, by the PROXY protocol.
+//! `set_real_ip_from` in stream: takes the client address from the PROXY protocol header of a
+//! trusted proxy.
+//!
+//! ```nginx
+//! server {
+//!     listen           12345 proxy_protocol;
+//!     set_real_ip_from 10.0.0.0/8;
+//! }
+//! ```
 
 use std::net::SocketAddr;
 
@@ -8,13 +16,13 @@ use conf::{Arity, Directive, Repeat, Setter, Table, Variable};
 use net::client::Remote;
 use rt::net::Address;
 
-use crate::shared::realip::Trusted;
+use crate::shared::realip::TrustedPeers;
 
 pub(crate) static MODULE: Module = Module {
     name: "realip",
     doc: "Takes the client address from the PROXY protocol header of a trusted proxy.",
     server: &DIRECTIVES,
-    phases: &[(Phase::PostAccept, settle)],
+    phases: &[(Phase::PostAccept, replace_client)],
     enabled: |server| !server.confs.get::<Conf>().trusted.is_empty(),
     variables: &[
         Variable::new(
@@ -48,12 +56,14 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[Directive {
 
 #[derive(Clone, Debug, Default)]
 struct Conf {
-    trusted: Trusted,
+    trusted: TrustedPeers,
 }
 
-fn settle(session: &mut Session) -> Step<'_> {
+/// The phase handler. It runs before all others, which then see the client's address.
+fn replace_client(session: &mut Session) -> Step<'_> {
     let source = session.client.proxy.as_ref().map(|header| &header.source);
     let named = source.and_then(|source| Some(SocketAddr::new(source.ip?, source.port)));
+    // Anyone can send the header, so it only counts from a trusted peer.
     if let Some(client) = named.filter(|_| {
         session
             .conf::<Conf>()
@@ -65,11 +75,13 @@ fn settle(session: &mut Session) -> Step<'_> {
     Outcome::Declined.into()
 }
 
+/// `$realip_remote_addr`.
 fn original_address(session: &mut Session, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(&session.client.remote.text);
     true
 }
 
+/// `$realip_remote_port`; empty for unix sockets.
 fn original_port(session: &mut Session, out: &mut Vec<u8>) -> bool {
     let port = session.client.remote.address.port();
     if port > 0 {

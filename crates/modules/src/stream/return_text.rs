@@ -1,4 +1,8 @@
-//! `return` in stream: sends a text and closes.
+//! `return` in stream: sends a text and closes the connection.
+//!
+//! ```nginx
+//! server { listen 37; return $time_iso8601; }
+//! ```
 
 use std::time::Duration;
 
@@ -35,9 +39,10 @@ struct Conf {
     text: Option<Expression>,
 }
 
-/// How long a client may take to receive the text; nginx's value.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The timeout for sending the text; nginx's value.
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The handler.
 fn send(session: &mut Session) -> Step<'_> {
     Step::later(async move {
         session.action = "returning text";
@@ -47,8 +52,8 @@ fn send(session: &mut Session) -> Step<'_> {
         };
         let text = session.value(text);
         if !text.is_empty() {
-            // A client that left or is too slow has ended the session by that.
-            let _ = serve::send_within(session, &text, PATIENCE).await;
+            // If the client has left or is too slow, the session ends all the same.
+            let _ = serve::send_within(session, &text, SEND_TIMEOUT).await;
         }
         Outcome::Status(status::OK)
     })

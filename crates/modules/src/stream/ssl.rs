@@ -1,13 +1,22 @@
-//! `ssl_*` of stream: TLS of clients. What the directives mean is [`crate::shared::tls`]; what happens is [`net::tls`],
-//! called by the engine.
+//! `ssl_*` of stream: TLS of clients. The directives are in [`crate::shared::tls`], the work is
+//! done in [`net::tls`], which the engine calls.
+//!
+//! ```nginx
+//! server {
+//!     listen              993 ssl;
+//!     ssl_certificate     imap.crt;
+//!     ssl_certificate_key imap.key;
+//!     proxy_pass          localhost:143;
+//! }
+//! ```
 
 use ::stream::{Module, Session};
 use conf::contexts::STREAM_AND_SERVER;
 use conf::{STREAM_SERVER, Table, Variable};
 
 use crate::shared::tls::TlsConf;
-use crate::shared::tls::build::{self, Wanted};
-use crate::shared::tls::rows::{self, Engine};
+use crate::shared::tls::build::{self, TlsEngineOptions};
+use crate::shared::tls::rows::{self, EngineKind};
 use crate::shared::tls::variables::{self, HasTls};
 
 pub(crate) static MODULE: Module = Module {
@@ -23,17 +32,21 @@ pub(crate) static MODULE: Module = Module {
             .iter()
             .any(|server| server.tls.is_some())
         {
+            // The first use takes many milliseconds to collect randomness: better now than while a
+            // client waits. Without TLS it is not needed.
             net::tls::warm_up();
         }
     },
     ..Module::EMPTY
 };
 
-static ROWS: [conf::Directive<TlsConf>; rows::COUNT] = rows::all(Engine::Stream, STREAM_AND_SERVER);
+static ROWS: [conf::Directive<TlsConf>; rows::COUNT] =
+    rows::all(EngineKind::Stream, STREAM_AND_SERVER);
 
 static DIRECTIVES: Table<TlsConf> = Table::new(&ROWS).finish(|conf, _, level| {
+    // In `stream` itself the settings are only defaults; servers may still complete them.
     if level.context == STREAM_SERVER {
-        let wanted = Wanted {
+        let wanted = TlsEngineOptions {
             context: "STREAM",
             alpn: conf.alpn.iter().map(|name| name.to_vec()).collect(),
             alpn_http2: Vec::new(),

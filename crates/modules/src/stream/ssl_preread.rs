@@ -1,4 +1,4 @@
-//! `ssl_preread`: what a TLS client says in the clear, without taking part in its TLS.
+//! `ssl_preread`: extracts what a TLS client sends unencrypted, without terminating TLS.
 //!
 //! ```nginx
 //! map $ssl_preread_server_name $backend {
@@ -17,7 +17,7 @@ use ::stream::preread::{Look, preread};
 use ::stream::{Module, Session};
 use conf::contexts::STREAM_AND_SERVER;
 use conf::{Directive, Setter, Table, Variable};
-use proto::client_hello::{ClientHello, Progress, Reader};
+use proto::client_hello::{ClientHello, ClientHelloReader, HelloProgress};
 
 pub(crate) static MODULE: Module = Module {
     name: "ssl_preread",
@@ -63,16 +63,19 @@ struct Conf {
     enabled: bool,
 }
 
+/// The phase handler: waits for the ClientHello.
 async fn read(session: &mut Session) -> Outcome {
+    // Datagrams have no stream of bytes to wait for.
     if session.client.is_udp() {
         return Outcome::Declined;
     }
-    let mut reader = Reader::default();
+    let mut reader = ClientHelloReader::default();
     let mut found = None;
     let look = |input: &[u8]| match reader.read(input) {
-        Progress::Partial => Look::More,
-        Progress::NotHello => Look::Enough,
-        Progress::Complete(hello) => {
+        HelloProgress::Partial => Look::More,
+        // Not TLS: the session goes on without the variables.
+        HelloProgress::NotHello => Look::Enough,
+        HelloProgress::Complete(hello) => {
             found = Some(hello);
             Look::Enough
         }
@@ -87,12 +90,15 @@ async fn read(session: &mut Session) -> Outcome {
     let name = bstr::BString::from(hello.server_name.clone());
     session.debug(format_args!("ssl preread server name: \"{name}\""));
     if !name.is_empty() {
+        // As where TLS ends here, the name chooses the server among those of the address.
         session.choose_server(&name);
     }
+    // Kept for the variables, as long as the session.
     session.set_state(hello);
     Outcome::Ok
 }
 
+/// Writes a field of the ClientHello, if there was one.
 fn shown(session: &mut Session, which: fn(&ClientHello) -> &[u8], out: &mut Vec<u8>) -> bool {
     let Some(hello) = session.state::<ClientHello>() else {
         return false;

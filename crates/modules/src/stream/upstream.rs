@@ -1,24 +1,31 @@
-//! `upstream` in stream: groups of servers that sessions are passed to.
+//! `upstream` in stream: groups of servers for `proxy_pass`.
 //!
-//! The groups and everything that happens in them are in `net::upstream`, the reading of most lines in
-//! [`crate::shared::upstream`]. Groups of http and of stream are apart, also where they have the same name.
+//! The groups and all that happens in them are in `net::upstream`; most directives are read in
+//! [`crate::shared::upstream`]. Groups of http and of stream are separate, even if they have the
+//! same name.
+//!
+//! ```nginx
+//! upstream db {
+//!     least_conn;
+//!     server 10.0.0.1:5432 max_conns=100;
+//!     server 10.0.0.2:5432 backup;
+//! }
+//! ```
 
 use std::cell::RefCell;
-use std::ops::Deref;
-use std::sync::Arc;
 
-use ::stream::Module;
-use ::stream::chooser::{Kept, Pending};
 use ::stream::core::ServerConf;
 use ::stream::engine::StreamLoop;
+use ::stream::upstream::StreamGroups;
+use ::stream::{Module, Session};
 use conf::{
-    Address, Arity, Confs, Diagnostic, Directive, Host, Line, Repeat, STREAM, STREAM_UPSTREAM,
-    Setter, Table, dispatch, parse,
+    Address, Arity, Diagnostic, Directive, Host, Line, Repeat, STREAM, STREAM_UPSTREAM, Setter,
+    Table, parse,
 };
 use net::resolver::Resolver;
-use net::upstream::{Balance, Metric, Names};
+use net::upstream::{LeastConn, Names, TimeMetric};
 
-use crate::shared::upstream::{self, Draft};
+use crate::shared::upstream_block::{self, GroupDraft};
 
 pub(crate) static MODULE: Module = Module {
     name: "upstream",
@@ -26,7 +33,7 @@ pub(crate) static MODULE: Module = Module {
     main: &DIRECTIVES,
     blocks: &[&BLOCK],
     commit: |site, zones| {
-        site.main_confs.get::<Groups>().commit(zones);
+        site.main_confs.get::<StreamGroups>().commit(zones);
         Ok(())
     },
     start,
@@ -34,33 +41,15 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-/// Words of `least_time` in stream.
-const TIMES: &[(&str, Metric)] = &[
-    ("connect", Metric::Connect),
-    ("first_byte", Metric::Header),
-    ("last_byte", Metric::LastByte),
+/// The words of `least_time` in stream.
+const TIMES: &[(&str, TimeMetric)] = &[
+    ("connect", TimeMetric::Connect),
+    ("first_byte", TimeMetric::Header),
+    ("last_byte", TimeMetric::LastByte),
 ];
 
-/// The groups of stream.
-#[derive(Clone)]
-pub(crate) struct Groups(net::upstream::Groups);
-
-impl Default for Groups {
-    fn default() -> Self {
-        Groups(net::upstream::Groups::of("stream "))
-    }
-}
-
-impl Deref for Groups {
-    type Target = net::upstream::Groups;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-/// The struct of the main context is the registry itself.
-static DIRECTIVES: Table<Groups> = Table::<Groups>::new(&[Directive {
+/// The main context's struct is the registry of groups itself, found by its type.
+static DIRECTIVES: Table<StreamGroups> = Table::<StreamGroups>::new(&[Directive {
     name: "upstream",
     syntax: "name { ... }",
     default: None,
@@ -70,11 +59,13 @@ static DIRECTIVES: Table<Groups> = Table::<Groups>::new(&[Directive {
     set: Setter::Block(Arity::ONE, Repeat::Many, |_, line| block(line)),
 }])
 .finish(|groups, _, level| {
-    groups.clone_from(level.shared::<Groups>());
+    groups.clone_from(level.shared::<StreamGroups>());
     Ok(())
 });
 
-static BLOCK: Table<Draft> = Table::new(&[
+/// The directives of the block, fewer than in http: a session has no request to queue, and its
+/// connection is not kept.
+static BLOCK: Table<GroupDraft> = Table::new(&[
     row(
         "server",
         "address [parameters]",
@@ -87,11 +78,12 @@ static BLOCK: Table<Draft> = Table::new(&[
         Setter::Custom(Arity::at_least(1), Repeat::Many, server),
     ),
     row(
+        // In nginx the state is only shared between workers with this directive.
         "zone",
         "name [size]",
         "Accepted. The state of a group is always shared by all event loops and kept across reloads.",
         Setter::Custom(Arity::between(1, 2), Repeat::Once, |_, line| {
-            upstream::zone(line)
+            upstream_block::check_zone(line)
         }),
     ),
     row(
@@ -99,14 +91,18 @@ static BLOCK: Table<Draft> = Table::new(&[
         "key [consistent]",
         "Chooses the server by a hash of the key. With `consistent` (ketama), adding or removing a server moves only \
          the keys of that server.",
-        Setter::Custom(Arity::between(1, 2), Repeat::Once, upstream::hash),
+        Setter::Custom(
+            Arity::between(1, 2),
+            Repeat::Once,
+            upstream_block::read_hash,
+        ),
     ),
     row(
         "least_conn",
         "",
         "Chooses the server with the fewest sessions in progress, relative to its weight.",
         Setter::Custom(Arity::NONE, Repeat::Once, |draft, line| {
-            upstream::method(draft, line, Balance::LeastConn);
+            upstream_block::set_method(draft, line, LeastConn);
             Ok(())
         }),
     ),
@@ -117,7 +113,7 @@ static BLOCK: Table<Draft> = Table::new(&[
          byte (`first_byte`) or to the last (`last_byte`), and its sessions in progress. With `inflight`, sessions \
          that have not ended are taken into account too.",
         Setter::Custom(Arity::between(1, 2), Repeat::Once, |draft, line| {
-            upstream::least_time(draft, line, TIMES)
+            upstream_block::read_least_time(draft, line, TIMES)
         }),
     ),
     row(
@@ -127,7 +123,7 @@ static BLOCK: Table<Draft> = Table::new(&[
          sessions in progress (`least_conn`, the default) or the lower time (`least_time=connect`, `first_byte`, \
          `last_byte`).",
         Setter::Custom(Arity::between(0, 2), Repeat::Once, |draft, line| {
-            upstream::random(draft, line, TIMES)
+            upstream_block::read_random(draft, line, TIMES)
         }),
     ),
     row(
@@ -147,12 +143,13 @@ static BLOCK: Table<Draft> = Table::new(&[
     ),
 ]);
 
+/// A directive of the `upstream` block.
 const fn row(
     name: &'static str,
     syntax: &'static str,
     doc: &'static str,
-    set: Setter<Draft>,
-) -> Directive<Draft> {
+    set: Setter<GroupDraft>,
+) -> Directive<GroupDraft> {
     Directive {
         name,
         syntax,
@@ -164,8 +161,9 @@ const fn row(
     }
 }
 
-/// There is no protocol that would say which port is meant.
-fn server(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic> {
+/// Reads `server`. The port is mandatory, since there is no protocol with a default one; SRV
+/// records have their own.
+fn server(draft: &mut GroupDraft, line: &mut Line) -> Result<(), Diagnostic> {
     let is_service = line
         .args()
         .iter()
@@ -178,42 +176,29 @@ fn server(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic> {
     {
         return Err(line.error_at(0, format!("no port in upstream \"{}\"", line.text(0))));
     }
-    upstream::server(draft, line)
+    upstream_block::read_server(draft, line)
 }
 
 /// Reads an `upstream` block.
 fn block(line: &mut Line) -> Result<(), Diagnostic> {
-    let mut tables: conf::TableSet = vec![&BLOCK];
-    tables.extend(::stream::configure::upstream_tables(line));
-    let mut confs = Confs::new(vec![tables]);
-    dispatch(
-        line.node.block.nodes(),
-        &mut confs,
-        None,
-        &mut line.level.inner(STREAM_UPSTREAM),
-    );
-    let draft = confs
-        .get_mut::<Draft>()
-        .map(std::mem::take)
-        .unwrap_or_default();
-    let chooser = line.shared::<Pending>().0.take();
-    let mut settings = draft.finished(line, chooser.is_some())?;
-    // A session's connection is over with it.
+    let mut rows: conf::TableSet = vec![&BLOCK];
+    rows.extend(::stream::configure::upstream_tables(line));
+    let mut settings = upstream_block::read_block::<Session>(line, rows, STREAM_UPSTREAM)?;
+    // A connection ends with its session and cannot be used again.
     settings.keepalive = None;
-    settings.chooser = chooser.map(|chooser| Arc::new(Kept(chooser)) as _);
-    let groups = line.shared::<Groups>().clone();
+    let groups = line.shared::<StreamGroups>().clone();
     groups
         .define(settings)
         .map_err(|message| line.error_at(0, message))?;
     Ok(())
 }
 
-thread_local! {
-    /// The look-ups of the generation that is served, on the loop that does them.
+rt::local! {
+    /// The name lookups of the current configuration, on the event loop that runs them.
     static NAMES: RefCell<Option<Names>> = const { RefCell::new(None) };
 }
 
-/// Begins to look up names: on one loop, for all of them.
+/// Starts to look up names: on one event loop, for all of them.
 fn start(engine: &StreamLoop) {
     if engine.index != 0 {
         return;
@@ -225,11 +210,11 @@ fn start(engine: &StreamLoop) {
         ..
     } = site.outer_confs.get::<ServerConf>();
     let names = Names::follow(
-        site.main_confs.get::<Groups>(),
+        site.main_confs.get::<StreamGroups>(),
         resolver,
         *resolver_timeout,
         &engine.log,
     );
-    // Those of the former generation end here.
+    // Drops those of the previous configuration, which end with that.
     NAMES.replace(Some(names));
 }

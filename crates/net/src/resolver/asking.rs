@@ -9,8 +9,9 @@
 use std::io;
 use std::time::Duration;
 
+use base::Errno;
 use bstr::BStr;
-use rt::error_log::{Errno, Level};
+use host::error_log::Level;
 use rt::net::{Address, UdpSocket};
 
 use super::Resolver;
@@ -41,10 +42,10 @@ struct Question {
 
 impl Question {
     fn new(name: &BStr, kind: Kind, random_case: bool) -> Result<Question, ResolveError> {
-        let id = getrandom::u32().map_err(|_| ResolveError::FAILURE)? as u16;
+        let id = rt::random::number().map_err(|_| ResolveError::FAILURE)? as u16;
         let mut case = Case::default();
         if random_case {
-            getrandom::fill(&mut case).map_err(|_| ResolveError::FAILURE)?;
+            rt::random::fill(&mut case).map_err(|_| ResolveError::FAILURE)?;
         }
         let query = Query::new(id, name, kind, random_case.then_some(&case));
         Ok(Question {

@@ -16,14 +16,15 @@ mod watch;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::lru::Lru;
+use base::sync::{Mutex, MutexGuard};
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Diagnostic, Line};
-use rt::error_log::{Level, Logger, MainLog};
+use host::error_log::{Level, Logger, MainLog};
 use rt::sync::remote_oneshot::{Receiver, Sender, channel};
 
 use case::Cases;
@@ -308,7 +309,7 @@ impl Resolver {
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
         // No code panics while it holds the lock, but for a lack of memory.
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        self.memory.lock()
     }
 
     /// The server to ask first this time.

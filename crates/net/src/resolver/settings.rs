@@ -17,6 +17,10 @@ const PORT: u16 = 53;
 /// Names that are kept of `/etc/hosts`; lists of unwanted hosts have hundreds of thousands. Others are asked for.
 const MAX_HOSTS: usize = 16_384;
 
+/// Where the system keeps the addresses of its resolvers, and names of its own.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+const HOSTS: &str = "/etc/hosts";
+
 /// What the `resolver` directive says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -46,6 +50,12 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Reads the system's own settings. May wait for the disk.
+    pub(crate) fn read_system() -> Settings {
+        let read = |path| std::fs::read(path).unwrap_or_default();
+        Settings::of_system(&read(RESOLV_CONF), &read(HOSTS))
+    }
+
     /// Reads the words of `resolver address … [valid=time] [ipv4=on|off] [ipv6=on|off] [status_zone=zone]`.
     pub fn from_line(line: &mut Line) -> Result<Settings, Diagnostic> {
         let mut settings = Settings::default();

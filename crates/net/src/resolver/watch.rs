@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bstr::BString;
-use rt::error_log::Level;
+use host::error_log::Level;
 
 use super::error::ResolveError;
 use super::{FoundService, Key, Located, NEGATIVE_RECHECK, Resolver, within};

@@ -4,14 +4,15 @@
 //! is over. Without a cache each handshake loads anew, as nginx does. Files are read on a pool's thread, with the
 //! worker's rights.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::lru::Lru;
+use base::sync::Mutex;
 use bstr::{BStr, BString};
 
-use super::Problem;
 use super::identity::Identity;
+use super::problem::Problem;
 
 /// Certificates that were loaded.
 pub struct IdentityCache {
@@ -62,7 +63,7 @@ impl IdentityCache {
 
     fn find(&self, names: &(BString, BString)) -> Option<Arc<Identity>> {
         let now = rt::now();
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         let entry = entries.get(names)?;
         let idle = now.saturating_duration_since(entry.used);
         let age = now.saturating_duration_since(entry.loaded);
@@ -81,7 +82,7 @@ impl IdentityCache {
             loaded: now,
             used: now,
         };
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         entries.insert(names, entry);
     }
 }

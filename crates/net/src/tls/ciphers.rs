@@ -10,7 +10,9 @@ use rustls::crypto::aws_lc_rs::{cipher_suite as suite, kx_group};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
 
-use super::{Problem, names, provider};
+use super::names;
+use super::problem::Problem;
+use super::provider::provider;
 
 /// The versions of TLS that are spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

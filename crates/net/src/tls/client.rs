@@ -15,10 +15,11 @@ use super::certificate::Certificate;
 use super::ciphers::{Choice, Protocols};
 use super::handshake::{self, HandshakeError};
 use super::identity::Identity;
+use super::problem::Problem;
+use super::provider::{algorithms, warm_up};
 use super::server::verify_signature;
 use super::session::{Facts, Session, State};
 use super::verify::{Assessment, Purpose, Trust};
-use super::{Problem, algorithms};
 
 /// How many servers' sessions are remembered for a location.
 const SESSIONS: usize = 256;
@@ -60,7 +61,10 @@ pub struct Sessions(Arc<ClientSessionMemoryCache>);
 
 impl Sessions {
     /// Room for what one server gives.
-    #[allow(clippy::new_without_default)]
+    #[allow(
+        clippy::new_without_default,
+        reason = "it takes memory: each use says so"
+    )]
     pub fn new() -> Sessions {
         Sessions(Arc::new(ClientSessionMemoryCache::new(SESSIONS_OF_ONE)))
     }
@@ -128,7 +132,7 @@ pub struct ClientName<'a> {
 impl ClientOptions {
     /// Puts them together.
     pub fn build(self) -> Result<ClientSettings, Problem> {
-        super::warm_up();
+        warm_up();
         let protocols = self.choice.usable(self.protocols);
         if protocols.is_none() {
             return Err(Problem::new(

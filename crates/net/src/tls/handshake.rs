@@ -61,7 +61,7 @@ impl fmt::Display for HandshakeError {
             HandshakeError::Io(error) => write!(
                 f,
                 "peer closed connection in SSL handshake{}",
-                rt::error_log::Errno(error)
+                base::Errno(error)
             ),
             HandshakeError::Tls(error) => {
                 write!(f, "SSL_do_handshake() failed (SSL: {})", Words(error))

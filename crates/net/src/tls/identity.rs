@@ -14,7 +14,9 @@ use rustls::{SignatureAlgorithm, SignatureScheme};
 
 use super::certificate::Certificate;
 use super::ocsp::Staple;
-use super::{Problem, encrypted, pem, provider};
+use super::problem::Problem;
+use super::provider::provider;
+use super::{encrypted, pem};
 
 /// The longest password, in bytes, as in nginx.
 const MAX_PASSWORD: usize = 4096;

@@ -14,8 +14,9 @@
 //! others. Who may read kept sessions can decrypt what was said under them, as with those of OpenSSL.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use base::sync::Mutex;
 use rustls::ServerConfig;
 use rustls::server::StoresServerSessions;
 
@@ -117,8 +118,8 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    fn made(&self) -> std::sync::MutexGuard<'_, Option<(Vec<u8>, Vec<u8>)>> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    fn made(&self) -> base::sync::MutexGuard<'_, Option<(Vec<u8>, Vec<u8>)>> {
+        self.made.lock()
     }
 }
 

@@ -25,21 +25,17 @@ mod names_of;
 pub mod ocsp;
 mod offer;
 mod pem;
+mod problem;
+mod provider;
 mod raw_hello;
 mod server;
 mod service;
 mod session;
 mod sessions;
 mod shared;
+mod system_trust;
 mod tickets;
 mod verify;
-
-use std::cell::Cell;
-use std::fmt;
-use std::path::Path;
-use std::sync::{Arc, OnceLock};
-
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 
 pub use accept::{Beginning, Hello, read_hello};
 pub use cache::IdentityCache;
@@ -51,67 +47,12 @@ pub(crate) use handshake::words;
 pub use identity::{Identity, load_file, read_passwords};
 pub use kept::{Keeping, KeptSession};
 pub use offer::{Chain, Key, Moment, Offer};
+pub use problem::Problem;
+pub use provider::{fill_random, warm_up};
 pub use server::{ClientCertificates, ServerOptions, ServerSettings};
 pub use service::{Asks, Refusal, Service, full_path};
 pub use session::Session;
 pub use sessions::SessionCache;
+pub use system_trust::system_trust;
 pub use tickets::{TicketKey, Tickets};
 pub use verify::{Assessment, Fault, Purpose, Trust};
-
-/// What is wrong with a setting, in nginx's words, or with a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// The message.
-    pub message: String,
-}
-
-impl Problem {
-    pub(super) fn new(message: impl Into<String>) -> Problem {
-        Problem {
-            message: message.into(),
-        }
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-/// Where systems keep the certificates that they trust, in one file: Debian and Alpine, Fedora, SUSE, BSD.
-const SYSTEM_TRUST: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
-
-/// The file of the certificates that this system trusts; `None`: none is installed.
-pub fn system_trust() -> Option<&'static Path> {
-    let mut known = SYSTEM_TRUST.iter().map(Path::new);
-    known.find(|path| path.is_file())
-}
-
-/// Has the cryptography collect its randomness. The first time in a process and on a thread it measures the jitter of the
-/// clock for that, for many milliseconds: it is done before clients come, not while the first one waits.
-pub fn warm_up() {
-    thread_local! {
-        static WARM: Cell<bool> = const { Cell::new(false) };
-    }
-    if !WARM.replace(true) {
-        // Without randomness every handshake fails, which says why.
-        let _ = aws_lc_rs::rand::fill(&mut [0; 32]);
-    }
-}
-
-/// The cryptography: AWS-LC, which was measured against ring in `docs/design/2026-11-21-tls.md`.
-fn provider() -> &'static Arc<CryptoProvider> {
-    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
-    PROVIDER.get_or_init(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-}
-
-/// The signatures that can be checked.
-fn algorithms() -> WebPkiSupportedAlgorithms {
-    provider().signature_verification_algorithms
-}

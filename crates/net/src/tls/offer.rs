@@ -10,8 +10,9 @@ use super::accept::Hello;
 use super::certificate::Element;
 use super::identity::{self, Identity};
 use super::kept::KeptSession;
+use super::problem::Problem;
+use super::provider::provider;
 use super::server::ServerSettings;
-use super::{Problem, provider};
 
 /// What a client asks for, and what it will be shown.
 pub struct Offer {

@@ -13,6 +13,8 @@
 //!   43        the versions that the client speaks: versions<1>
 //! ```
 
+use proto::tls_cursor::TlsCursor;
+
 const RECORD_HEADER: usize = 5;
 const EARLY_DATA: u16 = 42;
 const PRE_SHARED_KEY: u16 = 41;
@@ -34,20 +36,20 @@ impl RawHello {
         let known = self.extensions()?;
         let content = |wanted: u16| known.iter().find(|(kind, _)| *kind == wanted);
         content(EARLY_DATA)?;
-        let mut keys = Cursor(content(PRE_SHARED_KEY)?.1);
-        Some(keys.sized(2)?.sized(2)?.0.to_vec())
+        let mut keys = TlsCursor(content(PRE_SHARED_KEY)?.1);
+        Some(keys.vector()?.vector()?.0.to_vec())
     }
 
     /// The extensions in their order; `None`: there are none, or the hello is broken.
     pub(super) fn extensions(&self) -> Option<Vec<(u16, &[u8])>> {
         let (_, mut rest) = self.session_and_rest()?;
-        rest.sized(2)?;
-        rest.sized(1)?;
-        let mut left = rest.sized(2)?;
+        rest.vector()?;
+        rest.short_vector()?;
+        let mut left = rest.vector()?;
         let mut extensions = Vec::new();
-        while !left.0.is_empty() {
-            let kind = u16::try_from(left.number(2)?).ok()?;
-            extensions.push((kind, left.sized(2)?.0));
+        while !left.is_empty() {
+            let kind = left.u16()?;
+            extensions.push((kind, left.vector()?.0));
         }
         Some(extensions)
     }
@@ -63,7 +65,7 @@ impl RawHello {
     pub(super) fn offers_version(&self, version: u16) -> bool {
         let versions = self
             .extension(SUPPORTED_VERSIONS)
-            .and_then(|content| Cursor(content).sized(1));
+            .and_then(|content| TlsCursor(content).short_vector());
         versions.is_some_and(|named| {
             let mut named = named.0.chunks_exact(2);
             named.any(|one| one == version.to_be_bytes())
@@ -77,10 +79,10 @@ impl RawHello {
         (!id.is_empty() && ticket.is_empty()).then_some(id)
     }
 
-    fn session_and_rest(&self) -> Option<(&[u8], Cursor<'_>)> {
-        let mut rest = Cursor(self.0.get(4..)?);
+    fn session_and_rest(&self) -> Option<(&[u8], TlsCursor<'_>)> {
+        let mut rest = TlsCursor(self.0.get(4..)?);
         rest.take(2 + 32)?;
-        Some((rest.sized(1)?.0, rest))
+        Some((rest.short_vector()?.0, rest))
     }
 }
 
@@ -96,33 +98,6 @@ fn message(mut records: &[u8]) -> Vec<u8> {
         records = &records[end..];
     }
     message
-}
-
-/// Bytes that are still to be read.
-struct Cursor<'a>(&'a [u8]);
-
-impl<'a> Cursor<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    /// A number of one or two bytes.
-    fn number(&mut self, bytes: usize) -> Option<usize> {
-        let taken = self.take(bytes)?;
-        Some(
-            taken
-                .iter()
-                .fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
-        )
-    }
-
-    /// Bytes after their length, which has one byte or two.
-    fn sized(&mut self, bytes: usize) -> Option<Cursor<'a>> {
-        let length = self.number(bytes)?;
-        self.take(length).map(Cursor)
-    }
 }
 
 #[cfg(test)]

@@ -20,10 +20,11 @@ use super::certificate::Certificate;
 use super::ciphers::{Choice, Protocols};
 use super::identity::Identity;
 use super::ocsp::Network;
+use super::problem::Problem;
+use super::provider::{algorithms, warm_up};
 use super::sessions::{SessionCache, Storage};
 use super::tickets::{Ticketer, Tickets};
 use super::verify::Trust;
-use super::{Problem, algorithms};
 
 /// What a server's settings are made of.
 pub struct ServerOptions {
@@ -86,7 +87,7 @@ impl fmt::Debug for ServerSettings {
 impl ServerOptions {
     /// Puts them together.
     pub fn build(self) -> Result<ServerSettings, Problem> {
-        super::warm_up();
+        warm_up();
         let context = self.session_context();
         let protocols = self.choice.usable(self.protocols);
         if protocols.is_none() {

@@ -22,7 +22,7 @@ pub(super) const READ_SIZE: usize = 16 * 1024 + 512;
 /// How much plaintext a connection takes before the socket has taken the records of it, in bytes.
 const PENDING: usize = 64 * 1024;
 
-thread_local! {
+rt::local! {
     /// What connections of this loop read into, one at a time.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
@@ -158,7 +158,7 @@ impl State {
             None => {
                 let mut id = vec![0; 32];
                 // Without random bytes there is no handshake anyway.
-                let _ = aws_lc_rs::rand::fill(&mut id);
+                let _ = super::provider::fill_random(&mut id);
                 id
             }
         };

@@ -4,9 +4,10 @@
 //! after a reload. It is bounded in bytes; what was used longest ago goes first.
 
 use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 
 use base::lru::Lru;
+use base::sync::Mutex;
 use rustls::server::StoresServerSessions;
 
 use super::shared::Shared;
@@ -93,8 +94,8 @@ impl SessionCache {
         (age <= u64::from(timeout)).then_some(entry.value)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Sessions> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> base::sync::MutexGuard<'_, Sessions> {
+        self.sessions.lock()
     }
 }
 

@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use base::sync::Mutex;
 
 /// The things of one kind in this process, by name. As many as configurations in use name.
 pub(super) struct Shared<K, V> {
@@ -21,7 +23,7 @@ impl<K, V> Default for Shared<K, V> {
 impl<K: Hash + Eq, V> Shared<K, V> {
     /// The one of this name that is in use; without one, a new one.
     pub(super) fn get(&self, key: K, make: impl FnOnce() -> Arc<V>) -> Arc<V> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         known.retain(|_, one| one.strong_count() > 0);
         if let Some(one) = known.get(&key).and_then(Weak::upgrade) {
             return one;

@@ -15,13 +15,14 @@
 //! that timeout, so that a reload does not end sessions.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::digest::{SHA256, digest};
+use base::sync::{Mutex, RwLock};
 use rustls::server::ProducesTickets;
 
-use super::Problem;
+use super::problem::Problem;
 
 const NAME: usize = 16;
 const NONCE: usize = 12;
@@ -56,7 +57,7 @@ impl TicketKey {
 
     fn random(now: u64) -> Option<TicketKey> {
         let mut bytes = [0; NAME + 32];
-        aws_lc_rs::rand::fill(&mut bytes).ok()?;
+        super::provider::fill_random(&mut bytes).ok()?;
         TicketKey::new(&bytes[..NAME], &bytes[NAME..], now)
     }
 
@@ -109,7 +110,7 @@ impl Tickets {
     pub fn random(timeout: u32) -> Arc<Tickets> {
         /// As many as configurations in use have different timeouts.
         static SHARED: Mutex<Vec<(u32, Weak<Tickets>)>> = Mutex::new(Vec::new());
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = SHARED.lock();
         shared.retain(|(_, tickets)| tickets.strong_count() > 0);
         let known = shared.iter().find(|(known, _)| *known == timeout);
         if let Some(tickets) = known.and_then(|(_, tickets)| tickets.upgrade()) {
@@ -127,13 +128,13 @@ impl Tickets {
         let change = self.change;
         let fresh = |key: &TicketKey| change.is_none_or(|change| key.since + change.encrypts > now);
         {
-            let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+            let keys = self.keys.read();
             if let Some(key) = keys.first().filter(|key| fresh(key)) {
                 return Some(key.clone());
             }
         }
         let change = self.change?;
-        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.keys.write();
         // Another loop may have been here first.
         if let Some(key) = keys.first().filter(|key| fresh(key)) {
             return Some(key.clone());
@@ -145,7 +146,7 @@ impl Tickets {
     }
 
     fn find(&self, name: &[u8]) -> Option<TicketKey> {
-        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.keys.read();
         keys.iter().find(|key| key.name == name).cloned()
     }
 }
@@ -177,7 +178,7 @@ impl Ticketer {
     fn seal(&self, plain: &[u8], now: u64) -> Option<Vec<u8>> {
         let key = self.tickets.current(now)?;
         let mut nonce = [0; NONCE];
-        aws_lc_rs::rand::fill(&mut nonce).ok()?;
+        super::provider::fill_random(&mut nonce).ok()?;
         let mut sealed = [&now.to_be_bytes()[..], plain].concat();
         key.key
             .seal_in_place_append_tag(

@@ -16,7 +16,9 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::*;
 
 use super::certificate::{Certificate, Signed};
-use super::{Problem, pem};
+use super::pem;
+use super::problem::Problem;
+use super::provider::algorithms;
 
 /// How a certificate was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,7 +168,7 @@ impl Trust {
         if self.revocations.is_empty() {
             return Err(broken());
         }
-        let algorithms = super::algorithms();
+        let algorithms = algorithms();
         for list in &self.revocations {
             let issuers = self.anchors.iter();
             // Who signed it is found out now; handshakes have only an authority between left to look for.
@@ -285,7 +287,7 @@ impl<'a> Examination<'a> {
     fn new(trust: &'a Trust) -> Examination<'a> {
         Examination {
             trust,
-            algorithms: super::algorithms(),
+            algorithms: algorithms(),
             signatures: 0,
             fault: None,
         }
@@ -601,6 +603,6 @@ mod tests {
         assert_eq!(examine(client(2000, &issuer)), Assessment::Bad(REVOKED));
         // Of an authority with the same name the list says nothing.
         let same_name = Certificate::parse(other.der()).expect("a certificate");
-        assert!(!trust.revocations[0].is_signed_by(&same_name, &super::super::algorithms()));
+        assert!(!trust.revocations[0].is_signed_by(&same_name, &algorithms()));
     }
 }

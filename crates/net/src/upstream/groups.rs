@@ -4,14 +4,16 @@
 //! one. While running, a URL made of variables is looked up here too.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock};
 
+use base::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use bstr::{BString, ByteSlice};
 use conf::{Address, Host};
 
-use super::group::{Group, Server, Settings};
+use super::group::Group;
 use super::lookup::{lookup, peer_address};
-use super::names;
+use super::server::Server;
+use super::settings::{Origin, Settings};
 use crate::resolver;
 
 /// The groups. Clones are the same registry.
@@ -25,18 +27,6 @@ struct Registry {
     realm: &'static str,
     /// The system's resolvers, once they are needed.
     system: OnceLock<resolver::Settings>,
-}
-
-/// What made a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// An `upstream` block.
-    Block,
-    /// A URL with this port (a unix socket has none).
-    Url {
-        /// The port.
-        port: Option<u16>,
-    },
 }
 
 /// What a URL's host and port refer to.
@@ -137,7 +127,7 @@ impl Groups {
         let names: Vec<String> = blocks
             .map(|group| group.settings.name.to_string())
             .collect();
-        let near = conf::describe::nearest(&name.to_string(), names.iter().map(String::as_str));
+        let near = conf::spelling::nearest(&name.to_string(), names.iter().map(String::as_str));
         near.map(str::to_owned)
     }
 
@@ -164,7 +154,7 @@ impl Groups {
     }
 
     /// Gives every group the state that its name had before a reload. Not on a loop: it may read a file.
-    pub fn commit(&self, zones: &rt::engine::Zones) {
+    pub fn commit(&self, zones: &host::engine::Zones) {
         let mut has_names = false;
         for group in self.all() {
             group.commit(zones);
@@ -175,7 +165,7 @@ impl Groups {
                 .any(|server| server.resolve.is_some());
         }
         if has_names {
-            self.0.system.get_or_init(names::read_system_settings);
+            self.0.system.get_or_init(resolver::Settings::read_system);
         }
     }
 
@@ -185,14 +175,11 @@ impl Groups {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Group>>> {
-        self.0.groups.read().unwrap_or_else(PoisonError::into_inner)
+        self.0.groups.read()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Vec<Arc<Group>>> {
-        self.0
-            .groups
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.groups.write()
     }
 
     fn block(&self, name: &[u8]) -> Option<Arc<Group>> {

@@ -8,7 +8,7 @@ use bstr::{BString, ByteSlice};
 use conf::{Address as ConfAddress, Host};
 use rt::net::{Address, UnixPath};
 
-use super::group::ResolvedAt;
+use super::server::NameToResolve;
 
 /// Addresses of one name; more than this of them are not used.
 const MAX_ADDRESSES: usize = 256;
@@ -19,7 +19,7 @@ pub struct Found {
     /// Its addresses: those of IPv4 first, as nginx orders them.
     pub addresses: Vec<Address>,
     /// What is left to look up while running.
-    pub later: Option<ResolvedAt>,
+    pub later: Option<NameToResolve>,
     /// What to tell the user.
     pub warning: Option<String>,
 }
@@ -61,7 +61,7 @@ pub fn lookup(address: &ConfAddress, default_port: u16) -> Found {
             warning: None,
         };
     }
-    let later = ResolvedAt {
+    let later = NameToResolve {
         host: host.clone(),
         port,
         service: BString::default(),

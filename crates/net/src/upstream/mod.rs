@@ -11,7 +11,7 @@
 //!   the request uses it.
 //!
 //! ```text
-//! let mut selection = group.select(key, client, sticky);
+//! let mut selection = Selection::new(group, &SelectionRequest { key, client, sticky });
 //! let lease = selection.acquire().await?;              // may wait in the queue of the group
 //! let connection = match lease.reuse(Reuse::of(tag)).await {
 //!     Some(connection) => connection,
@@ -22,29 +22,55 @@
 //! selection.release(lease, Outcome::Ok(times));
 //! ```
 //!
+//! ```text
+//! settings · server   what directives say          groups · group   by name, and with its state
+//! lookup · names      the addresses of names       secure           TLS to peers
+//! selection           the tries of a request       chooser          a script that chooses instead
+//!   state             the choice, under the lock   peer_list        the peers of the servers
+//!     balance         which peer is next           queue            requests that wait for one
+//!     peer · sticky   numbers, sessions            idle             connections that wait for a request
+//!   lease · outcome   a peer in use, and its end
+//! ```
+//!
 //! Nothing here waits while a lock is held.
 
 mod balance;
+mod chooser;
 mod group;
 mod groups;
 mod idle;
+mod lease;
 mod lookup;
 mod names;
+mod outcome;
 mod peer;
+mod peer_list;
+mod queue;
 mod secure;
 mod selection;
+mod server;
+mod settings;
 mod state;
 mod sticky;
 
-pub use group::{
-    Balance, Group, Keepalive, Metric, Queue, RandomTwo, ResolvedAt, Server, ServerState, Settings,
+pub use balance::{
+    BalanceMethod, ConsistentHash, Hash, IpHash, LeastConn, LeastTime, Random, RandomTwo,
+    RoundRobin, TimeMetric,
 };
-pub use groups::{Groups, Origin, Reference};
+pub use chooser::{
+    NoChoice, PendingChooser, ServerChoice, ServerChooser, TimeoutOverrides, TryHistory,
+};
+pub use group::Group;
+pub use groups::{Groups, Reference};
 pub use idle::{Connection, Reuse, close_idle};
+pub use lease::Lease;
 pub use lookup::{Found, lookup, peer_address};
 pub use names::Names;
+pub use outcome::{NoPeer, Outcome, Released, Times};
 pub use peer::{Health, Peer, PeerStatus};
 pub use secure::{Asked, NotSecure, Secure};
-pub use selection::{Lease, NoPeer, Outcome, Pick, Released, Request, Selection, Times};
-pub use state::{GroupState, Resolved};
+pub use selection::{Selection, SelectionRequest};
+pub use server::{NameToResolve, ResolvedAddress, Server, ServerState};
+pub use settings::{AnyChooser, Keepalive, Origin, Queue, Settings};
+pub use state::GroupState;
 pub use sticky::{CookieAttributes, Learn, MAX_SERVER_ID, Sticky, StickyMethod, is_same_site};

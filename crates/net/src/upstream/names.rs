@@ -6,16 +6,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rt::error_log::Logger;
+use host::error_log::Logger;
 
-use super::group::{Group, ResolvedAt};
+use super::group::Group;
 use super::groups::Groups;
-use super::state::Resolved;
-use crate::resolver::{FoundService, Resolver, Settings, Update, Watch};
-
-/// Where the system keeps the addresses of its resolvers, and names of its own.
-const RESOLV_CONF: &str = "/etc/resolv.conf";
-const HOSTS: &str = "/etc/hosts";
+use super::server::{NameToResolve, ResolvedAddress};
+use crate::resolver::{FoundService, Resolver, Update, Watch};
 
 /// How long an answer is waited for where nothing says so.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -39,7 +35,7 @@ impl Names {
         let mut system = None;
         let mut tasks = Vec::new();
         for group in groups.all() {
-            let names: HashSet<&ResolvedAt> = group
+            let names: HashSet<&NameToResolve> = group
                 .settings
                 .servers
                 .iter()
@@ -75,7 +71,7 @@ impl Names {
     }
 }
 
-async fn follow(group: Arc<Group>, at: ResolvedAt, mut watch: Watch) {
+async fn follow(group: Arc<Group>, at: NameToResolve, mut watch: Watch) {
     loop {
         if let Update::Servers(found) = watch.next().await {
             let known = !found.is_empty();
@@ -88,19 +84,13 @@ async fn follow(group: Arc<Group>, at: ResolvedAt, mut watch: Watch) {
 }
 
 /// What was found, as the state wants it: records of the best priority are primary.
-fn records(found: Vec<FoundService>) -> Vec<Resolved> {
+fn records(found: Vec<FoundService>) -> Vec<ResolvedAddress> {
     let best = found.iter().map(|record| record.priority).min();
-    let record = |found: FoundService| Resolved {
+    let record = |found: FoundService| ResolvedAddress {
         address: found.address.into(),
         weight: u32::from(found.weight),
         backup: Some(found.priority) != best,
         name: found.name,
     };
     found.into_iter().map(record).collect()
-}
-
-/// Reads the system's settings. May wait for the disk.
-pub(super) fn read_system_settings() -> Settings {
-    let read = |path| std::fs::read(path).unwrap_or_default();
-    Settings::of_system(&read(RESOLV_CONF), &read(HOSTS))
 }

@@ -1,14 +1,13 @@
 //! One address of a server, and its numbers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use bstr::BString;
 use rt::net::Address;
 
-use super::group::{Metric, Server, ServerState};
-use super::idle::ChainHint;
+use super::server::{Server, ServerState};
 use super::sticky;
 
 /// A number that only moves while the group's lock is held. It is atomic so that it can be shared, not so that it can
@@ -73,14 +72,19 @@ pub struct Peer {
     /// Its weight in the same units, less what failures have taken off.
     pub(crate) effective_weight: Guarded,
     /// Its numbers, which outlive a reload.
-    pub(crate) load: Arc<Load>,
+    pub(crate) load: Arc<PeerLoad>,
     /// Where the pool of idle connections has those to its address.
     pub(crate) idle_chain: ChainHint,
 }
 
+/// The number of the chain of an address in the pool of idle connections, as its peer remembers it; a wrong one only costs a
+/// look into the map.
+#[derive(Debug, Default)]
+pub(crate) struct ChainHint(pub(super) AtomicU32);
+
 /// The numbers of a peer that a reload keeps. Times are milliseconds.
 #[derive(Debug)]
-pub(crate) struct Load {
+pub(crate) struct PeerLoad {
     pub(crate) connections: Guarded,
     pub(crate) fails: Guarded,
     /// When it last failed.
@@ -103,9 +107,9 @@ pub(crate) struct Load {
     health: AtomicU8,
 }
 
-impl Default for Load {
+impl Default for PeerLoad {
     fn default() -> Self {
-        Load {
+        PeerLoad {
             connections: Guarded::default(),
             fails: Guarded::default(),
             accessed: Guarded::default(),
@@ -170,7 +174,7 @@ impl Peer {
         line: usize,
         server: &Server,
         address: Address,
-        load: Arc<Load>,
+        load: Arc<PeerLoad>,
     ) -> Peer {
         let name = BString::from(address.to_string());
         Peer {
@@ -273,12 +277,30 @@ impl Peer {
         (full * age.max(0) / self.slow_start).max(1)
     }
 
-    /// The peer's time by a metric.
-    pub(crate) fn time(&self, metric: Metric) -> &Guarded {
-        match metric {
-            Metric::Connect => &self.load.connect_time,
-            Metric::Header => &self.load.header_time,
-            Metric::LastByte => &self.load.response_time,
+    /// Counts a failure; whether it makes the peer unavailable.
+    pub(super) fn count_failure(&self, now: i64) -> bool {
+        let load = &self.load;
+        let fails = load.fails.add(1);
+        load.accessed.set(now);
+        load.checked.set(now);
+        if self.max_fails == 0 {
+            return false;
+        }
+        let lost = self.weight / self.max_fails * UNIT;
+        self.effective_weight
+            .set((self.effective_weight.get() - lost).max(0));
+        fails >= self.max_fails
+    }
+
+    /// A request did not fail. If the last failure lies before the last check, this request was the check, and its failures
+    /// are forgotten: after it was unavailable the peer starts slowly.
+    pub(super) fn pass_check(&self, now: i64) {
+        let load = &self.load;
+        if load.accessed.get() < load.checked.get() && load.fails.get() > 0 {
+            if self.max_fails > 0 && load.fails.get() >= self.max_fails {
+                load.started.set(now);
+            }
+            load.fails.set(0);
         }
     }
 
@@ -321,4 +343,10 @@ pub(crate) fn milliseconds(time: Duration) -> i64 {
     i64::try_from(time.as_millis())
         .unwrap_or(i64::MAX)
         .min(100 * 366 * 86_400_000)
+}
+
+/// Milliseconds since an epoch that lies long before the start: a time of 0 is long ago.
+pub(super) fn now() -> i64 {
+    const EPOCH: i64 = 1 << 40;
+    EPOCH.saturating_add_unsigned(rt::monotonic_millis())
 }

@@ -1,20 +1,20 @@
-//! One request's way to a peer.
+//! One request's way to a peer, over as many tries as it takes.
 
 use std::fmt;
 use std::net::IpAddr;
-use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::balance::Memory;
-use super::idle::{Connection, Idle, Reuse};
-use super::peer::Peer;
+use super::balance::PickState;
+use super::chooser::{NoChoice, ServerChoice, TryHistory};
+use super::group::Group;
+use super::lease::Lease;
+use super::outcome::{NoPeer, Outcome, Released};
 use super::state::GroupState;
 
 /// What a balancer may look at.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Request<'a> {
-    /// The value of the balancer's key, if it has one ([`Balance::key`](super::Balance::key)).
+pub struct SelectionRequest<'a> {
+    /// The value of the balancer's key, if it has one ([`BalanceMethod::key`](super::BalanceMethod::key)).
     pub key: &'a [u8],
     /// The client's address; `None` on a unix socket.
     pub client: Option<IpAddr>,
@@ -22,101 +22,113 @@ pub struct Request<'a> {
     pub sticky: &'a [u8],
 }
 
-/// What a request remembers of its tries. It gets no peer twice.
+/// The tries of a request. It gets no peer of the group twice.
 pub struct Selection {
-    state: Arc<GroupState>,
-    memory: Memory,
-    tries: u32,
+    /// The group that the configuration names.
+    own: Candidates,
+    /// The server that the group's [`ServerChooser`](super::ServerChooser) chose for the present try, as a group of one;
+    /// `None`: the group's own servers take their turns.
+    chosen: Option<Candidates>,
+    /// Tries that have failed.
+    failures: u32,
+    /// Tries that there may be from now on, whoever chooses their servers.
+    tries_left: u32,
+    /// Tries that there may be at all (`next_upstream_tries`); 0: any number.
+    tries_limit: u32,
 }
 
-/// What came of one look at the group.
-#[derive(Debug)]
-pub enum Pick {
-    /// Go there.
-    Peer(Lease),
-    /// Not now: see why.
-    None(NoPeer),
-}
-
-/// Why there is no peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoPeer {
-    /// Every server is down, has failed or was tried. nginx logs `no live upstreams`.
-    NoneAlive,
-    /// Those that would do are all at `max_conns`, and there is no queue. nginx logs `no live upstreams`.
-    Busy,
-    /// They are at `max_conns`, and the queue is full: answer 503 with `Retry-After`.
-    QueueFull,
-    /// The time in the queue is over.
-    QueueTimeout,
-}
-
-/// How an exchange with a peer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It answered.
-    Ok(Times),
-    /// It failed: counts towards `max_fails`.
-    Failed(Times),
-    /// It answered, but the next one is tried (`proxy_next_upstream http_403`, `http_404`): no failure.
-    Next(Times),
-}
-
-/// How long an exchange took, from the beginning of the connect. `None`: did not come so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
-    /// Until the connection stood.
-    pub connect: Option<Duration>,
-    /// Until the response head (in stream, the first byte) was there.
-    pub header: Option<Duration>,
-    /// Until everything was there.
-    pub response: Option<Duration>,
-}
-
-/// What the end of an exchange did to the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Released {
-    /// This failure made it unavailable. nginx warns `upstream server temporarily disabled`.
-    pub disabled: bool,
+/// A group, and what a request remembers of its tries there.
+struct Candidates {
+    group: Arc<Group>,
+    pick: PickState,
 }
 
 impl Selection {
-    pub(crate) fn new(state: Arc<GroupState>, request: &Request<'_>) -> Selection {
-        let memory = Memory::new(request.key, request.client, state.server_of(request.sticky));
-        let tries = state.tries();
+    /// Begins the choice of a server for a request.
+    pub fn new(group: Arc<Group>, request: &SelectionRequest<'_>) -> Selection {
+        let state = group.state();
+        let pick = PickState::new(request.key, request.client, state.server_of(request.sticky));
+        let tries_left = state.tries();
         Selection {
-            state,
-            memory,
-            tries,
+            own: Candidates { group, pick },
+            chosen: None,
+            failures: 0,
+            tries_left,
+            tries_limit: 0,
         }
     }
 
-    /// How many tries are left.
-    pub fn tries(&self) -> u32 {
-        self.tries
+    /// As [`Selection::new`], for a request that has nothing but a client.
+    pub fn for_client(group: Arc<Group>, client: Option<IpAddr>) -> Selection {
+        let request = SelectionRequest {
+            client,
+            ..SelectionRequest::default()
+        };
+        Selection::new(group, &request)
     }
 
-    /// Takes tries away until no more than `most` are left (`proxy_next_upstream_tries`).
+    /// How many tries are left, the present one included while it lasts.
+    pub fn tries_left(&self) -> u32 {
+        self.tries_left
+    }
+
+    /// Allows no more than so many tries (`next_upstream_tries`); 0: as many as there are servers.
     pub fn limit_tries(&mut self, most: u32) {
-        self.tries = self.tries.min(most);
+        self.tries_limit = most;
+        if most > 0 {
+            self.tries_left = self.tries_left.min(most);
+        }
     }
 
     /// One try more: the last one failed on a connection that had been idle, which says little about the server.
     pub fn grant_try(&mut self) {
-        self.tries += 1;
+        self.tries_left += 1;
     }
 
-    /// The group's state.
+    /// The group whose server the present try goes to: the one that the configuration names, or that of a chosen server.
+    pub fn group(&self) -> &Arc<Group> {
+        &self.present().group
+    }
+
+    /// The state of [`Selection::group`].
     pub fn state(&self) -> &Arc<GroupState> {
-        &self.state
+        self.group().state()
+    }
+
+    /// Lets the group's chooser, if it has one, choose the server of the next try. `status` is what the try before came to.
+    ///
+    /// All that a chooser may say of the tries counts for those of the group's own servers too, as in nginx.
+    pub fn ask_chooser<R: 'static>(
+        &mut self,
+        request: &mut R,
+        status: u16,
+    ) -> Result<Option<ServerChoice>, NoChoice> {
+        let chooser = self.own.group.settings.chooser.as_ref();
+        let Some(chooser) = chooser.and_then(|chooser| chooser.of::<R>()) else {
+            return Ok(None);
+        };
+        let history = TryHistory {
+            failures: self.failures,
+            status: if self.failures == 0 { 0 } else { status },
+            left: self.tries_left,
+            limit: self.tries_limit,
+        };
+        let choice = chooser.choose(request, &history)?;
+        self.chosen = choice.group.clone().map(|group| {
+            let pick = PickState::new(b"", self.own.pick.client, None);
+            Candidates { group, pick }
+        });
+        if self.chosen.is_some() {
+            let more = choice.more_tries.unwrap_or(0);
+            self.tries_left = self.tries_left.saturating_add(more);
+        }
+        Ok(Some(choice))
     }
 
     /// A peer, if there is one now.
-    pub fn pick(&mut self) -> Pick {
-        match self.state.pick(&mut self.memory) {
-            Ok(lease) => Pick::Peer(lease),
-            Err(why) => Pick::None(why),
-        }
+    pub fn pick(&mut self) -> Result<Lease, NoPeer> {
+        let Candidates { group, pick } = self.present_mut();
+        group.state().pick(pick)
     }
 
     /// A peer, for which it may have to wait in the group's queue.
@@ -124,118 +136,40 @@ impl Selection {
     /// The wait is first in, first out over all loops. Dropping the future leaves the queue.
     pub async fn acquire(&mut self) -> Result<Lease, NoPeer> {
         match self.pick() {
-            Pick::Peer(lease) => Ok(lease),
-            Pick::None(NoPeer::Busy) => self.state.clone().wait(&mut self.memory).await,
-            Pick::None(why) => Err(why),
+            Err(NoPeer::Occupied) => {
+                let Candidates { group, pick } = self.present_mut();
+                Arc::clone(group.state()).wait(pick).await
+            }
+            result => result,
         }
     }
 
     /// Ends the use of a peer, and counts the try.
     pub fn release(&mut self, lease: Lease, outcome: Outcome) -> Released {
-        let (released, was_single) = lease.end(outcome);
-        // There is nobody else to try.
-        self.tries = if was_single {
-            0
-        } else {
-            self.tries.saturating_sub(1)
+        let released = lease.end(outcome);
+        self.failures += 1;
+        // After the only server of a group there is no other to try; after a chosen one, another may be chosen.
+        self.tries_left = match self.chosen {
+            None if released.is_only_peer => 0,
+            _ => self.tries_left.saturating_sub(1),
         };
         released
+    }
+
+    fn present(&self) -> &Candidates {
+        self.chosen.as_ref().unwrap_or(&self.own)
+    }
+
+    fn present_mut(&mut self) -> &mut Candidates {
+        self.chosen.as_mut().unwrap_or(&mut self.own)
     }
 }
 
 impl fmt::Debug for Selection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Selection")
-            .field("memory", &self.memory)
-            .field("tries", &self.tries)
+            .field("pick", &self.present().pick)
+            .field("tries_left", &self.tries_left)
             .finish_non_exhaustive()
-    }
-}
-
-/// A peer in use by a request: one of its `max_conns`.
-///
-/// Dropped, it is free again without saying how the exchange went; [`Selection::release`] says that.
-#[derive(Debug)]
-pub struct Lease {
-    state: Arc<GroupState>,
-    peer: Arc<Peer>,
-    /// It counts as under way for `least_time … inflight`.
-    inflight: bool,
-    /// It is still to be given back.
-    held: bool,
-}
-
-impl Lease {
-    pub(crate) fn new(state: Arc<GroupState>, peer: Arc<Peer>, inflight: bool) -> Lease {
-        Lease {
-            state,
-            peer,
-            inflight,
-            held: true,
-        }
-    }
-
-    /// The peer, to keep after the lease.
-    pub fn peer(&self) -> &Arc<Peer> {
-        &self.peer
-    }
-
-    /// An idle connection to this peer, of this loop or another one. `reuse` says who will use it.
-    pub async fn reuse(&self, reuse: Reuse) -> Option<Connection> {
-        Idle::take(&self.state, &self.peer, reuse).await
-    }
-
-    /// Keeps a connection for the next request. It is closed if the group keeps none, or if its time is over.
-    ///
-    /// The caller knows that nothing more of a response can come on it.
-    pub fn keep(&self, connection: Connection) {
-        let peer = &self.peer;
-        Idle::keep(&self.state, peer.address(), &peer.idle_chain, connection);
-    }
-
-    /// The response head is there. Matters to `least_time header`.
-    pub fn head_arrived(&mut self, took: Duration) {
-        if !self.inflight {
-            return;
-        }
-        self.state.head_arrived(
-            &self.peer,
-            took,
-            std::mem::take(&mut self.inflight),
-            &mut self.inflight,
-        );
-    }
-
-    /// The connection stands, where that alone says that the server is well again: in stream, whose sessions may last.
-    /// The time is not to be told again at the end.
-    pub fn connected(&self, took: Duration) {
-        self.state.connected(&self.peer, took);
-    }
-
-    fn end(mut self, outcome: Outcome) -> (Released, bool) {
-        self.held = false;
-        self.state.release(&self.peer, Some(outcome), self.inflight)
-    }
-
-    /// Takes the peer out without freeing it: for who holds the lock already.
-    pub(crate) fn into_peer(mut self) -> Arc<Peer> {
-        self.held = false;
-        self.peer.clone()
-    }
-}
-
-impl Deref for Lease {
-    type Target = Peer;
-
-    fn deref(&self) -> &Peer {
-        &self.peer
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if self.held {
-            self.state.release(&self.peer, None, self.inflight);
-        }
     }
 }

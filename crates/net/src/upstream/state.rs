@@ -2,114 +2,98 @@
 //!
 //! One lock guards it; it is held for the length of a choice, and never while anything waits.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use base::sync::{Mutex, MutexGuard};
 use bstr::BString;
-use rt::net::Address;
-use rt::sync::remote_oneshot;
 
-use super::balance::{Balancer, Memory, Method, inflight_begins, inflight_ends};
-use super::group::{Metric, Queue, ResolvedAt, Server, Settings};
-use super::idle::Idle;
-use super::peer::{Health, Load, Peer, PeerStatus, average, milliseconds};
-use super::selection::{Lease, NoPeer, Outcome, Released, Times};
+use super::balance::{
+    AfterHead, BalanceMethod, GroupBalancer, PickState, RequestObserver, RoundRobin,
+};
+use super::idle::IdlePool;
+use super::lease::{Lease, Observation};
+use super::outcome::{NoPeer, Outcome, Released, Times};
+use super::peer::{Health, Peer, PeerStatus, average, milliseconds, now};
+use super::peer_list::{PeerList, Round, next_id};
+use super::queue::WaitQueue;
+use super::server::{NameToResolve, ResolvedAddress, Server};
+use super::settings::{Queue, Settings};
 use super::sticky::{Create, Sessions, StickyMethod};
-
-/// How often waiters are looked at though nobody released anything: a server may have come back by itself.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Addresses that one name may have in a group.
 const MAX_RESOLVED: usize = 1024;
 
-/// See the module's page.
+/// What is going on in a group.
 pub struct GroupState {
-    busy: Mutex<Busy>,
+    locked: Mutex<LockedState>,
     /// How many tries a request has, read without the lock.
     tries: AtomicU32,
-    idle: Idle,
+    /// Nothing while no configuration has kept connections.
+    idle: OnceLock<Arc<IdlePool>>,
     sessions: Mutex<Option<Sessions>>,
 }
 
 /// What the lock guards.
-struct Busy {
+pub(super) struct LockedState {
     servers: Vec<Server>,
-    /// What is known of the names that are looked up while running: by host and service, so that it still holds when a
-    /// reload changes the port.
-    resolved: HashMap<(BString, BString), Vec<Resolved>>,
-    balancer: Balancer,
-    queue: Option<Queue>,
-    /// Who waits, in the order of their tickets.
-    waiters: VecDeque<Waiter>,
-    next_ticket: u64,
+    /// What is known of the names that are looked up while running, by [`NameToResolve::key`].
+    resolved: HashMap<(BString, BString), Vec<ResolvedAddress>>,
+    method: Option<Arc<dyn BalanceMethod>>,
+    observer: Option<&'static dyn RequestObserver>,
+    balancer: GroupBalancer,
+    pub(super) queue: Option<Queue>,
+    pub(super) waiting: WaitQueue,
 }
-
-/// An address that a name was found to have.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resolved {
-    /// The address, with its port.
-    pub address: Address,
-    /// The weight of an SRV record; 1 otherwise.
-    pub weight: u32,
-    /// An SRV record of a priority that is not the best: used as `backup` servers are.
-    pub backup: bool,
-    /// The name in the SRV record; empty otherwise.
-    pub name: BString,
-}
-
-/// A request in the queue.
-struct Waiter {
-    ticket: u64,
-    memory: Memory,
-    sender: remote_oneshot::Sender<Grant>,
-}
-
-/// What a waiter gets: its memory back, and what came of it.
-type Grant = (Memory, Result<Lease, NoPeer>);
 
 impl GroupState {
     /// The state of a group that has no servers yet.
     pub fn new() -> GroupState {
         GroupState {
-            busy: Mutex::new(Busy {
+            locked: Mutex::new(LockedState {
                 servers: Vec::new(),
                 resolved: HashMap::new(),
-                balancer: Balancer::new(Method::RoundRobin, Vec::new(), Vec::new(), 1),
+                method: None,
+                observer: None,
+                balancer: GroupBalancer::new(&RoundRobin, Vec::new(), Vec::new(), 1),
                 queue: None,
-                waiters: VecDeque::new(),
-                next_ticket: 0,
+                waiting: WaitQueue::default(),
             }),
             tries: AtomicU32::new(0),
-            idle: Idle::default(),
+            idle: OnceLock::new(),
             sessions: Mutex::new(None),
         }
     }
 
     /// Follows a configuration, of so many loops: servers that stay keep their numbers, the round begins anew.
     pub fn configure(self: &Arc<Self>, settings: &Settings, loops: usize) {
-        self.idle.configure(settings.keepalive, loops);
+        let idle = match settings.keepalive {
+            Some(_) => Some(self.idle.get_or_init(Arc::default)),
+            None => self.idle.get(),
+        };
+        if let Some(idle) = idle {
+            idle.configure(settings.keepalive, loops);
+        }
         self.configure_sessions(settings);
-        let mut busy = self.busy();
-        let wanted = settings
-            .servers
-            .iter()
-            .filter_map(|server| server.resolve.as_ref())
-            .map(key);
-        let wanted: HashSet<_> = wanted.collect();
-        busy.resolved.retain(|key, _| wanted.contains(key));
-        busy.servers.clone_from(&settings.servers);
-        busy.queue = settings.queue;
-        busy.rebuild(Method::of(&settings.balance), Round::Anew);
-        self.tries.store(busy.balancer.tries(), Ordering::Relaxed);
-        self.serve(&mut busy);
+        let mut locked = self.lock();
+        let named = settings.servers.iter();
+        let named = named.filter_map(|server| server.resolve.as_ref());
+        let named: HashSet<_> = named.map(NameToResolve::key).collect();
+        locked.resolved.retain(|key, _| named.contains(key));
+        locked.servers.clone_from(&settings.servers);
+        locked.queue = settings.queue;
+        locked.method.clone_from(&settings.balance);
+        locked.observer = settings.method().observer();
+        locked.rebuild(Round::Anew);
+        self.publish_tries(&locked);
+        self.grant_waiting(&mut locked);
     }
 
     fn configure_sessions(&self, settings: &Settings) {
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = self.sessions.lock();
         match settings.sticky.as_ref().map(|sticky| &sticky.method) {
             Some(StickyMethod::Learn(learn)) => {
                 let timeout = milliseconds(learn.timeout);
@@ -123,27 +107,30 @@ impl GroupState {
     }
 
     /// Says which addresses a name has now. Those that stay keep their connections, numbers and place in the round.
-    pub fn set_resolved(self: &Arc<Self>, at: &ResolvedAt, mut addresses: Vec<Resolved>) {
+    pub fn set_resolved(self: &Arc<Self>, at: &NameToResolve, mut addresses: Vec<ResolvedAddress>) {
         addresses.truncate(MAX_RESOLVED);
-        let mut busy = self.busy();
-        if busy.resolved.get(&key(at)) == Some(&addresses) {
+        let mut locked = self.lock();
+        if locked.resolved.get(&at.key()) == Some(&addresses) {
             return;
         }
-        busy.resolved.insert(key(at), addresses);
-        let method = busy.balancer.method;
-        busy.rebuild(method, Round::GoesOn);
-        self.tries.store(busy.balancer.tries(), Ordering::Relaxed);
-        self.serve(&mut busy);
+        locked.resolved.insert(at.key(), addresses);
+        locked.rebuild(Round::GoesOn);
+        self.publish_tries(&locked);
+        self.grant_waiting(&mut locked);
+    }
+
+    fn publish_tries(&self, locked: &LockedState) {
+        self.tries.store(locked.balancer.tries(), Ordering::Relaxed);
     }
 
     /// The addresses that a name had when it was last looked up.
-    pub fn resolved(&self, at: &ResolvedAt) -> Option<Vec<Resolved>> {
-        self.busy().resolved.get(&key(at)).cloned()
+    pub fn resolved(&self, at: &NameToResolve) -> Option<Vec<ResolvedAddress>> {
+        self.lock().resolved.get(&at.key()).cloned()
     }
 
     /// All peers.
     pub fn peers(&self) -> Vec<Arc<Peer>> {
-        self.busy()
+        self.lock()
             .balancer
             .peers()
             .map(|(peer, _)| peer.clone())
@@ -153,7 +140,7 @@ impl GroupState {
     /// The numbers of all peers.
     pub fn status(&self) -> Vec<PeerStatus> {
         let now = now();
-        self.busy()
+        self.lock()
             .balancer
             .peers()
             .map(|(peer, backup)| peer.status(backup, now))
@@ -162,22 +149,22 @@ impl GroupState {
 
     /// Says what active checks found. A peer that comes back starts slowly if it is told to.
     pub fn set_health(self: &Arc<Self>, peer: &Peer, health: Health) {
-        let mut busy = self.busy();
+        let mut locked = self.lock();
         if peer.health() == Health::Unhealthy && health == Health::Healthy {
             peer.load.started.set(now());
         }
         peer.set_health(health);
-        self.serve(&mut busy);
+        self.grant_waiting(&mut locked);
     }
 
     /// How many requests wait.
     pub fn waiting(&self) -> usize {
-        self.busy().waiters.len()
+        self.lock().waiting.len()
     }
 
     /// How many connections are idle.
     pub fn idle_connections(&self) -> usize {
-        self.idle.len()
+        self.idle.get().map_or(0, |idle| idle.len())
     }
 
     /// Remembers the server of a session for `sticky learn`: of the one that the response created, else of the one that
@@ -188,7 +175,7 @@ impl GroupState {
             (b"", requested) => (requested, Create::No),
             (created, _) => (created, Create::Yes),
         };
-        if let Some(sessions) = &mut *self.sessions.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(sessions) = &mut *self.sessions.lock() {
             sessions.learn(session, create, peer.sid(), now());
         }
     }
@@ -198,7 +185,7 @@ impl GroupState {
         if sticky.is_empty() {
             return None;
         }
-        match &mut *self.sessions.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &mut *self.sessions.lock() {
             Some(sessions) => sessions.find(sticky, now()),
             None => Some(sticky.into()),
         }
@@ -208,174 +195,84 @@ impl GroupState {
         self.tries.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn idle(&self) -> &Idle {
-        &self.idle
+    pub(super) fn idle(&self) -> Option<&Arc<IdlePool>> {
+        self.idle.get()
     }
 
-    pub(crate) fn pick(self: &Arc<Self>, memory: &mut Memory) -> Result<Lease, NoPeer> {
-        let mut busy = self.busy();
-        if !busy.waiters.is_empty() {
-            // Nobody overtakes those who wait, if a server came back while nobody looked.
-            self.serve(&mut busy);
+    pub(super) fn pick(self: &Arc<Self>, pick: &mut PickState) -> Result<Lease, NoPeer> {
+        let mut locked = self.lock();
+        if !locked.waiting.is_empty() {
+            // A server may have come back unseen: the requests that wait for it come first.
+            self.grant_waiting(&mut locked);
         }
-        self.choose(&mut busy, memory, now())
+        self.choose(&mut locked, pick, now())
     }
 
-    fn choose(
+    /// Chooses a peer and counts the request there.
+    pub(super) fn choose(
         self: &Arc<Self>,
-        busy: &mut Busy,
-        memory: &mut Memory,
+        locked: &mut LockedState,
+        pick: &mut PickState,
         now: i64,
     ) -> Result<Lease, NoPeer> {
-        let Some(peer) = busy.balancer.choose(memory, now) else {
-            let wait = busy.balancer.is_worth_waiting(memory, now);
-            return Err(if wait {
-                NoPeer::Busy
-            } else {
-                NoPeer::NoneAlive
+        let Some(peer) = locked.balancer.choose(pick, now) else {
+            let wait = locked.balancer.is_worth_waiting(pick, now);
+            return Err(match wait {
+                true => NoPeer::Occupied,
+                false => NoPeer::NoneAlive,
             });
         };
         peer.load.connections.add(1);
         peer.load.requests.add(1);
-        let inflight = matches!(
-            busy.balancer.method,
-            Method::LeastTime { inflight: true, .. }
-        );
-        if inflight {
-            inflight_begins(&peer, now);
-        }
-        Ok(Lease::new(self.clone(), peer, inflight))
-    }
-
-    /// Waits in the queue, if there is one.
-    pub(crate) async fn wait(self: Arc<Self>, memory: &mut Memory) -> Result<Lease, NoPeer> {
-        let (mut place, mut receiver, timeout) = self.enqueue(memory)?;
-        let deadline = rt::now() + timeout;
-        loop {
-            let left = deadline.saturating_duration_since(rt::now());
-            match rt::timeout(left.min(LOOK_AGAIN), &mut receiver).await {
-                Ok(Ok((back, result))) => {
-                    *memory = back;
-                    place.left = true;
-                    return result;
-                }
-                Ok(Err(rt::sync::Closed)) => return Err(NoPeer::NoneAlive),
-                Err(_) if left <= LOOK_AGAIN => return Err(NoPeer::QueueTimeout),
-                Err(_) => self.serve(&mut self.busy()),
+        let observation = match locked.observer {
+            None => Observation::TimesAtEnd,
+            Some(observer) => {
+                observer.begins(&peer, now);
+                Observation::UnderWay(observer)
             }
-        }
+        };
+        Ok(Lease::new(self.clone(), peer, observation))
     }
 
-    fn enqueue(
-        self: &Arc<Self>,
-        memory: &mut Memory,
-    ) -> Result<(Place, remote_oneshot::Receiver<Grant>, Duration), NoPeer> {
-        let mut busy = self.busy();
-        let queue = busy.queue.ok_or(NoPeer::Busy)?;
-        if busy.waiters.len() >= queue.length {
-            return Err(NoPeer::QueueFull);
-        }
-        let ticket = busy.next_ticket;
-        busy.next_ticket += 1;
-        let (sender, receiver) = remote_oneshot::channel();
-        busy.waiters.push_back(Waiter {
-            ticket,
-            memory: std::mem::take(memory),
-            sender,
-        });
-        // What was released between the choice and now.
-        self.serve(&mut busy);
-        Ok((
-            Place {
-                state: self.clone(),
-                ticket,
-                left: false,
-            },
-            receiver,
-            queue.timeout,
-        ))
-    }
-
-    /// Gives peers that have become free to those who wait, in their order.
-    fn serve(self: &Arc<Self>, busy: &mut Busy) {
-        let now = now();
-        while let Some(mut waiter) = busy.waiters.pop_front() {
-            let result = self.choose(busy, &mut waiter.memory, now);
-            if let Err(NoPeer::Busy) = result {
-                busy.waiters.push_front(waiter);
-                return;
-            }
-            if let Err((_, Ok(lease))) = waiter.sender.send((waiter.memory, result)) {
-                // Its client has left meanwhile.
-                let peer = lease.into_peer();
-                busy.free(
-                    &peer,
-                    None,
-                    matches!(
-                        busy.balancer.method,
-                        Method::LeastTime { inflight: true, .. }
-                    ),
-                    now,
-                );
-            }
-        }
-    }
-
-    /// The end of a lease. The flag says that the group has only this peer.
-    pub(crate) fn release(
+    /// The end of a lease. No outcome: the exchange says nothing of the peer.
+    pub(super) fn release(
         self: &Arc<Self>,
         peer: &Peer,
         outcome: Option<Outcome>,
-        inflight: bool,
-    ) -> (Released, bool) {
-        let mut busy = self.busy();
-        let released = busy.free(peer, outcome, inflight, now());
-        let single = busy.balancer.is_single();
-        if !busy.waiters.is_empty() {
-            self.serve(&mut busy);
+        observation: Observation,
+    ) -> Released {
+        let mut locked = self.lock();
+        let released = locked.free(peer, outcome, observation, now());
+        if !locked.waiting.is_empty() {
+            self.grant_waiting(&mut locked);
         }
-        (released, single)
+        released
     }
 
-    pub(crate) fn head_arrived(
+    /// See [`Lease::head_arrived`].
+    pub(super) fn head_arrived(
         &self,
         peer: &Peer,
         took: Duration,
-        inflight: bool,
-        still: &mut bool,
-    ) {
-        let busy = self.busy();
-        *still = inflight;
-        if let Method::LeastTime {
-            metric: Metric::Header,
-            inflight: true,
-        } = busy.balancer.method
-        {
-            let took = milliseconds(took);
-            average(&peer.load.header_time, took);
-            if inflight {
-                inflight_ends(peer, took, now());
-                *still = false;
-            }
+        observer: &'static dyn RequestObserver,
+    ) -> Observation {
+        let _locked = self.lock();
+        match observer.head_arrived(peer, milliseconds(took), now()) {
+            AfterHead::UnderWay => Observation::UnderWay(observer),
+            AfterHead::Ended => Observation::TimesButHeader,
         }
     }
 
     /// See [`Lease::connected`].
-    pub(crate) fn connected(&self, peer: &Peer, took: Duration) {
-        let _busy = self.busy();
-        let load = &peer.load;
-        average(&load.connect_time, milliseconds(took));
-        if load.accessed.get() < load.checked.get() && load.fails.get() > 0 {
-            if peer.max_fails > 0 && load.fails.get() >= peer.max_fails {
-                load.started.set(now());
-            }
-            load.fails.set(0);
-        }
+    pub(super) fn connected(&self, peer: &Peer, took: Duration) {
+        let _locked = self.lock();
+        average(&peer.load.connect_time, milliseconds(took));
+        peer.pass_check(now());
     }
 
-    fn busy(&self) -> MutexGuard<'_, Busy> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, LockedState> {
         // Nothing panics while it holds the lock; and if something did, the numbers would still be numbers.
-        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
+        self.locked.lock()
     }
 }
 
@@ -394,249 +291,142 @@ impl fmt::Debug for GroupState {
     }
 }
 
-/// A place in the queue, left when this is dropped.
-struct Place {
-    state: Arc<GroupState>,
-    ticket: u64,
-    left: bool,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if self.left {
-            return;
-        }
-        let mut busy = self.state.busy();
-        if let Ok(at) = busy
-            .waiters
-            .binary_search_by_key(&self.ticket, |waiter| waiter.ticket)
-        {
-            busy.waiters.remove(at);
-        }
-    }
-}
-
-/// Whether peers that stay keep their place in the round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Round {
-    /// No: as after a start.
-    Anew,
-    /// Yes.
-    GoesOn,
-}
-
-impl Busy {
+impl LockedState {
     /// Makes the peers of the servers and of what is resolved.
-    fn rebuild(&mut self, method: Method, round: Round) {
+    fn rebuild(&mut self, round: Round) {
         let old: Vec<Arc<Peer>> = self
             .balancer
             .peers()
             .map(|(peer, _)| peer.clone())
             .collect();
-        let (mut primary, mut backup) = (Vec::new(), Vec::new());
-        let mut add = |line: usize, server: &Server, address: &Address, resolved: Resolve| {
-            let peer = successor(&old, line, server, address, round, resolved);
-            if server.backup {
-                backup.push(peer)
-            } else {
-                primary.push(peer)
-            }
+        let resolved = |server: &Server| {
+            let known = server.resolve.as_ref().map(NameToResolve::key);
+            let known = known.and_then(|key| self.resolved.get(&key));
+            known.map(Vec::as_slice).unwrap_or_default()
         };
-        for (line, server) in self.servers.iter().enumerate() {
-            for address in &server.addresses {
-                add(line, server, address, Resolve::AtStart);
-            }
-        }
-        // After the others, as in nginx: their order is the order of the round.
-        for (line, server) in self.servers.iter().enumerate() {
-            let Some(at) = &server.resolve else { continue };
-            for found in self.resolved.get(&key(at)).into_iter().flatten() {
-                if let Some(server) = server_of_record(server, found) {
-                    add(
-                        line,
-                        &server,
-                        &address_of_record(at, found),
-                        Resolve::WhileRunning,
-                    );
-                }
-            }
-        }
-        self.balancer = Balancer::new(method, primary, backup, next_id());
+        let PeerList { primary, backup } = PeerList::of(&self.servers, resolved, &old, round);
+        let method = self.method.as_deref().unwrap_or(&RoundRobin);
+        self.balancer = GroupBalancer::new(method, primary, backup, next_id());
     }
 
     /// Counts the end of an exchange.
-    fn free(
+    pub(super) fn free(
         &mut self,
         peer: &Peer,
         outcome: Option<Outcome>,
-        inflight: bool,
+        observation: Observation,
         now: i64,
     ) -> Released {
         let load = &peer.load;
         load.connections.add(-1);
-        let mut released = Released { disabled: false };
-        let Some(Outcome::Ok(times) | Outcome::Failed(times) | Outcome::Next(times)) = outcome
-        else {
-            if inflight {
-                inflight_ends(peer, 0, now);
-            }
+        let mut released = Released {
+            disabled: false,
+            is_only_peer: self.balancer.is_single(),
+        };
+        let times = match outcome {
+            Some(Outcome::Ok(times) | Outcome::Failed(times) | Outcome::Next(times)) => times,
+            None => Times::default(),
+        };
+        if let Observation::UnderWay(observer) = observation {
+            observer.ends(peer, times.response.map_or(0, milliseconds), now);
+        }
+        let Some(outcome) = outcome else {
             return released;
         };
-        if inflight {
-            inflight_ends(peer, times.response.map_or(0, milliseconds), now);
-        }
-        if let Some(Outcome::Ok(times)) = outcome {
-            self.count_times(peer, times);
+        if let Outcome::Ok(times) = outcome {
+            count_times(peer, times, observation);
         }
         match outcome {
-            _ if self.balancer.is_single() => load.fails.set(0),
-            Some(Outcome::Failed(_)) => released.disabled = fail(peer, now),
-            _ => {
-                // It failed before it was checked last: this was the check, and it passed.
-                if load.accessed.get() < load.checked.get() && load.fails.get() > 0 {
-                    if peer.max_fails > 0 && load.fails.get() >= peer.max_fails {
-                        load.started.set(now);
-                    }
-                    load.fails.set(0);
-                }
-            }
+            // It is not taken away whatever happens, so that nothing is counted.
+            _ if released.is_only_peer => load.fails.set(0),
+            Outcome::Failed(_) => released.disabled = peer.count_failure(now),
+            Outcome::Ok(_) | Outcome::Next(_) => peer.pass_check(now),
         }
         released
     }
-
-    fn count_times(&self, peer: &Peer, times: Times) {
-        let load = &peer.load;
-        if let Some(connect) = times.connect {
-            average(&load.connect_time, milliseconds(connect));
-        }
-        // A response without a head is none.
-        let Some(header) = times.header else { return };
-        if let Some(response) = times.response {
-            average(&load.response_time, milliseconds(response));
-        }
-        // Counted when the head arrived.
-        if !matches!(
-            self.balancer.method,
-            Method::LeastTime {
-                metric: Metric::Header,
-                inflight: true
-            }
-        ) {
-            average(&load.header_time, milliseconds(header));
-        }
-    }
 }
 
-/// Counts a failure; whether it makes the peer unavailable.
-fn fail(peer: &Peer, now: i64) -> bool {
+/// Takes the times of a response into the means of its peer.
+fn count_times(peer: &Peer, times: Times, observation: Observation) {
     let load = &peer.load;
-    let fails = load.fails.add(1);
-    load.accessed.set(now);
-    load.checked.set(now);
-    if peer.max_fails == 0 {
-        return false;
+    if let Some(connect) = times.connect {
+        average(&load.connect_time, milliseconds(connect));
     }
-    let lost = peer.weight / peer.max_fails * super::peer::UNIT;
-    peer.effective_weight
-        .set((peer.effective_weight.get() - lost).max(0));
-    fails >= peer.max_fails
+    // A response without a head is none.
+    let Some(header) = times.header else { return };
+    if let Some(response) = times.response {
+        average(&load.response_time, milliseconds(response));
+    }
+    if !matches!(observation, Observation::TimesButHeader) {
+        average(&load.header_time, milliseconds(header));
+    }
 }
 
-/// When an address became known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Resolve {
-    AtStart,
-    WhileRunning,
-}
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
 
-/// The peer for an address: the one that there is, one with its numbers, or a new one.
-fn successor(
-    old: &[Arc<Peer>],
-    line: usize,
-    server: &Server,
-    address: &Address,
-    round: Round,
-    resolve: Resolve,
-) -> Arc<Peer> {
-    let same = |peer: &&Arc<Peer>| peer.address() == address && *peer.server() == server.name;
-    let known = old
-        .iter()
-        .filter(same)
-        .find(|peer| peer.line == line)
-        .or_else(|| old.iter().find(same));
-    match known {
-        Some(peer)
-            if round == Round::GoesOn
-                && peer.line == line
-                && peer.weight == i64::from(server.weight) =>
-        {
-            peer.clone()
+    use super::super::balance::{LeastTime, TimeMetric};
+    use super::super::settings::Origin;
+    use super::*;
+
+    fn settings(method: Option<LeastTime>) -> Settings {
+        let mut settings = Settings::new("u", Origin::Block);
+        settings.balance = method.map(|method| Arc::new(method) as _);
+        for port in [1, 2] {
+            let address = (Ipv4Addr::LOCALHOST, port).into();
+            let name = format!("127.0.0.1:{port}");
+            settings
+                .servers
+                .push(Server::new(name, vec![std::net::SocketAddr::into(address)]));
         }
-        Some(peer) => Arc::new(Peer::new(
-            next_id(),
-            line,
-            server,
-            address.clone(),
-            peer.load.clone(),
-        )),
-        None => {
-            let load = Load::default();
-            if resolve == Resolve::WhileRunning && !old.is_empty() {
-                load.started.set(now());
+        settings
+    }
+
+    #[test]
+    fn a_request_under_way_does_not_count_for_ever_when_a_reload_changes_the_method() {
+        let inflight = |metric| LeastTime {
+            metric,
+            inflight: true,
+        };
+        for metric in [TimeMetric::Header, TimeMetric::LastByte] {
+            let state = Arc::new(GroupState::new());
+            state.configure(&settings(Some(inflight(metric))), 1);
+            let lease = state.pick(&mut PickState::default()).expect("alive");
+            let load = lease.peer().load.clone();
+            assert_eq!(load.inflight.get(), 1);
+            state.configure(&settings(None), 1);
+            let mut before = lease;
+            before.head_arrived(Duration::from_millis(5));
+            drop(before);
+            assert_eq!(load.inflight.get(), 0, "{metric:?}");
+            assert_eq!(load.connections.get(), 0);
+        }
+    }
+
+    #[test]
+    fn the_time_of_a_head_counts_once() {
+        for (metric, inflight) in [
+            (TimeMetric::Header, true),
+            (TimeMetric::Header, false),
+            (TimeMetric::LastByte, true),
+        ] {
+            let state = Arc::new(GroupState::new());
+            state.configure(&settings(Some(LeastTime { metric, inflight })), 1);
+            for took in [100, 300] {
+                let took = Duration::from_millis(took);
+                let mut lease = state.pick(&mut PickState::default()).expect("alive");
+                lease.head_arrived(took);
+                let times = Times {
+                    header: Some(took),
+                    response: Some(took),
+                    ..Times::default()
+                };
+                lease.end(Outcome::Ok(times));
             }
-            Arc::new(Peer::new(
-                next_id(),
-                line,
-                server,
-                address.clone(),
-                Arc::new(load),
-            ))
+            let means = state.status();
+            let means = means.iter().map(|peer| peer.header_time.as_millis());
+            assert_eq!(means.sum::<u128>(), 400, "one value for each of two peers");
         }
     }
-}
-
-/// What a name's addresses are kept under.
-fn key(at: &ResolvedAt) -> (BString, BString) {
-    (at.host.clone(), at.service.clone())
-}
-
-/// The address of a record: the port is the line's, but for SRV records, which bring theirs.
-fn address_of_record(at: &ResolvedAt, found: &Resolved) -> Address {
-    match &found.address {
-        Address::Inet(inet) if at.service.is_empty() => SocketAddr::new(inet.ip(), at.port).into(),
-        address => address.clone(),
-    }
-}
-
-/// The server as one of its SRV records changes it; `None` for a record of lower priority of a server that is backup
-/// already.
-fn server_of_record(server: &Server, found: &Resolved) -> Option<Server> {
-    let mut server = server.clone();
-    if server
-        .resolve
-        .as_ref()
-        .is_none_or(|at| at.service.is_empty())
-    {
-        return Some(server);
-    }
-    if found.backup && server.backup {
-        return None;
-    }
-    server.backup |= found.backup;
-    server.name.clone_from(&found.name);
-    if server.weight == 1 {
-        server.weight = found.weight.max(1);
-    }
-    Some(server)
-}
-
-fn next_id() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// Milliseconds since an epoch that lies long before the start: a time of 0 is long ago.
-fn now() -> i64 {
-    const EPOCH: i64 = 1 << 40;
-    EPOCH.saturating_add_unsigned(rt::monotonic_millis())
 }

@@ -1,17 +1,18 @@
-//! What a request that changed something makes stale (RFC 9111 section 4.4), and the tags by which an operator purges.
+//! What a successful unsafe request invalidates (RFC 9111, section 4.4), and the tags by which
+//! operators purge.
 
 use crate::fields::Fields;
-use crate::h1::Method;
 use crate::known::Known;
+use crate::message::Method;
 
-/// Whether a request of this method, answered with this status, has changed the resource: an unsafe method, or one that
-/// we do not know, that did not fail.
+/// Whether a request with this method and this final status has changed the resource: it did not
+/// fail, and the method is unsafe or unknown.
 pub fn invalidates(method: Method, status: u16) -> bool {
     !method.is_safe() && (200..400).contains(&status)
 }
 
-/// The targets (path and query) that `Location` and `Content-Location` name beside that of the request. Only those of
-/// the same authority: nobody may make the cache forget another's.
+/// The targets (path and query) in `Location` and `Content-Location`, besides that of the request.
+/// Only those of the same authority: no origin may make the cache drop another's responses.
 pub fn targets(authority: &[u8], target: &[u8], response: &Fields) -> Vec<Vec<u8>> {
     [Known::Location, Known::ContentLocation]
         .into_iter()
@@ -20,7 +21,7 @@ pub fn targets(authority: &[u8], target: &[u8], response: &Fields) -> Vec<Vec<u8
         .collect()
 }
 
-/// Whether the content is that of the target of the request itself, as `Content-Location` says.
+/// Whether the content is a representation of the request's own target, as `Content-Location` says.
 pub fn is_about_its_target(authority: &[u8], target: &[u8], response: &Fields) -> bool {
     let location = response.get_known(Known::ContentLocation);
     location
@@ -29,7 +30,8 @@ pub fn is_about_its_target(authority: &[u8], target: &[u8], response: &Fields) -
         == Some(target)
 }
 
-/// Resolves a reference against a target (RFC 3986 section 5.2); `None` for one of another authority.
+/// Resolves a reference against a target (RFC 3986, section 5.2); `None` if it is of another
+/// authority.
 fn resolve(authority: &[u8], base: &[u8], reference: &[u8]) -> Option<Vec<u8>> {
     let reference = reference.split(|&b| b == b'#').next()?.trim_ascii();
     let lower = reference
@@ -51,7 +53,7 @@ fn resolve(authority: &[u8], base: &[u8], reference: &[u8]) -> Option<Vec<u8>> {
         None => Some(base_path.to_vec()).filter(|path| !path.is_empty()),
         Some(b'/') => Some(without_dots(reference)),
         Some(b'?') => Some([base_path, reference].concat()),
-        // Another scheme, as `mailto:`.
+        // Another scheme, such as `mailto:`.
         Some(_) if has_scheme(reference) => None,
         Some(_) => {
             let folder = base_path.iter().rposition(|&b| b == b'/')? + 1;
@@ -68,7 +70,7 @@ fn has_scheme(reference: &[u8]) -> bool {
     reference.get(end) == Some(&b':')
 }
 
-/// What follows the authority, if that is ours.
+/// The part after the authority, if the authority is ours.
 fn local_part<'a>(rest: &'a [u8], authority: &[u8]) -> Option<&'a [u8]> {
     let end = rest
         .iter()
@@ -81,7 +83,7 @@ fn local_part<'a>(rest: &'a [u8], authority: &[u8]) -> Option<&'a [u8]> {
     Some(if local.is_empty() { b"/" } else { local })
 }
 
-/// The path without `.` and `..`; the query stays as it is.
+/// Removes `.` and `..` from the path; the query remains as it is.
 fn without_dots(target: &[u8]) -> Vec<u8> {
     let end = target
         .iter()
@@ -118,12 +120,12 @@ fn without_dots(target: &[u8]) -> Vec<u8> {
     out
 }
 
-/// How many tags of a response are kept, and the longest.
-const MOST_TAGS: usize = 128;
-const LONGEST_TAG: usize = 256;
+/// The maximum number of tags per response, and their maximum length.
+const MAX_TAGS: usize = 128;
+const MAX_TAG: usize = 256;
 
-/// The tags of a response: of `Surrogate-Key`, separated by spaces, and of `Cache-Tag`, separated by commas. What is
-/// above the bounds is left away, so that a purge by those tags does not reach the response.
+/// The tags of a response: in `Surrogate-Key` separated by spaces, in `Cache-Tag` by commas. Those
+/// beyond the limits are dropped: a purge by them will not find the response.
 pub fn tags(response: &Fields) -> Vec<Vec<u8>> {
     let spaced = response
         .all(b"Surrogate-Key")
@@ -134,8 +136,8 @@ pub fn tags(response: &Fields) -> Vec<Vec<u8>> {
     let mut tags: Vec<Vec<u8>> = spaced
         .chain(listed)
         .map(|tag| tag.trim_ascii())
-        .filter(|tag| !tag.is_empty() && tag.len() <= LONGEST_TAG)
-        .take(MOST_TAGS)
+        .filter(|tag| !tag.is_empty() && tag.len() <= MAX_TAG)
+        .take(MAX_TAGS)
         .map(<[u8]>::to_vec)
         .collect();
     tags.sort_unstable();

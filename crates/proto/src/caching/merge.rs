@@ -1,13 +1,13 @@
-//! What the origin's 304, or its answer to HEAD, makes of a stored response (RFC 9111 sections 3.2, 4.3).
+//! How a 304, or the response to HEAD, updates a stored response (RFC 9111, sections 3.2 and 4.3).
 
 use super::fields::keep;
 use crate::etag;
 use crate::fields::Fields;
 use crate::known::Known;
 
-/// The fields by which the origin recognises what is stored.
+/// The fields by which an origin recognises a stored response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Validators<'a> {
+pub struct StoredValidators<'a> {
     /// For If-None-Match.
     pub etag: Option<&'a [u8]>,
     /// For If-Modified-Since.
@@ -15,22 +15,23 @@ pub struct Validators<'a> {
 }
 
 /// The validators of a stored response.
-pub fn validators(stored: &Fields) -> Validators<'_> {
-    Validators {
+pub fn validators(stored: &Fields) -> StoredValidators<'_> {
+    StoredValidators {
         etag: stored.get_known(Known::Etag),
         last_modified: stored.get_known(Known::LastModified),
     }
 }
 
-/// What describes the stored bytes, and is right only for them.
+/// The fields that describe the stored bytes, and are right for them only.
 const OF_THE_BYTES: &[Known] = &[
     Known::ContentLength,
     Known::ContentEncoding,
     Known::ContentRange,
 ];
 
-/// The stored fields renewed by those of a 304: a field that the 304 has replaces all of that name. `None` if the 304 is
-/// about something else: its strong tag is another. Then the origin must be asked again, without conditions.
+/// The stored fields updated by those of a 304: a field of the 304 replaces all stored ones of its
+/// name. `None` if the 304 has another strong tag, so it is about something else; then the request
+/// must be repeated without conditions.
 pub fn merge_304(stored: &Fields, fresh: &Fields) -> Option<Fields> {
     if let (Some(new), Some(old)) = (fresh.get_known(Known::Etag), stored.get_known(Known::Etag))
         && !etag::is_weak(new)
@@ -46,7 +47,8 @@ fn renewed(stored: &Fields, fresh: &Fields) -> Fields {
     fresh.retain(|known, _, _| !OF_THE_BYTES.contains(&known));
     let mut merged = stored.clone();
     merged.retain(|known, name, value| {
-        // The age and the date were those of the transfer before this one. Warnings are no longer sent (section 5.5).
+        // Age and Date were those of the previous transfer. Warning has been obsoleted (section
+        // 5.5).
         let is_of_transfer = matches!(known, Known::Age | Known::Date);
         let is_warning = name.eq_ignore_ascii_case(b"Warning") && value.starts_with(b"1");
         !is_of_transfer && !is_warning && fresh.get(name).is_none()
@@ -55,16 +57,16 @@ fn renewed(stored: &Fields, fresh: &Fields) -> Fields {
     merged
 }
 
-/// What a HEAD answered with 200 says of a stored response to GET (RFC 9111 section 4.3.5).
+/// What the 200 of a HEAD says about a stored response to GET (RFC 9111, section 4.3.5).
 #[derive(Debug)]
 pub enum HeadUpdate {
-    /// It is the same: these are its fields now.
+    /// The stored response is current; these are its updated fields.
     Same(Fields),
-    /// It has changed: what is stored is stale.
+    /// The resource has changed, so the stored response is stale.
     Changed,
 }
 
-/// Compares the answer to a HEAD with what is stored, and its length if that is known.
+/// Compares the response to HEAD with what is stored, and with its length if that is known.
 pub fn head_update(stored: &Fields, head: &Fields, stored_length: Option<u64>) -> HeadUpdate {
     let differs = |known| match (head.get_known(known), stored.get_known(known)) {
         (Some(new), Some(old)) => new != old,
@@ -72,7 +74,7 @@ pub fn head_update(stored: &Fields, head: &Fields, stored_length: Option<u64>) -
     };
     let length = head
         .get_known(Known::ContentLength)
-        .and_then(crate::h1::body::parse_length);
+        .and_then(crate::message::parse_length);
     let has_other_length = matches!((length, stored_length), (Some(a), Some(b)) if a != b);
     if differs(Known::Etag) || differs(Known::LastModified) || has_other_length {
         return HeadUpdate::Changed;

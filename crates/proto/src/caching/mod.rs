@@ -10,17 +10,17 @@
 //! what a cache did            → status   the Cache-Status field (RFC 9211)
 //! ```
 //!
-//! Who decides what: the origin by Cache-Control, the fields addressed to caches like this one ([`targeted`]) and
-//! `X-Accel-Expires`; the operator by [`Rules`]. Where nginx and the RFC differ, the difference is a field of [`Rules`].
-//! What this does not know: keys, stores, directives of a configuration.
+//! Who decides: the origin by Cache-Control, by the fields addressed to caches like this one
+//! ([`targeted`]) and by `X-Accel-Expires`; the operator by [`Rules`]. Where nginx and the RFC
+//! differ, the difference is a field of [`Rules`]. Keys, stores and directives are unknown here.
 
 pub mod fields;
 pub mod freshness;
 pub mod invalidation;
-pub mod judge;
 pub mod merge;
 pub mod reuse;
 pub mod status;
+pub mod storing;
 pub mod structured;
 pub mod targeted;
 pub mod vary;
@@ -28,6 +28,8 @@ pub mod vary;
 pub use fields::keep;
 pub use freshness::{Freshness, Source};
 pub use invalidation::{invalidates, tags, targets};
-pub use judge::{Asked, Heuristic, Response, Rules, Verdict, Why, is_validated, judge};
 pub use merge::{HeadUpdate, head_update, merge_304, validators};
 pub use reuse::{RequestControl, Reuse, StaleRules, reuse};
+pub use storing::{
+    Asked, HeuristicLifetime, NotStoredReason, Response, Rules, Verdict, is_validated, judge,
+};

@@ -1,10 +1,10 @@
-//! Dictionaries of structured fields (RFC 9651 section 3.2), as far as a cache wants them: names and, of the values,
-//! integers and `true`. Everything else is checked for its syntax and reported as "something else", because a field
-//! that is not well-formed must be ignored as a whole.
+//! Dictionaries of structured fields (RFC 9651, section 3.2), as far as caches need them: names
+//! and, of the values, integers and `true`. Everything else is only checked for its syntax, because
+//! a malformed field must be ignored as a whole.
 
-/// What a member of a dictionary is.
+/// The value of a dictionary's member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum MemberValue {
     /// `name`, or `name=?1`
     True,
     /// `name=123`
@@ -13,17 +13,18 @@ pub enum Value {
     Other,
 }
 
-/// The text is not well-formed.
+/// The text is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct MalformedDictionary;
 
-/// Reads a dictionary; each member is given to `member`, in order. What stands twice is given twice: the later one
-/// counts. A malformed one is known only at its end, so the caller throws away what it was given until then.
+/// Parses a dictionary and passes each member to `member`, in order. A repeated member is passed
+/// again: the last one counts. Whether the text is malformed is known only at the end, so the
+/// caller must discard the members then.
 pub fn dictionary<'a>(
     text: &'a [u8],
-    mut member: impl FnMut(&'a [u8], Value),
-) -> Result<(), Malformed> {
-    let mut text = Reader(text);
+    mut member: impl FnMut(&'a [u8], MemberValue),
+) -> Result<(), MalformedDictionary> {
+    let mut text = DictionaryReader(text);
     text.spaces();
     if text.0.is_empty() {
         return Ok(());
@@ -34,7 +35,7 @@ pub fn dictionary<'a>(
             text.item_or_inner_list()?
         } else {
             text.parameters()?;
-            Value::True
+            MemberValue::True
         };
         member(name, value);
         text.optional_whitespace();
@@ -44,15 +45,15 @@ pub fn dictionary<'a>(
         text.expect(b',')?;
         text.optional_whitespace();
         if text.0.is_empty() {
-            return Err(Malformed);
+            return Err(MalformedDictionary);
         }
     }
 }
 
-/// The text that is left.
-struct Reader<'a>(&'a [u8]);
+/// A parser: the remaining text.
+struct DictionaryReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> DictionaryReader<'a> {
     fn peek(&self) -> Option<u8> {
         self.0.first().copied()
     }
@@ -65,11 +66,11 @@ impl<'a> Reader<'a> {
         found
     }
 
-    fn expect(&mut self, byte: u8) -> Result<(), Malformed> {
+    fn expect(&mut self, byte: u8) -> Result<(), MalformedDictionary> {
         if self.accept(byte) {
             Ok(())
         } else {
-            Err(Malformed)
+            Err(MalformedDictionary)
         }
     }
 
@@ -88,23 +89,23 @@ impl<'a> Reader<'a> {
         self.take(|b| matches!(b, b' ' | b'\t'));
     }
 
-    /// Lower case only: `MAX-AGE=5` is malformed.
-    fn key(&mut self) -> Result<&'a [u8], Malformed> {
+    /// A key. Lower case only: `MAX-AGE=5` is malformed.
+    fn key(&mut self) -> Result<&'a [u8], MalformedDictionary> {
         if !self
             .peek()
             .is_some_and(|b| b.is_ascii_lowercase() || b == b'*')
         {
-            return Err(Malformed);
+            return Err(MalformedDictionary);
         }
         Ok(self.take(|b| {
             b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'_' | b'-' | b'.' | b'*')
         }))
     }
 
-    fn item_or_inner_list(&mut self) -> Result<Value, Malformed> {
+    fn item_or_inner_list(&mut self) -> Result<MemberValue, MalformedDictionary> {
         let value = if self.accept(b'(') {
             self.inner_list()?;
-            Value::Other
+            MemberValue::Other
         } else {
             self.bare_item()?
         };
@@ -112,7 +113,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    fn inner_list(&mut self) -> Result<(), Malformed> {
+    fn inner_list(&mut self) -> Result<(), MalformedDictionary> {
         loop {
             self.spaces();
             if self.accept(b')') {
@@ -121,12 +122,12 @@ impl<'a> Reader<'a> {
             self.bare_item()?;
             self.parameters()?;
             if !matches!(self.peek(), Some(b' ' | b')')) {
-                return Err(Malformed);
+                return Err(MalformedDictionary);
             }
         }
     }
 
-    fn parameters(&mut self) -> Result<(), Malformed> {
+    fn parameters(&mut self) -> Result<(), MalformedDictionary> {
         while self.accept(b';') {
             self.spaces();
             self.key()?;
@@ -137,8 +138,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn bare_item(&mut self) -> Result<Value, Malformed> {
-        match self.peek().ok_or(Malformed)? {
+    fn bare_item(&mut self) -> Result<MemberValue, MalformedDictionary> {
+        match self.peek().ok_or(MalformedDictionary)? {
             b'-' | b'0'..=b'9' => self.number(),
             b'"' => self.string(),
             b':' => self.byte_sequence(),
@@ -146,8 +147,8 @@ impl<'a> Reader<'a> {
             b'@' => {
                 self.accept(b'@');
                 match self.number()? {
-                    Value::Integer(_) => Ok(Value::Other),
-                    Value::True | Value::Other => Err(Malformed),
+                    MemberValue::Integer(_) => Ok(MemberValue::Other),
+                    MemberValue::True | MemberValue::Other => Err(MalformedDictionary),
                 }
             }
             b'%' => {
@@ -156,80 +157,84 @@ impl<'a> Reader<'a> {
             }
             b'*' | b'a'..=b'z' | b'A'..=b'Z' => {
                 self.take(is_token);
-                Ok(Value::Other)
+                Ok(MemberValue::Other)
             }
-            _ => Err(Malformed),
+            _ => Err(MalformedDictionary),
         }
     }
 
-    /// At most 15 digits, or 12 and a fraction of at most 3.
-    fn number(&mut self) -> Result<Value, Malformed> {
+    /// An integer of at most 15 digits, or a decimal with at most 12 and a fraction of at most 3.
+    fn number(&mut self) -> Result<MemberValue, MalformedDictionary> {
         let negative = self.accept(b'-');
         let digits = self.take(|b| b.is_ascii_digit());
         if digits.is_empty() || digits.len() > 15 {
-            return Err(Malformed);
+            return Err(MalformedDictionary);
         }
         if self.accept(b'.') {
             let fraction = self.take(|b| b.is_ascii_digit()).len();
             return if digits.len() <= 12 && (1..=3).contains(&fraction) {
-                Ok(Value::Other)
+                Ok(MemberValue::Other)
             } else {
-                Err(Malformed)
+                Err(MalformedDictionary)
             };
         }
         let number = digits
             .iter()
             .fold(0, |number, digit| number * 10 + i64::from(digit - b'0'));
-        Ok(Value::Integer(if negative { -number } else { number }))
+        Ok(MemberValue::Integer(if negative {
+            -number
+        } else {
+            number
+        }))
     }
 
-    fn string(&mut self) -> Result<Value, Malformed> {
+    fn string(&mut self) -> Result<MemberValue, MalformedDictionary> {
         self.expect(b'"')?;
         loop {
             self.take(|b| matches!(b, 0x20..=0x7e) && !matches!(b, b'"' | b'\\'));
             if self.accept(b'"') {
-                return Ok(Value::Other);
+                return Ok(MemberValue::Other);
             }
             self.expect(b'\\')?;
             if !self.accept(b'"') && !self.accept(b'\\') {
-                return Err(Malformed);
+                return Err(MalformedDictionary);
             }
         }
     }
 
-    fn display_string(&mut self) -> Result<Value, Malformed> {
+    fn display_string(&mut self) -> Result<MemberValue, MalformedDictionary> {
         self.expect(b'"')?;
         loop {
             self.take(|b| matches!(b, 0x20..=0x7e) && !matches!(b, b'"' | b'%'));
             if self.accept(b'"') {
-                return Ok(Value::Other);
+                return Ok(MemberValue::Other);
             }
             self.expect(b'%')?;
-            let (digits, rest) = self.0.split_at_checked(2).ok_or(Malformed)?;
+            let (digits, rest) = self.0.split_at_checked(2).ok_or(MalformedDictionary)?;
             if !digits
                 .iter()
                 .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
             {
-                return Err(Malformed);
+                return Err(MalformedDictionary);
             }
             self.0 = rest;
         }
     }
 
-    fn byte_sequence(&mut self) -> Result<Value, Malformed> {
+    fn byte_sequence(&mut self) -> Result<MemberValue, MalformedDictionary> {
         self.expect(b':')?;
         self.take(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'='));
         self.expect(b':')?;
-        Ok(Value::Other)
+        Ok(MemberValue::Other)
     }
 
-    fn boolean(&mut self) -> Result<Value, Malformed> {
+    fn boolean(&mut self) -> Result<MemberValue, MalformedDictionary> {
         self.expect(b'?')?;
         if self.accept(b'1') {
-            return Ok(Value::True);
+            return Ok(MemberValue::True);
         }
         self.expect(b'0')?;
-        Ok(Value::Other)
+        Ok(MemberValue::Other)
     }
 }
 

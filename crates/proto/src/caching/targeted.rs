@@ -1,11 +1,11 @@
-//! Cache control addressed to some caches only (RFC 9213): `CDN-Cache-Control` and its like.
+//! Cache control for some caches only (RFC 9213): `CDN-Cache-Control` and its like.
 
-use super::structured::{Value, dictionary};
+use super::structured::{MemberValue, dictionary};
 use crate::cache_control::CacheControl;
 use crate::fields::Fields;
 
-/// What the first of the `targeted` names says that the response has in good form and not empty. Then Cache-Control and
-/// Expires say nothing to this cache (section 2.2).
+/// The first of the `targeted` fields that is well-formed and not empty. Cache-Control and Expires
+/// are ignored then (section 2.2).
 pub fn control(response: &Fields, targeted: &[Box<[u8]>]) -> Option<CacheControl> {
     targeted.iter().find_map(|name| {
         let lines: Vec<&[u8]> = response.all(name).collect();
@@ -17,18 +17,19 @@ pub fn control(response: &Fields, targeted: &[Box<[u8]>]) -> Option<CacheControl
     })
 }
 
-/// A structured dictionary as cache control. A directive of a type that it does not have is passed over.
+/// Parses a structured dictionary as cache control. Directives with a value of the wrong type are
+/// ignored.
 fn parse(text: &[u8]) -> Option<CacheControl> {
     let mut control = CacheControl::default();
     let mut is_empty = true;
     dictionary(text, |name, value| {
         is_empty = false;
         match value {
-            Value::True if !takes_seconds(name) => control.apply(name, None),
-            Value::Integer(seconds) if takes_seconds(name) && seconds >= 0 => {
+            MemberValue::True if !takes_seconds(name) => control.apply(name, None),
+            MemberValue::Integer(seconds) if takes_seconds(name) && seconds >= 0 => {
                 control.apply(name, Some(seconds.to_string().as_bytes()));
             }
-            Value::True | Value::Integer(_) | Value::Other => {}
+            MemberValue::True | MemberValue::Integer(_) | MemberValue::Other => {}
         }
     })
     .ok()?;
@@ -45,7 +46,7 @@ fn takes_seconds(name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache_control::Age;
+    use crate::cache_control::DeltaSeconds;
 
     fn of(fields: &[(&str, &str)]) -> Option<CacheControl> {
         let mut response = Fields::new();
@@ -65,7 +66,7 @@ mod tests {
             ("CDN-Cache-Control", "max-age=5, private"),
             ("Weir-Cache-Control", "max-age=7"),
         ]);
-        assert_eq!(found.map(|c| c.max_age), Some(Age::Seconds(7)));
+        assert_eq!(found.map(|c| c.max_age), Some(DeltaSeconds::Seconds(7)));
         let found = of(&[
             ("CDN-Cache-Control", "max-age=5"),
             ("CDN-Cache-Control", "no-store"),
@@ -73,7 +74,7 @@ mod tests {
         ]);
         assert_eq!(
             found.map(|c| (c.max_age, c.no_store)),
-            Some((Age::Seconds(5), true))
+            Some((DeltaSeconds::Seconds(5), true))
         );
         assert_eq!(
             of(&[("Weir-Cache-Control", ""), ("Cache-Control", "max-age=1")]),
@@ -94,7 +95,10 @@ mod tests {
         )]);
         assert_eq!(
             found.map(|c| (c.max_age, c.stale_if_error)),
-            Some((Age::Seconds(Age::MAX), Age::Absent))
+            Some((
+                DeltaSeconds::Seconds(DeltaSeconds::MAX),
+                DeltaSeconds::Absent
+            ))
         );
     }
 }

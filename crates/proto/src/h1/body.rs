@@ -1,144 +1,15 @@
-//! Where a message body ends (RFC 9112 section 6), and the chunked coding (section 7).
+//! The chunked coding (RFC 9112 section 7).
 //!
 //! The decoder copies nothing: it says which part of its input is body. It keeps no more than the
 //! trailer section, which is bounded. A bare LF is no line end here, unlike in heads: chunk
 //! headers come from programs, and every known smuggling trick with chunks needs a sloppy one.
 
-use super::field_line::{self, Underscores};
-use super::method::Method;
-use super::reject::RejectKind;
-use super::request::Version;
+use super::field_line;
 use crate::fields::Fields;
 use crate::known::Known;
-use crate::status::is_bodyless;
+use crate::message::Underscores;
 use memchr::memchr2;
 use std::ops::Range;
-
-/// Where a request's body ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
-    /// There is none.
-    None,
-    /// After this many bytes. May be zero: the client said `Content-Length: 0`.
-    Length(u64),
-    /// Where the last chunk says so.
-    Chunked,
-}
-
-impl Framing {
-    /// The framing of a request, with every check against smuggling (RFC 9112 section 6.3).
-    /// That no field stands twice is checked by the parser.
-    pub fn of_request(version: Version, fields: &Fields) -> Result<Framing, RejectKind> {
-        let length = match fields.get_known(Known::ContentLength) {
-            Some(value) => Some(parse_length(value).ok_or(RejectKind::InvalidContentLength)?),
-            None => None,
-        };
-        let Some(encoding) = fields.get_known(Known::TransferEncoding) else {
-            return Ok(length.map_or(Framing::None, Framing::Length));
-        };
-        if version < Version::HTTP_11 {
-            return Err(RejectKind::TransferEncodingInHttp10);
-        }
-        if !encoding.eq_ignore_ascii_case(b"chunked") {
-            return Err(RejectKind::UnknownTransferEncoding);
-        }
-        if length.is_some() {
-            return Err(RejectKind::LengthAndTransferEncoding);
-        }
-        Ok(Framing::Chunked)
-    }
-
-    /// Whether at least one byte of body may come.
-    pub fn has_body(self) -> bool {
-        matches!(self, Framing::Chunked | Framing::Length(1..))
-    }
-}
-
-/// Where a response's body ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResponseFraming {
-    /// There is none, whatever the fields say.
-    None,
-    /// After this many bytes.
-    Length(u64),
-    /// Where the last chunk says so.
-    Chunked,
-    /// Where the connection ends.
-    UntilClose,
-}
-
-/// An upstream's framing fields contradict each other: answer 502.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BadFraming {
-    /// Content-Length is not a number that fits into 63 bits.
-    InvalidContentLength,
-    /// Both framings (RFC 9112 section 6.3).
-    LengthAndTransferEncoding,
-    /// A transfer coding other than `chunked`.
-    UnknownTransferEncoding,
-}
-
-impl ResponseFraming {
-    /// The framing of a response to `method`. Duplicate framing fields were refused by the parser.
-    /// The fields are checked even where no body can follow, because a cache may keep them.
-    pub fn of_response(
-        method: Method,
-        status: u16,
-        fields: &Fields,
-    ) -> Result<ResponseFraming, BadFraming> {
-        let length = match fields.get_known(Known::ContentLength) {
-            Some(value) => Some(parse_length(value).ok_or(BadFraming::InvalidContentLength)?),
-            None => None,
-        };
-        let encoding = fields.get_known(Known::TransferEncoding);
-        let is_chunked = encoding.is_some_and(|value| value.eq_ignore_ascii_case(b"chunked"));
-        if !is_chunked && encoding.is_some_and(|value| !is_unheard_of(value)) {
-            return Err(BadFraming::UnknownTransferEncoding);
-        }
-        if encoding.is_some() && length.is_some() {
-            return Err(BadFraming::LengthAndTransferEncoding);
-        }
-        let is_tunnel = method == Method::Connect && (200..300).contains(&status);
-        Ok(match length {
-            _ if method.is_head() || is_bodyless(status) || is_tunnel => ResponseFraming::None,
-            _ if is_chunked => ResponseFraming::Chunked,
-            Some(length) => ResponseFraming::Length(length),
-            None => ResponseFraming::UntilClose,
-        })
-    }
-}
-
-/// Whether a transfer coding of a response is one word that means nothing to anybody, like `identity` or `binary`: the content
-/// ends with the connection then (RFC 9112, section 6.3), and is taken for what it is. What is packed, or hides chunks, is not.
-fn is_unheard_of(coding: &[u8]) -> bool {
-    const HEARD_OF: [&[u8]; 4] = [b"chunked", b"gzip", b"compress", b"deflate"];
-    let has = |word: &[u8]| {
-        let mut windows = coding.windows(word.len());
-        windows.any(|window| window.eq_ignore_ascii_case(word))
-    };
-    !coding.is_empty()
-        && coding
-            .iter()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
-        && !HEARD_OF.iter().any(|word| has(word))
-}
-
-/// A Content-Length: digits only, at most 63 bits, so that it is also a file offset.
-pub fn parse_length(value: &[u8]) -> Option<u64> {
-    if value.is_empty() {
-        return None;
-    }
-    let mut length = 0i64;
-    for byte in value {
-        if !byte.is_ascii_digit() {
-            return None;
-        }
-        length = length
-            .checked_mul(10)?
-            .checked_add(i64::from(byte - b'0'))?;
-    }
-    Some(length as u64)
-}
 
 /// What [`ChunkDecoder::next`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -330,7 +201,7 @@ impl ChunkDecoder {
     }
 
     /// Turns a whole line into a field. What is no field is dropped: trailers are optional
-    /// (RFC 9110 section 6.5.1), and dropping one can not shift the end of the message.
+    /// (RFC 9110 section 6.5.1), and dropping one cannot shift the end of the message.
     fn end_trailer_line(&mut self) {
         let line = &self.trailer_bytes[self.line_start..];
         if let Ok(field) = field_line::parse(line, 0, Underscores::Allowed)
@@ -560,120 +431,5 @@ mod tests {
         let mut nothing = Vec::new();
         write_chunk_start(0, &mut nothing);
         assert!(nothing.is_empty());
-    }
-
-    #[test]
-    fn lengths_are_plain_numbers_of_63_bits() {
-        assert_eq!(parse_length(b"0"), Some(0));
-        assert_eq!(parse_length(b"007"), Some(7));
-        assert_eq!(parse_length(b"9223372036854775807"), Some(i64::MAX as u64));
-        for bad in [
-            "",
-            " 1",
-            "1 ",
-            "+1",
-            "-1",
-            "0x1",
-            "1,1",
-            "1.0",
-            "9223372036854775808",
-            "99999999999999999999",
-        ] {
-            assert_eq!(parse_length(bad.as_bytes()), None, "{bad}");
-        }
-    }
-
-    fn fields(text: &[(&str, &str)]) -> Fields {
-        let mut fields = Fields::new();
-        for (name, value) in text {
-            fields.push(name.as_bytes(), value.as_bytes());
-        }
-        fields
-    }
-
-    #[test]
-    fn request_framing_has_one_meaning_or_none() {
-        let framing = |version, text: &[(&str, &str)]| Framing::of_request(version, &fields(text));
-        let (v10, v11) = (Version::HTTP_10, Version::HTTP_11);
-        let (cl, te) = ("Content-Length", "Transfer-Encoding");
-        assert_eq!(framing(v11, &[]), Ok(Framing::None));
-        assert_eq!(framing(v11, &[(cl, "12")]), Ok(Framing::Length(12)));
-        assert_eq!(framing(v11, &[(te, "Chunked")]), Ok(Framing::Chunked));
-        assert_eq!(
-            framing(v11, &[(te, "gzip, chunked")]),
-            Err(RejectKind::UnknownTransferEncoding)
-        );
-        assert_eq!(
-            framing(v11, &[(te, "")]),
-            Err(RejectKind::UnknownTransferEncoding)
-        );
-        assert_eq!(
-            framing(v11, &[(te, "identity"), (cl, "1")]),
-            Err(RejectKind::UnknownTransferEncoding)
-        );
-        assert_eq!(
-            framing(v10, &[(te, "chunked")]),
-            Err(RejectKind::TransferEncodingInHttp10)
-        );
-        assert_eq!(
-            framing(v11, &[(cl, "1"), (te, "chunked")]),
-            Err(RejectKind::LengthAndTransferEncoding)
-        );
-        assert_eq!(
-            framing(v11, &[(cl, "1,1")]),
-            Err(RejectKind::InvalidContentLength)
-        );
-        assert!(
-            !Framing::Length(0).has_body()
-                && Framing::Length(1).has_body()
-                && Framing::Chunked.has_body()
-        );
-    }
-
-    #[test]
-    fn response_framing_follows_the_rfc_list() {
-        use ResponseFraming as R;
-        let framing =
-            |method, status, text: &[(&str, &str)]| R::of_response(method, status, &fields(text));
-        let (cl, te) = (("Content-Length", "12"), ("Transfer-Encoding", "chunked"));
-        assert_eq!(framing(Method::Get, 200, &[cl]), Ok(R::Length(12)));
-        assert_eq!(framing(Method::Get, 200, &[te]), Ok(R::Chunked));
-        assert_eq!(framing(Method::Get, 200, &[]), Ok(R::UntilClose));
-        assert_eq!(framing(Method::Head, 200, &[cl]), Ok(R::None));
-        assert_eq!(framing(Method::Get, 304, &[cl]), Ok(R::None));
-        assert_eq!(framing(Method::Get, 204, &[te]), Ok(R::None));
-        assert_eq!(framing(Method::Get, 101, &[]), Ok(R::None));
-        assert_eq!(framing(Method::Connect, 200, &[cl]), Ok(R::None));
-        assert_eq!(framing(Method::Connect, 407, &[cl]), Ok(R::Length(12)));
-        assert_eq!(
-            framing(Method::Get, 200, &[cl, te]),
-            Err(BadFraming::LengthAndTransferEncoding)
-        );
-        assert_eq!(
-            framing(Method::Get, 200, &[("Content-Length", "x")]),
-            Err(BadFraming::InvalidContentLength)
-        );
-        for coding in [
-            "gzip",
-            "x-gzip",
-            "chunked, gzip",
-            "xchunked",
-            "\u{b}chunked",
-            "\"a\"",
-            "a, b",
-            "",
-        ] {
-            let coding = ("Transfer-Encoding", coding);
-            assert_eq!(
-                framing(Method::Get, 200, &[coding]),
-                Err(BadFraming::UnknownTransferEncoding)
-            );
-        }
-        let identity = ("Transfer-Encoding", "identity");
-        assert_eq!(framing(Method::Get, 200, &[identity]), Ok(R::UntilClose));
-        assert_eq!(
-            framing(Method::Get, 200, &[cl, identity]),
-            Err(BadFraming::LengthAndTransferEncoding)
-        );
     }
 }

@@ -2,27 +2,19 @@
 //!
 //! The caller has found the line; this splits it into name and value and judges the bytes.
 
-use crate::fields::Span;
+use crate::fields::ArenaSpan;
 use crate::known::Known;
+use crate::message::Underscores;
 use memchr::{memchr2, memchr3};
 
 /// A header line that may be used.
 pub(crate) struct FieldLine {
     pub(crate) known: Known,
-    pub(crate) name: Span,
-    pub(crate) value: Span,
+    pub(crate) name: ArenaSpan,
+    pub(crate) value: ArenaSpan,
     /// The name has a character that nginx calls invalid: it would be dropped or, with
     /// `ignore_invalid_headers off`, passed on.
     pub(crate) odd: bool,
-}
-
-/// What `_` in a name means: `underscores_in_headers`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Underscores {
-    /// A letter like any other.
-    Allowed,
-    /// Makes the name invalid, because CGI can not tell `_` from `-`.
-    Invalid,
 }
 
 /// The classes of bytes in a field name.
@@ -84,8 +76,8 @@ pub(crate) fn parse_ordinary(buf: &[u8], start: usize) -> Option<(FieldLine, usi
     }
     let field = FieldLine {
         known: Known::from_name(&line[..colon]),
-        name: Span::new(start, start + colon),
-        value: Span::new(start + value, start + end),
+        name: ArenaSpan::new(start, start + colon),
+        value: ArenaSpan::new(start + value, start + end),
         odd: false,
     };
     Some((field, start + line_end + 2))
@@ -117,8 +109,8 @@ pub(crate) fn parse(
         } else {
             Known::from_name(&line[..name_end])
         },
-        name: Span::new(base, base + name_end),
-        value: Span::new(base + start, base + end),
+        name: ArenaSpan::new(base, base + name_end),
+        value: ArenaSpan::new(base + start, base + end),
         odd,
     })
 }

@@ -2,23 +2,22 @@
 //!
 //! A head is parsed line by line. A line is looked at once, when its end has arrived; until then
 //! only the new bytes are searched, so that a client that sends single bytes costs no more than
-//! one that sends all at once. When the head is complete it is copied once into the [`Head`]'s own
+//! one that sends all at once. When the head is complete it is copied once into the [`RequestHead`]'s own
 //! memory, and every text is an offset into that copy: the connection's buffer is free again.
 //!
 //! What is refused, and how, is nginx's behaviour; where nginx is lax the RFC decides. nginx's
 //! header buffers do not exist here, but their limits do: see [`Limits`].
 
 use super::field_line::{self, FieldLine};
-use super::method::is_method_byte;
-use super::reject::{Reject, RejectKind};
 use super::request_line::RequestLine;
-use crate::fields::{Fields, Span};
+use crate::fields::{ArenaSpan, Fields};
 use crate::known::Known;
+use crate::message::method::is_method_byte;
+use crate::message::{
+    InvalidHeaders, Reject, RejectKind, RequestHead, UNIQUE, Underscores, Version,
+};
 use memchr::memchr;
 use std::ops::Range;
-
-pub use super::field_line::Underscores;
-pub use super::head::{Head, TargetForm, Version, has_token};
 
 /// Reads one request head. Make a new one, or [`reset`](Parser::reset) it, for each request.
 ///
@@ -60,7 +59,7 @@ pub enum Status {
     /// Only with [`Limits::pause_at_host`]: the Host field was read, its value is this part of
     /// the buffer. Call again, with the limits of the server that it names.
     Host(Range<usize>),
-    /// The head is in [`Head`], and is this many bytes of the buffer, the line ends before it
+    /// The head is in [`RequestHead`], and is this many bytes of the buffer, the line ends before it
     /// included.
     Complete(usize),
 }
@@ -84,15 +83,6 @@ pub struct Limits {
     pub pause_at_host: bool,
 }
 
-/// What happens to a header line with an invalid name: `ignore_invalid_headers`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InvalidHeaders {
-    /// Dropped; [`Head::ignored`] lists it.
-    Ignored,
-    /// Kept as a field like any other.
-    Kept,
-}
-
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
@@ -106,20 +96,6 @@ impl Default for Limits {
         }
     }
 }
-
-/// Fields that a request must not repeat; nginx's list.
-pub(crate) const UNIQUE: u128 = Known::Host.bit()
-    | Known::IfModifiedSince.bit()
-    | Known::IfUnmodifiedSince.bit()
-    | Known::IfMatch.bit()
-    | Known::IfNoneMatch.bit()
-    | Known::IfRange.bit()
-    | Known::ContentLength.bit()
-    | Known::ContentRange.bit()
-    | Known::TransferEncoding.bit()
-    | Known::Expect.bit()
-    | Known::Authorization.bit()
-    | Known::ProxyAuthorization.bit();
 
 impl Parser {
     /// Ready for the first request.
@@ -144,7 +120,7 @@ impl Parser {
         &mut self,
         buf: &[u8],
         limits: &Limits,
-        head: &mut Head,
+        head: &mut RequestHead,
     ) -> Result<Status, Reject> {
         // Offsets are 32 bits; no configuration allows a larger head.
         if buf.len() > Fields::MAX_BYTES {
@@ -159,7 +135,12 @@ impl Parser {
         result
     }
 
-    fn advance(&mut self, buf: &[u8], limits: &Limits, head: &mut Head) -> Result<Status, Reject> {
+    fn advance(
+        &mut self,
+        buf: &[u8],
+        limits: &Limits,
+        head: &mut RequestHead,
+    ) -> Result<Status, Reject> {
         if self.stage == Stage::Start {
             let Some(first) = buf[self.line_start..]
                 .iter()
@@ -210,7 +191,7 @@ impl Parser {
         buf: &[u8],
         end: usize,
         limits: &Limits,
-        head: &mut Head,
+        head: &mut RequestHead,
     ) -> Result<(), Reject> {
         let start = self.line_start;
         if !self.take(end + 1 - start, limits) {
@@ -221,7 +202,7 @@ impl Parser {
         } else {
             end
         };
-        head.line = Span::new(start, text_end);
+        head.line = ArenaSpan::new(start, text_end);
         RequestLine {
             text: &buf[start..text_end],
             base: start,
@@ -233,7 +214,12 @@ impl Parser {
         Ok(())
     }
 
-    fn fields(&mut self, buf: &[u8], limits: &Limits, head: &mut Head) -> Result<Status, Reject> {
+    fn fields(
+        &mut self,
+        buf: &[u8],
+        limits: &Limits,
+        head: &mut RequestHead,
+    ) -> Result<Status, Reject> {
         loop {
             // A line that was begun in an earlier call is not looked at from its start again.
             if self.searched == self.line_start
@@ -244,7 +230,9 @@ impl Parser {
                     return Err(self.too_long(start, next - 1));
                 }
                 (self.line_start, self.searched) = (next, next);
-                if let Some(host) = self.keep(field, Span::new(start, next - 2), limits, head)? {
+                if let Some(host) =
+                    self.keep(field, ArenaSpan::new(start, next - 2), limits, head)?
+                {
                     return Ok(host);
                 }
                 continue;
@@ -264,7 +252,7 @@ impl Parser {
         buf: &[u8],
         end: usize,
         limits: &Limits,
-        head: &mut Head,
+        head: &mut RequestHead,
     ) -> Result<Option<Status>, Reject> {
         let start = self.line_start;
         if !self.take(end + 1 - start, limits) {
@@ -279,7 +267,7 @@ impl Parser {
             head.size = end as u32 + 1 - head.line.start;
             return Ok(Some(Status::Complete(end + 1)));
         }
-        let line = Span::new(start, text_end);
+        let line = ArenaSpan::new(start, text_end);
         // A bare CR (RFC 9112, section 2.2), of which nginx overlooks those before the line's end.
         if buf[text_end - 1] == b'\r' {
             return Err(Reject::on_line(
@@ -292,7 +280,7 @@ impl Parser {
             .map_err(|at| Reject::on_line(RejectKind::InvalidFieldLine, line, at))?;
         self.line_start = end + 1;
         if field.odd && limits.invalid_headers == InvalidHeaders::Ignored {
-            if head.ignored.len() < Head::MAX_IGNORED {
+            if head.ignored.len() < RequestHead::MAX_IGNORED {
                 head.ignored.push(line);
             }
             return Ok(None);
@@ -305,9 +293,9 @@ impl Parser {
     fn keep(
         &mut self,
         field: FieldLine,
-        line: Span,
+        line: ArenaSpan,
         limits: &Limits,
-        head: &mut Head,
+        head: &mut RequestHead,
     ) -> Result<Option<Status>, Reject> {
         if head.fields.len() >= limits.max_headers {
             return Err(Reject::new(RejectKind::TooManyFields));
@@ -396,7 +384,7 @@ impl Parser {
         let start = self.line_start;
         let new = self.searched;
         self.searched = buf.len();
-        let line = Span::new(start, buf.len());
+        let line = ArenaSpan::new(start, buf.len());
         if let Some(nul) = memchr(0, &buf[new..]) {
             return Err(Reject::on_line(
                 RejectKind::InvalidFieldLine,
@@ -417,17 +405,17 @@ impl Parser {
         if start == end {
             return Reject::new(RejectKind::HeadTooLarge);
         }
-        Reject::on_line(RejectKind::FieldLineTooLong, Span::new(start, end), 0)
+        Reject::on_line(RejectKind::FieldLineTooLong, ArenaSpan::new(start, end), 0)
     }
 
     /// Makes `head` readable as far as it came: for the log, when the client went away or took too
     /// long.
-    pub fn abandon(&self, buf: &[u8], head: &mut Head) {
+    pub fn abandon(&self, buf: &[u8], head: &mut RequestHead) {
         self.adopt_refused(buf, head);
     }
 
     /// Gives the log what there is of a refused head.
-    fn adopt_refused(&self, buf: &[u8], head: &mut Head) {
+    fn adopt_refused(&self, buf: &[u8], head: &mut RequestHead) {
         let end = self.searched.max(self.line_start).min(buf.len());
         head.adopt(&buf[..end]);
         head.size = end as u32 - head.line.start.min(end as u32);
@@ -438,7 +426,7 @@ impl Parser {
                 .position(|b| matches!(b, b'\r' | b'\n'))
                 .unwrap_or(line.len());
             let start = end - line.len();
-            head.line = Span::new(start, start + length);
+            head.line = ArenaSpan::new(start, start + length);
         }
     }
 }

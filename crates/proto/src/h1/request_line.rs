@@ -3,17 +3,16 @@
 //! The grammar is nginx's: a little wider than the RFC where old clients need it (several spaces, no
 //! version at all), narrower where nobody does (letters of methods, no asterisk-form).
 
-use super::head::{Head, TargetForm, Version};
-use super::method::{Method, is_method_byte};
-use super::reject::RejectKind;
-use crate::fields::Span;
+use crate::fields::ArenaSpan;
+use crate::message::method::is_method_byte;
+use crate::message::{Method, RejectKind, RequestHead, TargetForm, Version};
 use memchr::memchr;
 
 /// The request line, without line end, that begins at `base` in the head.
 pub(super) struct RequestLine<'a> {
     pub(super) text: &'a [u8],
     pub(super) base: usize,
-    pub(super) head: &'a mut Head,
+    pub(super) head: &'a mut RequestHead,
 }
 
 impl RequestLine<'_> {
@@ -43,8 +42,8 @@ impl RequestLine<'_> {
         Ok(())
     }
 
-    fn span(&self, start: usize, end: usize) -> Span {
-        Span::new(self.base + start, self.base + end)
+    fn span(&self, start: usize, end: usize) -> ArenaSpan {
+        ArenaSpan::new(self.base + start, self.base + end)
     }
 
     /// Path and args, from `/` or `?` to the next space; returns where they end.

@@ -4,11 +4,10 @@
 //! is reported as such, and may be passed on as a body without a head. Writing is not tolerant:
 //! no value can break out of its line.
 
-use super::body::BadFraming;
-use super::field_line::{self, FieldLine, Underscores};
-use super::request::Version;
-use crate::fields::{Fields, Span};
+use super::field_line::{self, FieldLine};
+use crate::fields::{ArenaSpan, Fields};
 use crate::known::Known;
+use crate::message::{BadFraming, ResponseHead, Underscores, Version};
 use crate::status::reason;
 use memchr::{memchr, memchr2};
 
@@ -66,81 +65,6 @@ fn blank_line_breaks(text: &mut [u8]) {
     text.iter_mut()
         .filter(|b| matches!(**b, b'\r' | b'\n' | 0))
         .for_each(|b| *b = b' ');
-}
-
-/// An upstream's response head.
-#[derive(Clone, Debug)]
-pub struct ResponseHead {
-    /// The status, 100 to 999.
-    pub status: u16,
-    /// The protocol version.
-    pub version: Version,
-    /// The fields; of those that must stand once, the first.
-    pub fields: Fields,
-    status_text: Span,
-    repeated: Vec<Span>,
-}
-
-impl Default for ResponseHead {
-    fn default() -> ResponseHead {
-        ResponseHead {
-            status: 0,
-            version: Version::HTTP_09,
-            fields: Fields::new(),
-            status_text: Span::default(),
-            repeated: Vec::new(),
-        }
-    }
-}
-
-impl ResponseHead {
-    /// Repeated lines that are remembered for the log.
-    pub const MAX_REPEATED: usize = 16;
-
-    /// Makes it empty again and keeps the memory.
-    pub fn clear(&mut self) {
-        self.status = 0;
-        self.version = Version::HTTP_09;
-        self.fields.clear();
-        self.status_text = Span::default();
-        self.repeated.clear();
-    }
-
-    /// The status and the reason phrase as sent: `404 Not Found`.
-    pub fn status_text(&self) -> &[u8] {
-        self.text(self.status_text)
-    }
-
-    /// Makes the value of a field the status and reason phrase, if it has both.
-    pub(crate) fn take_status_text(&mut self, field: Known) {
-        let found = self.fields.iter_spans().find(|(known, _)| *known == field);
-        self.status_text = match found {
-            Some((_, value)) if value.end - value.start > 3 => value,
-            _ => Span::default(),
-        };
-    }
-
-    /// The header lines that were dropped because an earlier one has the same name.
-    pub fn repeated(&self) -> impl Iterator<Item = &[u8]> + '_ {
-        self.repeated.iter().map(|&line| self.text(line))
-    }
-
-    /// Whether the upstream keeps the connection open after this response.
-    pub fn keeps_alive(&self) -> bool {
-        let says = |token| {
-            self.fields
-                .all_known(Known::Connection)
-                .any(|value| super::request::has_token(value, token))
-        };
-        let is_new = self.version >= Version::HTTP_11;
-        // An old server that speaks of chunks may mean another end than we do (RFC 9112, section 6.1).
-        let is_faulty = !is_new && self.fields.has(Known::TransferEncoding);
-        !says(b"close") && !is_faulty && (is_new || says(b"keep-alive"))
-    }
-
-    fn text(&self, span: Span) -> &[u8] {
-        span.of(self.fields.arena())
-    }
 }
 
 /// How far [`Parser::parse`] came.
@@ -256,7 +180,7 @@ impl Parser {
         match status {
             Status::Partial if buf.len() == max_bytes => Err(BadResponse::TooBig),
             Status::Complete(length) => {
-                head.fields.adopt(&buf[..length]);
+                head.fields.set_arena(&buf[..length]);
                 Ok(status)
             }
             Status::Partial | Status::NotHttp => Ok(status),
@@ -270,7 +194,7 @@ impl Parser {
                 && self.searched == self.line_start
                 && let Some((field, next)) = field_line::parse_ordinary(buf, self.line_start)
             {
-                let line = Span::new(self.line_start, next - 2);
+                let line = ArenaSpan::new(self.line_start, next - 2);
                 (self.line_start, self.searched) = (next, next);
                 self.keep(buf, field, line, head)?;
                 continue;
@@ -296,7 +220,7 @@ impl Parser {
                 }
                 head.status = found.status;
                 head.version = found.version;
-                head.status_text = Span::new(start + found.text, text_end);
+                head.status_text = ArenaSpan::new(start + found.text, text_end);
                 self.in_fields = true;
             } else if line.is_empty() {
                 return Ok(Status::Complete(end + 1));
@@ -328,7 +252,7 @@ impl Parser {
             let byte = buf.get(at).copied().unwrap_or(b'\n');
             BadResponse::InvalidField(line[..(at - start).min(line.len())].to_vec(), byte)
         })?;
-        self.keep(buf, field, Span::new(start, start + line.len()), head)
+        self.keep(buf, field, ArenaSpan::new(start, start + line.len()), head)
     }
 
     /// Adds a field to the head.
@@ -337,7 +261,7 @@ impl Parser {
         &mut self,
         buf: &[u8],
         field: FieldLine,
-        line: Span,
+        line: ArenaSpan,
         head: &mut ResponseHead,
     ) -> Result<(), BadResponse> {
         let bit = field.known.bit();

@@ -1,8 +1,9 @@
-//! A client's side of an HTTP/2 connection that carries one request at a time.
+//! The client's side of an HTTP/2 connection that carries one request at a time.
 //!
-//! That is how a proxy uses its idle connections: whoever takes one begins a stream on it, and gives it back when the
-//! stream has ended. What outlives a stream is the state of the header compression, the connection's window and the
-//! peer's settings, so the whole value stays with the connection.
+//! This suits a proxy's pool of idle connections: a request takes one from the pool, begins a
+//! stream, and puts it back when the stream has ended. The state of the header compression, the
+//! connection's window and the peer's settings outlive the stream, so this value stays with the
+//! connection.
 //!
 //! ```text
 //!   begin(), content(), trailers() ──▶ output of the request
@@ -12,77 +13,79 @@
 
 use super::error::{ConnectionError, ErrorCode};
 use super::frame::{self, HeadersFrame, MAX_STREAM, PREFACE};
-use super::hpack::{Decoder, Encoder, Field, HpackError, ListLimits, Secrecy};
+use super::hpack::{DecodedField, Decoder, Encoder, HpackError, ListLimits, Secrecy};
 use super::reader::{Event, FrameReader, ReaderLimits};
 use super::settings::{self, Settings};
 use super::window::Window;
 use crate::fields::Fields;
 use crate::known::Known;
 
-/// Acknowledgements that wait to be sent, in bytes: a peer that asks for more without reading is cut off.
+/// The maximum size of acknowledgements that wait to be sent: a peer that asks for more without
+/// reading is cut off.
 const MAX_CONTROL: usize = 16 * 1024;
 
-/// What the peer may send before it hears from us: all of a response, because nothing else is on the connection and
-/// TCP holds it back when we do not read.
+/// The receive windows. A whole response may be sent without an update: nothing else is on the
+/// connection, and TCP holds the peer back if we do not read.
 const RECEIVE_WINDOW: u32 = Window::MAX;
 
-/// The windows are opened again when this much has been received.
-const REPLENISH: u32 = RECEIVE_WINDOW / 2;
+/// The windows are extended after this number of bytes.
+const REPLENISH_AT: u32 = RECEIVE_WINDOW / 2;
 
-/// Frames that a header block of a response may come in: a server is trusted with more than a client.
+/// The maximum number of frames per header block: an upstream server is trusted more than a client.
 const MAX_CONTINUATIONS: u32 = 1000;
 
-/// Fields of a response head or of trailers.
+/// The maximum number of fields in a response header or in trailers.
 const MAX_FIELDS: usize = 1000;
 
 /// The head of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct RequestHead<'a> {
+pub struct OutgoingHead<'a> {
     /// `:method`
     pub method: &'a [u8],
     /// `:scheme`
     pub scheme: &'a [u8],
     /// `:path`
     pub path: &'a [u8],
-    /// `:authority`; none when empty.
+    /// `:authority`; omitted if empty.
     pub authority: &'a [u8],
-    /// The other fields. Those that belong to a connection must not be among them.
+    /// The other fields, without those of a connection.
     pub fields: &'a Fields,
 }
 
-/// What came of a peer's bytes.
+/// What the peer has sent.
 #[derive(Debug)]
-pub enum Incoming<'a> {
-    /// There is no whole frame more: keep what was not used and come again with more.
+pub enum ResponseEvent<'a> {
+    /// No more complete frames: the unused input must be passed again with more.
     More,
-    /// A frame that needs nobody's attention.
+    /// A frame that is of no concern to the caller.
     Control,
-    /// A header block of our stream; its fields have been handed out.
+    /// A header block of our stream, whose fields were passed to the callback.
     Head {
-        /// Nothing follows.
+        /// The stream ends with it.
         end: bool,
     },
     /// Content of our stream.
     Data {
-        /// The content, or a piece of it.
+        /// The content, or a part of it.
         bytes: &'a [u8],
-        /// Nothing follows.
+        /// The stream ends with it.
         end: bool,
     },
-    /// The peer has given up our stream; after its end it may do so without harm (RFC 9113 section 8.1).
+    /// The peer has reset our stream. After the end of its response it may do so without harm (RFC
+    /// 9113, section 8.1).
     Reset(ErrorCode),
-    /// The peer has gone away without having looked at our stream.
+    /// The peer has sent GOAWAY and not processed our stream.
     Gone(ErrorCode),
 }
 
-/// Why a connection can not go on.
+/// Why a connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientError {
-    /// The peer broke the protocol; what it sent.
+    /// The peer violated the protocol.
     Peer(ConnectionError),
-    /// A frame for a stream that never was, or was over.
+    /// A frame for a stream that has never existed or has ended.
     UnknownStream(u32),
-    /// A frame for our stream after the peer gave it up.
+    /// A frame for our stream after the peer has reset it.
     ClosedStream(u32),
     /// PUSH_PROMISE, which our settings forbid.
     Push,
@@ -94,9 +97,9 @@ impl From<ConnectionError> for ClientError {
     }
 }
 
-/// The connection.
+/// The state of a connection.
 #[derive(Debug)]
-pub struct Client {
+pub struct ClientConnection {
     reader: FrameReader,
     decoder: Decoder,
     encoder: Encoder,
@@ -104,27 +107,27 @@ pub struct Client {
     limits: ListLimits,
     /// What we may send on the connection.
     window: Window,
-    /// Bytes received since the connection's window was opened last.
+    /// The bytes received since the last update of the connection's window.
     received: u32,
     control: Vec<u8>,
-    /// The present stream, or the last one; 0 before the first.
+    /// The current stream, or the last one; 0 before the first.
     stream: u32,
     /// What we may send on the stream.
     stream_window: Window,
     stream_received: u32,
     sent_end: bool,
     got_end: bool,
-    /// The peer has given up the stream.
+    /// The peer has reset the stream.
     reset: bool,
-    /// The peer takes no more streams.
-    gone: bool,
+    /// The peer accepts no more streams.
+    peer_gone: bool,
 }
 
-impl Client {
-    /// A connection on which nothing was said. A list of response fields may take `max_list` bytes.
-    pub fn new(max_list: usize) -> Client {
+impl ClientConnection {
+    /// A new connection. A response's header list may have `max_list` bytes.
+    pub fn new(max_list: usize) -> ClientConnection {
         let peer = Settings::default();
-        Client {
+        ClientConnection {
             reader: FrameReader::new(ReaderLimits {
                 max_block: max_list,
                 max_continuations: MAX_CONTINUATIONS,
@@ -146,17 +149,19 @@ impl Client {
             sent_end: true,
             got_end: true,
             reset: false,
-            gone: false,
+            peer_gone: false,
         }
     }
 
-    /// Begins the next stream. `end`: no content follows. Begins the connection too, if this is its first stream.
-    pub fn begin(&mut self, head: RequestHead<'_>, end: bool, out: &mut Vec<u8>) {
+    /// Begins the next stream, and the connection if this is its first one. `end` if no content
+    /// follows.
+    pub fn begin(&mut self, head: OutgoingHead<'_>, end: bool, out: &mut Vec<u8>) {
         if self.stream == 0 {
-            greet(out);
+            write_preface(out);
             self.stream = 1;
         } else {
             out.append(&mut self.control);
+            // Identifiers of a client's streams are odd (RFC 9113, section 5.1.1).
             self.stream += 2;
         }
         self.stream_window = Window::new(self.peer.initial_window_size);
@@ -181,6 +186,8 @@ impl Client {
     fn write_fields(&mut self, fields: &Fields, out: &mut Vec<u8>) {
         for (known, name, value) in fields.iter_known() {
             let secrecy = match known {
+                // Never indexed, so that their values cannot be guessed by way of the compression
+                // (RFC 7541, section 7.1).
                 Known::Authorization | Known::Cookie => Secrecy::Secret,
                 _ => Secrecy::Open,
             };
@@ -188,23 +195,23 @@ impl Client {
         }
     }
 
-    /// How much content may be sent now, in bytes.
-    pub fn room(&self) -> usize {
+    /// The number of bytes of content that may be sent now.
+    pub fn send_window(&self) -> usize {
         self.window.available().min(self.stream_window.available()) as usize
     }
 
-    /// Appends content. More than there is [`Client::room`] for breaks the peer's rules.
+    /// Appends content, which must not exceed the windows' room.
     pub fn content(&mut self, content: &[u8], end: bool, out: &mut Vec<u8>) {
         let mut pieces = content.chunks(self.peer.max_frame_size as usize).peekable();
         while let Some(piece) = pieces.next() {
             let last = end && pieces.peek().is_none();
             frame::write_data_head(self.stream, piece.len() as u32, last, out);
             out.extend_from_slice(piece);
-            // Far from the lower bound: a frame is 16 MB at most.
+            // Far from the lower bound: a frame has at most 16 MB.
             let _ = self.window.shift(-(piece.len() as i64));
             let _ = self.stream_window.shift(-(piece.len() as i64));
         }
-        // Nothing can be marked as the end where there is no content.
+        // Without content there is no frame that could be marked as the last.
         self.sent_end |= end && !content.is_empty();
     }
 
@@ -222,21 +229,21 @@ impl Client {
         block.finish(self.peer.max_frame_size, out);
     }
 
-    /// Whether something waits for [`Client::take_control`].
+    /// Whether something waits for [`ClientConnection::take_control`].
     pub fn has_control(&self) -> bool {
         !self.control.is_empty()
     }
 
-    /// Appends what is to be sent besides the request. Must stand between two frames.
+    /// Appends acknowledgements and window updates. They must go between two frames.
     pub fn take_control(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.control);
     }
 
-    /// Whether the stream is over on both sides and another can follow.
+    /// Whether the stream has ended on both sides and another one can follow.
     pub fn is_free(&self) -> bool {
         self.sent_end
             && self.got_end
-            && !self.gone
+            && !self.peer_gone
             && self.stream < MAX_STREAM - 2
             && self.reader.is_between_frames()
     }
@@ -246,15 +253,16 @@ impl Client {
         self.got_end
     }
 
-    /// Reads on: what came, and how much of `input` it took. `field` gets the fields of a head or of trailers.
+    /// Parses the next event, and returns how much of `input` it consumed. `field` gets the fields
+    /// of a header or of trailers.
     pub fn next<'a>(
         &mut self,
         input: &'a [u8],
-        field: impl FnMut(Field<'_>),
-    ) -> Result<(Incoming<'a>, usize), ClientError> {
+        field: impl FnMut(DecodedField<'_>),
+    ) -> Result<(ResponseEvent<'a>, usize), ClientError> {
         let (event, used) = self.reader.next(input)?;
         let incoming = match event {
-            Event::More => Incoming::More,
+            Event::More => ResponseEvent::More,
             Event::Data {
                 stream,
                 bytes,
@@ -262,10 +270,10 @@ impl Client {
                 end_stream,
                 ..
             } => {
-                self.is_ours(stream)?;
-                self.count(counted);
+                self.require_open(stream)?;
+                self.count_received(counted);
                 self.got_end = end_stream;
-                Incoming::Data {
+                ResponseEvent::Data {
                     bytes,
                     end: end_stream,
                 }
@@ -276,75 +284,84 @@ impl Client {
                 end_stream,
                 ..
             } => {
-                self.is_ours(stream)?;
-                let decoded = self.decoder.decode(&block, self.limits, field);
-                match decoded {
-                    Ok(decoded) if !decoded.too_large => {}
-                    Ok(_) => return Err(ConnectionError::calm("too large http2 header").into()),
-                    Err(error) => return Err(ConnectionError::compression(name(error)).into()),
-                }
+                self.require_open(stream)?;
+                self.decode(&block, field)?;
                 self.got_end = end_stream;
-                Incoming::Head { end: end_stream }
+                ResponseEvent::Head { end: end_stream }
             }
             Event::Reset { stream, code } if stream == self.stream => {
                 if std::mem::replace(&mut self.reset, true) {
                     return Err(ClientError::ClosedStream(stream));
                 }
-                // Whoever says so when all is said, on both sides, ends nothing but the stream.
-                self.gone |= !(self.sent_end && self.got_end && code == ErrorCode::NO_ERROR);
-                Incoming::Reset(code)
+                // NO_ERROR after both sides have ended concerns the stream only; anything else
+                // makes the connection unusable.
+                self.peer_gone |= !(self.sent_end && self.got_end && code == ErrorCode::NO_ERROR);
+                ResponseEvent::Reset(code)
             }
-            Event::Reset { stream, .. } => self.once_ours(stream)?,
+            Event::Reset { stream, .. } => self.require_known(stream)?,
             Event::Settings(payload) => self.settings(payload)?,
             Event::Ping { ack: false, opaque } => {
                 frame::write_ping(true, opaque, &mut self.control);
-                self.bounded()?
+                self.check_control_bound()?
             }
             Event::GoAway { last, code } => {
-                self.gone = true;
+                self.peer_gone = true;
                 match last < self.stream && !self.got_end {
-                    true => Incoming::Gone(code),
-                    false => Incoming::Control,
+                    true => ResponseEvent::Gone(code),
+                    false => ResponseEvent::Control,
                 }
             }
             Event::WindowUpdate { stream, increment } => self.window_update(stream, increment)?,
             Event::PushPromise { .. } => return Err(ClientError::Push),
             Event::StreamError { stream, code, what } => {
-                self.once_ours(stream)?;
+                self.require_known(stream)?;
                 return Err(ConnectionError { code, what }.into());
             }
             Event::SettingsAck
             | Event::Ping { ack: true, .. }
             | Event::Priority { .. }
             | Event::PriorityUpdate { .. }
-            | Event::Unknown { .. } => Incoming::Control,
+            | Event::Unknown { .. } => ResponseEvent::Control,
         };
         Ok((incoming, used))
     }
 
-    fn is_ours(&self, stream: u32) -> Result<(), ClientError> {
+    fn decode(
+        &mut self,
+        block: &[u8],
+        field: impl FnMut(DecodedField<'_>),
+    ) -> Result<(), ClientError> {
+        match self.decoder.decode(block, self.limits, field) {
+            Ok(decoded) if !decoded.too_large => Ok(()),
+            Ok(_) => Err(ConnectionError::calm("too large http2 header").into()),
+            Err(error) => Err(ConnectionError::compression(hpack_error_text(error)).into()),
+        }
+    }
+
+    fn require_open(&self, stream: u32) -> Result<(), ClientError> {
         match stream == self.stream && !self.got_end {
             true => Ok(()),
             false => Err(ClientError::UnknownStream(stream)),
         }
     }
 
-    /// A late word about a stream that is over does no harm.
-    fn once_ours(&self, stream: u32) -> Result<Incoming<'static>, ClientError> {
+    /// Late frames about a stream that has ended do no harm.
+    fn require_known(&self, stream: u32) -> Result<ResponseEvent<'static>, ClientError> {
         match stream % 2 == 1 && stream <= self.stream {
-            true => Ok(Incoming::Control),
+            true => Ok(ResponseEvent::Control),
             false => Err(ClientError::UnknownStream(stream)),
         }
     }
 
-    fn bounded(&self) -> Result<Incoming<'static>, ClientError> {
+    /// Fails if the peer makes us acknowledge more than it reads.
+    fn check_control_bound(&self) -> Result<ResponseEvent<'static>, ClientError> {
         match self.control.len() <= MAX_CONTROL {
-            true => Ok(Incoming::Control),
+            true => Ok(ResponseEvent::Control),
             false => Err(ConnectionError::calm("too many control frames").into()),
         }
     }
 
-    fn settings(&mut self, payload: &[u8]) -> Result<Incoming<'static>, ClientError> {
+    fn settings(&mut self, payload: &[u8]) -> Result<ResponseEvent<'static>, ClientError> {
         let before = i64::from(self.peer.initial_window_size);
         self.peer.apply(payload)?;
         self.encoder.set_peer_limit(self.peer.header_table_size);
@@ -353,31 +370,31 @@ impl Client {
             .shift(change)
             .map_err(|_| ConnectionError::flow_control("too large initial window"))?;
         frame::write_settings_ack(&mut self.control);
-        self.bounded()
+        self.check_control_bound()
     }
 
     fn window_update(
         &mut self,
         stream: u32,
         increment: u32,
-    ) -> Result<Incoming<'static>, ClientError> {
+    ) -> Result<ResponseEvent<'static>, ClientError> {
         let given = match stream {
             0 => self.window.give(increment),
             stream if stream == self.stream => self.stream_window.give(increment),
-            stream => return self.once_ours(stream),
+            stream => return self.require_known(stream),
         };
         given.map_err(|_| ConnectionError::flow_control("too large window update"))?;
-        Ok(Incoming::Control)
+        Ok(ResponseEvent::Control)
     }
 
-    /// Notes that content was received, and opens the windows before they close.
-    fn count(&mut self, counted: u32) {
+    /// Counts received content, padding included, and extends the windows before they close.
+    fn count_received(&mut self, counted: u32) {
         for (stream, received) in [
             (0, &mut self.received),
             (self.stream, &mut self.stream_received),
         ] {
             *received += counted;
-            if *received >= REPLENISH {
+            if *received >= REPLENISH_AT {
                 frame::write_window_update(stream, *received, &mut self.control);
                 *received = 0;
             }
@@ -385,8 +402,8 @@ impl Client {
     }
 }
 
-/// What is wrong with a header block, for the log.
-fn name(error: HpackError) -> &'static str {
+/// The error in a header block, for the log.
+fn hpack_error_text(error: HpackError) -> &'static str {
     match error {
         HpackError::Truncated => "truncated http2 header",
         HpackError::InvalidIndex => "invalid http2 table index",
@@ -395,8 +412,9 @@ fn name(error: HpackError) -> &'static str {
     }
 }
 
-/// The beginning of a connection: the preface, our settings, and the connection's window as large as a stream's.
-fn greet(out: &mut Vec<u8>) {
+/// The client's connection preface: the magic, our settings, and a connection window as large as a
+/// stream's.
+fn write_preface(out: &mut Vec<u8>) {
     out.extend_from_slice(PREFACE);
     let settings = [
         (settings::id::ENABLE_PUSH, 0),
@@ -411,8 +429,8 @@ mod tests {
     use super::*;
     use crate::h2::frame::{FrameHead, HEAD_LENGTH, flag, kind};
 
-    fn head(fields: &Fields) -> RequestHead<'_> {
-        RequestHead {
+    fn head(fields: &Fields) -> OutgoingHead<'_> {
+        OutgoingHead {
             method: b"GET",
             scheme: b"http",
             path: b"/",
@@ -447,7 +465,7 @@ mod tests {
     #[test]
     fn streams_follow_each_other_on_one_connection() {
         let fields = Fields::new();
-        let mut client = Client::new(4096);
+        let mut client = ClientConnection::new(4096);
         let mut encoder = Encoder::default();
         for stream in [1, 3, 5] {
             let mut out = Vec::new();
@@ -461,7 +479,7 @@ mod tests {
             let (event, used) = client
                 .next(&input, |field| status.extend_from_slice(field.value))
                 .expect("it is a response");
-            assert!(matches!(event, Incoming::Head { end: true }) && used == input.len());
+            assert!(matches!(event, ResponseEvent::Head { end: true }) && used == input.len());
             assert_eq!(status, b"200");
             assert!(client.is_free() && client.has_ended());
         }
@@ -470,13 +488,13 @@ mod tests {
     #[test]
     fn content_stays_within_the_windows() {
         let fields = Fields::new();
-        let mut client = Client::new(4096);
+        let mut client = ClientConnection::new(4096);
         let mut out = Vec::new();
         client.begin(head(&fields), false, &mut out);
-        assert_eq!(client.room(), 65_535);
+        assert_eq!(client.send_window(), 65_535);
         out.clear();
         client.content(&vec![0; 65_535], false, &mut out);
-        assert_eq!(client.room(), 0);
+        assert_eq!(client.send_window(), 0);
         assert_eq!(frames(&out).len(), 4);
         let mut input = Vec::new();
         frame::write_window_update(0, 10, &mut input);
@@ -487,7 +505,7 @@ mod tests {
             let (_, used) = client.next(rest, |_| {}).expect("frames are whole");
             rest = &rest[used..];
         }
-        assert_eq!(client.room(), 10);
+        assert_eq!(client.send_window(), 10);
         out.clear();
         client.content(b"last", true, &mut out);
         client.end(&Fields::new(), &mut out);
@@ -504,7 +522,7 @@ mod tests {
     fn what_a_peer_must_not_send_ends_the_connection() {
         let fields = Fields::new();
         let begun = || {
-            let mut client = Client::new(4096);
+            let mut client = ClientConnection::new(4096);
             client.begin(head(&fields), true, &mut Vec::new());
             client
         };
@@ -531,12 +549,12 @@ mod tests {
     fn a_peer_that_leaves_says_whether_it_saw_the_stream() {
         let fields = Fields::new();
         for (last, seen) in [(0, false), (1, true)] {
-            let mut client = Client::new(4096);
+            let mut client = ClientConnection::new(4096);
             client.begin(head(&fields), true, &mut Vec::new());
             let mut input = Vec::new();
             frame::write_goaway(last, ErrorCode::NO_ERROR, &mut input);
             let (event, _) = client.next(&input, |_| {}).expect("it may leave");
-            assert_eq!(matches!(event, Incoming::Control), seen);
+            assert_eq!(matches!(event, ResponseEvent::Control), seen);
             assert!(!client.is_free());
         }
     }

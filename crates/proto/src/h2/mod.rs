@@ -1,9 +1,9 @@
 //! HTTP/2 (RFC 9113) without sockets: frames, settings, windows, and header compression (RFC 7541).
 //!
-//! Nothing here knows whether it serves a client or asks a server; what a role may send is for the
-//! connection that uses this to judge. A peer's bytes come in through [`FrameReader`], which holds
-//! no payload except a header block that is not complete; header blocks go through
-//! [`hpack::Decoder`]; what is written goes to a `Vec<u8>`, by [`frame`] and [`hpack::Encoder`].
+//! Nothing here knows whether it is a client or a server: the connection that uses it decides what
+//! each role may send. A peer's bytes go through [`FrameReader`], which buffers nothing but an
+//! incomplete header block; header blocks go through [`hpack::Decoder`]; output is appended to a
+//! `Vec<u8>` by [`frame`] and [`hpack::Encoder`].
 //!
 //! ```text
 //!   input ──▶ FrameReader ──▶ Event::Headers { block } ──▶ hpack::Decoder ──▶ name, value …
@@ -22,7 +22,7 @@ pub mod rules;
 pub mod settings;
 pub mod window;
 
-pub use client::Client;
+pub use client::ClientConnection;
 pub use error::{ConnectionError, ErrorCode};
 pub use frame::PREFACE;
 pub use priority::Priority;

@@ -1,35 +1,37 @@
-//! Takes a peer's bytes apart into frames (RFC 9113 sections 4 and 6).
+//! Splits a peer's bytes into frames (RFC 9113, sections 4 and 6).
 //!
-//! DATA and frames that nobody needs pass through in the pieces they come in; a frame of another
-//! type is waited for. Because frames may be large (16 MB), those that are waited for have bounds of
-//! their own: a header block that of [`ReaderLimits`], and all others [`MAX_CONTROL`]; what exceeds
-//! them is refused before its payload comes. A header block is one event, however many CONTINUATION
-//! frames it came in; what is kept of it, and in how many frames it may come, has a bound too.
+//! DATA and unknown frames are passed on in the pieces they arrive in; other frames are awaited as
+//! a whole. Since frames may be large (16 MB), those have limits of their own: a header block that
+//! of [`ReaderLimits`], all others [`MAX_CONTROL`]. A frame that exceeds its limit is rejected
+//! before its payload arrives. A header block is one event, however many CONTINUATION frames it
+//! has; its size and the number of its frames are limited, too.
 //!
-//! What is wrong about a frame alone is found here; what is wrong about it at this point of a
-//! stream's life is for the connection.
+//! Errors that show in a frame alone are found here; errors that depend on the state of its stream
+//! are left to the connection.
 
 use super::error::{ConnectionError, ErrorCode};
 use super::frame::{FrameHead, HEAD_LENGTH, MAX_FRAME_SIZE_DEFAULT, MAX_STREAM, flag, kind};
 use std::ops::Deref;
 
-/// The largest payload of SETTINGS, GOAWAY and PRIORITY_UPDATE, whatever the size of frames may be, in bytes: they are
-/// waited for as a whole.
+/// The largest payload of SETTINGS, GOAWAY and PRIORITY_UPDATE in bytes, whatever the maximum frame
+/// size is: these frames are awaited as a whole.
 const MAX_CONTROL: u32 = MAX_FRAME_SIZE_DEFAULT;
 
-/// What a frame that begins a header block may hold besides it, in bytes: a length and padding, priority, a stream.
-const BESIDE_BLOCK: usize = 1 + 255 + 5 + 4;
+/// What a frame may contain besides its part of a header block, in bytes: padding with its length,
+/// priority, a stream identifier.
+const HEADERS_OVERHEAD: usize = 1 + 255 + 5 + 4;
 
-/// What a peer may send.
+/// The limits of what a peer may send.
 #[derive(Clone, Copy, Debug)]
 pub struct ReaderLimits {
     /// The largest payload of a frame: the `SETTINGS_MAX_FRAME_SIZE` that the peer was told.
     pub max_frame_size: u32,
-    /// A header block as it is on the wire, bytes.
+    /// The size of a header block as it is on the wire.
     pub max_block: usize,
-    /// CONTINUATION frames of one header block: they can be empty, so bytes alone are no bound.
+    /// The number of CONTINUATION frames of a header block: they may be empty, so a limit in bytes
+    /// is not enough.
     pub max_continuations: u32,
-    /// PUSH_PROMISE is allowed: the peer is a server, and was told that it may.
+    /// Whether PUSH_PROMISE is permitted: the peer is a server and was told that it may push.
     pub takes_pushes: bool,
 }
 
@@ -44,36 +46,37 @@ impl Default for ReaderLimits {
     }
 }
 
-/// Something that a peer said.
+/// What a peer has sent.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The input holds no whole event more: keep what was not used and come again with more.
+    /// No complete event: the unused input must be passed again with more.
     More,
-    /// Content of a stream, or a piece of it.
+    /// Content of a stream, or a part of it.
     Data {
         /// The stream.
         stream: u32,
         /// The content.
         bytes: &'a [u8],
-        /// What this piece takes of the windows: content and padding.
+        /// What this piece counts for flow control: content and padding.
         counted: u32,
         /// This is the first piece of its frame.
         begins: bool,
-        /// The peer has ended its side with this piece.
+        /// The peer has ended its side of the stream with this piece.
         end_stream: bool,
     },
-    /// A whole header block.
+    /// A complete header block.
     Headers {
         /// The stream.
         stream: u32,
-        /// The compressed fields. They must be decompressed even if the stream is refused.
+        /// The encoded fields. They must be decoded even if the stream is refused, since the table
+        /// depends on them.
         block: Block<'a>,
-        /// The peer has ended its side.
+        /// The peer has ended its side of the stream.
         end_stream: bool,
-        /// The stream says that it depends on itself: a stream error (RFC 7540 section 5.3.1).
+        /// The stream depends on itself: a stream error (RFC 7540, section 5.3.1).
         depends_on_itself: bool,
     },
-    /// The priority of RFC 7540; without effect, counted all the same.
+    /// The priority of RFC 7540. It has no effect, but callers may count it.
     Priority {
         /// The stream.
         stream: u32,
@@ -82,69 +85,69 @@ pub enum Event<'a> {
     Reset {
         /// The stream.
         stream: u32,
-        /// Why.
+        /// The reason.
         code: ErrorCode,
     },
-    /// SETTINGS: for [`Settings::apply`](super::Settings::apply); to be acknowledged.
+    /// SETTINGS, for [`Settings::apply`](super::Settings::apply); must be acknowledged.
     Settings(&'a [u8]),
-    /// Our SETTINGS were acknowledged.
+    /// The acknowledgement of our SETTINGS.
     SettingsAck,
-    /// A server announces a stream.
+    /// A server announces a pushed stream.
     PushPromise {
-        /// The stream of the request that it belongs to.
+        /// The stream of the associated request.
         stream: u32,
         /// The new stream.
         promised: u32,
-        /// The compressed fields of the request that it answers.
+        /// The encoded fields of the promised request.
         block: Block<'a>,
     },
-    /// PING, or the answer to ours.
+    /// PING, or the acknowledgement of ours.
     Ping {
-        /// An answer.
+        /// Whether it is an acknowledgement.
         ack: bool,
-        /// To be sent back as it is.
+        /// The payload, to be returned unchanged.
         opaque: [u8; 8],
     },
-    /// The peer takes no more streams.
+    /// The peer accepts no more streams.
     GoAway {
-        /// The last stream that it acted upon.
+        /// The last stream that it has processed or may process.
         last: u32,
-        /// Why.
+        /// The reason.
         code: ErrorCode,
     },
-    /// More may be sent on a stream, or with stream 0 on the connection. Never by 0.
+    /// More may be sent on a stream, or on the connection.
     WindowUpdate {
         /// The stream; 0 is the connection.
         stream: u32,
-        /// Bytes more, at least 1.
+        /// The number of bytes, at least 1.
         increment: u32,
     },
     /// A new priority for a response (RFC 9218).
     PriorityUpdate {
-        /// The stream that it concerns.
+        /// The stream of the response.
         stream: u32,
-        /// As a Priority field.
+        /// The value of a Priority field.
         value: &'a [u8],
     },
-    /// A frame of a type that is not known; its payload is passed over.
+    /// A frame of an unknown type, whose payload is skipped.
     Unknown {
         /// The type.
         kind: u8,
         /// The payload's length in bytes.
         length: u32,
     },
-    /// A frame is wrong in a way that ends its stream only.
+    /// An invalid frame that ends its stream only.
     StreamError {
         /// The stream.
         stream: u32,
-        /// For RST_STREAM.
+        /// The code for RST_STREAM.
         code: ErrorCode,
-        /// What the peer did, for the log.
+        /// What the peer sent, for the log.
         what: &'static str,
     },
 }
 
-/// A header block: a part of the input, or what was gathered from several frames.
+/// A header block: a part of the input, or gathered from several frames.
 #[derive(Debug)]
 pub enum Block<'a> {
     /// It came in one frame.
@@ -164,42 +167,42 @@ impl Deref for Block<'_> {
     }
 }
 
-/// Reads frames. See the module's description.
+/// Splits input into frames. See the module's description.
 #[derive(Debug, Default)]
 pub struct FrameReader {
-    /// What a peer may send; may be changed between calls.
+    /// The limits; they may be changed between calls.
     pub limits: ReaderLimits,
-    state: State,
-    /// The header block that is not complete.
-    gathered: Vec<u8>,
-    /// Frames that it came in after the first.
+    state: FrameReaderState,
+    /// The incomplete header block.
+    block_fragments: Vec<u8>,
+    /// The number of its CONTINUATION frames.
     continuations: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum State {
+enum FrameReaderState {
     /// At the beginning of a frame.
     #[default]
     Head,
-    /// Inside DATA: content, then padding. Both may be 0 only together with `begins`.
+    /// Within DATA: content, then padding. Both may be 0 only together with `begins`.
     Data {
         stream: u32,
         left: u32,
         padding: u32,
-        /// Bytes before the content that the windows count: the length of the padding.
+        /// Bytes before the content that count for flow control: the padding's length.
         extra: u32,
         begins: bool,
         end_stream: bool,
     },
-    /// Inside a payload that nobody reads.
+    /// Within a payload that is skipped.
     Skip { left: u32 },
     /// Between the frames of a header block.
-    Block(Opened),
+    Block(OpenHeaderBlock),
 }
 
 /// A header block that waits for CONTINUATION.
 #[derive(Clone, Copy, Debug)]
-struct Opened {
+struct OpenHeaderBlock {
     stream: u32,
     /// For PUSH_PROMISE.
     promised: Option<u32>,
@@ -208,7 +211,7 @@ struct Opened {
 }
 
 impl FrameReader {
-    /// At the beginning of a connection, after the preface.
+    /// A reader for a connection, after the preface.
     pub fn new(limits: ReaderLimits) -> FrameReader {
         FrameReader {
             limits,
@@ -218,67 +221,67 @@ impl FrameReader {
 
     /// Whether the next byte begins a frame and no header block is open.
     pub fn is_between_frames(&self) -> bool {
-        matches!(self.state, State::Head)
+        matches!(self.state, FrameReaderState::Head)
     }
 
-    /// Whether the next byte is a part of a DATA frame's payload.
+    /// Whether the next byte belongs to a DATA frame's payload.
     pub fn is_in_data(&self) -> bool {
-        matches!(self.state, State::Data { .. })
+        matches!(self.state, FrameReaderState::Data { .. })
     }
 
-    /// The stream whose header block is not complete, if there is one. `input` is what was kept of the input.
+    /// The stream whose header block is incomplete, if there is one. `input` is the unused input.
     pub fn incomplete_headers(&self, input: &[u8]) -> Option<u32> {
         match self.state {
-            State::Block(opened) => Some(opened.stream),
-            State::Head => {
+            FrameReaderState::Block(opened) => Some(opened.stream),
+            FrameReaderState::Head => {
                 let head = FrameHead::parse(input.first_chunk()?);
                 (head.kind == kind::HEADERS).then_some(head.stream)
             }
-            State::Data { .. } | State::Skip { .. } => None,
+            FrameReaderState::Data { .. } | FrameReaderState::Skip { .. } => None,
         }
     }
 
-    /// Bytes that are kept here.
+    /// The bytes of memory that the buffer occupies.
     pub fn kept(&self) -> usize {
-        self.gathered.capacity()
+        self.block_fragments.capacity()
     }
 
-    /// The next event, and how many bytes of `input` it took. The next call's input begins after
-    /// them. After an error the connection can not go on.
+    /// The next event, and how many bytes of `input` it consumed: the next call's input must begin
+    /// after them. After an error the connection cannot be used any more.
     pub fn next<'a>(&mut self, input: &'a [u8]) -> Result<(Event<'a>, usize), ConnectionError> {
         let mut used = 0;
         loop {
             let rest = &input[used..];
             match self.state {
-                State::Data { .. } => {
+                FrameReaderState::Data { .. } => {
                     return Ok(match self.data(rest) {
                         Some((event, n)) => (event, used + n),
                         None => (Event::More, used),
                     });
                 }
-                State::Skip { left } => {
+                FrameReaderState::Skip { left } => {
                     let n = (left as usize).min(rest.len());
                     used += n;
                     if n < left as usize {
-                        self.state = State::Skip {
+                        self.state = FrameReaderState::Skip {
                             left: left - n as u32,
                         };
                         return Ok((Event::More, used));
                     }
-                    self.state = State::Head;
+                    self.state = FrameReaderState::Head;
                 }
-                State::Head | State::Block(_) => {
+                FrameReaderState::Head | FrameReaderState::Block(_) => {
                     let Some((head, payload)) = rest.split_first_chunk::<HEAD_LENGTH>() else {
                         return Ok((Event::More, used));
                     };
                     let head = FrameHead::parse(head);
                     let (event, n) = match self.frame(head, payload)? {
-                        Taken::Waits => return Ok((Event::More, used)),
-                        Taken::Head(n) => {
+                        FrameProgress::NeedMore => return Ok((Event::More, used)),
+                        FrameProgress::ReadOn(n) => {
                             used += HEAD_LENGTH + n;
                             continue;
                         }
-                        Taken::Event(event, n) => (event, n),
+                        FrameProgress::Event(event, n) => (event, n),
                     };
                     return Ok((event, used + HEAD_LENGTH + n));
                 }
@@ -286,9 +289,9 @@ impl FrameReader {
         }
     }
 
-    /// The next piece of DATA; `None` when there is nothing.
+    /// The next piece of DATA; `None` if there is no input.
     fn data<'a>(&mut self, input: &'a [u8]) -> Option<(Event<'a>, usize)> {
-        let State::Data {
+        let FrameReaderState::Data {
             stream,
             left,
             padding,
@@ -300,16 +303,17 @@ impl FrameReader {
             return None;
         };
         let n = (left as usize).min(input.len()) as u32;
-        // Padding is worth nothing to wait for, but it must have come before the next frame.
+        // Padding is skipped with the content that it arrives with: the last piece must not be held
+        // back for it, but the frame ends only after it.
         let skipped = (padding as usize).min(input.len() - n as usize) as u32;
         let is_last = n == left && skipped == padding;
         if n + skipped == 0 && !is_last {
             return None;
         }
         self.state = if is_last {
-            State::Head
+            FrameReaderState::Head
         } else {
-            State::Data {
+            FrameReaderState::Data {
                 stream,
                 left: left - n,
                 padding: padding - skipped,
@@ -328,16 +332,16 @@ impl FrameReader {
         Some((event, (n + skipped) as usize))
     }
 
-    /// A frame whose head is there; `payload` is what there is after it.
+    /// Handles a frame whose header is complete; `payload` is the input after it.
     fn frame<'a>(
         &mut self,
         head: FrameHead,
         payload: &'a [u8],
-    ) -> Result<Taken<'a>, ConnectionError> {
+    ) -> Result<FrameProgress<'a>, ConnectionError> {
         if head.length > self.limits.max_frame_size {
             return Err(ConnectionError::frame_size("too large frame"));
         }
-        if let State::Block(opened) = self.state {
+        if let FrameReaderState::Block(opened) = self.state {
             return self.continuation(head, opened, payload);
         }
         let length = head.length as usize;
@@ -354,9 +358,9 @@ impl FrameReader {
             | kind::PRIORITY_UPDATE
             | kind::CONTINUATION => {}
             kind => {
-                self.state = State::Skip { left: head.length };
+                self.state = FrameReaderState::Skip { left: head.length };
                 let length = head.length;
-                return Ok(Taken::Event(Event::Unknown { kind, length }, 0));
+                return Ok(FrameProgress::Event(Event::Unknown { kind, length }, 0));
             }
         }
         if head.kind == kind::PUSH_PROMISE && !self.limits.takes_pushes {
@@ -368,7 +372,7 @@ impl FrameReader {
         check_size(head)?;
         self.check_bounds(head)?;
         let Some(payload) = payload.get(..length) else {
-            return Ok(Taken::Waits);
+            return Ok(FrameProgress::NeedMore);
         };
         let event = match head.kind {
             kind::HEADERS => return self.headers(head, payload),
@@ -381,14 +385,15 @@ impl FrameReader {
             kind::PRIORITY => priority(head, payload)?,
             _ => priority_update(head, payload)?,
         };
-        Ok(Taken::Event(event, length))
+        Ok(FrameProgress::Event(event, length))
     }
 
-    /// Whether a frame may be waited for.
+    /// Whether a frame is small enough to be awaited as a whole.
     fn check_bounds(&self, head: FrameHead) -> Result<(), ConnectionError> {
         match head.kind {
             kind::HEADERS | kind::PUSH_PROMISE
-                if head.length as usize > self.limits.max_block.saturating_add(BESIDE_BLOCK) =>
+                if head.length as usize
+                    > self.limits.max_block.saturating_add(HEADERS_OVERHEAD) =>
             {
                 Err(ConnectionError::calm("too large header block"))
             }
@@ -402,7 +407,7 @@ impl FrameReader {
         &mut self,
         head: FrameHead,
         payload: &[u8],
-    ) -> Result<Taken<'a>, ConnectionError> {
+    ) -> Result<FrameProgress<'a>, ConnectionError> {
         if head.stream == 0 {
             return Err(ConnectionError::protocol(
                 "DATA frame with incorrect identifier",
@@ -417,7 +422,7 @@ impl FrameReader {
                 ));
             }
             let Some(&first) = payload.first() else {
-                return Ok(Taken::Waits);
+                return Ok(FrameProgress::NeedMore);
             };
             extra = 1;
             padding = u32::from(first);
@@ -427,7 +432,7 @@ impl FrameReader {
                 ));
             }
         }
-        self.state = State::Data {
+        self.state = FrameReaderState::Data {
             stream: head.stream,
             left: head.length - extra - padding,
             padding,
@@ -435,14 +440,14 @@ impl FrameReader {
             begins: true,
             end_stream: head.flags & flag::END_STREAM != 0,
         };
-        Ok(Taken::Head(extra as usize))
+        Ok(FrameProgress::ReadOn(extra as usize))
     }
 
     fn headers<'a>(
         &mut self,
         head: FrameHead,
         payload: &'a [u8],
-    ) -> Result<Taken<'a>, ConnectionError> {
+    ) -> Result<FrameProgress<'a>, ConnectionError> {
         if head.stream == 0 {
             return Err(ConnectionError::protocol(
                 "HEADERS frame with incorrect identifier",
@@ -460,7 +465,7 @@ impl FrameReader {
             depends_on_itself = u32::from_be_bytes([a, b, c, d]) & MAX_STREAM == head.stream;
             fragment = rest;
         }
-        let opened = Opened {
+        let opened = OpenHeaderBlock {
             stream: head.stream,
             promised: None,
             end_stream: head.flags & flag::END_STREAM != 0,
@@ -473,7 +478,7 @@ impl FrameReader {
         &mut self,
         head: FrameHead,
         payload: &'a [u8],
-    ) -> Result<Taken<'a>, ConnectionError> {
+    ) -> Result<FrameProgress<'a>, ConnectionError> {
         if head.stream == 0 {
             return Err(ConnectionError::protocol(
                 "PUSH_PROMISE frame with incorrect identifier",
@@ -485,7 +490,7 @@ impl FrameReader {
                 "PUSH_PROMISE frame with incorrect length",
             ));
         };
-        let opened = Opened {
+        let opened = OpenHeaderBlock {
             stream: head.stream,
             promised: Some(u32::from_be_bytes(*promised) & MAX_STREAM),
             end_stream: false,
@@ -497,58 +502,61 @@ impl FrameReader {
     fn begin_block<'a>(
         &mut self,
         head: FrameHead,
-        opened: Opened,
+        opened: OpenHeaderBlock,
         fragment: &'a [u8],
-    ) -> Result<Taken<'a>, ConnectionError> {
+    ) -> Result<FrameProgress<'a>, ConnectionError> {
         let length = head.length as usize;
         if fragment.len() > self.limits.max_block {
             return Err(ConnectionError::calm("too large header block"));
         }
         if head.flags & flag::END_HEADERS != 0 {
-            return Ok(Taken::Event(opened.event(Block::Input(fragment)), length));
+            return Ok(FrameProgress::Event(
+                opened.event(Block::Input(fragment)),
+                length,
+            ));
         }
-        self.gathered.clear();
-        self.gathered.extend_from_slice(fragment);
+        self.block_fragments.clear();
+        self.block_fragments.extend_from_slice(fragment);
         self.continuations = 0;
-        self.state = State::Block(opened);
-        Ok(Taken::Head(length))
+        self.state = FrameReaderState::Block(opened);
+        Ok(FrameProgress::ReadOn(length))
     }
 
     fn continuation<'a>(
         &mut self,
         head: FrameHead,
-        opened: Opened,
+        opened: OpenHeaderBlock,
         payload: &'a [u8],
-    ) -> Result<Taken<'a>, ConnectionError> {
+    ) -> Result<FrameProgress<'a>, ConnectionError> {
         if head.kind != kind::CONTINUATION || head.stream != opened.stream {
             return Err(ConnectionError::protocol(
                 "inappropriate frame while CONTINUATION was expected",
             ));
         }
-        // Before the payload has come: it is not worth waiting for.
+        // Before the payload arrives: it is not worth waiting for.
         self.continuations += 1;
         if self.continuations > self.limits.max_continuations {
             return Err(ConnectionError::calm("too many CONTINUATION frames"));
         }
         let length = head.length as usize;
-        if self.gathered.len() + length > self.limits.max_block {
+        if self.block_fragments.len() + length > self.limits.max_block {
             return Err(ConnectionError::calm("too large header block"));
         }
         let Some(payload) = payload.get(..length) else {
             self.continuations -= 1;
-            return Ok(Taken::Waits);
+            return Ok(FrameProgress::NeedMore);
         };
-        self.gathered.extend_from_slice(payload);
+        self.block_fragments.extend_from_slice(payload);
         if head.flags & flag::END_HEADERS == 0 {
-            return Ok(Taken::Head(length));
+            return Ok(FrameProgress::ReadOn(length));
         }
-        self.state = State::Head;
-        let block = Block::Gathered(std::mem::take(&mut self.gathered));
-        Ok(Taken::Event(opened.event(block), length))
+        self.state = FrameReaderState::Head;
+        let block = Block::Gathered(std::mem::take(&mut self.block_fragments));
+        Ok(FrameProgress::Event(opened.event(block), length))
     }
 }
 
-impl Opened {
+impl OpenHeaderBlock {
     fn event(self, block: Block<'_>) -> Event<'_> {
         match self.promised {
             Some(promised) => Event::PushPromise {
@@ -566,17 +574,17 @@ impl Opened {
     }
 }
 
-/// What became of a frame whose head is there.
-enum Taken<'a> {
-    /// More bytes are needed; nothing was taken.
-    Waits,
-    /// The head and so many bytes of the payload; what follows is read on.
-    Head(usize),
-    /// The head, so many bytes of the payload, and this is what they say.
+/// The result for a frame whose header is complete.
+enum FrameProgress<'a> {
+    /// More input is needed; nothing was consumed.
+    NeedMore,
+    /// The frame header and this many bytes of the payload were consumed; parsing goes on.
+    ReadOn(usize),
+    /// The frame header and this many bytes of the payload are this event.
     Event(Event<'a>, usize),
 }
 
-/// Frames with a fixed size are refused before their payload has come.
+/// Rejects frames of a wrong size before their payload arrives.
 fn check_size(head: FrameHead) -> Result<(), ConnectionError> {
     let what = match head.kind {
         kind::RST_STREAM if head.length != 4 => "RST_STREAM frame with incorrect length",
@@ -641,7 +649,7 @@ fn goaway<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, ConnectionEr
             "GOAWAY frame with incorrect identifier",
         ));
     }
-    let [last, code] = [word(payload, 0), word(payload, 4)];
+    let [last, code] = [read_u32(payload, 0), read_u32(payload, 4)];
     Ok(Event::GoAway {
         last: last & MAX_STREAM,
         code: ErrorCode(code),
@@ -656,14 +664,14 @@ fn reset<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, ConnectionErr
     }
     Ok(Event::Reset {
         stream: head.stream,
-        code: ErrorCode(word(payload, 0)),
+        code: ErrorCode(read_u32(payload, 0)),
     })
 }
 
 fn window_update<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, ConnectionError> {
     const WHAT: &str = "WINDOW_UPDATE frame with incorrect window increment 0";
     let stream = head.stream;
-    match word(payload, 0) & MAX_STREAM {
+    match read_u32(payload, 0) & MAX_STREAM {
         0 if stream == 0 => Err(ConnectionError::protocol(WHAT)),
         0 => Ok(Event::StreamError {
             stream,
@@ -687,7 +695,7 @@ fn priority<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, Connection
             ErrorCode::FRAME_SIZE_ERROR,
             "PRIORITY frame with incorrect length",
         )
-    } else if word(payload, 0) & MAX_STREAM == stream {
+    } else if read_u32(payload, 0) & MAX_STREAM == stream {
         error(
             ErrorCode::PROTOCOL_ERROR,
             "PRIORITY frame with incorrect dependency",
@@ -698,7 +706,7 @@ fn priority<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, Connection
 }
 
 fn priority_update<'a>(head: FrameHead, payload: &'a [u8]) -> Result<Event<'a>, ConnectionError> {
-    let stream = word(payload, 0) & MAX_STREAM;
+    let stream = read_u32(payload, 0) & MAX_STREAM;
     if head.stream != 0 || stream == 0 {
         return Err(ConnectionError::protocol(
             "PRIORITY_UPDATE frame with incorrect identifier",
@@ -710,8 +718,8 @@ fn priority_update<'a>(head: FrameHead, payload: &'a [u8]) -> Result<Event<'a>, 
     })
 }
 
-/// Four bytes as a number. The frame's size was checked; what is not there is 0.
-fn word(payload: &[u8], at: usize) -> u32 {
+/// Four bytes as a number. The frame's size was checked; missing bytes are 0.
+fn read_u32(payload: &[u8], at: usize) -> u32 {
     payload
         .get(at..)
         .and_then(<[u8]>::first_chunk)

@@ -1,38 +1,38 @@
-//! Makes a request head of the fields of a header block (RFC 9113 section 8.3).
+//! Turns a header block into a request header (RFC 9113, section 8.3).
 //!
-//! The rest of the server knows one shape of a head, that of HTTP/1: the pseudo-header fields become its request line
-//! and its Host field, several Cookie fields become one (section 8.2.3), and what makes a request malformed is found on
-//! the way. What is refused, and in which words, is nginx's behaviour; where nginx is lax the RFC decides.
+//! The rest of the server knows one form of a request header, that of HTTP/1: the pseudo-header
+//! fields become its request line and its Host field, several Cookie fields become one (section
+//! 8.2.3), and what makes a request malformed is found on the way. What is rejected, and with which
+//! messages, is nginx's behaviour; where nginx is lax the RFC decides.
 
-use super::hpack::Field;
+use super::hpack::DecodedField;
 use super::rules;
-use crate::h1::request::{InvalidHeaders, UNIQUE};
-use crate::h1::{Head, Version};
 use crate::known::Known;
+use crate::message::{InvalidHeaders, RequestHead, UNIQUE, Version};
 
-pub use crate::h1::request::Underscores;
+pub use crate::message::Underscores;
 
-/// What a request may be: the directives of the same names.
+/// The limits of a request: the directives of the same names.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
-    /// What `_` in a field name means.
+    /// How underscores in field names are treated.
     pub underscores_in_headers: Underscores,
-    /// What happens to a field with an invalid name.
+    /// How fields with invalid names are treated.
     pub invalid_headers: InvalidHeaders,
-    /// Fields, at most; Cookie fields count as one.
+    /// The maximum number of fields; all Cookie fields count as one.
     pub max_headers: usize,
-    /// A name or a value, in bytes.
+    /// The maximum length of a name or a value.
     pub max_text: usize,
-    /// All names and values, in bytes.
+    /// The maximum length of all names and values together.
     pub max_texts: usize,
 }
 
 /// Why a request is malformed or too large.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// 400, or another status.
+    /// The status of the response, mostly 400.
     pub status: u16,
-    /// For the error log, at level `info`.
+    /// The line for the error log, at level `info`.
     pub line: Vec<u8>,
 }
 
@@ -52,36 +52,41 @@ impl Malformed {
     }
 }
 
-/// Collects the fields of one request after the other; keeps its memory in between.
+/// Collects the fields of one request after the other, and keeps its memory in between.
 #[derive(Debug, Default)]
 pub struct RequestReader {
-    /// The texts of the pseudo-header fields.
+    /// The values of the pseudo-header fields.
     text: Vec<u8>,
-    method: Part,
-    path: Part,
-    scheme: Part,
-    authority: Part,
-    protocol: Part,
+    method: TextRange,
+    path: TextRange,
+    scheme: TextRange,
+    authority: TextRange,
+    protocol: TextRange,
     /// The Cookie fields, joined.
     cookie: Vec<u8>,
-    /// A field that is no pseudo-header field has come.
+    /// Whether a regular field has occurred: pseudo-header fields must precede all of them.
     in_fields: bool,
     fields: usize,
-    /// Bytes of names and values.
+    /// The length of all names and values.
     texts: usize,
     too_large: bool,
     seen: u128,
     malformed: Option<Malformed>,
-    /// Names of fields that were ignored, for the log.
+    /// The names of ignored fields, for the log.
     ignored: Vec<Vec<u8>>,
 }
 
-/// A part of the collected text; absent until it came.
-type Part = Option<(u32, u32)>;
+/// The offsets of a pseudo-header field's value, if it has occurred.
+type TextRange = Option<(u32, u32)>;
 
 impl RequestReader {
-    /// Takes the next field.
-    pub fn take(&mut self, field: Field<'_>, limits: &RequestLimits, head: &mut Head) {
+    /// Adds a field.
+    pub fn take(
+        &mut self,
+        field: DecodedField<'_>,
+        limits: &RequestLimits,
+        head: &mut RequestHead,
+    ) {
         self.texts += field.name.len() + field.value.len();
         self.too_large |= self.texts > limits.max_texts
             || field.name.len() > limits.max_text
@@ -99,20 +104,20 @@ impl RequestReader {
         }
     }
 
-    /// The block has ended: the head is complete, or is what there is of it for the log. `size` is what it took on the
-    /// wire.
-    pub fn finish(&mut self, size: u32, head: &mut Head) -> Result<(), Malformed> {
+    /// Ends the block: the header is complete, or as complete as it gets, for the log. `size` is
+    /// its size on the wire.
+    pub fn finish(&mut self, size: u32, head: &mut RequestHead) -> Result<(), Malformed> {
         let mut result = match self.malformed.take() {
             Some(malformed) => Err(malformed),
             None => Ok(()),
         };
         if !self.in_fields {
-            let begun = self.begin_fields(head);
+            let begun = self.end_pseudo_fields(head);
             result = result.and(begun);
         }
         head.set_size(size);
         if result.is_ok() {
-            result = self.settle(head);
+            result = self.check_whole(head);
         }
         if !self.cookie.is_empty() {
             head.fields
@@ -121,12 +126,12 @@ impl RequestReader {
         result
     }
 
-    /// Whether the fields are larger than they may be: those beyond the bound were not taken.
+    /// Whether the fields exceed a limit: those beyond it were not taken.
     pub fn is_too_large(&self) -> bool {
         self.too_large
     }
 
-    /// Ready for the next request.
+    /// Resets the reader for the next request.
     pub fn clear(&mut self) {
         const KEEP: usize = 4096;
         let (mut text, mut cookie) = (
@@ -159,17 +164,17 @@ impl RequestReader {
         self.protocol.is_some().then(|| self.part(self.protocol))
     }
 
-    fn part(&self, part: Part) -> &[u8] {
+    fn part(&self, part: TextRange) -> &[u8] {
         part.map_or(&[], |(start, end)| &self.text[start as usize..end as usize])
     }
 
-    fn pseudo(&mut self, field: Field<'_>) -> Result<(), Malformed> {
-        let Field { name, value, .. } = field;
+    fn pseudo(&mut self, field: DecodedField<'_>) -> Result<(), Malformed> {
+        let DecodedField { name, value, .. } = field;
         check_text(&name[1..], value, name)?;
         if self.in_fields {
             return Err(Malformed::new("client sent out of order pseudo-headers"));
         }
-        let (part, what): (&mut Part, &str) = match name {
+        let (part, what): (&mut TextRange, &str) = match name {
             b":method" => (&mut self.method, ":method"),
             b":path" => (&mut self.path, ":path"),
             b":scheme" => (&mut self.scheme, ":scheme"),
@@ -192,7 +197,9 @@ impl RequestReader {
             return Err(Malformed::new(&format!("client sent empty {what} header")));
         }
         let valid = match what {
-            ":method" => value.iter().all(|&b| crate::h1::method::is_method_byte(b)),
+            ":method" => value
+                .iter()
+                .all(|&b| crate::message::method::is_method_byte(b)),
             ":path" => value[0] == b'/' && value.iter().all(|&b| b > b' ' && b != 0x7f),
             ":scheme" => {
                 let rest = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
@@ -207,7 +214,7 @@ impl RequestReader {
             };
             return Err(Malformed::about(&before, value, "\""));
         }
-        // The bound on a list of fields is far below 2^32.
+        // The limit of a header list is far below 2^32.
         let start = self.text.len() as u32;
         self.text.extend_from_slice(value);
         *part = Some((start, self.text.len() as u32));
@@ -216,21 +223,21 @@ impl RequestReader {
 
     fn field(
         &mut self,
-        field: Field<'_>,
+        field: DecodedField<'_>,
         limits: &RequestLimits,
-        head: &mut Head,
+        head: &mut RequestHead,
     ) -> Result<(), Malformed> {
-        let Field {
+        let DecodedField {
             name, value, known, ..
         } = field;
         let odd = check_text(name, value, name)?;
         if !self.in_fields {
-            self.begin_fields(head)?;
+            self.end_pseudo_fields(head)?;
         }
         let is_invalid =
             odd && (name.iter().any(|b| *b != b'_' && is_odd(*b)) || is_underscored(name, limits));
         if is_invalid && limits.invalid_headers == InvalidHeaders::Ignored {
-            if self.ignored.len() < Head::MAX_IGNORED {
+            if self.ignored.len() < RequestHead::MAX_IGNORED {
                 self.ignored.push(name.to_vec());
             }
             return Ok(());
@@ -257,17 +264,18 @@ impl RequestReader {
         Ok(())
     }
 
-    /// The pseudo-header fields are complete: they become the request line.
-    fn begin_fields(&mut self, head: &mut Head) -> Result<(), Malformed> {
+    /// The pseudo-header fields are complete: turns them into the request line.
+    fn end_pseudo_fields(&mut self, head: &mut RequestHead) -> Result<(), Malformed> {
         self.in_fields = true;
-        let missing = |part: Part, name: &str| match part {
+        let missing = |part: TextRange, name: &str| match part {
             Some(_) => Ok(()),
             None => Err(Malformed::new(&format!("client sent no {name} header"))),
         };
         let all = missing(self.method, ":method")
             .and_then(|()| missing(self.scheme, ":scheme"))
             .and_then(|()| missing(self.path, ":path"));
-        // What there is, for the log. A WebSocket's request is a GET everywhere else (RFC 8441, section 4).
+        // As much as there is, for the log. A WebSocket's request is a GET everywhere else (RFC
+        // 8441, section 4).
         let method = match (self.part(self.method), self.protocol()) {
             (b"CONNECT", Some(b"websocket")) => b"GET",
             (method, _) => method,
@@ -281,8 +289,8 @@ impl RequestReader {
         all
     }
 
-    /// What can be judged only now that all fields are there.
-    fn settle(&mut self, head: &mut Head) -> Result<(), Malformed> {
+    /// Checks what depends on all fields.
+    fn check_whole(&mut self, head: &mut RequestHead) -> Result<(), Malformed> {
         if self.protocol.is_some() && self.part(self.method) != b"CONNECT" {
             return Err(Malformed::new(
                 "client sent :protocol header with a method other than CONNECT",
@@ -306,7 +314,7 @@ impl RequestReader {
         }
         let authority = self.part(self.authority);
         let host = head.fields.get_known(Known::Host);
-        // Two hosts that became one on their way are none (RFC 9113, section 8.3.1).
+        // Several hosts that were joined on the way are not a host (RFC 9113, section 8.3.1).
         if let Some(list) = [Some(authority), host]
             .into_iter()
             .flatten()
@@ -330,7 +338,8 @@ impl RequestReader {
     }
 }
 
-/// Whether a name has characters that nginx calls invalid; what no name and no value may have is an error.
+/// Whether a name contains characters that nginx calls invalid. Characters that are forbidden in
+/// any name or value are an error.
 fn check_text(name: &[u8], value: &[u8], shown: &[u8]) -> Result<bool, Malformed> {
     if name.is_empty() {
         return Err(Malformed::new("client sent zero header name length"));
@@ -369,7 +378,7 @@ fn is_underscored(name: &[u8], limits: &RequestLimits) -> bool {
     limits.underscores_in_headers == Underscores::Invalid && name.contains(&b'_')
 }
 
-fn duplicate(known: Known, name: &[u8], value: &[u8], head: &Head) -> Malformed {
+fn duplicate(known: Known, name: &[u8], value: &[u8], head: &RequestHead) -> Malformed {
     let what: &[u8] = match known {
         Known::Host => b"client sent duplicate host header: \"",
         _ => b"client sent duplicate header line: \"",
@@ -411,11 +420,11 @@ mod tests {
         (":authority", "example.com"),
     ];
 
-    fn read(fields: &[(&str, &str)]) -> (Head, Result<(), String>) {
+    fn read(fields: &[(&str, &str)]) -> (RequestHead, Result<(), String>) {
         let mut reader = RequestReader::default();
-        let mut head = Head::new();
+        let mut head = RequestHead::new();
         for (name, value) in fields {
-            let field = Field {
+            let field = DecodedField {
                 name: name.as_bytes(),
                 value: value.as_bytes(),
                 known: Known::from_name(name.as_bytes()),

@@ -6,11 +6,11 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{File, locked, residency};
 use crate::pool::{Device, Pool, Ticket};
 use crate::sync::remote_oneshot::{self, Sender};
+use base::sync::{Mutex, MutexGuard};
 
 /// What is read ahead of a range that several clients want, in lengths of the range; of others it is one.
 const AHEAD_OF_SHARED: u64 = 4;
@@ -41,7 +41,7 @@ static UNDER_WAY: Mutex<Option<HashMap<Range, UnderWay>>> = Mutex::new(None);
 
 fn under_way() -> MutexGuard<'static, Option<HashMap<Range, UnderWay>>> {
     // Nothing that can panic halfway is done under this lock.
-    UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
+    UNDER_WAY.lock()
 }
 
 /// Brings a range into the page cache; see [`File::load`].

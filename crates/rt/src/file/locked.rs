@@ -13,15 +13,15 @@
 use std::ffi::c_void;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use base::sync::{Condvar, Mutex, MutexGuard};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Resource;
 
 use super::File;
 use super::residency::BLOCK;
-use crate::time;
+use crate::clock;
 
 /// Blocks that may be locked: 16 MB.
 const MOST: usize = 128;
@@ -74,7 +74,7 @@ static COMES: Condvar = Condvar::new();
 
 fn queue() -> MutexGuard<'static, Queue> {
     // Nothing that can panic halfway is done under this lock.
-    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
+    QUEUE.lock()
 }
 
 fn key(file: u64, block: u64) -> u64 {
@@ -154,7 +154,7 @@ fn run() {
                 None => refused = true,
             }
         }
-        let now = time::real_tick();
+        let now = clock::real_tick();
         held.retain(|lock| now.saturating_sub(lock.place.used.load(Relaxed)) < IDLE_TICKS);
         HAS_ROOM.store(held.len() < room && !refused, Relaxed);
     }
@@ -165,13 +165,8 @@ fn next(is_idle: bool) -> Vec<Wanted> {
     let mut queue = queue();
     if queue.wanted.is_empty() {
         queue = match is_idle {
-            true => COMES.wait(queue).unwrap_or_else(PoisonError::into_inner),
-            false => {
-                COMES
-                    .wait_timeout(queue, LOOK)
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .0
-            }
+            true => COMES.wait(queue),
+            false => COMES.wait_timeout(queue, LOOK).0,
         };
     }
     std::mem::take(&mut queue.wanted)
@@ -207,7 +202,7 @@ impl Lock {
             return None;
         }
         let address = map(&wanted.file, wanted.offset, len).ok()?;
-        place.used.store(time::real_tick(), Relaxed);
+        place.used.store(clock::real_tick(), Relaxed);
         place.key.store(wanted.key, Relaxed);
         LOCKED.fetch_add(1, Relaxed);
         Some(Self {
@@ -277,7 +272,7 @@ mod tests {
             file: file.clone(),
             offset: block * BLOCK,
         };
-        let now = time::real_tick();
+        let now = clock::real_tick();
         let held = |block| holds(file.identity(), block, now);
         assert!(Lock::new(&wanted(2)).is_none(), "there is no such block");
         let locks = [0, 1].map(|block| Lock::new(&wanted(block)).expect("room for two"));

@@ -8,10 +8,10 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{PoisonError, RwLock};
 
+use crate::clock;
 use crate::pool::{Device, Pool};
-use crate::time;
+use base::sync::RwLock;
 
 /// How long a table is good.
 const KEPT_TICKS: u64 = 10_000;
@@ -24,7 +24,7 @@ static READ_AT: AtomicU64 = AtomicU64::new(0);
 
 /// The device that `path` is probably on; unknown if it is relative.
 pub(super) fn device_of(path: &Path, pool: &Pool) -> Device {
-    let tick = time::tick();
+    let tick = clock::tick();
     let read_at = READ_AT.load(Relaxed);
     if (read_at == 0 || tick.saturating_sub(read_at) > KEPT_TICKS)
         && READ_AT
@@ -34,10 +34,7 @@ pub(super) fn device_of(path: &Path, pool: &Pool) -> Device {
         pool.submit(Device::UNKNOWN, Box::new(read));
     }
     // Never held for longer than an assignment.
-    find(
-        &TABLE.read().unwrap_or_else(PoisonError::into_inner),
-        path.as_os_str().as_bytes(),
-    )
+    find(&TABLE.read(), path.as_os_str().as_bytes())
 }
 
 fn read() {
@@ -45,7 +42,7 @@ fn read() {
     let Ok(text) = std::fs::read("/proc/self/mountinfo") else {
         return;
     };
-    *TABLE.write().unwrap_or_else(PoisonError::into_inner) = parse(&text);
+    *TABLE.write() = parse(&text);
 }
 
 /// Lines of `36 35 98:0 /root /mount/point options…` (proc_pid_mountinfo(5)).

@@ -27,7 +27,7 @@ use rustix::fs::Advice;
 use rustix::io::Errno;
 
 use super::{File, locked};
-use crate::time;
+use crate::clock;
 
 const PAGE: u64 = 4096;
 /// What is proven and believed at a time.
@@ -120,7 +120,7 @@ static LOST_AT: AtomicU64 = AtomicU64::new(0);
 
 /// What was loaded a moment ago is not in memory any more.
 pub(super) fn lost() {
-    LOST_AT.store(time::real_tick(), Relaxed);
+    LOST_AT.store(clock::real_tick(), Relaxed);
 }
 
 thread_local! {
@@ -130,7 +130,7 @@ thread_local! {
 /// How many of `max` bytes from `offset` on to ask about before some of them are sent: while memory is being turned over
 /// no more than a block beyond those that are locked, since the next one may be gone when its turn comes.
 pub(super) fn asked_at_once(file: &File, offset: u64, max: u64) -> u64 {
-    let now = time::tick();
+    let now = clock::tick();
     if !is_turned_over(now) {
         return max;
     }
@@ -145,7 +145,7 @@ pub(super) fn asked_at_once(file: &File, offset: u64, max: u64) -> u64 {
 
 /// Bytes from `offset` on, at most `max`, that are in memory.
 pub(super) fn prefix(file: &File, offset: u64, max: u64, taker: Taker) -> u64 {
-    let now = time::tick();
+    let now = clock::tick();
     let turned_over = is_turned_over(now);
     let end = offset.saturating_add(max);
     let mut position = offset;
@@ -173,7 +173,7 @@ pub(super) fn prefix(file: &File, offset: u64, max: u64, taker: Taker) -> u64 {
 
 /// Notes that pages of a block were proven; gives whether the block is in use.
 fn note(file: &File, block: u64, (begin, end): (u64, u64), taker: Taker) -> bool {
-    let (file, now) = (file.identity(), time::tick());
+    let (file, now) = (file.identity(), clock::tick());
     PROOFS.with(|proofs| {
         let mut proofs = proofs.borrow_mut();
         if proofs.is_empty() {
@@ -201,7 +201,7 @@ fn note(file: &File, block: u64, (begin, end): (u64, u64), taker: Taker) -> bool
 }
 
 fn believed(file: &File, block: u64, (begin, end): (u64, u64)) -> bool {
-    let (file, now) = (file.identity(), time::tick());
+    let (file, now) = (file.identity(), clock::tick());
     PROOFS.with(|proofs| {
         let proofs = proofs.borrow();
         let proof = proofs.get(place(file, block));
@@ -257,8 +257,8 @@ fn nowait(file: &File, offset: u64, len: usize) -> Probe {
 pub(super) fn load(file: &File, offset: u64, len: u64, ahead: u64) -> io::Result<()> {
     let end = offset.saturating_add(len);
     let mut asked = len;
-    LOADED_AT.store(time::real_tick(), Relaxed);
-    if time::real_tick().saturating_sub(LOST_AT.load(Relaxed)) >= LOST_TICKS {
+    LOADED_AT.store(clock::real_tick(), Relaxed);
+    if clock::real_tick().saturating_sub(LOST_AT.load(Relaxed)) >= LOST_TICKS {
         asked = asked.saturating_add(ahead);
     }
     // Advice only: the reads below fetch what it does not.

@@ -21,7 +21,6 @@ use rustix::net::SocketFlags;
 
 use super::{Address, Stream};
 use crate::event_loop;
-use crate::listen::{self, ListenAddress, ListenError, ListenOptions};
 use crate::reactor::{Registration, Side};
 use crate::report::{self, Event, Limit};
 use crate::time::Timer;
@@ -60,17 +59,6 @@ impl Listener {
             last_turn: Cell::new(0),
             pause: Timer::new(),
             fd: Rc::new(fd),
-        })
-    }
-
-    /// Opens a socket with [`listen::open`] and [`listen::configure`].
-    pub fn bind(address: &ListenAddress, options: &ListenOptions) -> Result<Self, ListenError> {
-        let fd = listen::open(address, options)?;
-        // What the system refuses here is said by those who open sockets for a configuration.
-        let _refused = listen::configure(&fd, address, options);
-        Self::from_fd(fd).map_err(|error| ListenError {
-            step: "ioctl(FIONBIO) failed".into(),
-            error,
         })
     }
 
@@ -171,6 +159,7 @@ impl Listener {
                 pause: EXHAUSTED_PAUSE,
             });
         }
+        // Out of the epoll set meanwhile: a level-triggered socket with a queue would come up in every turn.
         self.stop();
         self.pause.set(EXHAUSTED_PAUSE);
         self.pause

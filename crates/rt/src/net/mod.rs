@@ -13,6 +13,6 @@ pub use address::{Address, UnixPath};
 pub use connect::ConnectOptions;
 pub use listener::Listener;
 pub use pipe::Pipe;
-pub use stream::{SocketOption, Stream, VECTORS};
+pub use stream::{Detached, SocketOption, Stream, VECTORS};
 pub use tcp_info::TcpInfo;
 pub use udp::UdpSocket;

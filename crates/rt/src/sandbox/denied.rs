@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
+use base::sync::Mutex;
 use rustix::event::EventfdFlags;
 use rustix::fs::{AtFlags, CWD};
 
@@ -49,7 +50,7 @@ pub fn note(path: &Path, error: &io::Error) {
         return;
     }
     let Some(noted) = NOTED.get() else { return };
-    let mut paths = noted.paths.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut paths = noted.paths.lock();
     if paths.waiting.len() >= MAX_PATHS || paths.waiting.iter().any(|known| known == path) {
         return;
     }
@@ -77,7 +78,7 @@ impl Refusals {
         let mut bytes = [0; 8];
         // Empty when somebody has taken them already.
         let _ = rustix::io::read(&noted.wake, &mut bytes);
-        let mut paths = noted.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut paths = noted.paths.lock();
         let mut waiting = std::mem::take(&mut paths.waiting);
         // The modes of a file are no business of Landlock, nor Landlock of this call: it tells the two apart.
         waiting.retain(|path| {

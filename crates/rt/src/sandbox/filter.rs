@@ -141,31 +141,7 @@ fn program(rules: &Rules, asks: u32, process: u32) -> Program {
             block.answer(ALLOW);
         });
     }
-    program.of(libc::SYS_socket, |block| {
-        block.load(low_half(0));
-        // The C library asks it which families there are when it looks a name up, and does without.
-        block.when(libc::AF_NETLINK as u32, refuse(libc::EAFNOSUPPORT));
-        if rules.unix_sockets {
-            block.when(libc::AF_UNIX as u32, ALLOW);
-        }
-        block.push(
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            libc::AF_INET as u32,
-            (2, 0),
-        );
-        block.push(
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            libc::AF_INET6 as u32,
-            (1, 0),
-        );
-        block.answer(asks);
-        // Streams and datagrams, not raw packets.
-        block.load(low_half(1));
-        block.push(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0xf, (0, 0));
-        block.when(libc::SOCK_STREAM as u32, ALLOW);
-        block.when(libc::SOCK_DGRAM as u32, ALLOW);
-        block.answer(asks);
-    });
+    program.of(libc::SYS_socket, |block| allow_sockets(block, rules, asks));
     for (call, argument, values) in [
         (libc::SYS_ioctl, 1, &REQUESTS[..]),
         (libc::SYS_prctl, 0, &OPTIONS),
@@ -183,6 +159,33 @@ fn program(rules: &Rules, asks: u32, process: u32) -> Program {
     program.allow(ALLOWED_HERE);
     program.answer(asks);
     program
+}
+
+/// Sockets of the internet, for streams and datagrams, and those of files where a rule says so.
+fn allow_sockets(block: &mut Program, rules: &Rules, asks: u32) {
+    block.load(low_half(0));
+    // The C library asks it which families there are when it looks a name up, and does without.
+    block.when(libc::AF_NETLINK as u32, refuse(libc::EAFNOSUPPORT));
+    if rules.unix_sockets {
+        block.when(libc::AF_UNIX as u32, ALLOW);
+    }
+    block.push(
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        libc::AF_INET as u32,
+        (2, 0),
+    );
+    block.push(
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        libc::AF_INET6 as u32,
+        (1, 0),
+    );
+    block.answer(asks);
+    // Streams and datagrams, not raw packets.
+    block.load(low_half(1));
+    block.push(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0xf, (0, 0));
+    block.when(libc::SOCK_STREAM as u32, ALLOW);
+    block.when(libc::SOCK_DGRAM as u32, ALLOW);
+    block.answer(asks);
 }
 
 /// Installs the filter. The inner error says why nobody can be told of denied calls, which are denied all the same.

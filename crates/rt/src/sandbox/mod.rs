@@ -115,7 +115,7 @@ const OF_ROOT: CapabilitySet = CapabilitySet::DAC_OVERRIDE
 ///
 /// Must run while the process has one thread: the others would stay outside.
 pub fn enter(rules: &Rules) -> io::Result<Entered> {
-    crate::process::require_one_thread()?;
+    crate::system::require_one_thread()?;
     let mut missing = Vec::new();
     let mut note =
         |what: &str, error: &dyn std::fmt::Display| missing.push(format!("{what}: {error}"));
@@ -133,7 +133,7 @@ pub fn enter(rules: &Rules) -> io::Result<Entered> {
         Ok(listener) => listener,
         Err(error) => {
             let text = "system calls are not restricted: seccomp failed";
-            missing.push(format!("{text}{}", crate::error_log::Errno(&error)));
+            missing.push(format!("{text}{}", base::Errno(&error)));
             return Ok(Entered {
                 listener: None,
                 missing,
@@ -142,7 +142,7 @@ pub fn enter(rules: &Rules) -> io::Result<Entered> {
     };
     if let Err(error) = &listener {
         let text = "denied system calls are not logged: seccomp has no listener";
-        missing.push(format!("{text}{}", crate::error_log::Errno(error)));
+        missing.push(format!("{text}{}", base::Errno(error)));
     }
     denied::begin();
     Ok(Entered {
@@ -154,7 +154,7 @@ pub fn enter(rules: &Rules) -> io::Result<Entered> {
 /// Keeps of the capabilities what a root worker needs; another user has none.
 fn drop_capabilities(rules: &Rules) -> io::Result<()> {
     let mut kept = CapabilitySet::empty();
-    if crate::process::is_root() {
+    if crate::system::is_root() {
         kept |= OF_ROOT;
     }
     if rules.transparent {

@@ -8,9 +8,10 @@ mod sample;
 mod unwind;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
+
+use base::sync::Mutex;
 
 pub(crate) use sample::note_stack;
 
@@ -27,7 +28,7 @@ const LONGEST_DOZE: Duration = Duration::from_secs(1);
 /// Called by the watching thread when it saw all loops parked: sleeps until one begins a turn, or a
 /// second has passed.
 pub fn doze() {
-    *WATCHER.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::thread::current());
+    *WATCHER.lock() = Some(std::thread::current());
     DOZING.store(true, Ordering::SeqCst);
     std::thread::park_timeout(LONGEST_DOZE);
     DOZING.store(false, Ordering::SeqCst);
@@ -37,7 +38,7 @@ pub fn doze() {
 #[inline]
 pub(crate) fn turn_begins() {
     if DOZING.load(Ordering::Relaxed) && DOZING.swap(false, Ordering::SeqCst) {
-        let watcher = WATCHER.lock().unwrap_or_else(PoisonError::into_inner);
+        let watcher = WATCHER.lock();
         if let Some(watcher) = &*watcher {
             watcher.unpark();
         }
@@ -50,6 +51,7 @@ pub(crate) fn turn_begins() {
 pub fn sample(handle: &Handle, turn: u64) -> Option<Vec<String>> {
     let thread = handle.thread();
     let stack = sample::take(thread);
+    // What was copied belongs to a later turn and would accuse the wrong code.
     if handle.turn() != turn || handle.is_parked() {
         return None;
     }
@@ -58,7 +60,7 @@ pub fn sample(handle: &Handle, turn: u64) -> Option<Vec<String>> {
         None => vec![in_kernel(thread)],
     };
     // Tables of the whole program were read for a few names.
-    crate::process::give_memory_back();
+    crate::system::give_memory_back();
     Some(frames)
 }
 

@@ -9,7 +9,9 @@
 use std::cell::Cell;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::clock;
 
 /// The most that is copied, in words of 8 bytes: 64 KB.
 const WORDS: usize = 8192;
@@ -123,10 +125,10 @@ pub(super) fn take(thread: i32) -> Option<Stack> {
     // SAFETY: tgkill takes numbers only; a handler for this signal was installed above.
     // JUSTIFICATION: the standard library can not signal a thread.
     unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, signal()) };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = clock::read() + PATIENCE;
     while PLACE.state.load(Ordering::Acquire) != DONE {
         // One that is being written will be there in microseconds.
-        if Instant::now() >= deadline && change(WANTED, IDLE) {
+        if clock::read() >= deadline && change(WANTED, IDLE) {
             return None;
         }
         std::thread::sleep(Duration::from_micros(200));

@@ -1,10 +1,11 @@
 //! One value from any thread to a task of a loop.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::Closed;
+use base::sync::{Mutex, MutexGuard};
 
 enum State<T> {
     Waiting(Option<Waker>),
@@ -17,7 +18,7 @@ struct Slot<T>(Mutex<State<T>>);
 impl<T> Slot<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
         // No code of ours panics while it holds the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn close(&self) {

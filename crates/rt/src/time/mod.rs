@@ -1,139 +1,24 @@
-//! The clock and the timers of a loop.
+//! The timers of a loop.
 //!
-//! The clock is read once a turn; [`now`] and [`wall_millis`] give what it said then. Timers are as
-//! fine as a tick, a millisecond; they never fire early by the loop's clock. A [`Timer`] that is set
+//! They are as fine as a tick, a millisecond, and never fire early by the loop's clock ([`crate::clock`]). A [`Timer`] that is set
 //! again and again (an idle timeout at each request) costs a store: its entry stays where it is in the
 //! wheel until the wheel comes to it.
 
-mod wheel;
+pub(crate) mod wheel;
 
 use std::cell::Cell;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::OnceLock;
 use std::task::{Context, Poll, RawWakerVTable};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use crate::clock::{NANOS_PER_TICK, tick, tick_and_beyond, tick_of};
 use crate::event_loop;
 use wheel::Key;
-pub(crate) use wheel::Wheel;
-
-/// Ticks between two looks at the wall clock, which may be set or drift against the monotonic one.
-const WALL_SYNC_TICKS: u64 = 100;
+use wheel::Wheel;
 
 /// Further than any timer: "no deadline".
 const NEVER: u64 = u64::MAX;
-
-#[derive(Clone, Copy)]
-struct Clock {
-    /// `None` on threads without a loop: they read the clock each time.
-    now: Option<Instant>,
-    tick: u64,
-    /// Nanoseconds of `now` beyond `tick`.
-    beyond: u32,
-    /// Milliseconds since the Unix epoch at tick 0.
-    wall_base: u64,
-    wall_synced: u64,
-}
-
-thread_local! {
-    /// What `CLOCK.now` says, by itself: it is asked for some twenty times in a proxied request.
-    static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
-    static CLOCK: Cell<Clock> = const {
-        Cell::new(Clock { now: None, tick: 0, beyond: 0, wall_base: 0, wall_synced: 0 })
-    };
-}
-
-fn epoch() -> Instant {
-    static EPOCH: OnceLock<Instant> = OnceLock::new();
-    // Some seconds before the first reading, so that tick 0 means "long ago" and never "now".
-    *EPOCH.get_or_init(|| {
-        let now = Instant::now();
-        now.checked_sub(Duration::from_secs(10)).unwrap_or(now)
-    })
-}
-
-const NANOS_PER_TICK: u32 = 1_000_000;
-
-/// The tick of an instant, and the nanoseconds beyond it.
-pub(crate) fn tick_of(instant: Instant) -> (u64, u32) {
-    let since = instant.saturating_duration_since(epoch());
-    let nanos = since.subsec_nanos();
-    (
-        since.as_secs() * 1000 + u64::from(nanos / NANOS_PER_TICK),
-        nanos % NANOS_PER_TICK,
-    )
-}
-
-fn unix_millis() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// The present tick by the real clock.
-pub(crate) fn real_tick() -> u64 {
-    tick_of(Instant::now()).0
-}
-
-/// The tick of this turn.
-pub(crate) fn tick() -> u64 {
-    let clock = CLOCK.get();
-    if clock.now.is_some() {
-        clock.tick
-    } else {
-        real_tick()
-    }
-}
-
-/// Sets this thread's clock.
-pub(crate) fn set_now(now: Instant) {
-    let mut clock = CLOCK.get();
-    (clock.tick, clock.beyond) = tick_of(now);
-    if clock.now.is_none() || clock.tick - clock.wall_synced >= WALL_SYNC_TICKS {
-        clock.wall_base = unix_millis().saturating_sub(clock.tick);
-        clock.wall_synced = clock.tick;
-    }
-    clock.now = Some(now);
-    NOW.set(clock.now);
-    CLOCK.set(clock);
-}
-
-/// This thread has no loop any more.
-pub(crate) fn clear_now() {
-    let mut clock = CLOCK.get();
-    clock.now = None;
-    NOW.set(None);
-    CLOCK.set(clock);
-}
-
-/// The time at which this turn of the loop began (the real time on a thread without a loop).
-#[inline]
-pub fn now() -> Instant {
-    NOW.get().unwrap_or_else(Instant::now)
-}
-
-/// Milliseconds of the monotonic clock since a moment some seconds before the start of the process, as of this turn: one
-/// scale for all threads.
-pub fn monotonic_millis() -> u64 {
-    tick()
-}
-
-/// Milliseconds since the Unix epoch, as of this turn.
-pub fn wall_millis() -> u64 {
-    let clock = CLOCK.get();
-    if clock.now.is_some() {
-        clock.wall_base + clock.tick
-    } else {
-        unix_millis()
-    }
-}
-
-/// The wall clock, as of this turn, to the millisecond.
-pub fn wall() -> SystemTime {
-    UNIX_EPOCH + Duration::from_millis(wall_millis())
-}
 
 /// A timeout that is set many times: see the module's page.
 ///
@@ -172,17 +57,14 @@ impl Timer {
         timer
     }
 
-    /// Sets it to fire `duration` after [`now`], in place of what it was set to.
+    /// Sets it to fire `duration` after [`now`](crate::now), in place of what it was set to.
     pub fn set(&self, duration: Duration) {
-        let mut clock = CLOCK.get();
-        if clock.now.is_none() {
-            (clock.tick, clock.beyond) = tick_of(Instant::now());
-        }
+        let (tick, beyond) = tick_and_beyond();
         // Rounded up, so that it never fires early.
-        let nanos = u64::from(duration.subsec_nanos()) + u64::from(clock.beyond);
+        let nanos = u64::from(duration.subsec_nanos()) + u64::from(beyond);
         let ticks = nanos.div_ceil(NANOS_PER_TICK.into());
         let whole = duration.as_secs().saturating_mul(1000);
-        self.set_tick(clock.tick.saturating_add(whole).saturating_add(ticks));
+        self.set_tick(tick.saturating_add(whole).saturating_add(ticks));
     }
 
     /// Sets it to fire at `deadline`.

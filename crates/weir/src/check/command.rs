@@ -1,4 +1,5 @@
-//! `weir check`: everything that the rules find, as text or as JSON.
+//! `weir check`: all findings, as text or as JSON. The exit code tells scripts whether there were
+//! any.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -7,20 +8,20 @@ use std::io::IsTerminal as _;
 use conf::{Diagnostic, SourceMap};
 use lexopt::prelude::*;
 
-use super::{Danger, Finding, rules};
-use crate::cli::Options;
+use super::{CheckFinding, RuleDanger, rules};
+use crate::arguments::NginxOptions;
 
-/// What is asked for.
+/// The parsed command line.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Check {
-    /// Which configuration.
-    pub(crate) options: Options,
+pub(crate) struct CheckArguments {
+    /// Where the configuration is.
+    pub(crate) options: NginxOptions,
     json: bool,
-    /// A rule that is to be explained, instead of looking for anything.
+    /// The rule to explain; then nothing is checked.
     explain: Option<String>,
 }
 
-/// `weir check --help`.
+/// The page of `weir check --help`.
 pub(crate) const USAGE: &str = "\
 usage: weir check [-c FILE] [-p PREFIX] [-g DIRECTIVES] [--json]
        weir check --explain RULE
@@ -41,10 +42,10 @@ To accept a finding, put a comment at the end of its line or on the line before:
 ";
 
 /// Reads the arguments after `check`.
-pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Check, String> {
-    let mut options = Options {
+pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<CheckArguments, String> {
+    let mut options = NginxOptions {
         test: true,
-        ..Options::default()
+        ..NginxOptions::default()
     };
     let mut json = false;
     let mut explain = None;
@@ -65,7 +66,7 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Check, String> {
             }
         }
     }
-    Ok(Check {
+    Ok(CheckArguments {
         options,
         json,
         explain,
@@ -76,8 +77,8 @@ fn value(parser: &mut lexopt::Parser) -> Result<OsString, String> {
     parser.value().map_err(|error| error.to_string())
 }
 
-/// Explains the rule that was asked for, if one was. The answer is the exit code.
-pub(crate) fn explain(check: &Check) -> Option<i32> {
+/// Explains the rule that `--explain` names, if there is one. Returns the exit code.
+pub(crate) fn explain(check: &CheckArguments) -> Option<i32> {
     let name = check.explain.as_deref()?;
     let mut known = false;
     for rule in rules::all().filter(|rule| rule.name == name || name == "all") {
@@ -100,11 +101,11 @@ fn on_one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Shows what was found, and why the configuration cannot be used if it cannot. The answer is the exit code.
+/// Prints the findings, and the errors if the configuration is invalid. Returns the exit code.
 pub(crate) fn run(
-    check: &Check,
+    check: &CheckArguments,
     errors: &[Diagnostic],
-    findings: &[Finding],
+    findings: &[CheckFinding],
     sources: &SourceMap,
     program: &str,
 ) -> i32 {
@@ -119,7 +120,9 @@ pub(crate) fn run(
     }
 }
 
-fn text(errors: &[Diagnostic], findings: &[Finding], sources: &SourceMap, program: &str) {
+/// The findings as text, in the format of the configuration's error messages.
+fn text(errors: &[Diagnostic], findings: &[CheckFinding], sources: &SourceMap, program: &str) {
+    // NO_COLOR (no-color.org) is respected.
     let colour = |terminal: bool| terminal && std::env::var_os("NO_COLOR").is_none();
     for error in errors {
         let colour = colour(std::io::stderr().is_terminal());
@@ -134,7 +137,7 @@ fn text(errors: &[Diagnostic], findings: &[Finding], sources: &SourceMap, progra
             finding.rule.danger.name(),
             colour,
         );
-        // The danger stands in the place of the program's name and of the level.
+        // The danger replaces the program's name; the level would only repeat it.
         let text = text
             .replacen(": [warn]", ":", 1)
             .replacen(": [notice]", ":", 1);
@@ -142,7 +145,7 @@ fn text(errors: &[Diagnostic], findings: &[Finding], sources: &SourceMap, progra
     }
     let attacks = findings
         .iter()
-        .filter(|finding| finding.rule.danger == Danger::Attack)
+        .filter(|finding| finding.rule.danger == RuleDanger::Attack)
         .count();
     let _ = match findings.len() {
         0 => writeln!(out, "nothing found"),
@@ -152,7 +155,8 @@ fn text(errors: &[Diagnostic], findings: &[Finding], sources: &SourceMap, progra
     print!("{out}");
 }
 
-fn json(errors: &[Diagnostic], findings: &[Finding], sources: &SourceMap) -> String {
+/// The findings as JSON. The format is part of the interface: programs read it.
+fn json(errors: &[Diagnostic], findings: &[CheckFinding], sources: &SourceMap) -> String {
     let mut out = String::from("{\n  \"errors\": [");
     for (index, error) in errors.iter().enumerate() {
         out.push_str(if index == 0 { "\n    {" } else { ",\n    {" });
@@ -176,7 +180,7 @@ fn json(errors: &[Diagnostic], findings: &[Finding], sources: &SourceMap) -> Str
     out
 }
 
-/// Where it is: file, line and column, both from 1, and the text.
+/// The place: file, line and column, both from 1, and the text.
 fn place(out: &mut String, diagnostic: &Diagnostic, sources: &SourceMap) {
     let Some(span) = diagnostic.span else {
         return;
@@ -187,7 +191,8 @@ fn place(out: &mut String, diagnostic: &Diagnostic, sources: &SourceMap) {
     if let Some((line, column)) = sources.line_column(span) {
         let _ = write!(out, ", \"line\": {line}, \"column\": {column}");
     }
-    // Keys may stand in the text of an error; findings show directives that have none.
+    // The text of an error may contain a key (`data:…`), and JSON is kept and passed on. Findings
+    // are at directives that have none.
     if let Some(text) = sources
         .text(span)
         .filter(|text| !text.windows(5).any(|part| part == b"data:"))
@@ -196,6 +201,7 @@ fn place(out: &mut String, diagnostic: &Diagnostic, sources: &SourceMap) {
     }
 }
 
+/// A member of an object, with `before` in front: a string, escaped as JSON demands.
 fn member(out: &mut String, name: &str, value: &str, before: &str) {
     let _ = write!(out, "{before}\"{name}\": \"");
     for char in value.chars() {

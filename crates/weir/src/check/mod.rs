@@ -1,9 +1,11 @@
-//! `weir check`, and the warnings of `-t`: what in a configuration an attacker can use, and what makes sites leak.
+//! `weir check`, and the warnings of `-t`: what an attacker can use in a configuration, and what
+//! makes sites leak.
 //!
-//! A rule is a row: its name, why it matters, what to write instead, an example of each, and a function that looks
-//! at one directive of the tree. It sees words, not what modules make of them, so that also a configuration can be
-//! checked that cannot run on this machine. A rule that is not sure says nothing: what cries for nothing is switched
-//! off. That no rule cries at its own good example, and each at its bad one and nowhere else in it, is a test.
+//! A rule is a row: its name, why it matters, what to write instead, an example of each, and a
+//! function that looks at one directive of the tree. It sees the words of the configuration, not
+//! what modules make of them, so a configuration that cannot run on this machine can be checked,
+//! too. A rule in doubt says nothing: a checker with false alarms is switched off. A test asserts
+//! that each rule finds its bad example, and no rule finds anything in a good one.
 //!
 //! ```text
 //! command   weir check: arguments, text, JSON
@@ -13,7 +15,7 @@
 //! bytes     what a group of a regular expression can match
 //! ```
 
-mod bytes;
+mod byte_set;
 mod command;
 mod rules;
 mod value;
@@ -25,72 +27,78 @@ use std::path::Path;
 use base::Span;
 use conf::{Block, Diagnostic, Node, Severity, SourceMap};
 
-pub(crate) use command::{Check, USAGE, explain, parse, run};
-use view::{Site, View};
+pub(crate) use command::{CheckArguments, USAGE, explain, parse, run};
+use view::{CheckedTree, DirectiveView};
 
-/// What a finding means.
+/// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Danger {
-    /// Somebody can use it from outside, now: `-t` says it too.
+pub(crate) enum RuleDanger {
+    /// Exploitable from outside, as it stands: `-t` warns, too.
     Attack,
-    /// It leaks, or will, with something that is not in the configuration.
+    /// A leak, or exploitable together with something that is not in the configuration.
     Risk,
 }
 
-impl Danger {
+impl RuleDanger {
     fn name(self) -> &'static str {
         match self {
-            Danger::Attack => "attack",
-            Danger::Risk => "risk",
+            RuleDanger::Attack => "attack",
+            RuleDanger::Risk => "risk",
         }
     }
 }
 
-/// What is looked for.
-pub(crate) struct Rule {
-    /// Its name, which a comment may name too: see [`is_meant`].
+/// A rule: the pattern it looks for, and its explanation.
+pub(crate) struct CheckRule {
+    /// Its name, with which a comment can accept its findings.
     name: &'static str,
-    danger: Danger,
+    /// How bad its findings are.
+    danger: RuleDanger,
     /// The directives that it looks at.
     at: &'static [&'static str],
-    /// Why it matters: one sentence or two.
+    /// Why it matters, in one or two sentences.
     why: &'static str,
-    /// What to write.
+    /// What to write instead.
     write: &'static str,
-    /// What stands in `http { … }` or, if it says so, at the top, with the finding; and without it.
+    /// Examples with the finding and without it. They are the content of `http { … }` unless they
+    /// begin at the top level.
     bad: &'static str,
     good: &'static str,
-    find: fn(&View, &mut Vec<Found>),
+    /// Looks at one directive with one of these names.
+    find: fn(&DirectiveView, &mut Vec<RuleHit>),
 }
 
-/// What a rule has found: where, and in a few words what.
-pub(crate) struct Found {
+/// A rule's hit: where, and what in a few words.
+pub(crate) struct RuleHit {
+    /// What the message points to.
     span: Span,
+    /// The first line of the message.
     what: String,
 }
 
-impl Found {
-    fn new(span: Span, what: impl Into<String>) -> Found {
-        Found {
+impl RuleHit {
+    fn new(span: Span, what: impl Into<String>) -> RuleHit {
+        RuleHit {
             span,
             what: what.into(),
         }
     }
 }
 
-/// Something found, with the rule that found it.
-pub(crate) struct Finding {
-    rule: &'static Rule,
-    found: Found,
+/// A hit together with its rule.
+pub(crate) struct CheckFinding {
+    rule: &'static CheckRule,
+    found: RuleHit,
 }
 
-impl Finding {
+impl CheckFinding {
+    /// The finding as a message like those about errors.
     fn diagnostic(&self) -> Diagnostic {
         let severity = match self.rule.danger {
-            Danger::Attack => Severity::Warn,
-            Danger::Risk => Severity::Notice,
+            RuleDanger::Attack => Severity::Warn,
+            RuleDanger::Risk => Severity::Notice,
         };
-        let Rule {
+        let CheckRule {
             name, why, write, ..
         } = self.rule;
         Diagnostic::new(severity, self.found.what.clone(), self.found.span)
@@ -99,51 +107,54 @@ impl Finding {
     }
 }
 
-/// Findings of a configuration at which one gives up to look for more.
+/// Beyond this number no more findings are collected: nobody reads them, and files that are
+/// included over and over multiply them.
 const MAX_FINDINGS: usize = 10_000;
 
-/// Looks at the whole tree. The order is that of the text.
-pub(crate) fn findings(nodes: &[Node], sources: &SourceMap, prefix: &Path) -> Vec<Finding> {
+/// The findings of all rules, in the order of the text.
+pub(crate) fn findings(nodes: &[Node], sources: &SourceMap, prefix: &Path) -> Vec<CheckFinding> {
     found_by(|_| true, nodes, sources, prefix)
 }
 
-/// The same by some of the rules.
+/// The findings of some of the rules.
 fn found_by(
-    wanted: impl Fn(&Rule) -> bool,
+    wanted: impl Fn(&CheckRule) -> bool,
     nodes: &[Node],
     sources: &SourceMap,
     prefix: &Path,
-) -> Vec<Finding> {
-    let site = Site::new(nodes, sources, prefix);
+) -> Vec<CheckFinding> {
+    let site = CheckedTree::new(nodes, sources, prefix);
     let mut findings = Vec::new();
     visit(&site, &mut Vec::new(), nodes, &wanted, &mut findings);
     let mut seen = HashSet::new();
-    findings.retain(|finding: &Finding| {
+    findings.retain(|finding: &CheckFinding| {
         let span = finding.found.span;
         // A file that is included twice has each finding once.
         let place = (sources.place(span), span.start, finding.rule.name);
-        seen.insert(place) && !is_meant(finding, sources)
+        seen.insert(place) && !is_allowed(finding, sources)
     });
     findings
 }
 
+/// Walks the tree. `around` are the blocks that enclose these nodes, from outside in.
 fn visit<'t>(
-    site: &Site<'t>,
+    site: &CheckedTree<'t>,
     around: &mut Vec<&'t Node>,
     nodes: &'t [Node],
-    wanted: &dyn Fn(&Rule) -> bool,
-    findings: &mut Vec<Finding>,
+    wanted: &dyn Fn(&CheckRule) -> bool,
+    findings: &mut Vec<CheckFinding>,
 ) {
     for node in nodes {
         let name = node.name.text.as_slice();
-        let view = View { site, around, node };
-        let looks = |rule: &&Rule| wanted(rule) && rule.at.iter().any(|at| at.as_bytes() == name);
+        let view = DirectiveView { site, around, node };
+        let looks =
+            |rule: &&CheckRule| wanted(rule) && rule.at.iter().any(|at| at.as_bytes() == name);
         for rule in rules::all().filter(looks) {
             let mut found = Vec::new();
             if findings.len() < MAX_FINDINGS {
                 (rule.find)(&view, &mut found);
             }
-            findings.extend(found.into_iter().map(|found| Finding { rule, found }));
+            findings.extend(found.into_iter().map(|found| CheckFinding { rule, found }));
         }
         if let Block::Nodes(inside) = &node.block {
             around.push(node);
@@ -153,12 +164,12 @@ fn visit<'t>(
     }
 }
 
-/// What a comment begins with that says of a rule that its findings are meant to be there: at the end of the line, or
-/// on the line above it.
-const MEANT: &str = "weir check: allow ";
+/// The beginning of a comment that accepts findings of a rule: at the end of the line, or on the
+/// line above.
+const ALLOW_COMMENT: &str = "weir check: allow ";
 
-/// Is there such a comment for it?
-fn is_meant(finding: &Finding, sources: &SourceMap) -> bool {
+/// Whether such a comment accepts the finding.
+fn is_allowed(finding: &CheckFinding, sources: &SourceMap) -> bool {
     let span = finding.found.span;
     let Some((line, start)) = sources.line(span) else {
         return false;
@@ -170,21 +181,22 @@ fn is_meant(finding: &Finding, sources: &SourceMap) -> bool {
     let names = |line: &[u8]| {
         let text = String::from_utf8_lossy(line);
         let comment = text.split_once('#').map_or("", |(_, comment)| comment);
-        comment.split_once(MEANT).is_some_and(|(_, names)| {
+        comment.split_once(ALLOW_COMMENT).is_some_and(|(_, names)| {
             let mut names = names.split([',', ' ']).map(str::trim);
             names.any(|name| name == finding.rule.name)
         })
     };
+    // A comment at the end of the line above belongs to that line.
     let only_comment = |line: &[u8]| line.trim_ascii_start().starts_with(b"#");
     names(line) || above.is_some_and(|(line, _)| only_comment(line) && names(line))
 }
 
-/// What `-t` says more: the findings that an attacker can use.
+/// The warnings that `-t` adds: the exploitable findings.
 pub(crate) fn warnings(nodes: &[Node], sources: &SourceMap, prefix: &Path) -> Vec<Diagnostic> {
-    let attacks = |rule: &Rule| rule.danger == Danger::Attack;
+    let attacks = |rule: &CheckRule| rule.danger == RuleDanger::Attack;
     found_by(attacks, nodes, sources, prefix)
         .iter()
-        .map(Finding::diagnostic)
+        .map(CheckFinding::diagnostic)
         .collect()
 }
 

@@ -1,12 +1,12 @@
-//! Every rule at its own examples, and what no rule may say anything of.
+//! Every rule with its own examples.
 
 use std::path::Path;
 
 use conf::Snapshot;
 
-use super::{Finding, findings, rules};
+use super::{CheckFinding, findings, rules};
 
-/// What is found in `http { … }` with this in it: the names of the rules.
+/// The names of the rules that find something in `http { … }` with this content.
 fn names(text: &str) -> Vec<&'static str> {
     of_whole(&format!("http {{ {text}\n }}"))
 }
@@ -19,7 +19,7 @@ fn of_whole(text: &str) -> Vec<&'static str> {
     let found = findings(&tree.nodes, &tree.sources, Path::new("/etc/x"));
     found
         .iter()
-        .map(|finding: &Finding| finding.rule.name)
+        .map(|finding: &CheckFinding| finding.rule.name)
         .collect()
 }
 

@@ -1,48 +1,60 @@
-//! What clients can make of a text with variables.
+//! What clients can put into a value with variables.
+//!
+//! This follows variables to where their values come from: `set`, `map`, captures, and the request
+//! itself.
+//!
+//! ```text
+//! $uri                                 the client's, from "/" on, with any byte but NUL
+//! $1 of  location ~ ^/(\w+)/           the client's, letters, digits and "_" only
+//! $1 of  if ($host ~ ^(.+)\.test$)     the client's, but a part of the host it has asked for
+//! $x of  map $arg_a $x { b c.test; }   fixed: the client only chooses
+//! ```
 
 use base::ByteSlice as _;
 use conf::Node;
 
-use super::bytes::{Bytes, Group, Reach, group};
-use super::view::{Matches, View, condition, first, matches_of, named, word};
+use super::byte_set::{ByteSet, CaptureGroup, ValueReach, group};
+use super::view::{DirectiveView, LocationMatch, condition, first, matches_of, named, word};
 
-/// A piece of a text.
+/// A piece of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum ValuePart {
     Text(Vec<u8>),
-    /// Of a variable whose value clients do not decide, or of which nothing is known.
+    /// A variable that clients do not control, or about which nothing is known.
     Fixed,
-    /// Of a variable that is what a client says.
+    /// A variable whose value clients choose.
     Client {
         name: String,
-        reach: Reach,
+        reach: ValueReach,
     },
 }
 
-/// Variables that lead to variables, followed so far.
+/// The depth to which variables that refer to variables are followed. `set` and `map` may form
+/// cycles.
 const MAX_DEPTH: usize = 6;
-/// Rows of a `map` with variables in their values that are followed.
+/// The rows of a `map` that are followed, of those with variables in their values.
 const MAX_ROWS: usize = 16;
 
-/// The pieces of a text that stands at this place.
-pub(super) fn parts(view: &View, text: &[u8]) -> Vec<Part> {
+/// The pieces of a value at this place.
+pub(super) fn value_parts(view: &DirectiveView, text: &[u8]) -> Vec<ValuePart> {
     let mut parts = Vec::new();
     expand(view, text, None, 0, &mut parts);
     parts
 }
 
-/// Names and plain text of a text with variables.
-enum Token<'t> {
+/// A variable, or the text between variables.
+enum ValueToken<'t> {
     Text(&'t [u8]),
     Variable(&'t [u8]),
 }
 
-fn tokens(text: &[u8]) -> Vec<Token<'_>> {
+/// Splits a value like nginx: `$name`, `${name}`, and `$1` to `$9`, which have one digit.
+fn tokens(text: &[u8]) -> Vec<ValueToken<'_>> {
     let mut tokens = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find_byte(b'$') {
         if at > 0 {
-            tokens.push(Token::Text(&rest[..at]));
+            tokens.push(ValueToken::Text(&rest[..at]));
         }
         rest = &rest[at + 1..];
         let braced = rest.first() == Some(&b'{');
@@ -52,14 +64,14 @@ fn tokens(text: &[u8]) -> Vec<Token<'_>> {
             Some(b'1'..=b'9') => 1,
             _ => rest.iter().take_while(|byte| is_name(byte)).count(),
         };
-        tokens.push(Token::Variable(&rest[..length]));
+        tokens.push(ValueToken::Variable(&rest[..length]));
         rest = &rest[length..];
         if braced {
             rest = rest.strip_prefix(b"}").unwrap_or(rest);
         }
     }
     if !rest.is_empty() {
-        tokens.push(Token::Text(rest));
+        tokens.push(ValueToken::Text(rest));
     }
     tokens
 }
@@ -67,56 +79,69 @@ fn tokens(text: &[u8]) -> Vec<Token<'_>> {
 /// The names of the variables in a text.
 pub(super) fn names(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     tokens(text).into_iter().filter_map(|token| match token {
-        Token::Text(_) => None,
-        Token::Variable(name) => Some(name),
+        ValueToken::Text(_) => None,
+        ValueToken::Variable(name) => Some(name),
     })
 }
 
-/// An expression, and what it is matched with.
+/// A regular expression, and what its subject can contain.
 #[derive(Clone, Copy)]
-struct Matched<'t> {
+struct MatchedPattern<'t> {
+    /// The pattern.
     pattern: &'t [u8],
-    subject: Reach,
+    /// What its subject can contain.
+    subject: ValueReach,
 }
 
-fn expand(view: &View, text: &[u8], matched: Option<Matched>, depth: usize, parts: &mut Vec<Part>) {
+/// Appends the pieces of `text`. `matched` is the expression that its captures belong to.
+fn expand(
+    view: &DirectiveView,
+    text: &[u8],
+    matched: Option<MatchedPattern>,
+    depth: usize,
+    parts: &mut Vec<ValuePart>,
+) {
     for token in tokens(text) {
         match token {
-            Token::Text(text) => parts.push(Part::Text(text.to_vec())),
-            Token::Variable(b"is_args") => parts.push(Part::Text(b"?".to_vec())),
-            Token::Variable(name) if depth >= MAX_DEPTH || is_tested(view, name) => {
-                parts.push(Part::Fixed);
+            ValueToken::Text(text) => parts.push(ValuePart::Text(text.to_vec())),
+            ValueToken::Variable(b"is_args") => parts.push(ValuePart::Text(b"?".to_vec())),
+            // A variable that is tested counts as limited to harmless values.
+            ValueToken::Variable(name) if depth >= MAX_DEPTH || is_tested(view, name) => {
+                parts.push(ValuePart::Fixed);
             }
-            Token::Variable(name) => variable(view, name, matched, depth, parts),
+            ValueToken::Variable(name) => variable(view, name, matched, depth, parts),
         }
     }
 }
 
+/// Appends the pieces of a variable's value. What is assigned unconditionally in one place is
+/// expanded; of several possible values only the union is known.
 fn variable(
-    view: &View,
+    view: &DirectiveView,
     name: &[u8],
-    matched: Option<Matched>,
+    matched: Option<MatchedPattern>,
     depth: usize,
-    parts: &mut Vec<Part>,
+    parts: &mut Vec<ValuePart>,
 ) {
-    let client = |reach: Reach| Part::Client {
+    let client = |reach: ValueReach| ValuePart::Client {
         name: name.to_str_lossy().into_owned(),
         reach,
     };
     if let [digit @ b'1'..=b'9'] = name {
-        let number = Group::Number(usize::from(digit - b'0'));
+        let number = CaptureGroup::Number(usize::from(digit - b'0'));
         let matched = matched.or_else(|| latest_match(view));
         let reach = matched.and_then(|matched| matched.group(number));
-        return parts.push(reach.map_or(Part::Fixed, client));
+        return parts.push(reach.map_or(ValuePart::Fixed, client));
     }
-    if let Some(reach) = by_nature(name) {
+    if let Some(reach) = client_variable(name) {
         return parts.push(client(reach));
     }
     let values = assigned(view, name);
+    // One assignment: its text can be followed piece by piece.
     if let [value] = values[..] {
         return expand(view, value, None, depth + 1, parts);
     }
-    let mut alternatives: Vec<Vec<Part>> = values
+    let mut alternatives: Vec<Vec<ValuePart>> = values
         .iter()
         .map(|value| {
             let mut inside = Vec::new();
@@ -128,19 +153,19 @@ fn variable(
     if let Some(reach) = named_group(view, name) {
         alternatives.push(vec![client(reach)]);
     }
-    parts.push(reach_of(&alternatives).map_or(Part::Fixed, client));
+    parts.push(reach_of(&alternatives).map_or(ValuePart::Fixed, client));
 }
 
-/// What clients can make of one of several texts; `None` if nothing.
-fn reach_of(alternatives: &[Vec<Part>]) -> Option<Reach> {
-    let mut all: Option<Reach> = None;
+/// What clients can put into one of several values; `None` if nothing.
+fn reach_of(alternatives: &[Vec<ValuePart>]) -> Option<ValueReach> {
+    let mut all: Option<ValueReach> = None;
     for parts in alternatives {
         let whole = match &parts[..] {
-            [Part::Client { reach, .. }] => Some(*reach),
-            [first, ..] => united(parts).map(|reach| Reach {
+            [ValuePart::Client { reach, .. }] => Some(*reach),
+            [first, ..] => union_of(parts).map(|reach| ValueReach {
                 first: match first {
-                    Part::Text(text) => Bytes::of(&text[..1]),
-                    Part::Fixed | Part::Client { .. } => reach.bytes,
+                    ValuePart::Text(text) => ByteSet::of(&text[..1]),
+                    ValuePart::Fixed | ValuePart::Client { .. } => reach.bytes,
                 },
                 empty: false,
                 ..reach
@@ -155,45 +180,46 @@ fn reach_of(alternatives: &[Vec<Part>]) -> Option<Reach> {
     all
 }
 
-/// What clients can make of all these together.
-fn united(parts: &[Part]) -> Option<Reach> {
+/// What clients can put into these pieces together.
+fn union_of(parts: &[ValuePart]) -> Option<ValueReach> {
     parts
         .iter()
         .filter_map(|part| match part {
-            Part::Client { reach, .. } => Some(*reach),
-            Part::Text(_) | Part::Fixed => None,
+            ValuePart::Client { reach, .. } => Some(*reach),
+            ValuePart::Text(_) | ValuePart::Fixed => None,
         })
-        .reduce(Reach::either)
+        .reduce(ValueReach::either)
 }
 
-impl Matched<'_> {
-    fn group(&self, wanted: Group) -> Option<Reach> {
+impl MatchedPattern<'_> {
+    /// What a group matches, limited to what the subject can contain.
+    fn group(&self, wanted: CaptureGroup) -> Option<ValueReach> {
         let subject = self.subject;
-        group(self.pattern, wanted).map(|reach| Reach {
+        group(self.pattern, wanted).map(|reach| ValueReach {
             is_host: subject.is_host,
             ..reach.within(subject.bytes)
         })
     }
 }
 
-/// What a request's line and fields can have: neither line ends nor NUL.
-fn line() -> Bytes {
-    Bytes::of(b"\r\n\0").not()
+/// The bytes that a header can contain: neither line breaks nor NUL, which the parser rejects.
+fn line() -> ByteSet {
+    ByteSet::of(b"\r\n\0").not()
 }
 
-/// A path whose escapes are resolved.
-fn decoded() -> Reach {
-    Reach {
-        bytes: Bytes::of(b"\0").not(),
-        first: Bytes::of(b"/"),
+/// A normalised path, with its escapes decoded: line breaks are possible.
+fn decoded() -> ValueReach {
+    ValueReach {
+        bytes: ByteSet::of(b"\0").not(),
+        first: ByteSet::of(b"/"),
         empty: false,
         is_host: false,
     }
 }
 
-/// The name that the client has come to.
-fn host(bytes: Bytes) -> Reach {
-    Reach {
+/// The host that the client has requested.
+fn host(bytes: ByteSet) -> ValueReach {
+    ValueReach {
         bytes,
         first: bytes,
         empty: true,
@@ -201,36 +227,37 @@ fn host(bytes: Bytes) -> Reach {
     }
 }
 
-/// What clients can make of a variable that every request has; `None` of others.
-pub(super) fn by_nature(name: &[u8]) -> Option<Reach> {
-    let printable = Bytes::range(b'!', b'~').or(Bytes::range(0x80, 0xff));
-    let of = |bytes: Bytes| Reach {
+/// What clients can put into a variable that every request has; `None` for other variables.
+pub(super) fn client_variable(name: &[u8]) -> Option<ValueReach> {
+    let printable = ByteSet::range(b'!', b'~').or(ByteSet::range(0x80, 0xff));
+    let of = |bytes: ByteSet| ValueReach {
         is_host: false,
         ..host(bytes)
     };
-    let letters = Bytes::range(b'a', b'z').or(Bytes::range(b'0', b'9'));
+    let letters = ByteSet::range(b'a', b'z').or(ByteSet::range(b'0', b'9'));
     Some(match name {
         b"uri" | b"document_uri" => decoded(),
-        b"request_uri" => Reach {
+        b"request_uri" => ValueReach {
             bytes: printable,
             ..decoded()
         },
+        // Sent as they are: the parser rejects control characters and blanks in a target.
         b"args" | b"query_string" => of(printable),
-        b"host" => host(letters.or(Bytes::of(b".-_:[]"))),
-        b"http_host" => host(line().and(Bytes::of(b"/").not())),
+        b"host" => host(letters.or(ByteSet::of(b".-_:[]"))),
+        b"http_host" => host(line().and(ByteSet::of(b"/").not())),
         b"ssl_server_name" => host(printable),
         b"ssl_preread_server_name" => of(printable),
-        b"request_body" => of(Bytes::ALL),
-        _ if name.starts_with(b"arg_") => of(printable.and(Bytes::of(b"&").not())),
+        b"request_body" => of(ByteSet::ALL),
+        _ if name.starts_with(b"arg_") => of(printable.and(ByteSet::of(b"&").not())),
         _ if name.starts_with(b"http_") => of(line()),
-        _ if name.starts_with(b"cookie_") => of(line().and(Bytes::of(b";").not())),
+        _ if name.starts_with(b"cookie_") => of(line().and(ByteSet::of(b";").not())),
         _ => return None,
     })
 }
 
-/// Is the value of this variable looked at by an `if` around that sends some requests away, or is it the pattern of one
-/// that this stands in? Then it is somebody's list of what is allowed.
-fn is_tested(view: &View, name: &[u8]) -> bool {
+/// Whether an `if` tests this variable and ends some requests, or encloses this place. Then the
+/// configuration has a list of what is allowed, and that the list is complete is assumed.
+fn is_tested(view: &DirectiveView, name: &[u8]) -> bool {
     let asks = |node: &Node| {
         node.name.is("if")
             && node
@@ -247,8 +274,8 @@ fn is_tested(view: &View, name: &[u8]) -> bool {
         })
 }
 
-/// The values that `set` gives to a variable in the blocks around, and in their `if`s.
-fn assigned<'t>(view: &View<'_, 't>, name: &[u8]) -> Vec<&'t [u8]> {
+/// The values that `set` assigns to a variable in the enclosing blocks and in their `if`s.
+fn assigned<'t>(view: &DirectiveView<'_, 't>, name: &[u8]) -> Vec<&'t [u8]> {
     let mut values = Vec::new();
     let mut look = |nodes: &'t [Node]| {
         let sets = named(nodes, "set");
@@ -262,26 +289,26 @@ fn assigned<'t>(view: &View<'_, 't>, name: &[u8]) -> Vec<&'t [u8]> {
     values
 }
 
-/// What the rows of `map` give to a variable.
-fn mapped(view: &View, name: &[u8], depth: usize) -> Vec<Vec<Part>> {
+/// The values that `map` gives a variable.
+fn mapped(view: &DirectiveView, name: &[u8], depth: usize) -> Vec<Vec<ValuePart>> {
     let mut values = Vec::new();
     let maps = view.site.maps.get(name).into_iter().flatten();
     for map in maps.filter(|map| map.name.is("map")) {
         let mut source = Vec::new();
         expand(view, first(map), None, depth + 1, &mut source);
-        let subject = united(&source);
+        let subject = union_of(&source);
         let mut rows = map.block.nodes().iter();
         let has_variables = |row: &&Node| {
             row.args
                 .last()
                 .is_some_and(|word| word.text.contains(&b'$'))
         };
-        // What has none is the operator's own.
+        // A value without variables is the operator's own.
         for row in rows.by_ref().filter(has_variables).take(MAX_ROWS) {
             let key = row.name.text.as_slice();
             let pattern = key.strip_prefix(b"~*").or(key.strip_prefix(b"~"));
             let matched = pattern.zip(subject);
-            let matched = matched.map(|(pattern, subject)| Matched { pattern, subject });
+            let matched = matched.map(|(pattern, subject)| MatchedPattern { pattern, subject });
             let mut inside = Vec::new();
             if let Some(value) = row.args.last() {
                 expand_row(view, &value.text, matched, depth, &mut inside);
@@ -292,25 +319,26 @@ fn mapped(view: &View, name: &[u8], depth: usize) -> Vec<Vec<Part>> {
     values
 }
 
-/// As [`expand`], with the named groups of the row's own expression.
+/// Like [`expand`], with the named groups of the row's own expression.
 fn expand_row(
-    view: &View,
+    view: &DirectiveView,
     text: &[u8],
-    matched: Option<Matched>,
+    matched: Option<MatchedPattern>,
     depth: usize,
-    parts: &mut Vec<Part>,
+    parts: &mut Vec<ValuePart>,
 ) {
     let Some(matched) = matched else {
-        // A row without an expression has no groups.
+        // A row without an expression has no captures of its own, so what `$1` is depends on the
+        // request.
         let has_groups = names(text).any(|name| matches!(name, [b'1'..=b'9']));
         return match has_groups {
-            true => parts.push(Part::Fixed),
+            true => parts.push(ValuePart::Fixed),
             false => expand(view, text, None, depth + 1, parts),
         };
     };
     match tokens(text)[..] {
-        [Token::Variable(name)] => match matched.group(Group::Name(name)) {
-            Some(reach) => parts.push(Part::Client {
+        [ValueToken::Variable(name)] => match matched.group(CaptureGroup::Name(name)) {
+            Some(reach) => parts.push(ValuePart::Client {
                 name: name.to_str_lossy().into_owned(),
                 reach,
             }),
@@ -320,10 +348,10 @@ fn expand_row(
     }
 }
 
-/// The expression whose groups `$1` to `$9` are at this place; `None` where that depends.
-fn latest_match<'t>(view: &View<'_, 't>) -> Option<Matched<'t>> {
+/// The expression that `$1` to `$9` refer to at this place; `None` if that depends on the request.
+fn latest_match<'t>(view: &DirectiveView<'_, 't>) -> Option<MatchedPattern<'t>> {
     if view.node.name.is("rewrite") {
-        return Some(Matched {
+        return Some(MatchedPattern {
             pattern: first(view.node),
             subject: decoded(),
         });
@@ -335,27 +363,28 @@ fn latest_match<'t>(view: &View<'_, 't>) -> Option<Matched<'t>> {
         let before = || block.block.nodes().iter();
         let before = before().take_while(|node| node.span.start < view.node.span.start);
         let mut before = before.filter(|node| !std::ptr::eq(*node, view.node));
+        // An earlier match in this block may have run or not.
         if before.any(|node| node.name.is("rewrite") || matched_by_if(node).is_some()) {
             return None;
         }
         if block.name.is("location") {
             match matches_of(block) {
-                Matches::Regex(pattern, _) => {
-                    return Some(Matched {
+                LocationMatch::Regex(pattern, _) => {
+                    return Some(MatchedPattern {
                         pattern,
                         subject: decoded(),
                     });
                 }
-                Matches::Named => return None,
-                Matches::Exact(_) | Matches::Prefix(..) => {}
+                LocationMatch::Named => return None,
+                LocationMatch::Exact(_) | LocationMatch::Prefix(..) => {}
             }
         }
     }
     None
 }
 
-/// The expression of an `if`.
-fn matched_by_if(node: &Node) -> Option<Matched<'_>> {
+/// The expression in the condition of an `if`, and its subject.
+fn matched_by_if(node: &Node) -> Option<MatchedPattern<'_>> {
     if !node.name.is("if") {
         return None;
     }
@@ -363,19 +392,21 @@ fn matched_by_if(node: &Node) -> Option<Matched<'_>> {
         return None;
     };
     let name = subject.strip_prefix(b"$")?;
-    let subject = by_nature(name)?;
-    Some(Matched { pattern, subject })
+    let subject = client_variable(name)?;
+    Some(MatchedPattern { pattern, subject })
 }
 
-/// What a named group around this place can match.
-fn named_group(view: &View, name: &[u8]) -> Option<Reach> {
-    let of_path = |pattern| Matched {
+/// What a named group in the enclosing blocks can match.
+fn named_group(view: &DirectiveView, name: &[u8]) -> Option<ValueReach> {
+    let of_path = |pattern| MatchedPattern {
         pattern,
         subject: decoded(),
     };
     let mut all = Vec::new();
     for block in view.around {
-        if let (true, Matches::Regex(pattern, _)) = (block.name.is("location"), matches_of(block)) {
+        if let (true, LocationMatch::Regex(pattern, _)) =
+            (block.name.is("location"), matches_of(block))
+        {
             all.push(of_path(pattern));
         }
         all.extend(matched_by_if(block));
@@ -388,9 +419,9 @@ fn named_group(view: &View, name: &[u8]) -> Option<Reach> {
                     .args
                     .iter()
                     .filter_map(|word| word.text.strip_prefix(b"~"));
-                let subject = by_nature(b"host");
+                let subject = client_variable(b"host");
                 let matched = |pattern| {
-                    Some(Matched {
+                    Some(MatchedPattern {
                         pattern,
                         subject: subject?,
                     })
@@ -401,6 +432,6 @@ fn named_group(view: &View, name: &[u8]) -> Option<Reach> {
     }
     let groups = all
         .iter()
-        .filter_map(|matched| matched.group(Group::Name(name)));
-    groups.reduce(Reach::either)
+        .filter_map(|matched| matched.group(CaptureGroup::Name(name)));
+    groups.reduce(ValueReach::either)
 }

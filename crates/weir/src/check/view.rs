@@ -1,4 +1,5 @@
-//! A directive and the blocks around it: what is inherited, who may come, which location has a path.
+//! A directive and the blocks around it: what is inherited, who has access, which location serves a
+//! path.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -10,22 +11,30 @@ use base::{BString, ByteSlice as _};
 use conf::{Node, Regex, SourceMap};
 
 /// The whole configuration.
-pub(super) struct Site<'t> {
+pub(super) struct CheckedTree<'t> {
+    /// The directives at the top level.
     pub(super) nodes: &'t [Node],
+    /// The files they are from.
     pub(super) sources: &'t SourceMap,
+    /// The base of relative paths.
     prefix: &'t Path,
     /// `map`, `geo` and the like by the variable that they define, without `$`.
     pub(super) maps: HashMap<&'t [u8], Vec<&'t Node>>,
-    /// Expressions, compiled when they are first needed.
+    /// Compiled regular expressions: rules try them many times.
     regexes: RefCell<HashMap<(BString, bool), Option<Regex>>>,
-    /// Files that nobody is to have.
+    /// Files that must not be served: listed once, though every server is compared with them.
     secrets: OnceCell<Vec<PathBuf>>,
-    /// The server that takes what no name claims, by the address as `listen` writes it.
+    /// The default server of each address, by the address as `listen` writes it.
     default_servers: OnceCell<HashMap<&'t [u8], &'t Node>>,
 }
 
-impl<'t> Site<'t> {
-    pub(super) fn new(nodes: &'t [Node], sources: &'t SourceMap, prefix: &'t Path) -> Site<'t> {
+impl<'t> CheckedTree<'t> {
+    /// Collects what rules look up by name. The rest is found when it is first needed.
+    pub(super) fn new(
+        nodes: &'t [Node],
+        sources: &'t SourceMap,
+        prefix: &'t Path,
+    ) -> CheckedTree<'t> {
         let mut maps: HashMap<&[u8], Vec<&Node>> = HashMap::new();
         for node in nodes.iter().flat_map(|engine| engine.block.nodes()) {
             if matches!(
@@ -39,7 +48,7 @@ impl<'t> Site<'t> {
                 maps.entry(name.unwrap_or_default()).or_default().push(node);
             }
         }
-        Site {
+        CheckedTree {
             nodes,
             sources,
             prefix,
@@ -50,7 +59,7 @@ impl<'t> Site<'t> {
         }
     }
 
-    /// The server that takes what no name claims on an address: the one that says so, or the first.
+    /// The default server of an address: the one that says so, or the first.
     pub(super) fn default_server(&self, address: &[u8]) -> Option<&'t Node> {
         let all = self.default_servers.get_or_init(|| {
             let mut all = HashMap::new();
@@ -71,13 +80,13 @@ impl<'t> Site<'t> {
         all.get(address).copied()
     }
 
-    /// A path of the configuration as the system has it.
+    /// A path of the configuration, relative to the prefix if it is not absolute.
     pub(super) fn path(&self, text: &[u8]) -> PathBuf {
         self.prefix.join(OsStr::from_bytes(text))
     }
 
-    /// Files that nobody is to have, in order, as `find` finds them the first time.
-    pub(super) fn secrets(&self, find: impl FnOnce(&Site) -> Vec<PathBuf>) -> &[PathBuf] {
+    /// Files that must not be served, sorted. `find` is called the first time.
+    pub(super) fn secrets(&self, find: impl FnOnce(&CheckedTree) -> Vec<PathBuf>) -> &[PathBuf] {
         self.secrets.get_or_init(|| {
             let mut all = find(self);
             all.sort_unstable();
@@ -86,7 +95,7 @@ impl<'t> Site<'t> {
         })
     }
 
-    /// Does the expression match? One that is none matches nothing.
+    /// Whether the expression matches. An invalid one matches nothing; it is reported elsewhere.
     pub(super) fn matches(&self, pattern: &[u8], caseless: bool, subject: &[u8]) -> bool {
         let mut regexes = self.regexes.borrow_mut();
         let regex = regexes
@@ -95,7 +104,7 @@ impl<'t> Site<'t> {
         regex.as_ref().is_some_and(|regex| regex.is_match(subject))
     }
 
-    /// Is the text anywhere in the configuration, in a word or in a script?
+    /// Whether the text is anywhere in the configuration, in a word or in a script.
     pub(super) fn mentions(&self, text: &[u8]) -> bool {
         fn within(nodes: &[Node], text: &[u8]) -> bool {
             nodes.iter().any(|node| {
@@ -112,27 +121,28 @@ impl<'t> Site<'t> {
     }
 }
 
-/// A directive where it stands.
-pub(super) struct View<'a, 't> {
-    pub(super) site: &'a Site<'t>,
+/// A directive in its place.
+pub(super) struct DirectiveView<'a, 't> {
+    /// The configuration that it is in.
+    pub(super) site: &'a CheckedTree<'t>,
     /// The blocks around it, the outermost first.
     pub(super) around: &'a [&'t Node],
     pub(super) node: &'t Node,
 }
 
-/// How a location is chosen.
+/// How a location is selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Matches<'t> {
+pub(super) enum LocationMatch<'t> {
     Exact(&'t [u8]),
-    /// Whether it forbids to look at regular expressions.
+    /// `true` for `^~`: regular expressions are not tried.
     Prefix(&'t [u8], bool),
-    /// Whether letter case does not count.
+    /// `true` for `~*`: case does not matter.
     Regex(&'t [u8], bool),
     Named,
 }
 
-/// How this `location` is chosen.
-pub(super) fn matches_of(location: &Node) -> Matches<'_> {
+/// How this `location` is selected. As in nginx the modifier may be attached to the text: `^~/a`.
+pub(super) fn matches_of(location: &Node) -> LocationMatch<'_> {
     let (modifier, text): (&[u8], &[u8]) = match &location.args[..] {
         [modifier, text, ..] => (&modifier.text, &text.text),
         [one] => {
@@ -144,16 +154,16 @@ pub(super) fn matches_of(location: &Node) -> Matches<'_> {
         [] => (b"", b""),
     };
     match modifier {
-        b"=" => Matches::Exact(text),
-        b"^~" => Matches::Prefix(text, true),
-        b"~" => Matches::Regex(text, false),
-        b"~*" => Matches::Regex(text, true),
-        _ if text.starts_with(b"@") => Matches::Named,
-        _ => Matches::Prefix(text, false),
+        b"=" => LocationMatch::Exact(text),
+        b"^~" => LocationMatch::Prefix(text, true),
+        b"~" => LocationMatch::Regex(text, false),
+        b"~*" => LocationMatch::Regex(text, true),
+        _ if text.starts_with(b"@") => LocationMatch::Named,
+        _ => LocationMatch::Prefix(text, false),
     }
 }
 
-/// The condition of an `if`: its words without the parentheses.
+/// The words of an `if`'s condition, without its parentheses.
 pub(super) fn condition(node: &Node) -> Vec<&[u8]> {
     let mut words: Vec<&[u8]> = node.args.iter().map(|word| word.text.as_slice()).collect();
     if let Some(first) = words.first_mut() {
@@ -166,25 +176,25 @@ pub(super) fn condition(node: &Node) -> Vec<&[u8]> {
     words
 }
 
-/// The directives of this name in a block.
+/// The directives with this name in a block.
 pub(super) fn named<'t>(nodes: &'t [Node], name: &str) -> impl Iterator<Item = &'t Node> {
     nodes
         .iter()
         .filter(move |node| node.name.text == name.as_bytes())
 }
 
-/// The first word after the name.
+/// The first parameter.
 pub(super) fn first(node: &Node) -> &[u8] {
     word(node, 0)
 }
 
-/// A word after the name; nothing where there is none.
+/// A parameter; empty if there is none.
 pub(super) fn word(node: &Node, index: usize) -> &[u8] {
     node.args.get(index).map_or(b"", |word| &word.text)
 }
 
-impl<'t> View<'_, 't> {
-    /// The directives of the block that this one stands in.
+impl<'t> DirectiveView<'_, 't> {
+    /// The directives of the enclosing block.
     pub(super) fn here(&self) -> &'t [Node] {
         match self.around.last() {
             Some(block) => block.block.nodes(),
@@ -192,14 +202,14 @@ impl<'t> View<'_, 't> {
         }
     }
 
-    /// The engine: `http`, `stream`.
+    /// Whether this is within the block of an engine, such as `http` or `stream`.
     pub(super) fn is_in(&self, engine: &str) -> bool {
         self.around
             .first()
             .is_some_and(|block| block.name.is(engine))
     }
 
-    /// The innermost block of this name around it.
+    /// The innermost enclosing block with this name.
     pub(super) fn block(&self, name: &str) -> Option<&'t Node> {
         self.around
             .iter()
@@ -208,28 +218,29 @@ impl<'t> View<'_, 't> {
             .copied()
     }
 
-    /// All of this name of the innermost block that has any.
+    /// The directives with this name that apply here.
     pub(super) fn inherited(&self, name: &str) -> Vec<&'t Node> {
         inherited(self.around, name)
     }
 
-    /// The one of this name that counts here.
+    /// The directive with this name that applies here: the last one, if there are several.
     pub(super) fn nearest(&self, name: &str) -> Option<&'t Node> {
         self.inherited(name).last().copied()
     }
 
-    /// Are some clients kept away from here?
+    /// Whether access to this place is restricted.
     pub(super) fn is_guarded(&self) -> bool {
         is_guarded(self.around)
     }
 
-    /// Is this for programs of this machine alone?
+    /// Whether the server listens for local programs only.
     pub(super) fn is_local(&self) -> bool {
         self.block("server").is_some_and(is_local)
     }
 }
 
-/// All of this name of the innermost of these blocks that has any.
+/// The directives with this name in the innermost of these blocks that has any: nginx's
+/// inheritance, which replaces all lines and never merges.
 pub(super) fn inherited<'t>(around: &[&'t Node], name: &str) -> Vec<&'t Node> {
     around
         .iter()
@@ -239,7 +250,7 @@ pub(super) fn inherited<'t>(around: &[&'t Node], name: &str) -> Vec<&'t Node> {
         .unwrap_or_default()
 }
 
-/// The directives, one of which in force means that not everybody may come.
+/// Directives that restrict access.
 const GUARDS: [&str; 5] = [
     "auth_basic",
     "auth_request",
@@ -248,8 +259,8 @@ const GUARDS: [&str; 5] = [
     "internal",
 ];
 
-/// Is there anything within these blocks that keeps some clients away? That only this machine is listened to does not: the
-/// clients of a proxy in front come all the same.
+/// Whether anything in these blocks restricts access. Listening on the loopback address only is no
+/// restriction: the clients of a proxy in front get through.
 pub(super) fn is_guarded(around: &[&Node]) -> bool {
     let addresses = around.iter().rev().find_map(|block| {
         let mut rules = block.block.nodes().iter();
@@ -276,7 +287,7 @@ pub(super) fn is_guarded(around: &[&Node]) -> bool {
             .any(|block| block.block.nodes().iter().any(is_refusal))
 }
 
-/// An `if` that turns some away.
+/// An `if` that rejects some requests.
 fn is_refusal(node: &Node) -> bool {
     let refuses = |node: &Node| {
         node.name.is("return") && matches!(first(node), [b'4', ..]) && !word(node, 0).is_empty()
@@ -284,7 +295,7 @@ fn is_refusal(node: &Node) -> bool {
     node.name.is("if") && node.block.nodes().iter().any(refuses)
 }
 
-/// Does the server listen only where clients of this machine come?
+/// Whether the server listens on local addresses only.
 pub(super) fn is_local(server: &Node) -> bool {
     let mut listens = named(server.block.nodes(), "listen").peekable();
     let local = |node: &Node| {
@@ -295,39 +306,45 @@ pub(super) fn is_local(server: &Node) -> bool {
     listens.peek().is_some() && listens.all(local)
 }
 
-/// The location of a server that has a path, within the ones around it, outermost first; none, where no location does.
-pub(super) fn locate<'t>(site: &Site, nodes: &'t [Node], path: &[u8]) -> Vec<&'t Node> {
+/// The locations that serve a path, outermost first; empty if none does. The order is nginx's: an
+/// exact match, then the longest prefix and the locations nested in it, then the first regular
+/// expression unless the prefix forbids it.
+pub(super) fn locate<'t>(site: &CheckedTree, nodes: &'t [Node], path: &[u8]) -> Vec<&'t Node> {
     let locations = || named(nodes, "location");
     let inside = |location: &'t Node| {
         let mut chain = vec![location];
         chain.extend(locate(site, location.block.nodes(), path));
         chain
     };
-    if let Some(exact) = locations().find(|node| matches_of(node) == Matches::Exact(path)) {
+    if let Some(exact) = locations().find(|node| matches_of(node) == LocationMatch::Exact(path)) {
         return vec![exact];
     }
     let prefix = locations()
         .filter_map(|node| match matches_of(node) {
-            Matches::Prefix(prefix, stops) if path.starts_with(prefix) => {
+            LocationMatch::Prefix(prefix, stops) if path.starts_with(prefix) => {
                 Some((prefix.len(), stops, node))
             }
             _ => None,
         })
         .max_by_key(|(length, ..)| *length);
     let chain = prefix.map_or_else(Vec::new, |(_, _, node)| inside(node));
-    let is_final =
-        |node: &&Node| matches!(matches_of(node), Matches::Exact(_) | Matches::Regex(..));
+    let is_final = |node: &&Node| {
+        matches!(
+            matches_of(node),
+            LocationMatch::Exact(_) | LocationMatch::Regex(..)
+        )
+    };
     if prefix.is_some_and(|(_, stops, _)| stops) || chain.last().is_some_and(is_final) {
         return chain;
     }
     let regex = locations().find(|node| match matches_of(node) {
-        Matches::Regex(pattern, caseless) => site.matches(pattern, caseless, path),
+        LocationMatch::Regex(pattern, caseless) => site.matches(pattern, caseless, path),
         _ => false,
     });
     regex.map_or(chain, inside)
 }
 
-/// What makes the response of a location, if not the files below its root.
+/// Whether something else than files below the root produces the location's responses.
 pub(super) fn has_handler(location: &Node) -> bool {
     location.block.nodes().iter().any(|node| {
         let name = node.name.text.as_slice();

@@ -1,113 +1,117 @@
-//! A thread that looks after the loops: one that is late gets help, and connections that have come to
-//! be unevenly spread are moved.
+//! A thread that watches the event loops: late ones get help, and connections that are unevenly
+//! distributed are moved.
 //!
-//! A loop is late when its present turn has lasted longer than `slow_turn`. Its clients have to wait,
-//! but nobody else should: another loop takes what was left for it and accepts from its sockets until
-//! it is well again, and the log is told what it is stuck in.
+//! A loop is late when its current iteration has lasted longer than `slow_turn`. Its own clients
+//! have to wait, but other clients must not: another loop takes over the connections queued for it
+//! and accepts from its sockets until it has recovered, and what it is stuck in is logged.
 //!
-//! The thread looks twice in the time that makes a loop late, and sleeps while all loops do.
+//! The thread checks twice in the time that makes a loop late, and sleeps while all loops do.
 
-mod work;
+mod work_balance;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use base::sync::Mutex;
+use host::seats::{Seat, Seats};
 use rt::report::Event;
-use rt::seats::{Seat, Seats};
-use work::Work;
+use work_balance::WorkBalance;
 
-/// A machine that is short of processors makes loops late all the time; their stacks say little then.
-const TELL_EVERY: Duration = Duration::from_secs(5);
-/// Looks without any loop at work before the thread goes to sleep.
-const QUIET_LOOKS: u32 = 20;
-/// How often the spread of connections is looked at.
+/// The minimum time between two stack traces: on an overloaded machine loops are late all the time,
+/// and the traces say little.
+const REPORT_EVERY: Duration = Duration::from_secs(5);
+/// The number of checks without any active loop before the thread sleeps.
+const QUIET_CHECKS: u32 = 20;
+/// How often the distribution of connections is checked.
 const BALANCE_EVERY: Duration = Duration::from_millis(250);
-/// Loops may differ by a share of this size (a tenth) and [`BALANCE_SLACK`] connections.
+/// Loops may exceed the mean by a twentieth and [`BALANCE_SLACK`] connections: moving connections
+/// for less is not worth it.
 const BALANCE_SHARE: usize = 20;
 const BALANCE_SLACK: usize = 2;
-/// Connections that are moved from one loop at once.
+/// The maximum number of connections that leave a loop at once.
 const BALANCE_BATCH: usize = 256;
 
-/// What the thread works on.
+/// The loops to watch.
 #[derive(Default)]
-struct State {
+struct WatchedLoops {
+    /// The loops.
     seats: Seats,
-    /// Zero: loops are never late.
+    /// Zero means that loops are never late.
     limit: Duration,
 }
 
-/// The thread, for as long as this value lives.
-pub(crate) struct Watchdog(Arc<Mutex<State>>);
+/// The thread; it ends when this value is dropped.
+pub(crate) struct LoopWatchdog(Arc<Mutex<WatchedLoops>>);
 
-/// What a loop does when it is asked.
+/// What a loop can be asked to do.
 #[derive(Clone, Copy)]
-pub(crate) struct Help {
-    /// Serve for this loop while it is late by so much.
+pub(crate) struct LoopActions {
+    /// Serve in place of this loop as long as it is late by this time.
     pub(crate) rescue: fn(Arc<Seat>, Duration),
-    /// Move so many connections to other loops.
-    pub(crate) shed: fn(usize, Seats),
-    /// Count what each connection makes the loop do.
-    pub(crate) note_work: fn(),
-    /// Move connections that do this part of it to the loop with this seat.
-    pub(crate) shed_work: fn(f64, u64, Seats),
+    /// Move this number of connections to other loops.
+    pub(crate) move_connections: fn(usize, Seats),
+    /// Begin to count the work that each connection causes.
+    pub(crate) count_work: fn(),
+    /// Move connections that cause this part of the work to the loop with this seat.
+    pub(crate) move_work: fn(f64, u64, Seats),
 }
 
-impl Watchdog {
-    /// Starts the thread. Errors: no more threads.
-    pub(crate) fn start(help: Help) -> std::io::Result<Watchdog> {
-        let state = Arc::new(Mutex::new(State::default()));
+impl LoopWatchdog {
+    /// Starts the thread; fails only if the system has no thread left.
+    pub(crate) fn start(help: LoopActions) -> std::io::Result<LoopWatchdog> {
+        let state = Arc::new(Mutex::new(WatchedLoops::default()));
         let watched = Arc::downgrade(&state);
         std::thread::Builder::new()
             .name("watchdog".to_owned())
             .spawn(move || watch(&watched, help))?;
-        Ok(Watchdog(state))
+        Ok(LoopWatchdog(state))
     }
 
-    /// Other loops, or another limit.
+    /// Sets the loops to watch, and the limit.
     pub(crate) fn set(&self, seats: &Seats, limit: Duration) {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         state.seats = seats.clone();
         state.limit = limit;
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A turn that lasts too long, and who helps.
-struct Stall {
+/// An iteration that takes too long, and the loop that helps.
+struct LoopStall {
+    /// The late loop, by the number of its seat.
     seat: u64,
+    /// The number of the iteration: the next one is another stall.
     turn: u64,
-    buddy: u64,
+    /// The helper; 0 if none was free.
+    rescuer: u64,
 }
 
-fn watch(state: &Weak<Mutex<State>>, help: Help) {
-    let mut stalls: Vec<Stall> = Vec::new();
+/// The body of the thread.
+fn watch(state: &Weak<Mutex<WatchedLoops>>, help: LoopActions) {
+    let mut stalls: Vec<LoopStall> = Vec::new();
     let mut told = None;
     let mut quiet = 0;
-    let mut balanced = Instant::now();
-    let mut work = Work::default();
+    let mut balanced = rt::clock::read();
+    let mut work = WorkBalance::default();
     while let Some(shared) = state.upgrade() {
         let (seats, limit) = {
-            let state = lock(&shared);
+            let state = shared.lock();
             (state.seats.clone(), state.limit)
         };
-        // Not held while the thread sleeps, or it would never end.
+        // Not held during the sleep, or the thread would never end.
         drop(shared);
         if !limit.is_zero() {
-            help_late_ones(&seats, limit, &mut stalls, &mut told, help);
+            rescue_late_loops(&seats, limit, &mut stalls, &mut told, help);
         }
-        let passed = balanced.elapsed();
+        let passed = rt::clock::elapsed(balanced);
         if passed >= BALANCE_EVERY {
-            balanced = Instant::now();
+            balanced = rt::clock::read();
             balance(&seats, help);
             work.balance(&seats, passed, help);
         }
         let all_parked = seats.list.iter().all(|seat| seat.handle().is_parked());
         quiet = if all_parked { quiet + 1 } else { 0 };
-        if quiet > QUIET_LOOKS {
-            // Once more after this time, for a balance that was not looked at in between.
+        if quiet > QUIET_CHECKS {
+            // One more round follows each doze, for a balance that has not been checked meanwhile.
             rt::stall::doze();
         } else {
             std::thread::sleep(pause(limit));
@@ -115,6 +119,7 @@ fn watch(state: &Weak<Mutex<State>>, help: Help) {
     }
 }
 
+/// The time until the next check.
 fn pause(limit: Duration) -> Duration {
     match limit.is_zero() {
         true => BALANCE_EVERY,
@@ -122,12 +127,14 @@ fn pause(limit: Duration) -> Duration {
     }
 }
 
-fn help_late_ones(
+/// Finds a helper for each late loop that has none. The least loaded loop is chosen among those
+/// that are not late themselves.
+fn rescue_late_loops(
     seats: &Seats,
     limit: Duration,
-    stalls: &mut Vec<Stall>,
+    stalls: &mut Vec<LoopStall>,
     told: &mut Option<Instant>,
-    help: Help,
+    help: LoopActions,
 ) {
     for seat in seats.list.iter() {
         let turn = seat.handle().turn();
@@ -141,14 +148,14 @@ fn help_late_ones(
         }
         let same = known.filter(|known| stalls[*known].turn == turn);
         if same.is_none() {
-            tell(seat, turn, late, told);
+            report_stall(seat, turn, late, told);
         }
-        // A buddy may become late too: then the next one helps.
+        // The helper may become late, too; then the next one helps.
         let helped = same.is_some_and(|known| {
             let buddy = seats
                 .list
                 .iter()
-                .find(|seat| seat.id == stalls[known].buddy);
+                .find(|seat| seat.id == stalls[known].rescuer);
             buddy.is_some_and(|buddy| buddy.handle().late() < limit)
         });
         if helped {
@@ -159,13 +166,13 @@ fn help_late_ones(
         let buddy = well.min_by_key(|other| other.load());
         if let Some(buddy) = buddy {
             let stuck = seat.clone();
-            // One that has ended is replaced at the next look.
+            // A helper that has ended is replaced at the next check.
             let _ = buddy.handle().post(move || (help.rescue)(stuck, limit));
         }
-        let stall = Stall {
+        let stall = LoopStall {
             seat: seat.id,
             turn,
-            buddy: buddy.map_or(0, |buddy| buddy.id),
+            rescuer: buddy.map_or(0, |buddy| buddy.id),
         };
         match known {
             Some(known) => stalls[known] = stall,
@@ -174,13 +181,13 @@ fn help_late_ones(
     }
 }
 
-/// Says in the log what a loop is stuck in, now and then. To find the names takes a while, and the next
-/// late loop must not wait for it.
-fn tell(seat: &Arc<Seat>, turn: u64, late: Duration, told: &mut Option<Instant>) {
-    if told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
+/// Logs what a loop is stuck in, now and then. Resolving the names takes a while, and the next late
+/// loop must not wait for it, hence the thread.
+fn report_stall(seat: &Arc<Seat>, turn: u64, late: Duration, told: &mut Option<Instant>) {
+    if told.is_some_and(|told| rt::clock::elapsed(told) < REPORT_EVERY) {
         return;
     }
-    *told = Some(Instant::now());
+    *told = Some(rt::clock::read());
     let seat = seat.clone();
     let report = move || {
         if let Some(frames) = rt::stall::sample(seat.handle(), turn) {
@@ -191,14 +198,15 @@ fn tell(seat: &Arc<Seat>, turn: u64, late: Duration, told: &mut Option<Instant>)
             });
         }
     };
-    // Without a thread for it the end of the turn is reported all the same.
+    // Without a thread the end of the iteration is logged all the same.
     let _ = std::thread::Builder::new()
         .name("stack sample".to_owned())
         .spawn(report);
 }
 
-/// Lets the loop with the most connections move some, if it has many more than the one with the fewest.
-fn balance(seats: &Seats, help: Help) {
+/// Has the loop with the most connections move some, if it has many more than the mean and the loop
+/// with the fewest.
+fn balance(seats: &Seats, help: LoopActions) {
     let loads = || seats.list.iter().map(|seat| (seat.load(), seat));
     let most = loads().max_by_key(|(load, _)| *load);
     let fewest = loads().min_by_key(|(load, _)| *load);
@@ -213,8 +221,10 @@ fn balance(seats: &Seats, help: Help) {
     }
     let count = (most - mean).min(BALANCE_BATCH);
     let seats = seats.clone();
-    // As in `help_late_ones`.
-    let _ = heavy.handle().post(move || (help.shed)(count, seats));
+    // A loop that has ended has nothing to move.
+    let _ = heavy
+        .handle()
+        .post(move || (help.move_connections)(count, seats));
 }
 
 #[cfg(test)]
@@ -223,13 +233,13 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     static SHED: AtomicUsize = AtomicUsize::new(0);
-    const HELP: Help = Help {
+    const HELP: LoopActions = LoopActions {
         rescue: |_, _| {},
-        shed: |count, _| {
+        move_connections: |count, _| {
             SHED.fetch_add(count, Ordering::SeqCst);
         },
-        note_work: || {},
-        shed_work: |_, _, _| {},
+        count_work: || {},
+        move_work: |_, _, _| {},
     };
 
     #[test]

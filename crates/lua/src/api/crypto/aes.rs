@@ -1,4 +1,7 @@
-//! AES in the modes that OpenSSL's names end with (NIST SP 800-38A, and 800-38D for `gcm`), for `resty.aes`.
+//! AES in the modes of OpenSSL (NIST SP 800-38A; 800-38D for `gcm`), for `resty.aes`.
+//!
+//! The modes are written out here on top of the block cipher: `resty.aes` offers all of OpenSSL's,
+//! and what was encrypted with nginx must stay readable.
 
 use std::rc::Rc;
 
@@ -8,55 +11,57 @@ use ghash::GHash;
 use ghash::universal_hash::UniversalHash;
 
 use super::super::arguments::bytes;
-use super::super::output::answer;
-use super::super::{Called, ONE};
-use crate::luajit::object::{self, Class, Shape};
-use crate::luajit::{Failure, Stack, Value, fail};
+use super::super::called::answer;
+use super::super::{CallResult, ONE};
+use crate::luajit::object::{self, ObjectClass, ObjectShape};
+use crate::luajit::{LuaError, LuaStack, LuaValue, fail};
 
-/// The length of a block, in bytes.
+/// The block size, in bytes.
 const BLOCK: usize = 16;
 
-type Block = [u8; BLOCK];
+type AesBlock = [u8; BLOCK];
 
-enum Cipher {
+/// AES with an expanded key, by the key's length.
+enum BlockCipher {
     Aes128(Box<Aes128>),
     Aes192(Box<Aes192>),
     Aes256(Box<Aes256>),
 }
 
-impl Cipher {
-    fn new(key: &[u8]) -> Option<Cipher> {
+impl BlockCipher {
+    fn new(key: &[u8]) -> Option<BlockCipher> {
         Some(match key.len() {
-            16 => Cipher::Aes128(Box::new(Aes128::new_from_slice(key).ok()?)),
-            24 => Cipher::Aes192(Box::new(Aes192::new_from_slice(key).ok()?)),
-            32 => Cipher::Aes256(Box::new(Aes256::new_from_slice(key).ok()?)),
+            16 => BlockCipher::Aes128(Box::new(Aes128::new_from_slice(key).ok()?)),
+            24 => BlockCipher::Aes192(Box::new(Aes192::new_from_slice(key).ok()?)),
+            32 => BlockCipher::Aes256(Box::new(Aes256::new_from_slice(key).ok()?)),
             _ => return None,
         })
     }
 
-    fn encrypt(&self, block: &Block) -> Block {
+    fn encrypt(&self, block: &AesBlock) -> AesBlock {
         let mut block = (*block).into();
         match self {
-            Cipher::Aes128(cipher) => cipher.encrypt_block(&mut block),
-            Cipher::Aes192(cipher) => cipher.encrypt_block(&mut block),
-            Cipher::Aes256(cipher) => cipher.encrypt_block(&mut block),
+            BlockCipher::Aes128(cipher) => cipher.encrypt_block(&mut block),
+            BlockCipher::Aes192(cipher) => cipher.encrypt_block(&mut block),
+            BlockCipher::Aes256(cipher) => cipher.encrypt_block(&mut block),
         }
         block.into()
     }
 
-    fn decrypt(&self, block: &Block) -> Block {
+    fn decrypt(&self, block: &AesBlock) -> AesBlock {
         let mut block = (*block).into();
         match self {
-            Cipher::Aes128(cipher) => cipher.decrypt_block(&mut block),
-            Cipher::Aes192(cipher) => cipher.decrypt_block(&mut block),
-            Cipher::Aes256(cipher) => cipher.decrypt_block(&mut block),
+            BlockCipher::Aes128(cipher) => cipher.decrypt_block(&mut block),
+            BlockCipher::Aes192(cipher) => cipher.decrypt_block(&mut block),
+            BlockCipher::Aes256(cipher) => cipher.decrypt_block(&mut block),
         }
         block.into()
     }
 }
 
+/// The modes of operation; the number is that of the feedback in bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum CipherMode {
     Ecb,
     Cbc,
     Cfb1,
@@ -68,50 +73,53 @@ enum Mode {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum CipherDirection {
     Encrypt,
     Decrypt,
 }
 
-struct Aes {
-    cipher: Cipher,
-    mode: Mode,
-    /// 16 bytes, but for `gcm`.
+/// The object that scripts hold.
+struct AesCipher {
+    cipher: BlockCipher,
+    mode: CipherMode,
+    /// The initialization vector: 16 bytes, or any number in `gcm`.
     vector: Vec<u8>,
+    /// PKCS #7 padding, for the block modes.
     padding: bool,
 }
 
-static AES: Class = Class {
+static AES: ObjectClass = ObjectClass {
     name: "weir.aes",
-    shape: Shape::Table,
+    shape: ObjectShape::Table,
     methods: &[("encrypt", encrypt), ("decrypt", decrypt)],
 };
 
-/// A cipher: the name of its mode, the key, the initialisation vector, whether the last block is padded.
-pub(super) fn new(stack: &Stack) -> Called {
+/// Creates a cipher: mode, key, initialization vector, whether to pad.
+pub(super) fn new(stack: &LuaStack) -> CallResult {
     let mode = match bytes(stack, 1)? {
-        b"ecb" => Mode::Ecb,
-        b"cbc" => Mode::Cbc,
-        b"cfb1" => Mode::Cfb1,
-        b"cfb8" => Mode::Cfb8,
-        b"cfb128" => Mode::Cfb128,
-        b"ofb" => Mode::Ofb,
-        b"ctr" => Mode::Ctr,
-        b"gcm" => Mode::Gcm,
-        _ => return answer(stack, Value::failure("failed to init ctx")),
+        b"ecb" => CipherMode::Ecb,
+        b"cbc" => CipherMode::Cbc,
+        b"cfb1" => CipherMode::Cfb1,
+        b"cfb8" => CipherMode::Cfb8,
+        b"cfb128" => CipherMode::Cfb128,
+        b"ofb" => CipherMode::Ofb,
+        b"ctr" => CipherMode::Ctr,
+        b"gcm" => CipherMode::Gcm,
+        _ => return answer(stack, LuaValue::failure("failed to init ctx")),
     };
-    let Some(cipher) = Cipher::new(bytes(stack, 2)?) else {
-        return answer(stack, Value::failure("bad key length"));
+    let Some(cipher) = BlockCipher::new(bytes(stack, 2)?) else {
+        return answer(stack, LuaValue::failure("bad key length"));
     };
     let mut vector = bytes(stack, 3)?.to_vec();
     match mode {
-        Mode::Gcm if vector.is_empty() => {
-            return answer(stack, Value::failure("failed to set IV length"));
+        CipherMode::Gcm if vector.is_empty() => {
+            return answer(stack, LuaValue::failure("failed to set IV length"));
         }
-        Mode::Gcm => {}
+        CipherMode::Gcm => {}
+        // OpenSSL reads 16 bytes whatever was given; zeros stand for what is missing.
         _ => vector.resize(BLOCK, 0),
     }
-    let aes = Aes {
+    let aes = AesCipher {
         cipher,
         mode,
         vector,
@@ -121,14 +129,15 @@ pub(super) fn new(stack: &Stack) -> Called {
     ONE
 }
 
-fn this(stack: &Stack) -> Result<Rc<Aes>, Failure> {
+fn this_cipher(stack: &LuaStack) -> Result<Rc<AesCipher>, LuaError> {
     object::get(stack, 1, "cipher")
 }
 
-fn encrypt(stack: &Stack) -> Called {
-    let aes = this(stack)?;
+/// `aes:encrypt(text, additional_data)`: in `gcm` the ciphertext and the tag.
+fn encrypt(stack: &LuaStack) -> CallResult {
+    let aes = this_cipher(stack)?;
     let text = bytes(stack, 2)?;
-    if aes.mode == Mode::Gcm {
+    if aes.mode == CipherMode::Gcm {
         let data = optional(stack, 3)?;
         let (content, tag) = aes.seal(text, data);
         stack.push_table(2, 0);
@@ -138,31 +147,33 @@ fn encrypt(stack: &Stack) -> Called {
         stack.set_element(-2, 2);
         return ONE;
     }
-    match aes.run(text, Way::Encrypt) {
+    match aes.run(text, CipherDirection::Encrypt) {
         Some(content) => stack.push_bytes(&content),
-        None => return answer(stack, Value::failure("EVP_EncryptFinal_ex failed")),
+        None => return answer(stack, LuaValue::failure("EVP_EncryptFinal_ex failed")),
     }
     ONE
 }
 
-fn decrypt(stack: &Stack) -> Called {
-    let aes = this(stack)?;
+/// `aes:decrypt(text, tag, additional_data)`.
+fn decrypt(stack: &LuaStack) -> CallResult {
+    let aes = this_cipher(stack)?;
     let content = bytes(stack, 2)?;
     let text = match aes.mode {
-        Mode::Gcm => {
+        CipherMode::Gcm => {
             let (tag, data) = (optional(stack, 3)?, optional(stack, 4)?);
             aes.open(content, tag, data)
         }
-        _ => aes.run(content, Way::Decrypt),
+        _ => aes.run(content, CipherDirection::Decrypt),
     };
     match text {
         Some(text) => stack.push_bytes(&text),
-        None => return answer(stack, Value::failure("EVP_DecryptFinal_ex failed")),
+        None => return answer(stack, LuaValue::failure("EVP_DecryptFinal_ex failed")),
     }
     ONE
 }
 
-fn optional(stack: &Stack, at: i32) -> Result<&[u8], Failure> {
+/// An optional string argument.
+fn optional(stack: &LuaStack, at: i32) -> Result<&[u8], LuaError> {
     match stack.is_nil(at) {
         true => Ok(b""),
         false => match stack.bytes(at) {
@@ -172,39 +183,43 @@ fn optional(stack: &Stack, at: i32) -> Result<&[u8], Failure> {
     }
 }
 
-/// A block of at most 16 bytes, with zeros after them.
-fn block_of(bytes: &[u8]) -> Block {
+/// At most 16 bytes as a block, padded with zeros.
+fn block_of(bytes: &[u8]) -> AesBlock {
     let mut block = [0; BLOCK];
     block[..bytes.len()].copy_from_slice(bytes);
     block
 }
 
-fn mix(block: &mut Block, other: &Block) {
+/// XORs one block into another.
+fn xor_into(block: &mut AesBlock, other: &AesBlock) {
     for (byte, other) in block.iter_mut().zip(other) {
         *byte ^= other;
     }
 }
 
-impl Aes {
-    fn run(&self, input: &[u8], way: Way) -> Option<Vec<u8>> {
+impl AesCipher {
+    /// Encrypts or decrypts in any mode without a tag; `None` if the input's length or padding is
+    /// wrong.
+    fn run(&self, input: &[u8], way: CipherDirection) -> Option<Vec<u8>> {
         match self.mode {
-            Mode::Ecb | Mode::Cbc => match way {
-                Way::Encrypt => self.encrypt_blocks(input),
-                Way::Decrypt => self.decrypt_blocks(input),
+            CipherMode::Ecb | CipherMode::Cbc => match way {
+                CipherDirection::Encrypt => self.encrypt_blocks(input),
+                CipherDirection::Decrypt => self.decrypt_blocks(input),
             },
-            Mode::Cfb1 => Some(self.feed_bits(input, way)),
-            Mode::Cfb8 => Some(self.feed_back(input, way, 1)),
-            Mode::Cfb128 => Some(self.feed_back(input, way, BLOCK)),
-            Mode::Ofb | Mode::Ctr => Some(self.key_stream(input)),
-            // Has a tag: `seal` and `open`.
-            Mode::Gcm => None,
+            CipherMode::Cfb1 => Some(self.cfb1(input, way)),
+            CipherMode::Cfb8 => Some(self.cfb(input, way, 1)),
+            CipherMode::Cfb128 => Some(self.cfb(input, way, BLOCK)),
+            CipherMode::Ofb | CipherMode::Ctr => Some(self.key_stream(input)),
+            // It has a tag: see `seal` and `open`.
+            CipherMode::Gcm => None,
         }
     }
 
+    /// ECB and CBC.
     fn encrypt_blocks(&self, input: &[u8]) -> Option<Vec<u8>> {
         let mut input = input.to_vec();
         if self.padding {
-            // PKCS #7: at least one byte, each of which says how many they are.
+            // PKCS #7 padding: at least one byte; each byte is the number of them.
             let more = BLOCK - input.len() % BLOCK;
             input.resize(input.len() + more, more as u8);
         } else if !input.len().is_multiple_of(BLOCK) {
@@ -214,8 +229,8 @@ impl Aes {
         let mut last = block_of(&self.vector);
         for chunk in input.chunks_exact(BLOCK) {
             let mut block = block_of(chunk);
-            if self.mode == Mode::Cbc {
-                mix(&mut block, &last);
+            if self.mode == CipherMode::Cbc {
+                xor_into(&mut block, &last);
             }
             last = self.cipher.encrypt(&block);
             out.extend_from_slice(&last);
@@ -223,6 +238,7 @@ impl Aes {
         Some(out)
     }
 
+    /// ECB and CBC.
     fn decrypt_blocks(&self, input: &[u8]) -> Option<Vec<u8>> {
         if !input.len().is_multiple_of(BLOCK) || (self.padding && input.is_empty()) {
             return None;
@@ -232,8 +248,8 @@ impl Aes {
         for chunk in input.chunks_exact(BLOCK) {
             let sealed = block_of(chunk);
             let mut block = self.cipher.decrypt(&sealed);
-            if self.mode == Mode::Cbc {
-                mix(&mut block, &last);
+            if self.mode == CipherMode::Cbc {
+                xor_into(&mut block, &last);
             }
             last = sealed;
             out.extend_from_slice(&block);
@@ -249,8 +265,8 @@ impl Aes {
         Some(out)
     }
 
-    /// Cipher feedback by `step` bytes at a time.
-    fn feed_back(&self, input: &[u8], way: Way, step: usize) -> Vec<u8> {
+    /// CFB with segments of `step` bytes (SP 800-38A, section 6.3).
+    fn cfb(&self, input: &[u8], way: CipherDirection, step: usize) -> Vec<u8> {
         let mut register = block_of(&self.vector);
         let mut out = Vec::with_capacity(input.len());
         for chunk in input.chunks(step) {
@@ -260,16 +276,16 @@ impl Aes {
                 let made = byte ^ stream[n];
                 out.push(made);
                 register[BLOCK - chunk.len() + n] = match way {
-                    Way::Encrypt => made,
-                    Way::Decrypt => *byte,
+                    CipherDirection::Encrypt => made,
+                    CipherDirection::Decrypt => *byte,
                 };
             }
         }
         out
     }
 
-    /// Cipher feedback by a bit at a time.
-    fn feed_bits(&self, input: &[u8], way: Way) -> Vec<u8> {
+    /// CFB with segments of one bit.
+    fn cfb1(&self, input: &[u8], way: CipherDirection) -> Vec<u8> {
         let mut register = u128::from_be_bytes(block_of(&self.vector));
         let mut out = Vec::with_capacity(input.len());
         for byte in input {
@@ -280,8 +296,8 @@ impl Aes {
                 let other = bit ^ stream;
                 made |= other << shift;
                 let fed = match way {
-                    Way::Encrypt => other,
-                    Way::Decrypt => bit,
+                    CipherDirection::Encrypt => other,
+                    CipherDirection::Decrypt => bit,
                 };
                 register = (register << 1) | u128::from(fed);
             }
@@ -290,7 +306,7 @@ impl Aes {
         out
     }
 
-    /// Output feedback, or a counter of 128 bits.
+    /// OFB and CTR, in which both directions are the same.
     fn key_stream(&self, input: &[u8]) -> Vec<u8> {
         let mut register = block_of(&self.vector);
         let mut out = Vec::with_capacity(input.len());
@@ -298,20 +314,20 @@ impl Aes {
             let stream = self.cipher.encrypt(&register);
             out.extend(chunk.iter().zip(stream).map(|(byte, key)| byte ^ key));
             register = match self.mode {
-                Mode::Ofb => stream,
+                CipherMode::Ofb => stream,
                 _ => u128::from_be_bytes(register).wrapping_add(1).to_be_bytes(),
             };
         }
         out
     }
 
-    /// The hash of GCM, its key made of the cipher's.
+    /// GHASH, whose key is the encrypted zero block.
     fn ghash(&self) -> GHash {
         GHash::new(&self.cipher.encrypt(&[0; BLOCK]).into())
     }
 
-    /// The first counter of GCM (NIST SP 800-38D, section 7.1, step 2).
-    fn first_counter(&self) -> Block {
+    /// GCM's first counter block (SP 800-38D, section 7.1, step 2).
+    fn first_counter(&self) -> AesBlock {
         if self.vector.len() == 12 {
             let mut block = block_of(&self.vector);
             block[BLOCK - 1] = 1;
@@ -323,8 +339,9 @@ impl Aes {
         hash.finalize().into()
     }
 
-    /// GCM's counter, of which only the last four bytes count, from the one after the first on.
-    fn counted(&self, input: &[u8], first: &Block) -> Vec<u8> {
+    /// GCTR from the block after `first`: only the last four bytes of the counter block are counted
+    /// up.
+    fn gctr(&self, input: &[u8], first: &AesBlock) -> Vec<u8> {
         let mut counter = *first;
         let mut out = Vec::with_capacity(input.len());
         for chunk in input.chunks(BLOCK) {
@@ -337,33 +354,36 @@ impl Aes {
         out
     }
 
-    fn tag(&self, content: &[u8], data: &[u8], first: &Block) -> Block {
+    /// The authentication tag.
+    fn tag(&self, content: &[u8], data: &[u8], first: &AesBlock) -> AesBlock {
         let mut hash = self.ghash();
         hash.update_padded(data);
         hash.update_padded(content);
         hash.update(&[lengths(data.len(), content.len()).into()]);
-        let mut tag: Block = hash.finalize().into();
-        mix(&mut tag, &self.cipher.encrypt(first));
+        let mut tag: AesBlock = hash.finalize().into();
+        xor_into(&mut tag, &self.cipher.encrypt(first));
         tag
     }
 
-    fn seal(&self, text: &[u8], data: &[u8]) -> (Vec<u8>, Block) {
+    /// GCM encryption: ciphertext and tag.
+    fn seal(&self, text: &[u8], data: &[u8]) -> (Vec<u8>, AesBlock) {
         let first = self.first_counter();
-        let content = self.counted(text, &first);
+        let content = self.gctr(text, &first);
         let tag = self.tag(&content, data, &first);
         (content, tag)
     }
 
+    /// GCM decryption; `None` if the tag does not match, which is compared in constant time.
     fn open(&self, content: &[u8], tag: &[u8], data: &[u8]) -> Option<Vec<u8>> {
         let first = self.first_counter();
         let wanted = self.tag(content, data, &first);
         let same = aws_lc_rs::constant_time::verify_slices_are_equal(&wanted, tag);
-        same.ok().map(|()| self.counted(content, &first))
+        same.ok().map(|()| self.gctr(content, &first))
     }
 }
 
-/// Two lengths in bits, as GCM hashes them at the end.
-fn lengths(data: usize, content: usize) -> Block {
+/// Two lengths in bits, the last block that GCM hashes.
+fn lengths(data: usize, content: usize) -> AesBlock {
     let mut block = [0; BLOCK];
     block[..8].copy_from_slice(&(data as u64 * 8).to_be_bytes());
     block[8..].copy_from_slice(&(content as u64 * 8).to_be_bytes());

@@ -1,8 +1,10 @@
-//! What the modules of lua-resty-string do: `resty.md5`, `resty.sha1` and the like, `resty.aes`, `resty.random`.
+//! What the modules of lua-resty-string need: `resty.md5`, `resty.sha1` and the like, `resty.aes`,
+//! `resty.random`.
 //!
-//! The library itself calls functions of OpenSSL by LuaJIT's `ffi`, and they are not in this program. So these modules are
-//! built in, as `crypto.lua` on top of what is here. To export the functions of AWS-LC by OpenSSL's names was the other
-//! way: then a script's own idea of a C structure would decide where the server writes.
+//! The original calls OpenSSL through LuaJIT's `ffi`, and OpenSSL is not in this program. So these
+//! modules are built in, as `crypto.lua` on top of the functions here. Exporting AWS-LC's functions
+//! under OpenSSL's names was the alternative: then a script's own idea of a C structure would
+//! decide where the server writes.
 
 mod aes;
 
@@ -15,32 +17,32 @@ use aws_lc_rs::digest::{
 use md5::{Digest as _, Md5};
 
 use super::arguments::{bytes, number, optional_number};
-use super::{Called, Functions};
-use crate::luajit::object::{self, Class, Shape};
-use crate::luajit::{Stack, fail};
+use super::{CallResult, NativeTable};
+use crate::luajit::object::{self, ObjectClass, ObjectShape};
+use crate::luajit::{LuaStack, fail};
 
-/// The part that is Lua.
+/// The part that is written in Lua.
 pub(super) static MODULES: &[u8] = include_bytes!("crypto.lua");
 
-pub(super) const CORE: Functions = &[
+pub(super) const CORE: NativeTable = &[
     ("digest", digest),
     ("random_bytes", random_bytes),
     ("bytes_to_key", bytes_to_key),
     ("aes", aes::new),
 ];
 
-/// A digest that is being computed.
+/// A digest under way.
 #[derive(Clone)]
-enum Sum {
+enum HashState {
     Md5(Md5),
     Sha(Context),
 }
 
-impl Sum {
-    fn of(name: &[u8]) -> Option<Sum> {
-        let sha = |algorithm: &'static Algorithm| Sum::Sha(Context::new(algorithm));
+impl HashState {
+    fn of(name: &[u8]) -> Option<HashState> {
+        let sha = |algorithm: &'static Algorithm| HashState::Sha(Context::new(algorithm));
         Some(match name {
-            b"md5" => Sum::Md5(Md5::new()),
+            b"md5" => HashState::Md5(Md5::new()),
             b"sha1" => sha(&SHA1_FOR_LEGACY_USE_ONLY),
             b"sha224" => sha(&SHA224),
             b"sha256" => sha(&SHA256),
@@ -52,42 +54,44 @@ impl Sum {
 
     fn update(&mut self, data: &[u8]) {
         match self {
-            Sum::Md5(sum) => sum.update(data),
-            Sum::Sha(sum) => sum.update(data),
+            HashState::Md5(sum) => sum.update(data),
+            HashState::Sha(sum) => sum.update(data),
         }
     }
 
     fn finish(self) -> Vec<u8> {
         match self {
-            Sum::Md5(sum) => sum.finalize().to_vec(),
-            Sum::Sha(sum) => sum.finish().as_ref().to_vec(),
+            HashState::Md5(sum) => sum.finalize().to_vec(),
+            HashState::Sha(sum) => sum.finish().as_ref().to_vec(),
         }
     }
 }
 
-/// A digest as scripts hold it.
-struct Digest {
-    /// How it begins.
-    fresh: Sum,
-    sum: RefCell<Sum>,
+/// The object that scripts hold.
+struct DigestObject {
+    /// The initial state, for `reset`.
+    fresh: HashState,
+    sum: RefCell<HashState>,
 }
 
-static DIGEST: Class = Class {
+static DIGEST: ObjectClass = ObjectClass {
     name: "weir.digest",
-    shape: Shape::Table,
+    shape: ObjectShape::Table,
     methods: &[("update", update), ("final", finish), ("reset", reset)],
 };
 
-fn sum_of(stack: &Stack, at: i32) -> Result<Sum, crate::luajit::Failure> {
-    match Sum::of(bytes(stack, at)?) {
+/// The hash function that argument `at` names.
+fn sum_of(stack: &LuaStack, at: i32) -> Result<HashState, crate::luajit::LuaError> {
+    match HashState::of(bytes(stack, at)?) {
         Some(sum) => Ok(sum),
         None => fail("unknown hash function"),
     }
 }
 
-fn digest(stack: &Stack) -> Called {
+/// Creates a digest.
+fn digest(stack: &LuaStack) -> CallResult {
     let fresh = sum_of(stack, 1)?;
-    let digest = Digest {
+    let digest = DigestObject {
         sum: RefCell::new(fresh.clone()),
         fresh,
     };
@@ -95,12 +99,13 @@ fn digest(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn this(stack: &Stack) -> Result<Rc<Digest>, crate::luajit::Failure> {
+fn this_digest(stack: &LuaStack) -> Result<Rc<DigestObject>, crate::luajit::LuaError> {
     object::get(stack, 1, "digest")
 }
 
-fn update(stack: &Stack) -> Called {
-    let digest = this(stack)?;
+/// `digest:update(data, length)`.
+fn update(stack: &LuaStack) -> CallResult {
+    let digest = this_digest(stack)?;
     let data = bytes(stack, 2)?;
     let length = optional_number(stack, 3)?.map_or(data.len(), |n| n as usize);
     let Some(data) = data.get(..length) else {
@@ -111,45 +116,49 @@ fn update(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn finish(stack: &Stack) -> Called {
-    let digest = this(stack)?;
+/// `digest:final()`. The object can be used again afterwards.
+fn finish(stack: &LuaStack) -> CallResult {
+    let digest = this_digest(stack)?;
     let sum = digest.sum.replace(digest.fresh.clone());
     stack.push_bytes(sum.finish());
     super::ONE
 }
 
-fn reset(stack: &Stack) -> Called {
-    let digest = this(stack)?;
+/// `digest:reset()`.
+fn reset(stack: &LuaStack) -> CallResult {
+    let digest = this_digest(stack)?;
     digest.sum.replace(digest.fresh.clone());
     stack.push_boolean(true);
     super::ONE
 }
 
-/// How many random bytes a script gets at a time.
+/// How many random bytes a script can get at a time.
 const MAX_RANDOM: f64 = (1 << 20) as f64;
 
-fn random_bytes(stack: &Stack) -> Called {
+/// `resty.random.bytes(count)`. All are cryptographically strong.
+fn random_bytes(stack: &LuaStack) -> CallResult {
     let n = number(stack, 1)?;
     if !(0.0..=MAX_RANDOM).contains(&n) {
         return fail("bad argument #1 to 'bytes' (from 0 to 1048576 bytes at a time)");
     }
     let mut out = vec![0; n as usize];
-    match aws_lc_rs::rand::fill(&mut out) {
+    match net::tls::fill_random(&mut out) {
         Ok(()) => stack.push_bytes(&out),
         Err(_) => stack.push_nil(),
     }
     super::ONE
 }
 
-/// How often a key may be hashed.
+/// The largest number of rounds: they run on the loop's thread.
 const MAX_ROUNDS: f64 = 1_000_000.0;
 
-/// The longest key and initialisation vector, in bytes.
+/// The longest key and initialization vector, in bytes.
 const MAX_DERIVED: usize = 64;
 
-/// A key and an initialisation vector from a password, as OpenSSL's `EVP_BytesToKey` has them: the name of the hash
-/// function, the salt or nil, the password, how often to hash, the length of the key, that of the vector.
-fn bytes_to_key(stack: &Stack) -> Called {
+/// OpenSSL's `EVP_BytesToKey`: derives a key and an initialization vector from a password.
+/// Arguments: hash function, salt or nil, password, rounds, length of the key, length of the
+/// vector.
+fn bytes_to_key(stack: &LuaStack) -> CallResult {
     let fresh = sum_of(stack, 1)?;
     let salt = match stack.is_nil(2) {
         true => &b""[..],
@@ -176,5 +185,5 @@ fn bytes_to_key(stack: &Stack) -> Called {
     }
     stack.push_bytes(&derived[..key]);
     stack.push_bytes(&derived[key..key + vector]);
-    Ok(crate::luajit::Answer::Values(2))
+    Ok(crate::luajit::NativeReturn::Values(2))
 }

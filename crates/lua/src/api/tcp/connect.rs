@@ -1,4 +1,10 @@
-//! Connecting: where to, through which pool, and from which address.
+//! `connect` and `bind`: where to, through which pool, and from which address.
+//!
+//! ```text
+//! connect ─▶ an idle connection of the pool is taken, if there is one
+//!        ├─▶ the pool is full: wait in its queue, or fail if that is full, too
+//!        └─▶ look up the name ─▶ connect ─▶ the coroutine continues
+//! ```
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,28 +19,32 @@ use net::resolver::Resolver;
 use rt::net::{Address, Stream, UnixPath};
 
 use super::super::arguments::text;
-use super::super::wire::Wire;
+use super::super::cosocket_transport::CosocketTransport;
 use super::super::{ONE, wait};
-use super::pools::{Kept, Place, Slot};
-use super::{Busy, Called, Tcp, failed, of_guest, refuse, this, words};
-use crate::luajit::stack::Kind;
-use crate::luajit::{Failure, Stack, Value, fail};
-use crate::operation::Operation;
+use super::pools::{PoolOffer, PoolSlot, PooledConnection};
+use super::socket::SocketBusyGuard;
+use super::{CallResult, TcpCosocket, error_text, failed, refuse, this_socket, with_connected};
+use crate::luajit::stack::LuaType;
+use crate::luajit::{LuaError, LuaStack, LuaValue, fail};
+use crate::operation::YieldOperation;
 use crate::scope;
 
-/// What the table of options says.
+/// The options table of `connect`.
 #[derive(Default)]
-struct Options {
+struct PoolOptions {
+    /// The pool's name; by default host and port.
     pool: Option<Vec<u8>>,
+    /// `pool_size`: creates the pool now, instead of at `setkeepalive`.
     size: Option<usize>,
+    /// `backlog`: how many connects may wait when the pool has `size` connections.
     backlog: Option<usize>,
 }
 
 /// Reads the options in the table at `at`.
-fn options(stack: &Stack, at: i32, usual_size: i64) -> Result<Options, Failure> {
-    let mut options = Options::default();
+fn read_pool_options(stack: &LuaStack, at: i32, usual_size: i64) -> Result<PoolOptions, LuaError> {
+    let mut options = PoolOptions::default();
     match stack.field(at, "pool_size") {
-        Kind::Nil => {}
+        LuaType::Nil => {}
         kind => match stack.number(-1) {
             Some(size) if size.trunc() > 0.0 => options.size = Some(size as usize),
             Some(size) => {
@@ -55,12 +65,14 @@ fn options(stack: &Stack, at: i32, usual_size: i64) -> Result<Options, Failure> 
             return Err(stack.bad_argument(at, &message));
         }
         options.backlog = Some(backlog as usize);
+        // `backlog` limits the pool's connections, so the pool is created now; the size is by
+        // default that of `lua_socket_pool_size`.
         options.size = options.size.or(usize::try_from(usual_size).ok());
     }
     stack.pop(1);
     match stack.field(at, "pool") {
-        Kind::Nil => {}
-        Kind::String | Kind::Number => options.pool = stack.bytes(-1).map(<[u8]>::to_vec),
+        LuaType::Nil => {}
+        LuaType::String | LuaType::Number => options.pool = stack.bytes(-1).map(<[u8]>::to_vec),
         kind => {
             let message = format!("bad \"pool\" option type: {}", kind.name());
             return Err(stack.bad_argument(at, &message));
@@ -70,8 +82,8 @@ fn options(stack: &Stack, at: i32, usual_size: i64) -> Result<Options, Failure> 
     Ok(options)
 }
 
-/// The port of a call, `None` for a unix socket; or what is answered instead.
-fn port(stack: &Stack, last: i32, host: &[u8]) -> Result<Option<u16>, String> {
+/// The port argument; `None` for a unix socket. The error is returned to the script.
+fn port(stack: &LuaStack, last: i32, host: &[u8]) -> Result<Option<u16>, String> {
     if last >= 3
         && let Some(port) = stack.number(3)
     {
@@ -86,114 +98,131 @@ fn port(stack: &Stack, last: i32, host: &[u8]) -> Result<Option<u16>, String> {
     }
 }
 
-pub(super) fn connect(stack: &Stack) -> Called {
+/// `sock:connect(host, port, options)`, or `sock:connect("unix:/path", options)`.
+pub(super) fn connect(stack: &LuaStack) -> CallResult {
     let top = stack.top();
     if !(2..=4).contains(&top) {
         return fail(format!(
             "ngx.socket connect: expecting 2, 3, or 4 arguments (including the object), but seen {top}"
         ));
     }
-    let socket = this(stack)?;
+    let socket = this_socket(stack)?;
     let host = text(stack, 2)?;
-    let (wanted, last) = match stack.kind(top) {
-        Kind::Table if top > 2 => (options(stack, top, socket.settings.pool_size)?, top - 1),
-        _ => (Options::default(), top),
+    let (wanted, last) = match stack.type_at(top) {
+        LuaType::Table if top > 2 => (
+            read_pool_options(stack, top, socket.settings.pool_size)?,
+            top - 1,
+        ),
+        _ => (PoolOptions::default(), top),
     };
     let port = match port(stack, last, &host) {
         Ok(port) => port,
         Err(message) => return failed(stack, message),
     };
+    // The default key names the host as given, not its address, so that a pool survives a change in
+    // DNS.
     let key = wanted.pool.unwrap_or_else(|| match port {
         Some(port) => format!("{}:{port}", host.as_bstr()).into_bytes(),
         None => host.clone(),
     });
     socket.check_owner()?;
-    if let Ok(wire) = socket.open() {
-        if let Err(message) = socket.busy(true, true) {
-            return refuse(stack, message);
-        }
-        if !wire.is_own() {
-            return fail("attempt to re-connect a request socket");
-        }
-    } else if let Err(message) = socket.busy(true, true) {
+    let is_request_socket = socket.open().is_ok_and(|wire| !wire.is_own());
+    if let Err(message) = socket.check_not_busy(true, true) {
         return refuse(stack, message);
     }
+    if is_request_socket {
+        return fail("attempt to re-connect a request socket");
+    }
+    // Connecting a connected socket closes the old connection first.
     socket.drop_connection();
     socket.was_used.set(true);
-    of_guest(|connected| connected.add(&socket))?;
+    with_connected(|connected| connected.add(&socket))?;
     super::owner()?;
     *socket.pool.borrow_mut() = Some(key.clone());
     let pools = scope::with(|scope| Rc::clone(&scope.vm.pools))?;
-    let place = match pools.enter(&key, wanted.size, wanted.backlog) {
-        Place::Kept(kept) => {
-            socket.use_again(kept);
+    // Before the name is resolved: a connection from the pool needs no address.
+    let place = match pools.acquire(&key, wanted.size, wanted.backlog) {
+        PoolOffer::Kept(kept) => {
+            socket.reuse(kept);
             stack.push_number(1.0);
             return ONE;
         }
-        Place::Full => return refuse(stack, "too many waiting connect operations"),
+        PoolOffer::Full => return refuse(stack, "too many waiting connect operations"),
         other => other,
     };
     let destination = match destination(&host, port.unwrap_or(0))? {
         Ok(destination) => destination,
         Err(message) => return failed(stack, message),
     };
-    let busy = Busy::new(&socket, |socket| &socket.connecting);
-    wait(Operation::task(async move {
-        let opened = in_turn(&socket, place, destination).await;
+    let busy = SocketBusyGuard::new(&socket, |socket| &socket.connecting);
+    wait(YieldOperation::task(async move {
+        let opened = connect_in_turn(&socket, place, destination).await;
         busy.over();
         match opened {
-            Ok(()) => vec![Value::Number(1.0)],
-            Err(message) => Value::failure(message),
+            Ok(()) => vec![LuaValue::Number(1.0)],
+            Err(message) => LuaValue::failure(message),
         }
     }))
 }
 
-/// Connects when it is its turn.
-async fn in_turn(socket: &Tcp, place: Place, destination: Destination) -> Result<(), String> {
+/// Connects when the pool allows it.
+async fn connect_in_turn(
+    socket: &TcpCosocket,
+    place: PoolOffer,
+    destination: ConnectTarget,
+) -> Result<(), String> {
     let place = match place {
-        Place::Queue(queue) => queue
+        PoolOffer::Queue(queue) => queue
             .turn(socket.connect_timeout.get())
             .await
             .ok_or("timeout")?,
         other => other,
     };
     match place {
-        Place::Kept(kept) => {
-            socket.use_again(kept);
+        PoolOffer::Kept(kept) => {
+            socket.reuse(kept);
             Ok(())
         }
-        Place::Free(slot) => open(socket, slot, destination).await,
-        Place::Queue(_) | Place::Full => Err("too many waiting connect operations".to_owned()),
+        PoolOffer::Free(slot) => open_connection(socket, slot, destination).await,
+        PoolOffer::Queue(_) | PoolOffer::Full => {
+            Err("too many waiting connect operations".to_owned())
+        }
     }
 }
 
-impl Tcp {
-    /// Takes over a connection that was used before.
-    fn use_again(&self, kept: Kept) {
+impl TcpCosocket {
+    /// Takes over a pooled connection.
+    fn reuse(&self, kept: PooledConnection) {
         self.reused.set(kept.reused);
         *self.slot.borrow_mut() = Some(kept.slot);
-        *self.wire.borrow_mut() = Some(Wire::Own(kept.transport));
+        *self.transport.borrow_mut() = Some(CosocketTransport::Own(kept.transport));
     }
 }
 
-async fn open(socket: &Tcp, slot: Option<Slot>, destination: Destination) -> Result<(), String> {
+/// Opens a new connection.
+async fn open_connection(
+    socket: &TcpCosocket,
+    slot: Option<PoolSlot>,
+    destination: ConnectTarget,
+) -> Result<(), String> {
     socket.reused.set(0);
     let address = destination.resolve().await?;
     let options = net::ConnectOptions {
-        from: socket.from.borrow().clone(),
+        from: socket.local_address.borrow().clone(),
         timeout: socket.connect_timeout.get(),
         ..net::ConnectOptions::default()
     };
     let stream: Stream = net::connect(&address, &options)
         .await
-        .map_err(|error| words(&error))?;
+        .map_err(|error| error_text(&error))?;
     *socket.slot.borrow_mut() = slot;
-    *socket.wire.borrow_mut() = Some(Wire::Own(Rc::new(Transport::plain(stream))));
+    *socket.transport.borrow_mut() =
+        Some(CosocketTransport::Own(Rc::new(Transport::plain(stream))));
     Ok(())
 }
 
-/// Where a connection goes.
-pub(in crate::api) enum Destination {
+/// Where to connect.
+pub(in crate::api) enum ConnectTarget {
     Address(Address),
     Name {
         name: Vec<u8>,
@@ -203,14 +232,17 @@ pub(in crate::api) enum Destination {
     },
 }
 
-/// Where a host and port are; a message when nobody can tell.
+/// Parses a host: a unix socket, an address, or a name for the resolver. The inner error is
+/// returned to the script.
 pub(in crate::api) fn destination(
     host: &[u8],
     port: u16,
-) -> Result<Result<Destination, String>, Failure> {
+) -> Result<Result<ConnectTarget, String>, LuaError> {
     if let Some(path) = host.strip_prefix(b"unix:") {
         let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
-        return Ok(Ok(Destination::Address(Address::Unix(UnixPath::new(path)))));
+        return Ok(Ok(ConnectTarget::Address(Address::Unix(UnixPath::new(
+            path,
+        )))));
     }
     let text = host.to_str_lossy();
     if host.is_empty() {
@@ -218,12 +250,12 @@ pub(in crate::api) fn destination(
     }
     let literal = text.trim_start_matches('[').trim_end_matches(']');
     if let Ok(ip) = literal.parse::<IpAddr>() {
-        return Ok(Ok(Destination::Address(Address::from(SocketAddr::new(
+        return Ok(Ok(ConnectTarget::Address(Address::from(SocketAddr::new(
             ip, port,
         )))));
     }
     Ok(match resolver()? {
-        Some((resolver, timeout)) if !resolver.is_empty() => Ok(Destination::Name {
+        Some((resolver, timeout)) if !resolver.is_empty() => Ok(ConnectTarget::Name {
             name: host.to_vec(),
             port,
             resolver,
@@ -233,8 +265,8 @@ pub(in crate::api) fn destination(
     })
 }
 
-/// Who resolves names for the script that runs, and how long that may take.
-fn resolver() -> Result<Option<(Arc<Resolver>, Duration)>, Failure> {
+/// The resolver of the request, the session or the configuration, and its timeout.
+fn resolver() -> Result<Option<(Arc<Resolver>, Duration)>, LuaError> {
     let of_request = scope::with_request(|request| {
         let conf = request.conf::<ResolverConf>();
         (Arc::clone(&conf.resolver), conf.timeout)
@@ -249,14 +281,15 @@ fn resolver() -> Result<Option<(Arc<Resolver>, Duration)>, Failure> {
     if let Ok(known) = of_session {
         return Ok(Some(known));
     }
-    scope::with(|scope| scope.vm.home.resolver())
+    scope::with(|scope| scope.vm.configuration.resolver())
 }
 
-impl Destination {
+impl ConnectTarget {
+    /// The address, looked up if it is a name. Of several addresses the first is used.
     pub(in crate::api) async fn resolve(self) -> Result<Address, String> {
         match self {
-            Destination::Address(address) => Ok(address),
-            Destination::Name {
+            ConnectTarget::Address(address) => Ok(address),
+            ConnectTarget::Name {
                 name,
                 port,
                 resolver,
@@ -275,19 +308,19 @@ impl Destination {
     }
 }
 
-/// The next connection is made from this address.
-pub(super) fn bind(stack: &Stack) -> Called {
+/// `sock:bind(address, port)`: the address of the next connection's own side.
+pub(super) fn bind(stack: &LuaStack) -> CallResult {
     if !(2..=3).contains(&stack.top()) {
         return fail(format!(
             "expecting 2 or 3 arguments, but got {}",
             stack.top()
         ));
     }
-    let socket = this(stack)?;
+    let socket = this_socket(stack)?;
     let mut port = 0.0;
     if stack.top() == 3 {
         let Some(number) = stack.number(3) else {
-            let kind = stack.kind(3).name();
+            let kind = stack.type_at(3).name();
             let message = format!("expecting port to be anumber but got type: {kind}");
             return failed(stack, message);
         };
@@ -300,7 +333,7 @@ pub(super) fn bind(stack: &Stack) -> Called {
     let Ok(ip) = address.to_str_lossy().parse::<IpAddr>() else {
         return refuse(stack, "bad address");
     };
-    *socket.from.borrow_mut() = Some(Address::from(SocketAddr::new(ip, port as u16)));
+    *socket.local_address.borrow_mut() = Some(Address::from(SocketAddr::new(ip, port as u16)));
     stack.push_boolean(true);
     ONE
 }

@@ -1,4 +1,5 @@
-//! What can be set of a socket, and asked.
+//! `settimeout`, `settimeouts`, `setoption`, `getoption`, `getfd`. Timeouts are kept in the object
+//! and apply from the next operation on, also before it is connected.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
@@ -7,13 +8,13 @@ use bstr::ByteSlice as _;
 use net::Transport;
 use rt::net::SocketOption;
 
-use super::super::wire::Wire;
-use super::{Called, Tcp, failed, refuse, this, words};
-use crate::luajit::{Failure, Stack, fail};
+use super::super::cosocket_transport::CosocketTransport;
+use super::{CallResult, TcpCosocket, error_text, failed, refuse, this_socket};
+use crate::luajit::{LuaError, LuaStack, fail};
 use crate::scope;
 
-/// A time that a script gives in milliseconds; 0 and what is no number: what is configured.
-fn millis(stack: &Stack, at: i32, usual: Duration) -> Result<Duration, Failure> {
+/// A timeout in milliseconds. 0, and what is not a number, restores the configured one.
+fn millis(stack: &LuaStack, at: i32, usual: Duration) -> Result<Duration, LuaError> {
     let millis = stack.number(at).unwrap_or(0.0);
     if !(0.0..=f64::from(i32::MAX)).contains(&millis.trunc()) {
         return fail("bad timeout value");
@@ -24,14 +25,15 @@ fn millis(stack: &Stack, at: i32, usual: Duration) -> Result<Duration, Failure> 
     })
 }
 
-pub(super) fn set_timeout(stack: &Stack) -> Called {
+/// `sock:settimeout(milliseconds)`, for connecting, sending and reading.
+pub(super) fn set_timeout(stack: &LuaStack) -> CallResult {
     if stack.top() != 2 {
         return fail(format!(
             "ngx.socket settimeout: expecting 2 arguments (including the object) but seen {}",
             stack.top()
         ));
     }
-    let socket = this(stack)?;
+    let socket = this_socket(stack)?;
     let settings = &socket.settings;
     let connect = millis(stack, 2, settings.connect_timeout)?;
     socket.connect_timeout.set(connect);
@@ -44,14 +46,15 @@ pub(super) fn set_timeout(stack: &Stack) -> Called {
     super::super::NONE
 }
 
-pub(super) fn set_timeouts(stack: &Stack) -> Called {
+/// `sock:settimeouts(connect, send, read)`.
+pub(super) fn set_timeouts(stack: &LuaStack) -> CallResult {
     if stack.top() != 4 {
         return fail(format!(
             "ngx.socket settimeouts: expecting 4 arguments (including the object) but seen {}",
             stack.top()
         ));
     }
-    let socket = this(stack)?;
+    let socket = this_socket(stack)?;
     let settings = &socket.settings;
     let connect = millis(stack, 2, settings.connect_timeout)?;
     let send = millis(stack, 3, settings.send_timeout)?;
@@ -62,7 +65,8 @@ pub(super) fn set_timeouts(stack: &Stack) -> Called {
     super::super::NONE
 }
 
-fn named(name: &[u8]) -> Option<SocketOption> {
+/// The options that lua-nginx-module has.
+fn option_by_name(name: &[u8]) -> Option<SocketOption> {
     Some(match name {
         b"keepalive" => SocketOption::Keepalive,
         b"reuseaddr" => SocketOption::ReuseAddress,
@@ -75,13 +79,16 @@ fn named(name: &[u8]) -> Option<SocketOption> {
     })
 }
 
-/// The option that the second argument names, and the connection; or what is answered instead.
-fn find(stack: &Stack, socket: &Tcp) -> Result<Result<(SocketOption, Wire), String>, Failure> {
+/// The option in argument 2, and the connection; the inner error is returned to the script.
+fn option_and_transport(
+    stack: &LuaStack,
+    socket: &TcpCosocket,
+) -> Result<Result<(SocketOption, CosocketTransport), String>, LuaError> {
     if !socket.was_used.get() {
         return fail("socket is never created nor connected");
     }
     let name = stack.text(2).unwrap_or_default();
-    let Some(option) = named(&name) else {
+    let Some(option) = option_by_name(&name) else {
         return Ok(Err(format!("unsupported option {}", name.as_bstr())));
     };
     Ok(match socket.open() {
@@ -90,12 +97,13 @@ fn find(stack: &Stack, socket: &Tcp) -> Result<Result<(SocketOption, Wire), Stri
     })
 }
 
-pub(super) fn option(stack: &Stack) -> Called {
-    let socket = this(stack)?;
+/// `sock:getoption(name)`.
+pub(super) fn get_option(stack: &LuaStack) -> CallResult {
+    let socket = this_socket(stack)?;
     if stack.is_nil(2) {
         return refuse(stack, "missing the \"option\" argument");
     }
-    let (option, wire) = match find(stack, &socket)? {
+    let (option, wire) = match option_and_transport(stack, &socket)? {
         Ok(found) => found,
         Err(why) => return failed(stack, why),
     };
@@ -104,20 +112,21 @@ pub(super) fn option(stack: &Stack) -> Called {
     };
     match transport.socket().option(option) {
         Ok(value) => stack.push_number(f64::from(value)),
-        Err(error) => return failed(stack, words(&error)),
+        Err(error) => return failed(stack, error_text(&error)),
     }
     super::super::ONE
 }
 
-pub(super) fn set_option(stack: &Stack) -> Called {
-    let socket = this(stack)?;
+/// `sock:setoption(name, value)`.
+pub(super) fn set_option(stack: &LuaStack) -> CallResult {
+    let socket = this_socket(stack)?;
     if stack.is_nil(2) {
         return refuse(stack, "missing the \"option\" argument");
     }
     if stack.is_nil(3) {
         return refuse(stack, "missing the \"value\" argument");
     }
-    let (option, wire) = match find(stack, &socket)? {
+    let (option, wire) = match option_and_transport(stack, &socket)? {
         Ok(found) => found,
         Err(why) => return failed(stack, why),
     };
@@ -130,13 +139,14 @@ pub(super) fn set_option(stack: &Stack) -> Called {
     };
     match transport.socket().set_option(option, value) {
         Ok(()) => stack.push_boolean(true),
-        Err(error) => return failed(stack, words(&error)),
+        Err(error) => return failed(stack, error_text(&error)),
     }
     super::super::ONE
 }
 
-pub(super) fn descriptor(stack: &Stack) -> Called {
-    let socket = this(stack)?;
+/// `sock:getfd()`.
+pub(super) fn descriptor(stack: &LuaStack) -> CallResult {
+    let socket = this_socket(stack)?;
     if !socket.was_used.get() {
         return fail("socket is never created nor connected");
     }
@@ -147,8 +157,12 @@ pub(super) fn descriptor(stack: &Stack) -> Called {
     let number = |transport: &Transport| transport.socket().as_fd().as_raw_fd();
     let number = match wire.transport() {
         Some(transport) => number(transport),
-        // The content of a request comes from its client.
-        None => scope::with_request(|request| number(&request.client.stream))?,
+        // A request body comes over the client's connection.
+        None => scope::with_request(|request| {
+            let bytes = request.client.bytes();
+            bytes.map(|bytes| number(&bytes.transport))
+        })?
+        .unwrap_or(-1),
     };
     stack.push_number(f64::from(number));
     super::super::ONE

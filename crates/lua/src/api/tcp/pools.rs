@@ -1,5 +1,15 @@
-//! Pools of scripts' connections: those that are idle, and a count of all, so that a pool can be asked not to have more
-//! than its size and to let others wait (`backlog`).
+//! Pools of cosocket connections.
+//!
+//! A pool holds idle connections and counts all of its connections, idle or in use. With a
+//! `backlog` the count is a limit: further connects queue up until a connection is returned or
+//! closed.
+//!
+//! ```text
+//!             acquire                    setkeepalive
+//!   (none) ─────────────▶ counted, in use ───────────▶ idle ──┐
+//!      ▲                       │   ▲                          │ taken again
+//!      └──── closed ───────────┘   └──────────────────────────┘
+//! ```
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -10,154 +20,176 @@ use std::time::Duration;
 
 use net::Transport;
 
-/// The pools of a machine, by key. One is there for as long as it has connections.
+/// The pools of a VM by key. A pool exists as long as it has connections.
 #[derive(Default)]
-pub(crate) struct Pools {
-    by_key: RefCell<HashMap<Vec<u8>, Rc<Pool>>>,
+pub(crate) struct CosocketPools {
+    /// By key: host and port, or the name that the script has given.
+    by_key: RefCell<HashMap<Vec<u8>, Rc<CosocketPool>>>,
+    /// The number of the next idle connection.
     next: Cell<u64>,
 }
 
-/// Connections that may stand for each other.
-struct Pool {
+/// Connections that are interchangeable.
+struct CosocketPool {
+    /// The key, to be removed by.
     key: Vec<u8>,
-    /// How many idle connections are kept; with a backlog, how many there may be at all.
+    /// How many idle connections are kept; with a backlog, how many there may be in all.
     size: usize,
-    /// How many may wait for a connection when there are `size`; `None`: there may be any number.
+    /// How many connects may wait beyond `size`; `None`: there is no limit on connections.
     backlog: Option<usize>,
-    /// Connections that count: those in use, idle ones, and those that are waited for.
+    /// How many connections are in use, idle, or waited for.
     connections: Cell<usize>,
-    idle: RefCell<VecDeque<Idle>>,
-    waiting: RefCell<VecDeque<Rc<Waiting>>>,
-    home: Weak<Pools>,
+    /// The most recently used one last.
+    idle: RefCell<VecDeque<IdleCosocket>>,
+    /// Connects in the queue.
+    waiting: RefCell<VecDeque<Rc<PoolWaiter>>>,
+    /// The list to leave when it is empty.
+    pools: Weak<CosocketPools>,
 }
 
-/// A connection counts for as long as it has this. Its end lets the next one in, unless it is quiet.
-pub(super) struct Slot(Rc<Pool>, bool);
+/// Counts a connection until it is dropped, which lets the next connect in; quietly, if the flag is
+/// set.
+pub(super) struct PoolSlot(Rc<CosocketPool>, bool);
 
-impl Drop for Slot {
+impl Drop for PoolSlot {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.release();
         if !self.1 {
-            self.0.call_next();
+            self.0.wake_next();
         }
     }
 }
 
-/// A connection that was used before.
-pub(super) struct Kept {
+/// A connection from a pool.
+pub(super) struct PooledConnection {
+    /// The connection, with its TLS session if it has one.
     pub(super) transport: Rc<Transport>,
+    /// How often it was taken from a pool: `getreusedtimes`.
     pub(super) reused: u32,
-    pub(super) slot: Slot,
+    /// Its place in the pool's count.
+    pub(super) slot: PoolSlot,
 }
 
-struct Idle {
+/// An idle connection.
+struct IdleCosocket {
+    /// Tells connections apart: the task that watches one has to find it again.
     number: u64,
-    kept: Option<Kept>,
-    /// Watches it; ends with it.
+    kept: Option<PooledConnection>,
+    /// The task that waits for its timeout, or for the server to close it.
     watch: rt::JoinHandle<()>,
 }
 
-impl Drop for Idle {
+impl Drop for IdleCosocket {
     fn drop(&mut self) {
         self.watch.abort();
     }
 }
 
+/// A connect in the queue.
 #[derive(Default)]
-struct Waiting {
-    called: Cell<bool>,
+struct PoolWaiter {
+    /// A place has become free for it.
+    woken: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
-/// What a pool has for one that wants a connection.
-pub(super) enum Place {
-    /// One is there.
-    Kept(Kept),
-    /// One may be made. Without a pool it does not count.
-    Free(Option<Slot>),
-    /// There are as many as there may be.
-    Queue(InQueue),
-    /// As many wait already as are allowed to.
+/// What a pool offers to a connect.
+pub(super) enum PoolOffer {
+    /// An idle connection.
+    Kept(PooledConnection),
+    /// Permission to open one. Without a pool it is not counted.
+    Free(Option<PoolSlot>),
+    /// The pool is full: wait.
+    Queue(QueuedConnect),
+    /// The queue is full, too.
     Full,
 }
 
-/// A place in the row of those who wait.
-pub(super) struct InQueue {
-    /// It counts while it waits.
-    slot: Option<Slot>,
-    waiting: Rc<Waiting>,
+/// A place in the queue. Giving it up must not cost another connect its turn, see `drop`.
+pub(super) struct QueuedConnect {
+    /// Waiting connects count, so that their number is limited.
+    slot: Option<PoolSlot>,
+    waiting: Rc<PoolWaiter>,
 }
 
-impl Pools {
-    /// What there is for a connection of the pool `key`. With a size the pool is made, if it is not there.
-    pub(super) fn enter(
-        self: &Rc<Pools>,
+impl CosocketPools {
+    /// What the pool `key` offers. With a size the pool is created if it does not exist.
+    pub(super) fn acquire(
+        self: &Rc<CosocketPools>,
         key: &[u8],
         size: Option<usize>,
         backlog: Option<usize>,
-    ) -> Place {
+    ) -> PoolOffer {
         let known = self.by_key.borrow().get(key).cloned();
         let pool = match (known, size) {
             (Some(pool), _) => pool,
             (None, Some(size)) => self.make(key, size, backlog),
-            (None, None) => return Place::Free(None),
+            (None, None) => return PoolOffer::Free(None),
         };
-        if let Some(kept) = pool.take() {
-            return Place::Kept(kept);
+        if let Some(kept) = pool.take_idle() {
+            return PoolOffer::Kept(kept);
         }
         if let Some(backlog) = pool.backlog {
             let connections = pool.connections.get() + 1;
             if connections > pool.size.saturating_add(backlog) {
-                return Place::Full;
+                return PoolOffer::Full;
             }
             if connections > pool.size {
-                let waiting = Rc::new(Waiting::default());
+                let waiting = Rc::new(PoolWaiter::default());
                 pool.waiting.borrow_mut().push_back(Rc::clone(&waiting));
                 let slot = Some(pool.slot());
-                return Place::Queue(InQueue { slot, waiting });
+                return PoolOffer::Queue(QueuedConnect { slot, waiting });
             }
         }
-        Place::Free(Some(pool.slot()))
+        PoolOffer::Free(Some(pool.slot()))
     }
 
-    fn make(self: &Rc<Pools>, key: &[u8], size: usize, backlog: Option<usize>) -> Rc<Pool> {
-        let pool = Rc::new(Pool {
+    /// Creates a pool.
+    fn make(
+        self: &Rc<CosocketPools>,
+        key: &[u8],
+        size: usize,
+        backlog: Option<usize>,
+    ) -> Rc<CosocketPool> {
+        let pool = Rc::new(CosocketPool {
             key: key.to_vec(),
             size,
             backlog,
             connections: Cell::new(0),
             idle: RefCell::default(),
             waiting: RefCell::default(),
-            home: Rc::downgrade(self),
+            pools: Rc::downgrade(self),
         });
         let mut by_key = self.by_key.borrow_mut();
         by_key.insert(key.to_vec(), Rc::clone(&pool));
         pool
     }
 
-    /// Whether there is a pool of this name.
+    /// Whether there is a pool with this key.
     pub(super) fn has(&self, key: &[u8]) -> bool {
         self.by_key.borrow().contains_key(key)
     }
 
-    /// Keeps a connection that nobody uses for now. A pool that is not there yet is made with this size.
-    pub(super) fn keep(
-        self: &Rc<Pools>,
+    /// Returns a connection to its pool, which is created with this size if it does not exist.
+    pub(super) fn put_idle(
+        self: &Rc<CosocketPools>,
         key: &[u8],
         transport: Rc<Transport>,
         reused: u32,
-        slot: Option<Slot>,
+        slot: Option<PoolSlot>,
         (timeout, size): (Duration, usize),
     ) {
         let known = self.by_key.borrow().get(key).cloned();
         let pool = known.unwrap_or_else(|| self.make(key, size, None));
-        // One that was made before its pool counts from now on.
+        // A connection that was opened before the pool existed is counted from now on.
         let slot = match slot {
             Some(slot) if Rc::ptr_eq(&slot.0, &pool) => slot,
             _ => pool.slot(),
         };
         let number = self.next.get();
         self.next.set(number + 1);
+        // A server may close an idle connection at any time. Watching notices that before the
+        // connection is handed to a script; the timeout is enforced by the same task.
         let (weak, watched) = (Rc::downgrade(&pool), Rc::clone(&transport));
         let watch = rt::spawn_handle("lua idle connection", async move {
             if timeout == Duration::MAX {
@@ -170,18 +202,20 @@ impl Pools {
                 drop(pool.remove(number));
             }
         });
-        let kept = Some(Kept {
+        let kept = Some(PooledConnection {
             transport,
             reused,
             slot,
         });
+        // A full pool drops its least recently used connection. Outside of the borrow, because
+        // dropping comes back to this pool.
         let gone = {
             let mut idle = pool.idle.borrow_mut();
             let gone = match idle.len() >= pool.size {
                 true => idle.pop_front(),
                 false => None,
             };
-            idle.push_back(Idle {
+            idle.push_back(IdleCosocket {
                 number,
                 kept,
                 watch,
@@ -189,12 +223,13 @@ impl Pools {
             gone
         };
         drop(gone);
-        pool.call_next();
+        pool.wake_next();
     }
 }
 
-impl Drop for Pools {
-    /// An idle connection counts in its pool, which has it: let go of them, or they would never end.
+impl Drop for CosocketPools {
+    /// Idle connections refer to their pool, which holds them: without this they would never be
+    /// freed.
     fn drop(&mut self) {
         for (_, pool) in self.by_key.take() {
             drop(pool.idle.take());
@@ -202,20 +237,21 @@ impl Drop for Pools {
     }
 }
 
-impl Pool {
-    fn slot(self: &Rc<Pool>) -> Slot {
+impl CosocketPool {
+    /// Counts one more connection.
+    fn slot(self: &Rc<CosocketPool>) -> PoolSlot {
         self.connections.set(self.connections.get() + 1);
-        Slot(Rc::clone(self), false)
+        PoolSlot(Rc::clone(self), false)
     }
 
-    /// A connection counts no more; a pool without any is forgotten.
-    fn leave(self: &Rc<Pool>) {
+    /// Counts one less. A pool without connections is removed.
+    fn release(self: &Rc<CosocketPool>) {
         self.connections
             .set(self.connections.get().saturating_sub(1));
         if self.connections.get() > 0 {
             return;
         }
-        if let Some(home) = self.home.upgrade() {
+        if let Some(home) = self.pools.upgrade() {
             let mut by_key = home.by_key.borrow_mut();
             if by_key
                 .get(&self.key)
@@ -226,8 +262,9 @@ impl Pool {
         }
     }
 
-    /// An idle connection that is still good.
-    fn take(&self) -> Option<Kept> {
+    /// The most recently used idle connection that is still usable: an older one is more likely to
+    /// have been closed by the server.
+    fn take_idle(&self) -> Option<PooledConnection> {
         loop {
             let mut idle = self.idle.borrow_mut().pop_back()?;
             if let Some(kept) = idle.kept.take()
@@ -238,28 +275,29 @@ impl Pool {
         }
     }
 
-    fn remove(&self, number: u64) -> Option<Idle> {
+    /// Removes an idle connection by its number.
+    fn remove(&self, number: u64) -> Option<IdleCosocket> {
         let mut idle = self.idle.borrow_mut();
         let at = idle.iter().position(|idle| idle.number == number)?;
         idle.remove(at)
     }
 
-    /// Lets the first of those who wait look again.
-    fn call_next(&self) {
+    /// Wakes the first connect in the queue, which then looks again.
+    fn wake_next(&self) {
         let Some(next) = self.waiting.borrow_mut().pop_front() else {
             return;
         };
-        next.called.set(true);
+        next.woken.set(true);
         if let Some(waker) = next.waker.take() {
             waker.wake();
         }
     }
 }
 
-impl InQueue {
-    /// Waits for its turn, for `time` at most.
-    pub(super) async fn turn(mut self, time: Duration) -> Option<Place> {
-        let called = poll_fn(|context| match self.waiting.called.get() {
+impl QueuedConnect {
+    /// Waits for its turn, for `time` at most; `None` on timeout.
+    pub(super) async fn turn(mut self, time: Duration) -> Option<PoolOffer> {
+        let called = poll_fn(|context| match self.waiting.woken.get() {
             true => Poll::Ready(()),
             false => {
                 *self.waiting.waker.borrow_mut() = Some(context.waker().clone());
@@ -269,35 +307,36 @@ impl InQueue {
         rt::timeout(time, called).await.ok()?;
         let slot = self.slot.take()?;
         let pool = Rc::clone(&slot.0);
-        Some(match pool.take() {
+        Some(match pool.take_idle() {
+            // The pooled connection is counted by itself: the place in the queue need not be.
             Some(kept) => {
-                slot.forget();
-                Place::Kept(kept)
+                slot.release_quietly();
+                PoolOffer::Kept(kept)
             }
-            None => Place::Free(Some(slot)),
+            None => PoolOffer::Free(Some(slot)),
         })
     }
 }
 
-impl Drop for InQueue {
+impl Drop for QueuedConnect {
     fn drop(&mut self) {
         let Some(slot) = self.slot.take() else {
             return;
         };
-        if self.waiting.called.get() {
-            // It was its turn: the next one's now.
+        if self.waiting.woken.get() {
+            // Its turn had come and was not used. Dropping the slot wakes the next one.
             return;
         }
         let mut waiting = slot.0.waiting.borrow_mut();
         waiting.retain(|other| !Rc::ptr_eq(other, &self.waiting));
         drop(waiting);
-        slot.forget();
+        slot.release_quietly();
     }
 }
 
-impl Slot {
-    /// Counts no more, without anybody's turn: what only waited leaves no room.
-    fn forget(mut self) {
+impl PoolSlot {
+    /// Stops counting without waking the next one: a connect that only waited makes no room.
+    fn release_quietly(mut self) {
         self.1 = true;
     }
 }

@@ -1,4 +1,5 @@
-//! Receiving: a line, a number of bytes, all, whatever there is, or up to a mark.
+//! `receive`, `receiveany`, `receiveuntil` and `peek`: a line, a number of bytes, everything,
+//! whatever there is, or up to a delimiter. `ngx.pipe` reads with the same patterns.
 
 use std::cell::Cell;
 use std::io;
@@ -7,78 +8,93 @@ use std::time::Duration;
 
 use bstr::ByteSlice as _;
 
-use super::super::output::answer;
-use super::super::wire::Wire;
+use super::super::called::answer;
+use super::super::cosocket_transport::CosocketTransport;
 use super::super::{ONE, arguments, wait};
-use super::{Busy, Called, Tcp, refuse, send, this, words};
-use crate::chunk::Kind as Script;
-use crate::luajit::object::{self, Class, Shape};
-use crate::luajit::stack::Kind;
-use crate::luajit::{Stack, Value, fail};
-use crate::operation::{Operation, Reply};
+use super::socket::SocketBusyGuard;
+use super::{CallResult, TcpCosocket, error_text, refuse, send, this_socket};
+use crate::chunk::ScriptKind as Script;
+use crate::luajit::object::{self, ObjectClass, ObjectShape};
+use crate::luajit::stack::LuaType;
+use crate::luajit::{LuaStack, LuaValue, fail};
+use crate::operation::{ResumeValues, YieldOperation};
 use crate::scope;
 
-/// What a socket holds unread, in bytes.
+/// How much unread data a socket buffers, in bytes.
 const MAX_INPUT: usize = 64 << 20;
 
-/// What one read takes at most, in bytes.
+/// How much one read takes at most, in bytes.
 const READ_SIZE: usize = 64 * 1024;
 
-/// What is waited for.
+/// What to read.
 #[derive(Clone)]
-pub(in crate::api) enum Wanted {
+pub(in crate::api) enum ReadPattern {
+    /// Up to a line feed, which is not returned.
     Line,
+    /// Up to the end of the connection.
     All,
+    /// This many bytes.
     Exactly(usize),
+    /// What there is, at most this many bytes.
     Any(usize),
-    /// This many bytes, which stay.
+    /// This many bytes, which remain unread.
     Peek(usize),
-    /// Up to a mark; what stands before it, at most this many bytes at a time.
-    Until(Rc<Mark>, Option<usize>),
+    /// Up to a delimiter, at most this many bytes at a time.
+    Until(Rc<ReadDelimiter>, Option<usize>),
 }
 
-/// A mark to read up to.
-pub(in crate::api) struct Mark {
+/// A delimiter to read up to, and the state of the search.
+pub(in crate::api) struct ReadDelimiter {
+    /// The delimiter.
     text: Vec<u8>,
-    /// For each length of a beginning of it: how much of that beginning's end it begins with.
+    /// The failure table of the Knuth–Morris–Pratt search: for each prefix, the length of its
+    /// longest proper prefix that is also its suffix. With it each byte is looked at once, however
+    /// the data is split and however the delimiter repeats itself.
     borders: Vec<usize>,
+    /// The delimiter is part of the result.
     inclusive: bool,
-    /// It was reached: the next call says so.
+    /// It was reached: the next call returns nil, then reading continues behind it.
     reached: Cell<bool>,
 }
 
-impl Wanted {
-    /// Takes what is wanted out of the input, if it is there. What `scanned` counts was looked at before.
-    pub(in crate::api) fn take(&self, input: &mut Vec<u8>, scanned: &mut usize) -> Option<Reply> {
+impl ReadPattern {
+    /// Takes the data out of the input if it is complete. `scanned` is how much of the input was
+    /// searched before, so that slow data does not cost quadratic time.
+    pub(in crate::api) fn take(
+        &self,
+        input: &mut Vec<u8>,
+        scanned: &mut usize,
+    ) -> Option<ResumeValues> {
         match self {
-            Wanted::Line => {
+            ReadPattern::Line => {
                 let from = std::mem::replace(scanned, input.len());
                 let end = from + input.get(from..)?.find_byte(b'\n')?;
                 let mut line: Vec<u8> = input.drain(..=end).collect();
                 line.pop();
-                // As the library does: every carriage return goes.
+                // lua-nginx-module drops every carriage return of the line, not only the last.
                 line.retain(|byte| *byte != b'\r');
-                Some(vec![Value::Bytes(line)])
+                Some(vec![LuaValue::Bytes(line)])
             }
-            Wanted::All => None,
-            Wanted::Exactly(n) => {
-                (input.len() >= *n).then(|| vec![Value::Bytes(input.drain(..*n).collect())])
+            ReadPattern::All => None,
+            ReadPattern::Exactly(n) => {
+                (input.len() >= *n).then(|| vec![LuaValue::Bytes(input.drain(..*n).collect())])
             }
-            Wanted::Peek(n) => (input.len() >= *n).then(|| vec![Value::text(&input[..*n])]),
-            Wanted::Any(most) => {
+            ReadPattern::Peek(n) => (input.len() >= *n).then(|| vec![LuaValue::text(&input[..*n])]),
+            ReadPattern::Any(most) => {
                 let n = input.len().min(*most);
-                (n > 0).then(|| vec![Value::Bytes(input.drain(..n).collect())])
+                (n > 0).then(|| vec![LuaValue::Bytes(input.drain(..n).collect())])
             }
-            Wanted::Until(mark, None) => mark.find(input, scanned),
-            Wanted::Until(mark, Some(most)) => mark.find_within(input, *most),
+            ReadPattern::Until(mark, None) => mark.find(input, scanned),
+            ReadPattern::Until(mark, Some(most)) => mark.find_within(input, *most),
         }
     }
 
-    /// What came of it, when no more comes for now.
+    /// What there is of it when no more comes: the "partial" result of an error.
     pub(in crate::api) fn partial(&self, input: &mut Vec<u8>) -> Vec<u8> {
         match self {
-            Wanted::Until(mark, _) => {
-                // What may be the beginning of the mark is neither here nor there.
+            ReadPattern::Until(mark, _) => {
+                // What may be the start of the delimiter stays: it is not known yet whether it is
+                // data.
                 let keep = mark.beginning_at_end_of(input);
                 let sure = input.len() - keep;
                 input.drain(..sure).collect()
@@ -87,21 +103,26 @@ impl Wanted {
         }
     }
 
-    /// What the end of the connection means.
-    pub(in crate::api) fn at_end(&self, input: &mut Vec<u8>) -> Reply {
-        if let Wanted::Peek(_) = self {
-            return Value::failure("closed");
+    /// The result at the end of the connection.
+    pub(in crate::api) fn at_end(&self, input: &mut Vec<u8>) -> ResumeValues {
+        if let ReadPattern::Peek(_) = self {
+            return LuaValue::failure("closed");
         }
         let rest = self.partial(input);
         match self {
-            Wanted::All => vec![Value::Bytes(rest)],
-            _ => vec![Value::Nil, Value::text("closed"), Value::Bytes(rest)],
+            ReadPattern::All => vec![LuaValue::Bytes(rest)],
+            _ => vec![
+                LuaValue::Nil,
+                LuaValue::text("closed"),
+                LuaValue::Bytes(rest),
+            ],
         }
     }
 }
 
-impl Mark {
-    fn new(text: Vec<u8>, inclusive: bool) -> Mark {
+impl ReadDelimiter {
+    /// Computes the failure table.
+    fn new(text: Vec<u8>, inclusive: bool) -> ReadDelimiter {
         let mut borders = vec![0; text.len() + 1];
         let mut border = 0;
         for at in 1..text.len() {
@@ -111,7 +132,7 @@ impl Mark {
             border += usize::from(text[border] == text[at]);
             borders[at + 1] = border;
         }
-        Mark {
+        ReadDelimiter {
             text,
             borders,
             inclusive,
@@ -119,23 +140,26 @@ impl Mark {
         }
     }
 
-    fn find(&self, input: &mut Vec<u8>, scanned: &mut usize) -> Option<Reply> {
+    /// The data before the delimiter, if that is there.
+    fn find(&self, input: &mut Vec<u8>, scanned: &mut usize) -> Option<ResumeValues> {
         let from = scanned.saturating_sub(self.text.len() - 1);
         *scanned = input.len();
         let at = from + input.get(from..)?.find(&self.text)?;
         Some(self.up_to(input, at))
     }
 
-    fn up_to(&self, input: &mut Vec<u8>, at: usize) -> Reply {
+    /// Takes the data up to the delimiter at `at`, and the delimiter.
+    fn up_to(&self, input: &mut Vec<u8>, at: usize) -> ResumeValues {
         let mut data: Vec<u8> = input.drain(..at + self.text.len()).collect();
         if !self.inclusive {
             data.truncate(at);
         }
-        vec![Value::Bytes(data)]
+        vec![LuaValue::Bytes(data)]
     }
 
-    /// Some `most` bytes before the mark: a few more where they looked like its beginning, as in lua-nginx-module.
-    fn find_within(&self, input: &mut Vec<u8>, most: usize) -> Option<Reply> {
+    /// At least `most` bytes of the data before the delimiter, if they are there. There may be a
+    /// few more, where they looked like its beginning, as in lua-nginx-module.
+    fn find_within(&self, input: &mut Vec<u8>, most: usize) -> Option<ResumeValues> {
         let (mut state, mut sure) = (0, 0);
         for at in 0..input.len() {
             let byte = input[at];
@@ -152,10 +176,10 @@ impl Mark {
                 break;
             }
         }
-        (sure >= most).then(|| vec![Value::Bytes(input.drain(..sure).collect())])
+        (sure >= most).then(|| vec![LuaValue::Bytes(input.drain(..sure).collect())])
     }
 
-    /// How many bytes at the end may begin the mark.
+    /// How many bytes at the end may belong to the delimiter.
     fn beginning_at_end_of(&self, input: &[u8]) -> usize {
         let longest = input.len().min(self.text.len() - 1);
         (1..=longest)
@@ -165,25 +189,26 @@ impl Mark {
     }
 }
 
-pub(super) fn receive(stack: &Stack) -> Called {
+/// `sock:receive(size | "*a" | "*l")`.
+pub(super) fn receive(stack: &LuaStack) -> CallResult {
     let top = stack.top();
     if !(1..=2).contains(&top) {
         return fail(format!(
             "expecting 1 or 2 arguments (including the object), but got {top}"
         ));
     }
-    let socket = this(stack)?;
-    let wire = match ready(stack, &socket)? {
+    let socket = this_socket(stack)?;
+    let wire = match transport_to_read(stack, &socket)? {
         Ok(wire) => wire,
         Err(called) => return called,
     };
-    let wanted = match (stack.kind(2), stack.number(2)) {
-        (Kind::None, _) => Wanted::Line,
+    let wanted = match (stack.type_at(2), stack.number(2)) {
+        (LuaType::None, _) => ReadPattern::Line,
         (_, Some(n)) if n.trunc() < 0.0 => return Err(stack.bad_argument(2, "bad number argument")),
-        (_, Some(n)) => Wanted::Exactly(n as usize),
-        (Kind::String, None) => match arguments::bytes(stack, 2)? {
-            b"*l" => Wanted::Line,
-            b"*a" => Wanted::All,
+        (_, Some(n)) => ReadPattern::Exactly(n as usize),
+        (LuaType::String, None) => match arguments::bytes(stack, 2)? {
+            b"*l" => ReadPattern::Line,
+            b"*a" => ReadPattern::All,
             [b'*', _] => return Err(stack.bad_argument(2, "bad pattern argument")),
             other => {
                 let message = format!("bad pattern argument: {}", other.as_bstr());
@@ -192,34 +217,36 @@ pub(super) fn receive(stack: &Stack) -> Called {
         },
         _ => return Err(stack.bad_argument(2, "bad argument")),
     };
-    if matches!(wanted, Wanted::Exactly(0)) {
+    // No byte has to be awaited.
+    if matches!(wanted, ReadPattern::Exactly(0)) {
         stack.push_bytes("");
         return ONE;
     }
     take(stack, socket, wire, wanted)
 }
 
-pub(super) fn receive_any(stack: &Stack) -> Called {
+/// `sock:receiveany(max)`.
+pub(super) fn receive_any(stack: &LuaStack) -> CallResult {
     if stack.top() != 2 {
         return fail(format!(
             "expecting 2 arguments (including the object), but got {}",
             stack.top()
         ));
     }
-    let socket = this(stack)?;
-    let wire = match ready(stack, &socket)? {
+    let socket = this_socket(stack)?;
+    let wire = match transport_to_read(stack, &socket)? {
         Ok(wire) => wire,
         Err(called) => return called,
     };
     match stack.number(2) {
-        Some(most) if most >= 1.0 => take(stack, socket, wire, Wanted::Any(most as usize)),
+        Some(most) if most >= 1.0 => take(stack, socket, wire, ReadPattern::Any(most as usize)),
         _ => Err(stack.bad_argument(2, "bad max argument")),
     }
 }
 
-/// Looks at the first bytes of a client of stream, and leaves them for the next reader.
-pub(super) fn peek(stack: &Stack) -> Called {
-    let socket = this(stack)?;
+/// `sock:peek(size)`, in preread scripts: the bytes stay for the next reader.
+pub(super) fn peek(stack: &LuaStack) -> CallResult {
+    let socket = this_socket(stack)?;
     let n = arguments::number(stack, 2)?;
     if n < 1.0 {
         return fail("bad number argument");
@@ -227,16 +254,19 @@ pub(super) fn peek(stack: &Stack) -> Called {
     if scope::with(|scope| scope.kind != Script::Preread)? {
         return fail("API disabled in the current context: only preread_by_lua* may peek");
     }
-    match ready(stack, &socket)? {
-        Ok(wire) => take(stack, socket, wire, Wanted::Peek(n as usize)),
+    match transport_to_read(stack, &socket)? {
+        Ok(wire) => take(stack, socket, wire, ReadPattern::Peek(n as usize)),
         Err(called) => called,
     }
 }
 
-/// The connection, if a read may begin on it; or what is answered instead.
-fn ready(stack: &Stack, socket: &Rc<Tcp>) -> Result<Result<Wire, Called>, crate::luajit::Failure> {
-    socket.check_left()?;
-    let wire = match socket.to_read() {
+/// The connection, if a read may start; otherwise what is returned to the script.
+fn transport_to_read(
+    stack: &LuaStack,
+    socket: &Rc<TcpCosocket>,
+) -> Result<Result<CosocketTransport, CallResult>, crate::luajit::LuaError> {
+    socket.check_closed_with_owner()?;
+    let wire = match socket.readable() {
         Ok(wire) => wire,
         Err(message) => {
             send::closed(socket, "receive")?;
@@ -244,27 +274,38 @@ fn ready(stack: &Stack, socket: &Rc<Tcp>) -> Result<Result<Wire, Called>, crate:
         }
     };
     socket.check_owner()?;
-    Ok(match socket.busy(true, false) {
+    Ok(match socket.check_not_busy(true, false) {
         Ok(()) => Ok(wire),
         Err(message) => Err(refuse(stack, message)),
     })
 }
 
-fn take(stack: &Stack, socket: Rc<Tcp>, wire: Wire, wanted: Wanted) -> Called {
+/// Returns the data if it is buffered, else waits for it.
+fn take(
+    stack: &LuaStack,
+    socket: Rc<TcpCosocket>,
+    wire: CosocketTransport,
+    wanted: ReadPattern,
+) -> CallResult {
     let mut scanned = 0;
     if let Some(reply) = wanted.take(&mut socket.input.borrow_mut(), &mut scanned) {
         return answer(stack, reply);
     }
-    let busy = Busy::new(&socket, |socket| &socket.reading);
-    wait(Operation::task(async move {
+    let busy = SocketBusyGuard::new(&socket, |socket| &socket.reading);
+    wait(YieldOperation::task(async move {
         let reply = fill(&socket, &wire, &wanted, scanned).await;
         busy.over();
         reply
     }))
 }
 
-/// Reads until what is wanted is there. The time that the script grants is that of each piece.
-async fn fill(socket: &Tcp, wire: &Wire, wanted: &Wanted, mut scanned: usize) -> Reply {
+/// Reads until the pattern is satisfied. The timeout applies to each read, as in lua-nginx-module.
+async fn fill(
+    socket: &TcpCosocket,
+    wire: &CosocketTransport,
+    wanted: &ReadPattern,
+    mut scanned: usize,
+) -> ResumeValues {
     let mut buffer = Vec::new();
     loop {
         buffer.clear();
@@ -272,14 +313,16 @@ async fn fill(socket: &Tcp, wire: &Wire, wanted: &Wanted, mut scanned: usize) ->
         let read = rt::timeout(time, wire.read(&mut buffer, READ_SIZE)).await;
         let mut input = socket.input.borrow_mut();
         match read {
-            Err(_) if matches!(wanted, Wanted::Peek(_)) => return Value::failure("timeout"),
-            // The connection stays as it is: the script may go on reading.
+            Err(_) if matches!(wanted, ReadPattern::Peek(_)) => {
+                return LuaValue::failure("timeout");
+            }
+            // A timeout does not close the connection: the script may read again.
             Err(_) => return with_partial("timeout", wanted.partial(&mut input)),
             Ok(Ok(0)) => {
                 let reply = wanted.at_end(&mut input);
-                if !matches!(wanted, Wanted::All | Wanted::Peek(_)) {
+                if !matches!(wanted, ReadPattern::All | ReadPattern::Peek(_)) {
                     input.clear();
-                    // What was read to its end may still be written to.
+                    // The other direction stays open: the server may have shut down only its side.
                     socket.read_closed.set(true);
                 }
                 return reply;
@@ -299,29 +342,35 @@ async fn fill(socket: &Tcp, wire: &Wire, wanted: &Wanted, mut scanned: usize) ->
                 let partial = wanted.partial(&mut input);
                 input.clear();
                 socket.read_closed.set(true);
-                return with_partial(&words(&error), partial);
+                return with_partial(&error_text(&error), partial);
             }
         }
     }
 }
 
-fn with_partial(error: &str, partial: Vec<u8>) -> Reply {
-    vec![Value::Nil, Value::text(error), Value::Bytes(partial)]
+/// Returns nil, an error, and what there is.
+fn with_partial(error: &str, partial: Vec<u8>) -> ResumeValues {
+    vec![
+        LuaValue::Nil,
+        LuaValue::text(error),
+        LuaValue::Bytes(partial),
+    ]
 }
 
-/// What reads up to a mark.
-struct Until {
-    socket: Rc<Tcp>,
-    mark: Rc<Mark>,
+/// The iterator of `receiveuntil`.
+struct DelimiterReader {
+    socket: Rc<TcpCosocket>,
+    mark: Rc<ReadDelimiter>,
 }
 
-static UNTIL: Class = Class {
+static UNTIL: ObjectClass = ObjectClass {
     name: "weir.socket.until",
-    shape: Shape::Userdata,
+    shape: ObjectShape::Userdata,
     methods: &[("read", read_until)],
 };
 
-pub(super) fn receive_until(stack: &Stack) -> Called {
+/// `sock:receiveuntil(pattern, options)`: `sockets.lua` makes a function of the iterator.
+pub(super) fn receive_until(stack: &LuaStack) -> CallResult {
     let top = stack.top();
     if !(2..=3).contains(&top) {
         return fail(format!(
@@ -332,8 +381,8 @@ pub(super) fn receive_until(stack: &Stack) -> Called {
     if top == 3 {
         arguments::table(stack, 3)?;
         match stack.field(3, "inclusive") {
-            Kind::Nil => {}
-            Kind::Boolean => inclusive = stack.boolean(-1),
+            LuaType::Nil => {}
+            LuaType::Boolean => inclusive = stack.boolean(-1),
             kind => {
                 return fail(format!(
                     "bad \"inclusive\" option value type: {}",
@@ -343,44 +392,47 @@ pub(super) fn receive_until(stack: &Stack) -> Called {
         }
         stack.pop(1);
     }
-    let socket = this(stack)?;
+    let socket = this_socket(stack)?;
     let mark = arguments::text(stack, 2)?;
     if mark.is_empty() {
         return refuse(stack, "pattern is empty");
     }
-    let mark = Rc::new(Mark::new(mark, inclusive));
-    object::push(stack, &UNTIL, Rc::new(Until { socket, mark }));
+    let mark = Rc::new(ReadDelimiter::new(mark, inclusive));
+    object::push(stack, &UNTIL, Rc::new(DelimiterReader { socket, mark }));
     ONE
 }
 
-fn read_until(stack: &Stack) -> Called {
+/// The iterator's call: reads up to the delimiter, or `size` bytes.
+fn read_until(stack: &LuaStack) -> CallResult {
     if stack.top() > 2 {
         return fail(format!(
             "expecting 0 or 1 argument, but seen {}",
             stack.top() - 1
         ));
     }
-    let until: Rc<Until> = object::get(stack, 1, "reader")?;
-    let most = match stack.kind(2) {
-        Kind::None => None,
+    let until: Rc<DelimiterReader> = object::get(stack, 1, "reader")?;
+    let most = match stack.type_at(2) {
+        LuaType::None => None,
         _ => Some(arguments::number(stack, 2)?).filter(|n| *n >= 1.0),
     };
     let socket = Rc::clone(&until.socket);
-    if socket.to_read().is_err() {
+    if socket.readable().is_err() {
         return refuse(stack, "closed");
     }
-    let wire = match ready(stack, &socket)? {
+    let wire = match transport_to_read(stack, &socket)? {
         Ok(wire) => wire,
         Err(called) => return called,
     };
+    // The last call reached the delimiter: this one is the documented end of the iteration, and the
+    // next one begins anew.
     if until.mark.reached.take() {
-        return answer(stack, vec![Value::Nil, Value::Nil, Value::Nil]);
+        return answer(stack, vec![LuaValue::Nil, LuaValue::Nil, LuaValue::Nil]);
     }
     let mark = Rc::clone(&until.mark);
     take(
         stack,
         socket,
         wire,
-        Wanted::Until(mark, most.map(|n| n as usize)),
+        ReadPattern::Until(mark, most.map(|n| n as usize)),
     )
 }

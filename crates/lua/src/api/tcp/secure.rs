@@ -1,4 +1,6 @@
-//! TLS on scripts' sockets.
+//! TLS on cosockets: `sslhandshake`, `setclientcert`, `getsslsession`. Whether the server's
+//! certificate is verified is an argument of the handshake; what it is verified against is
+//! configured.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,59 +11,66 @@ use net::tls::{
 };
 
 use super::super::arguments::optional_text;
-use super::super::wire::Wire;
+use super::super::cosocket_transport::CosocketTransport;
 use super::super::{ONE, wait};
-use super::{Busy, Called, Tcp, failed, own, refuse, this};
-use crate::luajit::object::{self, Class, Shape};
-use crate::luajit::stack::Kind;
-use crate::luajit::{Failure, Ref, Stack, Value, fail};
-use crate::operation::Operation;
+use super::socket::SocketBusyGuard;
+use super::{CallResult, TcpCosocket, failed, own_transport, refuse, this_socket};
+use crate::cosocket_tls::CosocketTls;
+use crate::luajit::object::{self, ObjectClass, ObjectShape};
+use crate::luajit::stack::LuaType;
+use crate::luajit::{LuaError, LuaStack, LuaValue, RegistryRef, fail};
+use crate::operation::YieldOperation;
 use crate::scope;
-use crate::tls::Tls;
 
-/// A session that a script keeps.
-static SESSION: Class = Class {
+/// A TLS session that a script keeps, to resume it with another connection.
+static SESSION: ObjectClass = ObjectClass {
     name: "weir.ssl.session",
-    shape: Shape::Userdata,
+    shape: ObjectShape::Userdata,
     methods: &[],
 };
 
-/// The settings of TLS for the script that runs.
-fn settings() -> Result<ClientSettings, Failure> {
-    let of_request = scope::with_request(|request| request.conf::<Tls>().client());
+/// The TLS settings that apply to the running script.
+fn settings() -> Result<ClientSettings, LuaError> {
+    let of_request = scope::with_request(|request| request.conf::<CosocketTls>().client_settings());
     let found = match of_request {
         Ok(found) => found,
-        Err(_) => match scope::with_session(|session| session.conf::<Tls>().client()) {
+        Err(_) => match scope::with_session(|session| {
+            session.conf::<CosocketTls>().client_settings()
+        }) {
             Ok(found) => found,
-            Err(_) => scope::with(|scope| scope.vm.home.tls())?.client(),
+            Err(_) => scope::with(|scope| scope.vm.configuration.tls_settings())?.client_settings(),
         },
     };
     found.or_else(|problem| fail(problem.to_string()))
 }
 
-/// What a handshake is asked for.
-struct Wish {
+/// What a handshake is to do.
+struct HandshakeWish {
+    /// The location's `lua_ssl_*` settings.
     settings: ClientSettings,
+    /// The server name to send and to verify.
     name: Option<String>,
+    /// Whether to verify the certificate.
     verify: bool,
 }
 
-pub(super) fn handshake(stack: &Stack) -> Called {
+/// `sock:sslhandshake(session, name, verify)`: the session, or true if the first argument is false.
+pub(super) fn handshake(stack: &LuaStack) -> CallResult {
     if stack.top() > 5 {
         return fail(format!(
             "ngx.socket sslhandshake: expecting 1 ~ 5 arguments (including the object), but seen {}",
             stack.top()
         ));
     }
-    let socket = this(stack)?;
+    let socket = this_socket(stack)?;
     if !socket.was_used.get() {
         return fail("socket is never created nor connected");
     }
     let name = optional_text(stack, 3)?.map(|name| String::from_utf8_lossy(&name).into_owned());
     let verify = stack.boolean(4);
-    let wants_session = stack.kind(2) != Kind::Boolean || stack.boolean(2);
-    let given = match stack.kind(2) {
-        Kind::Userdata => Some(object::get::<Sessions>(stack, 2, "session")?),
+    let wants_session = stack.type_at(2) != LuaType::Boolean || stack.boolean(2);
+    let given = match stack.type_at(2) {
+        LuaType::Userdata => Some(object::get::<Sessions>(stack, 2, "session")?),
         _ => None,
     };
     if socket.read_closed.get() || socket.write_closed.get() {
@@ -72,57 +81,67 @@ pub(super) fn handshake(stack: &Stack) -> Called {
         Err(message) => return refuse(stack, message),
     };
     socket.check_owner()?;
-    if let Err(message) = socket.busy(true, true) {
+    if let Err(message) = socket.check_not_busy(true, true) {
         return refuse(stack, message);
     }
-    let Some(transport) = own(&wire) else {
+    let Some(transport) = own_transport(&wire) else {
         return refuse(stack, "not supported for downstream sockets");
     };
+    // A connection from the pool has done its handshake, and libraries call this all the same.
     if transport.is_tls() {
-        if !wants_session {
-            stack.push_boolean(true);
-        } else if given.is_some() {
-            stack.push_copy(2);
-        } else {
-            push_session(stack, &socket);
+        match (wants_session, &given) {
+            (false, _) => stack.push_boolean(true),
+            (true, Some(_)) => stack.push_copy(2),
+            (true, None) => push_session(stack, &socket),
         }
         return ONE;
     }
     drop(wire);
     let sessions = given.map_or_else(Sessions::new, |given| Sessions::clone(&given));
-    let wish = Wish {
-        settings: wished(verify)?.with_sessions(&sessions),
+    let wish = HandshakeWish {
+        settings: handshake_settings(verify)?.with_sessions(&sessions),
         name,
         verify,
     };
-    *socket.sessions.borrow_mut() = Some(sessions.clone());
-    // Made now: nothing of Lua is at hand when the handshake is over.
+    *socket.sessions.borrow_mut() = Some(sessions);
+    begin(stack, socket, wish, wants_session)
+}
+
+/// Begins a handshake; the script waits for its end.
+fn begin(
+    stack: &LuaStack,
+    socket: Rc<TcpCosocket>,
+    wish: HandshakeWish,
+    wants_session: bool,
+) -> CallResult {
+    // Created before the wait: afterwards there is no Lua stack at hand. Sessions arrive later
+    // anyway.
     let reply = match wants_session {
-        false => Value::Boolean(true),
+        false => LuaValue::Boolean(true),
         true => {
             push_session(stack, &socket);
             let state = scope::with(|scope| Rc::clone(&scope.vm.state))?;
-            Value::Ref(Rc::new(Ref::take(&state, stack)))
+            LuaValue::Ref(Rc::new(RegistryRef::take(&state, stack)))
         }
     };
-    let busy = Busy::new(&socket, |socket| &socket.connecting);
-    wait(Operation::task(async move {
-        let secured = secure(&socket, &wish).await;
+    let busy = SocketBusyGuard::new(&socket, |socket| &socket.connecting);
+    wait(YieldOperation::task(async move {
+        let secured = run_handshake(&socket, &wish).await;
         busy.over();
         match secured {
             Ok(()) => vec![reply],
             Err(message) => {
                 socket.drop_connection();
-                Value::failure(message)
+                LuaValue::failure(message)
             }
         }
     }))
 }
 
-/// The settings, judging the peer or not.
-fn wished(verify: bool) -> Result<ClientSettings, Failure> {
+/// The settings, with or without verification of the server.
+fn handshake_settings(verify: bool) -> Result<ClientSettings, LuaError> {
     let settings = settings()?;
-    // Where nobody is named nobody is trusted.
+    // Without `lua_ssl_trusted_certificate` no certificate is trusted.
     let known = || {
         settings
             .trust()
@@ -132,19 +151,21 @@ fn wished(verify: bool) -> Result<ClientSettings, Failure> {
     Ok(settings.with_trust(trust))
 }
 
-fn push_session(stack: &Stack, socket: &Tcp) {
+/// Returns the socket's session as an object.
+fn push_session(stack: &LuaStack, socket: &TcpCosocket) {
     match socket.sessions.borrow().clone() {
         Some(sessions) => object::push(stack, &SESSION, Rc::new(sessions)),
         None => stack.push_nil(),
     }
 }
 
-async fn secure(socket: &Tcp, wish: &Wish) -> Result<(), String> {
-    let Some(Wire::Own(transport)) = socket.wire.take() else {
+/// Runs the handshake, and verifies the server's certificate and name if that is wanted.
+async fn run_handshake(socket: &TcpCosocket, wish: &HandshakeWish) -> Result<(), String> {
+    // Taken out: if the handshake fails or is dropped, the connection is closed with it.
+    let Some(CosocketTransport::Own(transport)) = socket.transport.take() else {
         return Err("closed".to_owned());
     };
-    let mut transport: Transport =
-        Rc::try_unwrap(transport).map_err(|_| "socket busy".to_owned())?;
+    let transport: Transport = Rc::try_unwrap(transport).map_err(|_| "socket busy".to_owned())?;
     let name = wish.name.as_deref().filter(|name| !name.is_empty());
     let client = ClientName {
         name: name.unwrap_or_default(),
@@ -155,6 +176,8 @@ async fn secure(socket: &Tcp, wish: &Wish) -> Result<(), String> {
         .await
         .map_err(|_| "timeout".to_owned())?
         .map_err(|_| "handshake failed".to_owned())?;
+    // The handshake accepts any certificate: `ssl_verify` is an argument of the call, and off by
+    // default.
     if wish.verify {
         match session.assessment() {
             Some(Assessment::Bad(fault)) => {
@@ -168,19 +191,19 @@ async fn secure(socket: &Tcp, wish: &Wish) -> Result<(), String> {
         }
     }
     transport.secure(session);
-    *socket.wire.borrow_mut() = Some(Wire::Own(Rc::new(transport)));
+    *socket.transport.borrow_mut() = Some(CosocketTransport::Own(Rc::new(transport)));
     Ok(())
 }
 
-/// The session of a connection, to be resumed by another one.
-pub(super) fn session(stack: &Stack) -> Called {
-    let socket = this(stack)?;
+/// `sock:getsslsession()`.
+pub(super) fn session(stack: &LuaStack) -> CallResult {
+    let socket = this_socket(stack)?;
     if !socket.was_used.get() {
         return fail("socket is never created nor connected");
     }
     match socket.open() {
         Err(message) => refuse(stack, message),
-        Ok(wire) if !own(&wire).is_some_and(|transport| transport.is_tls()) => {
+        Ok(wire) if !own_transport(&wire).is_some_and(|transport| transport.is_tls()) => {
             refuse(stack, "no session")
         }
         Ok(_) => {
@@ -190,9 +213,9 @@ pub(super) fn session(stack: &Stack) -> Called {
     }
 }
 
-/// The certificate that is shown to servers: a chain and a key of `ngx.ssl`.
-pub(super) fn set_client_certificate(stack: &Stack) -> Called {
-    let socket = this(stack)?;
+/// `sock:setclientcert(chain, key)`: objects of `ngx.ssl`; nil removes it.
+pub(super) fn set_client_certificate(stack: &LuaStack) -> CallResult {
+    let socket = this_socket(stack)?;
     let (no_chain, no_key) = (!stack.boolean(2), !stack.boolean(3));
     if no_chain && no_key {
         socket.identity.take();
@@ -206,8 +229,8 @@ pub(super) fn set_client_certificate(stack: &Stack) -> Called {
         );
     }
     for (at, what) in [(2, "cert"), (3, "pkey")] {
-        if !matches!(stack.kind(at), Kind::Userdata | Kind::Cdata) {
-            let kind = stack.kind(at).name();
+        if !matches!(stack.type_at(at), LuaType::Userdata | LuaType::Cdata) {
+            let kind = stack.type_at(at).name();
             return failed(stack, format!("bad {what} arg: cdata expected, got {kind}"));
         }
     }

@@ -1,4 +1,5 @@
-//! Sending, and the end of a connection.
+//! `send`, and the end of a connection: `close`, `shutdown`, `setkeepalive`. What was sent is never
+//! buffered here: `send` waits until the kernel has taken everything.
 
 use std::future::poll_fn;
 use std::io;
@@ -6,24 +7,26 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use host::error_log::Level;
 use net::Transport;
-use rt::error_log::Level;
 
-use super::super::output::{answer, append};
-use super::super::wire::Wire;
+use super::super::called::answer;
+use super::super::cosocket_transport::CosocketTransport;
+use super::super::output::append;
 use super::super::{ONE, wait};
-use super::{Busy, Called, Tcp, failed, own, refuse, this, words};
-use crate::luajit::stack::Kind;
-use crate::luajit::{Failure, Stack, Value, fail};
-use crate::operation::Operation;
+use super::socket::SocketBusyGuard;
+use super::{CallResult, TcpCosocket, error_text, failed, own_transport, refuse, this_socket};
+use crate::luajit::stack::LuaType;
+use crate::luajit::{LuaError, LuaStack, LuaValue, fail};
+use crate::operation::YieldOperation;
 use crate::scope;
 
-/// What is to be sent: a text, or what an array holds.
-fn data_of(stack: &Stack) -> Result<Vec<u8>, Failure> {
-    let kind = stack.kind(2);
+/// The data to send: text, or the elements of an array.
+fn data_of(stack: &LuaStack) -> Result<Vec<u8>, LuaError> {
+    let kind = stack.type_at(2);
     if !matches!(
         kind,
-        Kind::String | Kind::Number | Kind::Boolean | Kind::Nil | Kind::Table
+        LuaType::String | LuaType::Number | LuaType::Boolean | LuaType::Nil | LuaType::Table
     ) {
         let message = format!(
             "string, number, boolean, nil, or array table expected, got {}",
@@ -36,16 +39,17 @@ fn data_of(stack: &Stack) -> Result<Vec<u8>, Failure> {
     Ok(data)
 }
 
-pub(super) fn send(stack: &Stack) -> Called {
+/// `sock:send(data)`: how many bytes were sent.
+pub(super) fn send(stack: &LuaStack) -> CallResult {
     if stack.top() != 2 {
         return fail(format!(
             "expecting 2 arguments (including the object), but got {}",
             stack.top()
         ));
     }
-    let socket = this(stack)?;
-    socket.check_left()?;
-    let wire = match socket.to_write() {
+    let socket = this_socket(stack)?;
+    socket.check_closed_with_owner()?;
+    let wire = match socket.writable() {
         Ok(wire) => wire,
         Err(message) => {
             closed(&socket, "send")?;
@@ -53,7 +57,7 @@ pub(super) fn send(stack: &Stack) -> Called {
         }
     };
     socket.check_owner()?;
-    if let Err(message) = socket.busy(false, true) {
+    if let Err(message) = socket.check_not_busy(false, true) {
         return refuse(stack, message);
     }
     if wire.transport().is_none() {
@@ -61,36 +65,37 @@ pub(super) fn send(stack: &Stack) -> Called {
     }
     let mut data = data_of(stack)?;
     let length = data.len();
-    if let Wire::Session(_) = wire {
-        // What was said before goes first.
+    if let CosocketTransport::Session(_) = wire {
+        // Output of `ngx.print` before this call is sent first.
         let mut said = scope::with(|scope| scope.output.take())?;
         said.append(&mut data);
         data = said;
     }
-    // Mostly the kernel takes it at once.
+    // Usually the kernel takes all of it, and no future is needed.
     let sent = wire.try_send(&data);
     if sent == data.len() {
         stack.push_number(length as f64);
         return ONE;
     }
     data.drain(..sent);
-    let busy = Busy::new(&socket, |socket| &socket.writing);
-    wait(Operation::task(async move {
+    let busy = SocketBusyGuard::new(&socket, |socket| &socket.writing);
+    wait(YieldOperation::task(async move {
         let sent = send_all(&wire, &data, socket.send_timeout.get()).await;
         busy.over();
         match sent {
-            Ok(()) => vec![Value::Number(length as f64)],
+            Ok(()) => vec![LuaValue::Number(length as f64)],
             Err(error) => {
-                // What was sent of it cannot be known: nothing is to follow. What comes may still be read.
+                // Part of the data may have been sent, so nothing can follow. Reading is still
+                // possible.
                 socket.write_closed.set(true);
-                Value::failure(words(&error))
+                LuaValue::failure(error_text(&error))
             }
         }
     }))
 }
 
-/// Sends all; each time that the kernel takes something, the time begins anew.
-async fn send_all(wire: &Wire, mut data: &[u8], time: Duration) -> io::Result<()> {
+/// Sends all of it. The timeout starts again whenever the kernel takes some.
+async fn send_all(wire: &CosocketTransport, mut data: &[u8], time: Duration) -> io::Result<()> {
     let Some(transport) = wire.transport() else {
         return Err(io::ErrorKind::Unsupported.into());
     };
@@ -109,8 +114,8 @@ async fn send_all(wire: &Wire, mut data: &[u8], time: Duration) -> io::Result<()
         .map_err(io::Error::from)?
 }
 
-/// Notes that a script uses a connection that is not there any more.
-pub(super) fn closed(socket: &Tcp, what: &str) -> Result<(), Failure> {
+/// Logs that a script uses a closed connection (`lua_socket_log_errors`).
+pub(super) fn closed(socket: &TcpCosocket, what: &str) -> Result<(), LuaError> {
     if !socket.settings.log_errors {
         return Ok(());
     }
@@ -118,26 +123,28 @@ pub(super) fn closed(socket: &Tcp, what: &str) -> Result<(), Failure> {
     super::super::misc::write(Level::Error, message.as_bytes())
 }
 
-pub(super) fn close(stack: &Stack) -> Called {
+/// `sock:close()`.
+pub(super) fn close(stack: &LuaStack) -> CallResult {
     if stack.top() != 1 {
         return fail(format!(
             "expecting 1 argument (including the object) but seen {}",
             stack.top()
         ));
     }
-    let socket = this(stack)?;
-    socket.check_left()?;
+    let socket = this_socket(stack)?;
+    socket.check_closed_with_owner()?;
     let wire = match socket.open() {
         Ok(wire) => wire,
         Err(message) => return refuse(stack, message),
     };
     socket.check_owner()?;
-    if let Err(message) = socket.busy(true, true) {
+    if let Err(message) = socket.check_not_busy(true, true) {
         return refuse(stack, message);
     }
-    let Some(transport) = own(&wire) else {
+    let Some(transport) = own_transport(&wire) else {
         return refuse(stack, "attempt to close a request socket");
     };
+    // TLS has a message for it, without which the peer may suspect truncation.
     transport.say_goodbye();
     drop(wire);
     socket.drop_connection();
@@ -145,51 +152,53 @@ pub(super) fn close(stack: &Stack) -> Called {
     ONE
 }
 
-pub(super) fn shutdown(stack: &Stack) -> Called {
-    let socket = this(stack)?;
+/// `sock:shutdown("send")`.
+pub(super) fn shutdown(stack: &LuaStack) -> CallResult {
+    let socket = this_socket(stack)?;
     let wire = match socket.open() {
         Ok(wire) => wire,
         Err(message) => return refuse(stack, message),
     };
     match wire.transport().map(Transport::shutdown_write) {
         Some(Ok(())) => stack.push_number(1.0),
-        Some(Err(error)) => return failed(stack, words(&error)),
+        Some(Err(error)) => return failed(stack, error_text(&error)),
         None => return refuse(stack, "closed"),
     }
     ONE
 }
 
-/// The peer has finished, or the connection is broken.
+/// Whether the peer has closed its side, or the connection is broken.
 fn is_finished(transport: &Transport) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     matches!(transport.poll_closed(&mut context), Poll::Ready(()))
 }
 
-/// A whole number, as the library's own checks see one.
-fn whole(stack: &Stack, at: i32) -> Result<Option<f64>, Failure> {
+/// An integer argument, rounded as lua-nginx-module does; `None` for nil.
+fn whole(stack: &LuaStack, at: i32) -> Result<Option<f64>, LuaError> {
     if stack.is_nil(at) {
         return Ok(None);
     }
     match stack.number(at) {
         Some(number) => Ok(Some(number.trunc())),
         None => {
-            let message = format!("number expected, got {}", stack.kind(at).name());
+            let message = format!("number expected, got {}", stack.type_at(at).name());
             Err(stack.bad_argument(at, &message))
         }
     }
 }
 
-pub(super) fn set_keepalive(stack: &Stack) -> Called {
+/// `sock:setkeepalive(timeout, size)`: returns the connection to its pool.
+pub(super) fn set_keepalive(stack: &LuaStack) -> CallResult {
     if !(1..=3).contains(&stack.top()) {
         return fail(format!(
             "expecting 1 to 3 arguments (including the object), but got {}",
             stack.top()
         ));
     }
-    let socket = this(stack)?;
+    let socket = this_socket(stack)?;
     let timeout = whole(stack, 2)?;
     let size = whole(stack, 3)?.unwrap_or(socket.settings.pool_size as f64);
-    socket.check_left()?;
+    socket.check_closed_with_owner()?;
     if socket.read_closed.get() || socket.write_closed.get() {
         return refuse(stack, "closed");
     }
@@ -197,7 +206,7 @@ pub(super) fn set_keepalive(stack: &Stack) -> Called {
         Ok(wire) => wire,
         Err(message) => return refuse(stack, message),
     };
-    let Some(transport) = own(&wire).cloned() else {
+    let Some(transport) = own_transport(&wire).cloned() else {
         return refuse(stack, "not supported on the client's connection");
     };
     drop(wire);
@@ -210,6 +219,8 @@ pub(super) fn set_keepalive(stack: &Stack) -> Called {
         let message = format!("bad \"pool_size\" option value: {size}");
         return Err(stack.bad_argument(stack.top(), &message));
     }
+    // 0 means that idle connections never time out, in the call as in
+    // `lua_socket_keepalive_timeout`.
     let timeout = match timeout {
         None if socket.settings.keepalive_timeout.is_zero() => Duration::MAX,
         None => socket.settings.keepalive_timeout,
@@ -218,23 +229,28 @@ pub(super) fn set_keepalive(stack: &Stack) -> Called {
     };
     let slot = socket.slot.take();
     socket.drop_connection();
-    if scope::with(|scope| scope.vm.ended.get())? {
+    // The configuration is going away, and its pools with it.
+    if scope::with(|scope| scope.vm.is_shut_down.get())? {
         drop(slot);
     } else {
         let reused = socket.reused.get() + 1;
-        pools.keep(&key, transport, reused, slot, (timeout, size as usize));
+        pools.put_idle(&key, transport, reused, slot, (timeout, size as usize));
     }
     stack.push_number(1.0);
     ONE
 }
 
-/// Why a connection cannot be used by another request.
-fn unfit(socket: &Rc<Tcp>, transport: &Rc<Transport>) -> Result<Result<(), &'static str>, Failure> {
+/// Why a connection must not be given to another request: unread data would be taken for the answer
+/// to the next question.
+fn unfit(
+    socket: &Rc<TcpCosocket>,
+    transport: &Rc<Transport>,
+) -> Result<Result<(), &'static str>, LuaError> {
     if !transport.is_quiet() && is_finished(transport) {
         return Ok(Err("closed"));
     }
     socket.check_owner()?;
-    if let Err(message) = socket.busy(true, true) {
+    if let Err(message) = socket.check_not_busy(true, true) {
         return Ok(Err(message));
     }
     if !socket.input.borrow().is_empty() {
@@ -247,18 +263,19 @@ fn unfit(socket: &Rc<Tcp>, transport: &Rc<Transport>) -> Result<Result<(), &'sta
     Ok(Ok(()))
 }
 
-pub(super) fn reused_times(stack: &Stack) -> Called {
+/// `sock:getreusedtimes()`.
+pub(super) fn reused_times(stack: &LuaStack) -> CallResult {
     if stack.top() != 1 {
         return fail(format!(
             "expecting 1 argument (including the object), but got {}",
             stack.top()
         ));
     }
-    let socket = this(stack)?;
+    let socket = this_socket(stack)?;
     match socket.open() {
         _ if socket.connecting.get() => stack.push_number(0.0),
         Ok(_) => stack.push_number(f64::from(socket.reused.get())),
-        Err(message) => return answer(stack, Value::failure(message)),
+        Err(message) => return answer(stack, LuaValue::failure(message)),
     }
     ONE
 }

@@ -1,4 +1,4 @@
-//! Keys and certificates of ACME: made, compared, and looked at.
+//! Keys and certificates for ACME: generating, checking, reading dates.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,15 +11,17 @@ use x509_parser::extensions::ParsedExtension;
 
 use super::issuer::KeyKind;
 
-/// Certificates that live less than this many seconds are renewed after the half of their life.
+/// Certificates with a shorter life, in seconds, are renewed at half of it: for a few days, two
+/// thirds would leave too little time for retries.
 const SHORT_LIFE: u64 = 10 * 24 * 3600;
 
-fn text(error: rcgen::Error) -> String {
+/// The text of a library error.
+fn error_text(error: rcgen::Error) -> String {
     error.to_string()
 }
 
-/// A request for a certificate, DER, and the key that goes with it, PEM. Takes seconds for long RSA keys.
-pub(super) fn request(
+/// A certificate signing request (DER) and its key (PEM). Takes seconds for long RSA keys.
+pub(super) fn certificate_request(
     names: &[String],
     kind: KeyKind,
     common_name: bool,
@@ -33,29 +35,29 @@ pub(super) fn request(
         KeyKind::Rsa3072 => rsa(RsaKeySize::_3072),
         KeyKind::Rsa4096 => rsa(RsaKeySize::_4096),
     };
-    let key = key.map_err(text)?;
-    let mut params = CertificateParams::new(names).map_err(text)?;
+    let key = key.map_err(error_text)?;
+    let mut params = CertificateParams::new(names).map_err(error_text)?;
     params.distinguished_name = DistinguishedName::new();
     if let (true, Some(first)) = (common_name, names.first()) {
         params
             .distinguished_name
             .push(DnType::CommonName, first.as_str());
     }
-    let request = params.serialize_request(&key).map_err(text)?;
+    let request = params.serialize_request(&key).map_err(error_text)?;
     Ok((request.der().to_vec(), key.serialize_pem()))
 }
 
-/// The certificate that proves a name by TLS-ALPN-01 (RFC 8737, section 3).
-pub(super) fn proof(name: &str, digest: &[u8]) -> Result<Arc<Identity>, String> {
-    let key = KeyPair::generate().map_err(text)?;
-    let mut params = CertificateParams::new([name.to_owned()]).map_err(text)?;
+/// The self-signed certificate that answers a TLS-ALPN-01 challenge (RFC 8737, section 3).
+pub(super) fn challenge_certificate(name: &str, digest: &[u8]) -> Result<Arc<Identity>, String> {
+    let key = KeyPair::generate().map_err(error_text)?;
+    let mut params = CertificateParams::new([name.to_owned()]).map_err(error_text)?;
     params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
-    let certificate = params.self_signed(&key).map_err(text)?;
-    check(&certificate.pem(), &key.serialize_pem())
+    let certificate = params.self_signed(&key).map_err(error_text)?;
+    load_pair(&certificate.pem(), &key.serialize_pem())
 }
 
-/// Whether a certificate and a key, both PEM, belong to each other.
-pub(super) fn check(certificate: &str, key: &str) -> Result<Arc<Identity>, String> {
+/// Loads a certificate and a key, both PEM, and checks that they belong together.
+pub(super) fn load_pair(certificate: &str, key: &str) -> Result<Arc<Identity>, String> {
     let certificate = format!("data:{certificate}");
     let key = format!("data:{key}");
     let mut nothing = |_: &Path| Err(std::io::ErrorKind::NotFound.into());
@@ -68,27 +70,27 @@ pub(super) fn check(certificate: &str, key: &str) -> Result<Arc<Identity>, Strin
     .map_err(|problem| problem.message)
 }
 
-/// An account's key as DER.
+/// An account key as DER.
 pub(super) fn key_der(pem: &str) -> Result<Vec<u8>, String> {
-    Ok(KeyPair::from_pem(pem).map_err(text)?.serialize_der())
+    Ok(KeyPair::from_pem(pem).map_err(error_text)?.serialize_der())
 }
 
-/// A number from 0 to 1.
-pub(super) fn chance() -> f64 {
+/// A random number from 0 to 1.
+pub(super) fn random_fraction() -> f64 {
     let mut random = [0; 2];
-    // Without chance it is only less spread.
-    let _ = getrandom::fill(&mut random);
+    // Without randomness, dates are merely less spread.
+    let _ = rt::random::fill(&mut random);
     f64::from(u16::from_be_bytes(random)) / f64::from(u16::MAX)
 }
 
-/// When a certificate is to be renewed, in milliseconds since 1970: after two thirds of its life, less up to a
-/// thirtieth. `None`: it can not be read.
-pub(super) fn renewal(pem: &str) -> Option<u64> {
+/// When to renew a certificate, in milliseconds since the epoch: after two thirds of its life,
+/// minus up to a thirtieth. `None`: it cannot be parsed.
+pub(super) fn renewal_time_ms(pem: &str) -> Option<u64> {
     let (from, until) = validity(pem)?;
-    Some(renewal_between(from, until.checked_sub(from)?, chance()) * 1000)
+    Some(renewal_between(from, until.checked_sub(from)?, random_fraction()) * 1000)
 }
 
-/// From when and until when a certificate is good, in seconds since 1970.
+/// The validity period of a certificate, in seconds since the epoch.
 pub(super) fn validity(pem: &str) -> Option<(u64, u64)> {
     let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
     let certificate = pem.parse_x509().ok()?;
@@ -97,8 +99,9 @@ pub(super) fn validity(pem: &str) -> Option<(u64, u64)> {
     Some((from, until))
 }
 
-/// How a certificate is called when its renewal is talked about (RFC 9773, section 4.1). `None`: it does not say whose it is.
-pub(super) fn identifier(pem: &str) -> Option<CertificateIdentifier<'static>> {
+/// The identifier of a certificate for renewal information (RFC 9773, section 4.1). `None`: it does
+/// not name its issuer's key.
+pub(super) fn certificate_identifier(pem: &str) -> Option<CertificateIdentifier<'static>> {
     let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
     let certificate = pem.parse_x509().ok()?;
     let authority = certificate
@@ -111,7 +114,8 @@ pub(super) fn identifier(pem: &str) -> Option<CertificateIdentifier<'static>> {
     Some(CertificateIdentifier::new(authority, serial).into_owned())
 }
 
-/// In seconds. The year is one of four digits (RFC 5280, section 4.1.2.5.2), so that nothing overflows.
+/// The renewal date in seconds. A certificate's years have four digits (RFC 5280, section
+/// 4.1.2.5.2), so nothing can overflow.
 fn renewal_between(from: u64, life: u64, chance: f64) -> u64 {
     let share = match life < SHORT_LIFE {
         true => life / 2,
@@ -138,7 +142,7 @@ mod tests {
     fn a_key_of_each_kind_can_be_made_and_asked_for() {
         let names = ["www.example.test".to_owned(), "192.0.2.1".to_owned()];
         for kind in KeyKind::ALL {
-            let (request, key) = request(&names, kind, true).expect("random bytes");
+            let (request, key) = certificate_request(&names, kind, true).expect("random bytes");
             assert!(!request.is_empty() && key.starts_with("-----BEGIN"));
         }
     }
@@ -149,10 +153,10 @@ mod tests {
         let other = KeyPair::generate().expect("random bytes").serialize_pem();
         let params = CertificateParams::new(["a.test".to_owned()]).expect("a host name");
         let certificate = params.self_signed(&key).expect("a key that signs").pem();
-        assert!(check(&certificate, &key.serialize_pem()).is_ok());
-        let why = check(&certificate, &other).expect_err("another key");
+        assert!(load_pair(&certificate, &key.serialize_pem()).is_ok());
+        let why = load_pair(&certificate, &other).expect_err("another key");
         assert!(why.contains("key values mismatch"), "{why}");
         assert!(!why.contains("PRIVATE KEY"), "{why}");
-        assert!(check("nothing", &other).is_err());
+        assert!(load_pair("nothing", &other).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! `acme_issuer`: what the configuration says of a certificate authority.
+//! `acme_issuer`: a certificate authority as configured.
 
 use std::path::{Path, PathBuf};
 
@@ -9,43 +9,45 @@ use http::configure::Directories;
 use net::tls::{ClientOptions, ClientSettings, Trust};
 use std::sync::Arc;
 
-use super::Name;
+use super::IssuerName;
 
-/// The longest path of certificates between the server's and a trusted one.
+/// The maximum number of certificates between the server's and a trusted one.
 const MAX_DEPTH: usize = 10;
 
-/// A certificate authority.
-pub(super) struct Issuer {
-    pub(super) name: Name,
-    /// Its directory.
+/// An `acme_issuer` block.
+pub(super) struct AcmeIssuer {
+    pub(super) name: IssuerName,
+    /// The URL of its directory (RFC 8555, section 7.1.1).
     pub(super) uri: String,
-    /// URLs such as `mailto:somebody@example.com`.
+    /// URLs such as `mailto:admin@example.com`.
     pub(super) contacts: Vec<String>,
+    /// Without this the server refuses to create an account (RFC 8555, section 7.3).
     pub(super) accepts_terms: bool,
-    pub(super) challenge: Challenge,
-    /// Where accounts and certificates are kept; `None`: nowhere but in memory.
+    pub(super) challenge: ChallengeMethod,
+    /// Where accounts and certificates are stored; `None`: in memory only.
     pub(super) folder: Option<PathBuf>,
-    /// The account's key, PEM; `None`: one is made.
+    /// The account key, PEM; `None`: one is generated.
     pub(super) account_key: Option<String>,
-    /// The id and the secret that bind the account to one that the authority knows.
+    /// The key id and the secret for external account binding (RFC 8555, section 7.3.4).
     pub(super) external: Option<(String, Vec<u8>)>,
-    /// The profile of certificates, and whether nothing else will do.
+    /// The certificate profile to request, and whether it is required.
     pub(super) profile: Option<(String, bool)>,
-    /// Requests name their first name in the subject too.
+    /// `common_name_in_csr`: whether the first name also goes into the subject.
     pub(super) common_name: bool,
+    /// Built once, with the trust store.
     pub(super) tls: ClientSettings,
     pub(super) verifies: bool,
 }
 
-/// How it is proven that a name is ours.
+/// How we prove control of a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Challenge {
+pub(super) enum ChallengeMethod {
     #[default]
     Http,
     Tls,
 }
 
-/// The key of a certificate.
+/// The key type of a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum KeyKind {
     #[default]
@@ -68,7 +70,7 @@ impl KeyKind {
         KeyKind::Rsa4096,
     ];
 
-    /// As in `key=ecdsa:384`.
+    /// Parses a key type as in `key=ecdsa:384`.
     pub(super) fn parse(text: &[u8]) -> Option<KeyKind> {
         Some(match text {
             b"ecdsa" | b"ecdsa:256" => KeyKind::P256,
@@ -82,88 +84,62 @@ impl KeyKind {
     }
 }
 
-enum Folder {
-    /// `acme_NAME` where the server keeps its state.
+/// `state_path`.
+#[derive(Default)]
+enum StatePath {
+    /// `acme_NAME` in the server's state directory.
+    #[default]
     Default,
     At(PathBuf),
     None,
 }
 
-/// What rows of the block say, before it is put together.
-struct Reading {
+/// The lines of the block while it is being read; they can come in any order.
+#[derive(Default)]
+struct IssuerDraft {
     uri: Option<String>,
     contacts: Vec<String>,
     accepts_terms: bool,
-    challenge: Challenge,
-    folder: Folder,
+    challenge: ChallengeMethod,
+    folder: StatePath,
     account_key: Option<String>,
     external: Option<(String, Vec<u8>)>,
     profile: Option<(String, bool)>,
     common_name: bool,
-    /// `None`: what the system trusts.
+    /// `None`: the system's trust store.
     trusted: Option<PathBuf>,
-    verifies: bool,
+    /// `ssl_verify off`
+    skips_verification: bool,
 }
 
-impl Issuer {
+impl AcmeIssuer {
     /// Reads `acme_issuer name { … }`.
-    pub(super) fn read(line: &mut Line) -> Result<Issuer, Diagnostic> {
-        let mut reading = Reading {
-            uri: None,
-            contacts: Vec::new(),
-            accepts_terms: false,
-            challenge: Challenge::default(),
-            folder: Folder::Default,
-            account_key: None,
-            external: None,
-            profile: None,
-            common_name: false,
-            trusted: None,
-            verifies: true,
-        };
+    pub(super) fn read(line: &mut Line) -> Result<AcmeIssuer, Diagnostic> {
+        let mut reading = IssuerDraft::default();
         for entry in line.entries() {
-            reading.row(line, entry)?;
+            reading.read_row(line, entry)?;
         }
-        let name = Name::from(line.text(0));
-        let Some(uri) = reading.uri else {
+        let name = IssuerName::from(line.text(0));
+        let Some(uri) = reading.uri.take() else {
             return Err(line.error(format!("issuer \"{name}\" has no \"uri\"")));
         };
+        // The library binds an account only if it also generates the key.
         if reading.account_key.is_some() && reading.external.is_some() {
             return Err(line.error("\"external_account_key\" needs a key that is made for it, not an \"account_key\" file"));
         }
-        let mut trust = Trust::nobody(MAX_DEPTH);
-        if reading.verifies {
-            let known = || net::tls::system_trust().map(Path::to_owned);
-            let Some(trusted) = reading.trusted.or_else(known) else {
-                return Err(line.error(
-                    "no certificates are installed that an authority could be verified with: install \
-                     ca-certificates, or name a file with \"ssl_trusted_certificate\"",
-                ));
-            };
-            let file = trusted.display().to_string();
-            let text = read(line, &trusted).map_err(|why| line.error(why))?;
-            trust
-                .add_certificates(&text, &file)
-                .map_err(|problem| line.error(problem.message))?;
-        }
-        let options = ClientOptions {
-            server_name: true,
-            trust: reading.verifies.then(|| Arc::new(trust)),
-            ..ClientOptions::default()
-        };
-        let tls = options
-            .build()
-            .map_err(|problem| line.error(problem.message))?;
+        let verifies = !reading.skips_verification;
+        let tls = reading.client_settings(line)?;
         let folder = match reading.folder {
-            Folder::Default => {
+            StatePath::Default => {
                 let folder = format!("acme_{name}");
                 Some(line.level.build.in_temporary(&folder))
             }
-            Folder::At(folder) => Some(folder),
-            Folder::None => None,
+            StatePath::At(folder) => Some(folder),
+            StatePath::None => None,
         };
+        // They must exist before the worker starts, which may not create them any more.
         line.shared::<Directories>().0.extend(folder.clone());
-        Ok(Issuer {
+        Ok(AcmeIssuer {
             name,
             uri,
             contacts: reading.contacts,
@@ -175,18 +151,71 @@ impl Issuer {
             profile: reading.profile,
             common_name: reading.common_name,
             tls,
-            verifies: reading.verifies,
+            verifies,
         })
     }
 
-    /// What its account is known by: another authority has another one.
+    /// Identifies the account. Includes the directory's URL, so that switching from a staging
+    /// authority to the real one does not reuse the account.
     pub(super) fn account_name(&self) -> String {
         format!("{} {}", self.name, self.uri)
     }
 }
 
-impl Reading {
-    fn row(&mut self, line: &mut Line, entry: &Node) -> Result<(), Diagnostic> {
+/// The directives of the block.
+const DIRECTIVES: [&[u8]; 12] = [
+    b"uri",
+    b"contact",
+    b"accept_terms_of_service",
+    b"challenge",
+    b"state_path",
+    b"account_key",
+    b"external_account_key",
+    b"profile",
+    b"common_name_in_csr",
+    b"ssl_trusted_certificate",
+    b"ssl_verify",
+    b"preferred_chain",
+];
+
+impl IssuerDraft {
+    /// The TLS settings of connections to the authority. Without `ssl_verify` no trust store is
+    /// needed, so a missing one is no error then.
+    fn client_settings(&mut self, line: &mut Line) -> Result<ClientSettings, Diagnostic> {
+        let trust = match self.skips_verification {
+            true => None,
+            false => Some(Arc::new(self.trust(line)?)),
+        };
+        let options = ClientOptions {
+            server_name: true,
+            trust,
+            ..ClientOptions::default()
+        };
+        options
+            .build()
+            .map_err(|problem| line.error(problem.message))
+    }
+
+    /// The certificates that the authority's own is verified with.
+    fn trust(&mut self, line: &mut Line) -> Result<Trust, Diagnostic> {
+        let known = || net::tls::system_trust().map(Path::to_owned);
+        let Some(trusted) = self.trusted.take().or_else(known) else {
+            return Err(line.error(
+                "no certificates are installed that an authority could be verified with: install \
+                 ca-certificates, or name a file with \"ssl_trusted_certificate\"",
+            ));
+        };
+        let file = trusted.display().to_string();
+        let text = read(line, &trusted).map_err(|why| line.error(why))?;
+        let mut trust = Trust::nobody(MAX_DEPTH);
+        trust
+            .add_certificates(&text, &file)
+            .map_err(|problem| line.error(problem.message))?;
+        Ok(trust)
+    }
+
+    /// Reads one line of the block.
+    fn read_row(&mut self, line: &mut Line, entry: &Node) -> Result<(), Diagnostic> {
         let name = entry.name.text.as_slice();
         let words: Vec<String> = entry
             .args
@@ -200,8 +229,8 @@ impl Reading {
         };
         match (name, &words[..]) {
             (b"uri", [uri]) => {
-                let parsed = uri.parse::<http_types::Uri>().ok();
-                if parsed.is_none_or(|uri| uri.scheme_str() != Some("https")) {
+                // RFC 8555, section 6.1.
+                if !is_https(uri) {
                     return Err(invalid().note("the address of an authority begins with https://"));
                 }
                 self.uri = Some((*uri).to_owned());
@@ -210,32 +239,24 @@ impl Reading {
                 self.contacts = contacts.iter().map(|text| contact(text)).collect();
             }
             (b"accept_terms_of_service", []) => self.accepts_terms = true,
-            (b"challenge", ["http-01" | "http"]) => self.challenge = Challenge::Http,
-            (b"challenge", ["tls-alpn-01" | "tls-alpn"]) => self.challenge = Challenge::Tls,
-            (b"state_path", ["off"]) => self.folder = Folder::None,
+            (b"challenge", ["http-01" | "http"]) => self.challenge = ChallengeMethod::Http,
+            (b"challenge", ["tls-alpn-01" | "tls-alpn"]) => self.challenge = ChallengeMethod::Tls,
+            (b"state_path", ["off"]) => self.folder = StatePath::None,
             (b"state_path", [_]) => {
-                self.folder = Folder::At(line.prefix_path(conf::Access::Write, &entry.args[0]))
+                self.folder = StatePath::At(line.prefix_path(conf::Access::Write, &entry.args[0]))
             }
+            // The kind that is generated anyway.
             (b"account_key", ["ecdsa" | "ecdsa:256"]) => self.account_key = None,
             (b"account_key", [kind]) if kind.starts_with("rsa:") || kind.starts_with("ecdsa:") => {
                 return Err(invalid().note("account keys are ecdsa:256, or a file with such a key"));
             }
             (b"account_key", [_]) => {
-                let path = line.path(conf::Access::Opened, &entry.args[0]);
-                let text = read(line, &path).map_err(|why| entry.error(why))?;
+                let text = read_named(line, entry, 0)?;
                 self.account_key = Some(text.to_str_lossy().into_owned());
             }
             (b"external_account_key", [id, key]) => {
-                let text = match key.strip_prefix("data:") {
-                    Some(key) => key.as_bytes().to_vec(),
-                    None => {
-                        let path = line.path(conf::Access::Opened, &entry.args[1]);
-                        read(line, &path).map_err(|why| entry.error(why))?
-                    }
-                };
-                let secret = base64::engine::general_purpose::URL_SAFE_NO_PAD
-                    .decode(text.trim().trim_end_with(|c| c == '='))
-                    .map_err(|_| invalid().note("the key is written in base64url"))?;
+                let secret = read_secret(line, entry, key)?
+                    .ok_or_else(|| invalid().note("the key is written in base64url"))?;
                 self.external = Some(((*id).to_owned(), secret));
             }
             (b"profile", [name]) => self.profile = Some(((*name).to_owned(), false)),
@@ -245,29 +266,17 @@ impl Reading {
             (b"ssl_trusted_certificate", [_]) => {
                 self.trusted = Some(line.path(conf::Access::Opened, &entry.args[0]))
             }
-            (b"ssl_verify", ["on"]) => self.verifies = true,
-            (b"ssl_verify", ["off"]) => self.verifies = false,
+            (b"ssl_verify", ["on"]) => self.skips_verification = false,
+            (b"ssl_verify", ["off"]) => self.skips_verification = true,
+            // Accepted, as nginx's module has it.
             (b"preferred_chain", [_]) => {
                 line.level.report(Diagnostic::warning(
                     "\"preferred_chain\" has no effect: the chain that the server sends is taken",
                     entry.name.span,
                 ));
             }
-            (
-                b"uri"
-                | b"contact"
-                | b"accept_terms_of_service"
-                | b"challenge"
-                | b"state_path"
-                | b"account_key"
-                | b"external_account_key"
-                | b"profile"
-                | b"common_name_in_csr"
-                | b"ssl_trusted_certificate"
-                | b"ssl_verify"
-                | b"preferred_chain",
-                _,
-            ) => return Err(invalid()),
+            // Known names with wrong parameters, as opposed to unknown names.
+            _ if DIRECTIVES.contains(&name) => return Err(invalid()),
             _ => {
                 let name = &entry.name.text;
                 return Err(entry.error(format!("unknown directive \"{name}\" in an issuer")));
@@ -277,6 +286,7 @@ impl Reading {
     }
 }
 
+/// A contact as a URL; plain addresses are e-mail.
 fn contact(text: &str) -> String {
     match text.contains(':') {
         true => text.to_owned(),
@@ -284,6 +294,36 @@ fn contact(text: &str) -> String {
     }
 }
 
+/// Whether a URL is one of HTTPS.
+fn is_https(uri: &str) -> bool {
+    let parsed = uri.parse::<http_types::Uri>().ok();
+    parsed.is_some_and(|uri| uri.scheme_str() == Some("https"))
+}
+
+/// The secret of `external_account_key`, in the line itself or in a file; `None` if it is not base64url.
+fn read_secret(line: &mut Line, entry: &Node, key: &str) -> Result<Option<Vec<u8>>, Diagnostic> {
+    let text = match key.strip_prefix("data:") {
+        Some(key) => key.as_bytes().to_vec(),
+        None => read_named(line, entry, 1)?,
+    };
+    Ok(decode_secret(&text))
+}
+
+/// Base64url, with or without padding.
+fn decode_secret(text: &[u8]) -> Option<Vec<u8>> {
+    let text = text.trim().trim_end_with(|c| c == '=');
+    base64::engine::general_purpose::URL_SAFE_NO_PAD
+        .decode(text)
+        .ok()
+}
+
+/// The content of the file that a word names.
+fn read_named(line: &mut Line, entry: &Node, word: usize) -> Result<Vec<u8>, Diagnostic> {
+    let path = line.path(conf::Access::Opened, &entry.args[word]);
+    read(line, &path).map_err(|why| entry.error(why))
+}
+
+/// Reads a file named in the block.
 fn read(line: &mut Line, path: &Path) -> Result<Vec<u8>, String> {
     line.files().read(path).map_err(|error| {
         let why = base::text::errno_text(&error);

@@ -1,4 +1,5 @@
-//! `acme_issuer` and `acme_certificate`: certificates that are obtained and renewed by themselves (RFC 8555).
+//! `acme_issuer` and `acme_certificate`: certificates obtained and renewed automatically (RFC
+//! 8555).
 //!
 //! ```nginx
 //! resolver 127.0.0.53;
@@ -17,16 +18,16 @@
 //! }
 //! ```
 //!
-//! The directives are those of nginx's own acme module. One loop keeps the certificates: [`order`] obtains them over
-//! [`client`], [`state`] has them for all loops and answers the server's questions, and files in the issuer's folder
-//! survive the process.
+//! The directives are those of nginx's own acme module. One loop manages the certificates:
+//! [`order`] obtains them through [`client`], [`state`] holds them for all loops together with the
+//! answers to challenges, and files in the issuer's directory preserve them across restarts.
 
-mod advice;
-mod answer;
+mod answer_http_challenge;
 mod client;
 mod credential;
 mod issuer;
 mod order;
+mod renewal_info;
 mod state;
 
 use std::cell::RefCell;
@@ -36,16 +37,16 @@ use bstr::{BString, ByteSlice};
 use bytes::Bytes;
 use conf::{Arity, Diagnostic, Directive, HTTP, Line, Repeat, SERVER, Setter, Table, Variable};
 use http::body::Body;
-use http::engine::HttpLoop;
+use http::http_loop::HttpLoop;
 use http::site::{Frozen, Server};
 use http::{Module, Outcome, Phase, Request, Step};
 use net::server_name::ServerName;
 use net::tls::Identity;
 
-use issuer::{Issuer, KeyKind};
-use order::Keeper;
-use rt::error_log::Level;
-use state::State;
+use host::error_log::Level;
+use issuer::{AcmeIssuer, KeyKind};
+use order::CertificateRenewer;
+use state::AcmeState;
 
 pub(crate) static MODULE: Module = Module {
     name: "acme",
@@ -56,21 +57,21 @@ pub(crate) static MODULE: Module = Module {
     variables: &[
         Variable::new(
             "acme_certificate",
-            |r: &mut Request, out| show(r, out, |issued| &issued.certificate),
+            |r: &mut Request, out| write_credential(r, out, |issued| &issued.certificate),
             "The certificate of the server's `acme_certificate`, for `ssl_certificate`.",
         ),
         Variable::new(
             "acme_certificate_key",
-            |r: &mut Request, out| show(r, out, |issued| &issued.key),
+            |r: &mut Request, out| write_credential(r, out, |issued| &issued.key),
             "The private key of the server's `acme_certificate`, for `ssl_certificate_key`.",
         ),
     ],
-    tls_challenge: shown,
+    tls_challenge: tls_challenge_certificate,
     commit: |site, zones| {
         let conf = site.main_confs.get::<Conf>();
         if !conf.issuers.is_empty() {
-            let state = zones.get_or_create("acme", State::default);
-            // The first generation that commits is the only one of this configuration.
+            let state = zones.get_or_create("acme", AcmeState::default);
+            // A configuration is committed only once, so the cell is empty.
             let _ = conf.state.set(state);
         }
         Ok(())
@@ -92,12 +93,12 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
               name [require]`, `common_name_in_csr on | off`, `ssl_trusted_certificate`, `ssl_verify on | off`. The \
               address of the authority is resolved by the `resolver` next to it.",
         set: Setter::Block(Arity::ONE, Repeat::Many, |conf, line| {
-            let issuer = Issuer::read(line)?;
+            let issuer = AcmeIssuer::read(line)?;
             if conf.issuers.iter().any(|known| known.name == issuer.name) {
                 return Err(line.error_at(0, format!("duplicate issuer \"{}\"", issuer.name)));
             }
             conf.issuers.push(Arc::new(issuer));
-            // Servers are read after this, and see it there.
+            // `server` blocks are read later and find the issuers there.
             line.shared::<Conf>().issuers.clone_from(&conf.issuers);
             Ok(())
         }),
@@ -113,7 +114,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
     },
 ]);
 
-static SERVER_DIRECTIVES: Table<ServerConf> = Table::new(&[Directive {
+static SERVER_DIRECTIVES: Table<AcmeServerConf> = Table::new(&[Directive {
     name: "acme_certificate",
     syntax: "issuer [identifier …] [key=ecdsa:256 | ecdsa:384 | ecdsa:521 | rsa:2048 | rsa:3072 | rsa:4096]",
     default: None,
@@ -125,34 +126,37 @@ static SERVER_DIRECTIVES: Table<ServerConf> = Table::new(&[Directive {
     set: Setter::Custom(Arity::at_least(1), Repeat::Once, certificate),
 }]);
 
-/// The issuers.
+/// The issuers of the configuration, and the state once it is committed.
 #[derive(Clone, Default)]
 struct Conf {
-    issuers: Vec<Arc<Issuer>>,
-    state: Arc<OnceLock<Arc<State>>>,
+    issuers: Vec<Arc<AcmeIssuer>>,
+    state: Arc<OnceLock<Arc<AcmeState>>>,
 }
 
-/// What a server wants.
+/// What a server requests.
 #[derive(Clone, Default)]
-struct ServerConf {
-    wanted: Option<Wanted>,
+struct AcmeServerConf {
+    wanted: Option<CertificateRequest>,
 }
 
+/// The `acme_certificate` line of a server.
 #[derive(Clone)]
-struct Wanted {
-    issuer: Arc<Issuer>,
-    /// Names that the directive says; none: those of the server.
+struct CertificateRequest {
+    issuer: Arc<AcmeIssuer>,
+    /// The names in the line; empty: those of `server_name`.
     names: Vec<String>,
     key: KeyKind,
 }
 
-fn certificate(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
+/// Reads `acme_certificate`.
+fn certificate(conf: &mut AcmeServerConf, line: &mut Line) -> Result<(), Diagnostic> {
     let issuers = line.shared::<Conf>().issuers.clone();
+    // Issuers are defined in `http`, whose own directives are read before its servers.
     let name = line.text(0);
     let Some(issuer) = issuers.into_iter().find(|issuer| issuer.name == name) else {
         return Err(line.error_at(0, format!("unknown issuer \"{}\"", name.as_bstr())));
     };
-    let mut wanted = Wanted {
+    let mut wanted = CertificateRequest {
         issuer,
         names: Vec::new(),
         key: KeyKind::default(),
@@ -174,7 +178,8 @@ fn certificate(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic>
     Ok(())
 }
 
-/// Whether a certificate can be had for this name by a proof over HTTP or TLS.
+/// Whether a certificate for this name can be obtained by HTTP-01 or TLS-ALPN-01. Both prove a
+/// host, so wildcards are out; colons are for IPv6 addresses.
 fn is_name(text: &[u8]) -> bool {
     !text.is_empty()
         && text.is_ascii()
@@ -183,8 +188,8 @@ fn is_name(text: &[u8]) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':'))
 }
 
-impl Wanted {
-    /// The names, for a server.
+impl CertificateRequest {
+    /// The names for a server.
     fn names_for(&self, server: &Server) -> Vec<String> {
         if !self.names.is_empty() {
             return self.names.clone();
@@ -193,37 +198,49 @@ impl Wanted {
         for name in &server.core.names {
             match name {
                 ServerName::Exact(name) if is_name(name) => names.push(name.to_string()),
-                // `.example.com`: what clients use of it, as in nginx's module.
+                // `.example.com` matches any name below it. The two that clients really use are
+                // requested, as in nginx's module.
                 ServerName::Below(name) if is_name(&name[1..]) => {
                     names.extend([name[1..].to_str_lossy().into_owned(), format!("www{name}")]);
                 }
                 _ => {}
             }
         }
+        // The order in the file does not matter, so that rearranging `server_name` does not order a
+        // new certificate.
         names.sort();
         names.dedup();
         names
     }
 
-    /// What tells it from other certificates, also as a file's name: another authority, a test's for example, or another
-    /// kind of key is another certificate.
-    fn key_for(&self, server: &Server) -> String {
+    /// Identifies a certificate, also as a file name. Another authority, such as one for tests, or
+    /// another type of key makes it a different certificate.
+    fn certificate_id(&self, server: &Server) -> String {
         let names = self.names_for(server).join(",");
         let facts = format!("{names} {:?} {}", self.key, self.issuer.uri);
         let sum = base::hash::murmur2(facts.as_bytes());
+        // The name in front is for people who look into the directory; file names are limited to
+        // 255 bytes.
         let first: String = names.chars().take_while(|c| *c != ',').take(100).collect();
         format!("{}-{first}-{sum:08x}", self.issuer.name)
     }
 }
 
-fn show(request: &mut Request, out: &mut Vec<u8>, part: fn(&state::Issued) -> &String) -> bool {
-    let conf = request.server_conf::<ServerConf>();
+/// A part of the issued certificate as `data:…`, which `ssl_certificate` accepts in place of a
+/// file. Without one yet the value is missing and the handshake fails, while the other servers
+/// work.
+fn write_credential(
+    request: &mut Request,
+    out: &mut Vec<u8>,
+    part: fn(&state::IssuedCertificate) -> &String,
+) -> bool {
+    let conf = request.server_conf::<AcmeServerConf>();
     let site = std::rc::Rc::clone(&request.site);
     let (Some(wanted), Some(state)) = (&conf.wanted, site.main_confs.get::<Conf>().state.get())
     else {
         return false;
     };
-    let Some(issued) = state.issued(&wanted.key_for(site.server(request.server))) else {
+    let Some(issued) = state.issued(&wanted.certificate_id(site.server(request.server))) else {
         return false;
     };
     out.extend_from_slice(b"data:");
@@ -231,10 +248,12 @@ fn show(request: &mut Request, out: &mut Vec<u8>, part: fn(&state::Issued) -> &S
     true
 }
 
-/// Where HTTP-01 asks (RFC 8555, section 8.3).
+/// The path that HTTP-01 requests (RFC 8555, section 8.3).
 const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";
 
-/// Answers the questions of HTTP-01, on whatever server.
+/// Answers HTTP-01 on every server: the authority connects by name to port 80, where the server
+/// that needs the certificate may not be listening. It runs before anything could redirect or
+/// refuse the request.
 fn answer(request: &mut Request) -> Step<'_> {
     let Some(token) = request.uri.path.strip_prefix(WELL_KNOWN) else {
         return Outcome::Declined.into();
@@ -243,41 +262,56 @@ fn answer(request: &mut Request) -> Step<'_> {
     let Some(state) = site.main_confs.get::<Conf>().state.get() else {
         return Outcome::Declined.into();
     };
-    let Some(answer) = token.to_str().ok().and_then(|token| state.token(token)) else {
+    // Not a token of ours: the location may have another ACME client's file.
+    let Some(answer) = token
+        .to_str()
+        .ok()
+        .and_then(|token| state.http_challenge_response(token))
+    else {
         return Outcome::Declined.into();
     };
     request.out.status = 200;
+    // RFC 8555, section 8.3.
     request.out.content_type = "application/octet-stream".into();
     request.out.content_length = Some(answer.len() as u64);
     request.out.body = Body::Bytes(Bytes::from(answer));
     Outcome::Respond.into()
 }
 
-/// What TLS-ALPN-01 wants to be shown for a name (RFC 8737).
-fn shown(site: &Frozen, name: &str) -> Option<Arc<Identity>> {
-    site.main_confs.get::<Conf>().state.get()?.shown(name)
+/// The certificate that answers TLS-ALPN-01 for a name (RFC 8737).
+fn tls_challenge_certificate(site: &Frozen, name: &str) -> Option<Arc<Identity>> {
+    site.main_confs
+        .get::<Conf>()
+        .state
+        .get()?
+        .tls_challenges(name)
 }
 
-thread_local! {
-    /// The tasks of the generation that is served, on the loop that does them.
+rt::local! {
+    /// The tasks of the current configuration, on the loop that runs them.
     static KEEPERS: RefCell<Vec<rt::JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Starts one task per issuer, with the certificates that the servers want from it.
 fn start(engine: &HttpLoop) {
+    // One loop does it for all; the state is shared.
     if engine.index != 0 {
         return;
     }
     let site = engine.site();
     let conf = site.main_confs.get::<Conf>();
+    // No issuer is configured.
     let Some(state) = conf.state.get() else {
         return drop(KEEPERS.take());
     };
-    let mut orders: Vec<Vec<order::Wanted>> = conf.issuers.iter().map(|_| Vec::new()).collect();
+    let mut orders: Vec<Vec<order::CertificateOrder>> =
+        conf.issuers.iter().map(|_| Vec::new()).collect();
     for server in &site.servers {
-        let Some(wanted) = &server.confs.get::<ServerConf>().wanted else {
+        let Some(wanted) = &server.confs.get::<AcmeServerConf>().wanted else {
             continue;
         };
-        let (what, names) = (wanted.key_for(server), wanted.names_for(server));
+        let (what, names) = (wanted.certificate_id(server), wanted.names_for(server));
+        // Logged rather than refused, so that the other servers start.
         if names.is_empty() {
             engine.log.plain(
                 Level::Error,
@@ -290,26 +324,24 @@ fn start(engine: &HttpLoop) {
         }
         let by_issuer = conf.issuers.iter().zip(&mut orders);
         for (_, orders) in by_issuer.filter(|(issuer, _)| issuer.name == wanted.issuer.name) {
-            if orders.iter().all(|known| known.what != what) {
-                orders.push(order::Wanted {
-                    what: what.clone(),
+            // Servers with the same names share a certificate.
+            if orders.iter().all(|known| known.id != what) {
+                orders.push(order::CertificateOrder {
+                    id: what.clone(),
                     names: names.clone(),
                     key: wanted.key,
                 });
             }
         }
     }
-    let known: Vec<&str> = orders
-        .iter()
-        .flatten()
-        .map(|one| one.what.as_str())
-        .collect();
+    let known: Vec<&str> = orders.iter().flatten().map(|one| one.id.as_str()).collect();
     let accounts: Vec<String> = conf.issuers.iter().map(|one| one.account_name()).collect();
+    // What the configuration no longer names is forgotten, so that reloads do not accumulate state.
     state.retain(&known, &accounts);
     let mut tasks = Vec::new();
     for (issuer, orders) in conf.issuers.iter().zip(orders) {
         let resolver = site.outer_confs.get::<http::core::ResolverConf>();
-        let keeper = Keeper {
+        let keeper = CertificateRenewer {
             issuer: Arc::clone(issuer),
             state: Arc::clone(state),
             resolver: Arc::clone(&resolver.resolver),
@@ -319,9 +351,10 @@ fn start(engine: &HttpLoop) {
         };
         tasks.push(rt::spawn_handle("acme", keeper.run()).abort_on_drop());
     }
-    // Those of the former generation end here.
+    // The tasks of the previous configuration end here, possibly in the middle of an order. The new
+    // ones continue from the files and the shared state.
     drop(KEEPERS.replace(tasks));
 }
 
-/// A text for people; names of issuers are bytes as every word is.
-type Name = BString;
+/// The name of an issuer: bytes, like every word of the configuration.
+type IssuerName = BString;

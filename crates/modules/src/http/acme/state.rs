@@ -1,77 +1,89 @@
-//! What the loops share about certificates: those that were issued, and the proofs that the ACME server asks for.
+//! What the loops share: issued certificates, and the answers to the ACME server's challenges.
 //!
-//! It survives reloads; what must survive the process lies in the issuer's folder.
+//! It survives reloads. What has to survive the process is in the issuer's directory.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base::sync::Mutex;
 use net::tls::Identity;
 
-use super::advice::Advice;
+use super::renewal_info::RenewalAdvice;
 
-/// Proofs that are kept at a time; more orders wait for theirs.
-const MAX_PROOFS: usize = 1000;
+/// The maximum number of pending challenges of each kind.
+const MAX_CHALLENGES: usize = 1000;
 
-/// A certificate with its key, both PEM.
-pub(super) struct Issued {
+/// An issued certificate (chain) and its key, both PEM.
+pub(super) struct IssuedCertificate {
+    /// The chain in PEM.
     pub(super) certificate: String,
+    /// The private key in PEM.
     pub(super) key: String,
 }
 
-/// Shared by all loops.
+/// The state shared by all loops. Every lock is held for a map operation only.
 #[derive(Default)]
-pub(super) struct State {
-    /// By what was ordered; as many as the configuration orders.
-    issued: Mutex<HashMap<String, Arc<Issued>>>,
-    /// By [`super::issuer::Issuer::account_name`]; as many as the configuration has issuers.
-    issuers: Mutex<HashMap<String, Known>>,
-    /// By what was ordered, too.
-    advice: Mutex<HashMap<String, Advice>>,
-    /// HTTP-01: what to answer for a token.
-    tokens: Mutex<HashMap<String, String>>,
-    /// TLS-ALPN-01: what to show for a name.
-    shown: Mutex<HashMap<String, Arc<Identity>>>,
+pub(super) struct AcmeState {
+    /// By order; no more than the configuration names.
+    issued: Mutex<HashMap<String, Arc<IssuedCertificate>>>,
+    /// By [`super::issuer::Issuer::account_name`]; no more than the configuration has issuers.
+    issuers: Mutex<HashMap<String, IssuerState>>,
+    /// By order, too.
+    advice: Mutex<HashMap<String, RenewalAdvice>>,
+    /// HTTP-01: the response for each token.
+    http_challenges: Mutex<HashMap<String, String>>,
+    /// TLS-ALPN-01: the certificate for each name.
+    tls_challenge_certificate: Mutex<HashMap<String, Arc<Identity>>>,
 }
 
 /// What is remembered of an issuer.
 #[derive(Default)]
-struct Known {
-    /// The account there, as it stands in a file.
+struct IssuerState {
+    /// Our account, in the form it is stored in.
     account: Option<Vec<u8>>,
-    /// Until then it asked to be left alone.
+    /// It asked to be left alone until then.
     pause: Option<Instant>,
 }
 
-impl State {
-    /// Forgets what the configuration does not name any more.
+impl AcmeState {
+    /// Removes what the configuration no longer names.
     pub(super) fn retain(&self, orders: &[&str], issuers: &[String]) {
-        lock(&self.issued).retain(|what, _| orders.contains(&what.as_str()));
-        lock(&self.advice).retain(|what, _| orders.contains(&what.as_str()));
-        lock(&self.issuers).retain(|name, _| issuers.contains(name));
+        self.issued
+            .lock()
+            .retain(|what, _| orders.contains(&what.as_str()));
+        self.advice
+            .lock()
+            .retain(|what, _| orders.contains(&what.as_str()));
+        self.issuers.lock().retain(|name, _| issuers.contains(name));
     }
 
+    /// Our account at an issuer, in the form it is stored in.
     pub(super) fn account(&self, issuer: &str) -> Option<Vec<u8>> {
-        lock(&self.issuers).get(issuer)?.account.clone()
+        self.issuers.lock().get(issuer)?.account.clone()
     }
 
+    /// Remembers our account at an issuer.
     pub(super) fn set_account(&self, issuer: &str, text: Vec<u8>) {
-        let mut issuers = lock(&self.issuers);
+        let mut issuers = self.issuers.lock();
         issuers.entry(issuer.to_owned()).or_default().account = Some(text);
     }
 
+    /// Forgets our account; what else is known of the issuer stays.
     pub(super) fn forget_account(&self, issuer: &str) {
-        if let Some(known) = lock(&self.issuers).get_mut(issuer) {
+        if let Some(known) = self.issuers.lock().get_mut(issuer) {
             known.account = None;
         }
     }
 
-    /// How long an issuer still is to be left alone.
+    /// How long an issuer is still to be left alone.
     pub(super) fn pause(&self, issuer: &str) -> Duration {
-        let until = lock(&self.issuers)
+        let until = self
+            .issuers
+            .lock()
             .get(issuer)
             .and_then(|known| known.pause);
         until.map_or(Duration::ZERO, |until| {
@@ -79,96 +91,110 @@ impl State {
         })
     }
 
+    /// Leaves an issuer alone for this long.
     pub(super) fn set_pause(&self, issuer: &str, pause: Duration) {
-        let mut issuers = lock(&self.issuers);
+        let mut issuers = self.issuers.lock();
         issuers.entry(issuer.to_owned()).or_default().pause = Some(rt::now() + pause);
     }
 
-    pub(super) fn issued(&self, what: &str) -> Option<Arc<Issued>> {
-        lock(&self.issued).get(what).cloned()
+    /// The certificate in use.
+    pub(super) fn issued(&self, what: &str) -> Option<Arc<IssuedCertificate>> {
+        self.issued.lock().get(what).cloned()
     }
 
-    pub(super) fn set_issued(&self, what: &str, issued: Issued) {
-        self.advise(what, Advice::renew);
-        lock(&self.issued).insert(what.to_owned(), Arc::new(issued));
+    /// Puts a certificate into use.
+    pub(super) fn set_issued(&self, what: &str, issued: IssuedCertificate) {
+        // Renewal information is about one certificate, and this is another.
+        self.update_advice(what, RenewalAdvice::reset);
+        self.issued.lock().insert(what.to_owned(), Arc::new(issued));
     }
 
-    /// What the authority says about a certificate's renewal.
-    pub(super) fn advice(&self, what: &str) -> Advice {
-        lock(&self.advice).get(what).cloned().unwrap_or_default()
+    /// The renewal information of a certificate.
+    pub(super) fn advice(&self, what: &str) -> RenewalAdvice {
+        self.advice.lock().get(what).cloned().unwrap_or_default()
     }
 
-    /// Changes that.
-    pub(super) fn advise(&self, what: &str, change: impl FnOnce(&mut Advice)) {
-        change(lock(&self.advice).entry(what.to_owned()).or_default());
+    /// Changes the renewal information of a certificate.
+    pub(super) fn update_advice(&self, what: &str, change: impl FnOnce(&mut RenewalAdvice)) {
+        change(self.advice.lock().entry(what.to_owned()).or_default());
     }
 
-    pub(super) fn token(&self, token: &str) -> Option<String> {
-        lock(&self.tokens).get(token).cloned()
+    /// The response to an HTTP-01 challenge; any loop may be asked.
+    pub(super) fn http_challenge_response(&self, token: &str) -> Option<String> {
+        self.http_challenges.lock().get(token).cloned()
     }
 
-    pub(super) fn shown(&self, name: &str) -> Option<Arc<Identity>> {
-        lock(&self.shown).get(name).cloned()
+    /// The certificate that answers a TLS-ALPN-01 challenge for a name.
+    pub(super) fn tls_challenges(&self, name: &str) -> Option<Arc<Identity>> {
+        self.tls_challenge_certificate.lock().get(name).cloned()
     }
 
-    /// Keeps an answer for a token, until the proof is dropped.
-    pub(super) fn answer(self: &Arc<Self>, token: &str, answer: &str) -> Result<Proof, String> {
-        keep(&self.tokens, token, answer.to_owned())?;
-        Ok(Proof {
+    /// Answers HTTP-01 for a token until the result is dropped.
+    pub(super) fn add_http_challenge(
+        self: &Arc<Self>,
+        token: &str,
+        answer: &str,
+    ) -> Result<PendingChallenge, String> {
+        insert_bounded(&self.http_challenges, token, answer.to_owned())?;
+        Ok(PendingChallenge {
             state: Arc::clone(self),
-            what: What::Token(token.to_owned()),
+            key: ChallengeKey::Token(token.to_owned()),
         })
     }
 
-    /// Keeps a certificate to show for a name, until the proof is dropped.
-    pub(super) fn show(
+    /// Answers TLS-ALPN-01 for a name until the result is dropped.
+    pub(super) fn add_tls_challenge(
         self: &Arc<Self>,
         name: &str,
         identity: Arc<Identity>,
-    ) -> Result<Proof, String> {
-        keep(&self.shown, name, identity)?;
-        Ok(Proof {
+    ) -> Result<PendingChallenge, String> {
+        insert_bounded(&self.tls_challenge_certificate, name, identity)?;
+        Ok(PendingChallenge {
             state: Arc::clone(self),
-            what: What::Name(name.to_owned()),
+            key: ChallengeKey::Name(name.to_owned()),
         })
     }
 }
 
-fn keep<T>(map: &Mutex<HashMap<String, T>>, key: &str, value: T) -> Result<(), String> {
-    let mut map = lock(map);
-    if map.len() >= MAX_PROOFS {
+/// Inserts into a bounded map.
+fn insert_bounded<T>(map: &Mutex<HashMap<String, T>>, key: &str, value: T) -> Result<(), String> {
+    let mut map = map.lock();
+    if map.len() >= MAX_CHALLENGES {
         return Err("too many pending challenges".to_owned());
     }
     map.insert(key.to_owned(), value);
     Ok(())
 }
 
-/// A proof for the ACME server, there as long as this lives.
-pub(super) struct Proof {
-    state: Arc<State>,
-    what: What,
+/// A challenge that is answered as long as this value exists. Removal on drop covers timeouts and
+/// reloads in the middle of an order.
+pub(super) struct PendingChallenge {
+    state: Arc<AcmeState>,
+    key: ChallengeKey,
 }
 
-enum What {
+/// What is removed when a proof ends.
+enum ChallengeKey {
+    /// An HTTP-01 token.
     Token(String),
+    /// A name with a TLS-ALPN-01 certificate.
     Name(String),
 }
 
-impl Drop for Proof {
+impl Drop for PendingChallenge {
     fn drop(&mut self) {
-        match &self.what {
-            What::Token(token) => drop(lock(&self.state.tokens).remove(token)),
-            What::Name(name) => drop(lock(&self.state.shown).remove(name)),
+        match &self.key {
+            ChallengeKey::Token(token) => drop(self.state.http_challenges.lock().remove(token)),
+            ChallengeKey::Name(name) => {
+                drop(self.state.tls_challenge_certificate.lock().remove(name))
+            }
         }
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Writes a file that only its owner can read: first beside, then in the place of the old one. Waits for the disk.
-pub(super) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+/// Writes a file readable by its owner only: first under another name, then in place of the old
+/// one, so that a crash leaves one of the two. Blocks on the disk.
+pub(super) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     use std::io::Write;
     let beside = path.with_extension("new");
     let mut file = std::fs::File::options()
@@ -177,7 +203,7 @@ pub(super) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(&beside)?;
-    // One that an earlier process has left may have another.
+    // A file left by an earlier process can have another mode, which opening does not change.
     rt::file::modes::make_private(&file)?;
     file.write_all(content)?;
     file.sync_all()?;

@@ -1,63 +1,70 @@
-//! FastCGI between the exchange and the wire.
+//! The FastCGI codec between the exchange and the wire.
+//!
+//! A response is a CGI header and content, cut into records, with records of the error stream in
+//! between. A record boundary means nothing: the header can end in the middle of one.
 
 use bstr::ByteSlice;
 use http::Request;
 use http::site::ConfRef;
 use http::upstream::{
-    Asks, Content, ContentLength, Fault, HeadProgress, Piece, Protocol, SettingsRef,
+    Asks, Content, ContentLength, Fault, HeadProgress, NoResponse, Piece, Protocol, SettingsRef,
 };
-use proto::cgi::{HeadParser, StatusLine};
-use proto::fastcgi::{self, Decoder, Event};
+use proto::cgi::{CgiStatusLine, HeadParser};
+use proto::fastcgi::{self, FastcgiEvent, RecordDecoder};
 use proto::fields::Fields;
-use proto::h1::response::ResponseHead;
+use proto::message::ResponseHead;
 
 use super::Conf;
-use crate::shared::gateway::Ending;
+use crate::shared::gateway::ValueEnding;
 use crate::shared::gateway::response::content_length;
 
-/// One exchange.
-pub(super) struct Codec {
+/// One request and its response.
+pub(super) struct FastcgiCodec {
     conf: ConfRef<Conf>,
     settings: SettingsRef,
+    /// What the request asks of the response, such as a protocol switch.
     asks: Asks,
-    decoder: Decoder,
+    decoder: RecordDecoder,
     parser: HeadParser,
-    /// The head as far as it was received, without the records around it.
+    /// The response header as far as received, without record framing.
     head_bytes: Vec<u8>,
+    /// The parsed header, until it is complete and handed over.
     head: ResponseHead,
     content: ContentLength,
-    /// Output that is still to come, if that is known.
-    left: Option<u64>,
-    /// The application has closed its output.
+    /// Content still expected, if the response announced a length.
+    remaining: Option<u64>,
+    /// The application has closed its standard output.
     stdout_ended: bool,
-    /// All of the response was there, and the connection stays open.
-    alive: bool,
-    /// A message of the application that is not complete. A record has 64 KB at most, and so has this.
+    /// The response is complete and the connection stays open.
+    stays_open: bool,
+    /// An incomplete message of the error stream. The decoder ends a message at a record of at most
+    /// 64 KB, which bounds this.
     stderr: Vec<u8>,
 }
 
-/// What a message for the error log may end with that says nothing.
+/// Characters at the end of a message that say nothing in a log.
 const TRAILING: &[u8] = b"\r\n. ";
 
-impl Codec {
-    pub(super) fn new(conf: ConfRef<Conf>, settings: SettingsRef) -> Codec {
-        Codec {
+impl FastcgiCodec {
+    pub(super) fn new(conf: ConfRef<Conf>, settings: SettingsRef) -> FastcgiCodec {
+        FastcgiCodec {
             conf,
             settings,
             asks: Asks::default(),
-            decoder: Decoder::new(),
-            parser: HeadParser::new(StatusLine::Never),
+            decoder: RecordDecoder::new(),
+            parser: HeadParser::new(CgiStatusLine::Never),
             head_bytes: Vec::new(),
             head: ResponseHead::default(),
             content: ContentLength::Unknown,
-            left: None,
+            remaining: None,
             stdout_ended: false,
-            alive: false,
+            stays_open: false,
             stderr: Vec::new(),
         }
     }
 
-    /// Takes in output that may be the end of the head; gives how much of it came after the head then.
+    /// Appends output to the header. If that completes it, returns how much of the output follows
+    /// the header.
     fn read_stdout(&mut self, output: &[u8]) -> Result<Option<usize>, Fault> {
         self.head_bytes.extend_from_slice(output);
         let limit = usize::try_from(self.settings.buffer_size).unwrap_or(usize::MAX);
@@ -68,14 +75,15 @@ impl Codec {
         Ok(length.map(|length| self.head_bytes.len() - length))
     }
 
-    /// The complete message of the application, as the error log has it.
+    /// Takes the complete message, in nginx's wording.
     fn take_message(&mut self) -> Vec<u8> {
         let message = std::mem::take(&mut self.stderr);
         let text = message.trim_end_with(|end| end.is_ascii() && TRAILING.contains(&(end as u8)));
         [b"FastCGI sent in stderr: \"", text, b"\""].concat()
     }
 
-    /// Logs the message, unless it makes the response an invalid one.
+    /// Logs a message that came before the header was complete, unless `fastcgi_catch_stderr` makes
+    /// it invalidate the response, so that the next server is tried.
     fn log_head_message(&mut self, request: &Request) -> Result<(), Fault> {
         let caught = self
             .conf
@@ -94,7 +102,7 @@ impl Codec {
     }
 }
 
-impl Protocol for Codec {
+impl Protocol for FastcgiCodec {
     fn scheme(&self) -> &'static str {
         "fastcgi://"
     }
@@ -104,15 +112,15 @@ impl Protocol for Codec {
         request: &mut Request,
         _: Content,
         out: &mut Vec<u8>,
-    ) -> Result<(), u16> {
+    ) -> Result<(), NoResponse> {
         let mut params = Vec::new();
         let fields = self.settings.pass_request_headers;
-        self.asks = self
-            .conf
-            .params
-            .write(request, fields, Ending::Counted, |name, value| {
-                fastcgi::push_param(name, value, &mut params)
-            })?;
+        self.asks =
+            self.conf
+                .params
+                .write(request, fields, ValueEnding::Counted, |name, value| {
+                    fastcgi::push_param(name, value, &mut params)
+                })?;
         fastcgi::write_begin(self.conf.keep_conn, out);
         fastcgi::write_params(&params, out);
         Ok(())
@@ -128,25 +136,26 @@ impl Protocol for Codec {
 
     fn asks(&self) -> Asks {
         Asks {
-            // There is no way to switch.
+            // FastCGI cannot switch protocols.
             upgrade: false,
             ..self.asks
         }
     }
 
     fn begin_response(&mut self) {
-        self.decoder = Decoder::new();
+        self.decoder = RecordDecoder::new();
         self.parser.reset();
         self.head_bytes.clear();
         self.head.clear();
-        self.left = None;
+        self.remaining = None;
         self.stdout_ended = false;
-        self.alive = false;
+        self.stays_open = false;
         self.stderr.clear();
     }
 
-    /// Records are taken out of the input as they come ([`HeadProgress::Interim`] with an empty head): messages for the
-    /// error log can be any number, and do not count for the size of the head.
+    /// Consumes records as they arrive ([`HeadProgress::Interim`] with an empty head): there can be
+    /// any number of messages for the error log, and they must not count towards the size of the
+    /// header.
     fn read_head(
         &mut self,
         request: &Request,
@@ -157,30 +166,32 @@ impl Protocol for Codec {
         loop {
             let (event, used) = self.decoder.next(&input[at..]).map_err(Fault::new)?;
             match event {
-                Event::More if input.is_empty() => return Ok(HeadProgress::Partial),
-                Event::More => return Ok(HeadProgress::Interim(input.len())),
-                Event::Stdout(range) => {
+                FastcgiEvent::More if input.is_empty() => return Ok(HeadProgress::Partial),
+                FastcgiEvent::More => return Ok(HeadProgress::Interim(input.len())),
+                FastcgiEvent::Stdout(range) => {
                     if let Some(rest) = self.read_stdout(&input[at..][range])? {
+                        // What follows the header in this record is content.
                         self.decoder.unread(rest);
                         self.content = content_length(request, &self.head)?;
                         if let ContentLength::Known(length) = self.content {
-                            self.left = Some(length);
+                            self.remaining = Some(length);
                         }
                         std::mem::swap(head, &mut self.head);
+                        // The header is read; its memory is not needed during the content.
                         self.head_bytes = Vec::new();
                         return Ok(HeadProgress::Complete(at + used - rest));
                     }
                 }
-                Event::Stderr(range, is_end) => {
+                FastcgiEvent::Stderr(range, is_end) => {
                     self.stderr.extend_from_slice(&input[at..][range]);
                     if is_end {
                         self.log_head_message(request)?;
                     }
                 }
-                Event::StdoutEnd => {
+                FastcgiEvent::StdoutEnd => {
                     return Err(Fault::new("upstream prematurely closed FastCGI stdout"));
                 }
-                Event::End => {
+                FastcgiEvent::End => {
                     return Err(Fault::new("upstream prematurely closed FastCGI request"));
                 }
             }
@@ -196,15 +207,18 @@ impl Protocol for Codec {
         let mut at = 0;
         loop {
             let (event, used) = self.decoder.next(&input[at..]).map_err(Fault::new)?;
-            let is_short = self.left.is_some_and(|left| left > 0);
+            // Whether announced content is still missing.
+            let is_short = self.remaining.is_some_and(|left| left > 0);
             match event {
-                // Also after the end of the output: to close before the end of the request would be to break it off.
-                Event::More => return Ok(Piece::More),
-                Event::Stdout(range) => {
+                // Even after the end of the output: closing before the end of the request would
+                // abort it.
+                FastcgiEvent::More => return Ok(Piece::More),
+                FastcgiEvent::Stdout(range) => {
                     let range = at + range.start..at + range.end;
-                    let Some(left) = &mut self.left else {
+                    let Some(left) = &mut self.remaining else {
                         return Ok(Piece::Data(range));
                     };
+                    // More than announced. The client was told this length, so the rest is dropped.
                     if *left == 0 {
                         return Ok(Piece::End(range.start));
                     }
@@ -215,7 +229,7 @@ impl Protocol for Codec {
                     self.decoder.unread(range.len() - length);
                     return Ok(Piece::Data(range.start..range.start + length));
                 }
-                Event::Stderr(range, is_end) => {
+                FastcgiEvent::Stderr(range, is_end) => {
                     self.stderr.extend_from_slice(&input[at..][range]);
                     if is_end {
                         request.error(format_args!(
@@ -224,15 +238,16 @@ impl Protocol for Codec {
                         ));
                     }
                 }
-                Event::StdoutEnd if is_short => {
+                FastcgiEvent::StdoutEnd if is_short => {
                     return Err(Fault::short("upstream prematurely closed FastCGI stdout"));
                 }
-                Event::StdoutEnd => self.stdout_ended = true,
-                Event::End if is_short => {
+                FastcgiEvent::StdoutEnd => self.stdout_ended = true,
+                FastcgiEvent::End if is_short => {
                     return Err(Fault::short("upstream prematurely closed FastCGI request"));
                 }
-                Event::End => {
-                    self.alive = self.conf.keep_conn;
+                FastcgiEvent::End => {
+                    // Only now: a connection that ended early must not be used again.
+                    self.stays_open = self.conf.keep_conn;
                     return Ok(Piece::End(at + used));
                 }
             }
@@ -240,15 +255,18 @@ impl Protocol for Codec {
         }
     }
 
-    /// A connection that closes before the end of the request is a response that broke off, unless all of it was there.
+    /// A connection that closes before the end of the request means a truncated response, unless
+    /// all of it had arrived.
     fn end_of_input(&mut self) -> Result<(), Fault> {
-        if self.stdout_ended || self.left == Some(0) {
+        if self.stdout_ended || self.remaining == Some(0) {
             return Ok(());
         }
+        // The response to the client is cut too, so that it cannot be taken for a complete one;
+        // nginx ends it properly.
         Err(Fault::new("upstream prematurely closed connection"))
     }
 
     fn keeps_alive(&self) -> bool {
-        self.alive
+        self.stays_open
     }
 }

@@ -1,4 +1,4 @@
-//! `fastcgi_pass`: requests that an application answers over FastCGI, PHP-FPM for one.
+//! `fastcgi_pass`: passes requests to applications over FastCGI, such as PHP-FPM.
 //!
 //! ```nginx
 //! location ~ ^(?<script>.+\.php)(/|$) {
@@ -9,6 +9,9 @@
 //!     include                 fastcgi_params;
 //! }
 //! ```
+//!
+//! A response that breaks off is cut off for the client as well, so that it cannot be mistaken for
+//! a complete one; nginx ends it properly. The records are in [`codec`].
 
 mod codec;
 
@@ -19,9 +22,9 @@ use http::module::{Answer, Outcome, Step};
 use http::upstream::Plan;
 use http::{Module, Request, cache};
 
-use crate::shared::gateway::{Params, Pass, connection_tag, request_content};
-use crate::shared::upstream_rows::{Prefixed, Upstream};
-use codec::Codec;
+use crate::shared::gateway::{CgiParams, GatewayPass, connection_tag, request_content};
+use crate::shared::upstream_rows::{PrefixedRows, ProtocolSettings};
+use codec::FastcgiCodec;
 
 pub(crate) static MODULE: Module = Module {
     name: "fastcgi",
@@ -52,7 +55,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-/// The rows that all upstream protocols have.
+/// The rows common to all upstream protocols.
 pub(crate) static UPSTREAM: Module = Module {
     name: "fastcgi_upstream",
     doc: "The directives that FastCGI has in common with other upstream protocols.",
@@ -60,10 +63,10 @@ pub(crate) static UPSTREAM: Module = Module {
     ..Module::EMPTY
 };
 
-/// Tells the settings of FastCGI from those of other protocols.
-pub(crate) enum Fastcgi {}
+/// Names FastCGI's settings for the shared rows.
+pub(crate) enum FastcgiProtocol {}
 
-static UPSTREAM_ROWS: Prefixed<Fastcgi> = Prefixed::new(
+static UPSTREAM_ROWS: PrefixedRows<FastcgiProtocol> = PrefixedRows::new(
     "fastcgi_",
     &[
         "Status",
@@ -86,7 +89,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "The FastCGI server: `host:port`, `unix:/path` or the name of an `upstream`.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
-            c.pass = Some(Pass::from_line(line, b"")?);
+            c.pass = Some(GatewayPass::from_line(line, b"")?);
             Ok(())
         }),
     },
@@ -119,6 +122,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, split_path_info),
     },
     Directive {
+        // Off as in nginx: not every application accepts a second request.
         name: "fastcgi_keep_conn",
         syntax: "on | off",
         default: Some("off"),
@@ -128,6 +132,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Flag(|c| &mut c.keep_conn),
     },
     Directive {
+        // Applications report fatal errors there while they still send a status of 200.
         name: "fastcgi_catch_stderr",
         syntax: "string",
         default: None,
@@ -140,21 +145,23 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         }),
     },
 ])
-.finish_changed(|conf, _, level| conf.params.settle(level));
+.finish_changed(|conf, _, level| conf.params.complete(level));
 
-/// What directives say about a location.
+/// The settings of a location.
 #[derive(Clone, Default)]
 struct Conf {
-    pass: Option<Pass>,
-    params: Params,
+    pass: Option<GatewayPass>,
+    params: CgiParams,
     index: BString,
     split: Option<Regex>,
     keep_conn: bool,
     catch_stderr: Vec<BString>,
 }
 
+/// Reads `fastcgi_split_path_info`.
 fn split_path_info(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let regex = line.regex(0, line.text(0), false)?;
+    // The script and the path info.
     if regex.group_count() != 2 {
         return Err(line.error_at(
             0,
@@ -167,18 +174,20 @@ fn split_path_info(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
 
 static SOURCE: cache::Source = cache::Source {
     plan,
-    // Which param says what is asked for is for the configuration to know: `fastcgi_cache_key`.
+    // There is no default key: only the configuration knows which params identify the content.
     key: |_, _| Ok(()),
 };
 
+/// The content handler; the cache asks for the plan when it needs one.
 fn pass(request: &mut Request) -> Step<'_> {
-    let settings = Upstream::<Fastcgi>::of(request);
+    let settings = ProtocolSettings::<FastcgiProtocol>::of(request);
     cache::serve(request, settings, &SOURCE)
 }
 
+/// How to perform an exchange for this request.
 fn plan(request: &mut Request) -> Result<Plan, Outcome> {
     let conf = request.conf::<Conf>();
-    let settings = Upstream::<Fastcgi>::of(request);
+    let settings = ProtocolSettings::<FastcgiProtocol>::of(request);
     let Some(pass) = &conf.pass else {
         return Err(Outcome::Declined);
     };
@@ -188,7 +197,7 @@ fn plan(request: &mut Request) -> Result<Plan, Outcome> {
     };
     Ok(Plan {
         content: request_content(&settings, true),
-        protocol: Box::new(Codec::new(request.conf::<Conf>(), settings.clone())),
+        protocol: Box::new(FastcgiCodec::new(request.conf::<Conf>(), settings.clone())),
         settings,
         target,
         watch_client: true,
@@ -196,10 +205,12 @@ fn plan(request: &mut Request) -> Result<Plan, Outcome> {
     })
 }
 
+/// `$fastcgi_script_name`.
 fn script_name(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let conf = request.conf::<Conf>();
     split(&conf, request, |script, _| {
         out.extend_from_slice(script);
+        // A directory: its index is the script.
         if script.ends_with(b"/") {
             out.extend_from_slice(&conf.index);
         }
@@ -207,15 +218,18 @@ fn script_name(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// `$fastcgi_path_info`.
 fn path_info(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let conf = request.conf::<Conf>();
     split(&conf, request, |_, info| out.extend_from_slice(info));
     true
 }
 
-/// Splits the request's path into the script and what follows it.
+/// Splits the URI into the script and what follows. Per use and without caching, since the URI can
+/// change in between.
 fn split(conf: &Conf, request: &Request, take: impl FnOnce(&[u8], &[u8])) {
     let path = request.uri.path.as_slice();
+    // Separate from the request's captures, which belong to the location.
     let mut groups = Captures::new();
     match &conf.split {
         Some(regex) if regex.captures(path, &mut groups) => {

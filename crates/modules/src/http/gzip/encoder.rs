@@ -1,28 +1,30 @@
-//! gzip's encoder (RFC 1952), and the encoders that a loop keeps between two responses.
+//! The gzip encoder (RFC 1952), and the encoders that a loop keeps for reuse.
 
 use std::io;
 
 use flate2::{Compress, FlushCompress, Status};
 
-use crate::shared::compression;
+use crate::shared::compression::ContentEncoder;
 
-/// Compresses one response.
-pub(super) struct Encoder {
-    /// There until it is dropped.
+/// The encoder of one response.
+pub(super) struct GzipEncoder {
+    /// Taken on drop, when it goes back to be reused.
     inner: Option<Compress>,
     level: u32,
 }
 
-impl Encoder {
+impl GzipEncoder {
     /// An encoder of this level, 1 to 9.
-    pub(super) fn new(level: i64) -> Encoder {
-        let level = u32::try_from(level).unwrap_or(1);
-        Encoder {
+    pub(super) fn new(level: i64) -> GzipEncoder {
+        // The row keeps it in these bounds.
+        let level = level as u32;
+        GzipEncoder {
             inner: Some(kept::take(level)),
             level,
         }
     }
 
+    /// Runs the compressor; returns how much input it consumed, and its status.
     fn run(
         &mut self,
         input: &[u8],
@@ -40,14 +42,14 @@ impl Encoder {
     }
 }
 
-impl compression::Encoder for Encoder {
+impl ContentEncoder for GzipEncoder {
     fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> io::Result<usize> {
         Ok(self.run(input, out, FlushCompress::None)?.0)
     }
 
     fn flush(&mut self, out: &mut Vec<u8>) -> io::Result<bool> {
         self.run(&[], out, FlushCompress::Sync)?;
-        // With room left in the output the encoder has given all that it was asked for.
+        // With room left in the output, the encoder has emitted everything.
         Ok(out.len() < out.capacity())
     }
 
@@ -60,7 +62,7 @@ impl compression::Encoder for Encoder {
     }
 }
 
-impl Drop for Encoder {
+impl Drop for GzipEncoder {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take() {
             kept::give_back(self.level, inner);
@@ -68,22 +70,23 @@ impl Drop for Encoder {
     }
 }
 
-/// Encoders between two responses: one takes a quarter of a megabyte, which is worth keeping.
+/// Encoders between two responses. One takes a quarter of a megabyte, which is worth keeping.
 mod kept {
     use std::cell::RefCell;
 
     use flate2::{Compress, Compression};
 
-    /// Encoders kept by each loop; with more responses at once the others are made anew.
+    /// How many each loop keeps; with more responses at a time, the others are created anew.
     const KEPT: usize = 8;
 
     /// The largest window of the format, 2^15 bytes.
     const WINDOW_BITS: u8 = 15;
 
-    thread_local! {
+    rt::local! {
         static ENCODERS: RefCell<Vec<(u32, Compress)>> = const { RefCell::new(Vec::new()) };
     }
 
+    /// An encoder of this level: one used before, whose memory is allocated already, or a new one.
     pub(super) fn take(level: u32) -> Compress {
         let kept = ENCODERS.with_borrow_mut(|encoders| {
             let index = encoders.iter().position(|(of, _)| *of == level)?;
@@ -92,9 +95,13 @@ mod kept {
         kept.unwrap_or_else(|| Compress::new_gzip(Compression::new(level), WINDOW_BITS))
     }
 
+    /// Keeps an encoder for the next response.
     pub(super) fn give_back(level: u32, mut encoder: Compress) {
+        // Now rather than when it is used again: that request should not wait for it.
         encoder.reset();
         // At the end of a thread nothing is kept any more.
+        // The slow steps of other codings run on pool threads, but gzip's never do, so this is the
+        // loop's own list.
         let _ = ENCODERS.try_with(|encoders| {
             let mut encoders = encoders.borrow_mut();
             if encoders.len() < KEPT {

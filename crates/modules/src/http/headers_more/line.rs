@@ -1,43 +1,44 @@
-//! What one line says.
+//! The syntax of one `more_…` line.
 
 use bstr::ByteSlice;
 use conf::{Diagnostic, Expression, Line};
 use proto::Known;
 
-/// Whose fields a line is about.
+/// Whether a line is about requests or responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(super) enum MessageSide {
     Request,
     Response,
 }
 
-/// One line.
+/// One line, as data.
 #[derive(Clone, Debug)]
-pub(super) struct Change {
-    pub(super) fields: Vec<Field>,
-    /// The statuses that are meant; none: all.
+pub(super) struct HeaderChange {
+    pub(super) fields: Vec<NamedField>,
+    /// `-s`: the statuses it applies to; empty: all.
     pub(super) statuses: Vec<u64>,
-    /// The media types that are meant; none: all.
+    /// `-t`: the media types it applies to; empty: all.
     pub(super) types: Vec<Box<[u8]>>,
-    /// `-a`: beside the fields of that name.
+    /// `-a`: adds to the fields of that name instead of replacing them.
     pub(super) append: bool,
-    /// `-r`: in place of a field of that name, or not at all.
+    /// `-r`: replaces a field of that name, and does nothing without one.
     pub(super) only_replace: bool,
 }
 
-/// A field that a line names.
+/// A field named in a line.
 #[derive(Clone, Debug)]
-pub(super) struct Field {
-    /// As it is written, with the `*` at its end if there is one.
+pub(super) struct NamedField {
+    /// As written, including a trailing `*`.
     pub(super) name: Box<[u8]>,
     pub(super) known: Known,
-    /// It stands for all names that begin so.
+    /// Whether it stands for all names with this prefix.
     pub(super) wildcard: bool,
-    /// `None`: the field is taken away.
+    /// `None`: the field is removed.
     pub(super) value: Option<Expression>,
 }
 
-/// Fields of responses that the server makes itself, so that there is no second one to add.
+/// Response fields that the server generates itself, so there cannot be a second one. The list,
+/// with its `E-Tag`, is the third-party module's.
 const BUILT_IN: [&str; 14] = [
     "Server",
     "Date",
@@ -55,45 +56,47 @@ const BUILT_IN: [&str; 14] = [
     "Cache-Control",
 ];
 
-impl Change {
+impl HeaderChange {
+    /// Reads a line; `sets` is false for the directives that only remove.
     pub(super) fn read(
         line: &mut Line,
-        direction: Direction,
+        direction: MessageSide,
         sets: bool,
-    ) -> Result<Change, Diagnostic> {
-        let mut change = Change {
+    ) -> Result<HeaderChange, Diagnostic> {
+        let mut change = HeaderChange {
             fields: Vec::new(),
             statuses: Vec::new(),
             types: Vec::new(),
             append: false,
             only_replace: false,
         };
-        let response = direction == Direction::Response;
+        let response = direction == MessageSide::Response;
         let mut at = 0;
         while let Some(word) = line.get(at) {
             match word.text.as_slice() {
                 b"" => {}
                 b"-t" => {
                     at += 1;
-                    change.take_types(option(line, at)?);
+                    change.read_types(option_argument(line, at)?);
                 }
                 b"-s" if response => {
                     at += 1;
-                    option(line, at)?;
-                    change.take_statuses(line, at)?;
+                    option_argument(line, at)?;
+                    change.read_statuses(line, at)?;
                 }
                 b"-a" if response && sets => change.append = true,
                 b"-r" if !response => change.only_replace = true,
                 [b'-', ..] => return Err(invalid_option(line, at)),
-                _ => change.fields.push(Field::read(line, at, sets)?),
+                _ => change.fields.push(NamedField::read(line, at, sets)?),
             }
             at += 1;
         }
-        let built_in = |field: &&Field| {
+        let built_in = |field: &&NamedField| {
             BUILT_IN
                 .iter()
                 .any(|name| field.name.eq_ignore_ascii_case(name.as_bytes()))
         };
+        // The third-party module refuses this in the same words.
         match change.fields.iter().find(built_in) {
             Some(field) if change.append => Err(line.error(format!(
                 "{}: can not append builtin headers \"{}\"",
@@ -104,13 +107,15 @@ impl Change {
         }
     }
 
-    fn take_types(&mut self, text: &[u8]) {
+    /// Reads the argument of `-t`.
+    fn read_types(&mut self, text: &[u8]) {
         let types = text.split(|byte| byte.is_ascii_whitespace() || *byte == b';');
         let types = types.filter(|text| !text.is_empty());
         self.types.extend(types.map(Box::from));
     }
 
-    fn take_statuses(&mut self, line: &Line, at: usize) -> Result<(), Diagnostic> {
+    /// Reads the argument of `-s`.
+    fn read_statuses(&mut self, line: &Line, at: usize) -> Result<(), Diagnostic> {
         let text = line.text(at);
         for word in text
             .split(u8::is_ascii_whitespace)
@@ -127,7 +132,7 @@ impl Change {
                     ),
                 ));
             }
-            // A number that does not fit is nobody's status.
+            // A number that does not fit matches no status.
             let status = base::text::decimal(word).and_then(|n| u64::try_from(n).ok());
             self.statuses.push(status.unwrap_or(u64::MAX));
         }
@@ -135,7 +140,8 @@ impl Change {
     }
 }
 
-fn option<'a>(line: &Line<'a, '_>, at: usize) -> Result<&'a [u8], Diagnostic> {
+/// The argument of the option before `at`.
+fn option_argument<'a>(line: &Line<'a, '_>, at: usize) -> Result<&'a [u8], Diagnostic> {
     match line.get(at) {
         Some(word) => Ok(&word.text),
         None => {
@@ -145,6 +151,7 @@ fn option<'a>(line: &Line<'a, '_>, at: usize) -> Result<&'a [u8], Diagnostic> {
     }
 }
 
+/// The error for an unknown option.
 fn invalid_option(line: &Line, at: usize) -> Diagnostic {
     let message = format!(
         "{}: invalid option name: \"{}\"",
@@ -154,12 +161,14 @@ fn invalid_option(line: &Line, at: usize) -> Diagnostic {
     line.error_at(at, message)
 }
 
-impl Field {
-    fn read(line: &mut Line, at: usize, sets: bool) -> Result<Field, Diagnostic> {
+impl NamedField {
+    /// Reads `Name: value`, the colon being optional.
+    fn read(line: &mut Line, at: usize, sets: bool) -> Result<NamedField, Diagnostic> {
         let word = line.arg(at);
         let is_separator = |byte: &u8| *byte == b':' || byte.is_ascii_whitespace();
+        // Blanks around names and values are not part of them.
         let text = word.text.trim_ascii_start();
-        // The first byte belongs to the name whatever it is.
+        // The first byte belongs to the name, whatever it is.
         let end = text.iter().skip(1).position(is_separator);
         let (name, rest) = text.split_at(end.map_or(text.len(), |end| end + 1));
         let Some(last) = name.last() else {
@@ -173,6 +182,7 @@ impl Field {
             ));
         };
         let wildcard = *last == b'*';
+        // A lone `*` would clear the whole header.
         if wildcard && name.len() < 2 {
             return Err(line.error_at(
                 at,
@@ -180,12 +190,13 @@ impl Field {
             ));
         }
         let value = rest.iter().position(|byte| !is_separator(byte));
+        // The directives that only remove ignore a value, as in the third-party module.
         let value = value.map(|start| &rest[start..]).filter(|_| sets);
         let value = match value {
             Some(value) => Some(line.expression_of(word, value)?),
             None => None,
         };
-        Ok(Field {
+        Ok(NamedField {
             known: Known::from_name(name),
             name: name.into(),
             wildcard,
@@ -193,7 +204,7 @@ impl Field {
         })
     }
 
-    /// Whether it stands for a field of this name.
+    /// Whether it stands for a field with this name.
     pub(super) fn matches(&self, name: &[u8]) -> bool {
         match self.wildcard {
             true => {

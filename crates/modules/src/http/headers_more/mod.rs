@@ -1,5 +1,5 @@
-//! `more_set_headers` and its kin: fields of responses and of requests set, replaced and taken away, as the module
-//! headers-more has them.
+//! `more_set_headers` and its kin: set, replace and remove fields of responses and requests, as the
+//! third-party module headers-more does.
 //!
 //! ```nginx
 //! more_clear_headers     Server "X-Powered-*";
@@ -7,9 +7,14 @@
 //! more_set_input_headers "X-Real-IP: $remote_addr";
 //! ```
 //!
-//! Unlike those of `add_header`, the lines of a block come on top of those of the outer block, count for every status, and
-//! take the place of what a response has. They see it before `add_header`, `expires` and compression do. Lines about
-//! requests work when the rewrites of the location are over.
+//! Unlike those of `add_header`, a block's lines are applied in addition to the outer block's, for
+//! every status, and replace what the response has. They run before `add_header`, `expires` and
+//! compression. Lines about requests run after the location's rewrites.
+//!
+//! Where the third-party module would break the framing of messages, this one does not:
+//! `Content-Length` of a response can only be shortened, that of a request is changed for variables
+//! and scripts but not for what is read and forwarded, and control characters in values are
+//! escaped.
 
 mod line;
 mod request;
@@ -20,7 +25,7 @@ use std::sync::Arc;
 use conf::{Arity, Directive, HTTP_SERVER_LOCATION_IF, Repeat, Setter, Table};
 use http::{Module, Phase};
 
-use self::line::{Change, Direction};
+use self::line::{HeaderChange, MessageSide};
 
 pub(crate) static MODULE: Module = Module {
     name: "headers_more",
@@ -31,7 +36,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-/// Requests are changed at the end of the phase: behind scripts.
+/// Requests are changed at the end of the rewrite phase, after scripts.
 pub(crate) static INPUT: Module = Module {
     name: "headers_more_input",
     doc: "The part of `headers_more` that changes requests.",
@@ -51,7 +56,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
               and `-t` restrict this to responses with these statuses and media types; `-a` adds a header instead of \
               replacing. May contain variables.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
-            c.response.push(Change::read(line, Direction::Response, true)?);
+            c.response.push(HeaderChange::read(line, MessageSide::Response, true)?);
             Ok(())
         }),
     },
@@ -63,7 +68,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "Removes response headers. A name that ends with `*` matches as a prefix.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
-            c.response.push(Change::read(line, Direction::Response, false)?);
+            c.response.push(HeaderChange::read(line, MessageSide::Response, false)?);
             Ok(())
         }),
     },
@@ -77,7 +82,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
               restricts this to requests with these media types; `-r` only replaces headers that are present. May \
               contain variables.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
-            c.request.push(Change::read(line, Direction::Request, true)?);
+            c.request.push(HeaderChange::read(line, MessageSide::Request, true)?);
             Ok(())
         }),
     },
@@ -89,7 +94,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "Removes request headers. A name that ends with `*` matches as a prefix.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
-            c.request.push(Change::read(line, Direction::Request, false)?);
+            c.request.push(HeaderChange::read(line, MessageSide::Request, false)?);
             Ok(())
         }),
     },
@@ -100,26 +105,28 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     Ok(())
 });
 
-/// What the lines of a block and of those around it say.
+/// The lines that apply in a block.
 #[derive(Clone, Debug, Default)]
 struct Conf {
-    response: Changes,
-    request: Changes,
+    response: HeaderChanges,
+    request: HeaderChanges,
 }
 
-/// Lines, those of outer blocks first.
+/// Lines of one kind, those of outer blocks first: an inner block has the last word.
 #[derive(Clone, Debug, Default)]
-struct Changes {
-    all: Arc<[Change]>,
-    /// The lines of the block that is being read.
-    own: Vec<Change>,
+struct HeaderChanges {
+    all: Arc<[HeaderChange]>,
+    /// The lines of the block itself, while it is being read.
+    own: Vec<HeaderChange>,
 }
 
-impl Changes {
-    fn push(&mut self, change: Change) {
+impl HeaderChanges {
+    /// Adds a line of the block itself.
+    fn push(&mut self, change: HeaderChange) {
         self.own.push(change);
     }
 
+    /// Combines the lines when the block is complete, so that a request only walks one list.
     fn finish(&mut self) {
         if self.own.is_empty() {
             return;
@@ -128,6 +135,7 @@ impl Changes {
         self.all = self.all.iter().cloned().chain(own).collect();
     }
 
+    /// Whether nothing is changed here.
     fn is_empty(&self) -> bool {
         self.all.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Fields of requests.
+//! `more_set_input_headers` and `more_clear_input_headers`.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -8,16 +8,19 @@ use http::{Outcome, Request, Step};
 use proto::Known;
 
 use super::Conf;
-use super::line::{Change, Field};
+use super::line::{HeaderChange, NamedField};
 
+/// The handler of the rewrite phase.
 pub(super) fn change(request: &mut Request) -> Step<'_> {
+    // HTTP/0.9 has no header fields.
     if request.head.version() < Version::Http10 {
         return Outcome::Declined.into();
     }
+    // Borrowed from the site rather than the request, which is changed below.
     let site = Rc::clone(&request.site);
     let conf = site.location(request.location).confs.get::<Conf>();
     for change in conf.request.all.iter() {
-        if !is_meant(change, request) {
+        if !applies_to(change, request) {
             continue;
         }
         for field in &change.fields {
@@ -25,7 +28,8 @@ pub(super) fn change(request: &mut Request) -> Step<'_> {
                 Some(value) => request.value(value),
                 None => Default::default(),
             };
-            if let Err(Unfit) = put(request, field, &value, change.only_replace) {
+            if let Err(InvalidRequestValue) = set_field(request, field, &value, change.only_replace)
+            {
                 return Outcome::Status(500).into();
             }
         }
@@ -33,7 +37,9 @@ pub(super) fn change(request: &mut Request) -> Step<'_> {
     Outcome::Declined.into()
 }
 
-fn is_meant(change: &Change, request: &Request) -> bool {
+/// Whether a line applies to this request. The media type is compared as a whole, parameters
+/// included, as in the third-party module.
+fn applies_to(change: &HeaderChange, request: &Request) -> bool {
     if change.types.is_empty() {
         return true;
     }
@@ -41,26 +47,30 @@ fn is_meant(change: &Change, request: &Request) -> bool {
     value.is_some_and(|value| change.types.iter().any(|text| **text == **value))
 }
 
-/// A value that the field cannot have.
-struct Unfit;
+/// The value is not valid for this field.
+struct InvalidRequestValue;
 
-fn put(
+/// Sets a field, or removes it if the value is empty. Fields that the server acts upon are
+/// validated, since the client's own were as well.
+fn set_field(
     request: &mut Request,
-    field: &Field,
+    field: &NamedField,
     value: &[u8],
     only_replace: bool,
-) -> Result<(), Unfit> {
+) -> Result<(), InvalidRequestValue> {
     if value.is_empty() {
-        clear(request, field);
+        remove_field(request, field);
         return Ok(());
     }
-    let value = fit(value);
+    let value = escape_controls(value);
     match field.known {
-        Known::Host if proto::host::parse(&value).is_err() => return Err(Unfit),
-        Known::ContentLength if base::text::decimal(&value).is_none() => return Err(Unfit),
+        Known::Host if proto::host::parse(&value).is_err() => return Err(InvalidRequestValue),
+        Known::ContentLength if base::text::decimal(&value).is_none() => {
+            return Err(InvalidRequestValue);
+        }
         Known::Connection => {
             let names = value.to_ascii_lowercase();
-            request.flow.close |= names.windows(5).any(|text| text == b"close");
+            request.delivery.close |= names.windows(5).any(|text| text == b"close");
         }
         _ => {}
     }
@@ -71,7 +81,8 @@ fn put(
     Ok(())
 }
 
-fn clear(request: &mut Request, field: &Field) {
+/// Removes a field, or all with its prefix.
+fn remove_field(request: &mut Request, field: &NamedField) {
     if !field.wildcard {
         return request.change_fields(&field.name, |fields| {
             fields.remove(&field.name);
@@ -79,6 +90,7 @@ fn clear(request: &mut Request, field: &Field) {
     }
     let names = request.head.wire.fields.iter().map(|(name, _)| name);
     let names = names.filter(|name| field.matches(name));
+    // Collected first, since removing changes the list.
     let names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
     for name in names {
         request.change_fields(&name, |fields| {
@@ -87,8 +99,9 @@ fn clear(request: &mut Request, field: &Field) {
     }
 }
 
-/// A value as it may stand in a head: bytes that would end it are escaped.
-fn fit(value: &[u8]) -> Cow<'_, [u8]> {
+/// A value as it can appear in a header: control characters are percent-encoded, or a variable with
+/// a client's input could add fields of its own.
+fn escape_controls(value: &[u8]) -> Cow<'_, [u8]> {
     let is_bad = |byte: &u8| (*byte < b' ' && *byte != b'\t') || *byte == 0x7f;
     if !value.iter().any(is_bad) {
         return Cow::Borrowed(value);

@@ -1,4 +1,4 @@
-//! Fields of responses.
+//! `more_set_headers` and `more_clear_headers`.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -9,13 +9,15 @@ use http::{Request, Verdict};
 use proto::Known;
 
 use super::Conf;
-use super::line::{Change, Field};
+use super::line::{HeaderChange, NamedField};
 
+/// The header filter.
 pub(super) fn change(request: &mut Request) -> Verdict {
+    // Borrowed from the site rather than the request, which is changed below.
     let site = Rc::clone(&request.site);
     let conf = site.location(request.location).confs.get::<Conf>();
     for change in conf.response.all.iter() {
-        if !is_meant(change, &request.out) {
+        if !applies_to(change, &request.out) {
             continue;
         }
         for field in &change.fields {
@@ -23,7 +25,9 @@ pub(super) fn change(request: &mut Request) -> Verdict {
                 Some(value) => request.value(value),
                 None => Default::default(),
             };
-            if let Err(Unfit) = put(&mut request.out, field, &value, change.append) {
+            if let Err(InvalidResponseValue) =
+                set_field(&mut request.out, field, &value, change.append)
+            {
                 return Verdict::Status(500);
             }
         }
@@ -31,9 +35,11 @@ pub(super) fn change(request: &mut Request) -> Verdict {
     Verdict::Pass
 }
 
-fn is_meant(change: &Change, out: &Response) -> bool {
+/// Whether a line applies to this response.
+fn applies_to(change: &HeaderChange, out: &Response) -> bool {
     let types = &change.types;
     let media_type = match out.status {
+        // A 304 is sent without a type, but lines refer to that of the resource.
         304 => &out.type_not_sent,
         _ => &out.content_type,
     };
@@ -42,58 +48,68 @@ fn is_meant(change: &Change, out: &Response) -> bool {
         && (statuses.is_empty() || statuses.contains(&u64::from(out.status)))
 }
 
-/// A value that the field cannot have.
-struct Unfit;
+/// The value is not valid for this field.
+struct InvalidResponseValue;
 
-/// Gives a response a field, or takes it away if the value is empty.
-fn put(out: &mut Response, field: &Field, value: &[u8], append: bool) -> Result<(), Unfit> {
+/// Sets a field of a response, or removes it if the value is empty. Some fields are attributes of
+/// the response that the server writes itself; for these the attribute has to change.
+fn set_field(
+    out: &mut Response,
+    field: &NamedField,
+    value: &[u8],
+    append: bool,
+) -> Result<(), InvalidResponseValue> {
     if field.wildcard {
         return {
-            put_all(out, field, value);
+            set_matching(out, field, value);
             Ok(())
         };
     }
     match field.known {
         Known::Server => {
+            // Without the field the server would write its own, so its absence has to be recorded.
             out.unsaid.server = value.is_empty();
-            put_plain(out, field, value, append);
+            set_plain(out, field, value, append);
         }
         Known::Date => {
             out.unsaid.date = value.is_empty();
-            put_plain(out, field, value, append);
+            set_plain(out, field, value, append);
         }
         Known::Expires => {
-            // `expires` stands behind this and gives no time to a field that was taken away.
+            // The `expires` filter runs later and must not bring back a field that was removed.
             out.unsaid.expires = value.is_empty();
-            put_plain(out, field, value, append);
+            set_plain(out, field, value, append);
         }
         Known::ContentType => {
+            // What an upstream sent byte by byte no longer counts.
             out.content_type_as_sent = None;
             out.set_content_type(value);
             out.fields.remove_known(Known::ContentType);
         }
-        Known::ContentLength => return put_length(out, value),
+        Known::ContentLength => return set_length(out, value),
         Known::Location => {
             out.fields.remove_known(Known::Location);
             out.location = Some(value.into()).filter(|_| !value.is_empty());
         }
         Known::LastModified => {
             out.last_modified = None;
-            put_plain(out, field, value, append);
+            set_plain(out, field, value, append);
         }
         Known::AcceptRanges => {
+            // Without the field, clients are not offered ranges, and get none.
             out.transforms.ranges &= !value.is_empty();
-            put_plain(out, field, value, append);
+            set_plain(out, field, value, append);
         }
         Known::Etag if out.etag.is_some() && !append => {
             out.etag = Some(value.into()).filter(|_| !value.is_empty());
         }
-        _ => put_plain(out, field, value, append),
+        _ => set_plain(out, field, value, append),
     }
     Ok(())
 }
 
-fn put_plain(out: &mut Response, field: &Field, value: &[u8], append: bool) {
+/// Sets a field that nothing else depends on.
+fn set_plain(out: &mut Response, field: &NamedField, value: &[u8], append: bool) {
     match (value.is_empty(), append) {
         (true, true) => {}
         (true, false) => {
@@ -104,13 +120,14 @@ fn put_plain(out: &mut Response, field: &Field, value: &[u8], append: bool) {
     }
 }
 
-/// The first field that is meant gets the value, and the others go.
-fn put_all(out: &mut Response, field: &Field, value: &[u8]) {
+/// Applies a name with a wildcard: the first matching field gets the value and the others are
+/// removed.
+fn set_matching(out: &mut Response, field: &NamedField, value: &[u8]) {
     if value.is_empty() {
         let had_server = out.fields.has(Known::Server) && field.matches(b"Server");
         let had_date = out.fields.has(Known::Date) && field.matches(b"Date");
         out.fields.retain(|_, name, _| !field.matches(name));
-        // What was an upstream's is not said by the server in its place.
+        // A field that came from an upstream must not be replaced by the server's own.
         out.unsaid.server |= had_server;
         out.unsaid.date |= had_date;
         if field.matches(b"ETag") {
@@ -119,7 +136,7 @@ fn put_all(out: &mut Response, field: &Field, value: &[u8]) {
         if field.matches(b"Location") {
             out.location = None;
         }
-        // What a file says is added at the wire, behind all fields.
+        // The time of a file is written after all fields, so it has to go here.
         if out.last_modified_was_said && field.matches(b"Last-Modified") {
             out.last_modified = None;
         }
@@ -134,19 +151,20 @@ fn put_all(out: &mut Response, field: &Field, value: &[u8]) {
     out.fields.set(&first, value);
 }
 
-/// What a response says of its length. The content is cut off there; more than there is would be waited for in vain, and
-/// the next response taken for it.
-fn put_length(out: &mut Response, value: &[u8]) -> Result<(), Unfit> {
+/// Sets `Content-Length`. A shorter length truncates the content. A longer one is ignored: the
+/// client would wait for the rest in vain, and take the next response for it.
+fn set_length(out: &mut Response, value: &[u8]) -> Result<(), InvalidResponseValue> {
     if value.is_empty() {
         out.content_length = None;
+        // The connection would derive the length from the body again.
         if out.body.length().is_some() && !matches!(out.body, Body::Empty) {
             let body = std::mem::take(&mut out.body);
-            out.body = Body::stream(Unmeasured(body));
+            out.body = Body::stream(UnmeasuredBody(body));
         }
         return Ok(());
     }
     let length = base::text::decimal(value).and_then(|n| u64::try_from(n).ok());
-    let length = length.ok_or(Unfit)?;
+    let length = length.ok_or(InvalidResponseValue)?;
     let is_shorter = out.length().is_some_and(|known| length < known);
     if matches!(out.body, Body::Empty) || is_shorter && out.body.narrow(0, length) {
         out.content_length = Some(length);
@@ -154,10 +172,10 @@ fn put_length(out: &mut Response, value: &[u8]) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// Content whose length is not told.
-struct Unmeasured(Body);
+/// Content whose length is not announced.
+struct UnmeasuredBody(Body);
 
-impl Source for Unmeasured {
+impl Source for UnmeasuredBody {
     fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
         self.0.poll_ahead(request, context);
     }

@@ -1,4 +1,4 @@
-//! One question to one server.
+//! One probe of one server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,31 +8,35 @@ use bstr::{BString, ByteSlice};
 use conf::{Scope, VarId};
 use net::upstream::{NotSecure, Secure};
 use net::{ConnectOptions, Transport};
-use proto::h1::response::{Parser, ResponseHead, Status};
+use proto::h1::response::{Parser, Status};
+use proto::message::ResponseHead;
 use rt::net::Address;
 
-use super::condition::Condition;
+use super::match_block::MatchCondition;
 
-/// How long a probe may take altogether.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of the answer's head that are read.
+/// The time limit for a probe, everything included.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum size of the response header, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
-/// Bytes of the answer that are read, the head included; of a longer one the beginning is looked at.
+/// How much of a response is read, including the header; of a longer one, the beginning is tested.
 const MAX_ANSWER: usize = 256 * 1024;
 
-pub(super) struct Probe {
+/// What a probe needs. It does not refer to the check, since it runs as a task of its own.
+pub(super) struct HealthProbe {
+    /// With the port of `port=`, if there is one.
     pub(super) address: Address,
     pub(super) host: BString,
-    /// How TLS is spoken, and the host that the server is taken for.
+    /// The TLS settings and the host to verify; `None`: a plain connection.
     pub(super) secure: Option<Arc<(Secure, BString)>>,
     pub(super) uri: BString,
-    pub(super) condition: Option<Arc<Condition>>,
+    /// `None`: any status from 200 to 399.
+    pub(super) condition: Option<Arc<MatchCondition>>,
 }
 
-/// A probe belongs to no request: variables in the settings of TLS are empty.
-struct NoVariables;
+/// A probe has no request, so variables in the TLS settings are empty.
+struct ProbeScope;
 
-impl Scope for NoVariables {
+impl Scope for ProbeScope {
     fn variable(&mut self, _: VarId, _: &mut Vec<u8>) -> bool {
         false
     }
@@ -42,7 +46,7 @@ impl Scope for NoVariables {
     }
 }
 
-/// `address` with another port, if one is given.
+/// The address with another port, if one is given; unix sockets have none.
 pub(super) fn with_port(address: &Address, port: Option<u16>) -> Address {
     match (address, port) {
         (Address::Inet(inet), Some(port)) => SocketAddr::new(inet.ip(), port).into(),
@@ -50,35 +54,19 @@ pub(super) fn with_port(address: &Address, port: Option<u16>) -> Address {
     }
 }
 
-impl Probe {
-    /// Asks. The error says what is wrong.
+impl HealthProbe {
+    /// Runs the probe. The error says what is wrong.
     pub(super) async fn run(self) -> Result<(), String> {
-        match rt::timeout(PATIENCE, self.ask()).await {
+        match rt::timeout(PROBE_TIMEOUT, self.exchange()).await {
             Ok(result) => result,
             Err(_) => Err("timed out waiting for the response".to_owned()),
         }
     }
 
-    async fn ask(&self) -> Result<(), String> {
-        let options = ConnectOptions {
-            timeout: PATIENCE,
-            ..ConnectOptions::default()
-        };
-        let stream = net::connect(&self.address, &options)
-            .await
-            .map_err(|error| format!("connect() failed: {error}"))?;
-        let mut stream = Transport::plain(stream);
-        if let Some(secure) = &self.secure {
-            let (secure, host) = &**secure;
-            let asked = secure.asked(&mut NoVariables, host.as_bstr(), "");
-            secure
-                .handshake(&mut stream, &asked, PATIENCE)
-                .await
-                .map_err(|why| match why {
-                    NotSecure::Peer(line) | NotSecure::Ours(line) => line,
-                    NotSecure::TimedOut => "the TLS handshake took too long".to_owned(),
-                })?;
-        }
+    /// Connects, sends the request and tests the response. HTTP/1.0 because its responses are not
+    /// chunked, so the body can be tested as received.
+    async fn exchange(&self) -> Result<(), String> {
+        let mut stream = self.connect().await?;
         let head = [
             b"GET ",
             &self.uri[..],
@@ -91,6 +79,44 @@ impl Probe {
             .write_all(&head)
             .await
             .map_err(|error| format!("the request could not be sent: {error}"))?;
+        let (response, body) = self.read_response(&mut stream).await?;
+        match &self.condition {
+            Some(condition) => condition.test(&response, &body),
+            // nginx's default.
+            None if (200..400).contains(&response.status) => Ok(()),
+            None => Err(format!("status {}", response.status)),
+        }
+    }
+
+    /// Opens a connection, with TLS if the location uses it.
+    async fn connect(&self) -> Result<Transport, String> {
+        let options = ConnectOptions {
+            timeout: PROBE_TIMEOUT,
+            ..ConnectOptions::default()
+        };
+        let stream = net::connect(&self.address, &options)
+            .await
+            .map_err(|error| format!("connect() failed: {error}"))?;
+        let mut stream = Transport::plain(stream);
+        if let Some(secure) = &self.secure {
+            let (secure, host) = &**secure;
+            let asked = secure.asked(&mut ProbeScope, host.as_bstr(), "");
+            secure
+                .handshake(&mut stream, &asked, PROBE_TIMEOUT)
+                .await
+                .map_err(|why| match why {
+                    NotSecure::Peer(line) | NotSecure::Ours(line) => line,
+                    NotSecure::TimedOut => "the TLS handshake took too long".to_owned(),
+                })?;
+        }
+        Ok(stream)
+    }
+
+    /// Reads the head of the response, and its body as far as the condition looks at it.
+    async fn read_response(
+        &self,
+        stream: &mut Transport,
+    ) -> Result<(ResponseHead, Vec<u8>), String> {
         let needs_body = self
             .condition
             .as_ref()
@@ -99,6 +125,7 @@ impl Probe {
         let mut answer = Vec::new();
         let mut head_length = None;
         loop {
+            // Never 0: the loop ends when the limit is reached.
             let room = MAX_ANSWER - answer.len();
             let read = stream.read_into(&mut answer, room.min(16 * 1024)).await;
             let count = read.map_err(|error| format!("the response could not be read: {error}"))?;
@@ -110,6 +137,7 @@ impl Probe {
                     Err(bad) => return Err(bad.log_line().as_bstr().to_string()),
                 }
             }
+            // Without a test of the body there is no reason to wait for it.
             let enough = head_length.is_some() && !needs_body || answer.len() >= MAX_ANSWER;
             if count == 0 || enough {
                 break;
@@ -117,10 +145,6 @@ impl Probe {
         }
         let length =
             head_length.ok_or("the connection was closed before the response was complete")?;
-        match &self.condition {
-            Some(condition) => condition.test(&response, &answer[length..]),
-            None if (200..400).contains(&response.status) => Ok(()),
-            None => Err(format!("status {}", response.status)),
-        }
+        Ok((response, answer.split_off(length)))
     }
 }

@@ -4,36 +4,36 @@
 //! size: 4 bytes   name: 4 bytes   [size: 8 bytes, when the first one is 1]   content
 //! ```
 //!
-//! Sizes include the header. Numbers are big-endian. Nothing here trusts a size: a box that does not fit into what is
-//! around it is an error.
+//! Sizes include the header. Numbers are big-endian. No size is trusted: a box that does not fit
+//! into the one around it is an error.
 
-/// The longest header, in bytes.
+/// The maximum length of a header, in bytes.
 pub(super) const MAX_HEADER: u64 = 16;
 
 /// The header of a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct BoxHeader {
     pub(super) name: [u8; 4],
-    /// Bytes of the whole box.
+    /// The size of the whole box, in bytes.
     pub(super) size: u64,
-    /// Bytes of the header.
+    /// The size of the header, in bytes.
     pub(super) header: u64,
 }
 
 /// What is wrong with a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadBox {
-    /// There is no room for its header.
+    /// Its header is incomplete.
     Truncated,
-    /// Its size is less than that of its header.
+    /// Its size is smaller than its header.
     TooSmall(u64),
-    /// It is larger than what it is in.
+    /// It is larger than the box around it.
     TooLarge(u64),
 }
 
-/// Reads the header at the start of `text`; `room` is what is left of what the box is in. `None` for a size of 0, which
-/// ends the list.
-pub(super) fn header(text: &[u8], room: u64) -> Result<Option<Header>, BadBox> {
+/// Parses the header at the start of `text`; `room` is what is left of the enclosing box. `None`
+/// for a size of 0, which here ends the list.
+pub(super) fn header(text: &[u8], room: u64) -> Result<Option<BoxHeader>, BadBox> {
     let short = number(text, 0).ok_or(BadBox::Truncated)?;
     if short == 0 {
         return Ok(None);
@@ -52,14 +52,14 @@ pub(super) fn header(text: &[u8], room: u64) -> Result<Option<Header>, BadBox> {
     if size > room {
         return Err(BadBox::TooLarge(size));
     }
-    Ok(Some(Header { name, size, header }))
+    Ok(Some(BoxHeader { name, size, header }))
 }
 
-/// A box by name, with its content.
-pub(super) type Child<'a> = ([u8; 4], &'a [u8]);
+/// The name and the content of a box.
+pub(super) type ChildBox<'a> = ([u8; 4], &'a [u8]);
 
 /// The boxes in `text`.
-pub(super) fn children(text: &[u8]) -> Result<Vec<Child<'_>>, BadBox> {
+pub(super) fn children(text: &[u8]) -> Result<Vec<ChildBox<'_>>, BadBox> {
     let (mut found, mut at) = (Vec::new(), 0);
     while at < text.len() {
         let rest = &text[at..];
@@ -75,17 +75,18 @@ pub(super) fn children(text: &[u8]) -> Result<Vec<Child<'_>>, BadBox> {
     Ok(found)
 }
 
-/// The number of 4 bytes at this place.
+/// The 4-byte number at a position.
 pub(super) fn number(text: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*text.get(at..)?.first_chunk()?))
 }
 
-/// The number of 8 bytes at this place.
+/// The 8-byte number at a position.
 pub(super) fn long_number(text: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_be_bytes(*text.get(at..)?.first_chunk()?))
 }
 
-/// Appends a box whose content `write` appends.
+/// Appends a box; `write` appends its content. The size is filled in afterwards, so boxes can be
+/// nested.
 pub(super) fn write_box<T>(
     name: &[u8; 4],
     out: &mut Vec<u8>,
@@ -95,7 +96,8 @@ pub(super) fn write_box<T>(
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(name);
     let result = write(out);
-    // What is written here comes from a file whose index fits into 32 bits of memory.
+    // The content comes from an index that fits into memory (`mp4_max_buffer_size`), so 32 bits
+    // suffice.
     let size = u32::try_from(out.len() - start).unwrap_or(u32::MAX);
     out[start..start + 4].copy_from_slice(&size.to_be_bytes());
     result
@@ -109,7 +111,7 @@ mod tests {
     fn sizes_are_not_trusted() {
         assert_eq!(
             header(b"\0\0\0\x08free", 8),
-            Ok(Some(Header {
+            Ok(Some(BoxHeader {
                 name: *b"free",
                 size: 8,
                 header: 8

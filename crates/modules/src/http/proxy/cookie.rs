@@ -1,32 +1,41 @@
-//! A `Set-Cookie` field with other attributes than the server gave it (RFC 6265, section 4.1).
+//! Rewrites the attributes of a `Set-Cookie` field (RFC 6265, section 4.1).
 
 use bstr::ByteSlice;
 use http::Request;
 
 use super::{Conf, rules};
 
-/// An attribute, or the cookie itself: a name, and what stands after `=`.
-struct Attribute {
+/// An attribute, or the cookie itself: a name and what follows the `=`.
+struct CookieAttribute {
     name: Vec<u8>,
+    /// `None` for attributes such as `Secure`.
     value: Option<Vec<u8>>,
 }
 
-/// Appends the field as the directives want it. `false`: it stays as it is.
-pub(super) fn map(request: &mut Request, conf: &Conf, field: &[u8], out: &mut Vec<u8>) -> bool {
+/// Appends the rewritten field. `false`: it stays unchanged.
+pub(super) fn map_cookie(
+    request: &mut Request,
+    conf: &Conf,
+    field: &[u8],
+    out: &mut Vec<u8>,
+) -> bool {
+    // The usual case costs no parsing.
     if conf.cookie_domains.is_empty()
         && conf.cookie_paths.is_empty()
         && conf.cookie_flags.is_empty()
     {
         return false;
     }
-    let mut attributes: Vec<Attribute> = field.split_str(b";").map(parse).collect();
+    let mut attributes: Vec<CookieAttribute> = field.split_str(b";").map(parse).collect();
     if attributes
         .first()
+        // Without a value it is not a cookie; leave it alone.
         .is_none_or(|cookie| cookie.value.is_none())
     {
         return false;
     }
     let mut changed = false;
+    // The first is the cookie itself, which may be called `path`.
     for attribute in &mut attributes[1..] {
         let Some(value) = &attribute.value else {
             continue;
@@ -43,32 +52,38 @@ pub(super) fn map(request: &mut Request, conf: &Conf, field: &[u8], out: &mut Ve
             changed = true;
         }
     }
+    // Flags are chosen by the name of the cookie.
     let name = attributes[0].name.clone();
-    for flag in rules::flags_of(request, &conf.cookie_flags, &name) {
-        changed |= apply(&flag.to_ascii_lowercase(), &mut attributes);
+    for flag in rules::flags_for_cookie(request, &conf.cookie_flags, &name) {
+        changed |= apply_flag(&flag.to_ascii_lowercase(), &mut attributes);
     }
     if changed {
+        // Written anew only if something has changed; otherwise the server's own spelling goes to
+        // the client.
         write(&attributes, out);
     }
     changed
 }
 
-fn parse(text: &[u8]) -> Attribute {
+/// Parses an attribute. Only spaces are trimmed.
+fn parse(text: &[u8]) -> CookieAttribute {
+    // Other white space is part of the value.
     let blank = |c: char| c == ' ';
     match text.split_once_str(b"=") {
-        Some((name, value)) => Attribute {
+        Some((name, value)) => CookieAttribute {
             name: name.trim_with(blank).into(),
             value: Some(value.trim_with(blank).into()),
         },
-        None => Attribute {
+        None => CookieAttribute {
             name: text.trim_with(blank).into(),
             value: None,
         },
     }
 }
 
-/// Applies one flag. `false`: there is no such flag.
-fn apply(flag: &[u8], attributes: &mut Vec<Attribute>) -> bool {
+/// Applies one flag. `false`: an unknown flag, which variables can produce.
+fn apply_flag(flag: &[u8], attributes: &mut Vec<CookieAttribute>) -> bool {
+    // nginx's words, in lower case.
     let (name, value): (&[u8], Option<&[u8]>) = match flag {
         b"secure" => (b"Secure", None),
         b"httponly" => (b"HttpOnly", None),
@@ -84,10 +99,11 @@ fn apply(flag: &[u8], attributes: &mut Vec<Attribute>) -> bool {
         .iter_mut()
         .find(|known| known.name.eq_ignore_ascii_case(name))
     {
-        None => attributes.push(Attribute {
+        None => attributes.push(CookieAttribute {
             name: name.into(),
             value: value.map(<[u8]>::to_vec),
         }),
+        // The server has set it already; only a different value is replaced.
         Some(known) => {
             let same = known
                 .value
@@ -103,13 +119,15 @@ fn apply(flag: &[u8], attributes: &mut Vec<Attribute>) -> bool {
     true
 }
 
-fn remove(attributes: &mut Vec<Attribute>, name: &[u8]) -> bool {
+/// Removes attributes by name. The first element is the cookie itself, which can have any name.
+fn remove(attributes: &mut Vec<CookieAttribute>, name: &[u8]) -> bool {
     let mut first = true;
     attributes.retain(|known| std::mem::take(&mut first) || !known.name.eq_ignore_ascii_case(name));
     true
 }
 
-fn write(attributes: &[Attribute], out: &mut Vec<u8>) {
+/// Appends all attributes.
+fn write(attributes: &[CookieAttribute], out: &mut Vec<u8>) {
     for (index, attribute) in attributes.iter().enumerate() {
         if index > 0 {
             out.extend_from_slice(b"; ");

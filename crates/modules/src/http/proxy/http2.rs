@@ -1,30 +1,32 @@
-//! `proxy_http_version 2`: what is asked for by HTTP/2. How, [`crate::shared::http2`] knows.
+//! `proxy_http_version 2`: what to request over HTTP/2. How is in [`crate::shared::http2`].
 
 use std::sync::Arc;
 
 use bstr::{BStr, ByteSlice};
 use http::Request;
 use http::site::ConfRef;
-use http::upstream::{Content, SettingsRef};
+use http::upstream::{Content, NoResponse, SettingsRef};
 use proto::Known;
 
-use super::{Conf, protocol, url};
-use crate::shared::http2::{Speaker, Wanted};
+use super::{Conf, http1, url};
+use crate::shared::http2::{Http2Profile, Http2Request};
 
-/// One request.
-pub(super) struct Asker {
+/// One request to an HTTP/2 server.
+pub(super) struct ProxyHttp2Profile {
     conf: ConfRef<Conf>,
     settings: SettingsRef,
-    address: Arc<url::Address>,
+    /// For the scheme, the host and the path.
+    address: Arc<url::ProxyAddress>,
 }
 
-impl Asker {
+impl ProxyHttp2Profile {
+    /// What a request to `address` asks for.
     pub(super) fn new(
         conf: ConfRef<Conf>,
         settings: SettingsRef,
-        address: Arc<url::Address>,
-    ) -> Asker {
-        Asker {
+        address: Arc<url::ProxyAddress>,
+    ) -> ProxyHttp2Profile {
+        ProxyHttp2Profile {
             conf,
             settings,
             address,
@@ -32,28 +34,30 @@ impl Asker {
     }
 }
 
-impl Speaker for Asker {
+impl Http2Profile for ProxyHttp2Profile {
     fn scheme(&self) -> &'static str {
         self.address.scheme_prefix()
     }
 
     fn secure_host(&self) -> Option<&BStr> {
-        self.address.secure.as_deref().map(BStr::new)
+        self.address.tls_host.as_deref().map(BStr::new)
     }
 
-    fn ask(
+    fn fill_request(
         &mut self,
         request: &mut Request,
         content: Content,
-        wanted: &mut Wanted,
-    ) -> Result<(), u16> {
+        wanted: &mut Http2Request,
+    ) -> Result<(), NoResponse> {
         wanted.scheme = self.address.scheme();
-        protocol::write_method(request, &self.conf, &mut wanted.method)?;
+        http1::write_method(request, &self.conf, &mut wanted.method)?;
         url::write_target(request, &self.conf, &self.address, &mut wanted.path);
+        // A value with variables can turn out empty.
         if wanted.path.is_empty() {
             request.error(format_args!("zero length URI to proxy"));
-            return Err(500);
+            return Err(NoResponse::new(500));
         }
+        // `proxy_set_body` replaces the client's.
         wanted.content = self
             .conf
             .set_body
@@ -69,6 +73,8 @@ impl Speaker for Asker {
         self.conf
             .fields
             .write(request, content, host, false, pass, &mut lines)?;
+        // The same fields as for HTTP/1, written as lines and taken apart again: one implementation
+        // of `proxy_set_header` is worth more than the copy.
         for line in lines.split_str(b"\r\n") {
             if let Some((name, value)) = line.split_once_str(b": ") {
                 wanted.add(name, value);
@@ -88,6 +94,6 @@ impl Speaker for Asker {
         value: &[u8],
         out: &mut Vec<u8>,
     ) -> bool {
-        protocol::map_field(request, &self.conf, field, value, out)
+        http1::map_field(request, &self.conf, field, value, out)
     }
 }

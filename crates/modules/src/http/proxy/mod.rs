@@ -1,4 +1,4 @@
-//! `proxy_pass`: requests are answered by another HTTP server.
+//! `proxy_pass`: passes requests to HTTP servers.
 //!
 //! ```text
 //! location /api/ {
@@ -7,12 +7,17 @@
 //! }
 //! ```
 //!
-//! This is the codec and what only HTTP upstreams have; connecting, trying the next server, buffering and all the rest
-//! is the exchange's ([`http::upstream`]), with the rows of [`crate::shared::upstream_rows`].
+//! Here are the codecs and what only HTTP upstreams have. Connecting, trying the next server,
+//! buffering and the rest is done by the exchange ([`http::upstream`]), configured by the rows of
+//! [`crate::shared::upstream_rows`].
+//!
+//! Stricter than nginx where a lax reading would let one response hide in another: what does not
+//! begin as an HTTP/1 response is a 502, a 101 must have been asked for, interim responses are not
+//! taken for final ones, and a connection with a rest after a response is not used again.
 
 mod cookie;
+mod http1;
 mod http2;
-mod protocol;
 mod rules;
 mod url;
 
@@ -27,11 +32,11 @@ use http::module::{Answer, Module, Outcome, Step};
 use http::upstream::{Plan, Protocol, RequestContent};
 use http::{Request, cache};
 
-use crate::shared::http2::Http2;
-use crate::shared::request_fields::{Directives, FieldPlan};
-use crate::shared::upstream_rows::{Prefixed, Upstream};
-use rules::{CookieFlags, Redirects, Rules};
-use url::{Destination, Pass};
+use crate::shared::http2::Http2Exchange;
+use crate::shared::request_fields::{FieldDirectives, FieldPlan};
+use crate::shared::upstream_rows::{PrefixedRows, ProtocolSettings};
+use rules::{CookieFlags, RedirectRules, ReplaceRules};
+use url::{ProxyDestination, ProxyPass};
 
 pub(crate) static MODULE: Module = Module {
     name: "proxy",
@@ -44,13 +49,17 @@ pub(crate) static MODULE: Module = Module {
         adds_slash: true,
     }),
     group: |location| match &location.confs.get::<Conf>().pass {
-        Some(Pass::Constant { group, .. }) => Some(group.clone()),
+        // A group behind a variable is only known per request.
+        Some(ProxyPass::Constant { group, .. }) => Some(group.clone()),
         _ => None,
     },
     secure: |location| match &location.confs.get::<Conf>().pass {
-        Some(Pass::Constant { address, .. }) => {
-            let settings = &location.confs.get::<Upstream<Proxy>>().settings;
-            let host = address.secure.clone()?;
+        Some(ProxyPass::Constant { address, .. }) => {
+            let settings = &location
+                .confs
+                .get::<ProtocolSettings<ProxyProtocol>>()
+                .settings;
+            let host = address.tls_host.clone()?;
             Some((settings.secure.clone(), host))
         }
         _ => None,
@@ -77,12 +86,12 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-const DIRECTIVE_NAMES: Directives = Directives {
+const DIRECTIVE_NAMES: FieldDirectives = FieldDirectives {
     set: "proxy_set_header",
     pass: "proxy_pass",
 };
 
-/// The rows that all upstream protocols share, with HTTP's prefix.
+/// The rows common to all upstream protocols, with HTTP's prefix.
 pub(crate) static UPSTREAM: Module = Module {
     name: "proxy_upstream",
     doc: "The directives that `proxy_pass` has in common with other upstream protocols.",
@@ -90,10 +99,11 @@ pub(crate) static UPSTREAM: Module = Module {
     ..Module::EMPTY
 };
 
-/// The type parameter of the shared rows.
-pub(crate) enum Proxy {}
+/// Names HTTP's settings for the shared rows.
+pub(crate) enum ProxyProtocol {}
 
-/// Fields of responses that end here.
+/// Response fields that are not passed on by default; nginx's list. `Date` and `Server` are written
+/// anew, the others are instructions for this server.
 const HIDDEN: &[&str] = &[
     "Date",
     "Server",
@@ -105,7 +115,8 @@ const HIDDEN: &[&str] = &[
     "X-Accel-Charset",
 ];
 
-static UPSTREAM_ROWS: Prefixed<Proxy> = Prefixed::new("proxy_", HIDDEN).cached().secure();
+static UPSTREAM_ROWS: PrefixedRows<ProxyProtocol> =
+    PrefixedRows::new("proxy_", HIDDEN).cached().secure();
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     Directive {
@@ -117,9 +128,10 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "Passes requests to the server or `upstream` in a URL. If the URL has a path, it replaces the part of the \
               request path that the location matched; otherwise the original path is passed unchanged. If the URL \
               contains variables, its path is passed as it is.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, url::set),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, url::proxy_pass),
     },
     Directive {
+        // 1.1, so that connections can be kept open.
         name: "proxy_http_version",
         syntax: "1.0 | 1.1 | 2",
         default: Some("1.1"),
@@ -133,6 +145,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         }),
     },
     Directive {
+        // Not part of the default cache key.
         name: "proxy_method",
         syntax: "method",
         default: None,
@@ -156,6 +169,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         }),
     },
     Directive {
+        // Sent with every try, so it does not keep a request from going to the next server.
         name: "proxy_set_body",
         syntax: "value",
         default: None,
@@ -172,7 +186,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "Rewrites the beginning, or the match of a regular expression (`~`, `~*`), of `Location` and `Refresh` \
               headers. The default replaces the URL of `proxy_pass` with the path of the location.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Fresh(|c| c.redirects = Redirects::Default), rules::redirect),
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Fresh(|c| c.redirects = RedirectRules::Default), rules::proxy_redirect),
     },
     Directive {
         name: "proxy_cookie_domain",
@@ -181,7 +195,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Rewrites the domain of cookies set by upstream servers.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Fresh(|c| c.cookie_domains.clear()), rules::cookie_domain),
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Fresh(|c| c.cookie_domains.clear()), rules::proxy_cookie_domain),
     },
     Directive {
         name: "proxy_cookie_path",
@@ -190,7 +204,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Rewrites the beginning of the path of cookies set by upstream servers.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Fresh(|c| c.cookie_paths.clear()), rules::cookie_path),
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Fresh(|c| c.cookie_paths.clear()), rules::proxy_cookie_path),
     },
     Directive {
         name: "proxy_cookie_flags",
@@ -200,7 +214,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "Sets or removes flags of cookies set by upstream servers: `secure`, `httponly`, `samesite=…` \
               (`nosecure`, …).",
-        set: Setter::Custom(Arity::between(1, 4), Repeat::Fresh(|c| c.cookie_flags.clear()), rules::cookie_flags),
+        set: Setter::Custom(Arity::between(1, 4), Repeat::Fresh(|c| c.cookie_flags.clear()), rules::proxy_cookie_flags),
     },
     Directive {
         name: "proxy_headers_hash_max_size",
@@ -221,6 +235,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Ignored(Arity::ONE, "There is no such table in Weir."),
     },
     Directive {
+        // Off as in nginx: most clients ignore trailers.
         name: "proxy_pass_trailers",
         syntax: "on | off",
         default: Some("off"),
@@ -234,27 +249,29 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 
 #[derive(Clone, Default)]
 pub(crate) struct Conf {
-    pass: Option<Pass>,
+    pass: Option<ProxyPass>,
     http_1_0: bool,
     http_2: bool,
     method: Option<Expression>,
     set_header: Vec<(BString, Expression)>,
     set_body: Option<Expression>,
-    redirects: Redirects,
-    cookie_domains: Rules,
-    cookie_paths: Rules,
+    redirects: RedirectRules,
+    cookie_domains: ReplaceRules,
+    cookie_paths: ReplaceRules,
     cookie_flags: Vec<CookieFlags>,
     pass_trailers: bool,
-    /// What `set_header` comes to.
+    /// The result of the `proxy_set_header` lines.
     fields: FieldPlan,
 }
 
-/// A nested location has a `proxy_pass` of its own or none.
+/// A nested location does not inherit `proxy_pass`.
 fn nested(confs: &mut Confs) {
     confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None);
 }
 
+/// Prepares the fields when the block is complete.
 fn finish(conf: &mut Conf, _parent: Option<&Conf>, level: &mut Level) -> Result<(), Diagnostic> {
+    // Variables that only these values use have to exist in the server.
     level.require(conf.set_header.iter().map(|(_, value)| value));
     conf.fields = FieldPlan::new(DIRECTIVE_NAMES, &conf.set_header);
     Ok(())
@@ -262,19 +279,23 @@ fn finish(conf: &mut Conf, _parent: Option<&Conf>, level: &mut Level) -> Result<
 
 static SOURCE: cache::Source = cache::Source { plan, key };
 
+/// The content handler. With a cache, most requests never need a plan.
 fn handler(request: &mut Request) -> Step<'_> {
-    let settings = Upstream::<Proxy>::of(request);
+    let settings = ProtocolSettings::<ProxyProtocol>::of(request);
     cache::serve(request, settings, &SOURCE)
 }
 
+/// How to perform an exchange for this request.
 fn plan(request: &mut Request) -> Result<Plan, Outcome> {
     let conf = request.conf::<Conf>();
-    let settings = Upstream::<Proxy>::of(request);
-    let Some(Destination { address, target }) = url::destination(request, &conf) else {
+    let settings = ProtocolSettings::<ProxyProtocol>::of(request);
+    let Some(ProxyDestination { address, target }) = url::destination(request, &conf) else {
         return Err(Outcome::Status(500));
     };
+    // The client's body is not sent, so it need not be read first.
     let content = if conf.set_body.is_some() || !settings.pass_request_body {
         RequestContent::Dropped
+    // HTTP/1.0 has no chunks, so it must know the length in advance.
     } else if !settings.request_buffering
         && (request.body.announced_length().is_some() || !conf.http_1_0)
     {
@@ -282,17 +303,20 @@ fn plan(request: &mut Request) -> Result<Plan, Outcome> {
     } else {
         RequestContent::Buffered
     };
+    // Idle connections of another location can have other TLS settings.
     let tag = u64::from(request.location.0) << 32 ^ request.site.generation;
-    if address.variable {
+    if address.is_variable {
+        // For `$proxy_host` and `$proxy_port`.
         request.set_state(Arc::clone(&address));
     }
     let protocol: Box<dyn Protocol> = match conf.http_2 {
-        true => Box::new(Http2::new(http2::Asker::new(
+        true => Box::new(Http2Exchange::new(http2::ProxyHttp2Profile::new(
             conf,
             settings.clone(),
             address,
         ))),
-        false => Box::new(protocol::Http1::new(conf, settings.clone(), address)),
+        // 1.0 and 1.1 differ in the head only, which the codec writes.
+        false => Box::new(http1::Http1Exchange::new(conf, settings.clone(), address)),
     };
     Ok(Plan {
         settings,
@@ -304,31 +328,34 @@ fn plan(request: &mut Request) -> Result<Plan, Outcome> {
     })
 }
 
-/// The usual key of the cache: the URL that is asked for.
+/// The default cache key: the URL that is requested from the server.
 fn key(request: &mut Request, out: &mut Vec<u8>) -> Result<(), Outcome> {
     let conf = request.conf::<Conf>();
-    let Some(Destination { address, .. }) = url::destination(request, &conf) else {
+    let Some(ProxyDestination { address, .. }) = url::destination(request, &conf) else {
         return Err(Outcome::Status(500));
     };
     out.extend_from_slice(address.scheme_prefix().as_bytes());
     out.extend_from_slice(&address.host_header);
+    // As it would be sent, so that two locations with the same server share what is stored.
     url::write_target(request, &conf, &address, out);
     Ok(())
 }
 
-/// The address of the URL: what was made of variables, or what the location says.
-fn address(request: &mut Request) -> Option<Arc<url::Address>> {
-    if let Some(address) = request.state::<Arc<url::Address>>() {
+/// The address: the evaluated one, or the one in the configuration.
+fn address(request: &mut Request) -> Option<Arc<url::ProxyAddress>> {
+    if let Some(address) = request.state::<Arc<url::ProxyAddress>>() {
         return Some(Arc::clone(address));
     }
     match &request.conf::<Conf>().pass {
-        Some(Pass::Constant { address, .. }) => Some(Arc::clone(address)),
-        Some(Pass::Variable(_)) | None => None,
+        Some(ProxyPass::Constant { address, .. }) => Some(Arc::clone(address)),
+        Some(ProxyPass::Variable(_)) | None => None,
     }
 }
 
-/// A request that was answered without the server behind, since it was refused for example, has none.
-fn address_in_use(request: &mut Request) -> Option<Arc<url::Address>> {
+/// The address, unless the request was answered without the server, for example refused: then the
+/// variables are empty, as in nginx.
+fn address_in_use(request: &mut Request) -> Option<Arc<url::ProxyAddress>> {
+    // A status without a try: the response was made here.
     let is_answered = request.out.status != 0 && request.upstream.get().is_none();
     match is_answered {
         true => None,
@@ -336,6 +363,7 @@ fn address_in_use(request: &mut Request) -> Option<Arc<url::Address>> {
     }
 }
 
+/// `$proxy_host`.
 fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let Some(address) = address_in_use(request) else {
         return false;
@@ -344,6 +372,7 @@ fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// `$proxy_port`.
 fn port(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let Some(address) = address_in_use(request) else {
         return false;
@@ -352,16 +381,19 @@ fn port(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// nginx lets configurations set these, and what was set is the value from then on, in `proxy_pass` too.
+/// Makes a variable settable. nginx allows that for these, and the value set then applies in
+/// `proxy_pass` too.
 const fn replaceable(mut variable: Variable<Request>) -> Variable<Request> {
     variable.changeable = true;
     variable
 }
 
+/// `$proxy_add_x_forwarded_for`.
 fn add_x_forwarded_for(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let head = std::rc::Rc::clone(&request.head);
     for value in head.wire.fields.all_known(proto::Known::XForwardedFor) {
         out.extend_from_slice(value);
+        // RFC 9110, section 5.3: several fields of one name are one list.
         out.extend_from_slice(b", ");
     }
     out.extend_from_slice(request.remote.text.as_bytes());

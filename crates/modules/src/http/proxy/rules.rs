@@ -1,50 +1,54 @@
-//! `proxy_redirect`, `proxy_cookie_domain`, `proxy_cookie_path`, `proxy_cookie_flags`: what is replaced in fields.
+//! `proxy_redirect`, `proxy_cookie_domain`, `proxy_cookie_path`, `proxy_cookie_flags`: replacements
+//! in response fields.
 
 use bstr::{BString, ByteSlice};
 use conf::{Diagnostic, Expression, Line, Pattern};
 use http::Request;
 
 use super::Conf;
-use super::url::Pass;
+use super::url::ProxyPass;
 
-/// A list of replacements; the first whose pattern fits counts.
-pub(super) type Rules = Vec<Rule>;
+/// A list of replacements, of which the first that matches applies.
+pub(super) type ReplaceRules = Vec<ReplaceRule>;
 
 /// One replacement.
 #[derive(Clone)]
-pub(super) struct Rule {
-    pattern: Text,
+pub(super) struct ReplaceRule {
+    pattern: RulePattern,
     replacement: Expression,
 }
 
-/// What a rule looks for.
+/// What a rule matches.
 #[derive(Clone)]
-enum Text {
-    /// This text at the beginning; for domains, all of it.
+enum RulePattern {
+    /// A literal prefix; for domains, the whole domain.
     Plain(Expression),
     Regex(Pattern),
 }
 
 /// `proxy_redirect`.
 #[derive(Clone, Default)]
-pub(super) enum Redirects {
-    /// The URL of `proxy_pass` becomes the location's path.
+pub(super) enum RedirectRules {
+    /// Replaces the URL of `proxy_pass` by the location's path.
     #[default]
     Default,
     Off,
-    List(Vec<Option<Rule>>),
+    // Lines in order; `None` is `default` among them.
+    List(Vec<Option<ReplaceRule>>),
 }
 
-/// `proxy_cookie_flags` of one cookie.
+/// The flags for the cookies that a pattern matches.
 #[derive(Clone)]
 pub(super) struct CookieFlags {
-    pattern: Text,
+    pattern: RulePattern,
+    /// May be variables, so their words are only known per response.
     flags: Vec<Expression>,
 }
 
-/// The setter of `proxy_redirect`.
-pub(super) fn redirect(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
-    if matches!(conf.redirects, Redirects::Off) {
+/// Reads `proxy_redirect`.
+pub(super) fn proxy_redirect(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+    // `off` must be alone in its block.
+    if matches!(conf.redirects, RedirectRules::Off) {
         return Err(line.directive_error("is duplicate"));
     }
     let word = line.text(0);
@@ -53,59 +57,62 @@ pub(super) fn redirect(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnosti
             return Err(line.directive_error("is duplicate"));
         }
         1 if word == "off" => {
-            conf.redirects = Redirects::Off;
+            conf.redirects = RedirectRules::Off;
             return Ok(());
         }
         1 if word != "default" => return Err(line.invalid_parameter(0)),
         1 => match &conf.pass {
-            Some(Pass::Constant { .. }) => None,
-            Some(Pass::Variable(_)) => {
+            Some(ProxyPass::Constant { .. }) => None,
+            // The URL to replace is not known when the configuration is read, so nginx refuses this
+            // too.
+            Some(ProxyPass::Variable(_)) => {
                 return Err(line.error("\"proxy_redirect default\" cannot be used with \"proxy_pass\" directive with variables"));
             }
             None => {
                 return Err(line.error("\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive"));
             }
         },
-        _ => Some(Rule {
-            pattern: pattern(line, Case::AsWritten)?,
+        _ => Some(ReplaceRule {
+            pattern: pattern(line, CaseMatching::AsWritten)?,
             replacement: line.expression(1)?,
         }),
     };
     match &mut conf.redirects {
-        Redirects::List(list) => list.push(rule),
-        other => *other = Redirects::List(vec![rule]),
+        RedirectRules::List(list) => list.push(rule),
+        other => *other = RedirectRules::List(vec![rule]),
     }
     Ok(())
 }
 
-/// How a `~` pattern compares; `~*` never looks at case.
+/// Whether a `~` pattern is case-sensitive; `~*` never is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Case {
+enum CaseMatching {
     AsWritten,
     Ignored,
 }
 
-fn pattern(line: &mut Line, case: Case) -> Result<Text, Diagnostic> {
+/// Reads the pattern in word 0.
+fn pattern(line: &mut Line, case: CaseMatching) -> Result<RulePattern, Diagnostic> {
     let word = line.text(0);
-    if case == Case::AsWritten
+    if case == CaseMatching::AsWritten
         && let Some(text) = word.strip_prefix(b"~*")
     {
-        return Ok(Text::Regex(Pattern::compile::<Request>(
+        return Ok(RulePattern::Regex(Pattern::compile::<Request>(
             line, 0, text, true,
         )?));
     }
     match word.strip_prefix(b"~") {
-        Some(text) => Ok(Text::Regex(Pattern::compile::<Request>(
+        Some(text) => Ok(RulePattern::Regex(Pattern::compile::<Request>(
             line,
             0,
             text,
-            case == Case::Ignored,
+            case == CaseMatching::Ignored,
         )?)),
-        None => Ok(Text::Plain(line.expression(0)?)),
+        None => Ok(RulePattern::Plain(line.expression(0)?)),
     }
 }
 
-/// Whether a line is `off`, alone in its block.
+/// Whether the line is `off`, which must be alone in its block.
 fn is_off(line: &Line) -> Result<bool, Diagnostic> {
     match line.args().len() {
         1 if line.text(0) != "off" => Err(line.invalid_parameter(0)),
@@ -115,13 +122,13 @@ fn is_off(line: &Line) -> Result<bool, Diagnostic> {
     }
 }
 
-/// The setter of `proxy_cookie_domain`.
-pub(super) fn cookie_domain(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+/// Reads `proxy_cookie_domain`.
+pub(super) fn proxy_cookie_domain(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     if is_off(line)? {
         return Ok(());
     }
     let is_regex = line.text(0).starts_with(b"~");
-    // A leading dot says nothing (RFC 6265, section 5.2.3).
+    // A leading dot has no meaning (RFC 6265, section 5.2.3).
     let without_dot = |i: usize| {
         line.arg(i)
             .text
@@ -138,36 +145,37 @@ pub(super) fn cookie_domain(conf: &mut Conf, line: &mut Line) -> Result<(), Diag
         },
     );
     let pattern = match is_regex {
-        true => pattern(line, Case::Ignored)?,
-        false => Text::Plain(line.expression_of(line.arg(0), &domain)?),
+        // Domains are case-insensitive, so regular expressions for them are too.
+        true => pattern(line, CaseMatching::Ignored)?,
+        false => RulePattern::Plain(line.expression_of(line.arg(0), &domain)?),
     };
     let replacement = line.expression_of(line.arg(1), &value)?;
-    conf.cookie_domains.push(Rule {
+    conf.cookie_domains.push(ReplaceRule {
         pattern,
         replacement,
     });
     Ok(())
 }
 
-/// The setter of `proxy_cookie_path`.
-pub(super) fn cookie_path(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+/// Reads `proxy_cookie_path`.
+pub(super) fn proxy_cookie_path(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     if is_off(line)? {
         return Ok(());
     }
-    let rule = Rule {
-        pattern: pattern(line, Case::AsWritten)?,
+    let rule = ReplaceRule {
+        pattern: pattern(line, CaseMatching::AsWritten)?,
         replacement: line.expression(1)?,
     };
     conf.cookie_paths.push(rule);
     Ok(())
 }
 
-/// The setter of `proxy_cookie_flags`.
-pub(super) fn cookie_flags(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+/// Reads `proxy_cookie_flags`.
+pub(super) fn proxy_cookie_flags(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     if is_off(line)? {
         return Ok(());
     }
-    let pattern = pattern(line, Case::Ignored)?;
+    let pattern = pattern(line, CaseMatching::Ignored)?;
     let flags = (1..line.args().len())
         .map(|i| line.expression(i))
         .collect::<Result<_, _>>()?;
@@ -175,7 +183,7 @@ pub(super) fn cookie_flags(conf: &mut Conf, line: &mut Line) -> Result<(), Diagn
     Ok(())
 }
 
-/// Appends what a redirect target becomes. `false`: it stays as it is.
+/// Appends the rewritten `Location`. `false`: it stays unchanged.
 pub(super) fn map_location(
     request: &mut Request,
     conf: &Conf,
@@ -183,22 +191,24 @@ pub(super) fn map_location(
     out: &mut Vec<u8>,
 ) -> bool {
     match &conf.redirects {
-        Redirects::Off => false,
-        Redirects::Default => map_default(conf, value, out),
-        Redirects::List(list) => list.iter().any(|rule| match rule {
+        RedirectRules::Off => false,
+        RedirectRules::Default => map_default(conf, value, out),
+        RedirectRules::List(list) => list.iter().any(|rule| match rule {
             None => map_default(conf, value, out),
-            Some(rule) => rule.map_beginning(request, value, out),
+            Some(rule) => rule.replace_prefix(request, value, out),
         }),
     }
 }
 
-/// The same for the URL in a `Refresh` field.
+/// The same for the URL in `Refresh`, a field of browsers rather than of any RFC: `5;
+/// url=http://…`.
 pub(super) fn map_refresh(
     request: &mut Request,
     conf: &Conf,
     value: &[u8],
     out: &mut Vec<u8>,
 ) -> bool {
+    // Browsers accept any case.
     let lower = value.to_ascii_lowercase();
     let Some(at) = lower.find(b"url=") else {
         return false;
@@ -208,12 +218,14 @@ pub(super) fn map_refresh(
     if map_location(request, conf, &value[start..], out) {
         return true;
     }
+    // Nothing matched: the field is passed on as it is.
     out.clear();
     false
 }
 
+/// Replaces the URL of `proxy_pass` by the location's path.
 fn map_default(conf: &Conf, value: &[u8], out: &mut Vec<u8>) -> bool {
-    let Some(Pass::Constant {
+    let Some(ProxyPass::Constant {
         address,
         url,
         location,
@@ -225,6 +237,8 @@ fn map_default(conf: &Conf, value: &[u8], out: &mut Vec<u8>) -> bool {
     let Some(rest) = value.strip_prefix(url.as_slice()) else {
         return false;
     };
+    // With a path, `proxy_pass` maps one path to another, and this undoes it. Without one, only the
+    // host changes.
     if !address.uri.is_empty() {
         out.extend_from_slice(location);
         out.extend_from_slice(rest);
@@ -238,18 +252,18 @@ fn map_default(conf: &Conf, value: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-impl Rule {
-    /// Replaces the beginning of `value`, or what the pattern stands for: all of it.
-    fn map_beginning(&self, request: &mut Request, value: &[u8], out: &mut Vec<u8>) -> bool {
+impl ReplaceRule {
+    /// Replaces a literal prefix of `value`, or with a regular expression all of it, as in nginx.
+    fn replace_prefix(&self, request: &mut Request, value: &[u8], out: &mut Vec<u8>) -> bool {
         let rest = match &self.pattern {
-            Text::Plain(text) => {
+            RulePattern::Plain(text) => {
                 let text = request.value(text);
                 let Some(rest) = value.strip_prefix(text.as_slice()) else {
                     return false;
                 };
                 rest
             }
-            Text::Regex(pattern) => {
+            RulePattern::Regex(pattern) => {
                 if !request.matches(pattern, value) {
                     return false;
                 }
@@ -262,13 +276,14 @@ impl Rule {
     }
 
     /// Replaces a whole domain.
-    fn map_whole(&self, request: &mut Request, value: &[u8]) -> Option<BString> {
+    fn replace_domain(&self, request: &mut Request, value: &[u8]) -> Option<BString> {
+        // The dot of the server's field is kept, though it has no meaning.
         let (dot, bare) = match value.strip_prefix(b".") {
             Some(bare) => (true, bare),
             None => (false, value),
         };
         match &self.pattern {
-            Text::Plain(text) => {
+            RulePattern::Plain(text) => {
                 if !request.value(text).eq_ignore_ascii_case(bare) {
                     return None;
                 }
@@ -276,7 +291,7 @@ impl Rule {
                 self.replacement.eval(request, &mut out);
                 Some(out.into())
             }
-            Text::Regex(pattern) => {
+            RulePattern::Regex(pattern) => {
                 if !request.matches(pattern, value) {
                     return None;
                 }
@@ -286,26 +301,41 @@ impl Rule {
     }
 }
 
-/// The path that a cookie's path becomes.
-pub(super) fn map_path(request: &mut Request, rules: &[Rule], value: &[u8]) -> Option<BString> {
+/// The rewritten path of a cookie.
+pub(super) fn map_path(
+    request: &mut Request,
+    rules: &[ReplaceRule],
+    value: &[u8],
+) -> Option<BString> {
     let mut out = Vec::new();
     rules
         .iter()
-        .any(|rule| rule.map_beginning(request, value, &mut out))
+        .any(|rule| rule.replace_prefix(request, value, &mut out))
         .then(|| out.into())
 }
 
-/// The domain that a cookie's domain becomes.
-pub(super) fn map_domain(request: &mut Request, rules: &[Rule], value: &[u8]) -> Option<BString> {
-    rules.iter().find_map(|rule| rule.map_whole(request, value))
+/// The rewritten domain of a cookie.
+pub(super) fn map_domain(
+    request: &mut Request,
+    rules: &[ReplaceRule],
+    value: &[u8],
+) -> Option<BString> {
+    rules
+        .iter()
+        .find_map(|rule| rule.replace_domain(request, value))
 }
 
-/// The flags for a cookie of this name.
-pub(super) fn flags_of(request: &mut Request, rules: &[CookieFlags], name: &[u8]) -> Vec<BString> {
+/// The flags for a cookie with this name.
+pub(super) fn flags_for_cookie(
+    request: &mut Request,
+    rules: &[CookieFlags],
+    name: &[u8],
+) -> Vec<BString> {
     for rule in rules {
+        // The first rule that matches decides, even if it sets no flags.
         let fits = match &rule.pattern {
-            Text::Plain(text) => request.value(text).eq_ignore_ascii_case(name),
-            Text::Regex(pattern) => request.matches(pattern, name),
+            RulePattern::Plain(text) => request.value(text).eq_ignore_ascii_case(name),
+            RulePattern::Regex(pattern) => request.matches(pattern, name),
         };
         if fits {
             return rule.flags.iter().map(|flag| request.value(flag)).collect();

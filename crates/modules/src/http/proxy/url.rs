@@ -1,4 +1,4 @@
-//! The URL of `proxy_pass`: what it says, and what is asked for at the server because of it.
+//! The URL of `proxy_pass`, and what to request from the server because of it.
 
 use std::sync::Arc;
 
@@ -6,95 +6,101 @@ use bstr::{BStr, BString, ByteSlice};
 use conf::address::{Address as ConfAddress, Host};
 use conf::{Diagnostic, Expression, Line};
 use http::Request;
-use http::configure::{Present, present_location};
+use http::configure::{PresentLocation, present_location};
 use http::upstream::Target;
 use net::upstream::{Group, Groups};
 
 use super::Conf;
-use crate::shared::tls_rows;
+use crate::shared::upstream_tls_rows;
 
-/// What `proxy_pass` says.
+/// The value of `proxy_pass`.
 #[derive(Clone)]
-pub(super) enum Pass {
-    /// A URL without variables.
+pub(super) enum ProxyPass {
+    /// A URL without variables, parsed once.
     Constant {
         /// Its group.
         group: Arc<Group>,
         /// Its parts.
-        address: Arc<Address>,
-        /// The text.
+        address: Arc<ProxyAddress>,
+        /// The URL as written, for `proxy_redirect default`.
         url: BString,
-        /// The name of the location.
+        /// The prefix of the location, which the URL's path replaces; empty if the location has
+        /// none.
         location: BString,
     },
-    /// One with.
+    /// A URL with variables, parsed per request.
     Variable(Expression),
 }
 
 /// The parts of a URL.
 #[derive(Debug, Default)]
-pub(super) struct Address {
-    /// What `$proxy_host` shows, and the `Host` field says.
+pub(super) struct ProxyAddress {
+    /// `$proxy_host`, and the default `Host` field: without the port if it is the default one.
     pub(super) host_header: BString,
-    /// What `$proxy_port` shows; empty for unix sockets.
+    /// `$proxy_port`; empty for unix sockets.
     pub(super) port: BString,
-    /// The path and what follows it; empty when the URL has none.
+    /// The path and everything after it; empty if the URL has none. The difference between none and
+    /// `/` decides whether the request's path is replaced.
     pub(super) uri: BString,
-    /// The URL was made of variables.
-    pub(super) variable: bool,
-    /// The host that TLS is spoken to, for `https`.
-    pub(super) secure: Option<BString>,
+    /// Whether the URL has variables.
+    pub(super) is_variable: bool,
+    /// The host to use TLS with, for `https`.
+    pub(super) tls_host: Option<BString>,
 }
 
-impl Address {
+impl ProxyAddress {
     /// `http` or `https`.
     pub(super) fn scheme(&self) -> &'static str {
-        match self.secure {
+        match self.tls_host {
             None => "http",
             Some(_) => "https",
         }
     }
 
-    /// The same as a URL begins.
+    /// The scheme as a URL begins with it.
     pub(super) fn scheme_prefix(&self) -> &'static str {
-        match self.secure {
+        match self.tls_host {
             None => "http://",
             Some(_) => "https://",
         }
     }
 }
 
-/// Where a request goes.
-pub(super) struct Destination {
-    pub(super) address: Arc<Address>,
+/// Where to send a request.
+pub(super) struct ProxyDestination {
+    pub(super) address: Arc<ProxyAddress>,
     pub(super) target: Target,
 }
 
-/// What a URL may begin with.
+/// The schemes of URLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scheme {
+enum UrlScheme {
     Http,
     Https,
 }
 
-impl Scheme {
-    const ALL: [(&[u8], Scheme); 2] = [(b"https://", Scheme::Https), (b"http://", Scheme::Http)];
+impl UrlScheme {
+    const ALL: [(&[u8], UrlScheme); 2] = [
+        (b"https://", UrlScheme::Https),
+        (b"http://", UrlScheme::Http),
+    ];
 
+    /// The default port.
     fn port(self) -> u16 {
         match self {
-            Scheme::Http => 80,
-            Scheme::Https => 443,
+            UrlScheme::Http => 80,
+            UrlScheme::Https => 443,
         }
     }
 }
 
-/// The setter of `proxy_pass`.
-pub(super) fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+/// Reads `proxy_pass`.
+pub(super) fn proxy_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let text = line.text(0);
     if Expression::has_variables(text) {
-        conf.pass = Some(Pass::Variable(line.expression(0)?));
-        // Whether it is `https` shows with each request.
-        tls_rows::want(line, PREFIX);
+        conf.pass = Some(ProxyPass::Variable(line.expression(0)?));
+        // It may turn out to be `https`, so TLS has to be prepared.
+        upstream_tls_rows::require_tls(line, PREFIX);
         return Ok(());
     }
     let Some((scheme, rest)) = split_scheme(text) else {
@@ -112,10 +118,12 @@ pub(super) fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let reference = groups
         .refer(authority, scheme.port(), &place)
         .map_err(|why| line.error(why))?;
-    crate::shared::upstream::warn_of(&reference, line);
+    crate::shared::upstream_block::warn_unresolved(&reference, line);
+    // The part of the path to replace is only known in a location with a plain prefix. Elsewhere a
+    // path in the URL would have no meaning, and nginx refuses it.
     let unnamed = line.level.context != conf::LOCATION;
     let location = match present_location(line) {
-        Present::Prefix(_) if !unnamed => http::configure::present_location_name(line),
+        PresentLocation::Prefix(_) if !unnamed => http::configure::present_location_name(line),
         _ => BString::default(),
     };
     let replaces = !location.is_empty();
@@ -125,15 +133,15 @@ pub(super) fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
              or inside \"if\" statement, or inside \"limit_except\" block",
         ));
     }
-    let address = Arc::new(parts(scheme, &parsed, authority, uri));
-    conf.pass = Some(Pass::Constant {
+    let address = Arc::new(parse_address(scheme, &parsed, authority, uri));
+    conf.pass = Some(ProxyPass::Constant {
         group: reference.group,
         address,
         url: text.to_owned(),
         location,
     });
-    if scheme == Scheme::Https {
-        tls_rows::want(line, PREFIX);
+    if scheme == UrlScheme::Https {
+        upstream_tls_rows::require_tls(line, PREFIX);
     }
     Ok(())
 }
@@ -141,14 +149,16 @@ pub(super) fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
 /// The prefix of the directives.
 const PREFIX: &str = "proxy_";
 
-fn split_scheme(text: &[u8]) -> Option<(Scheme, &[u8])> {
-    Scheme::ALL.iter().find_map(|&(name, scheme)| {
+/// Splits off the scheme.
+fn split_scheme(text: &[u8]) -> Option<(UrlScheme, &[u8])> {
+    UrlScheme::ALL.iter().find_map(|&(name, scheme)| {
         let (start, rest) = text.split_at_checked(name.len())?;
         start.eq_ignore_ascii_case(name).then_some((scheme, rest))
     })
 }
 
-/// What stands before the path, as it names a group.
+/// What precedes the path: the name of a group or an address. In `unix:/path:/uri` a colon
+/// separates the two.
 fn authority<'a>(rest: &'a [u8], uri: &[u8], parsed: &ConfAddress) -> &'a [u8] {
     let authority = &rest[..rest.len() - uri.len()];
     match parsed.host {
@@ -157,7 +167,14 @@ fn authority<'a>(rest: &'a [u8], uri: &[u8], parsed: &ConfAddress) -> &'a [u8] {
     }
 }
 
-fn parts(scheme: Scheme, parsed: &ConfAddress, authority: &[u8], uri: &[u8]) -> Address {
+/// The parts of a URL.
+fn parse_address(
+    scheme: UrlScheme,
+    parsed: &ConfAddress,
+    authority: &[u8],
+    uri: &[u8],
+) -> ProxyAddress {
+    // A request target must begin with a slash (RFC 9112, section 3.2.1).
     let uri = if uri.starts_with(b"?") {
         [b"/", uri].concat()
     } else {
@@ -165,21 +182,24 @@ fn parts(scheme: Scheme, parsed: &ConfAddress, authority: &[u8], uri: &[u8]) -> 
     };
     let usual = scheme.port();
     let (host_header, port) = match (&parsed.host, parsed.port.unwrap_or(usual)) {
+        // A path is not a host name; nginx sends `localhost`, too.
         (Host::Unix(_), _) => (b"localhost".as_bstr(), BString::default()),
+        // The default port is left out, as in nginx's `$proxy_host`.
         (_, port) if port == usual => (host_of(authority, parsed), port.to_string().into()),
         (_, port) => (authority.as_bstr(), port.to_string().into()),
     };
     let secure = match (scheme, &parsed.host) {
-        (Scheme::Http, _) => None,
-        (Scheme::Https, Host::Unix(_)) => Some(authority.into()),
-        (Scheme::Https, _) => Some(host_of(authority, parsed).to_owned()),
+        (UrlScheme::Http, _) => None,
+        // No host to verify, so the whole address stands in.
+        (UrlScheme::Https, Host::Unix(_)) => Some(authority.into()),
+        (UrlScheme::Https, _) => Some(host_of(authority, parsed).to_owned()),
     };
-    Address {
+    ProxyAddress {
         host_header: host_header.to_owned(),
         port,
         uri: uri.into(),
-        variable: false,
-        secure,
+        is_variable: false,
+        tls_host: secure,
     }
 }
 
@@ -192,16 +212,16 @@ fn host_of<'a>(authority: &'a [u8], parsed: &ConfAddress) -> &'a BStr {
     authority[..end].as_bstr()
 }
 
-/// Where a request goes. `None`: the URL makes no sense, which was logged.
-pub(super) fn destination(request: &mut Request, conf: &Conf) -> Option<Destination> {
+/// Where to send a request. `None`: the evaluated URL is invalid, which has been logged.
+pub(super) fn destination(request: &mut Request, conf: &Conf) -> Option<ProxyDestination> {
     let expression = match conf.pass.as_ref()? {
-        Pass::Constant { group, address, .. } => {
-            return Some(Destination {
+        ProxyPass::Constant { group, address, .. } => {
+            return Some(ProxyDestination {
                 address: Arc::clone(address),
                 target: Target::Group(Arc::clone(group)),
             });
         }
-        Pass::Variable(expression) => expression,
+        ProxyPass::Variable(expression) => expression,
     };
     let url = request.value(expression);
     let Some((scheme, rest)) = split_scheme(&url) else {
@@ -228,19 +248,29 @@ pub(super) fn destination(request: &mut Request, conf: &Conf) -> Option<Destinat
         port,
         explicit_port: parsed.port.is_some(),
     };
-    let address = Address {
-        variable: true,
-        ..parts(scheme, &parsed, authority, uri)
+    let address = ProxyAddress {
+        is_variable: true,
+        ..parse_address(scheme, &parsed, authority, uri)
     };
-    Some(Destination {
+    Some(ProxyDestination {
         address: Arc::new(address),
         target,
     })
 }
 
-/// Appends the path and arguments to ask for.
-pub(super) fn write_target(request: &Request, conf: &Conf, address: &Address, out: &mut Vec<u8>) {
-    if address.variable && !address.uri.is_empty() {
+/// Appends the path and arguments to request. The rules are nginx's.
+///
+/// - A URL with variables and a path: exactly that path.
+/// - A URL without a path: the request's, as it was sent unless rewritten, since decoding and
+///   encoding could change its spelling.
+/// - Otherwise the URL's path in place of the location's prefix.
+pub(super) fn write_target(
+    request: &Request,
+    conf: &Conf,
+    address: &ProxyAddress,
+    out: &mut Vec<u8>,
+) {
+    if address.is_variable && !address.uri.is_empty() {
         let start = out.len();
         out.extend_from_slice(&address.uri);
         return proto::uri::make_target(out, start);
@@ -250,10 +280,12 @@ pub(super) fn write_target(request: &Request, conf: &Conf, address: &Address, ou
     }
     let path = &request.uri.path;
     let mut replaced = 0;
-    // After a rewrite has changed the path, what the location matched is not its beginning any more.
+    // After a rewrite with `break`, the location's prefix is no longer the beginning of the path,
+    // so nothing is replaced.
     if !request.flow.rewritten {
         out.extend_from_slice(&address.uri);
-        if let (Some(Pass::Constant { location, .. }), false) = (&conf.pass, address.uri.is_empty())
+        if let (Some(ProxyPass::Constant { location, .. }), false) =
+            (&conf.pass, address.uri.is_empty())
         {
             replaced = location.len().min(path.len());
         }

@@ -4,36 +4,37 @@ use ::http::Request;
 use ::http::files::Found;
 use bstr::{BString, ByteSlice};
 use conf::{Diagnostic, Expression, Line, Pattern, Word};
-use rt::error_log::Level;
+use host::error_log::Level;
 use rt::file::errno;
 
-use super::script::{Quoting, quoted};
+use super::script::{CaptureEscaping, escaped_value};
 
-/// A condition.
+/// A parsed condition.
 #[derive(Clone, Debug)]
-pub(super) enum Condition {
-    /// The variable is neither empty nor `0`.
+pub(super) enum IfCondition {
+    /// `$variable`: neither empty nor `0`.
     True(Expression),
-    /// The variable is this text.
+    /// `$variable = text`.
     Equal(Expression, Expression),
-    /// It is another one.
+    /// `$variable != text`.
     NotEqual(Expression, Expression),
-    /// The variable matches.
+    /// `$variable ~ regex` or `~* regex`.
     Matches(Expression, Pattern),
-    /// It does not.
+    /// `$variable !~ regex` or `!~* regex`.
     MatchesNot(Expression, Pattern),
-    /// The test is about a file of this name.
+    /// `-f path` and its kin, and their negations.
     File(FileTest, Expression),
 }
 
-/// A test about a file.
+/// A file test, possibly negated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileTest {
     kind: FileKind,
-    /// The answer when it is of that kind.
-    wanted: bool,
+    /// The result if the file is of that kind: `false` with a `!`.
+    expected: bool,
 }
 
+/// What a file test asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileKind {
     /// `-f`: a regular file.
@@ -46,23 +47,25 @@ enum FileKind {
     Executable,
 }
 
-/// What is known of a condition.
-pub(super) enum Test {
+/// The result of a condition, as far as it is known without waiting.
+pub(super) enum ConditionOutcome {
     Known(bool),
-    /// It depends on the file of this path.
+    /// It depends on the file at this path, which may have to be read from a disk.
     File(FileTest, BString),
 }
 
-impl Condition {
-    pub(super) fn read(line: &mut Line) -> Result<Condition, Diagnostic> {
-        let words = words(line)?;
+impl IfCondition {
+    /// Parses the arguments of an `if`.
+    pub(super) fn read(line: &mut Line) -> Result<IfCondition, Diagnostic> {
+        let words = condition_words(line)?;
         let invalid =
             |line: &Line, word: &Word| line.error(format!("invalid condition \"{}\"", word.text));
         let first = &words[0];
+        // A lone `$` is no variable: it falls through to the file tests, which refuse it.
         if first.text.len() > 1 && first.text.starts_with(b"$") {
             let variable = variable(line, first)?;
             return match &words[..] {
-                [_] => Ok(Condition::True(variable)),
+                [_] => Ok(IfCondition::True(variable)),
                 [_, operator, operand] => compare(line, variable, operator, operand),
                 _ => Err(invalid(line, first)),
             };
@@ -79,39 +82,48 @@ impl Condition {
             _ => return Err(invalid(line, first)),
         };
         match &words[..] {
-            [_, path] => Ok(Condition::File(
-                FileTest { kind, wanted },
+            [_, path] => Ok(IfCondition::File(
+                FileTest {
+                    kind,
+                    expected: wanted,
+                },
                 line.expression_of(path, &path.text)?,
             )),
             _ => Err(invalid(line, first)),
         }
     }
 
-    /// Tests it, as far as that is possible without looking at files.
-    pub(super) fn test(&self, request: &mut Request, quoting: Quoting, log: bool) -> Test {
+    /// Evaluates the condition, as far as possible without touching files.
+    pub(super) fn test(
+        &self,
+        request: &mut Request,
+        quoting: CaptureEscaping,
+        log: bool,
+    ) -> ConditionOutcome {
         let known = match self {
-            Condition::True(variable) => request.is_true(variable),
-            Condition::Equal(variable, text) => is_equal(request, variable, text, quoting),
-            Condition::NotEqual(variable, text) => !is_equal(request, variable, text, quoting),
-            Condition::Matches(variable, pattern) => matches(request, variable, pattern, log),
-            Condition::MatchesNot(variable, pattern) => !matches(request, variable, pattern, log),
-            Condition::File(test, path) => {
-                return Test::File(*test, quoted(request, path, quoting));
+            IfCondition::True(variable) => request.is_true(variable),
+            IfCondition::Equal(variable, text) => is_equal(request, variable, text, quoting),
+            IfCondition::NotEqual(variable, text) => !is_equal(request, variable, text, quoting),
+            IfCondition::Matches(variable, pattern) => matches(request, variable, pattern, log),
+            IfCondition::MatchesNot(variable, pattern) => !matches(request, variable, pattern, log),
+            IfCondition::File(test, path) => {
+                return ConditionOutcome::File(*test, escaped_value(request, path, quoting));
             }
         };
-        Test::Known(known)
+        ConditionOutcome::Known(known)
     }
 }
 
-/// The words without the parentheses around them.
-fn words(line: &Line) -> Result<Vec<Word>, Diagnostic> {
+/// The arguments without the parentheses, which may be attached to the outer words or be words of
+/// their own.
+fn condition_words(line: &Line) -> Result<Vec<Word>, Diagnostic> {
     let mut words = line.args().to_vec();
     let invalid = |word: &Word| line.error(format!("invalid condition \"{}\"", word.text));
     let first = &mut words[0];
     if !first.text.starts_with(b"(") {
         return Err(invalid(first));
     }
-    trim(first, |text| {
+    change_text(first, |text| {
         text.remove(0);
     });
     if words[0].text.is_empty() {
@@ -123,7 +135,7 @@ fn words(line: &Line) -> Result<Vec<Word>, Diagnostic> {
     if !last.text.ends_with(b")") {
         return Err(invalid(last));
     }
-    trim(last, |text| {
+    change_text(last, |text| {
         text.pop();
     });
     if last.text.is_empty() {
@@ -135,50 +147,54 @@ fn words(line: &Line) -> Result<Vec<Word>, Diagnostic> {
     Ok(words)
 }
 
-/// Changes a word's text. It keeps its place, so that messages point to the whole of it.
-fn trim(word: &mut Word, change: impl FnOnce(&mut Vec<u8>)) {
+/// Changes the text of a word. Its span stays, so messages point to the whole of it, parenthesis
+/// included.
+fn change_text(word: &mut Word, change: impl FnOnce(&mut Vec<u8>)) {
     change(&mut word.text);
 }
 
-/// The first operand: a variable and nothing else.
+/// The left operand: exactly one variable.
 fn variable(line: &mut Line, word: &Word) -> Result<Expression, Diagnostic> {
     let expression = line.expression_of(word, &word.text)?;
     match expression.single_variable() {
         Some(_) => Ok(expression),
-        // `$1` is a variable of that name to nginx, which does not exist.
+        // A capture such as `$1` is refused too: nginx takes it for a variable of that name, which
+        // is unknown.
         None => Err(line.error(format!("invalid condition \"{}\"", word.text))),
     }
 }
 
+/// Parses the operator and the right operand.
 fn compare(
     line: &mut Line,
     variable: Expression,
     operator: &Word,
     operand: &Word,
-) -> Result<Condition, Diagnostic> {
+) -> Result<IfCondition, Diagnostic> {
+    // The argument that messages about the pattern point to.
     let index = line.args().len() - 1;
     match operator.text.as_slice() {
-        b"=" => Ok(Condition::Equal(
+        b"=" => Ok(IfCondition::Equal(
             variable,
             line.expression_of(operand, &operand.text)?,
         )),
-        b"!=" => Ok(Condition::NotEqual(
+        b"!=" => Ok(IfCondition::NotEqual(
             variable,
             line.expression_of(operand, &operand.text)?,
         )),
-        b"~" => Ok(Condition::Matches(
+        b"~" => Ok(IfCondition::Matches(
             variable,
             Pattern::compile::<Request>(line, index, &operand.text, false)?,
         )),
-        b"~*" => Ok(Condition::Matches(
+        b"~*" => Ok(IfCondition::Matches(
             variable,
             Pattern::compile::<Request>(line, index, &operand.text, true)?,
         )),
-        b"!~" => Ok(Condition::MatchesNot(
+        b"!~" => Ok(IfCondition::MatchesNot(
             variable,
             Pattern::compile::<Request>(line, index, &operand.text, false)?,
         )),
-        b"!~*" => Ok(Condition::MatchesNot(
+        b"!~*" => Ok(IfCondition::MatchesNot(
             variable,
             Pattern::compile::<Request>(line, index, &operand.text, true)?,
         )),
@@ -186,20 +202,23 @@ fn compare(
     }
 }
 
+/// Compares a variable with a text.
 fn is_equal(
     request: &mut Request,
     variable: &Expression,
     text: &Expression,
-    quoting: Quoting,
+    quoting: CaptureEscaping,
 ) -> bool {
     let value = request.value(variable);
-    value == quoted(request, text, quoting)
+    value == escaped_value(request, text, quoting)
 }
 
+/// Matches a variable; the captures are then available as `$1` and so on.
 fn matches(request: &mut Request, variable: &Expression, pattern: &Pattern, log: bool) -> bool {
     let value = request.value(variable);
     let matches = request.matches(pattern, &value);
     if !matches {
+        // As in nginx, a failed match also discards earlier captures.
         request.captured.clear();
     }
     if log {
@@ -213,7 +232,7 @@ fn matches(request: &mut Request, variable: &Expression, pattern: &Pattern, log:
 }
 
 impl FileTest {
-    /// The result, given what was found.
+    /// The result of the test, given the file or the error.
     pub(super) fn holds(self, request: &Request, path: &BString, found: Found) -> bool {
         let is = match found {
             Ok(file) => match self.kind {
@@ -223,6 +242,8 @@ impl FileTest {
                 FileKind::Executable => file.metadata.mode & OWNER_EXECUTES != 0,
             },
             Err(error) => {
+                // A missing file is an answer; anything else, such as missing permission, is worth
+                // logging. The test fails either way.
                 if !matches!(
                     error.errno,
                     errno::NOENT | errno::NOTDIR | errno::NAMETOOLONG
@@ -235,9 +256,9 @@ impl FileTest {
                 false
             }
         };
-        is == self.wanted
+        is == self.expected
     }
 }
 
-/// The bit of a file's mode that lets its owner execute it.
+/// The mode bit that lets the owner execute a file; nginx tests this one for `-x`.
 const OWNER_EXECUTES: u32 = 0o100;

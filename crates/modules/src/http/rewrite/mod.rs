@@ -1,4 +1,5 @@
-//! `rewrite`, `return`, `break`, `if`, `set`: requests changed, sent elsewhere or answered before there is any content.
+//! `rewrite`, `return`, `break`, `if`, `set`: change requests, redirect them or respond before any
+//! content handler runs.
 //!
 //! ```nginx
 //! server {
@@ -9,9 +10,10 @@
 //! }
 //! ```
 //!
-//! The directives of a block are a script ([`script`]): commands as data, in the order of the file, run by one loop
-//! before the location is chosen (those of the server) and after it (those of the location). An `if` is a block with a
-//! script of its own; in a location its other directives count from then on.
+//! The directives of a block form a script ([`script`]): commands as data, in file order, which one
+//! loop runs before the location is chosen (the server's script) and after it (the location's). An
+//! `if` is a block with a script of its own; in a location, its other directives apply from then
+//! on.
 
 mod condition;
 mod replace;
@@ -24,11 +26,11 @@ use conf::{
     Arity, Confs, Contexts, Definition, Diagnostic, Directive, HTTP, LOCATION, Line, Repeat,
     SERVER, SERVER_LOCATION, SERVER_LOCATION_IF, Setter, Table,
 };
-use rt::error_log::Level;
+use host::error_log::Level;
 
-use self::condition::Condition;
-use self::replace::Rewrite;
-use self::script::{Command, Foreign, Machine, Return};
+use self::condition::IfCondition;
+use self::replace::RewriteRule;
+use self::script::{ForeignStep, ReturnCommand, ScriptCommand, ScriptMachine};
 
 pub(crate) static MODULE: Module = Module {
     name: "rewrite",
@@ -72,7 +74,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "Stops processing rewrite directives; the request continues in this location.",
         set: Setter::Custom(Arity::NONE, Repeat::Many, |conf, line| {
-            conf.add(line, Command::Break);
+            conf.add(line, ScriptCommand::Break);
             Ok(())
         }),
     },
@@ -106,6 +108,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Flag(|c| &mut c.log),
     },
     Directive {
+        // The name is nginx's, spelling included.
         name: "uninitialized_variable_warn",
         syntax: "on | off",
         default: Some("on"),
@@ -118,58 +121,64 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 .inherit(|outer| Conf { commands: Vec::new(), ..*outer }, |outer| outer.commands.is_empty())
 .finish_changed_or(|level| !level.shared::<ScriptSteps>().0.is_empty(), |conf, _, level| {
     for (index, step) in std::mem::take(&mut level.shared::<ScriptSteps>().0) {
-        conf.put(index, Command::Foreign(Foreign(step)));
+        conf.insert(index, ScriptCommand::Foreign(ForeignStep(step)));
     }
     Ok(())
 });
 
 const ANYWHERE: Contexts = HTTP.or(SERVER_LOCATION_IF);
 
-/// The script of a block. It is not inherited.
+/// The script of a block. The commands are not inherited, as in nginx; the two flags are.
 #[derive(Clone, Debug, Default)]
 struct Conf {
-    /// Each with its position in the file; see [`Conf::add`].
-    commands: Vec<(usize, Command)>,
+    /// The commands with their positions in the block; see [`Conf::add`].
+    commands: Vec<(usize, ScriptCommand)>,
     log: bool,
     warn_uninitialized: bool,
 }
 
 impl Conf {
-    /// Adds the command of a line. Blocks are read after everything else, so that an `if` comes late and has to be
-    /// put where it stands in the file.
-    fn add(&mut self, line: &Line, command: Command) {
-        self.put(line.index, command);
+    /// Adds the command of a directive. Blocks are read after all simple directives, so an `if`
+    /// comes late and is inserted at its position in the file.
+    fn add(&mut self, line: &Line, command: ScriptCommand) {
+        self.insert(line.index, command);
     }
 
-    fn put(&mut self, index: usize, command: Command) {
+    /// Inserts a command by its position in the block.
+    fn insert(&mut self, index: usize, command: ScriptCommand) {
+        // The commands are sorted, and mostly arrive in order.
         let at = self.commands.partition_point(|(known, _)| *known < index);
         self.commands.insert(at, (index, command));
     }
 }
 
+/// Reads `rewrite`.
 fn rewrite(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
-    let rewrite = Rewrite::read(line)?;
-    conf.add(line, Command::Rewrite(Box::new(rewrite)));
+    let rewrite = RewriteRule::read(line)?;
+    conf.add(line, ScriptCommand::Rewrite(Box::new(rewrite)));
     Ok(())
 }
 
+/// Reads `return`.
 fn return_(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
-    let answer = Return::read(line)?;
-    conf.add(line, Command::Return(answer));
+    let answer = ReturnCommand::read(line)?;
+    conf.add(line, ScriptCommand::Return(answer));
     Ok(())
 }
 
+/// Reads an `if` and its block.
 fn if_(line: &mut Line, confs: &mut Confs) -> Result<(), Diagnostic> {
     debug_assert!(line.level.context == SERVER || line.level.context == LOCATION);
+    // In a server there is no location yet that could be replaced.
     let enters = line.level.context == LOCATION;
-    let condition = Condition::read(line)?;
+    let condition = IfCondition::read(line)?;
     let block = configure::condition(line, confs);
     let conf = confs
         .get_mut::<Conf>()
         .expect("an if stands where this module has a struct");
     conf.add(
         line,
-        Command::If {
+        ScriptCommand::If {
             condition,
             block,
             enters,
@@ -178,13 +187,15 @@ fn if_(line: &mut Line, confs: &mut Confs) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// Reads `set`.
 fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let name = line.variable_name(0)?;
     let registry = line
         .level
         .registry::<Request>()
         .expect("http's rows stand in http");
-    // What a map defines, or a family such as `http_`, stays what it is wherever it is not set.
+    // A variable that is defined otherwise, by a `map` or as part of a family such as `http_`,
+    // keeps that definition wherever it is not set.
     let variable = if registry.is_defined(name) {
         registry.slot(name)
     } else {
@@ -193,13 +204,16 @@ fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let variable = variable.map_err(|message| line.error_at(0, message))?;
     let value = line.expression(1)?;
     if let (Some(text), Some(registry)) = (value.constant(), line.level.registry::<Request>()) {
+        // A line end in this text comes from the configuration, not from a client, and so is no
+        // header injection.
         registry.note_text(name, text);
     }
-    conf.add(line, Command::Set { variable, value });
+    conf.add(line, ScriptCommand::Set { variable, value });
     Ok(())
 }
 
-/// A variable that only `set` gives a value: until then it is empty, and using it is worth a warning.
+/// The definition of a variable that only `set` assigns: until then it is empty, and using it is
+/// worth a warning, since it usually is a typing error.
 fn unset(name: &str) -> Definition<Request> {
     let name = name.to_ascii_lowercase();
     Definition::dynamic(move |request: &mut Request, _| {
@@ -213,14 +227,16 @@ fn unset(name: &str) -> Definition<Request> {
     })
 }
 
+/// Runs the server's script.
 fn rewrite_in_server(request: &mut Request) -> Step<'_> {
-    Machine::new(request).step(request)
+    ScriptMachine::new(request).step(request)
 }
 
-/// A request that no location matched is at the server's own level still, whose script has run.
+/// Runs the location's script. A request that no location matched is still at the server level,
+/// whose script has already run.
 fn rewrite_in_location(request: &mut Request) -> Step<'_> {
     if request.location == request.site.server(request.server).root {
         return ::http::Outcome::Declined.into();
     }
-    Machine::new(request).step(request)
+    ScriptMachine::new(request).step(request)
 }

@@ -1,31 +1,32 @@
-//! `rewrite`: another path, or a redirect, for paths that an expression matches.
+//! `rewrite`: replaces a path that matches a regular expression, or redirects the client.
 
 use ::http::{Outcome, Request};
 use bstr::{BString, ByteSlice};
 use conf::{Diagnostic, Expression, Line, Pattern};
+use host::error_log::Level;
 use proto::uri::unescape_redirect;
-use rt::error_log::Level;
 
-use super::script::{Quoting, is_absolute, quoted};
+use super::script::{CaptureEscaping, escaped_value, is_absolute};
 
-/// The directive as data.
+/// A `rewrite` directive.
 #[derive(Clone, Debug)]
-pub(super) struct Rewrite {
+pub(super) struct RewriteRule {
     pattern: Pattern,
-    target: Target,
-    /// Whether the request's arguments are added.
+    target: RewriteTarget,
+    /// Whether to append the arguments of the request: not if the replacement ends with `?`.
     adds_args: bool,
-    then: Then,
+    after: AfterRewrite,
 }
 
+/// What a matching path is replaced with.
 #[derive(Clone, Debug)]
-enum Target {
-    /// A path, and what stands after a question mark.
+enum RewriteTarget {
+    /// An internal rewrite to a path and, after a question mark, arguments.
     Path {
         path: Expression,
         args: Option<Expression>,
     },
-    /// An address for the client; whether it has arguments of its own.
+    /// A redirect of the client. `has_args` is whether the address has arguments of its own.
     Redirect {
         status: u16,
         address: Expression,
@@ -33,29 +34,30 @@ enum Target {
     },
 }
 
-/// How a script goes on when the path was replaced.
+/// How the script continues after the path was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
-    /// With the next command.
+enum AfterRewrite {
+    /// With the next directive.
     Next,
-    /// With the choice of a location (`last`).
+    /// With a new search for a location (`last`).
     Last,
-    /// In this location (`break`).
+    /// With this location's handlers (`break`).
     Break,
 }
 
-/// What a rewrite did.
-pub(super) enum Replaced {
-    /// The expression does not match.
-    Not,
-    /// The path is another one.
+/// The effect of a `rewrite`.
+pub(super) enum RewriteResult {
+    /// None: the regular expression does not match.
+    NoMatch,
+    /// The path was replaced.
     Path,
-    /// The request is answered.
+    /// The request ends with this outcome.
     Answer(Outcome),
 }
 
-impl Rewrite {
-    pub(super) fn read(line: &mut Line) -> Result<Rewrite, Diagnostic> {
+impl RewriteRule {
+    /// Parses a `rewrite` directive.
+    pub(super) fn read(line: &mut Line) -> Result<RewriteRule, Diagnostic> {
         let replacement = line.text(1);
         if replacement.is_empty() {
             return Err(line.error("empty replacement"));
@@ -65,11 +67,12 @@ impl Rewrite {
             Some(text) => (text, false),
             None => (replacement.as_bytes(), true),
         };
-        let (mut redirect, mut then) = (is_absolute(text).then_some(302), Then::Next);
+        // A replacement with a scheme cannot be served here, so it redirects even without a flag.
+        let (mut redirect, mut then) = (is_absolute(text).then_some(302), AfterRewrite::Next);
         match line.get(2).map(|word| word.text.as_slice()) {
             None => {}
-            Some(b"last") => then = Then::Last,
-            Some(b"break") => then = Then::Break,
+            Some(b"last") => then = AfterRewrite::Last,
+            Some(b"break") => then = AfterRewrite::Break,
             Some(b"redirect") => redirect = Some(302),
             Some(b"permanent") => redirect = Some(301),
             Some(_) => return Err(line.invalid_parameter(2)),
@@ -78,38 +81,40 @@ impl Rewrite {
         let target = match redirect {
             Some(status) => {
                 let has_args = text.contains(&b'?');
-                Target::Redirect {
+                RewriteTarget::Redirect {
                     status,
                     address: line.expression_of(word, text)?,
                     has_args,
                 }
             }
             None => {
-                // The name of a variable can not hold a question mark, so that the first one is a literal.
+                // Names of variables contain no question mark, so the first one is literal text and
+                // the two sides are valid expressions.
                 let (path, args) = match text.split_once_str("?") {
                     Some((path, args)) => (path, Some(line.expression_of(word, args)?)),
                     None => (text, None),
                 };
-                Target::Path {
+                RewriteTarget::Path {
                     path: line.expression_of(word, path)?,
                     args,
                 }
             }
         };
-        Ok(Rewrite {
+        Ok(RewriteRule {
             pattern,
             target,
             adds_args,
-            then,
+            after: then,
         })
     }
 
-    /// Whether the script ends when the path was replaced.
+    /// Whether the script ends after the path was replaced.
     pub(super) fn is_last(&self) -> bool {
-        self.then != Then::Next
+        self.after != AfterRewrite::Next
     }
 
-    pub(super) fn run(&self, request: &mut Request, log: bool) -> Replaced {
+    /// Applies the directive to a request.
+    pub(super) fn run(&self, request: &mut Request, log: bool) -> RewriteResult {
         let path = request.uri.path.clone();
         let matches = request.matches(&self.pattern, &path);
         if log {
@@ -121,12 +126,14 @@ impl Rewrite {
         }
         if !matches {
             request.captured.clear();
-            return Replaced::Not;
+            return RewriteResult::NoMatch;
         }
+        // As in nginx, a match makes the request internal, so that it may enter `internal`
+        // locations, and the client's spelling of the URI is no longer used.
         request.uri.original = false;
         request.flow.internal = true;
         match &self.target {
-            Target::Redirect {
+            RewriteTarget::Redirect {
                 status,
                 address,
                 has_args,
@@ -139,15 +146,17 @@ impl Rewrite {
                     );
                 }
                 request.out.location = Some(address);
-                Replaced::Answer(Outcome::Status(*status))
+                RewriteResult::Answer(Outcome::Status(*status))
             }
-            Target::Path { path, args } => self.replace(request, path, args.as_ref(), log),
+            RewriteTarget::Path { path, args } => self.replace(request, path, args.as_ref(), log),
         }
     }
 
+    /// Evaluates the address of a redirect.
     fn address(&self, request: &mut Request, address: &Expression, has_args: bool) -> BString {
-        let escaped = quoted(request, address, Quoting::Escaped);
-        // What was escaped for the sake of the address's structure, and need not be, is shown as itself.
+        let escaped = escaped_value(request, address, CaptureEscaping::Escaped);
+        // Captures were escaped so that they do not change the structure of the address; what needs
+        // no escape there is shown as itself again, as in nginx.
         let mut address = Vec::with_capacity(escaped.len());
         unescape_redirect(&escaped, &mut address);
         if self.adds_args && !request.uri.args.is_empty() {
@@ -157,17 +166,18 @@ impl Rewrite {
         address.into()
     }
 
+    /// Replaces the path and the arguments.
     fn replace(
         &self,
         request: &mut Request,
         path: &Expression,
         args: Option<&Expression>,
         log: bool,
-    ) -> Replaced {
+    ) -> RewriteResult {
         let path = request.value(path);
         match args {
             Some(args) => {
-                let mut args = quoted(request, args, Quoting::Escaped);
+                let mut args = escaped_value(request, args, CaptureEscaping::Escaped);
                 if self.adds_args && !request.uri.args.is_empty() {
                     args.push(b'&');
                     args.extend_from_slice(&request.uri.args);
@@ -184,17 +194,20 @@ impl Rewrite {
                 format_args!("rewritten data: \"{path}\", args: \"{args}\""),
             );
         }
+        // A path has at least a slash; nothing else in the server expects an empty one.
         if path.is_empty() {
             request.error(format_args!("the rewritten URI has a zero length"));
-            return Replaced::Answer(Outcome::Status(500));
+            return RewriteResult::Answer(Outcome::Status(500));
         }
         request.uri.path = path;
-        if self.then == Then::Break {
+        // With `break` there is no new search for a location, so only the handlers of this one
+        // learn of the new path.
+        if self.after == AfterRewrite::Break {
             request.flow.uri_changed = false;
             request.flow.rewritten = true;
         } else {
             request.flow.uri_changed = true;
         }
-        Replaced::Path
+        RewriteResult::Path
     }
 }

@@ -9,61 +9,66 @@ use ::http::body::Body;
 use ::http::files::{self, Found, Purpose};
 use ::http::module::{ScriptProgress, ScriptStep, ScriptTask};
 use ::http::site::{LocationId, Site};
-use ::http::{Outcome, Request, Step, types};
+use ::http::{Outcome, Request, Step, content_type};
 use bstr::BString;
 use conf::{Diagnostic, Expression, Line, Scope, VarId};
 use proto::uri::{Escape, escape};
 
 use super::Conf;
-use super::condition::{Condition, FileTest, Test};
-use super::replace::{Replaced, Rewrite};
+use super::condition::{ConditionOutcome, FileTest, IfCondition};
+use super::replace::{RewriteResult, RewriteRule};
 
-/// One directive of a script.
+/// One command of a script.
 #[derive(Clone, Debug)]
-pub(super) enum Command {
+pub(super) enum ScriptCommand {
     Set {
         variable: VarId,
         value: Expression,
     },
-    Rewrite(Box<Rewrite>),
-    Return(Return),
+    /// Boxed: it is much larger than the other commands.
+    Rewrite(Box<RewriteRule>),
+    Return(ReturnCommand),
+    /// `break`.
     Break,
-    /// The script of `block` runs if the condition is met; in a location the request is in that block from then on.
+    /// Runs the script of `block` if the condition holds. In a location the request is in that
+    /// block from then on (`enters`).
     If {
-        condition: Condition,
+        condition: IfCondition,
         block: LocationId,
         enters: bool,
     },
     /// A step of another module.
-    Foreign(Foreign),
+    Foreign(ForeignStep),
 }
 
-/// A step of another module, in its place in the script.
+/// A step of another module, at its position in the script.
 #[derive(Clone)]
-pub(super) struct Foreign(pub(super) Arc<dyn ScriptStep>);
+pub(super) struct ForeignStep(pub(super) Arc<dyn ScriptStep>);
 
-impl fmt::Debug for Foreign {
+impl fmt::Debug for ForeignStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Foreign")
     }
 }
 
-/// What `return` answers.
+/// The response of a `return`.
 #[derive(Clone, Debug)]
-pub(super) struct Return {
+pub(super) struct ReturnCommand {
     status: u16,
     text: Option<Expression>,
 }
 
-/// The largest status that `return` takes.
+/// The largest status that `return` accepts, as in nginx.
 const MAX_STATUS: i64 = 999;
 
-impl Return {
-    pub(super) fn read(line: &mut Line) -> Result<Return, Diagnostic> {
+impl ReturnCommand {
+    /// Parses a `return` directive.
+    pub(super) fn read(line: &mut Line) -> Result<ReturnCommand, Diagnostic> {
         let first = line.text(0);
         let Some(status) = base::text::decimal(first) else {
+            // `return URL` is short for `return 302 URL`.
             if line.args().len() == 1 && is_absolute(first) {
-                return Ok(Return {
+                return Ok(ReturnCommand {
                     status: 302,
                     text: Some(line.expression(0)?),
                 });
@@ -78,17 +83,20 @@ impl Return {
         } else {
             None
         };
-        Ok(Return {
+        Ok(ReturnCommand {
             status: status as u16,
             text,
         })
     }
 
+    /// Makes the response.
     fn run(&self, request: &mut Request) -> Outcome {
+        // Without a text, an error is for `error_page` or the built-in page; a text is sent as it
+        // is.
         if self.status >= 400 && self.text.as_ref().is_none_or(Expression::is_empty) {
             return Outcome::Status(self.status);
         }
-        // The text may show it.
+        // Before the text is evaluated, since it may contain `$status`.
         request.out.status = self.status;
         let text = self
             .text
@@ -101,7 +109,7 @@ impl Return {
         }
         // `X-Accel-Redirect` keeps the type that the application named.
         if request.out.content_type.is_empty() {
-            types::set_content_type(request);
+            content_type::set_content_type(request);
         }
         let out = &mut request.out;
         out.content_length = Some(text.len() as u64);
@@ -110,75 +118,78 @@ impl Return {
     }
 }
 
-/// Whether a target is recognised as the address of another place, so that it can only be redirected to.
+/// Whether a target begins with a scheme, or with `$scheme`, and therefore can only be a redirect.
 pub(super) fn is_absolute(target: &[u8]) -> bool {
     [&b"http://"[..], b"https://", b"$scheme"]
         .iter()
         .any(|start| target.starts_with(start))
 }
 
-/// How far a script has run for one request.
-pub(super) struct Machine {
+/// A script in progress for one request.
+pub(super) struct ScriptMachine {
+    /// Held, since the script may wait across a reload.
     site: Rc<Site>,
-    /// The block whose script is running, and the next command of it.
+    /// The block whose script is running, and the index of its next command.
     block: LocationId,
     next: usize,
-    /// Where to go on when the script of an `if` has ended. An `if` can not stand in another one.
+    /// Where to continue after the script of an `if`. One level suffices: an `if` must not contain
+    /// another.
     outer: Option<(LocationId, usize)>,
-    quoting: Quoting,
+    quoting: CaptureEscaping,
     /// Whether steps are logged (`rewrite_log`).
     log: bool,
 }
 
 /// Whether captures are escaped where they are inserted.
 ///
-/// nginx does so in what becomes a redirect and in what `set` sets, but for what stands after a rewrite of the path in
-/// the same script; and only if the client's path had escapes.
+/// As in nginx they are in redirects and in values of `set`, except after a rewrite of the path in
+/// the same script, and only if the client's path had escapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Quoting {
+pub(super) enum CaptureEscaping {
     Escaped,
     Plain,
 }
 
-/// What came of running a script for a while.
-enum Progress {
+/// The result of running a script as far as possible.
+enum RunProgress {
     Done(Outcome),
-    /// A condition asks about a file that is not in memory.
+    /// A condition needs a file that the kernel does not have in memory.
     Wait(FileTest, BString),
-    /// A step of another module takes time.
+    /// A step of another module has to wait.
     Task(Box<dyn ScriptTask>),
 }
 
-impl Machine {
-    /// A script at its beginning: that of the request's present location.
-    pub(super) fn new(request: &Request) -> Machine {
-        Machine {
+impl ScriptMachine {
+    /// Starts the script of the request's current location.
+    pub(super) fn new(request: &Request) -> ScriptMachine {
+        ScriptMachine {
             site: Rc::clone(&request.site),
             block: request.location,
             next: 0,
             outer: None,
-            quoting: Quoting::Escaped,
+            quoting: CaptureEscaping::Escaped,
             log: request.conf::<Conf>().log,
         }
     }
 
-    /// Runs the script.
+    /// Runs the script. Most scripts never wait, so the future is only created for those that do.
     pub(super) fn step(mut self, request: &mut Request) -> Step<'_> {
         match self.run(request) {
-            Progress::Done(outcome) => outcome.into(),
+            RunProgress::Done(outcome) => outcome.into(),
             waiting => Step::later(self.wait(request, waiting)),
         }
     }
 
-    async fn wait(mut self, request: &mut Request, mut progress: Progress) -> Outcome {
+    /// Runs the rest of a script that had to wait.
+    async fn wait(mut self, request: &mut Request, mut progress: RunProgress) -> Outcome {
         loop {
             match progress {
-                Progress::Done(outcome) => return outcome,
-                Progress::Wait(test, path) => {
+                RunProgress::Done(outcome) => return outcome,
+                RunProgress::Wait(test, path) => {
                     let found = files::open(request, &path, Purpose::Look).await;
-                    self.decide(request, test.holds(request, &path, found));
+                    self.take_branch(request, test.holds(request, &path, found));
                 }
-                Progress::Task(mut task) => {
+                RunProgress::Task(mut task) => {
                     let outcome = poll_fn(|context| task.poll(request, context)).await;
                     if outcome != Outcome::Declined {
                         return outcome;
@@ -189,75 +200,79 @@ impl Machine {
         }
     }
 
-    fn run(&mut self, request: &mut Request) -> Progress {
+    /// Runs commands until the script ends or has to wait.
+    fn run(&mut self, request: &mut Request) -> RunProgress {
         let site = Rc::clone(&self.site);
         loop {
             let commands = &site.location(self.block).confs.get::<Conf>().commands;
             let Some((_, command)) = commands.get(self.next) else {
+                // The end of the script of an `if` is not the end of the whole.
                 match self.outer.take() {
                     Some((block, next)) => (self.block, self.next) = (block, next),
-                    None => return Progress::Done(Outcome::Declined),
+                    None => return RunProgress::Done(Outcome::Declined),
                 }
                 continue;
             };
             self.next += 1;
             let outcome = match command {
-                Command::Set { variable, value } => {
+                ScriptCommand::Set { variable, value } => {
+                    // The common case: neither evaluation nor a copy is needed.
                     match value.constant() {
                         Some(text) => request.set_variable(*variable, text),
                         None => {
-                            let value = quoted(request, value, self.quoting);
+                            let value = escaped_value(request, value, self.quoting);
                             request.set_variable(*variable, &value);
                         }
                     }
                     None
                 }
-                Command::Rewrite(rewrite) => self.rewrite(rewrite, request),
-                Command::Return(answer) => Some(answer.run(request)),
-                Command::Break => Some(end_here(request)),
-                Command::Foreign(Foreign(step)) => {
+                ScriptCommand::Rewrite(rewrite) => self.rewrite(rewrite, request),
+                ScriptCommand::Return(answer) => Some(answer.run(request)),
+                ScriptCommand::Break => Some(break_script(request)),
+                ScriptCommand::Foreign(ForeignStep(step)) => {
                     let inputs = step.inputs().iter();
-                    let inputs = inputs.map(|input| quoted(request, input, self.quoting));
+                    let inputs = inputs.map(|input| escaped_value(request, input, self.quoting));
                     let inputs = inputs.collect();
                     match step.run(request, inputs) {
                         ScriptProgress::Done(Outcome::Declined) => None,
                         ScriptProgress::Done(outcome) => Some(outcome),
-                        ScriptProgress::Later(task) => return Progress::Task(task),
+                        ScriptProgress::Later(task) => return RunProgress::Task(task),
                     }
                 }
-                Command::If { condition, .. } => {
+                ScriptCommand::If { condition, .. } => {
                     match condition.test(request, self.quoting, self.log) {
-                        Test::Known(holds) => {
-                            self.decide(request, holds);
+                        ConditionOutcome::Known(holds) => {
+                            self.take_branch(request, holds);
                             None
                         }
-                        Test::File(test, path) => match look(request, &path) {
+                        ConditionOutcome::File(test, path) => match try_stat(request, &path) {
                             Some(found) => {
                                 let holds = test.holds(request, &path, found);
-                                self.decide(request, holds);
+                                self.take_branch(request, holds);
                                 None
                             }
-                            None => return Progress::Wait(test, path),
+                            None => return RunProgress::Wait(test, path),
                         },
                     }
                 }
             };
             if let Some(outcome) = outcome {
-                return Progress::Done(outcome);
+                return RunProgress::Done(outcome);
             }
         }
     }
 
-    /// Goes on behind the condition that was run last: into its block, or past it.
-    fn decide(&mut self, request: &mut Request, holds: bool) {
+    /// Continues after the condition that was tested last: in its block, or past it.
+    fn take_branch(&mut self, request: &mut Request, holds: bool) {
         let site = Rc::clone(&self.site);
         let commands = &site.location(self.block).confs.get::<Conf>().commands;
-        let Some((_, Command::If { block, enters, .. })) = commands.get(self.next - 1) else {
+        let Some((_, ScriptCommand::If { block, enters, .. })) = commands.get(self.next - 1) else {
             return;
         };
         if !holds {
             return;
         }
+        // Also before its script runs: directives of the block, such as `set`, see its settings.
         if *enters {
             request.enter_location(*block);
         }
@@ -265,19 +280,22 @@ impl Machine {
         (self.block, self.next) = (*block, 0);
     }
 
-    fn rewrite(&mut self, rewrite: &Rewrite, request: &mut Request) -> Option<Outcome> {
+    /// Runs a `rewrite`; the outcome if the script ends with it.
+    fn rewrite(&mut self, rewrite: &RewriteRule, request: &mut Request) -> Option<Outcome> {
         match rewrite.run(request, self.log) {
-            Replaced::Not => return None,
-            Replaced::Answer(outcome) => return Some(outcome),
-            Replaced::Path => {}
+            RewriteResult::NoMatch => return None,
+            RewriteResult::Answer(outcome) => return Some(outcome),
+            RewriteResult::Path => {}
         }
-        self.quoting = Quoting::Plain;
+        // The path is no longer the client's escaped one; nginx stops escaping captures here, too.
+        self.quoting = CaptureEscaping::Plain;
         rewrite.is_last().then_some(Outcome::Declined)
     }
 }
 
-/// `break`: a path that was changed is served in this location.
-fn end_here(request: &mut Request) -> Outcome {
+/// `break`: the rest of the script is skipped, and a path that was rewritten is served by this
+/// location.
+fn break_script(request: &mut Request) -> Outcome {
     if request.flow.uri_changed {
         request.flow.uri_changed = false;
         request.flow.rewritten = true;
@@ -285,24 +303,33 @@ fn end_here(request: &mut Request) -> Outcome {
     Outcome::Declined
 }
 
-fn look(request: &mut Request, path: &BString) -> Option<Found> {
+/// Looks for a file without waiting; `None` if that is impossible.
+fn try_stat(request: &mut Request, path: &BString) -> Option<Found> {
     files::try_open(request, path, Purpose::Look)
 }
 
-/// The value of an expression in which captures are escaped, if need be.
-pub(super) fn quoted(request: &mut Request, expression: &Expression, quoting: Quoting) -> BString {
-    if quoting == Quoting::Plain || !expression.has_captures() || !request.has_escaped_path() {
+/// Evaluates an expression; its captures are escaped if `quoting` asks for it and the client's path
+/// had escapes.
+pub(super) fn escaped_value(
+    request: &mut Request,
+    expression: &Expression,
+    quoting: CaptureEscaping,
+) -> BString {
+    if quoting == CaptureEscaping::Plain
+        || !expression.has_captures()
+        || !request.has_escaped_path()
+    {
         return request.value(expression);
     }
     let mut out = Vec::new();
-    expression.eval(&mut Escaping(request), &mut out);
+    expression.eval(&mut EscapedCaptures(request), &mut out);
     out.into()
 }
 
-/// A request of which captures are escaped as a part of arguments.
-struct Escaping<'a>(&'a mut Request);
+/// Evaluates expressions with captures escaped so that they can be part of arguments.
+struct EscapedCaptures<'a>(&'a mut Request);
 
-impl Scope for Escaping<'_> {
+impl Scope for EscapedCaptures<'_> {
     fn variable(&mut self, id: VarId, out: &mut Vec<u8>) -> bool {
         self.0.variable(id, out)
     }

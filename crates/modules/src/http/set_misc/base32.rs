@@ -1,30 +1,32 @@
-//! Base32 (RFC 4648), in an alphabet of the configuration's choice.
+//! Base32 (RFC 4648) with a configurable alphabet.
 
 use bstr::BStr;
 use conf::{Diagnostic, Line};
 
-/// The bits of a digit.
+/// The number of bits per digit.
 const BITS: u32 = 5;
-/// How many there are.
+/// The number of digits in an alphabet.
 const DIGITS: usize = 1 << BITS;
-/// Padding makes the text this many characters long, or a multiple of it.
+/// Padding extends the text to a multiple of this many characters, which are 40 bits.
 const GROUP: usize = 8;
 
-/// The digits, in the order of their values.
+/// An alphabet: the digits in the order of their values. The default is `base32hex` of RFC 4648,
+/// section 7, in lower case.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Alphabet([u8; DIGITS]);
+pub(super) struct Base32Alphabet([u8; DIGITS]);
 
-impl Default for Alphabet {
-    fn default() -> Alphabet {
-        Alphabet(*b"0123456789abcdefghijklmnopqrstuv")
+impl Default for Base32Alphabet {
+    fn default() -> Base32Alphabet {
+        Base32Alphabet(*b"0123456789abcdefghijklmnopqrstuv")
     }
 }
 
-impl Alphabet {
-    pub(super) fn read(line: &Line) -> Result<Alphabet, Diagnostic> {
+impl Base32Alphabet {
+    /// Reads `set_base32_alphabet`.
+    pub(super) fn read(line: &Line) -> Result<Base32Alphabet, Diagnostic> {
         let text: &BStr = line.text(0);
         match <[u8; DIGITS]>::try_from(text.as_ref() as &[u8]) {
-            Ok(digits) => Ok(Alphabet(digits)),
+            Ok(digits) => Ok(Base32Alphabet(digits)),
             Err(_) => Err(line.error_at(
                 0,
                 format!(
@@ -35,6 +37,7 @@ impl Alphabet {
         }
     }
 
+    /// Encodes bytes, with padding if asked for.
     pub(super) fn encode(&self, text: &[u8], padding: bool) -> Vec<u8> {
         let mut out = Vec::with_capacity(text.len().div_ceil(5) * GROUP);
         let (mut bits, mut held) = (0_u32, 0);
@@ -56,17 +59,20 @@ impl Alphabet {
         out
     }
 
-    /// `None` for a text that is no base32.
+    /// Decodes a text, with or without padding; `None` if it is not base32.
     pub(super) fn decode(&self, text: &[u8]) -> Option<Vec<u8>> {
         let end = memchr::memchr(b'=', text).unwrap_or(text.len());
         let text = &text[..end];
+        // No whole number of bytes leaves this many digits over.
         if matches!(text.len() % GROUP, 1 | 3 | 6) {
             return None;
         }
         let mut out = Vec::with_capacity(text.len() * 5 / GROUP);
         let (mut bits, mut held) = (0_u32, 0);
         for byte in text {
-            // Of a digit that stands twice the last one counts.
+            // If the alphabet contains a digit twice, its last position counts.
+            // An unknown character is an error; the third-party module takes it for the first of
+            // the alphabet.
             let value = self.0.iter().rposition(|digit| digit == byte)?;
             bits = bits << BITS | value as u32;
             held += BITS;
@@ -90,7 +96,7 @@ mod tests {
 
     #[test]
     fn what_is_encoded_is_decoded() {
-        let alphabet = Alphabet(*b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567");
+        let alphabet = Base32Alphabet(*b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567");
         for (text, padded) in [
             ("", ""),
             ("f", "MY======"),

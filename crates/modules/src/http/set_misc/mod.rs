@@ -1,4 +1,5 @@
-//! `set_md5`, `set_escape_uri` and their kin: variables that are computed from a text, as the module set-misc has them.
+//! `set_md5`, `set_escape_uri` and their kin: variables computed from texts, compatible with the
+//! module set-misc.
 //!
 //! ```nginx
 //! set_unescape_uri   $name $arg_name;
@@ -7,29 +8,34 @@
 //! set_encode_base64  $signature;
 //! ```
 //!
-//! They are steps of the script that `set`, `rewrite` and `if` are steps of, in the order of the file. With the name of a
-//! variable alone a directive replaces its value. A text that it cannot work on ends the request with 500.
+//! They are steps of the same script as `set`, `rewrite` and `if`, in file order. With only the
+//! name of a variable, a directive replaces that variable's value. A text that a directive cannot
+//! process ends the request with 500.
+//!
+//! Differences from that module: `set_decode_base32` of an invalid text is empty, as its
+//! documentation says, and all characters of `set_secure_random_*` are equally likely.
 
 mod base32;
-mod codec;
+mod encodings;
 mod quote;
 mod random;
 mod time;
 mod uri;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use ::http::module::{ScriptProgress, ScriptStep, ScriptSteps};
+use ::http::module::{ScriptProgress, ScriptStep, ScriptSteps, assigned_variable};
 use ::http::site::LocationId;
 use ::http::{Module, Outcome, Request};
+use base::sync::Mutex;
 use bstr::BString;
 use conf::{
-    Arity, Contexts, Definition, Diagnostic, Directive, Expression, Get, HTTP, HTTP_SERVER, Line,
-    Repeat, SERVER_LOCATION_IF, Setter, Table, VarId,
+    Arity, Contexts, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER, Line, Repeat,
+    SERVER_LOCATION_IF, Setter, Table, VarId,
 };
 
-use self::base32::Alphabet;
+use self::base32::Base32Alphabet;
 
 pub(crate) static MODULE: Module = Module {
     name: "set_misc",
@@ -40,182 +46,182 @@ pub(crate) static MODULE: Module = Module {
 
 const ANYWHERE: Contexts = HTTP.or(SERVER_LOCATION_IF);
 
-/// What becomes of the values of a line's texts.
-type Function = fn(&mut Request, Vec<BString>) -> Result<Vec<u8>, Unfit>;
+/// Computes the new value of a variable from the evaluated arguments.
+type TextFunction = fn(&mut Request, Vec<BString>) -> Result<Vec<u8>, InvalidText>;
 
-/// A text that a directive cannot work on, and what the error log says of it.
+/// Why a directive cannot process its arguments, for the error log.
 #[derive(Debug)]
-struct Unfit(String);
+struct InvalidText(String);
 
-impl Unfit {
-    fn new(message: impl Into<String>) -> Unfit {
-        Unfit(message.into())
+impl InvalidText {
+    fn new(message: impl Into<String>) -> InvalidText {
+        InvalidText(message.into())
     }
 }
 
-/// A directive that makes a text of another one, or of what its variable has.
-macro_rules! one {
-    ($name:literal, $doc:literal, $function:expr) => {
-        Directive {
-            name: $name,
-            syntax: "$variable [text]",
-            default: None,
-            contexts: ANYWHERE,
-            since: "0.1",
-            doc: $doc,
-            set: Setter::Custom(Arity::between(1, 2), Repeat::Many, |_, line| {
-                let last = line.args().len() - 1;
-                add(line, &[last], |_, mut inputs| {
-                    let function: fn(&[u8]) -> Result<Vec<u8>, Unfit> = $function;
-                    function(&inputs.pop().unwrap_or_default())
-                })
-            }),
-        }
-    };
-}
+/// The setter of a directive.
+type SetLine = fn(&mut Conf, &mut Line) -> Result<(), Diagnostic>;
 
-/// As [`one!`], for what needs the request's settings.
-macro_rules! set {
-    ($name:literal, $syntax:literal, $arity:expr, $inputs:expr, $doc:literal, $function:expr) => {
-        Directive {
-            name: $name,
-            syntax: $syntax,
-            default: None,
-            contexts: ANYWHERE,
-            since: "0.1",
-            doc: $doc,
-            set: Setter::Custom($arity, Repeat::Many, |_, line| {
-                let inputs: fn(usize) -> &'static [usize] = $inputs;
-                add(line, inputs(line.args().len()), $function)
-            }),
-        }
-    };
-}
-
-/// The positions of the texts of a line: the last word of one or two.
-fn last(words: usize) -> &'static [usize] {
-    match words {
-        1 => &[0],
-        _ => &[1],
+/// A directive that computes the value of a variable; `set` adds the step that does.
+const fn row(
+    name: &'static str,
+    syntax: &'static str,
+    arity: Arity,
+    doc: &'static str,
+    set: SetLine,
+) -> Directive<Conf> {
+    Directive {
+        name,
+        syntax,
+        default: None,
+        contexts: ANYWHERE,
+        since: "0.1",
+        doc,
+        set: Setter::Custom(arity, Repeat::Many, set),
     }
+}
+
+/// A directive that transforms its argument or, without one, the value of its variable.
+// Encodings.
+const fn text_row(name: &'static str, doc: &'static str, set: SetLine) -> Directive<Conf> {
+    row(name, "$variable [text]", Arity::between(1, 2), doc, set)
 }
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
-    one!(
+    text_row(
         "set_encode_base64",
         "The text encoded in base64.",
-        codec::encode_base64
+        |_, line| add_text(line, encodings::encode_base64),
     ),
-    one!(
+    text_row(
         "set_decode_base64",
         "The text decoded from base64; 500 if it is invalid.",
-        codec::decode_base64
+        |_, line| add_text(line, encodings::decode_base64),
     ),
-    one!(
+    text_row(
+        // RFC 4648, section 5: safe in URLs and file names.
         "set_encode_base64url",
         "The text encoded in base64url, without padding.",
-        codec::encode_base64url
+        |_, line| add_text(line, encodings::encode_base64url),
     ),
-    one!(
+    text_row(
         "set_decode_base64url",
         "The text decoded from base64url; 500 if it is invalid.",
-        codec::decode_base64url
+        |_, line| add_text(line, encodings::decode_base64url),
     ),
-    one!(
+    text_row(
         "set_encode_hex",
         "The text encoded in hexadecimal.",
-        codec::encode_hex
+        |_, line| add_text(line, encodings::encode_hex),
     ),
-    one!(
+    text_row(
         "set_decode_hex",
         "The text decoded from hexadecimal; 500 if it is invalid.",
-        codec::decode_hex
+        |_, line| add_text(line, encodings::decode_hex),
     ),
-    one!(
+    text_row(
+        // Digests. MD5 and SHA-1 are for compatibility with signatures that exist.
         "set_md5",
         "The MD5 digest of the text, in hexadecimal.",
-        codec::md5
+        |_, line| add_text(line, encodings::md5),
     ),
-    one!(
+    text_row(
         "set_sha1",
         "The SHA-1 digest of the text, in hexadecimal.",
-        codec::sha1
+        |_, line| add_text(line, encodings::sha1),
     ),
-    set!(
+    row(
+        // The result is binary, so that the next step can choose its encoding.
         "set_hmac_sha1",
         "$variable secret text",
         Arity::exactly(3),
-        |_| &[1, 2],
         "The HMAC-SHA-1 of the text with this secret, as raw bytes; often followed by `set_encode_base64`.",
-        |_, inputs| codec::hmac(codec::SHA1, &inputs)
+        |_, line| {
+            add_step(line, &[1, 2], |_, inputs| {
+                encodings::hmac(encodings::SHA1, &inputs)
+            })
+        },
     ),
-    set!(
+    row(
         "set_hmac_sha256",
         "$variable secret text",
         Arity::exactly(3),
-        |_| &[1, 2],
         "The HMAC-SHA-256 of the text with this secret, as raw bytes.",
-        |_, inputs| codec::hmac(codec::SHA256, &inputs)
+        |_, line| {
+            add_step(line, &[1, 2], |_, inputs| {
+                encodings::hmac(encodings::SHA256, &inputs)
+            })
+        },
     ),
-    one!(
+    text_row(
         "set_escape_uri",
         "The text percent-encoded as a component of a URI.",
-        uri::escape
+        |_, line| add_text(line, uri::escape),
     ),
-    one!(
+    text_row(
         "set_unescape_uri",
         "The text percent-decoded; `+` becomes a space.",
-        uri::unescape
+        |_, line| add_text(line, uri::unescape),
     ),
-    one!(
+    text_row(
+        // Quoting for other languages.
         "set_quote_sql_str",
         "The text quoted as an SQL string for MySQL.",
-        quote::sql
+        |_, line| add_text(line, quote::sql),
     ),
-    one!(
+    text_row(
         "set_quote_pgsql_str",
         "The text quoted as an SQL string for PostgreSQL.",
-        quote::pgsql
+        |_, line| add_text(line, quote::pgsql),
     ),
-    one!(
+    text_row(
         "set_quote_json_str",
         "The text quoted as a JSON string; `null` if it is empty.",
-        quote::json
+        |_, line| add_text(line, quote::json),
     ),
-    set!(
+    row(
+        // For defaults: the variable usually comes from an argument of the request.
         "set_if_empty",
         "$variable text",
         Arity::exactly(2),
-        |_| &[0, 1],
         "Sets the variable to the text if it is empty.",
-        |_, inputs| Ok(inputs
-            .into_iter()
-            .find(|text| !text.is_empty())
-            .unwrap_or_default()
-            .into())
+        |_, line| {
+            add_step(line, &[0, 1], |_, inputs| {
+                Ok(inputs
+                    .into_iter()
+                    .find(|text| !text.is_empty())
+                    .unwrap_or_default()
+                    .into())
+            })
+        },
     ),
-    set!(
+    row(
+        // Base32, with an alphabet of the location's choice.
         "set_encode_base32",
         "$variable [text]",
         Arity::between(1, 2),
-        last,
         "The text encoded in base32.",
-        |request, inputs| {
-            let conf = request.conf::<Conf>();
-            Ok(conf.base32.encode(&inputs[0], conf.base32_padding))
-        }
+        |_, line| {
+            add_last(line, |request, inputs| {
+                let conf = request.conf::<Conf>();
+                Ok(conf.base32.encode(&inputs[0], conf.base32_padding))
+            })
+        },
     ),
-    set!(
+    row(
         "set_decode_base32",
         "$variable [text]",
         Arity::between(1, 2),
-        last,
         "The text decoded from base32; empty if it is invalid.",
-        |request, inputs| Ok(request
-            .conf::<Conf>()
-            .base32
-            .decode(&inputs[0])
-            .unwrap_or_default())
+        |_, line| {
+            add_last(line, |request, inputs| {
+                Ok(request
+                    .conf::<Conf>()
+                    .base32
+                    .decode(&inputs[0])
+                    .unwrap_or_default())
+            })
+        },
     ),
     Directive {
         name: "set_base32_padding",
@@ -227,6 +233,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Flag(|c| &mut c.base32_padding),
     },
     Directive {
+        // Kept, since older configurations have it.
         name: "set_misc_base32_padding",
         syntax: "on | off",
         default: None,
@@ -250,68 +257,78 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "The 32 characters of the base32 alphabet.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
-            c.base32 = Alphabet::read(line)?;
+            c.base32 = Base32Alphabet::read(line)?;
             Ok(())
         }),
     },
-    set!(
+    row(
+        // Times, evaluated when the script runs and not again until it runs next.
         "set_local_today",
         "$variable",
         Arity::exactly(1),
-        |_| &[],
         "Today's date in the server's time zone, such as `2026-11-22`.",
-        |_, _| time::formatted(b"%Y-%m-%d", time::Zone::Local)
+        |_, line| {
+            add_step(line, &[], |_, _| {
+                time::format_now(b"%Y-%m-%d", time::ClockZone::Local)
+            })
+        },
     ),
-    set!(
+    row(
         "set_formatted_gmt_time",
         "$variable format",
         Arity::exactly(2),
-        last,
         "The current time in GMT, in this `strftime` format.",
-        |_, inputs| time::formatted(&inputs[0], time::Zone::Gmt)
+        |_, line| {
+            add_last(line, |_, inputs| {
+                time::format_now(&inputs[0], time::ClockZone::Gmt)
+            })
+        },
     ),
-    set!(
+    row(
         "set_formatted_local_time",
         "$variable format",
         Arity::exactly(2),
-        last,
         "The current local time, in this `strftime` format.",
-        |_, inputs| time::formatted(&inputs[0], time::Zone::Local)
+        |_, line| {
+            add_last(line, |_, inputs| {
+                time::format_now(&inputs[0], time::ClockZone::Local)
+            })
+        },
     ),
-    set!(
+    row(
+        // Random numbers and texts.
         "set_random",
         "$variable from to",
         Arity::exactly(3),
-        |_| &[1, 2],
         "A random number in this range, inclusive. Not cryptographically secure.",
-        |_, inputs| random::number(&inputs)
+        |_, line| add_step(line, &[1, 2], |_, inputs| random::number(&inputs)),
     ),
-    set!(
+    row(
         "set_secure_random_alphanum",
         "$variable length",
         Arity::between(1, 2),
-        last,
         "A cryptographically secure random string of 1 to 64 letters and digits.",
-        |_, inputs| random::text(&inputs[0], random::ALPHANUM)
+        |_, line| add_last(line, |_, inputs| random::text(&inputs[0], random::ALPHANUM)),
     ),
-    set!(
+    row(
+        // For names that must not depend on case, such as host names.
         "set_secure_random_lcalpha",
         "$variable length",
         Arity::between(1, 2),
-        last,
         "A cryptographically secure random string of lower-case letters.",
-        |_, inputs| random::text(&inputs[0], random::LCALPHA)
+        |_, line| add_last(line, |_, inputs| random::text(&inputs[0], random::LCALPHA)),
     ),
-    set!(
+    row(
+        // The count is kept per location, shared by all event loops.
         "set_rotate",
         "$variable from to",
         Arity::exactly(3),
-        |_| &[0, 1, 2],
         "The number after the variable's value, or after the last one produced by this line; wraps from `to` to \
          `from`.",
-        random::rotate
+        |_, line| add_step(line, &[0, 1, 2], random::rotate),
     ),
     Directive {
+        // Requests spread over groups.
         name: "set_hashed_upstream",
         syntax: "$variable list key",
         default: None,
@@ -333,58 +350,70 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 
 /// The lists of `upstream_list`.
 #[derive(Clone, Debug, Default)]
-struct Lists(Vec<(BString, Arc<[BString]>)>);
+struct UpstreamLists(Vec<(BString, Arc<[BString]>)>);
 
-/// What a location says of the directives.
+/// The settings of a location.
 #[derive(Clone, Debug, Default)]
 struct Conf {
-    base32: Alphabet,
+    base32: Base32Alphabet,
     base32_padding: bool,
-    /// The numbers that `set_rotate` gave last, by place. All blocks share them.
+    /// The number that `set_rotate` returned last in each location. All blocks and event loops
+    /// share the map.
     last: Arc<Mutex<HashMap<LocationId, i64>>>,
 }
 
-/// One line.
-struct Set<F> {
+/// The step of one directive.
+struct SetStep<F> {
     variable: VarId,
+    /// Evaluated by the script, which knows how captures are escaped there.
     inputs: Vec<Expression>,
     function: F,
 }
 
-/// Adds the step of a line: what its function makes of these words becomes the value of its variable.
-fn add(line: &mut Line, words: &[usize], function: Function) -> Result<(), Diagnostic> {
-    add_with(line, words, function)
+/// Adds the step of a directive whose function only needs its last argument: the text or, without
+/// one, the variable itself.
+fn add_text(
+    line: &mut Line,
+    function: fn(&[u8]) -> Result<Vec<u8>, InvalidText>,
+) -> Result<(), Diagnostic> {
+    let last = line.args().len() - 1;
+    add_step_with(line, &[last], move |_, mut inputs| {
+        function(&inputs.pop().unwrap_or_default())
+    })
 }
 
-fn add_with<F>(line: &mut Line, words: &[usize], function: F) -> Result<(), Diagnostic>
+/// As [`add_text`], for functions that need the request, too.
+fn add_last(line: &mut Line, function: TextFunction) -> Result<(), Diagnostic> {
+    let last = line.args().len() - 1;
+    add_step(line, &[last], function)
+}
+
+/// Adds the step of a directive: what `function` makes of these words becomes the value of the
+/// variable.
+fn add_step(line: &mut Line, words: &[usize], function: TextFunction) -> Result<(), Diagnostic> {
+    add_step_with(line, words, function)
+}
+
+/// As [`add`], for closures.
+fn add_step_with<F>(line: &mut Line, words: &[usize], function: F) -> Result<(), Diagnostic>
 where
-    F: Fn(&mut Request, Vec<BString>) -> Result<Vec<u8>, Unfit> + Send + Sync + 'static,
+    F: Fn(&mut Request, Vec<BString>) -> Result<Vec<u8>, InvalidText> + Send + Sync + 'static,
 {
-    let name = line.variable_name(0)?;
-    let registry = line
-        .level
-        .registry::<Request>()
-        .expect("http's rows stand in http");
-    let variable = match registry.is_defined(name) {
-        true => registry.slot(name),
-        false => registry.define(name, Definition::new(Get::Slot)),
-    };
-    let variable = variable.map_err(|message| line.error_at(0, message))?;
+    let variable = assigned_variable(line)?;
     let inputs = words.iter().map(|word| line.expression(*word));
     let inputs = inputs.collect::<Result<_, _>>()?;
-    let step = Set {
+    let step = SetStep {
         variable,
         inputs,
         function,
     };
-    let index = line.index;
-    line.shared::<ScriptSteps>().0.push((index, Arc::new(step)));
+    ScriptSteps::add(line, step);
     Ok(())
 }
 
-impl<F> ScriptStep for Set<F>
+impl<F> ScriptStep for SetStep<F>
 where
-    F: Fn(&mut Request, Vec<BString>) -> Result<Vec<u8>, Unfit> + Send + Sync,
+    F: Fn(&mut Request, Vec<BString>) -> Result<Vec<u8>, InvalidText> + Send + Sync,
 {
     fn inputs(&self) -> &[Expression] {
         &self.inputs
@@ -396,7 +425,7 @@ where
                 request.set_variable(self.variable, &value);
                 Outcome::Declined
             }
-            Err(Unfit(message)) => {
+            Err(InvalidText(message)) => {
                 request.error(format_args!("{message}"));
                 Outcome::Status(500)
             }
@@ -405,12 +434,13 @@ where
     }
 }
 
+/// `upstream_list`.
 fn upstream_list(_: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let name = line.text(0).into();
     let members = line.args()[1..].iter();
     let members = members.map(|word| word.text.clone());
     let members = members.collect();
-    let lists = line.shared::<Lists>();
+    let lists = line.shared::<UpstreamLists>();
     if lists.0.iter().any(|list| list.0 == name) {
         return Err(line.error_at(0, format!("duplicate upstream list name \"{name}\"")));
     }
@@ -418,19 +448,21 @@ fn upstream_list(_: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// `set_hashed_upstream`. The list must be defined further up, so that a wrong name is found when
+/// the configuration is read, unless it contains variables.
 fn hashed_upstream(_: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let name = line.text(1);
-    let lists = line.shared::<Lists>().clone();
+    let lists = line.shared::<UpstreamLists>().clone();
     if Expression::has_variables(name) {
-        return add_with(line, &[1, 2], move |_, inputs| {
+        return add_step_with(line, &[1, 2], move |_, inputs| {
             let name = &inputs[0];
             let list = lists.0.iter().find(|list| list.0 == *name);
             let (_, members) = list.ok_or_else(|| {
-                Unfit::new(format!(
+                InvalidText::new(format!(
                     "set_hashed_upstream: upstream list \"{name}\" not defined yet"
                 ))
             })?;
-            Ok(chosen(members, &inputs[1]))
+            Ok(hashed_member(members, &inputs[1]))
         });
     }
     let Some((_, members)) = lists.0.into_iter().find(|list| list.0 == name) else {
@@ -439,13 +471,14 @@ fn hashed_upstream(_: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
             format!("set_hashed_upstream: upstream list \"{name}\" not defined yet"),
         ));
     };
-    add_with(line, &[2], move |_, inputs| {
-        Ok(chosen(&members, &inputs[0]))
+    add_step_with(line, &[2], move |_, inputs| {
+        Ok(hashed_member(&members, &inputs[0]))
     })
 }
 
-/// The member of a list for a key: by nginx's hash of keys, so that a key means the same one there.
-fn chosen(members: &[BString], key: &[u8]) -> Vec<u8> {
+/// Chooses the member of a list for a key, by nginx's hash function for strings: a key is mapped to
+/// the same member as there.
+fn hashed_member(members: &[BString], key: &[u8]) -> Vec<u8> {
     let step = |hash: u32, byte: &u8| {
         hash.wrapping_mul(31)
             .wrapping_add(u32::from(byte.to_ascii_lowercase()))

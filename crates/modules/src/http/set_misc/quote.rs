@@ -1,16 +1,19 @@
-//! Texts in quotes, for other languages.
+//! Quotes texts for SQL and JSON.
 
-use super::Unfit;
+use super::InvalidText;
 
-pub(super) fn sql(text: &[u8]) -> Result<Vec<u8>, Unfit> {
+/// Quotes for SQL with backslash escapes, as MySQL reads them.
+pub(super) fn sql(text: &[u8]) -> Result<Vec<u8>, InvalidText> {
     let mut out = Vec::with_capacity(text.len() + 2);
     write_sql(text, &mut out);
     Ok(out)
 }
 
+/// Appends a text in single quotes. A dollar sign is escaped too.
 fn write_sql(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'\'');
     for &byte in text {
+        // MySQL's escapes, control-Z included, which ends a file on Windows.
         let letter = match byte {
             0 => b'0',
             0x08 => b'b',
@@ -29,13 +32,15 @@ fn write_sql(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'\'');
 }
 
-/// A constant with escapes. Of text that is no UTF-8 every byte beyond ASCII is escaped as a number.
-pub(super) fn pgsql(text: &[u8]) -> Result<Vec<u8>, Unfit> {
+/// Quotes for PostgreSQL: a constant with escapes, `E'…'`. If the text is not UTF-8, every byte
+/// beyond ASCII is escaped as a number.
+pub(super) fn pgsql(text: &[u8]) -> Result<Vec<u8>, InvalidText> {
     if text.is_empty() {
         return Ok(b"''".to_vec());
     }
     let mut out = vec![b'E'];
     write_sql(text, &mut out);
+    // PostgreSQL checks the encoding of a literal, so invalid bytes are sent as numbers.
     if std::str::from_utf8(&out).is_ok() {
         return Ok(out);
     }
@@ -49,7 +54,8 @@ pub(super) fn pgsql(text: &[u8]) -> Result<Vec<u8>, Unfit> {
     Ok(escaped)
 }
 
-pub(super) fn json(text: &[u8]) -> Result<Vec<u8>, Unfit> {
+/// Quotes for JSON. An empty text becomes `null`.
+pub(super) fn json(text: &[u8]) -> Result<Vec<u8>, InvalidText> {
     if text.is_empty() {
         return Ok(b"null".to_vec());
     }
@@ -63,6 +69,8 @@ pub(super) fn json(text: &[u8]) -> Result<Vec<u8>, Unfit> {
             0x0c => b'f',
             0x08 => b'b',
             b'\\' | b'"' => byte,
+            // RFC 8259, section 7: control characters must be escaped; the common ones have
+            // letters.
             0..b' ' => {
                 out.extend_from_slice(format!("\\u{byte:04x}").as_bytes());
                 continue;

@@ -1,52 +1,58 @@
-//! The present time, as `strftime` of C writes it where nobody has chosen a language.
+//! The current time as C's `strftime` writes it in the `C` locale.
 
 use jiff::Timestamp;
 use jiff::fmt::strtime::{BrokenDownTime, Config};
 use jiff::tz::{Offset, TimeZone};
 
-use super::Unfit;
+use super::InvalidText;
 
-/// The longest text.
+/// The maximum length of the result.
 const MAX_LENGTH: usize = 255;
 
-/// Whose time.
+/// The time zone of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Zone {
+pub(super) enum ClockZone {
     Gmt,
     Local,
 }
 
-pub(super) fn formatted(format: &[u8], zone: Zone) -> Result<Vec<u8>, Unfit> {
+/// The current time in this format.
+pub(super) fn format_now(format: &[u8], zone: ClockZone) -> Result<Vec<u8>, InvalidText> {
     if format.is_empty() {
         return Ok(Vec::new());
     }
     let seconds = rt::wall_millis() / 1000;
     let offset = match zone {
-        Zone::Gmt => 0,
-        // The C library knows the zone, as it does for logs.
-        Zone::Local => rt::error_log::local_time(seconds).offset,
+        ClockZone::Gmt => 0,
+        // From the C library, as for the logs, so that both agree.
+        ClockZone::Local => rt::local_time(seconds).offset,
     };
     let text = write(format, seconds, offset, zone)?;
     match text.len() {
         1..=MAX_LENGTH => Ok(text.into()),
-        _ => Err(Unfit::new("the time is empty or too long in this format")),
+        _ => Err(InvalidText::new(
+            "the time is empty or too long in this format",
+        )),
     }
 }
 
-fn write(format: &[u8], seconds: u64, offset: i32, zone: Zone) -> Result<String, Unfit> {
-    let invalid = |error: jiff::Error| Unfit::new(error.to_string());
+/// Formats a time.
+fn write(format: &[u8], seconds: u64, offset: i32, zone: ClockZone) -> Result<String, InvalidText> {
+    let invalid = |error: jiff::Error| InvalidText::new(error.to_string());
     let seconds = i64::try_from(seconds).unwrap_or_default();
     let time = Timestamp::from_second(seconds).map_err(invalid)?;
     let offset = Offset::from_seconds(offset).unwrap_or(Offset::UTC);
     let time = BrokenDownTime::from(&time.to_zoned(TimeZone::fixed(offset)));
     let config = Config::new().lenient(true);
-    let format = in_plain_words(format, offset, zone);
+    let format = portable_format(format, offset, zone);
     time.to_string_with_config(&config, &format)
         .map_err(invalid)
 }
 
-/// The format without what depends on a language or a zone's name, and without what C does not know.
-fn in_plain_words(format: &[u8], offset: Offset, zone: Zone) -> Vec<u8> {
+/// Rewrites a format so that jiff formats it as C does in the `C` locale: conversions that depend
+/// on a locale or on the name of a zone are spelled out, and those that C does not know are
+/// escaped.
+fn portable_format(format: &[u8], offset: Offset, zone: ClockZone) -> Vec<u8> {
     let mut out = Vec::with_capacity(format.len() + 16);
     let mut rest = format.iter();
     while let Some(&byte) = rest.next() {
@@ -55,7 +61,7 @@ fn in_plain_words(format: &[u8], offset: Offset, zone: Zone) -> Vec<u8> {
             continue;
         }
         let mut letter = rest.next().copied();
-        // Other digits and other eras are for other languages.
+        // The modifiers ask for the locale's digits or era, of which `C` has none.
         if matches!(letter, Some(b'E' | b'O')) {
             letter = rest.next().copied();
         }
@@ -64,8 +70,9 @@ fn in_plain_words(format: &[u8], offset: Offset, zone: Zone) -> Vec<u8> {
             Some(b'x') => out.extend_from_slice(b"%m/%d/%y"),
             Some(b'X') => out.extend_from_slice(b"%H:%M:%S"),
             Some(b'r') => out.extend_from_slice(b"%I:%M:%S %p"),
-            Some(b'Z') if zone == Zone::Gmt => out.extend_from_slice(b"GMT"),
+            Some(b'Z') if zone == ClockZone::Gmt => out.extend_from_slice(b"GMT"),
             Some(b'Z') if offset == Offset::UTC => out.extend_from_slice(b"UTC"),
+            // The offset is known, the name is not.
             Some(b'Z') => out.extend_from_slice(b"%z"),
             Some(
                 unknown @ (b'f' | b'J' | b'K' | b'L' | b'N' | b'Q' | b'i' | b'o' | b'q' | b'v'),
@@ -97,7 +104,7 @@ mod tests {
             ("%f%q%Ey", "%f%q09"),
             ("100%", "100%"),
         ] {
-            let written = write(format.as_bytes(), 1_234_567_890, 0, Zone::Gmt);
+            let written = write(format.as_bytes(), 1_234_567_890, 0, ClockZone::Gmt);
             assert_eq!(written.expect("a format"), text, "{format}");
         }
     }

@@ -1,8 +1,9 @@
-//! Texts with percent signs.
+//! Percent-encoding.
 
-use super::Unfit;
+use super::InvalidText;
 
-pub(super) fn escape(text: &[u8]) -> Result<Vec<u8>, Unfit> {
+/// Escapes a text for use in a query string.
+pub(super) fn escape(text: &[u8]) -> Result<Vec<u8>, InvalidText> {
     let mut out = Vec::with_capacity(text.len());
     for &byte in text {
         match stands_for_itself(byte) {
@@ -13,6 +14,8 @@ pub(super) fn escape(text: &[u8]) -> Result<Vec<u8>, Unfit> {
     Ok(out)
 }
 
+/// Whether a byte is not escaped. Of RFC 3986's reserved characters `!`, `$`, `'`, `(`, `)`, `*`,
+/// `,` and `@` are not.
 fn stands_for_itself(byte: u8) -> bool {
     byte.is_ascii_graphic()
         && !matches!(
@@ -37,8 +40,9 @@ fn stands_for_itself(byte: u8) -> bool {
         )
 }
 
-/// Where no two digits follow a percent sign it is left out, and so is a digit that has no second one after it.
-pub(super) fn unescape(text: &[u8]) -> Result<Vec<u8>, Unfit> {
+/// Decodes escapes, and `+` as a space. A percent sign that no two hexadecimal digits follow is
+/// dropped, and so is a single digit after it.
+pub(super) fn unescape(text: &[u8]) -> Result<Vec<u8>, InvalidText> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16);
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.iter();

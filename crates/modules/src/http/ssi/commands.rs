@@ -1,12 +1,12 @@
-//! What the commands are called, and which parameters they take.
+//! The names of commands and their parameters.
 
 use bstr::{BStr, ByteSlice};
 
-use super::scanner::Command;
+use super::scanner::SsiCommand;
 
-/// A command that there is.
+/// The known commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SsiCommandKind {
     Include,
     Echo,
     Config,
@@ -19,13 +19,14 @@ pub(super) enum Kind {
     Endblock,
 }
 
-/// A parameter, and whether the command makes no sense without it.
-type Parameter = (&'static str, bool);
+/// The name of a parameter, and whether it is mandatory.
+type SsiParameter = (&'static str, bool);
 
-static COMMANDS: &[(&str, Kind, &[Parameter])] = &[
+/// nginx's commands and their parameters.
+static COMMANDS: &[(&str, SsiCommandKind, &[SsiParameter])] = &[
     (
         "include",
-        Kind::Include,
+        SsiCommandKind::Include,
         &[
             ("virtual", false),
             ("file", false),
@@ -36,38 +37,44 @@ static COMMANDS: &[(&str, Kind, &[Parameter])] = &[
     ),
     (
         "echo",
-        Kind::Echo,
+        SsiCommandKind::Echo,
         &[("var", true), ("default", false), ("encoding", false)],
     ),
     (
         "config",
-        Kind::Config,
+        SsiCommandKind::Config,
         &[("errmsg", false), ("timefmt", false)],
     ),
-    ("set", Kind::Set, &[("var", true), ("value", true)]),
-    ("if", Kind::If, &[("expr", true)]),
-    ("elif", Kind::Elif, &[("expr", true)]),
-    ("else", Kind::Else, &[]),
-    ("endif", Kind::Endif, &[]),
-    ("block", Kind::Block, &[("name", true)]),
-    ("endblock", Kind::Endblock, &[]),
+    (
+        "set",
+        SsiCommandKind::Set,
+        &[("var", true), ("value", true)],
+    ),
+    ("if", SsiCommandKind::If, &[("expr", true)]),
+    ("elif", SsiCommandKind::Elif, &[("expr", true)]),
+    ("else", SsiCommandKind::Else, &[]),
+    ("endif", SsiCommandKind::Endif, &[]),
+    ("block", SsiCommandKind::Block, &[("name", true)]),
+    ("endblock", SsiCommandKind::Endblock, &[]),
 ];
 
-/// The kind of a command; the error is for the log.
-pub(super) fn kind(command: &Command) -> Result<Kind, String> {
+/// Identifies a command; the error is for the log.
+pub(super) fn kind(command: &SsiCommand) -> Result<SsiCommandKind, String> {
     let known = COMMANDS.iter().find(|(name, ..)| command.name == *name);
     known
         .map(|&(_, kind, _)| kind)
         .ok_or_else(|| format!("invalid SSI command: \"{}\"", command.name))
 }
 
-/// Whether a command has the parameters that it must have, and no others; the error is for the log.
-pub(super) fn check(command: &Command) -> Result<(), String> {
-    let Command { name, parameters } = command;
+/// Checks that a command has all mandatory parameters, no unknown ones and none twice; the error is
+/// for the log.
+pub(super) fn check(command: &SsiCommand) -> Result<(), String> {
+    let SsiCommand { name, parameters } = command;
     let known = COMMANDS
         .iter()
         .find(|(known, ..)| name == *known)
         .map_or(&[][..], |row| row.2);
+    // In the order of the page, so that the first mistake is the one reported.
     for (index, (key, _)) in parameters.iter().enumerate() {
         if parameters[..index]
             .iter()
@@ -94,7 +101,7 @@ pub(super) fn check(command: &Command) -> Result<(), String> {
     }
 }
 
-impl Command {
+impl SsiCommand {
     /// The value of a parameter.
     pub(super) fn get(&self, key: &str) -> Option<&BStr> {
         self.parameters
@@ -103,7 +110,7 @@ impl Command {
             .map(|(_, value)| value.as_bstr())
     }
 
-    /// The value of a parameter that [`check`] found.
+    /// The value of a parameter that is mandatory, as [`check`] has ensured.
     pub(super) fn value(&self, key: &str) -> &BStr {
         self.get(key).unwrap_or_default()
     }

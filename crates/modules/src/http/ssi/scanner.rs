@@ -1,12 +1,13 @@
-//! Finds commands in content that comes in pieces.
+//! Finds commands in content that arrives in pieces.
 //!
 //! ```text
 //! text <!--#name key="value" key='value' --> text
 //! ```
 //!
-//! The grammar is nginx's: the name follows the `#`, possibly after white space, values stand in single or double
-//! quotes in which a backslash takes the next sign along, and `-->` ends a command. A command that breaks the grammar
-//! reaches to the next `-->`. Nothing here grows with the content: name, keys, values and their number are bounded.
+//! The grammar is nginx's: the name follows the `#`, possibly after white space; values are in
+//! single or double quotes, in which a backslash escapes the next character; `-->` ends a command.
+//! An invalid command extends to the next `-->`. Memory does not grow with the content: name, keys,
+//! values and their number are bounded.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -14,47 +15,50 @@ use std::sync::LazyLock;
 use bstr::{BStr, BString, ByteSlice};
 use memchr::memmem::Finder;
 
-/// What a command begins with.
+/// The beginning of a command.
 pub(super) const MARK: &[u8] = b"<!--#";
 
-/// The longest name of a command, in bytes.
+/// The maximum length of a command's name, in bytes.
 const MAX_NAME: usize = 32;
 
-/// The longest name of a parameter, in bytes.
+/// The maximum length of a parameter's name, in bytes.
 const MAX_KEY: usize = 32;
 
-/// How many parameters a command may have.
+/// The maximum number of parameters of a command.
 pub(super) const MAX_PARAMETERS: usize = 16;
 
-/// A command with its parameters, as they stand in the content.
+/// A command with its parameters, still escaped as in the content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Command {
+pub(super) struct SsiCommand {
     pub(super) name: BString,
     pub(super) parameters: Vec<(BString, BString)>,
 }
 
-/// What comes next in the content.
+/// What the scanner found next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Event {
-    /// Text, by its place in the present piece.
+pub(super) enum ScanEvent {
+    /// Text: a range of the current piece.
     Text(Range<usize>),
-    /// So many bytes of [`MARK`], which ended a piece before, were text.
-    Held(usize),
-    Command(Command),
-    /// A command that breaks the grammar, and how, for the log.
-    Broken(String),
+    /// The first bytes of [`MARK`], this many, which ended an earlier piece and turned out to be
+    /// text.
+    HeldMark(usize),
+    Command(SsiCommand),
+    /// An invalid command; the reason is for the log.
+    Invalid(String),
 }
 
-/// Where in the content it is.
-pub(super) struct Scanner {
-    state: State,
-    command: Command,
+/// The scanner. Its state survives from piece to piece, so commands may be cut anywhere.
+pub(super) struct SsiScanner {
+    state: ScanState,
+    command: SsiCommand,
+    /// `ssi_value_length`.
     max_value: usize,
 }
 
+/// The position within the grammar.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
-    /// In text; so many bytes of the mark ended the piece before.
+enum ScanState {
+    /// In text, after this many bytes of [`MARK`], which ended the piece before.
     Text {
         held: usize,
     },
@@ -69,36 +73,37 @@ enum State {
         is_escaped: bool,
     },
     AfterValue,
-    /// So many dashes of `-->`.
+    /// After this many dashes of `-->`.
     End {
         dashes: u8,
     },
-    /// After an error, with so many dashes of `-->`.
-    Broken {
+    /// In an invalid command, after this many dashes of the `-->` that will end it.
+    Invalid {
         why: String,
         dashes: u8,
     },
 }
 
-impl Scanner {
-    /// A scanner at the beginning of content, with a bound for the length of values.
-    pub(super) fn new(max_value: usize) -> Scanner {
-        Scanner {
-            state: State::Text { held: 0 },
-            command: Command::default(),
+impl SsiScanner {
+    /// A scanner at the start of content; `max_value` is the maximum length of a value.
+    pub(super) fn new(max_value: usize) -> SsiScanner {
+        SsiScanner {
+            state: ScanState::Text { held: 0 },
+            command: SsiCommand::default(),
             max_value,
         }
     }
 
-    /// The next event in `piece` from `at` on, which moves behind it. `None`: the piece has no more.
-    pub(super) fn next(&mut self, piece: &[u8], at: &mut usize) -> Option<Event> {
+    /// The next event in `piece` from `at` on, which advances past it. `None`: the piece is used
+    /// up.
+    pub(super) fn next(&mut self, piece: &[u8], at: &mut usize) -> Option<ScanEvent> {
         while *at < piece.len() {
             let event = match self.state {
-                State::Text { .. } => self.text(piece, at),
+                ScanState::Text { .. } => self.scan_text(piece, at),
                 _ => {
                     let byte = piece[*at];
                     *at += 1;
-                    self.byte(byte)
+                    self.push_byte(byte)
                 }
             };
             if event.is_some() {
@@ -108,119 +113,134 @@ impl Scanner {
         None
     }
 
-    /// What was held back at the end of all content.
-    pub(super) fn end(&mut self) -> Option<Event> {
-        match std::mem::replace(&mut self.state, State::Text { held: 0 }) {
-            State::Text { held } if held > 0 => Some(Event::Held(held)),
+    /// Ends the content: bytes that were held back as the start of a mark are text, which nginx
+    /// loses. An unfinished command is dropped.
+    pub(super) fn end(&mut self) -> Option<ScanEvent> {
+        match std::mem::replace(&mut self.state, ScanState::Text { held: 0 }) {
+            ScanState::Text { held } if held > 0 => Some(ScanEvent::HeldMark(held)),
             _ => None,
         }
     }
 
-    fn text(&mut self, piece: &[u8], at: &mut usize) -> Option<Event> {
+    /// Scans text for the next mark.
+    fn scan_text(&mut self, piece: &[u8], at: &mut usize) -> Option<ScanEvent> {
         static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(MARK));
-        if let State::Text { held } = self.state
+        if let ScanState::Text { held } = self.state
             && held > 0
         {
-            return self.go_on_with_mark(held, piece, at);
+            return self.continue_mark(held, piece, at);
         }
         let rest = &piece[*at..];
         let start = *at;
         if let Some(found) = FINDER.find(rest) {
             *at += found + MARK.len();
             self.begin();
-            return (found > 0).then(|| Event::Text(start..start + found));
+            return (found > 0).then(|| ScanEvent::Text(start..start + found));
         }
-        // The mark has no other beginning in itself than its first byte, so that there is one place it may begin at.
+        // Only the first byte of the mark is a `<`, so the piece can end with the start of at most
+        // one mark.
         let held = (1..MARK.len())
             .rev()
             .find(|&n| rest.ends_with(&MARK[..n]))
             .unwrap_or(0);
-        self.state = State::Text { held };
+        self.state = ScanState::Text { held };
         *at = piece.len();
         let end = piece.len() - held;
-        (end > start).then_some(Event::Text(start..end))
+        (end > start).then_some(ScanEvent::Text(start..end))
     }
 
-    fn go_on_with_mark(&mut self, held: usize, piece: &[u8], at: &mut usize) -> Option<Event> {
+    /// Continues with a mark that the piece before ended in.
+    fn continue_mark(&mut self, held: usize, piece: &[u8], at: &mut usize) -> Option<ScanEvent> {
         if piece[*at] != MARK[held] {
-            self.state = State::Text { held: 0 };
-            return Some(Event::Held(held));
+            self.state = ScanState::Text { held: 0 };
+            // The byte is not consumed: it may begin another mark.
+            return Some(ScanEvent::HeldMark(held));
         }
         *at += 1;
         match held + 1 == MARK.len() {
             true => self.begin(),
-            false => self.state = State::Text { held: held + 1 },
+            false => self.state = ScanState::Text { held: held + 1 },
         }
         None
     }
 
+    /// Begins a command, after its mark.
     fn begin(&mut self) {
-        self.command = Command::default();
-        self.state = State::BeforeName;
+        self.command = SsiCommand::default();
+        self.state = ScanState::BeforeName;
     }
 
-    fn byte(&mut self, byte: u8) -> Option<Event> {
+    /// Advances by one byte inside a command.
+    fn push_byte(&mut self, byte: u8) -> Option<ScanEvent> {
         let is_space = matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
         match &mut self.state {
-            State::BeforeName if is_space => {}
-            State::BeforeName => {
+            ScanState::BeforeName if is_space => {}
+            ScanState::BeforeName => {
                 self.command.name.push(byte);
-                self.state = State::Name;
+                self.state = ScanState::Name;
             }
-            State::Name | State::BeforeKey | State::AfterValue if byte == b'-' => {
-                self.state = State::End { dashes: 1 };
+            ScanState::Name | ScanState::BeforeKey | ScanState::AfterValue if byte == b'-' => {
+                self.state = ScanState::End { dashes: 1 };
             }
-            State::Name | State::AfterValue if is_space => self.state = State::BeforeKey,
-            State::Name => self.name(byte),
-            State::BeforeKey if is_space => {}
-            State::BeforeKey => self.begin_key(byte),
-            State::Key if is_space => self.state = State::AfterKey,
-            State::Key | State::AfterKey if byte == b'=' => self.state = State::BeforeValue,
-            State::Key if byte != b'-' => self.key(byte),
-            State::AfterKey if is_space => {}
-            State::Key | State::AfterKey => self.unexpected(byte, "after"),
-            State::BeforeValue if is_space => {}
-            State::BeforeValue if matches!(byte, b'"' | b'\'') => {
-                self.state = State::Value {
+            ScanState::Name | ScanState::AfterValue if is_space => {
+                self.state = ScanState::BeforeKey
+            }
+            ScanState::Name => self.name(byte),
+            ScanState::BeforeKey if is_space => {}
+            ScanState::BeforeKey => self.begin_key(byte),
+            ScanState::Key if is_space => self.state = ScanState::AfterKey,
+            ScanState::Key | ScanState::AfterKey if byte == b'=' => {
+                self.state = ScanState::BeforeValue
+            }
+            ScanState::Key if byte != b'-' => self.key(byte),
+            ScanState::AfterKey if is_space => {}
+            ScanState::Key | ScanState::AfterKey => self.unexpected(byte, "after"),
+            ScanState::BeforeValue if is_space => {}
+            ScanState::BeforeValue if matches!(byte, b'"' | b'\'') => {
+                self.state = ScanState::Value {
                     quote: byte,
                     is_escaped: false,
                 };
             }
-            State::BeforeValue => self.unexpected(byte, "before value of"),
-            State::Value { quote, is_escaped } => {
+            ScanState::BeforeValue => self.unexpected(byte, "before value of"),
+            ScanState::Value { quote, is_escaped } => {
                 if !*is_escaped && byte == *quote {
-                    self.state = State::AfterValue;
+                    self.state = ScanState::AfterValue;
                     return None;
                 }
+                // The backslash is kept: it is removed when the value is evaluated.
                 *is_escaped = !*is_escaped && byte == b'\\';
                 self.value(byte);
             }
-            State::AfterValue => self.unexpected(byte, "after the value of"),
-            State::End { dashes: 1 } if byte == b'-' => self.state = State::End { dashes: 2 },
-            State::End { dashes: 2 } if byte == b'>' => {
-                self.state = State::Text { held: 0 };
-                return Some(Event::Command(std::mem::take(&mut self.command)));
+            ScanState::AfterValue => self.unexpected(byte, "after the value of"),
+            ScanState::End { dashes: 1 } if byte == b'-' => {
+                self.state = ScanState::End { dashes: 2 }
             }
-            State::End { .. } => {
+            ScanState::End { dashes: 2 } if byte == b'>' => {
+                self.state = ScanState::Text { held: 0 };
+                return Some(ScanEvent::Command(std::mem::take(&mut self.command)));
+            }
+            ScanState::End { .. } => {
                 let (sign, name) = (char::from(byte), &self.command.name);
                 let why = format!("unexpected \"{sign}\" symbol in \"{name}\" SSI command");
-                self.broken(why, byte);
+                self.reject(why, byte);
             }
-            State::Broken { why, dashes } => match (*dashes, byte) {
+            ScanState::Invalid { why, dashes } => match (*dashes, byte) {
                 (2, b'>') => {
                     let why = std::mem::take(why);
-                    self.state = State::Text { held: 0 };
-                    return Some(Event::Broken(why));
+                    self.state = ScanState::Text { held: 0 };
+                    return Some(ScanEvent::Invalid(why));
                 }
                 (0 | 1, b'-') => *dashes += 1,
                 (_, b'-') => {}
                 _ => *dashes = 0,
             },
-            State::Text { .. } => {}
+            ScanState::Text { .. } => {}
         }
         None
     }
 
+    /// Adds a byte to the command's name.
     fn name(&mut self, byte: u8) {
         if self.command.name.len() < MAX_NAME {
             return self.command.name.push(byte);
@@ -230,19 +250,21 @@ impl Scanner {
             "the \"{name}{}...\" SSI command is too long",
             char::from(byte)
         );
-        self.broken(why, byte);
+        self.reject(why, byte);
     }
 
+    /// Begins the name of a parameter.
     fn begin_key(&mut self, byte: u8) {
         if self.command.parameters.len() == MAX_PARAMETERS {
             let why = format!("too many SSI command parameters: \"{}\"", self.command.name);
-            return self.broken(why, byte);
+            return self.reject(why, byte);
         }
         let key = BString::from(vec![byte]);
         self.command.parameters.push((key, BString::default()));
-        self.state = State::Key;
+        self.state = ScanState::Key;
     }
 
+    /// Adds a byte to the parameter's name.
     fn key(&mut self, byte: u8) {
         let Some((key, _)) = self.command.parameters.last_mut() else {
             return;
@@ -252,9 +274,10 @@ impl Scanner {
         }
         let (sign, name) = (char::from(byte), &self.command.name);
         let why = format!("too long \"{key}{sign}...\" parameter in \"{name}\" SSI command");
-        self.broken(why, byte);
+        self.reject(why, byte);
     }
 
+    /// Adds a byte to the parameter's value.
     fn value(&mut self, byte: u8) {
         let Some((key, value)) = self.command.parameters.last_mut() else {
             return;
@@ -266,9 +289,10 @@ impl Scanner {
         let why = format!(
             "too long \"{value}{sign}...\" value of \"{key}\" parameter in \"{name}\" SSI command"
         );
-        self.broken(why, byte);
+        self.reject(why, byte);
     }
 
+    /// Gives up on the command because of this byte.
     fn unexpected(&mut self, byte: u8, place: &str) {
         let key = self.command.parameters.last().map(|(key, _)| key.as_bstr());
         let (sign, key, name) = (
@@ -279,17 +303,18 @@ impl Scanner {
         let why = format!(
             "unexpected \"{sign}\" symbol {place} \"{key}\" parameter in \"{name}\" SSI command"
         );
-        self.broken(why, byte);
+        self.reject(why, byte);
     }
 
-    fn broken(&mut self, why: String, byte: u8) {
+    /// Skips to the next `-->`, of which the offending byte may be the first dash.
+    fn reject(&mut self, why: String, byte: u8) {
         let dashes = u8::from(byte == b'-');
-        self.state = State::Broken { why, dashes };
+        self.state = ScanState::Invalid { why, dashes };
     }
 }
 
-impl Command {
-    /// Appends the command as it stands in content, for content that is looked at again later.
+impl SsiCommand {
+    /// Appends the command in the form of the content: a block is scanned again when it is used.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(MARK);
         out.extend_from_slice(&self.name);
@@ -309,22 +334,22 @@ mod tests {
     use super::*;
 
     /// What comes of content that arrives cut at `cut`, with text put together again.
-    fn scan(content: &[u8], cut: usize) -> Vec<Event> {
-        let mut scanner = Scanner::new(20);
+    fn scan(content: &[u8], cut: usize) -> Vec<ScanEvent> {
+        let mut scanner = SsiScanner::new(20);
         let mut events = Vec::new();
         let mut text = Vec::new();
-        let mut take = |event: Option<Event>, piece: &[u8]| match event {
+        let mut take = |event: Option<ScanEvent>, piece: &[u8]| match event {
             None => false,
-            Some(Event::Text(range)) => {
+            Some(ScanEvent::Text(range)) => {
                 text.extend_from_slice(&piece[range]);
                 true
             }
-            Some(Event::Held(held)) => {
+            Some(ScanEvent::HeldMark(held)) => {
                 text.extend_from_slice(&MARK[..held]);
                 true
             }
             Some(other) => {
-                events.push(Event::Broken(
+                events.push(ScanEvent::Invalid(
                     String::from_utf8_lossy(&std::mem::take(&mut text)).into_owned(),
                 ));
                 events.push(other);
@@ -336,7 +361,9 @@ mod tests {
             while take(scanner.next(piece, &mut at), piece) {}
         }
         take(scanner.end(), b"");
-        events.push(Event::Broken(String::from_utf8_lossy(&text).into_owned()));
+        events.push(ScanEvent::Invalid(
+            String::from_utf8_lossy(&text).into_owned(),
+        ));
         events
     }
 
@@ -346,16 +373,19 @@ mod tests {
             b"a<b<<!--<!-- x --><!--#echo var=\"x\\\"y\" default='<!--#' -->tail<!--#  if-->-<!--";
         let whole = scan(content, 0);
         assert_eq!(whole.len(), 5, "{whole:?}");
-        assert_eq!(whole[0], Event::Broken("a<b<<!--<!-- x -->".to_owned()));
-        let echo = Command {
+        assert_eq!(
+            whole[0],
+            ScanEvent::Invalid("a<b<<!--<!-- x -->".to_owned())
+        );
+        let echo = SsiCommand {
             name: "echo".into(),
             parameters: vec![
                 ("var".into(), "x\\\"y".into()),
                 ("default".into(), "<!--#".into()),
             ],
         };
-        assert_eq!(whole[1], Event::Command(echo));
-        assert_eq!(whole[4], Event::Broken("-<!--".to_owned()));
+        assert_eq!(whole[1], ScanEvent::Command(echo));
+        assert_eq!(whole[4], ScanEvent::Invalid("-<!--".to_owned()));
         for cut in 0..content.len() {
             assert_eq!(scan(content, cut), whole, "cut at {cut}");
         }
@@ -379,7 +409,7 @@ mod tests {
         ] {
             let events = scan(content, 0);
             assert!(
-                matches!(&events[1], Event::Broken(text) if text.contains(why)),
+                matches!(&events[1], ScanEvent::Invalid(text) if text.contains(why)),
                 "{events:?}"
             );
         }

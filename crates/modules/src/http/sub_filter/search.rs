@@ -1,34 +1,36 @@
-//! Looks for several texts at once, in whatever letter case.
+//! Searches for several texts at once, ignoring case.
 //!
-//! All texts are compared by their first bytes, as many as the shortest has. A window of that length slides over the
-//! content; the byte at its end says how far it may move before any text can fit (Horspool), so that most of the
-//! content is never looked at. Where it cannot move, the texts are compared one after the other.
+//! A window as long as the shortest text slides over the content. The byte at its end tells how far
+//! it can move before any text may match (Horspool's algorithm), so most of the content is never
+//! looked at. Where it cannot move, the texts are compared one by one.
 
 use bstr::BString;
 
-/// What is looked for.
+/// A prepared search.
 #[derive(Clone, Debug)]
-pub(super) struct Search {
-    /// In the order in which they win.
-    texts: Vec<Text>,
-    /// The length of the shortest text, at least 1.
+pub(super) struct TextSearch {
+    /// In order of preference.
+    texts: Vec<SearchText>,
+    /// The length of the shortest text, at least 1. Longer texts take part in the shifts with their
+    /// first bytes only.
     window: usize,
-    /// How far the window moves, by the byte at its end; 0 where a text may fit. In lower case.
+    /// How far the window moves, by the byte at its end; 0 where a text may match. Indexed by lower
+    /// case.
     shifts: Box<[u16; 256]>,
 }
 
-/// A text that is looked for.
+/// A text to search for.
 #[derive(Clone, Debug)]
-pub(super) struct Text {
+pub(super) struct SearchText {
     /// In lower case.
     text: Vec<u8>,
-    /// Which pair it belongs to.
+    /// The index of its pair.
     pub(super) pair: usize,
 }
 
-/// What was found first.
+/// The first match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum SearchResult {
     /// The text of a pair.
     Text {
         /// Where it begins.
@@ -38,24 +40,26 @@ pub(super) enum Found {
         /// The pair.
         pair: usize,
     },
-    /// From here to the end of the content stands what may be the beginning of a text.
-    Beginning(usize),
-    /// No text, and no beginning of one.
+    /// From here on, the rest of the content may be the start of a text.
+    Prefix(usize),
+    /// No text, and no start of one.
     Nothing,
 }
 
-enum Fit {
+/// How a text compares with the content at some position.
+enum TextFit {
     Whole,
-    Beginning,
+    Prefix,
     None,
 }
 
-impl Search {
-    /// A search for texts, each with the number of its pair. They are not empty, and there is at least one.
-    pub(super) fn new(texts: Vec<(usize, BString)>) -> Search {
-        let texts: Vec<Text> = texts
+impl TextSearch {
+    /// Prepares the search for texts, each with the index of its pair: at least one, none of them
+    /// empty.
+    pub(super) fn new(texts: Vec<(usize, BString)>) -> TextSearch {
+        let texts: Vec<SearchText> = texts
             .into_iter()
-            .map(|(pair, text)| Text {
+            .map(|(pair, text)| SearchText {
                 text: text.to_ascii_lowercase(),
                 pair,
             })
@@ -66,35 +70,36 @@ impl Search {
             .min()
             .unwrap_or(1)
             .clamp(1, u16::MAX.into());
-        // The bound above makes it fit.
+        // The clamp above makes it fit.
         let mut shifts = Box::new([window as u16; 256]);
         for text in &texts {
             for (index, &byte) in text.text.iter().take(window).enumerate() {
+                // The smallest shift of all texts: no match may be skipped.
                 let shift = &mut shifts[usize::from(byte)];
                 *shift = (*shift).min((window - 1 - index) as u16);
             }
         }
-        Search {
+        TextSearch {
             texts,
             window,
             shifts,
         }
     }
 
-    /// The texts that are looked for.
-    pub(super) fn texts(&self) -> impl Iterator<Item = &Text> {
+    /// The texts to search for.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &SearchText> {
         self.texts.iter()
     }
 
-    /// What comes first in `content` from `from` on, of the pairs that are wanted. At the end of all content no
-    /// beginning of a text counts any more.
+    /// Finds the first match in `content` from `from` on, among the wanted pairs. At the end of all
+    /// content, a mere start of a text no longer counts.
     pub(super) fn find(
         &self,
         content: &[u8],
         from: usize,
         is_end: bool,
         wanted: impl Fn(usize) -> bool,
-    ) -> Found {
+    ) -> SearchResult {
         let mut start = from;
         while let Some(&last) = content.get(start + self.window - 1) {
             let shift = self.shifts[usize::from(last.to_ascii_lowercase())];
@@ -102,56 +107,62 @@ impl Search {
                 start += usize::from(shift);
                 continue;
             }
-            if let Some(found) = self.at(content, start, is_end, &wanted) {
+            if let Some(found) = self.match_at(content, start, is_end, &wanted) {
                 return found;
             }
             start += 1;
         }
+        // A longer text can no longer match, but shorter ones were compared at every position;
+        // nginx sends this rest unsearched.
         if is_end {
-            return Found::Nothing;
+            return SearchResult::Nothing;
         }
-        // Fewer bytes than the window are left: only a beginning can stand there.
+        // Fewer bytes are left than the window has, so only the start of a text can be here.
         (start..content.len())
-            .find_map(|start| self.at(content, start, is_end, &wanted))
-            .unwrap_or(Found::Nothing)
+            .find_map(|start| self.match_at(content, start, is_end, &wanted))
+            .unwrap_or(SearchResult::Nothing)
     }
 
-    fn at(
+    /// The match at one position, in order of preference.
+    fn match_at(
         &self,
         content: &[u8],
         start: usize,
         is_end: bool,
         wanted: impl Fn(usize) -> bool,
-    ) -> Option<Found> {
+    ) -> Option<SearchResult> {
         let rest = &content[start..];
-        for Text { text, pair } in &self.texts {
+        for SearchText { text, pair } in &self.texts {
             match fit(text, rest) {
-                Fit::Whole if wanted(*pair) => {
-                    return Some(Found::Text {
+                TextFit::Whole if wanted(*pair) => {
+                    return Some(SearchResult::Text {
                         start,
                         end: start + text.len(),
                         pair: *pair,
                     });
                 }
-                Fit::Beginning if !is_end && wanted(*pair) => return Some(Found::Beginning(start)),
-                Fit::Whole | Fit::Beginning | Fit::None => {}
+                TextFit::Prefix if !is_end && wanted(*pair) => {
+                    return Some(SearchResult::Prefix(start));
+                }
+                TextFit::Whole | TextFit::Prefix | TextFit::None => {}
             }
         }
         None
     }
 }
 
-fn fit(text: &[u8], content: &[u8]) -> Fit {
+/// Compares a text with the content, as far as that goes.
+fn fit(text: &[u8], content: &[u8]) -> TextFit {
     let common = text.len().min(content.len());
-    // From the front, by bytes: most comparisons end at the first.
+    // Byte by byte from the front: most comparisons fail at the first.
     let agrees = text[..common]
         .iter()
         .zip(&content[..common])
         .all(|(a, b)| *a == b.to_ascii_lowercase());
     match agrees {
-        false => Fit::None,
-        true if common == text.len() => Fit::Whole,
-        true => Fit::Beginning,
+        false => TextFit::None,
+        true if common == text.len() => TextFit::Whole,
+        true => TextFit::Prefix,
     }
 }
 
@@ -159,8 +170,8 @@ fn fit(text: &[u8], content: &[u8]) -> Fit {
 mod tests {
     use super::*;
 
-    fn search(texts: &[&str]) -> Search {
-        Search::new(
+    fn search(texts: &[&str]) -> TextSearch {
+        TextSearch::new(
             texts
                 .iter()
                 .map(|text| BString::from(*text))
@@ -174,7 +185,7 @@ mod tests {
         let search = search(&["abc", "AB", "x"]);
         assert_eq!(
             search.find(b"--ABC", 0, false, |_| true),
-            Found::Text {
+            SearchResult::Text {
                 start: 2,
                 end: 5,
                 pair: 0
@@ -182,7 +193,7 @@ mod tests {
         );
         assert_eq!(
             search.find(b"--abd", 0, false, |_| true),
-            Found::Text {
+            SearchResult::Text {
                 start: 2,
                 end: 4,
                 pair: 1
@@ -190,13 +201,16 @@ mod tests {
         );
         assert_eq!(
             search.find(b"--abcx", 0, false, |pair| pair == 2),
-            Found::Text {
+            SearchResult::Text {
                 start: 5,
                 end: 6,
                 pair: 2
             }
         );
-        assert_eq!(search.find(b"nothing", 0, false, |_| true), Found::Nothing);
+        assert_eq!(
+            search.find(b"nothing", 0, false, |_| true),
+            SearchResult::Nothing
+        );
     }
 
     #[test]
@@ -204,12 +218,15 @@ mod tests {
         let search = search(&["abcd"]);
         assert_eq!(
             search.find(b"xxabc", 0, false, |_| true),
-            Found::Beginning(2)
+            SearchResult::Prefix(2)
         );
-        assert_eq!(search.find(b"xxabc", 0, true, |_| true), Found::Nothing);
+        assert_eq!(
+            search.find(b"xxabc", 0, true, |_| true),
+            SearchResult::Nothing
+        );
         assert_eq!(
             search.find(b"xxabcabcd", 0, false, |_| true),
-            Found::Text {
+            SearchResult::Text {
                 start: 5,
                 end: 9,
                 pair: 0
@@ -217,7 +234,8 @@ mod tests {
         );
     }
 
-    /// Every content of up to 7 signs of two, cut at every place, against the plainest way to search.
+    /// Compares with the simplest search: all contents of up to 7 of two characters, cut
+    /// everywhere.
     #[test]
     fn cut_anywhere_the_same_is_found() {
         for texts in [&["aab"][..], &["ab", "aab"], &["b", "aaa"], &["abab", "ba"]] {
@@ -242,21 +260,21 @@ mod tests {
     }
 
     /// Where texts are found when the content comes in two pieces.
-    fn all(search: &Search, content: &[u8], cut: usize) -> Vec<(usize, usize)> {
+    fn all(search: &TextSearch, content: &[u8], cut: usize) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         let mut at = 0;
         for (end, is_end) in [(cut, false), (content.len(), true)] {
             loop {
                 match search.find(&content[..end], at, is_end, |_| true) {
-                    Found::Text { start, end, pair } => {
+                    SearchResult::Text { start, end, pair } => {
                         found.push((start, pair));
                         at = end;
                     }
-                    Found::Beginning(start) => {
+                    SearchResult::Prefix(start) => {
                         at = start;
                         break;
                     }
-                    Found::Nothing => {
+                    SearchResult::Nothing => {
                         at = end;
                         break;
                     }

@@ -11,27 +11,25 @@
 //! }
 //! ```
 //!
-//! The groups and everything that happens in them are in `net::upstream`; here are the directives. What stands in the
-//! block is a table of its own, read into a [`Draft`].
+//! The groups and all that happens in them are in `net::upstream`; the directives are here. The
+//! block has a table of its own, which is read into a [`GroupDraft`].
+//!
+//! A name that cannot be resolved at start-up is a warning, and 502 until it can; nginx does not
+//! start. All event loops share the state of a group, with or without `zone`.
 
 mod sticky;
 
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::time::Duration;
 
-use conf::{
-    Arity, Confs, Diagnostic, Directive, HTTP, Line, Repeat, Setter, Table, UPSTREAM, dispatch,
-    parse,
-};
-use http::Module;
+use conf::{Arity, Diagnostic, Directive, HTTP, Line, Repeat, Setter, Table, UPSTREAM, parse};
 use http::core::resolver::ResolverConf;
-use http::engine::HttpLoop;
-use http::upstream::chooser::{Kept, Pending};
+use http::http_loop::HttpLoop;
+use http::{Module, Request};
 use net::resolver::Resolver;
-use net::upstream::{Balance, Groups, Metric, Names, Queue};
+use net::upstream::{Groups, IpHash, LeastConn, Names, Queue, TimeMetric};
 
-use crate::shared::upstream::{self, Draft};
+use crate::shared::upstream_block::{self, GroupDraft};
 
 pub(crate) static MODULE: Module = Module {
     name: "upstream",
@@ -50,13 +48,17 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-/// Words of `least_time` in http.
-const TIMES: &[(&str, Metric)] = &[("header", Metric::Header), ("last_byte", Metric::LastByte)];
+/// The words of `least_time` in http.
+const TIMES: &[(&str, TimeMetric)] = &[
+    ("header", TimeMetric::Header),
+    ("last_byte", TimeMetric::LastByte),
+];
 
-/// How long a request waits in a queue that does not say.
+/// The default `timeout` of `queue`.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The struct of the main context is the registry itself: the exchange finds it by its type.
+/// The main context's struct is the registry of groups itself, so that the exchange finds it by its
+/// type.
 static DIRECTIVES: Table<Groups> = Table::<Groups>::new(&[Directive {
     name: "upstream",
     syntax: "name { ... }",
@@ -71,7 +73,8 @@ static DIRECTIVES: Table<Groups> = Table::<Groups>::new(&[Directive {
     Ok(())
 });
 
-static BLOCK: Table<Draft> = Table::new(&[
+/// The directives of the block.
+static BLOCK: Table<GroupDraft> = Table::new(&[
     Directive {
         name: "server",
         syntax: "address [parameters]",
@@ -84,9 +87,14 @@ static BLOCK: Table<Draft> = Table::new(&[
               full weight; `backup`, `down`, `drain`; `route=text` for `sticky`; `resolve`, to follow changes of the \
               addresses of the name, and with `service=name` of its SRV records. A name that cannot be resolved at \
               start-up causes a warning, and is resolved again until it succeeds.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Many, upstream::server),
+        set: Setter::Custom(
+            Arity::at_least(1),
+            Repeat::Many,
+            upstream_block::read_server,
+        ),
     },
     Directive {
+        // In nginx the state is only shared between workers with this directive.
         name: "zone",
         syntax: "name [size]",
         default: None,
@@ -94,10 +102,11 @@ static BLOCK: Table<Draft> = Table::new(&[
         since: "0.1",
         doc: "Accepted. The state of a group is always shared by all event loops and kept across reloads.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |_, line| {
-            upstream::zone(line)
+            upstream_block::check_zone(line)
         }),
     },
     Directive {
+        // The same mapping as nginx's, so that keys stay where they are after a migration.
         name: "hash",
         syntax: "key [consistent]",
         default: None,
@@ -105,7 +114,11 @@ static BLOCK: Table<Draft> = Table::new(&[
         since: "0.1",
         doc: "Chooses the server by a hash of the key. With `consistent` (ketama), adding or removing a server moves \
               only the keys of that server. The mapping of keys to servers is nginx's.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, upstream::hash),
+        set: Setter::Custom(
+            Arity::between(1, 2),
+            Repeat::Once,
+            upstream_block::read_hash,
+        ),
     },
     Directive {
         name: "ip_hash",
@@ -116,7 +129,7 @@ static BLOCK: Table<Draft> = Table::new(&[
         doc: "Chooses the server by the client address: the first three octets of an IPv4 address, or the whole IPv6 \
               address.",
         set: Setter::Custom(Arity::NONE, Repeat::Once, |draft, line| {
-            upstream::method(draft, line, Balance::IpHash);
+            upstream_block::set_method(draft, line, IpHash);
             Ok(())
         }),
     },
@@ -128,7 +141,7 @@ static BLOCK: Table<Draft> = Table::new(&[
         since: "0.1",
         doc: "Chooses the server with the fewest connections in use, relative to its weight.",
         set: Setter::Custom(Arity::NONE, Repeat::Once, |draft, line| {
-            upstream::method(draft, line, Balance::LeastConn);
+            upstream_block::set_method(draft, line, LeastConn);
             Ok(())
         }),
     },
@@ -142,7 +155,7 @@ static BLOCK: Table<Draft> = Table::new(&[
               (`header`) or to the complete response (`last_byte`) and its connections in use. With `inflight`, \
               requests in progress are taken into account too.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |draft, line| {
-            upstream::least_time(draft, line, TIMES)
+            upstream_block::read_least_time(draft, line, TIMES)
         }),
     },
     Directive {
@@ -155,18 +168,18 @@ static BLOCK: Table<Draft> = Table::new(&[
               fewer connections in use (`least_conn`, the default) or the lower response time (`least_time=header`, \
               `least_time=last_byte`).",
         set: Setter::Custom(Arity::between(0, 2), Repeat::Once, |draft, line| {
-            upstream::random(draft, line, TIMES)
+            upstream_block::read_random(draft, line, TIMES)
         }),
     },
     Directive {
+        // As in nginx, a number per process or loop; the loops share the connections.
         name: "keepalive",
         syntax: "connections [local]",
-        default: None,
+        default: Some("32 local"),
         contexts: UPSTREAM,
         since: "0.1",
         doc: "The number of idle connections to keep, per event loop; 0 disables this. All event loops share the \
-              total. With `local`, a connection is reused only by the location that opened it. A group without this \
-              directive has `32 local`.",
+              total. With `local`, a connection is reused only by the location that opened it.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, keepalive),
     },
     Directive {
@@ -208,6 +221,8 @@ static BLOCK: Table<Draft> = Table::new(&[
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, queue),
     },
     Directive {
+        // `server … resolve` needs neither this nor a zone: without one, the system's servers are
+        // asked.
         name: "resolver",
         syntax: "address ... [valid=time] [ipv4=on|off] [ipv6=on|off] [status_zone=zone]",
         default: None,
@@ -243,12 +258,12 @@ static BLOCK: Table<Draft> = Table::new(&[
     },
 ]);
 
-thread_local! {
-    /// The look-ups of the generation that is served, on the loop that does them.
+rt::local! {
+    /// The name lookups of the current configuration, on the event loop that runs them.
     static NAMES: RefCell<Option<Names>> = const { RefCell::new(None) };
 }
 
-/// Begins to look up names: on one loop, for all of them.
+/// Starts to look up names: on one event loop, for all of them.
 fn start(engine: &HttpLoop) {
     if engine.index != 0 {
         return;
@@ -261,28 +276,15 @@ fn start(engine: &HttpLoop) {
         *timeout,
         &engine.log,
     );
-    // Those of the former generation end here.
+    // Drops those of the previous configuration, which end with that.
     NAMES.replace(Some(names));
 }
 
 /// Reads an `upstream` block.
 fn block(line: &mut Line) -> Result<(), Diagnostic> {
-    let mut tables: conf::TableSet = vec![&BLOCK];
-    tables.extend(::http::configure::upstream_tables(line));
-    let mut confs = Confs::new(vec![tables]);
-    dispatch(
-        line.node.block.nodes(),
-        &mut confs,
-        None,
-        &mut line.level.inner(UPSTREAM),
-    );
-    let draft = confs
-        .get_mut::<Draft>()
-        .map(std::mem::take)
-        .unwrap_or_default();
-    let chooser = line.shared::<Pending>().0.take();
-    let mut settings = draft.finished(line, chooser.is_some())?;
-    settings.chooser = chooser.map(|chooser| Arc::new(Kept(chooser)) as _);
+    let mut rows: conf::TableSet = vec![&BLOCK];
+    rows.extend(::http::configure::upstream_tables(line));
+    let settings = upstream_block::read_block::<Request>(line, rows, UPSTREAM)?;
     let groups = line.shared::<Groups>().clone();
     groups
         .define(settings)
@@ -290,7 +292,8 @@ fn block(line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-fn keepalive(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic> {
+/// `keepalive`.
+fn keepalive(draft: &mut GroupDraft, line: &mut Line) -> Result<(), Diagnostic> {
     let count = parse::number(line.text(0)).and_then(|count| usize::try_from(count).ok());
     let count = count.ok_or_else(|| {
         line.error_at(
@@ -307,11 +310,13 @@ fn keepalive(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic> {
         Some(word) if word.is("local") => true,
         Some(_) => return Err(line.invalid_parameter(1)),
     };
-    draft.keepalive.connections = Some((count, local));
+    draft.keepalive.connections = count;
+    draft.keepalive.local = local;
     Ok(())
 }
 
-fn queue(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic> {
+/// `queue`.
+fn queue(draft: &mut GroupDraft, line: &mut Line) -> Result<(), Diagnostic> {
     let length = usize::try_from(line.number(0, 1, i64::from(u32::MAX))?).unwrap_or(usize::MAX);
     let timeout = match line.get(1) {
         None => QUEUE_TIMEOUT,

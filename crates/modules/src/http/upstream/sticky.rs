@@ -1,4 +1,4 @@
-//! The words of `sticky`.
+//! `sticky`: session persistence.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,24 +7,25 @@ use bstr::{BString, ByteSlice};
 use conf::{Diagnostic, Expression, Line, Word, parse};
 use net::upstream::{CookieAttributes, Learn, Sticky, StickyMethod, is_same_site};
 
-use crate::shared::upstream::Draft;
+use crate::shared::upstream_block::GroupDraft;
 
-/// The least size of a zone of sessions: eight pages.
+/// The minimum size of a zone of sessions: eight pages.
 const SMALLEST_ZONE: u64 = 8 * 4096;
 
-/// How long an unused session is remembered, if nothing else is said.
+/// The default `timeout` of `learn`, after which an unused session is forgotten.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The zones of sessions, each with the group that uses it.
+/// The zones of sessions, each with the position of the directive that uses it.
 #[derive(Default)]
-struct Zones(HashMap<BString, BString>);
+struct StickyZones(HashMap<BString, BString>);
 
-/// `sticky …`.
-pub(super) fn read(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic> {
+/// Reads a `sticky` directive.
+pub(super) fn read(draft: &mut GroupDraft, line: &mut Line) -> Result<(), Diagnostic> {
     let sticky = match line.text(0).as_bytes() {
         b"cookie" => cookie(line)?,
         b"route" => Sticky {
             lookup: variables(line, 1)?,
+            // The variables are compared with the `route` of the servers.
             method: StickyMethod::Route,
         },
         b"learn" => learn(line)?,
@@ -34,11 +35,12 @@ pub(super) fn read(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic>
     Ok(())
 }
 
+/// The error for an unknown parameter.
 fn unknown(line: &Line, i: usize) -> Diagnostic {
     line.error_at(i, format!("unknown parameter \"{}\"", line.text(i)))
 }
 
-/// The words from `first` on, each a variable.
+/// Reads the arguments from `first` on, each of which is a variable.
 fn variables(line: &mut Line, first: usize) -> Result<Vec<Expression>, Diagnostic> {
     (first..line.args().len())
         .map(|i| {
@@ -48,8 +50,10 @@ fn variables(line: &mut Line, first: usize) -> Result<Vec<Expression>, Diagnosti
         .collect()
 }
 
+/// `sticky cookie`.
 fn cookie(line: &mut Line) -> Result<Sticky, Diagnostic> {
     let name = line.text(1);
+    // The name comes from the configuration, so this is a mistake and not an absent cookie.
     if name.is_empty() {
         return Err(line.directive_error_at(1, "empty cookie name"));
     }
@@ -60,6 +64,7 @@ fn cookie(line: &mut Line) -> Result<Sticky, Diagnostic> {
     for i in 2..line.args().len() {
         cookie_attribute(&mut attributes, line, i)?;
     }
+    // The client is recognised by the cookie that it sends back.
     let variable = format!("$cookie_{name}");
     let lookup = line.expression_of(line.arg(1), variable.as_bytes())?;
     Ok(Sticky {
@@ -68,6 +73,7 @@ fn cookie(line: &mut Line) -> Result<Sticky, Diagnostic> {
     })
 }
 
+/// Reads one attribute, which must not be repeated.
 fn cookie_attribute(
     attributes: &mut CookieAttributes,
     line: &mut Line,
@@ -79,6 +85,7 @@ fn cookie_attribute(
         None => (word.text.as_bytes(), None),
     };
     let name = name.to_str().unwrap_or_default();
+    // Attributes with a value and without one are different words.
     let known = match (name, value.is_some()) {
         ("domain", true) => attributes.domain.is_some(),
         ("path", true) => attributes.path.is_some(),
@@ -106,7 +113,9 @@ fn cookie_attribute(
     Ok(())
 }
 
+/// Reads the value of `expires`; `max` is the far future.
 fn expires(line: &Line, i: usize, value: &[u8]) -> Result<Duration, Diagnostic> {
+    // As with `expires` and `userid_expires`.
     if value == b"max" {
         return Ok(Duration::MAX);
     }
@@ -114,6 +123,7 @@ fn expires(line: &Line, i: usize, value: &[u8]) -> Result<Duration, Diagnostic> 
         .ok_or_else(|| line.directive_error_at(i, "invalid \"expires\" parameter value"))
 }
 
+/// A constant is checked at once; a variable can only be checked per response.
 fn same_site(
     line: &mut Line,
     i: usize,
@@ -129,6 +139,7 @@ fn same_site(
     }
 }
 
+/// `sticky learn`. `create` and `lookup` may be repeated: the first one that is not empty counts.
 fn learn(line: &mut Line) -> Result<Sticky, Diagnostic> {
     let (mut create, mut lookup) = (Vec::new(), Vec::new());
     let mut zone: Option<(BString, u64)> = None;
@@ -158,6 +169,7 @@ fn learn(line: &mut Line) -> Result<Sticky, Diagnostic> {
             return Err(unknown(line, i));
         }
     }
+    // Checked at the end, since the parameters come in any order.
     for (name, missing) in [
         ("lookup", lookup.is_empty()),
         ("create", create.is_empty()),
@@ -181,6 +193,7 @@ fn learn(line: &mut Line) -> Result<Sticky, Diagnostic> {
     })
 }
 
+/// Reads the value of `create` or `lookup`.
 fn variable(line: &mut Line, i: usize, name: &str, value: &[u8]) -> Result<Expression, Diagnostic> {
     if !value.starts_with(b"$") {
         return Err(
@@ -190,7 +203,8 @@ fn variable(line: &mut Line, i: usize, name: &str, value: &[u8]) -> Result<Expre
     line.expression_of(line.arg(i), value)
 }
 
-/// `name:size`; a zone belongs to one group.
+/// Reads `name:size`. A zone belongs to a single group: the same session would mean different
+/// servers in another.
 fn session_zone(line: &mut Line, i: usize, text: &[u8]) -> Result<(BString, u64), Diagnostic> {
     let Some((name, size)) = text.split_once_str(b":") else {
         return Err(line.directive_error_at(i, "zone size is not specified"));
@@ -199,11 +213,18 @@ fn session_zone(line: &mut Line, i: usize, text: &[u8]) -> Result<(BString, u64)
         return Err(line.directive_error_at(i, "zone name is not specified"));
     }
     let size = parse::size(size).ok_or_else(|| line.directive_error_at(i, "invalid zone size"))?;
+    // A smaller zone would hold no useful number of sessions.
     if size < SMALLEST_ZONE {
         return Err(line.directive_error_at(i, "zone is too small"));
     }
     let place = line.sources().place(line.node.span).unwrap_or_default();
-    if let Some(other) = line.shared::<Zones>().0.insert(name.into(), place.into()) {
+    // Names are of the whole configuration.
+    // Names are unique in the whole configuration.
+    if let Some(other) = line
+        .shared::<StickyZones>()
+        .0
+        .insert(name.into(), place.into())
+    {
         return Err(line.error_at(
             i,
             format!(

@@ -1,18 +1,20 @@
-//! What FastCGI, SCGI, uwsgi and memcached have in common beyond the exchange: where requests go, the params that stand
-//! for the request, and responses as CGI makes them.
+//! What FastCGI, SCGI, uwsgi, memcached and gRPC share beyond the exchange: where requests go, the
+//! params that describe a request, and responses in CGI form.
 
 mod params;
 mod pass;
 pub(crate) mod response;
 
-pub(crate) use params::{Ending, Params};
-pub(crate) use pass::{Pass, Schemes};
+pub(crate) use params::{CgiParams, ValueEnding};
+pub(crate) use pass::{GatewayPass, GatewaySchemes};
 pub(crate) use response::CgiHead;
 
 use http::Request;
 use http::upstream::{RequestContent, Settings};
 
-/// What becomes of the content of a request. `streams` says that the protocol can send content before all of it is here.
+/// What to do with the request body. `streams`: the protocol can send content before all of it has
+/// arrived. One that must announce the length first has to buffer, whatever `…_request_buffering`
+/// says.
 pub(crate) fn request_content(settings: &Settings, streams: bool) -> RequestContent {
     match (
         settings.pass_request_body,
@@ -24,12 +26,14 @@ pub(crate) fn request_content(settings: &Settings, streams: bool) -> RequestCont
     }
 }
 
-/// Tells the users of idle connections apart: those of one location of one generation are one.
+/// Identifies who may reuse an idle connection: the same location of the same configuration
+/// generation. With `keepalive … local` a connection must not serve a location with other settings,
+/// TLS for example.
 pub(crate) fn connection_tag(request: &Request) -> u64 {
     request.site.generation << 32 | u64::from(request.location.0)
 }
 
-/// Whether a response has no content whatever its fields say.
+/// Whether a response has no content, whatever its header says (RFC 9110, section 6.4.1).
 pub(crate) fn is_bodyless(request: &Request, status: u16) -> bool {
     request.method.is_head() || matches!(status, 204 | 304)
 }

@@ -1,6 +1,7 @@
-//! `fastcgi_param`, `scgi_param`, `uwsgi_param`: names and values that stand for a request, as CGI's environment does.
+//! `fastcgi_param`, `scgi_param`, `uwsgi_param`: names and values that describe a request, modelled
+//! on the CGI environment (RFC 3875, section 4.1).
 //!
-//! The client's header fields follow as `HTTP_…`, but for those that a param has a value for.
+//! The client's header fields follow as `HTTP_…`, except those that a param replaces.
 
 use std::rc::Rc;
 
@@ -8,45 +9,52 @@ use bstr::BString;
 use conf::{Diagnostic, Expression, Level, Line, Span};
 use http::Request;
 use http::cache::Ask;
-use http::upstream::{Asks, Ends, Place};
-use proto::connection::Nominated;
+use http::upstream::{Asks, Ends, NoResponse, Place};
+use proto::connection::NominatedFields;
 use proto::{Fields, Known};
 
-/// The params of a location.
+/// The params of a location, prepared when the block is complete.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Params {
-    list: Vec<Param>,
-    /// The value of `HTTP_HOST` where no param has that name.
+pub(crate) struct CgiParams {
+    params: Vec<CgiParam>,
+    /// The value of `HTTP_HOST` if no param has that name; empty if one has.
     host: Expression,
-    /// The fields that params stand for, under the names that they would have as params; sorted.
+    /// The `HTTP_…` names that params define, sorted for a binary search: the client's fields of
+    /// these names are not passed on.
     replaced: Vec<BString>,
 }
 
+/// One `…_param` line.
 #[derive(Clone, Debug)]
-struct Param {
+struct CgiParam {
     name: BString,
     value: Expression,
     /// `if_not_empty`
     skip_empty: bool,
 }
 
-/// How a protocol tells where a value ends.
+/// How a protocol marks the end of a value, which decides what a value may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// By its length: any byte may be in it.
+pub(crate) enum ValueEnding {
+    /// By a length in front of it. A value can contain any byte.
     Counted,
-    /// By a zero byte. What the directive is called.
+    /// By a zero byte, which must therefore not occur in a value. Carries the name of the
+    /// directive, for the error message.
     Zero(&'static str),
 }
 
+/// The prefix by which CGI marks request header fields (RFC 3875, section 4.1.18).
 const FIELD_PREFIX: &[u8] = b"HTTP_";
 
+/// The param that every application reads.
 const HTTP_HOST: &[u8] = b"HTTP_HOST";
 
-/// As `Host` was sent, but checked, and with the server's name when there was none.
+/// The default of `HTTP_HOST`: `Host` as it was sent, but validated, and the server's name if there
+/// was none. The raw field could contain what no host name may contain, and applications build URLs
+/// of it.
 const HOST: &[u8] = b"$host$is_request_port$request_port";
 
-impl Params {
+impl CgiParams {
     /// Reads `NAME value [if_not_empty]`.
     pub(crate) fn add(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
         let skip_empty = match line.get(2) {
@@ -55,7 +63,7 @@ impl Params {
             None => false,
         };
         let value = line.expression_if_inherited(1)?;
-        self.list.push(Param {
+        self.params.push(CgiParam {
             name: line.text(0).to_owned(),
             value,
             skip_empty,
@@ -63,15 +71,17 @@ impl Params {
         Ok(())
     }
 
-    /// Forgets those of the block around.
+    /// Drops inherited params: a block with params of its own inherits none.
     pub(crate) fn clear(&mut self) {
-        self.list.clear();
+        self.params.clear();
     }
 
-    /// Prepares what requests need, when the block is complete.
-    pub(crate) fn settle(&mut self, level: &mut Level) -> Result<(), Diagnostic> {
-        level.require(self.list.iter().map(|param| &param.value));
-        let names = self.list.iter().map(|param| param.name.as_slice());
+    /// Prepares what each request needs. Called when the block is complete.
+    pub(crate) fn complete(&mut self, level: &mut Level) -> Result<(), Diagnostic> {
+        // As in nginx, a param in `http {}` that no server inherits may name a variable that does
+        // not exist.
+        level.require(self.params.iter().map(|param| &param.value));
+        let names = self.params.iter().map(|param| param.name.as_slice());
         let fields = names.filter(|name| is_field(name)).chain([HTTP_HOST]);
         self.replaced = fields
             .map(|name| {
@@ -82,7 +92,7 @@ impl Params {
             .collect();
         self.replaced.sort_unstable();
         let has_host = self
-            .list
+            .params
             .iter()
             .any(|param| param.name.eq_ignore_ascii_case(HTTP_HOST));
         self.host = match has_host {
@@ -92,31 +102,34 @@ impl Params {
         Ok(())
     }
 
-    /// Gives every name with its value to `add`: the params, then the client's fields if `fields` says so; tells
-    /// what they ask for. The error is the status to answer with, when the client sent what would end a value; it has been logged.
+    /// Passes every name and value to `add`: the params and then, if `fields` is set, the client's
+    /// header fields. Returns what the params ask the application for. The error is the status to
+    /// respond with if the client sent a byte that would end a value; it has been logged.
     pub(crate) fn write(
         &self,
         request: &mut Request,
         fields: bool,
-        ending: Ending,
+        ending: ValueEnding,
         mut add: impl FnMut(&[u8], &[u8]),
-    ) -> Result<Asks, u16> {
+    ) -> Result<Asks, NoResponse> {
         let mut asks = Asks::default();
         let mut add = |name: &[u8], value: &[u8]| {
+            // The exchange must know whether a 101 or a 206 in response is something that was asked
+            // for.
             asks.upgrade |= name == b"HTTP_UPGRADE" && !value.is_empty();
             asks.part |= is_range(name) && !value.is_empty();
             add(name, value);
         };
         let mut value = Vec::new();
-        for param in &self.list {
-            // An empty one only keeps the field away.
+        for param in &self.params {
+            // A param with an empty text only suppresses the client's field of that name.
             if param.value.is_empty() && is_field(&param.name) {
                 continue;
             }
             value.clear();
             match ending {
-                Ending::Counted => param.value.eval(request, &mut value),
-                Ending::Zero(directive) => {
+                ValueEnding::Counted => param.value.eval(request, &mut value),
+                ValueEnding::Zero(directive) => {
                     let name = &param.name;
                     Ends::Zero.write(
                         request,
@@ -136,7 +149,10 @@ impl Params {
             add(HTTP_HOST, &value);
         }
         if fields {
+            // Keeps the fields alive while the values of others are evaluated with the request.
             let head = Rc::clone(&request.head);
+            // A fetch for the cache asks for the object as such: conditions and ranges are those of
+            // the cache, not of the client that happened to come first.
             let ask = Ask::of(request).cloned();
             self.write_fields(&head.wire.fields, ask.is_some(), &mut add);
             for (known, value) in ask.iter().flat_map(Ask::fields) {
@@ -153,10 +169,10 @@ impl Params {
         Ok(asks)
     }
 
-    /// Gives the client's fields; for a fetch of the cache without conditions and ranges.
+    /// Passes on the client's fields; for a fetch by the cache, without its conditions and ranges.
     fn write_fields(&self, fields: &Fields, cached: bool, mut add: impl FnMut(&[u8], &[u8])) {
         let (mut name, mut joined) = (Vec::new(), Vec::new());
-        let nominated = Nominated::by(fields);
+        let nominated = NominatedFields::by(fields);
         for (index, (known, field, value)) in fields.iter_known().enumerate() {
             name.clear();
             name.extend(param_name(field));
@@ -164,11 +180,13 @@ impl Params {
                 .replaced
                 .binary_search_by(|other| other.as_slice().cmp(&name))
                 .is_ok();
-            // What ends with the client's connection (RFC 9110, section 7.6.1).
+            // Fields that are meant for the client's connection end here (RFC 9110, section 7.6.1).
             let stays = cached && Ask::replaces(known) || nominated.has(field);
             if is_replaced || stays || is_repeated(fields, index, known, field) {
                 continue;
             }
+            // A param name can occur only once, so repeated fields become one list (RFC 9110,
+            // section 5.3). Cookies are joined by a semicolon, the only separator they know.
             let mut others = fields.all(field).skip(1).peekable();
             if others.peek().is_none() {
                 add(&name, value);
@@ -185,18 +203,19 @@ impl Params {
     }
 }
 
-/// Whether a param stands for a field.
+/// Whether the name is that of a request header field.
 fn is_field(name: &[u8]) -> bool {
     name.len() > FIELD_PREFIX.len() && name.starts_with(FIELD_PREFIX)
 }
 
-/// Whether a param asks an application for a part: the field, or a param of its name, as some are written for.
+/// Whether a param requests a range: the header field, or a param called `RANGE`, which some
+/// applications read instead.
 fn is_range(name: &[u8]) -> bool {
     let name = name.strip_prefix(FIELD_PREFIX).unwrap_or(name);
     name.eq_ignore_ascii_case(b"RANGE")
 }
 
-/// Whether an earlier field has the same name, so that this one was joined to it.
+/// Whether an earlier field has the same name, in which case this one has been joined to it.
 fn is_repeated(fields: &Fields, index: usize, known: Known, name: &[u8]) -> bool {
     let mut earlier = fields.iter_known().take(index);
     earlier.any(|(other, text, _)| {
@@ -204,7 +223,7 @@ fn is_repeated(fields: &Fields, index: usize, known: Known, name: &[u8]) -> bool
     })
 }
 
-/// The name of the param that a field becomes: `X-Two` is `HTTP_X_TWO`.
+/// The param name of a header field: `X-Two` becomes `HTTP_X_TWO`.
 fn param_name(field: &[u8]) -> impl Iterator<Item = u8> {
     let upper = field.iter().map(|byte| {
         if *byte == b'-' {

@@ -1,4 +1,4 @@
-//! `fastcgi_pass`, `scgi_pass`, `uwsgi_pass`, `memcached_pass`, `grpc_pass`: where requests go.
+//! The address of `fastcgi_pass`, `scgi_pass`, `uwsgi_pass`, `memcached_pass` and `grpc_pass`.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use http::Request;
 use http::upstream::Target;
 use net::upstream::{Group, Groups, Origin};
 
-use crate::shared::tls_rows;
+use crate::shared::upstream_tls_rows;
 
-/// Where requests of a location go.
+/// Where a location's requests go.
 #[derive(Clone, Debug)]
-pub(crate) enum Pass {
-    /// To a group: that of an `upstream` block, or of one address.
+pub(crate) enum GatewayPass {
+    /// A group known from the configuration: an `upstream` block, or the addresses of one host.
     Group(Arc<Group>),
-    /// To what the value names.
+    /// Whatever the value names when the request comes.
     Variable(Expression),
 }
 
-/// The schemes of a protocol, as addresses may begin with them.
-pub(crate) struct Schemes {
+/// The two schemes of a protocol, with which its addresses can begin.
+pub(crate) struct GatewaySchemes {
     /// Without TLS: `uwsgi://`.
     pub(crate) plain: &'static str,
     /// With TLS: `suwsgi://`.
@@ -30,60 +30,63 @@ pub(crate) struct Schemes {
     pub(crate) prefix: &'static str,
 }
 
-impl Schemes {
-    /// Whether an address begins with that of TLS.
+impl GatewaySchemes {
+    /// Whether an address begins with the TLS scheme.
     fn is_secure(&self, address: &[u8]) -> bool {
-        without(self.secure.as_bytes(), address).len() < address.len()
+        strip_scheme(self.secure.as_bytes(), address).len() < address.len()
     }
 
-    /// That of a connection with TLS, or without.
-    pub(crate) fn of(&self, secure: bool) -> &'static str {
+    /// The scheme of connections with or without TLS.
+    pub(crate) fn for_tls(&self, secure: bool) -> &'static str {
         match secure {
             true => self.secure,
             false => self.plain,
         }
     }
 
-    /// Whether the address of a line is one with TLS, for whose settings this sees to.
-    pub(crate) fn settle(&self, line: &mut Line) -> bool {
+    /// Whether the address in a line asks for TLS. If it does, or may once its variables are known,
+    /// the block's `…_ssl_…` settings are prepared; otherwise their files are not even opened.
+    pub(crate) fn note_tls(&self, line: &mut Line) -> bool {
         let secure = self.is_secure(line.text(0));
         if secure || Expression::has_variables(line.text(0)) {
-            tls_rows::want(line, self.prefix);
+            upstream_tls_rows::require_tls(line, self.prefix);
         }
         secure
     }
 }
 
-impl Pass {
-    /// The host that a request is passed on to by TLS; `None`: it is passed on without. `secure` is what
-    /// [`Schemes::settle`] said of the line.
+impl GatewayPass {
+    /// The host to use TLS with, or `None` for a plain connection. `secure` is what
+    /// [`GatewaySchemes::settle`] returned for the line.
     pub(crate) fn secure_host(
         &self,
         request: &mut Request,
-        schemes: &Schemes,
+        schemes: &GatewaySchemes,
         secure: bool,
     ) -> Option<BString> {
         match self {
-            Pass::Group(group) => secure.then(|| group.settings.name.clone()),
-            Pass::Variable(url) => {
+            GatewayPass::Group(group) => secure.then(|| group.settings.name.clone()),
+            GatewayPass::Variable(url) => {
                 let url = request.value(url);
-                let host = without(schemes.secure.as_bytes(), &url);
+                let host = strip_scheme(schemes.secure.as_bytes(), &url);
                 (host.len() < url.len()).then(|| host.into())
             }
         }
     }
 
-    /// Reads the first word of a line, which may begin with `scheme`.
-    pub(crate) fn from_line(line: &mut Line, scheme: &[u8]) -> Result<Pass, Diagnostic> {
+    /// Reads the address in the first word of a line, which may begin with `scheme`.
+    pub(crate) fn from_line(line: &mut Line, scheme: &[u8]) -> Result<GatewayPass, Diagnostic> {
         if Expression::has_variables(line.text(0)) {
-            return Ok(Pass::Variable(line.expression(0)?));
+            return Ok(GatewayPass::Variable(line.expression(0)?));
         }
-        let text = without(scheme, line.text(0));
+        let text = strip_scheme(scheme, line.text(0));
         let place = line.sources().place(line.node.span).unwrap_or_default();
         let groups = line.shared::<Groups>().clone();
         let reference = groups
             .refer(text, NO_PORT, &place)
-            .map_err(|error| crate::shared::upstream::no_address(line, error))?;
+            .map_err(|error| crate::shared::upstream_block::invalid_address(line, error))?;
+        // Unlike HTTP these protocols have no default port, so a missing one is an error, unless
+        // the name is that of an `upstream` block.
         if reference.group.settings.origin
             == (Origin::Url {
                 port: Some(NO_PORT),
@@ -91,17 +94,17 @@ impl Pass {
         {
             return Err(line.error_at(0, format!("no port in upstream \"{}\"", text.as_bstr())));
         }
-        crate::shared::upstream::warn_of(&reference, line);
-        Ok(Pass::Group(reference.group))
+        crate::shared::upstream_block::warn_unresolved(&reference, line);
+        Ok(GatewayPass::Group(reference.group))
     }
 
-    /// Where this request goes. The error is the status to answer with; it has been logged.
+    /// The target of this request. The error is the status to respond with; it has been logged.
     pub(crate) fn target(&self, request: &mut Request, scheme: &[u8]) -> Result<Target, u16> {
         let url = match self {
-            Pass::Group(group) => return Ok(Target::Group(Arc::clone(group))),
-            Pass::Variable(url) => request.value(url),
+            GatewayPass::Group(group) => return Ok(Target::Group(Arc::clone(group))),
+            GatewayPass::Variable(url) => request.value(url),
         };
-        let text = without(scheme, &url);
+        let text = strip_scheme(scheme, &url);
         let address = Address::peer(text).map_err(|why| {
             request.error(format_args!("{why} in upstream \"{}\"", text.as_bstr()));
             500_u16
@@ -114,7 +117,7 @@ impl Pass {
         };
         let host = BString::from(&text[..end]);
         if address.port.is_none() && !is_unix {
-            // Without a port it can only be the name of an upstream block.
+            // Without a port it can only name an `upstream` block.
             let groups = request.site.main_confs.get::<Groups>();
             return match groups.find_url(&host, None, false) {
                 Some(group) => Ok(Target::Group(group)),
@@ -132,10 +135,12 @@ impl Pass {
     }
 }
 
-/// Stands for a port that was not written: none of these protocols has a usual one.
+/// Stands for a missing port: none of these protocols has a default one, and 0 cannot be connected
+/// to.
 const NO_PORT: u16 = 0;
 
-fn without<'a>(scheme: &[u8], url: &'a [u8]) -> &'a [u8] {
+/// The URL without its scheme, in any letter case (RFC 3986, section 3.1).
+fn strip_scheme<'a>(scheme: &[u8], url: &'a [u8]) -> &'a [u8] {
     match url.get(..scheme.len()) {
         Some(start) if start.eq_ignore_ascii_case(scheme) => &url[scheme.len()..],
         _ => url,

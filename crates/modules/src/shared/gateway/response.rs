@@ -1,20 +1,19 @@
-//! Exchanges by SCGI and uwsgi, which answer alike: a head as CGI makes it, then content until its length is reached or the connection
-//! closes. A connection serves one request.
+//! Exchanges over SCGI and uwsgi. Their responses are alike: a CGI header, then content up to its
+//! announced length or the end of the connection. A connection serves one request.
 
 use bstr::BStr;
 use http::Request;
 use http::upstream::{
-    Asks, Content, ContentLength, Fault, HeadProgress, Piece, Plan, Protocol, Settings,
+    Asks, Content, ContentLength, Fault, HeadProgress, NoResponse, Piece, Plan, Protocol, Settings,
     SettingsRef, Target,
 };
 use proto::Known;
-use proto::cgi::{HeadParser, StatusLine};
-use proto::h1::body::parse_length;
-use proto::h1::response::ResponseHead;
+use proto::cgi::{CgiStatusLine, HeadParser};
+use proto::message::{ResponseHead, parse_length};
 
 use super::{connection_tag, is_bodyless, request_content};
 
-/// What such protocols differ in: how a request begins.
+/// What the two protocols differ in: how a request begins.
 pub(crate) trait CgiHead: 'static {
     /// See [`Protocol::scheme`].
     fn scheme(&self) -> &'static str;
@@ -24,32 +23,33 @@ pub(crate) trait CgiHead: 'static {
         None
     }
 
-    /// See [`Protocol::write_head`]; gives what the request asks for.
+    /// See [`Protocol::write_head`]. Returns what the request asks for.
     fn write(
         &mut self,
         request: &mut Request,
         settings: &Settings,
         content: Content,
         out: &mut Vec<u8>,
-    ) -> Result<Asks, u16>;
+    ) -> Result<Asks, NoResponse>;
 }
 
-/// What is to be done for a request that goes to `target`, with content that has to have a length.
+/// The plan for a request to `target`. Both protocols announce the length of the content in front
+/// of it.
 pub(crate) fn plan(
     request: &Request,
     settings: SettingsRef,
     target: Target,
     head: impl CgiHead,
 ) -> Plan {
-    // Chunks have no length before all of them are here.
+    // A chunked body has no known length until all of it has arrived, so it must be buffered.
     let has_length = !request.head.wire.fields.has(Known::TransferEncoding);
-    let exchange = Exchange {
+    let exchange = CgiExchange {
         head,
         asks: Asks::default(),
-        parser: HeadParser::new(StatusLine::Tolerated),
+        parser: HeadParser::new(CgiStatusLine::Tolerated),
         head_limit: usize::try_from(settings.buffer_size).unwrap_or(usize::MAX),
         content: ContentLength::Unknown,
-        left: None,
+        remaining: None,
         settings: settings.clone(),
     };
     Plan {
@@ -62,20 +62,22 @@ pub(crate) fn plan(
     }
 }
 
-/// One exchange.
-struct Exchange<H> {
+/// One request and its response.
+struct CgiExchange<H> {
+    /// What writes the beginning of the request.
     head: H,
     settings: SettingsRef,
+    /// What the request asks of the response, such as a protocol switch.
     asks: Asks,
     parser: HeadParser,
     /// The largest head of a response, in bytes (`…_buffer_size`).
     head_limit: usize,
     content: ContentLength,
-    /// Content that is still to come, if that is known.
-    left: Option<u64>,
+    /// Content still expected, if the response announced a length.
+    remaining: Option<u64>,
 }
 
-impl<H: CgiHead> Protocol for Exchange<H> {
+impl<H: CgiHead> Protocol for CgiExchange<H> {
     fn scheme(&self) -> &'static str {
         self.head.scheme()
     }
@@ -89,7 +91,7 @@ impl<H: CgiHead> Protocol for Exchange<H> {
         request: &mut Request,
         content: Content,
         out: &mut Vec<u8>,
-    ) -> Result<(), u16> {
+    ) -> Result<(), NoResponse> {
         self.asks = self.head.write(request, &self.settings, content, out)?;
         Ok(())
     }
@@ -100,7 +102,7 @@ impl<H: CgiHead> Protocol for Exchange<H> {
 
     fn begin_response(&mut self) {
         self.parser.reset();
-        self.left = None;
+        self.remaining = None;
     }
 
     fn read_head(
@@ -117,7 +119,7 @@ impl<H: CgiHead> Protocol for Exchange<H> {
             return Ok(HeadProgress::Partial);
         };
         self.content = content_length(request, head)?;
-        self.left = match self.content {
+        self.remaining = match self.content {
             ContentLength::Known(length) => Some(length),
             ContentLength::None | ContentLength::Unknown => None,
         };
@@ -129,7 +131,9 @@ impl<H: CgiHead> Protocol for Exchange<H> {
     }
 
     fn read_content(&mut self, _: &Request, input: &[u8]) -> Result<Piece, Fault> {
-        Ok(match &mut self.left {
+        Ok(match &mut self.remaining {
+            // The announced length counts even if the application sends more: the client was told
+            // this length.
             Some(0) => Piece::End(0),
             _ if input.is_empty() => Piece::More,
             None => Piece::Data(0..input.len()),
@@ -144,7 +148,9 @@ impl<H: CgiHead> Protocol for Exchange<H> {
     }
 
     fn end_of_input(&mut self) -> Result<(), Fault> {
-        match self.left {
+        match self.remaining {
+            // Without an announced length the close is the end, and a truncated response cannot be
+            // told from a complete one. CGI offers nothing better.
             None | Some(0) => Ok(()),
             Some(_) => Err(Fault::new("upstream prematurely closed connection")),
         }
@@ -159,7 +165,7 @@ impl<H: CgiHead> Protocol for Exchange<H> {
     }
 }
 
-/// What the head of a CGI response says of the content.
+/// The content length of a CGI response.
 pub(crate) fn content_length(
     request: &Request,
     head: &ResponseHead,

@@ -1,7 +1,7 @@
-//! `log_format`: a text with variables, compiled once to operations that append to one buffer.
+//! `log_format`: a text with variables, compiled once into operations that append to a buffer.
 //!
-//! It differs from an expression in what becomes of the values: they are escaped, so that one request is one line
-//! whatever its client sent.
+//! Unlike in an expression the values are escaped, so that a request is one line, whatever its
+//! client sent. Otherwise a client could forge log entries.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -11,140 +11,145 @@ use bstr::{BStr, BString, ByteSlice};
 use conf::expression::Part;
 use conf::{Diagnostic, Expression, Level, Line, Scope, Span, VarId};
 
-/// A variable that is written without a detour over the variables, because most lines have it: its name and how its
-/// text is appended. The text must need no escaping.
-pub(crate) type Direct<R> = (&'static str, fn(&mut R, &mut Vec<u8>));
+/// A shortcut for a variable that most lines have: its name and a function that appends its text
+/// directly, without the variable table and without escaping. So the text must never need escaping.
+pub(crate) type DirectVariable<R> = (&'static str, fn(&mut R, &mut Vec<u8>));
 
-/// A compiled format.
-pub(crate) struct Format<R> {
-    /// All texts one after the other.
+/// A compiled `log_format`.
+pub(crate) struct LogFormat<R> {
+    /// All literal texts, concatenated.
     texts: Vec<u8>,
-    operations: Vec<Operation<R>>,
-    escape: Escape,
+    operations: Vec<FormatOperation<R>>,
+    escape: LogEscape,
 }
 
-enum Operation<R> {
-    /// A range of the texts.
+/// One step of writing a line.
+enum FormatOperation<R> {
+    /// Appends a range of the literal texts.
     Text(Range<usize>),
     Variable(VarId),
     Capture(usize),
     Direct(fn(&mut R, &mut Vec<u8>)),
 }
 
-/// How values are made harmless.
+/// How values are escaped: `escape=`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Escape {
-    /// `\xHH` for quotes, backslashes, and all that is not printable ASCII; `-` for what has no value.
+enum LogEscape {
+    /// `\xHH` for quotes, backslashes, and all that is not printable ASCII; `-` for a missing
+    /// value.
     Default,
-    /// As in strings of JSON.
+    /// As in JSON strings (RFC 8259, section 7).
     Json,
     /// Not at all.
     None,
 }
 
-/// The formats of a configuration by name. Those of http and stream are two sets, as their `R` is another.
-pub(crate) struct Formats<R> {
-    named: Vec<(BString, Arc<Format<R>>)>,
+/// The formats of a configuration by name. http and stream have separate sets, told apart by `R`.
+pub(crate) struct LogFormats<R> {
+    named: Vec<(BString, Arc<LogFormat<R>>)>,
+    /// Without owning an `R`.
     subject: PhantomData<fn(R)>,
 }
 
-impl<R> Default for Formats<R> {
+impl<R> Default for LogFormats<R> {
     fn default() -> Self {
-        Formats {
+        LogFormats {
             named: Vec::new(),
             subject: PhantomData,
         }
     }
 }
 
-impl<R: Scope + 'static> Formats<R> {
-    /// Reads a `log_format` line: its name, perhaps `escape=`, and texts that are joined. `reserved` is a name that
-    /// exists without a line.
+impl<R: Scope + 'static> LogFormats<R> {
+    /// Reads a `log_format` line: a name, an optional `escape=`, and texts to concatenate.
+    /// `reserved` is the name of a predefined format.
     pub(crate) fn define(
         line: &mut Line,
-        direct: &[Direct<R>],
+        direct: &[DirectVariable<R>],
         reserved: &str,
     ) -> Result<(), Diagnostic> {
         let name = line.text(0);
-        let known = &line.shared::<Formats<R>>().named;
+        let known = &line.shared::<LogFormats<R>>().named;
         if name == reserved || known.iter().any(|(other, _)| other == name) {
             return Err(line.error_at(0, format!("duplicate \"log_format\" name \"{name}\"")));
         }
         let (escape, first) = match conf::parse::parameter(line.text(1), "escape") {
-            Some(word) => (Escape::parse(word, line)?, 2),
-            None => (Escape::Default, 1),
+            Some(word) => (LogEscape::parse(word, line)?, 2),
+            None => (LogEscape::Default, 1),
         };
-        let mut format = Format::new(escape);
+        let mut format = LogFormat::new(escape);
         for index in first..line.args().len() {
             let expression = line.expression(index)?;
             format.add(&expression, direct);
         }
         let name = name.to_owned();
-        line.shared::<Formats<R>>()
+        line.shared::<LogFormats<R>>()
             .named
             .push((name, Arc::new(format)));
         Ok(())
     }
 
-    /// The format of a name, letter case not counted (nginx does not).
-    pub(crate) fn find(level: &mut Level, name: &BStr) -> Option<Arc<Format<R>>> {
-        let named = &level.shared::<Formats<R>>().named;
+    /// The format with this name, ignoring case as nginx does.
+    pub(crate) fn find(level: &mut Level, name: &BStr) -> Option<Arc<LogFormat<R>>> {
+        let named = &level.shared::<LogFormats<R>>().named;
         named
             .iter()
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
             .map(|(_, format)| Arc::clone(format))
     }
 
-    /// The format that exists under `name` without a line; compiled when it is used first.
+    /// The predefined format `name`, compiled on first use.
     pub(crate) fn predefined(
         level: &mut Level,
         name: &str,
         text: &str,
-        direct: &[Direct<R>],
-    ) -> Result<Arc<Format<R>>, Diagnostic> {
-        if let Some(format) = Formats::find(level, name.into()) {
+        direct: &[DirectVariable<R>],
+    ) -> Result<Arc<LogFormat<R>>, Diagnostic> {
+        if let Some(format) = LogFormats::find(level, name.into()) {
             return Ok(format);
         }
         let expression = Expression::parse(text.as_bytes(), Span::NONE, &mut *level.names)?;
-        let mut format = Format::new(Escape::Default);
+        let mut format = LogFormat::new(LogEscape::Default);
         format.add(&expression, direct);
         let format = Arc::new(format);
         level
-            .shared::<Formats<R>>()
+            .shared::<LogFormats<R>>()
             .named
             .push((name.into(), Arc::clone(&format)));
         Ok(format)
     }
 }
 
-impl<R: Scope> Format<R> {
-    fn new(escape: Escape) -> Format<R> {
-        Format {
+impl<R: Scope> LogFormat<R> {
+    /// An empty format.
+    fn new(escape: LogEscape) -> LogFormat<R> {
+        LogFormat {
             texts: Vec::new(),
             operations: Vec::new(),
             escape,
         }
     }
 
-    /// Adds the operations of a text.
-    fn add(&mut self, expression: &Expression, direct: &[Direct<R>]) {
+    /// Appends the operations of a text.
+    fn add(&mut self, expression: &Expression, direct: &[DirectVariable<R>]) {
         let text = expression.source();
         let mut at = 0;
         for part in expression.parts() {
-            // Where the part stands in the text tells the name of a direct variable: the expression keeps numbers only.
+            // An expression keeps variables as numbers only. The name, which the shortcuts are
+            // found by, is recovered from the position in the source text.
             let end = part_end(text, at, &part);
             let operation = match part {
                 Part::Text(part) => {
                     let start = self.texts.len();
                     self.texts.extend_from_slice(part);
-                    Operation::Text(start..self.texts.len())
+                    FormatOperation::Text(start..self.texts.len())
                 }
-                Part::Capture(group) => Operation::Capture(group),
+                Part::Capture(group) => FormatOperation::Capture(group),
                 Part::Variable(id) => {
                     let name = text[at..end].trim_with(|sign| matches!(sign, '$' | '{' | '}'));
                     match direct.iter().find(|(known, _)| known.as_bytes() == name) {
-                        Some((_, write)) => Operation::Direct(*write),
-                        None => Operation::Variable(id),
+                        Some((_, write)) => FormatOperation::Direct(*write),
+                        None => FormatOperation::Variable(id),
                     }
                 }
             };
@@ -153,28 +158,28 @@ impl<R: Scope> Format<R> {
         }
     }
 
-    /// Appends the line for a request, without a newline.
+    /// Appends the line of a request or session, without a newline.
     pub(crate) fn write(&self, subject: &mut R, out: &mut Vec<u8>) {
         for operation in &self.operations {
             match operation {
-                Operation::Text(range) => out.extend_from_slice(&self.texts[range.clone()]),
-                Operation::Direct(write) => write(subject, out),
-                Operation::Variable(id) => {
+                FormatOperation::Text(range) => out.extend_from_slice(&self.texts[range.clone()]),
+                FormatOperation::Direct(write) => write(subject, out),
+                FormatOperation::Variable(id) => {
                     let start = out.len();
                     let found = subject.variable(*id, out);
-                    self.escape.finish(found, start, out);
+                    self.escape.escape_value(found, start, out);
                 }
-                Operation::Capture(group) => {
+                FormatOperation::Capture(group) => {
                     let start = out.len();
                     let found = subject.capture(*group, out);
-                    self.escape.finish(found, start, out);
+                    self.escape.escape_value(found, start, out);
                 }
             }
         }
     }
 }
 
-/// Where a part of an expression ends that begins at `at`.
+/// The end of the part of the source text that begins at `at`.
 fn part_end(text: &[u8], at: usize, part: &Part) -> usize {
     match part {
         Part::Text(part) => at + part.len(),
@@ -188,12 +193,13 @@ fn part_end(text: &[u8], at: usize, part: &Part) -> usize {
     }
 }
 
-impl Escape {
-    fn parse(word: &[u8], line: &Line) -> Result<Escape, Diagnostic> {
+impl LogEscape {
+    /// Parses the value of `escape=`.
+    fn parse(word: &[u8], line: &Line) -> Result<LogEscape, Diagnostic> {
         match word {
-            b"default" => Ok(Escape::Default),
-            b"json" => Ok(Escape::Json),
-            b"none" => Ok(Escape::None),
+            b"default" => Ok(LogEscape::Default),
+            b"json" => Ok(LogEscape::Json),
+            b"none" => Ok(LogEscape::None),
             _ => Err(line.error_at(
                 1,
                 format!("unknown log format escaping \"{}\"", word.as_bstr()),
@@ -201,34 +207,38 @@ impl Escape {
         }
     }
 
-    /// Escapes the value that stands at the end of `out`, from `start` on.
-    fn finish(self, found: bool, start: usize, out: &mut Vec<u8>) {
+    /// Escapes the value at the end of `out`, which begins at `start`.
+    fn escape_value(self, found: bool, start: usize, out: &mut Vec<u8>) {
         match self {
-            Escape::Default if !found => {
+            LogEscape::Default if !found => {
                 out.truncate(start);
                 out.push(b'-');
             }
+            // Only the default escaping marks a missing value by `-`; in JSON that would be a value
+            // like any other.
             _ if !found => out.truncate(start),
-            Escape::None => {}
-            Escape::Default => escape_from(start, out, is_unsafe, |byte, out| {
+            LogEscape::None => {}
+            LogEscape::Default => escape_from(start, out, is_unsafe, |byte, out| {
                 out.extend_from_slice(b"\\x");
                 write_hex(byte, out);
             }),
-            Escape::Json => escape_from(
+            LogEscape::Json => escape_from(
                 start,
                 out,
                 |byte| byte < b' ' || matches!(byte, b'"' | b'\\'),
-                json,
+                write_json_escape,
             ),
         }
     }
 }
 
+/// Whether a byte is escaped by default: everything but printable ASCII, and the quote and the
+/// backslash, with which a value could end early.
 fn is_unsafe(byte: u8) -> bool {
     !(b' '..=b'~').contains(&byte) || matches!(byte, b'"' | b'\\')
 }
 
-/// Rewrites what stands at the end of `out`. Most values need nothing; they are looked at and stay.
+/// Escapes the end of `out` from `start`. Most values need no escaping and cost one scan.
 fn escape_from(
     start: usize,
     out: &mut Vec<u8>,
@@ -248,7 +258,8 @@ fn escape_from(
     }
 }
 
-fn json(byte: u8, out: &mut Vec<u8>) {
+/// Appends a byte escaped for JSON (RFC 8259, section 7).
+fn write_json_escape(byte: u8, out: &mut Vec<u8>) {
     out.push(b'\\');
     match byte {
         b'\n' => out.push(b'n'),
@@ -264,7 +275,8 @@ fn json(byte: u8, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a byte as two hexadecimal digits, large letters: nginx's, which log shippers compare with.
+/// Appends a byte as two upper-case hexadecimal digits, as nginx writes them and log shippers
+/// expect them.
 fn write_hex(byte: u8, out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     out.extend_from_slice(&[
@@ -277,10 +289,10 @@ fn write_hex(byte: u8, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    fn escaped(escape: Escape, value: Option<&[u8]>) -> BString {
+    fn escaped(escape: LogEscape, value: Option<&[u8]>) -> BString {
         let mut out = b"before ".to_vec();
         out.extend_from_slice(value.unwrap_or(b"half"));
-        escape.finish(value.is_some(), 7, &mut out);
+        escape.escape_value(value.is_some(), 7, &mut out);
         assert!(out.starts_with(b"before "));
         out.split_off(7).into()
     }
@@ -290,28 +302,28 @@ mod tests {
         let raw = b"\"a\\\n\x1b\x7f\xc3\xa9".as_bstr();
         let value = Some(raw.as_bytes());
         assert_eq!(
-            escaped(Escape::Default, value),
+            escaped(LogEscape::Default, value),
             r"\x22a\x5C\x0A\x1B\x7F\xC3\xA9"
         );
         assert_eq!(
-            escaped(Escape::Json, value),
+            escaped(LogEscape::Json, value),
             b"\\\"a\\\\\\n\\u001B\x7f\xc3\xa9".as_bstr()
         );
-        assert_eq!(escaped(Escape::None, value), raw);
+        assert_eq!(escaped(LogEscape::None, value), raw);
     }
 
     #[test]
     fn what_is_missing_is_a_dash_or_nothing() {
-        assert_eq!(escaped(Escape::Default, None), "-");
-        assert_eq!(escaped(Escape::Default, Some(b"")), "");
-        assert_eq!(escaped(Escape::Json, None), "");
-        assert_eq!(escaped(Escape::None, None), "");
+        assert_eq!(escaped(LogEscape::Default, None), "-");
+        assert_eq!(escaped(LogEscape::Default, Some(b"")), "");
+        assert_eq!(escaped(LogEscape::Json, None), "");
+        assert_eq!(escaped(LogEscape::None, None), "");
     }
 
     #[test]
     fn no_byte_breaks_a_line() {
         for byte in 0..=255 {
-            for escape in [Escape::Default, Escape::Json] {
+            for escape in [LogEscape::Default, LogEscape::Json] {
                 let text = escaped(escape, Some(&[byte]));
                 assert!(
                     !text.contains(&b'\n')

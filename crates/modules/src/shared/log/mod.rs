@@ -1,4 +1,4 @@
-//! Access logs: formats, and the places that lines go to. One implementation for http and stream.
+//! Access logs: formats and destinations, one implementation for http and stream.
 //!
 //! ```text
 //! Format        a log_format, compiled to operations that append to one buffer
@@ -8,14 +8,14 @@
 //!                                  └ Syslog
 //! ```
 //!
-//! Which formats and logs there are, and which requests are logged, is for the modules to say. Nothing here waits for
-//! a disk on the caller's thread.
+//! Which formats and logs exist and what is logged is decided by the modules. Nothing here blocks
+//! the calling thread on a disk.
 
-mod batch;
-mod buffered;
+mod buffered_log;
 mod format;
-mod named;
 mod open_files;
+mod ordered_work;
+mod variable_log;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,72 +23,73 @@ use std::sync::Arc;
 
 use bstr::{BStr, ByteSlice};
 use conf::{Diagnostic, Expression, Level, Line, Scope};
-use rt::error_log::{LogFile, LogFiles, Logger, Syslog, program};
+use host::error_log::{LogFile, LogFiles, Logger, Syslog, program};
 use rt::sync::remote_oneshot;
 
-pub(crate) use buffered::Buffering;
-pub(crate) use format::{Direct, Format, Formats};
-pub(crate) use open_files::OpenFiles;
+pub(crate) use buffered_log::LogBuffering;
+pub(crate) use format::{DirectVariable, LogFormat, LogFormats};
+pub(crate) use open_files::OpenLogFiles;
 
-use buffered::Buffered;
-use named::Named;
+use buffered_log::BufferedLog;
+use variable_log::VariableLog;
 
-/// What is logged: a request, a session. Beyond its variables a log wants to know little of it.
-pub(crate) trait Subject: Scope {
-    /// The error log for failures of the access log.
+/// What is logged: a request or a session. Apart from its variables, little of it is needed here.
+pub(crate) trait LogSubject: Scope {
+    /// The error log, for failures of the access log.
     fn logger(&self) -> &Logger;
 
-    /// The number of the connection, for the error log.
+    /// The connection number, for the error log.
     fn connection(&self) -> u64;
 
-    /// A folder that must exist for a log with variables in its name to be made.
+    /// A directory that must exist before a log with variables in its name may be created.
     fn required_folder(&mut self) -> Option<PathBuf>;
 }
 
-/// Ends when a line is in its file, or lost.
-pub(crate) type Written = remote_oneshot::Receiver<()>;
+/// Completes when a line has been written or lost.
+pub(crate) type LineWritten = remote_oneshot::Receiver<()>;
 
-/// Whether somebody waits for a line.
+/// Whether the end of a connection waits for a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Urgency {
-    /// It may take its time, together with others.
+pub(crate) enum LogUrgency {
+    /// No: it can be written together with others.
     Usual,
-    /// The end of a connection waits for it.
+    /// Yes: once the connection has ended, the line is expected to be in the file.
     Awaited,
 }
 
-/// Where the lines of one `access_log` go. Clones are the same place.
+/// Where the lines of an `access_log` go. Clones share the destination.
 #[derive(Clone)]
-pub(crate) enum Destination {
+pub(crate) enum LogDestination {
     /// A file.
     File(Arc<LogFile>),
     /// A file that is written in batches.
-    Buffered(Arc<Buffered>),
+    Buffered(Arc<BufferedLog>),
     /// A file whose name has variables.
-    Named(Arc<Named>),
+    Variable(Arc<VariableLog>),
     /// A syslog server.
     Syslog(Arc<Syslog>),
 }
 
-/// The files that are written in batches, by path: two `access_log` of one file share a buffer.
+/// The buffered files of the configuration by path: several `access_log` lines with the same path
+/// share a buffer, or their lines would be written out of order.
 #[derive(Default)]
-struct BufferedFiles(BTreeMap<PathBuf, Arc<Buffered>>);
+struct BufferedFiles(BTreeMap<PathBuf, Arc<BufferedLog>>);
 
-impl Destination {
-    /// A file of this path, or what is already known to go there.
-    pub(crate) fn file(path: &Path, level: &mut Level) -> Destination {
+impl LogDestination {
+    /// The file at this path, through its buffer if another line has given it one.
+    pub(crate) fn file(path: &Path, level: &mut Level) -> LogDestination {
         if let Some(buffered) = level.shared::<BufferedFiles>().0.get(path) {
-            return Destination::Buffered(Arc::clone(buffered));
+            return LogDestination::Buffered(Arc::clone(buffered));
         }
-        Destination::File(level.shared::<LogFiles>().want(path))
+        LogDestination::File(level.shared::<LogFiles>().want(path))
     }
 
-    /// Reads word 0 of an `access_log`: a path, perhaps with variables, or `syslog:…`. `buffering` is what its other
-    /// words say.
+    /// Reads word 0 of an `access_log`: a path, possibly with variables, or `syslog:…`. `buffering`
+    /// comes from the other words.
     pub(crate) fn read(
         line: &mut Line,
-        buffering: Option<Buffering>,
-    ) -> Result<Destination, Diagnostic> {
+        buffering: Option<LogBuffering>,
+    ) -> Result<LogDestination, Diagnostic> {
         let word = line.arg(0);
         if let Some(server) = word.text.strip_prefix(b"syslog:") {
             if buffering.is_some() {
@@ -96,19 +97,20 @@ impl Destination {
             }
             let syslog =
                 Syslog::parse(server, program()).map_err(|message| line.error_at(0, message))?;
-            return Ok(Destination::Syslog(Arc::new(syslog)));
+            return Ok(LogDestination::Syslog(Arc::new(syslog)));
         }
         if Expression::has_variables(&word.text) {
             if buffering.is_some() {
                 return Err(line.error_at(0, "buffered logs cannot have variables in name"));
             }
-            return Destination::named(line);
+            return LogDestination::named(line);
         }
         let path = line.prefix_path(conf::Access::Opened, word);
         let Some(buffering) = buffering else {
-            return Ok(Destination::file(&path, line.level));
+            return Ok(LogDestination::file(&path, line.level));
         };
         if let Some(known) = line.shared::<BufferedFiles>().0.get(&path) {
+            // One buffer cannot have two sizes. nginx refuses this with the same words.
             if known.buffering() != buffering {
                 let message = format!(
                     "access_log \"{}\" already defined with conflicting parameters",
@@ -116,51 +118,56 @@ impl Destination {
                 );
                 return Err(line.error_at(0, message));
             }
-            return Ok(Destination::Buffered(Arc::clone(known)));
+            return Ok(LogDestination::Buffered(Arc::clone(known)));
         }
         let file = line.shared::<LogFiles>().want(&path);
-        let buffered = Buffered::new(file, buffering);
+        let buffered = BufferedLog::new(file, buffering);
         line.shared::<BufferedFiles>()
             .0
             .insert(path, Arc::clone(&buffered));
-        Ok(Destination::Buffered(buffered))
+        Ok(LogDestination::Buffered(buffered))
     }
 
-    fn named(line: &mut Line) -> Result<Destination, Diagnostic> {
+    /// A destination whose path has variables.
+    fn named(line: &mut Line) -> Result<LogDestination, Diagnostic> {
         let path = line.expression(0)?;
         let files = line.shared::<LogFiles>().clone();
-        // As in nginx the text decides, not the value: `$name` never leaves the prefix by itself.
+        // As in nginx, the text of the path decides whether it is absolute, not its value: a
+        // variable alone never leads out of the prefix.
         let build = &line.level.build;
         let prefix = build.prefix_for(conf::Access::Write, line.text(0));
         let prefix = (!line.text(0).starts_with(b"/")).then_some(prefix);
-        Ok(Destination::Named(Named::new(path, prefix, &files)))
+        Ok(LogDestination::Variable(VariableLog::new(
+            path, prefix, &files,
+        )))
     }
 
-    /// Sends a line, which has no newline yet; the buffer may be used. `open_files` is for files with variables in
-    /// their names. What is returned ends when the line is in its file; those of files with variables in their names
-    /// are to be waited for in any case, others only when `urgency` says so.
+    /// Writes a line, which has no newline yet; the buffer may be modified. `open_files` serves
+    /// destinations with variables in their names. The result, if any, completes when the line has
+    /// been written. A destination with variables always returns one, others only if `urgency` asks
+    /// for it.
     pub(crate) fn write(
         &self,
         line: &mut Vec<u8>,
-        subject: &mut dyn Subject,
-        open_files: Option<&Arc<OpenFiles>>,
-        urgency: Urgency,
-    ) -> Option<Written> {
+        subject: &mut dyn LogSubject,
+        open_files: Option<&Arc<OpenLogFiles>>,
+        urgency: LogUrgency,
+    ) -> Option<LineWritten> {
         match self {
-            Destination::Syslog(syslog) => syslog.send(None, line),
-            Destination::File(file) => {
+            LogDestination::Syslog(syslog) => syslog.send(None, line),
+            LogDestination::File(file) => {
                 line.push(b'\n');
-                if urgency == Urgency::Awaited {
+                if urgency == LogUrgency::Awaited {
                     file.write_now(line);
                     return file.written();
                 }
                 file.write(line);
             }
-            Destination::Buffered(buffered) => {
+            LogDestination::Buffered(buffered) => {
                 line.push(b'\n');
                 buffered.write(line);
             }
-            Destination::Named(named) => {
+            LogDestination::Variable(named) => {
                 line.push(b'\n');
                 return Some(named.write(line, subject, open_files));
             }
@@ -169,15 +176,15 @@ impl Destination {
     }
 }
 
-/// Whether a value counts as true for `if=`: neither empty nor `0`.
+/// Whether a value counts as true for `if=`: it is neither empty nor `0`.
 pub(crate) fn is_true(value: &[u8]) -> bool {
     !matches!(value, b"" | b"0")
 }
 
-/// The words of an `access_log` from the third on: buffering and condition.
+/// Reads the words of an `access_log` from the third: buffering and condition.
 pub(crate) fn read_parameters(
     line: &mut Line,
-) -> Result<(Option<Buffering>, Option<Expression>), Diagnostic> {
+) -> Result<(Option<LogBuffering>, Option<Expression>), Diagnostic> {
     let (mut size, mut flush, mut gzip, mut condition) = (None, None, None, None);
     for index in 2..line.args().len() {
         let word = line.arg(index);
@@ -189,7 +196,7 @@ pub(crate) fn read_parameters(
             let time = conf::parse::millis(value).filter(|time| !time.is_zero());
             flush = Some(time.ok_or_else(|| invalid(line, index, "flush time", value))?);
         } else if word.text == "gzip" {
-            gzip = Some(Buffering::FASTEST);
+            gzip = Some(LogBuffering::FASTEST);
         } else if let Some(value) = parameter("gzip") {
             let level = conf::parse::number(value).filter(|level| (1..=9).contains(level));
             gzip =
@@ -200,14 +207,15 @@ pub(crate) fn read_parameters(
             return Err(line.invalid_parameter(index));
         }
     }
+    // Compressing line by line would gain nothing, so `gzip` implies a buffer, as in nginx.
     if size.is_none() && gzip.is_some() {
-        size = Some(Buffering::COMPRESSED_SIZE);
+        size = Some(LogBuffering::COMPRESSED_SIZE);
     }
     if size.is_none() && flush.is_some() {
         let message = format!("no buffer is defined for access_log \"{}\"", line.text(0));
         return Err(line.error(message));
     }
-    let buffering = size.map(|size| Buffering {
+    let buffering = size.map(|size| LogBuffering {
         size: usize::try_from(size).unwrap_or(usize::MAX),
         flush,
         gzip,
@@ -215,6 +223,7 @@ pub(crate) fn read_parameters(
     Ok((buffering, condition))
 }
 
+/// The error for a parameter with an invalid value.
 fn invalid(line: &Line, index: usize, what: &str, value: &BStr) -> Diagnostic {
     line.error_at(index, format!("invalid {what} \"{value}\""))
 }

@@ -1,40 +1,44 @@
-//! `open_log_file_cache`: files of logs with variables in their names that stay open.
+//! `open_log_file_cache`: keeps log files with variables in their names open.
 //!
-//! Used on threads of the pool only.
+//! Used on pool threads only, so its lock may be held across calls that block on a disk.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::lru::Lru;
+use base::sync::Mutex;
 use conf::{Diagnostic, Line};
 use rt::file::modes::Wrong;
 
 /// The open files of one `open_log_file_cache` line.
-pub(crate) struct OpenFiles {
-    entries: Mutex<Lru<PathBuf, Entry>>,
-    /// What was not used for so long is closed.
+pub(crate) struct OpenLogFiles {
+    entries: Mutex<Lru<PathBuf, OpenLog>>,
+    /// Files unused for this long are closed.
     inactive: Duration,
-    /// After so long it is asked whether the path still means the open file.
+    /// How long to trust that the path still refers to the open file; log rotation renames it.
     valid: Duration,
-    /// A file stays open from this use on.
+    /// A file stays open from this use on; rarely used ones do not take up descriptors.
     min_uses: u64,
 }
 
-struct Entry {
+/// What is known about a path.
+struct OpenLog {
+    /// Open once it has been used `min_uses` times.
     file: Option<Arc<File>>,
     uses: u64,
     used: Instant,
-    /// When the path was last known to mean the file.
+    /// When the path was last verified to refer to the file.
     checked: Instant,
 }
 
-impl OpenFiles {
+impl OpenLogFiles {
     /// Reads `max=N [inactive=time] [min_uses=N] [valid=time]`; `None` for `off`.
-    pub(crate) fn read(line: &mut Line) -> Result<Option<Arc<OpenFiles>>, Diagnostic> {
+    pub(crate) fn read(line: &mut Line) -> Result<Option<Arc<OpenLogFiles>>, Diagnostic> {
+        // nginx's defaults.
         let (mut max, mut inactive, mut min_uses, mut valid) =
             (0, Duration::from_secs(10), 1, Duration::from_secs(60));
         for index in 0..line.args().len() {
@@ -62,7 +66,7 @@ impl OpenFiles {
             return Err(line.error("\"open_log_file_cache\" must have \"max\" parameter"));
         }
         let max = usize::try_from(max).unwrap_or(usize::MAX);
-        Ok(Some(Arc::new(OpenFiles::new(
+        Ok(Some(Arc::new(OpenLogFiles::new(
             max,
             inactive,
             min_uses.unsigned_abs(),
@@ -70,8 +74,8 @@ impl OpenFiles {
         ))))
     }
 
-    fn new(max: usize, inactive: Duration, min_uses: u64, valid: Duration) -> OpenFiles {
-        OpenFiles {
+    fn new(max: usize, inactive: Duration, min_uses: u64, valid: Duration) -> OpenLogFiles {
+        OpenLogFiles {
             entries: Mutex::new(Lru::new(max)),
             inactive,
             valid,
@@ -79,25 +83,27 @@ impl OpenFiles {
         }
     }
 
-    /// The file of a path, open.
+    /// The open file of a path.
     pub(super) fn open(&self, path: &Path, tell: &dyn Fn(Wrong)) -> io::Result<Arc<File>> {
-        self.open_at(path, Instant::now(), tell)
+        self.open_at(path, rt::clock::read(), tell)
     }
 
+    /// As [`OpenLogFiles::open`], at a given time: for tests.
     fn open_at(&self, path: &Path, now: Instant, tell: &dyn Fn(Wrong)) -> io::Result<Arc<File>> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
+        // There is no timer: unused files are closed when the cache is next used.
         while let Some((_, entry)) = entries.oldest()
             && now.duration_since(entry.used) > self.inactive
         {
             entries.pop_oldest();
         }
         let Some(entry) = entries.get(path) else {
-            // Opened first: a path that can not be opened takes nobody's place.
-            let file = Arc::new(super::named::open(path, tell)?);
+            // Opened before it is entered, so that a path that fails evicts nothing.
+            let file = Arc::new(super::variable_log::open(path, tell)?);
             let kept = (self.min_uses <= 1).then(|| Arc::clone(&file));
             entries.insert(
                 path.to_owned(),
-                Entry {
+                OpenLog {
                     file: kept,
                     uses: 1,
                     used: now,
@@ -110,15 +116,16 @@ impl OpenFiles {
         entry.used = now;
         let is_fresh = now.duration_since(entry.checked) < self.valid;
         if let Some(file) = &entry.file
-            && (is_fresh || is_at(file, path))
+            && (is_fresh || is_still_at(file, path))
         {
             if !is_fresh {
                 entry.checked = now;
             }
             return Ok(Arc::clone(file));
         }
+        // Renamed, or not open yet. The old file is closed before the new one is opened.
         entry.file = None;
-        let file = Arc::new(super::named::open(path, tell)?);
+        let file = Arc::new(super::variable_log::open(path, tell)?);
         if entry.uses >= self.min_uses {
             entry.file = Some(Arc::clone(&file));
             entry.checked = now;
@@ -127,8 +134,8 @@ impl OpenFiles {
     }
 }
 
-/// Whether a path still means an open file.
-fn is_at(file: &File, path: &Path) -> bool {
+/// Whether a path still refers to an open file, by device and inode.
+fn is_still_at(file: &File, path: &Path) -> bool {
     let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     match (file.metadata(), fs::metadata(path)) {
         (Ok(open), Ok(there)) => identity(open) == identity(there),
@@ -152,7 +159,7 @@ mod tests {
         let folder = folder("uses");
         let path = folder.join("a");
         let (second, start) = (Duration::from_secs(1), Instant::now());
-        let files = OpenFiles::new(2, 10 * second, 2, 60 * second);
+        let files = OpenLogFiles::new(2, 10 * second, 2, 60 * second);
         let is_kept = |at: Instant| {
             Arc::strong_count(&files.open_at(&path, at, &|_| {}).expect("it can be opened")) == 2
         };
@@ -171,7 +178,7 @@ mod tests {
         let folder = folder("moved");
         let (path, moved) = (folder.join("a"), folder.join("b"));
         let (second, start) = (Duration::from_secs(1), Instant::now());
-        let files = OpenFiles::new(2, 100 * second, 1, 5 * second);
+        let files = OpenLogFiles::new(2, 100 * second, 1, 5 * second);
         let inode = |at: Instant| {
             files
                 .open_at(&path, at, &|_| {})
@@ -189,7 +196,7 @@ mod tests {
     #[test]
     fn the_file_used_longest_ago_leaves_but_not_for_one_that_can_not_be_opened() {
         let folder = folder("lru");
-        let files = OpenFiles::new(2, Duration::from_secs(10), 1, Duration::from_secs(60));
+        let files = OpenLogFiles::new(2, Duration::from_secs(10), 1, Duration::from_secs(60));
         let now = Instant::now();
         for name in ["a", "b", "c"] {
             drop(
@@ -203,7 +210,7 @@ mod tests {
                 .open_at(&folder.join("no/such/folder"), now, &|_| {})
                 .is_err()
         );
-        let entries = files.entries.lock().expect("nobody panicked");
+        let entries = files.entries.lock();
         let is_open = |name: &str| entries.peek(&folder.join(name)).is_some();
         assert!(!is_open("a") && is_open("b") && is_open("c"));
         drop(entries);

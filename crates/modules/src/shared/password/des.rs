@@ -1,19 +1,21 @@
-//! The DES crypt of the first Unixes: thirteen signs, of which two are the salt.
+//! Traditional DES crypt: thirteen characters, of which two are the salt.
 //!
-//! The tables are those of FIPS 46-3, one bit per entry and bits counted from 1, as the standard prints them, so that
-//! they can be compared with it. It is not fast and need not be: it runs at a log-in, on a thread of its own. No
-//! library of good standing offers this dead format; files with it are still in use.
+//! The tables are those of FIPS 46-3, one bit per entry and bits counted from 1, as the standard
+//! prints them, so that the two can be compared. It is not fast and need not be: it runs once per
+//! login attempt, on a thread of its own. No well-kept library offers this dead format, but files
+//! with such hashes are still in use.
 //!
-//! Only eight letters of a password count, with seven bits each.
+//! Only the first eight characters of a password count, with seven bits each.
 
-use super::SIGNS;
+use super::CRYPT_DIGITS;
 
-/// Signs of a whole hash.
+/// Characters in a hash.
 const LENGTH: usize = 13;
-/// How often the block of zeros is encrypted.
+/// How often the zero block is encrypted.
 const ITERATIONS: usize = 25;
 
-type Block = [u8; 64];
+/// A block with one bit per element: slower than packed bits, but the code reads like the standard.
+type DesBlock = [u8; 64];
 type RoundKey = [u8; 48];
 
 #[rustfmt::skip]
@@ -45,6 +47,7 @@ const ROUND_CHOICE: [u8; 48] = [
     14, 17, 11, 24, 1, 5, 3, 28, 15, 6, 21, 10, 23, 19, 12, 4, 26, 8, 16, 7, 27, 20, 13, 2,
     41, 52, 31, 37, 47, 55, 30, 40, 51, 45, 33, 48, 44, 49, 39, 56, 34, 53, 46, 42, 50, 36, 29, 32,
 ];
+/// How far both halves of the key rotate before each round.
 const SHIFTS: [usize; 16] = [1, 1, 2, 2, 2, 2, 2, 2, 1, 2, 2, 2, 2, 2, 2, 1];
 /// S1 to S8, each with its four rows one after the other.
 #[rustfmt::skip]
@@ -67,35 +70,41 @@ const SUBSTITUTION: [[u8; 64]; 8] = [
      7, 11, 4, 1, 9, 12, 14, 2, 0, 6, 10, 13, 15, 3, 5, 8, 2, 1, 14, 7, 4, 10, 8, 13, 15, 12, 9, 0, 3, 5, 6, 11],
 ];
 
-/// Whether a text has the form of such a hash.
+/// Whether a text has the form of a DES hash.
 pub(super) fn is_hash(text: &[u8]) -> bool {
-    text.len() == LENGTH && text.iter().all(|sign| SIGNS.contains(sign))
+    text.len() == LENGTH && text.iter().all(|sign| CRYPT_DIGITS.contains(sign))
 }
 
-/// Hashes a password. Signs of a salt that are none count as zero.
+/// Hashes a password. Characters that are not valid in a salt count as zero.
 pub(super) fn crypt(password: &[u8], salt: [u8; 2]) -> Vec<u8> {
     let keys = round_keys(password);
-    let value = |sign: u8| SIGNS.iter().position(|known| *known == sign).unwrap_or(0);
+    let value = |sign: u8| {
+        CRYPT_DIGITS
+            .iter()
+            .position(|known| *known == sign)
+            .unwrap_or(0)
+    };
     let expansion = salted_expansion(value(salt[0]) | value(salt[1]) << 6);
 
-    let mut block: Block = [0; 64];
+    let mut block: DesBlock = [0; 64];
     for _ in 0..ITERATIONS {
         block = encrypt(&block, &keys, &expansion);
     }
 
     let mut out = salt.to_vec();
     for group in block.chunks(6) {
-        // The last group has four bits; zeros follow.
+        // The last group has four bits and is padded with zeros.
         let index = group
             .iter()
             .fold(0, |value, bit| value << 1 | usize::from(*bit))
             << (6 - group.len());
-        out.push(SIGNS[index]);
+        out.push(CRYPT_DIGITS[index]);
     }
     out
 }
 
-/// The salt is in the expansion: bit `i` of it exchanges entries `i` and `i + 24`.
+/// Applies the salt: bit `i` of it exchanges the entries `i` and `i + 24` of the expansion, which
+/// made DES hardware useless for cracking.
 fn salted_expansion(salt: usize) -> [u8; 48] {
     let mut expansion = EXPANSION;
     for bit in 0..12 {
@@ -106,38 +115,42 @@ fn salted_expansion(salt: usize) -> [u8; 48] {
     expansion
 }
 
+/// The key schedule. The eighth bit of each character, parity in the standard, is not used.
 fn round_keys(password: &[u8]) -> [RoundKey; 16] {
-    let mut key: Block = [0; 64];
+    let mut key: DesBlock = [0; 64];
     for (letter, bits) in password.iter().zip(key.chunks_mut(8)) {
         for (position, bit) in bits.iter_mut().take(7).enumerate() {
             *bit = letter >> (6 - position) & 1;
         }
     }
-    let mut halves: [u8; 56] = choose(&key, &KEY_CHOICE);
+    let mut halves: [u8; 56] = permute(&key, &KEY_CHOICE);
     SHIFTS.map(|shift| {
         halves[..28].rotate_left(shift);
         halves[28..].rotate_left(shift);
-        choose(&halves, &ROUND_CHOICE)
+        permute(&halves, &ROUND_CHOICE)
     })
 }
 
-fn encrypt(block: &Block, keys: &[RoundKey; 16], expansion: &[u8; 48]) -> Block {
-    let start: Block = choose(block, &INITIAL);
+/// Encrypts a block: initial permutation, sixteen Feistel rounds, final permutation.
+fn encrypt(block: &DesBlock, keys: &[RoundKey; 16], expansion: &[u8; 48]) -> DesBlock {
+    let start: DesBlock = permute(block, &INITIAL);
     let (mut left, mut right) = ([0; 32], [0; 32]);
     left.copy_from_slice(&start[..32]);
     right.copy_from_slice(&start[32..]);
     for key in keys {
-        let mixed = cipher(&right, key, expansion);
+        let mixed = round_function(&right, key, expansion);
         let next = std::array::from_fn(|bit| left[bit] ^ mixed[bit]);
         left = std::mem::replace(&mut right, next);
     }
-    let end: Block = std::array::from_fn(|bit| if bit < 32 { right[bit] } else { left[bit - 32] });
-    choose(&end, &FINAL)
+    // The halves are not exchanged after the last round.
+    let end: DesBlock =
+        std::array::from_fn(|bit| if bit < 32 { right[bit] } else { left[bit - 32] });
+    permute(&end, &FINAL)
 }
 
 /// The standard's function f.
-fn cipher(right: &[u8; 32], key: &RoundKey, expansion: &[u8; 48]) -> [u8; 32] {
-    let mut wide: RoundKey = choose(right, expansion);
+fn round_function(right: &[u8; 32], key: &RoundKey, expansion: &[u8; 48]) -> [u8; 32] {
+    let mut wide: RoundKey = permute(right, expansion);
     for (bit, key) in wide.iter_mut().zip(key) {
         *bit ^= key;
     }
@@ -150,11 +163,11 @@ fn cipher(right: &[u8; 32], key: &RoundKey, expansion: &[u8; 48]) -> [u8; 32] {
             *bit = value >> (3 - position) & 1;
         }
     }
-    choose(&narrow, &PERMUTATION)
+    permute(&narrow, &PERMUTATION)
 }
 
-/// The bits of `from` that a table names, in its order.
-fn choose<const N: usize>(from: &[u8], table: &[u8; N]) -> [u8; N] {
+/// Selects bits of `from` by a table, in its order.
+fn permute<const N: usize>(from: &[u8], table: &[u8; N]) -> [u8; N] {
     table.map(|place| from[usize::from(place) - 1])
 }
 

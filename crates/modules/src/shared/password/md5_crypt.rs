@@ -1,20 +1,22 @@
-//! MD5 crypt: `$1$salt$…` of old Unixes and `$apr1$salt$…` of Apache, which differ in the first letters only.
+//! MD5 crypt: `$1$salt$…` of old Unix systems and `$apr1$salt$…` of Apache, which differ in this
+//! prefix only.
 //!
-//! Written after the description in the manual page of `crypt(3)` and the published behaviour of both programs. The
-//! thousand rounds are part of the format: they once made it slow.
+//! Written after the description in the manual page of `crypt(3)` and the observable behaviour of
+//! both programs. The thousand rounds are part of the format; they once made it slow.
 
 use md5::{Digest, Md5};
 
-use super::SIGNS;
+use super::CRYPT_DIGITS;
 
-/// Signs of a salt that count.
+/// Characters of the salt that count.
 const MAX_SALT: usize = 8;
 const ROUNDS: usize = 1000;
 
-/// The order in which bytes of the last digest are written, in groups that make four signs.
+/// The order in which the bytes of the last digest are written, in groups of four output
+/// characters.
 const GROUPS: [[usize; 3]; 5] = [[0, 6, 12], [1, 7, 13], [2, 8, 14], [3, 9, 15], [4, 10, 5]];
 
-/// Hashes a password with the format and the salt of `setting`, which may be a whole hash.
+/// Hashes a password with the format and salt of `setting`, which can be a complete hash.
 pub(super) fn crypt(password: &[u8], setting: &[u8]) -> Vec<u8> {
     let magic: &[u8] = if setting.starts_with(b"$apr1$") {
         b"$apr1$"
@@ -38,12 +40,13 @@ pub(super) fn crypt(password: &[u8], setting: &[u8]) -> Vec<u8> {
     for [high, middle, low] in GROUPS {
         let value =
             u32::from(digest[high]) << 16 | u32::from(digest[middle]) << 8 | u32::from(digest[low]);
-        write_signs(value, 4, &mut out);
+        write_digits(value, 4, &mut out);
     }
-    write_signs(u32::from(digest[11]), 2, &mut out);
+    write_digits(u32::from(digest[11]), 2, &mut out);
     out
 }
 
+/// The digest that the rounds start from. Its odd construction is the format's own.
 fn first_digest(password: &[u8], magic: &[u8], salt: &[u8]) -> [u8; 16] {
     let around: [u8; 16] = Md5::new()
         .chain_update(password)
@@ -55,11 +58,11 @@ fn first_digest(password: &[u8], magic: &[u8], salt: &[u8]) -> [u8; 16] {
         .chain_update(password)
         .chain_update(magic)
         .chain_update(salt);
-    // As many bytes of the digest as the password has.
+    // As many bytes of the digest as the password has, repeating it if necessary.
     for start in (0..password.len()).step_by(around.len()) {
         md5.update(&around[..around.len().min(password.len() - start)]);
     }
-    // One byte for each bit of the length: zero, or the password's first letter.
+    // One byte per bit of the length: zero for a set bit, the password's first byte otherwise.
     let mut bits = password.len();
     while bits != 0 {
         md5.update(if bits & 1 == 1 {
@@ -72,6 +75,7 @@ fn first_digest(password: &[u8], magic: &[u8], salt: &[u8]) -> [u8; 16] {
     md5.finalize().into()
 }
 
+/// One of the thousand rounds.
 fn next_digest(round: usize, last: &[u8; 16], password: &[u8], salt: &[u8]) -> [u8; 16] {
     let odd = round % 2 == 1;
     let mut md5 = Md5::new().chain_update(if odd { password } else { last });
@@ -86,10 +90,10 @@ fn next_digest(round: usize, last: &[u8; 16], password: &[u8], salt: &[u8]) -> [
         .into()
 }
 
-/// Writes the lowest bits first, six to a sign.
-fn write_signs(mut value: u32, count: usize, out: &mut Vec<u8>) {
+/// Writes six bits per character, the lowest first.
+fn write_digits(mut value: u32, count: usize, out: &mut Vec<u8>) {
     for _ in 0..count {
-        out.push(SIGNS[(value & 63) as usize]);
+        out.push(CRYPT_DIGITS[(value & 63) as usize]);
         value >>= 6;
     }
 }

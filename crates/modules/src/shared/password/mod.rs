@@ -1,16 +1,17 @@
-//! Passwords against the hashes of a password file (`htpasswd`): which format a hash has, and whether it fits.
+//! Checks passwords against the hashes of a password file (`htpasswd`).
 //!
 //! | written as | is |
 //! |---|---|
 //! | `{PLAIN}…` | the password itself |
 //! | `{SHA}…`, `{SSHA}…` | SHA-1, without and with salt, in Base64 |
-//! | `$apr1$…`, `$1$…` | the MD5 crypt of Apache and of old Unixes |
+//! | `$apr1$…`, `$1$…` | the MD5 crypt of Apache and of old Unix systems |
 //! | `$5$…`, `$6$…` | SHA-256 and SHA-512 crypt |
 //! | `$2a$…`, `$2b$…`, `$2x$…`, `$2y$…` | bcrypt |
-//! | thirteen signs | the DES crypt of the first Unixes |
+//! | thirteen characters | traditional DES crypt |
 //!
-//! These are what nginx takes together with glibc's `crypt(3)`. What newer systems add to it (`$y$`, `$7$`) is not
-//! known here. Slow hashes are meant to be slow: see [`Hash::is_slow`].
+//! These are the formats that nginx accepts together with glibc's `crypt(3)`. What newer systems
+//! have added (`$y$`, `$7$`) is not supported. Slow hashes are slow on purpose: see
+//! [`PasswordHash::is_slow`].
 
 mod des;
 mod md5_crypt;
@@ -20,15 +21,15 @@ use base64::engine::general_purpose::STANDARD;
 use sha_crypt::{PasswordVerifier, ShaCrypt};
 use sha1::{Digest, Sha1};
 
-/// The bytes of a SHA-1 value; in `{SSHA}` the salt follows them.
+/// The size of a SHA-1 value; in `{SSHA}` the salt follows it.
 const SHA1_SIZE: usize = 20;
 
-/// A hash of a password file, by its format.
+/// A hash from a password file, by format.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Hash {
+pub(crate) enum PasswordHash {
     /// `{PLAIN}`
     Plain(Box<[u8]>),
-    /// `{SHA}` and `{SSHA}`; without salt that is empty.
+    /// `{SHA}`, whose salt is empty, and `{SSHA}`.
     Sha1 {
         digest: [u8; SHA1_SIZE],
         salt: Box<[u8]>,
@@ -41,96 +42,109 @@ pub(crate) enum Hash {
     Bcrypt(Box<str>),
     /// DES crypt, as written.
     Des(Box<[u8]>),
-    /// Of a format that is known, but not a value of it: no password fits.
-    Broken,
-    /// Of a format that is not known.
+    /// A known format with an invalid value: no password matches.
+    Malformed,
+    /// An unknown format. `auth_basic` answers it with 500, as nginx does when `crypt(3)` fails.
     Unknown,
 }
 
-impl Hash {
-    /// Reads a hash as it stands in the file.
-    pub(crate) fn parse(text: &[u8]) -> Hash {
+impl PasswordHash {
+    /// Parses a hash from the file.
+    pub(crate) fn parse(text: &[u8]) -> PasswordHash {
         if let Some(password) = text.strip_prefix(b"{PLAIN}") {
-            return Hash::Plain(password.into());
+            return PasswordHash::Plain(password.into());
         }
         if let Some(encoded) = text.strip_prefix(b"{SSHA}") {
             return sha1_hash(encoded);
         }
         if let Some(encoded) = text.strip_prefix(b"{SHA}") {
             return match sha1_hash(encoded) {
-                Hash::Sha1 { salt, .. } if !salt.is_empty() => Hash::Broken,
+                // A `{SHA}` that is too long is not a salted one by another name.
+                PasswordHash::Sha1 { salt, .. } if !salt.is_empty() => PasswordHash::Malformed,
                 hash => hash,
             };
         }
         if text.starts_with(b"$apr1$") || text.starts_with(b"$1$") {
-            return Hash::Md5Crypt(text.into());
+            return PasswordHash::Md5Crypt(text.into());
         }
-        let as_str = |make: fn(Box<str>) -> Hash| {
-            std::str::from_utf8(text).map_or(Hash::Broken, |text| make(text.into()))
+        let as_str = |make: fn(Box<str>) -> PasswordHash| {
+            std::str::from_utf8(text).map_or(PasswordHash::Malformed, |text| make(text.into()))
         };
         if text.starts_with(b"$5$") || text.starts_with(b"$6$") {
-            return as_str(Hash::ShaCrypt);
+            return as_str(PasswordHash::ShaCrypt);
         }
         if let [b'$', b'2', b'a' | b'b' | b'x' | b'y', b'$', ..] = text {
-            return as_str(Hash::Bcrypt);
+            return as_str(PasswordHash::Bcrypt);
         }
         if des::is_hash(text) {
-            Hash::Des(text.into())
+            PasswordHash::Des(text.into())
         } else {
-            Hash::Unknown
+            PasswordHash::Unknown
         }
     }
 
-    /// Whether comparing takes long enough to matter to everybody else on the loop (a good part of a millisecond, or
-    /// very much more): then it belongs on a thread of its own.
+    /// Whether comparing takes long enough to delay everything else on the loop (a good part of a
+    /// millisecond, or far more), so that it belongs on a thread of its own.
     pub(crate) fn is_slow(&self) -> bool {
         match self {
-            Hash::Plain(_) | Hash::Sha1 { .. } | Hash::Broken | Hash::Unknown => false,
-            Hash::Md5Crypt(_) | Hash::ShaCrypt(_) | Hash::Bcrypt(_) | Hash::Des(_) => true,
+            PasswordHash::Plain(_)
+            | PasswordHash::Sha1 { .. }
+            | PasswordHash::Malformed
+            | PasswordHash::Unknown => false,
+            PasswordHash::Md5Crypt(_)
+            | PasswordHash::ShaCrypt(_)
+            | PasswordHash::Bcrypt(_)
+            | PasswordHash::Des(_) => true,
         }
     }
 
-    /// Whether this is a hash of the password.
-    pub(crate) fn fits(&self, password: &[u8]) -> bool {
-        // C libraries end a password at its first zero byte, and hashes were made by them: such a password is not
-        // the one that the user was given.
+    /// Whether this is the hash of the password.
+    pub(crate) fn matches(&self, password: &[u8]) -> bool {
+        // C libraries cut a password at its first zero byte, and the hashes were made by them. Such
+        // a password is not the one that the user was given.
         if password.contains(&0) {
             return false;
         }
         match self {
-            Hash::Plain(known) => equal(known, password),
-            Hash::Sha1 { digest, salt } => {
+            PasswordHash::Plain(known) => constant_time_eq(known, password),
+            PasswordHash::Sha1 { digest, salt } => {
                 let mut sha1 = Sha1::new();
                 sha1.update(password);
                 sha1.update(salt);
-                equal(digest, &sha1.finalize())
+                constant_time_eq(digest, &sha1.finalize())
             }
-            Hash::Md5Crypt(known) => equal(known, &md5_crypt::crypt(password, known)),
-            Hash::ShaCrypt(known) => ShaCrypt::default()
+            PasswordHash::Md5Crypt(known) => {
+                constant_time_eq(known, &md5_crypt::crypt(password, known))
+            }
+            PasswordHash::ShaCrypt(known) => ShaCrypt::default()
                 .verify_password(password, &**known)
                 .is_ok(),
-            Hash::Bcrypt(known) => bcrypt::verify(password, known).unwrap_or(false),
-            Hash::Des(known) => equal(known, &des::crypt(password, [known[0], known[1]])),
-            Hash::Broken | Hash::Unknown => false,
+            PasswordHash::Bcrypt(known) => bcrypt::verify(password, known).unwrap_or(false),
+            PasswordHash::Des(known) => {
+                constant_time_eq(known, &des::crypt(password, [known[0], known[1]]))
+            }
+            PasswordHash::Malformed | PasswordHash::Unknown => false,
         }
     }
 }
 
-fn sha1_hash(encoded: &[u8]) -> Hash {
+/// Parses the Base64 of `{SHA}` and `{SSHA}`: a digest and, if anything is left, a salt.
+fn sha1_hash(encoded: &[u8]) -> PasswordHash {
     let Ok(decoded) = STANDARD.decode(encoded) else {
-        return Hash::Broken;
+        return PasswordHash::Malformed;
     };
     match decoded.split_first_chunk() {
-        Some((digest, salt)) => Hash::Sha1 {
+        Some((digest, salt)) => PasswordHash::Sha1 {
             digest: *digest,
             salt: salt.into(),
         },
-        None => Hash::Broken,
+        None => PasswordHash::Malformed,
     }
 }
 
-/// Compares in a time that does not depend on where the first difference is.
-fn equal(one: &[u8], two: &[u8]) -> bool {
+/// Compares in a time that does not depend on the position of the first difference, so that the
+/// time of a response does not reveal a prefix.
+fn constant_time_eq(one: &[u8], two: &[u8]) -> bool {
     one.len() == two.len()
         && one
             .iter()
@@ -139,15 +153,16 @@ fn equal(one: &[u8], two: &[u8]) -> bool {
             == 0
 }
 
-/// The 64 signs of `crypt(3)` in the order of their values.
-const SIGNS: &[u8; 64] = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+/// The digits of `crypt(3)` in the order of their values. It is not Base64: the alphabet begins
+/// with `./`.
+const CRYPT_DIGITS: &[u8; 64] = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn fits(hash: &str, password: &str) -> bool {
-        Hash::parse(hash.as_bytes()).fits(password.as_bytes())
+        PasswordHash::parse(hash.as_bytes()).matches(password.as_bytes())
     }
 
     /// Values made by openssl and glibc.
@@ -195,7 +210,10 @@ mod tests {
         for hash in broken {
             assert!(!fits(hash, "") && !fits(hash, "1"), "{hash}");
         }
-        assert_eq!(Hash::parse(b""), Hash::Unknown);
-        assert_eq!(Hash::parse(b"$y$j9T$salt$value"), Hash::Unknown);
+        assert_eq!(PasswordHash::parse(b""), PasswordHash::Unknown);
+        assert_eq!(
+            PasswordHash::parse(b"$y$j9T$salt$value"),
+            PasswordHash::Unknown
+        );
     }
 }

@@ -1,4 +1,8 @@
-//! From the lines of a server to what the engines use.
+//! From the `ssl_*` lines of a server to what the engines use.
+//!
+//! Everything that can be wrong with certificates and keys shows here, while the configuration is
+//! read: a reload with a broken certificate is refused and the old configuration keeps running.
+//! Only files whose names have variables are left for the handshake.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,49 +17,56 @@ use net::tls::{
     Service, SessionCache, TicketKey, Tickets, Trust,
 };
 
-use super::commands::Commanded;
-use super::{File, SessionCaching, Source, TlsConf, Word};
+use super::commands::CommandSettings;
+use super::{CertificateSource, SessionCaching, SpannedFile, SpannedWord, TlsConf};
 
-/// What an engine adds.
-pub(crate) struct Wanted {
-    /// Tells its sessions from those of others.
+/// What the engine, http or stream, contributes.
+pub(crate) struct TlsEngineOptions {
+    /// Separates its sessions from those of the other engine: a session must not be resumed for a
+    /// server with other rules.
     pub(crate) context: &'static str,
-    /// Offered by ALPN.
+    /// The protocols offered by ALPN.
     pub(crate) alpn: Vec<Vec<u8>>,
-    /// Offered where HTTP/2 is spoken; none: never.
+    /// Those offered on addresses with HTTP/2; empty: never.
     pub(crate) alpn_http2: Vec<Vec<u8>>,
 }
 
-/// Certificates of this configuration that were loaded: servers often share theirs.
+/// The certificates loaded for this configuration, by certificate and key: servers often share
+/// theirs, which are then read and kept once.
 #[derive(Default)]
-struct Loaded(HashMap<(BString, BString), Arc<Identity>>);
+struct LoadedIdentities(HashMap<(BString, BString), Arc<Identity>>);
 
-/// What has been said once.
+/// Warnings already given. Hundreds of servers can have the same line through an include.
 #[derive(Default)]
-struct Said(Vec<String>);
+struct WarningsGiven(Vec<String>);
 
-/// Makes the service of a server; `None` when it has no certificate and refuses nobody.
+/// Builds the TLS service of a server; `None` if it has no certificate and does not reject
+/// handshakes.
 pub(crate) fn service(
     conf: &TlsConf,
-    wanted: Wanted,
+    wanted: TlsEngineOptions,
     level: &mut Level,
 ) -> Result<Option<Arc<Service>>, Diagnostic> {
+    // First, so that a forgotten key is reported as such and not as a failure to load.
     check_pairs(conf)?;
-    if conf.certificates.is_empty() && !conf.rejects {
-        // Without certificates of its own it takes no part in handshakes, but what it asks of clients counts.
-        if conf.asks == Asks::No {
+    if conf.certificates.is_empty() && !conf.reject_handshake {
+        // Without certificates it takes no part in handshakes. But a client can reach it through
+        // the certificate of the default server, and then its rules for client certificates apply.
+        if conf.verify_client == Asks::No {
             return Ok(None);
         }
         return Ok(Some(Arc::new(without_certificates(conf)?)));
     }
     let passwords = Arc::clone(&conf.passwords);
-    if conf.ech {
+    // A warning and not an error: the server works, without hiding the name.
+    if conf.has_ech_file {
         let message = "\"ssl_ech_file\" is not supported on this platform, ignored";
         warn_once(message.to_owned(), None, level);
     }
-    let commanded = commands(conf, level)?;
+    let commanded = apply_commands(conf, level)?;
     let (identities, dynamic) = identities(conf, &commanded, &passwords, level)?;
     let has_certificates = !identities.is_empty() || !dynamic.is_empty();
+    // `ssl_reject_handshake` alone needs no TLS settings: nothing is ever negotiated.
     let settings = match has_certificates {
         false => None,
         true => Some(options(conf, commanded, identities, &wanted, level)?),
@@ -63,17 +74,19 @@ pub(crate) fn service(
     let settings = settings
         .map(ServerOptions::build)
         .transpose()
-        .map_err(|problem| at(problem, conf.ciphers.span))?;
+        .map_err(|problem| problem_at(problem, conf.ciphers.span))?;
+    // Only for names with variables; the others are loaded with the configuration.
     let cache = conf.certificate_cache;
     Ok(Some(Arc::new(Service {
+        // ALPN is all that differs, and only some addresses of a server may have HTTP/2.
         http2: match (&settings, wanted.alpn_http2.is_empty()) {
             (Some(settings), false) => Some(settings.with_alpn(wanted.alpn_http2)),
             _ => None,
         },
         settings,
-        rejects: conf.rejects,
-        asks: conf.asks,
-        status: super::ocsp::status(conf)?,
+        rejects: conf.reject_handshake,
+        asks: conf.verify_client,
+        status: super::ocsp::status_check(conf)?,
         dynamic,
         cache: IdentityCache::new(
             cache.map_or(0, |cache| cache.max),
@@ -85,13 +98,14 @@ pub(crate) fn service(
     })))
 }
 
+/// A service that only holds the rules for client certificates.
 fn without_certificates(conf: &TlsConf) -> Result<Service, Diagnostic> {
     Ok(Service {
         settings: None,
         http2: None,
         rejects: false,
-        asks: conf.asks,
-        status: super::ocsp::status(conf)?,
+        asks: conf.verify_client,
+        status: super::ocsp::status_check(conf)?,
         dynamic: Vec::new(),
         cache: IdentityCache::new(0, Duration::ZERO, Duration::ZERO),
         passwords: Arc::default(),
@@ -99,41 +113,46 @@ fn without_certificates(conf: &TlsConf) -> Result<Service, Diagnostic> {
     })
 }
 
-fn at(problem: Problem, span: impl Into<Option<Span>>) -> Diagnostic {
+/// A TLS problem as an error at a place in the configuration.
+fn problem_at(problem: Problem, span: impl Into<Option<Span>>) -> Diagnostic {
     Diagnostic::error(problem.message, span)
 }
 
-/// A file's content; what can not be read is an error at its word.
-pub(super) fn read(file: &File, level: &mut Level) -> Result<Vec<u8>, Diagnostic> {
+/// A file's content; a failure is an error at its word.
+pub(super) fn read(file: &SpannedFile, level: &mut Level) -> Result<Vec<u8>, Diagnostic> {
     level.build.files.read(&file.path).map_err(|error| {
         let path = file.path.display();
         Diagnostic::error(
-            format!("open() \"{path}\" failed{}", rt::error_log::Errno(&error)),
+            format!("open() \"{path}\" failed{}", base::Errno(&error)),
             file.span,
         )
     })
 }
 
+/// Certificates and keys are matched by position, so each certificate needs a key. Spare keys are
+/// tolerated, as in nginx.
 fn check_pairs(conf: &TlsConf) -> Result<(), Diagnostic> {
     if conf.keys.len() >= conf.certificates.len() {
         return Ok(());
     }
     match conf.certificates.last() {
-        Some(source @ (Source::Fixed(_, span) | Source::Dynamic(_, span))) => {
-            Err(Diagnostic::error(
-                format!(
-                    "no \"ssl_certificate_key\" is defined for certificate \"{}\"",
-                    source.name()
-                ),
-                *span,
-            ))
-        }
+        Some(
+            source @ (CertificateSource::Fixed(_, span) | CertificateSource::Dynamic(_, span)),
+        ) => Err(Diagnostic::error(
+            format!(
+                "no \"ssl_certificate_key\" is defined for certificate \"{}\"",
+                source.name()
+            ),
+            *span,
+        )),
         None => Ok(()),
     }
 }
 
-fn commands(conf: &TlsConf, level: &mut Level) -> Result<Commanded, Diagnostic> {
-    let mut commanded = Commanded {
+/// The cipher settings of the directives, then changed by the `ssl_conf_command` lines, which come
+/// last in OpenSSL too.
+fn apply_commands(conf: &TlsConf, level: &mut Level) -> Result<CommandSettings, Diagnostic> {
+    let mut commanded = CommandSettings {
         protocols: conf.protocols,
         choice: Choice::default(),
         certificate: None,
@@ -142,21 +161,22 @@ fn commands(conf: &TlsConf, level: &mut Level) -> Result<Commanded, Diagnostic> 
         tickets: conf.tickets,
         ignored: Vec::new(),
     };
-    let text = |word: &Word| word.text.to_str_lossy().into_owned();
+    let text = |word: &SpannedWord| word.text.to_str_lossy().into_owned();
     let choice = &mut commanded.choice;
     choice
         .set_ciphers(&text(&conf.ciphers))
-        .map_err(|problem| at(problem, conf.ciphers.span))?;
+        .map_err(|problem| problem_at(problem, conf.ciphers.span))?;
+    // Finite-field Diffie-Hellman suites next to ECDHE ones are not worth a warning.
     choice.forget_needless();
     if !choice.has_tls12() {
-        // What follows from it is said below.
+        // That TLS 1.2 has no cipher left is reported once, below, instead of suite by suite.
         choice.missing.clear();
     }
-    tell_missing("ssl_ciphers", &mut choice.missing, conf.ciphers.span, level);
+    warn_missing("ssl_ciphers", &mut choice.missing, conf.ciphers.span, level);
     choice
         .set_curves(&text(&conf.curves))
-        .map_err(|problem| at(problem, conf.curves.span))?;
-    tell_missing(
+        .map_err(|problem| problem_at(problem, conf.curves.span))?;
+    warn_missing(
         "ssl_ecdh_curve",
         &mut choice.missing,
         conf.curves.span,
@@ -165,8 +185,8 @@ fn commands(conf: &TlsConf, level: &mut Level) -> Result<Commanded, Diagnostic> 
     for (name, value, span) in &conf.commands {
         commanded
             .apply(name.as_ref(), value.as_ref())
-            .map_err(|problem| at(problem, *span))?;
-        tell_missing(
+            .map_err(|problem| problem_at(problem, *span))?;
+        warn_missing(
             "ssl_conf_command",
             &mut commanded.choice.missing,
             *span,
@@ -180,20 +200,21 @@ fn commands(conf: &TlsConf, level: &mut Level) -> Result<Commanded, Diagnostic> 
             );
         }
     }
+    // Last, since `ssl_conf_command` can change the versions too.
     let old = Protocols::old(commanded.protocols);
     if !old.is_empty() {
         let old = old.join(", ");
         let text = format!("{old}: not supported, Weir requires TLS 1.2 or later");
-        advise(&text, None, level);
+        warn_see_help(&text, None, level);
     }
     Ok(commanded)
 }
 
-/// Names that are shown of a list.
-const SHOWN: usize = 3;
+/// How many names of a list a warning shows.
+const MAX_NAMES_SHOWN: usize = 3;
 
-/// Says what is not available, once for each list.
-fn tell_missing(
+/// Warns about what is not available, once per list.
+fn warn_missing(
     directive: &str,
     missing: &mut Vec<String>,
     span: impl Into<Option<Span>>,
@@ -201,23 +222,23 @@ fn tell_missing(
 ) {
     let missing = std::mem::take(missing);
     if !missing.is_empty() {
-        advise(&not_available(directive, &missing), span, level);
+        warn_see_help(&not_available(directive, &missing), span, level);
     }
 }
 
-/// A line that is not longer for a longer list.
+/// The warning about a list, of bounded length: configurations name dozens of suites.
 pub(crate) fn not_available(directive: &str, missing: &[String]) -> String {
-    let mut names = missing[..missing.len().min(SHOWN)].join(", ");
-    if missing.len() > SHOWN {
-        names.push_str(&format!(" and {} more", missing.len() - SHOWN));
+    let mut names = missing[..missing.len().min(MAX_NAMES_SHOWN)].join(", ");
+    if missing.len() > MAX_NAMES_SHOWN {
+        names.push_str(&format!(" and {} more", missing.len() - MAX_NAMES_SHOWN));
     }
     format!("\"{directive}\": {names} not available, the others are used")
 }
 
-/// A warning of one line, once: what there is to know beyond it has a page of its own.
-pub(crate) fn advise(message: &str, span: impl Into<Option<Span>>, level: &mut Level) {
+/// A one-line warning, given once, that refers to the help page for the rest.
+pub(crate) fn warn_see_help(message: &str, span: impl Into<Option<Span>>, level: &mut Level) {
     let message = format!("{message}; see \"weir help tls\"");
-    let said = &mut level.shared::<Said>().0;
+    let said = &mut level.shared::<WarningsGiven>().0;
     if said.contains(&message) {
         return;
     }
@@ -229,25 +250,29 @@ pub(crate) fn advise(message: &str, span: impl Into<Option<Span>>, level: &mut L
     });
 }
 
+/// A warning, given once.
 pub(super) fn warn_once(message: String, span: impl Into<Option<Span>>, level: &mut Level) {
-    let said = &mut level.shared::<Said>().0;
+    let said = &mut level.shared::<WarningsGiven>().0;
     if !said.contains(&message) {
         said.push(message.clone());
         level.report(Diagnostic::warning(message, span));
     }
 }
 
-type Loading = (Vec<Arc<Identity>>, Vec<(Expression, Expression)>);
+/// The loaded certificates, and the pairs of names to load during handshakes.
+type ServerIdentities = (Vec<Arc<Identity>>, Vec<(Expression, Expression)>);
 
-/// The certificates: all are loaded now, or, when one name has variables, all when a client comes.
+/// The certificates of a server. If one name has variables, all are loaded during the handshake:
+/// which ones a client is offered depends on all of them together.
 fn identities(
     conf: &TlsConf,
-    commanded: &Commanded,
+    commanded: &CommandSettings,
     passwords: &[Vec<u8>],
     level: &mut Level,
-) -> Result<Loading, Diagnostic> {
+) -> Result<ServerIdentities, Diagnostic> {
     let mut identities = Vec::new();
     let mut dynamic = Vec::new();
+    // `ssl_conf_command Certificate` replaces the directives.
     if let (Some(certificate), Some(key)) = (&commanded.certificate, &commanded.key) {
         let span = conf.commands.first().map(|(_, _, span)| *span);
         identities.push(load(
@@ -259,11 +284,19 @@ fn identities(
         )?);
         return Ok((identities, dynamic));
     }
+    // By position; `check_pairs` has ensured that there are enough keys.
     let pairs = || conf.certificates.iter().zip(&conf.keys);
-    let depends = pairs().any(|pair| !matches!(pair, (Source::Fixed(..), Source::Fixed(..))));
+    let depends = pairs().any(|pair| {
+        !matches!(
+            pair,
+            (CertificateSource::Fixed(..), CertificateSource::Fixed(..))
+        )
+    });
     for (certificate, key) in pairs() {
         match (certificate, key) {
-            (Source::Fixed(certificate, span), Source::Fixed(key, _)) if !depends => {
+            (CertificateSource::Fixed(certificate, span), CertificateSource::Fixed(key, _))
+                if !depends =>
+            {
                 identities.push(load(
                     certificate.as_ref(),
                     key.as_ref(),
@@ -273,14 +306,16 @@ fn identities(
                 )?);
             }
             (certificate, key) => {
-                let expression = |source: &Source| match source {
-                    Source::Fixed(name, _) => Expression::literal(name),
-                    Source::Dynamic(expression, _) => expression.clone(),
+                let expression = |source: &CertificateSource| match source {
+                    CertificateSource::Fixed(name, _) => Expression::literal(name),
+                    CertificateSource::Dynamic(expression, _) => expression.clone(),
                 };
                 let pair = (expression(certificate), expression(key));
                 for name in [&pair.0, &pair.1] {
                     let source = name.source();
-                    // What does not come from a file: the second is the text of one that ACME has obtained.
+                    // `data:` is the text itself, and `$acme_certificate` yields `data:`. Neither
+                    // needs access to a file; anything else the worker has to read, which the
+                    // sandbox must know.
                     if !source.starts_with(b"data:") && !source.starts_with(b"$acme_certificate") {
                         level.build.conf_prefix_for(conf::Access::Read, source);
                     }
@@ -289,10 +324,12 @@ fn identities(
             }
         }
     }
+    // Only certificates known now can be stapled.
     super::ocsp::staple(conf, &mut identities, level)?;
     Ok((Identity::last_of_each_kind(identities), dynamic))
 }
 
+/// Loads a certificate with its key, or returns the copy loaded before.
 fn load(
     certificate: &BStr,
     key: &BStr,
@@ -301,32 +338,34 @@ fn load(
     level: &mut Level,
 ) -> Result<Arc<Identity>, Diagnostic> {
     let prefix = level.build.in_conf_prefix(conf::Access::Opened, "");
+    // Full paths, so that two spellings of a file share one copy.
     let full = |word| net::tls::full_path(&prefix, word);
     let names = (full(certificate), full(key));
-    if let Some(known) = level.shared::<Loaded>().0.get(&names) {
+    if let Some(known) = level.shared::<LoadedIdentities>().0.get(&names) {
         return Ok(Arc::clone(known));
     }
     let mut read = |path: &Path| level.build.files.read(path);
     let (certificate, key) = &names;
     let identity = Identity::load(certificate.as_ref(), key.as_ref(), passwords, &mut read)
-        .map_err(|problem| at(problem, span))?;
-    let loaded = &mut level.shared::<Loaded>().0;
+        .map_err(|problem| problem_at(problem, span))?;
+    let loaded = &mut level.shared::<LoadedIdentities>().0;
     loaded.insert(names, Arc::clone(&identity));
     Ok(identity)
 }
 
+/// The settings of the TLS library.
 fn options(
     conf: &TlsConf,
-    commanded: Commanded,
+    commanded: CommandSettings,
     identities: Vec<Arc<Identity>>,
-    wanted: &Wanted,
+    wanted: &TlsEngineOptions,
     level: &mut Level,
 ) -> Result<ServerOptions, Diagnostic> {
     let protocols = Protocols::from_bits(commanded.protocols);
     if protocols.tls12 && !commanded.choice.has_tls12() {
         let text =
             "\"ssl_ciphers\" names no supported cipher suite of TLS 1.2: TLS 1.2 is disabled";
-        advise(text, conf.ciphers.span, level);
+        warn_see_help(text, conf.ciphers.span, level);
     }
     Ok(ServerOptions {
         protocols,
@@ -338,7 +377,7 @@ fn options(
         cache: match &conf.session_cache {
             SessionCaching::None => None,
             SessionCaching::Builtin(sessions) => {
-                Some(SessionCache::new(sessions.saturating_mul(SESSION)))
+                Some(SessionCache::new(sessions.saturating_mul(SESSION_SIZE)))
             }
             SessionCaching::Shared(name, size) => Some(SessionCache::shared(name, *size)),
         },
@@ -348,17 +387,19 @@ fn options(
         },
         session_timeout: seconds(conf.session_timeout),
         record_size: usize::try_from(conf.buffer_size).unwrap_or(0),
-        early_data: if conf.early_data { EARLY_DATA } else { 0 },
+        early_data: if conf.early_data { MAX_EARLY_DATA } else { 0 },
         compress_certificates: conf.compress,
         context: context(conf, wanted),
     })
 }
 
-/// What tells the sessions of this server from those of others, besides its certificates.
-fn context(conf: &TlsConf, wanted: &Wanted) -> Vec<u8> {
+/// What separates the sessions of this server from those of others, besides its certificates, which
+/// the library takes into account. Names with variables stand in for certificates that are not
+/// loaded yet.
+fn context(conf: &TlsConf, wanted: &TlsEngineOptions) -> Vec<u8> {
     let mut context = wanted.context.as_bytes().to_vec();
     for source in &conf.certificates {
-        if let Source::Dynamic(expression, _) = source {
+        if let CertificateSource::Dynamic(expression, _) = source {
             context.push(0);
             context.extend_from_slice(expression.source());
         }
@@ -366,15 +407,17 @@ fn context(conf: &TlsConf, wanted: &Wanted) -> Vec<u8> {
     context
 }
 
-/// What a session takes, roughly, in bytes.
-const SESSION: usize = 256;
-/// How much early data a client may send, in bytes: as in nginx.
-const EARLY_DATA: u32 = 16 * 1024;
+/// The approximate size of a session, in bytes, to turn `builtin`'s number of sessions into a size.
+const SESSION_SIZE: usize = 256;
+/// The maximum amount of early data, in bytes; nginx's.
+const MAX_EARLY_DATA: u32 = 16 * 1024;
 
+/// Whole seconds, as the library wants them.
 fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }
 
+/// The ticket keys: those of the files, or a random one that is replaced regularly.
 fn tickets(conf: &TlsConf, level: &mut Level) -> Result<Arc<Tickets>, Diagnostic> {
     if conf.ticket_keys.is_empty() {
         return Ok(Tickets::random(seconds(conf.session_timeout)));
@@ -383,23 +426,29 @@ fn tickets(conf: &TlsConf, level: &mut Level) -> Result<Arc<Tickets>, Diagnostic
     for file in &conf.ticket_keys {
         let content = read(file, level)?;
         let name = file.path.display().to_string();
-        keys.push(TicketKey::from_file(&content, &name).map_err(|problem| at(problem, file.span))?);
+        keys.push(
+            TicketKey::from_file(&content, &name)
+                .map_err(|problem| problem_at(problem, file.span))?,
+        );
     }
     Ok(Tickets::fixed(keys))
 }
 
-/// Reads whom to believe about clients, if they are asked. What is believed besides, and revocations, have to be good
-/// also if nobody is, as in nginx.
+/// Reads the CAs for client certificates, if these are requested. `ssl_trusted_certificate` and
+/// `ssl_crl` must be valid in any case, as in nginx.
 fn client_certificates(
     conf: &TlsConf,
     level: &mut Level,
 ) -> Result<Option<ClientCertificates>, Diagnostic> {
-    if conf.asks == Asks::No {
+    if conf.verify_client == Asks::No {
+        // Only to find mistakes; nobody is asked for a certificate.
         trust(conf, Trust::nobody(0), level)?;
         return Ok(None);
     }
     let files = (&conf.client_certificate, &conf.trusted_certificate);
-    if conf.asks != Asks::OptionalUnsigned && matches!(files, (None, None)) {
+    // Without a CA nobody could ever be accepted, so this is a mistake. `optional_no_ca` leaves the
+    // judgement to the application.
+    if conf.verify_client != Asks::OptionalUnsigned && matches!(files, (None, None)) {
         return Err(Diagnostic::error(
             "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client",
             None,
@@ -408,37 +457,46 @@ fn client_certificates(
     let depth = usize::try_from(conf.depth).unwrap_or(0);
     let (mut believed, mut named) = (Trust::nobody(depth), Trust::nobody(0));
     if let Some(file) = &conf.client_certificate {
-        add(&mut believed, file, level)?;
-        add(&mut named, file, level)?;
+        add_certificates(&mut believed, file, level)?;
+        // Only the CAs of `ssl_client_certificate` are named to clients.
+        add_certificates(&mut named, file, level)?;
     }
+    // The other CAs are trusted too, but not named.
     let all = trust(conf, believed, level)?;
     Ok(Some(ClientCertificates::new(all, &named)))
 }
 
-/// With `ssl_trusted_certificate` and `ssl_crl`.
+/// Adds `ssl_trusted_certificate` and `ssl_crl`.
 fn trust(conf: &TlsConf, mut trust: Trust, level: &mut Level) -> Result<Trust, Diagnostic> {
     if let Some(file) = &conf.trusted_certificate {
-        add(&mut trust, file, level)?;
+        add_certificates(&mut trust, file, level)?;
     }
     if let Some(file) = &conf.crl {
         let text = load_text("CRL", file, level)?;
         let name = file.path.display().to_string();
         trust
             .add_revocations(&text, &name)
-            .map_err(|problem| at(problem, file.span))?;
+            .map_err(|problem| problem_at(problem, file.span))?;
     }
     Ok(trust)
 }
 
-fn load_text(what: &str, file: &File, level: &mut Level) -> Result<Vec<u8>, Diagnostic> {
+/// A PEM file's content; `what` names it in the error.
+fn load_text(what: &str, file: &SpannedFile, level: &mut Level) -> Result<Vec<u8>, Diagnostic> {
     let mut read = |path: &Path| level.build.files.read(path);
-    net::tls::load_file(what, &file.path, &mut read).map_err(|problem| at(problem, file.span))
+    net::tls::load_file(what, &file.path, &mut read)
+        .map_err(|problem| problem_at(problem, file.span))
 }
 
-pub(super) fn add(trust: &mut Trust, file: &File, level: &mut Level) -> Result<(), Diagnostic> {
+/// Adds the CAs in a file.
+pub(super) fn add_certificates(
+    trust: &mut Trust,
+    file: &SpannedFile,
+    level: &mut Level,
+) -> Result<(), Diagnostic> {
     let text = load_text("certificate", file, level)?;
     let name = file.path.display().to_string();
     trust
         .add_certificates(&text, &name)
-        .map_err(|problem| at(problem, file.span))
+        .map_err(|problem| problem_at(problem, file.span))
 }

@@ -1,25 +1,31 @@
-//! `ssl_conf_command NAME VALUE`: commands of OpenSSL's configuration, as far as they mean something here.
+//! `ssl_conf_command NAME VALUE`: OpenSSL configuration commands, as far as they have a meaning
+//! here.
 //!
-//! They are the way to settings that have no directive, and they come last: what they say counts.
+//! They are the way to settings without a directive of their own. They are applied last, so they
+//! override directives. Commands that OpenSSL knows but that have no counterpart here are accepted
+//! with a warning: a configuration that works with nginx should start.
 
 use bstr::{BStr, BString, ByteSlice};
 use net::tls::{Choice, Problem, Protocols};
 
-/// What commands change.
-pub(crate) struct Commanded {
+/// The settings that commands can change.
+pub(crate) struct CommandSettings {
     /// Bits of [`Protocols::WORDS`].
     pub(crate) protocols: u32,
+    /// Cipher suites and groups.
     pub(crate) choice: Choice,
+    /// `Certificate` and `PrivateKey` replace the directives.
     pub(crate) certificate: Option<BString>,
     pub(crate) key: Option<BString>,
     pub(crate) prefer_server_ciphers: bool,
     pub(crate) tickets: bool,
-    /// What was said and has no effect.
+    /// Commands that were accepted but have no effect, for the warning.
     pub(crate) ignored: Vec<String>,
 }
 
-impl Commanded {
-    /// Does what a command says. `Err`: OpenSSL does not know it either, or its value is wrong.
+impl CommandSettings {
+    /// Applies a command. `Err`: OpenSSL does not know it either, or its value is invalid; nginx
+    /// would refuse it too.
     pub(crate) fn apply(&mut self, name: &BStr, value: &BStr) -> Result<(), Problem> {
         let text = value.to_str_lossy();
         let failed = |why: &str| Problem {
@@ -33,15 +39,18 @@ impl Commanded {
         match name.to_str_lossy().to_ascii_lowercase().as_str() {
             "certificate" => self.certificate = Some(value.to_owned()),
             "privatekey" => self.key = Some(value.to_owned()),
+            // TLS 1.3; `CipherString` is about TLS 1.2 only.
             "ciphersuites" => self.choice.set_ciphersuites(&text)?,
             "cipherstring" => self.choice.set_ciphers(&text)?,
             "curves" | "groups" => self.choice.set_curves(&text)?,
             "minprotocol" => {
                 let from = Protocols::number(&text).ok_or_else(bad)?;
+                // The bits are in order of version, so a minimum masks the lower ones.
                 self.protocols &= u32::MAX << from;
             }
             "maxprotocol" => {
                 let to = Protocols::number(&text).ok_or_else(bad)?;
+                // A maximum masks the higher ones.
                 self.protocols &= (2 << to) - 1;
             }
             "protocol" => {
@@ -49,9 +58,11 @@ impl Commanded {
             }
             "options" => {
                 for word in text.split(',').map(str::trim) {
-                    self.option(word).ok_or_else(bad)?;
+                    // One unknown word makes the whole command an error, as in OpenSSL.
+                    self.apply_option(word).ok_or_else(bad)?;
                 }
             }
+            // Known to OpenSSL, without a counterpart here.
             "signaturealgorithms"
             | "clientsignaturealgorithms"
             | "recordpadding"
@@ -72,8 +83,8 @@ impl Commanded {
         Ok(())
     }
 
-    /// `None`: OpenSSL has no such option.
-    fn option(&mut self, word: &str) -> Option<()> {
+    /// Applies one word of `Options`; `None`: OpenSSL has no such option.
+    fn apply_option(&mut self, word: &str) -> Option<()> {
         let (on, name) = match word.strip_prefix('-') {
             Some(word) => (false, word),
             None => (true, word.strip_prefix('+').unwrap_or(word)),
@@ -81,7 +92,8 @@ impl Commanded {
         match name.to_ascii_lowercase().as_str() {
             "sessionticket" => self.tickets = on,
             "serverpreference" => self.prefer_server_ciphers = on,
-            // What these ask for is how it is.
+            // These ask for what is always the case here, or for workarounds that this TLS library
+            // does not need.
             "compression"
             | "bugs"
             | "norenegotiation"

@@ -1,8 +1,8 @@
-//! The directives about TLS that http and stream have in common: `ssl_certificate` and its kin, and the variables that
-//! tell what came of a handshake.
+//! The TLS directives that http and stream share, `ssl_certificate` and its kin, and the variables
+//! that show the result of a handshake.
 //!
-//! [`rows`] is the table, [`build`] makes of it what the engines use, [`variables`] shows the results. The TLS itself is
-//! [`net::tls`].
+//! [`rows`] is the table, [`build`] turns it into what the engines use, and [`variables`] shows
+//! results. TLS itself is in [`net::tls`].
 
 pub(crate) mod build;
 pub(crate) mod commands;
@@ -20,80 +20,88 @@ use conf::Expression;
 use net::tls::ocsp::Checks;
 use net::tls::{Asks, Service};
 
-/// The settings of a server as they are read.
+/// A server's settings as written. They become a [`Service`] once the block is complete, because
+/// several lines have to be seen together.
 #[derive(Clone, Default)]
 pub(crate) struct TlsConf {
-    pub(crate) certificates: Vec<Source>,
-    pub(crate) keys: Vec<Source>,
+    pub(crate) certificates: Vec<CertificateSource>,
+    pub(crate) keys: Vec<CertificateSource>,
     pub(crate) certificate_cache: Option<CertificateCache>,
-    /// Of `ssl_password_file`.
+    /// The passphrases of `ssl_password_file`.
     pub(crate) passwords: Arc<Vec<Vec<u8>>>,
-    /// `ssl_ech_file` was said.
-    pub(crate) ech: bool,
+    /// `ssl_ech_file` is set.
+    pub(crate) has_ech_file: bool,
+    /// `ssl_certificate_compression`.
     pub(crate) compress: bool,
     /// Bits of [`net::tls::Protocols::WORDS`].
     pub(crate) protocols: u32,
-    pub(crate) ciphers: Word,
-    pub(crate) curves: Word,
+    pub(crate) ciphers: SpannedWord,
+    /// `ssl_ecdh_curve`.
+    pub(crate) curves: SpannedWord,
     pub(crate) prefer_server_ciphers: bool,
-    pub(crate) asks: Asks,
+    /// `ssl_verify_client`.
+    pub(crate) verify_client: Asks,
+    /// `ssl_verify_depth`.
     pub(crate) depth: i64,
-    pub(crate) client_certificate: Option<File>,
-    pub(crate) trusted_certificate: Option<File>,
-    pub(crate) crl: Option<File>,
+    pub(crate) client_certificate: Option<SpannedFile>,
+    pub(crate) trusted_certificate: Option<SpannedFile>,
+    /// `ssl_crl`.
+    pub(crate) crl: Option<SpannedFile>,
     pub(crate) session_cache: SessionCaching,
     pub(crate) session_timeout: Duration,
     pub(crate) tickets: bool,
-    pub(crate) ticket_keys: Vec<File>,
+    pub(crate) ticket_keys: Vec<SpannedFile>,
     pub(crate) stapling: bool,
-    pub(crate) stapling_file: Option<File>,
-    pub(crate) stapling_responder: Option<Word>,
+    pub(crate) stapling_file: Option<SpannedFile>,
+    pub(crate) stapling_responder: Option<SpannedWord>,
     pub(crate) stapling_verify: bool,
-    /// Which clients' certificates are asked about.
+    /// Which certificates are checked by OCSP; `None`: none.
     pub(crate) ocsp: Option<Checks>,
-    pub(crate) ocsp_responder: Option<Word>,
-    /// The name and size of the cache of answers.
+    pub(crate) ocsp_responder: Option<SpannedWord>,
+    /// Name and size of the cache of OCSP responses.
     pub(crate) ocsp_cache: Option<(String, usize)>,
+    /// `ssl_conf_command`, applied last, as in OpenSSL.
     pub(crate) commands: Vec<(BString, BString, Span)>,
-    pub(crate) rejects: bool,
+    /// `ssl_reject_handshake`.
+    pub(crate) reject_handshake: bool,
     pub(crate) buffer_size: u64,
     pub(crate) early_data: bool,
     /// `ssl_alpn` of stream.
     pub(crate) alpn: Vec<BString>,
     pub(crate) handshake_timeout: Duration,
-    /// What all of it came to; `None` before the block is complete, and where there is nothing to use.
+    /// The result of all this; `None` before the block is complete, and if there is nothing to use.
     pub(crate) service: Option<Arc<Service>>,
 }
 
-/// A word and where it stands.
+/// A word and its place, for errors that only show later.
 #[derive(Clone, Default)]
-pub(crate) struct Word {
+pub(crate) struct SpannedWord {
     pub(crate) text: BString,
     pub(crate) span: Option<Span>,
 }
 
-/// A file that is read with the configuration.
+/// A file that is read together with the configuration.
 #[derive(Clone)]
-pub(crate) struct File {
+pub(crate) struct SpannedFile {
     pub(crate) path: PathBuf,
     pub(crate) span: Span,
 }
 
 /// Where a certificate or a key comes from.
 #[derive(Clone)]
-pub(crate) enum Source {
-    /// The word as it stands: a path, or `data:` and the text.
+pub(crate) enum CertificateSource {
+    /// Known now: a path, or `data:` and the text itself.
     Fixed(BString, Span),
-    /// A path that depends on the client.
+    /// Depends on the connection, the server name for example.
     Dynamic(Expression, Span),
 }
 
-impl Source {
-    /// The word as it stands.
+impl CertificateSource {
+    /// The word as written.
     pub(crate) fn name(&self) -> &BStr {
         match self {
-            Source::Fixed(name, _) => name.as_bstr(),
-            Source::Dynamic(expression, _) => expression.source().as_bstr(),
+            CertificateSource::Fixed(name, _) => name.as_bstr(),
+            CertificateSource::Dynamic(expression, _) => expression.source().as_bstr(),
         }
     }
 }
@@ -101,19 +109,22 @@ impl Source {
 /// `ssl_certificate_cache`
 #[derive(Clone, Copy)]
 pub(crate) struct CertificateCache {
+    /// The number of certificates.
     pub(crate) max: usize,
+    /// An unused one is dropped after this time.
     pub(crate) inactive: Duration,
+    /// Its files are checked for changes after this time.
     pub(crate) valid: Duration,
 }
 
 /// `ssl_session_cache`
 #[derive(Clone, Default)]
 pub(crate) enum SessionCaching {
-    /// Nothing is remembered.
+    /// No cache: sessions are resumed by tickets only.
     #[default]
     None,
-    /// One of its own, of so many sessions.
+    /// A cache of this server's own, for this many sessions.
     Builtin(usize),
-    /// One that has a name, of so many bytes.
+    /// A named cache that servers share, with its size in bytes.
     Shared(String, usize),
 }

@@ -1,4 +1,4 @@
-//! From the lines about OCSP to what the engines use.
+//! From the OCSP directives to what the engines use.
 
 use std::sync::Arc;
 
@@ -7,16 +7,17 @@ use conf::{Diagnostic, Level};
 use net::tls::ocsp::{Responder, Staple, StatusCache, StatusCheck};
 use net::tls::{Asks, Identity, Trust};
 
-use super::build::{add, read, warn_once};
-use super::{TlsConf, Word};
-use crate::shared::fetch::ask_responder;
+use super::build::{add_certificates, read, warn_once};
+use super::{SpannedWord, TlsConf};
+use crate::shared::http1_client::query_responder;
 
-/// `ssl_ocsp`: whether authorities are asked about clients.
-pub(super) fn status(conf: &TlsConf) -> Result<Option<StatusCheck>, Diagnostic> {
+/// `ssl_ocsp`: whether client certificates are checked with their CA.
+pub(super) fn status_check(conf: &TlsConf) -> Result<Option<StatusCheck>, Diagnostic> {
     let Some(checks) = conf.ocsp else {
         return Ok(None);
     };
-    if conf.asks == Asks::OptionalUnsigned {
+    // Without a CA there is no issuer to ask.
+    if conf.verify_client == Asks::OptionalUnsigned {
         return Err(Diagnostic::error(
             "\"ssl_ocsp\" is incompatible with \"ssl_verify_client optional_no_ca\"",
             None,
@@ -24,7 +25,7 @@ pub(super) fn status(conf: &TlsConf) -> Result<Option<StatusCheck>, Diagnostic> 
     }
     let responder = match &conf.ocsp_responder {
         None => None,
-        Some(word) => Some(responder(word).map_err(|why| {
+        Some(word) => Some(parse_responder(word).map_err(|why| {
             Diagnostic::error(format!("{why} in \"ssl_ocsp_responder\""), word.span)
         })?),
     };
@@ -33,16 +34,17 @@ pub(super) fn status(conf: &TlsConf) -> Result<Option<StatusCheck>, Diagnostic> 
         checks,
         responder,
         cache: cache.map(|(name, size)| StatusCache::shared(name, *size)),
-        ask: ask_responder,
+        ask: query_responder,
     }))
 }
 
-fn responder(word: &Word) -> Result<Responder, String> {
+/// Parses the URL of a responder.
+fn parse_responder(word: &SpannedWord) -> Result<Responder, String> {
     let url = word.text.to_str_lossy();
     Responder::parse(&url).ok_or_else(|| format!("invalid URL prefix in OCSP responder \"{url}\""))
 }
 
-/// `ssl_stapling`: has statements sent along with certificates.
+/// `ssl_stapling`: attaches OCSP responses to certificates.
 pub(super) fn staple(
     conf: &TlsConf,
     identities: &mut [Arc<Identity>],
@@ -51,6 +53,7 @@ pub(super) fn staple(
     if !conf.stapling {
         return Ok(());
     }
+    // A file replaces the responder for all certificates, as in nginx.
     if let Some(file) = &conf.stapling_file {
         let response = read(file, level)?;
         for identity in identities {
@@ -59,14 +62,15 @@ pub(super) fn staple(
         return Ok(());
     }
     let mut trust = Trust::nobody(0);
+    // The issuer may be in either list, as in nginx.
     let files = [&conf.client_certificate, &conf.trusted_certificate];
     for file in files.into_iter().flatten() {
-        add(&mut trust, file, level)?;
+        add_certificates(&mut trust, file, level)?;
     }
     for (identity, source) in identities.iter_mut().zip(&conf.certificates) {
         match staple_of(conf, &trust, identity) {
             Ok(staple) => *identity = identity.with_staple(staple),
-            // As in nginx the server goes on without.
+            // As in nginx, stapling that cannot work is a warning: clients can still connect.
             Err(why) => {
                 let name = source.name();
                 warn_once(
@@ -80,14 +84,19 @@ pub(super) fn staple(
     Ok(())
 }
 
-/// What is sent along with one certificate; or why there is nothing, which the certificate's name follows.
+/// The staple of one certificate, or why there is none; the certificate's name follows this text in
+/// the warning.
 fn staple_of(conf: &TlsConf, trust: &Trust, identity: &Identity) -> Result<Arc<Staple>, String> {
     let issuer = trust
         .issuer_of(identity.chain())
         .ok_or_else(|| "issuer certificate not found for certificate".to_owned())?;
-    let asked = conf.stapling_responder.as_ref().map(responder).transpose();
+    let asked = conf
+        .stapling_responder
+        .as_ref()
+        .map(parse_responder)
+        .transpose();
     let verifies = conf.stapling_verify;
     asked
-        .and_then(|asked| Staple::new(identity.leaf(), &issuer, asked, verifies, ask_responder))
+        .and_then(|asked| Staple::new(identity.leaf(), &issuer, asked, verifies, query_responder))
         .map_err(|why| format!("{why} in the certificate"))
 }

@@ -1,4 +1,4 @@
-//! The rows, for http and for stream.
+//! The rows of the TLS directives, for http and for stream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,20 +8,23 @@ use conf::{Arity, Contexts, Diagnostic, Directive, Expression, Line, Repeat, Set
 use net::tls::ocsp::Checks;
 use net::tls::{Asks, Protocols};
 
-use super::{CertificateCache, File, SessionCaching, Source, TlsConf, Word};
-use crate::shared::tls_rows;
+use super::{
+    CertificateCache, CertificateSource, SessionCaching, SpannedFile, SpannedWord, TlsConf,
+};
+use crate::shared::upstream_tls_rows;
 use crate::shared::zones::{self, NameAndSize};
 
-/// Whose rows they are.
+/// The engine that the rows are for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Engine {
+pub(crate) enum EngineKind {
     Http,
     Stream,
 }
 
-/// How many rows there are.
+/// The number of rows in either engine.
 pub(crate) const COUNT: usize = 31;
 
+/// A directive; its contexts are added by [`all`].
 const fn row(
     name: &'static str,
     syntax: &'static str,
@@ -40,14 +43,16 @@ const fn row(
     }
 }
 
-/// All rows, for blocks of these kinds.
-pub(crate) const fn all(engine: Engine, contexts: Contexts) -> [Directive<TlsConf>; COUNT] {
+/// All rows of an engine, valid in these contexts. A `const fn`, so that both engines have their
+/// table at compile time.
+pub(crate) const fn all(engine: EngineKind, contexts: Contexts) -> [Directive<TlsConf>; COUNT] {
     let own = match engine {
-        Engine::Http => [BUFFER_SIZE, EARLY_DATA],
-        Engine::Stream => [ALPN, HANDSHAKE_TIMEOUT],
+        EngineKind::Http => [BUFFER_SIZE, EARLY_DATA],
+        EngineKind::Stream => [ALPN, HANDSHAKE_TIMEOUT],
     };
     let [first, second] = own;
-    let mut rows = [
+    let rows = [
+        // In the order of the reference: alphabetical, with the directives of one engine last.
         CERTIFICATE,
         CERTIFICATE_KEY,
         CERTIFICATE_CACHE,
@@ -80,14 +85,11 @@ pub(crate) const fn all(engine: Engine, contexts: Contexts) -> [Directive<TlsCon
         first,
         second,
     ];
-    let mut at = 0;
-    while at < rows.len() {
-        rows[at].contexts = contexts;
-        at += 1;
-    }
-    rows
+    Directive::in_contexts(rows, contexts)
 }
 
+/// `ssl_certificate`. Several lines let a server offer ECDSA, which is cheaper, and still serve
+/// clients that only know RSA.
 const CERTIFICATE: Directive<TlsConf> = row(
     "ssl_certificate",
     "file",
@@ -99,12 +101,15 @@ const CERTIFICATE: Directive<TlsConf> = row(
         Arity::ONE,
         Repeat::Fresh(|c| c.certificates.clear()),
         |c, line| {
-            c.certificates.push(source(line)?);
+            // Certificates and keys are paired by position when the block is complete.
+            c.certificates.push(certificate_source(line)?);
             Ok(())
         },
     ),
 );
 
+/// `ssl_certificate_key`. Read before the worker gives up its rights, so the file can stay
+/// unreadable for it.
 const CERTIFICATE_KEY: Directive<TlsConf> = row(
     "ssl_certificate_key",
     "file",
@@ -112,11 +117,13 @@ const CERTIFICATE_KEY: Directive<TlsConf> = row(
     "The private key of a certificate, in PEM. Only the master process reads it. It may be encrypted: see \
      `ssl_password_file`.",
     Setter::Custom(Arity::ONE, Repeat::Fresh(|c| c.keys.clear()), |c, line| {
-        c.keys.push(source(line)?);
+        c.keys.push(certificate_source(line)?);
         Ok(())
     }),
 );
 
+/// `ssl_certificate_cache`. Without it, a name with variables means that every handshake reads and
+/// parses files.
 const CERTIFICATE_CACHE: Directive<TlsConf> = row(
     "ssl_certificate_cache",
     "off | max=N [inactive=time] [valid=time]",
@@ -129,6 +136,7 @@ const CERTIFICATE_CACHE: Directive<TlsConf> = row(
     }),
 );
 
+/// `ssl_certificate_compression`. The chain is the largest part of a handshake.
 const CERTIFICATE_COMPRESSION: Directive<TlsConf> = row(
     "ssl_certificate_compression",
     "on | off",
@@ -137,6 +145,8 @@ const CERTIFICATE_COMPRESSION: Directive<TlsConf> = row(
     Setter::Flag(|c| &mut c.compress),
 );
 
+/// `ssl_ciphers`, with nginx's default. As with OpenSSL it is about TLS 1.2; the suites of TLS 1.3
+/// are set by `ssl_conf_command Ciphersuites`.
 const CIPHERS: Directive<TlsConf> = row(
     "ssl_ciphers",
     "ciphers",
@@ -144,22 +154,25 @@ const CIPHERS: Directive<TlsConf> = row(
     "The TLS 1.2 cipher suites, in OpenSSL notation. Supported are the six suites with ECDHE and AES-GCM or \
      ChaCha20-Poly1305; others in the list are left out.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-        c.ciphers = word(line);
+        c.ciphers = spanned_word(line);
         Ok(())
     }),
 );
 
+/// `ssl_client_certificate`. The names help clients to choose among their certificates (RFC 8446,
+/// section 4.2.4).
 const CLIENT_CERTIFICATE: Directive<TlsConf> = row(
     "ssl_client_certificate",
     "file",
     None,
     "The trusted CA certificates for verifying client certificates, in PEM. Their names are sent to clients.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-        c.client_certificate = file(line);
+        c.client_certificate = optional_file(line);
         Ok(())
     }),
 );
 
+/// `ssl_conf_command`, for settings that nginx leaves to OpenSSL.
 const CONF_COMMAND: Directive<TlsConf> = row(
     "ssl_conf_command",
     "name value",
@@ -181,6 +194,8 @@ const CONF_COMMAND: Directive<TlsConf> = row(
     ),
 );
 
+/// `ssl_crl`. As in nginx, which has OpenSSL check the whole chain, so one missing list refuses all
+/// clients.
 const CRL: Directive<TlsConf> = row(
     "ssl_crl",
     "file",
@@ -188,11 +203,12 @@ const CRL: Directive<TlsConf> = row(
     "Certificate revocation lists in PEM: there must be one from each issuer in the chain of a client certificate, and \
      no certificate of the chain may be on it.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-        c.crl = file(line);
+        c.crl = optional_file(line);
         Ok(())
     }),
 );
 
+/// `ssl_dhparam`: in countless configurations, so it must not be an error.
 const DHPARAM: Directive<TlsConf> = row(
     "ssl_dhparam",
     "file",
@@ -201,12 +217,14 @@ const DHPARAM: Directive<TlsConf> = row(
     Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
         if !line.is_default() && !line.text(0).is_empty() {
             let span = line.node.span;
-            super::build::advise("\"ssl_dhparam\" has no effect", span, line.level);
+            super::build::warn_see_help("\"ssl_dhparam\" has no effect", span, line.level);
         }
         Ok(())
     }),
 );
 
+/// `ssl_ecdh_curve`. The hybrid group comes first, since recorded traffic could be decrypted by a
+/// future quantum computer.
 const ECDH_CURVE: Directive<TlsConf> = row(
     "ssl_ecdh_curve",
     "curve",
@@ -214,22 +232,25 @@ const ECDH_CURVE: Directive<TlsConf> = row(
     "The key exchange groups in order of preference, separated by colons: `X25519MLKEM768`, `X25519`, `prime256v1`, \
      `secp384r1`; this is also the order of `auto`.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-        c.curves = word(line);
+        c.curves = spanned_word(line);
         Ok(())
     }),
 );
 
+/// `ssl_ech_file`: a warning, since clients can connect all the same.
 const ECH_FILE: Directive<TlsConf> = row(
     "ssl_ech_file",
     "file",
     None,
     "Encrypted Client Hello is not supported: accepted with a warning; clients connect without it.",
     Setter::Custom(Arity::ONE, Repeat::Many, |c, line| {
-        c.ech = !line.text(0).is_empty();
+        c.has_ech_file = !line.text(0).is_empty();
         Ok(())
     }),
 );
 
+/// `ssl_ocsp`. An unknown status is a rejection: otherwise the owner of a revoked certificate would
+/// only have to block the responder.
 const OCSP: Directive<TlsConf> = row(
     "ssl_ocsp",
     "on | off | leaf",
@@ -242,6 +263,7 @@ const OCSP: Directive<TlsConf> = row(
     }),
 );
 
+/// `ssl_ocsp_cache`. Without it every handshake waits for a responder.
 const OCSP_CACHE: Directive<TlsConf> = row(
     "ssl_ocsp_cache",
     "off | shared:name:size",
@@ -254,28 +276,32 @@ const OCSP_CACHE: Directive<TlsConf> = row(
     }),
 );
 
+/// `ssl_ocsp_responder`. Plain HTTP suffices, since responses are signed (RFC 6960, section 4.2.1).
 const OCSP_RESPONDER: Directive<TlsConf> = row(
     "ssl_ocsp_responder",
     "url",
     None,
     "The URL (`http://…`) of the OCSP responder for client certificates, instead of those named in the certificates.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-        c.ocsp_responder = Some(word(line)).filter(|word| !word.text.is_empty());
+        c.ocsp_responder = Some(spanned_word(line)).filter(|word| !word.text.is_empty());
         Ok(())
     }),
 );
 
+/// `ssl_password_file`. Several phrases, because the keys of a server can have different ones.
 const PASSWORD_FILE: Directive<TlsConf> = row(
     "ssl_password_file",
     "file",
     None,
     "A file of passphrases for encrypted keys, one per line.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-        c.passwords = Arc::new(tls_rows::passwords(line)?);
+        c.passwords = Arc::new(upstream_tls_rows::passwords(line)?);
         Ok(())
     }),
 );
 
+/// `ssl_prefer_server_ciphers`, off as in nginx. A client knows best whether it has AES in
+/// hardware.
 const PREFER_SERVER_CIPHERS: Directive<TlsConf> = row(
     "ssl_prefer_server_ciphers",
     "on | off",
@@ -284,6 +310,8 @@ const PREFER_SERVER_CIPHERS: Directive<TlsConf> = row(
     Setter::Flag(|c| &mut c.prefer_server_ciphers),
 );
 
+/// `ssl_protocols`. Versions that are not supported can be named all the same, since many
+/// configurations list them.
 const PROTOCOLS: Directive<TlsConf> = row(
     "ssl_protocols",
     "[SSLv2] [SSLv3] [TLSv1] [TLSv1.1] [TLSv1.2] [TLSv1.3]",
@@ -292,28 +320,34 @@ const PROTOCOLS: Directive<TlsConf> = row(
     Setter::Bits(Protocols::WORDS, |c| &mut c.protocols),
 );
 
+/// `ssl_reject_handshake`. The alternative would be a certificate for a name that the client has
+/// not asked for.
 const REJECT_HANDSHAKE: Directive<TlsConf> = row(
     "ssl_reject_handshake",
     "on | off",
     Some("off"),
     "Rejects handshakes with this server before a certificate is sent. In a default server: handshakes for names that \
      no server has.",
-    Setter::Flag(|c| &mut c.rejects),
+    Setter::Flag(|c| &mut c.reject_handshake),
 );
 
+/// `ssl_session_cache`. None by default, as in nginx: tickets, which are on, cost the server no
+/// memory.
 const SESSION_CACHE: Directive<TlsConf> = row(
     "ssl_session_cache",
     "off | none | [builtin[:size]] [shared:name:size]",
     Some("none"),
     "Where to store sessions, for clients that do not support tickets, and where tickets are disabled. A shared cache \
      has a name and a size in bytes, and is kept across reloads.",
-    // As in nginx the last line of a block counts.
+    // As in nginx, the last line of a block counts.
     Setter::Custom(Arity::between(1, 2), Repeat::Many, |c, line| {
         c.session_cache = session_cache(line)?;
         Ok(())
     }),
 );
 
+/// `ssl_session_ticket_key`. Several files allow for rotation: old tickets remain valid while new
+/// ones use the first key.
 const SESSION_TICKET_KEY: Directive<TlsConf> = row(
     "ssl_session_ticket_key",
     "file",
@@ -325,7 +359,7 @@ const SESSION_TICKET_KEY: Directive<TlsConf> = row(
         Arity::ONE,
         Repeat::Fresh(|c| c.ticket_keys.clear()),
         |c, line| {
-            c.ticket_keys.push(File {
+            c.ticket_keys.push(SpannedFile {
                 path: line.path(conf::Access::Opened, line.arg(0)),
                 span: line.arg(0).span,
             });
@@ -334,6 +368,7 @@ const SESSION_TICKET_KEY: Directive<TlsConf> = row(
     ),
 );
 
+/// `ssl_session_tickets`.
 const SESSION_TICKETS: Directive<TlsConf> = row(
     "ssl_session_tickets",
     "on | off",
@@ -342,6 +377,8 @@ const SESSION_TICKETS: Directive<TlsConf> = row(
     Setter::Flag(|c| &mut c.tickets),
 );
 
+/// `ssl_session_timeout`, with nginx's default, far below the week that RFC 8446, section 4.6.1,
+/// allows.
 const SESSION_TIMEOUT: Directive<TlsConf> = row(
     "ssl_session_timeout",
     "time",
@@ -350,6 +387,7 @@ const SESSION_TIMEOUT: Directive<TlsConf> = row(
     Setter::Seconds(|c| &mut c.session_timeout),
 );
 
+/// `ssl_stapling`. It spares clients a request to the CA, which would also learn of their visit.
 const STAPLING: Directive<TlsConf> = row(
     "ssl_stapling",
     "on | off",
@@ -361,28 +399,31 @@ const STAPLING: Directive<TlsConf> = row(
     Setter::Flag(|c| &mut c.stapling),
 );
 
+/// `ssl_stapling_file`, for machines that cannot reach a responder.
 const STAPLING_FILE: Directive<TlsConf> = row(
     "ssl_stapling_file",
     "file",
     None,
     "A file with the OCSP response (DER) to staple, instead of querying a responder.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-        c.stapling_file = file(line);
+        c.stapling_file = optional_file(line);
         Ok(())
     }),
 );
 
+/// `ssl_stapling_responder`.
 const STAPLING_RESPONDER: Directive<TlsConf> = row(
     "ssl_stapling_responder",
     "url",
     None,
     "The URL (`http://…`) of the OCSP responder for stapling, instead of the one named in the certificate.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-        c.stapling_responder = Some(word(line)).filter(|word| !word.text.is_empty());
+        c.stapling_responder = Some(spanned_word(line)).filter(|word| !word.text.is_empty());
         Ok(())
     }),
 );
 
+/// `ssl_stapling_verify`. Off as in nginx, since every client verifies the response itself.
 const STAPLING_VERIFY: Directive<TlsConf> = row(
     "ssl_stapling_verify",
     "on | off",
@@ -392,6 +433,8 @@ const STAPLING_VERIFY: Directive<TlsConf> = row(
     Setter::Flag(|c| &mut c.stapling_verify),
 );
 
+/// `ssl_trusted_certificate`, for CAs that clients need not know of: naming many makes the
+/// handshake long.
 const TRUSTED_CERTIFICATE: Directive<TlsConf> = row(
     "ssl_trusted_certificate",
     "file",
@@ -399,11 +442,12 @@ const TRUSTED_CERTIFICATE: Directive<TlsConf> = row(
     "Trusted CA certificates for verifying client certificates, in PEM, in addition to those of \
      `ssl_client_certificate`. Their names are not sent to clients.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-        c.trusted_certificate = file(line);
+        c.trusted_certificate = optional_file(line);
         Ok(())
     }),
 );
 
+/// `ssl_verify_client`. The words are in the order of [`Asks`] below.
 const VERIFY_CLIENT: Directive<TlsConf> = row(
     "ssl_verify_client",
     "on | off | optional | optional_no_ca",
@@ -411,7 +455,7 @@ const VERIFY_CLIENT: Directive<TlsConf> = row(
     "Whether to require a client certificate. `optional` requests one and rejects invalid ones; `optional_no_ca` does \
      not require it to be signed by a trusted CA. The result is in `$ssl_client_verify`.",
     Setter::Word(&["off", "on", "optional", "optional_no_ca"], |c, index| {
-        c.asks = [
+        c.verify_client = [
             Asks::No,
             Asks::Required,
             Asks::Optional,
@@ -420,6 +464,7 @@ const VERIFY_CLIENT: Directive<TlsConf> = row(
     }),
 );
 
+/// `ssl_verify_depth`, with nginx's default.
 const VERIFY_DEPTH: Directive<TlsConf> = row(
     "ssl_verify_depth",
     "number",
@@ -428,6 +473,7 @@ const VERIFY_DEPTH: Directive<TlsConf> = row(
     Setter::Number(|c| &mut c.depth, 0, 100),
 );
 
+/// `ssl_buffer_size`, http only. A client can use a record only when all of it has arrived.
 const BUFFER_SIZE: Directive<TlsConf> = row(
     "ssl_buffer_size",
     "size",
@@ -436,6 +482,7 @@ const BUFFER_SIZE: Directive<TlsConf> = row(
     Setter::Size(|c| &mut c.buffer_size),
 );
 
+/// `ssl_early_data`: http only, as in nginx.
 const EARLY_DATA: Directive<TlsConf> = row(
     "ssl_early_data",
     "on | off",
@@ -445,6 +492,7 @@ const EARLY_DATA: Directive<TlsConf> = row(
     Setter::Flag(|c| &mut c.early_data),
 );
 
+/// `ssl_alpn`: stream only, since http knows its own protocols.
 const ALPN: Directive<TlsConf> = row(
     "ssl_alpn",
     "protocol ...",
@@ -453,7 +501,7 @@ const ALPN: Directive<TlsConf> = row(
      rejected.",
     Setter::Custom(Arity::at_least(1), Repeat::Once, |c, line| {
         let names = line.args().iter().map(|word| word.text.clone());
-        // An empty one is no client's.
+        // No client can offer an empty protocol name (RFC 7301, section 3.1).
         c.alpn = names.filter(|name| !name.is_empty()).collect();
         match c.alpn.iter().any(|name| name.len() > 255) {
             true => Err(line.error("\"ssl_alpn\" directive protocol too long")),
@@ -462,6 +510,8 @@ const ALPN: Directive<TlsConf> = row(
     }),
 );
 
+/// `ssl_handshake_timeout`, stream only: in http the time for the request header covers the
+/// handshake.
 const HANDSHAKE_TIMEOUT: Directive<TlsConf> = row(
     "ssl_handshake_timeout",
     "time",
@@ -470,29 +520,32 @@ const HANDSHAKE_TIMEOUT: Directive<TlsConf> = row(
     Setter::Millis(|c| &mut c.handshake_timeout),
 );
 
-fn word(line: &Line) -> Word {
-    Word {
+/// The first word with its place.
+fn spanned_word(line: &Line) -> SpannedWord {
+    SpannedWord {
         text: line.text(0).to_owned(),
         span: Some(line.arg(0).span),
     }
 }
 
-/// A file's path; `None` for the empty word.
-fn file(line: &Line) -> Option<File> {
-    (!line.text(0).is_empty()).then(|| File {
+/// A file; `None` for an empty word, which cancels an inherited one.
+fn optional_file(line: &Line) -> Option<SpannedFile> {
+    (!line.text(0).is_empty()).then(|| SpannedFile {
         path: line.path(conf::Access::Opened, line.arg(0)),
         span: line.arg(0).span,
     })
 }
 
-fn source(line: &mut Line) -> Result<Source, Diagnostic> {
+/// A certificate or key: fixed, or with variables.
+fn certificate_source(line: &mut Line) -> Result<CertificateSource, Diagnostic> {
     let span = line.arg(0).span;
     if Expression::has_variables(line.text(0)) {
-        return Ok(Source::Dynamic(line.expression(0)?, span));
+        return Ok(CertificateSource::Dynamic(line.expression(0)?, span));
     }
-    Ok(Source::Fixed(line.text(0).to_owned(), span))
+    Ok(CertificateSource::Fixed(line.text(0).to_owned(), span))
 }
 
+/// Reads `ssl_certificate_cache`; `None`: off.
 fn certificate_cache(line: &mut Line) -> Result<Option<CertificateCache>, Diagnostic> {
     let mut cache = CertificateCache {
         max: 0,
@@ -533,6 +586,7 @@ fn certificate_cache(line: &mut Line) -> Result<Option<CertificateCache>, Diagno
 /// The smallest shared cache: eight pages, as in nginx.
 const SMALLEST_CACHE: u64 = 8 * 4096;
 
+/// Reads `ssl_ocsp_cache`; `None`: off.
 fn ocsp_cache(line: &mut Line) -> Result<Option<(String, usize)>, Diagnostic> {
     let text = line.text(0);
     if text == "off" {
@@ -552,13 +606,14 @@ fn ocsp_cache(line: &mut Line) -> Result<Option<(String, usize)>, Diagnostic> {
         name: name.into(),
         size,
     };
-    zones::share(line, &zone, "ssl_ocsp_cache")?;
+    zones::declare_shared(line, &zone, "ssl_ocsp_cache")?;
     let name = name.to_str_lossy().into_owned();
     Ok(Some((name, usize::try_from(size).unwrap_or(usize::MAX))))
 }
 
+/// Reads `ssl_session_cache`.
 fn session_cache(line: &mut Line) -> Result<SessionCaching, Diagnostic> {
-    /// OpenSSL's own number.
+    /// OpenSSL's default.
     const BUILTIN: usize = 20 * 1024;
     let mut caching = SessionCaching::None;
     for index in 0..line.args().len() {
@@ -585,10 +640,10 @@ fn session_cache(line: &mut Line) -> Result<SessionCaching, Diagnostic> {
                     name: name.into(),
                     size,
                 };
-                zones::share(line, &zone, "ssl_session_cache")?;
+                zones::declare_shared(line, &zone, "ssl_session_cache")?;
                 let name = name.to_str_lossy().into_owned();
                 let size = usize::try_from(size).unwrap_or(usize::MAX);
-                // The shared one is asked in any case, so that the other is of no use beside it.
+                // A shared cache serves every lookup, so a builtin one beside it is pointless.
                 return Ok(SessionCaching::Shared(name, size));
             }
             _ => return Err(invalid()),

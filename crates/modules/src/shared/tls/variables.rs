@@ -1,32 +1,36 @@
-//! `$ssl_…`: what came of the handshake, and who the client is by its certificate.
+//! `$ssl_…`: the result of the handshake, and the client's identity by its certificate.
+
+use std::marker::PhantomData;
 
 use conf::Variable;
 use net::tls::{Assessment, Session, Shown};
 
-/// What has a client that may speak TLS.
+/// A request or session whose client may use TLS.
 pub(crate) trait HasTls: 'static {
-    /// The client's TLS; `None` without it, and before the handshake is over.
+    /// The client's TLS session; `None` without TLS, and before the handshake is complete.
     fn tls(&self) -> Option<&Session>;
 
-    /// The server name that the client asks for, also while the handshake goes on.
+    /// The server name that the client requested (SNI), already during the handshake.
     fn server_name(&self) -> Option<String>;
 }
 
-/// How many there are.
+/// The number of variables.
 pub(crate) const COUNT: usize = 28;
 
-/// All of them.
+/// All variables.
 pub(crate) const fn all<R: HasTls>() -> [Variable<R>; COUNT] {
-    let mut rows = rows();
+    let mut rows = TlsVariableRows::<R>::ALL;
     let mut at = 0;
     while at < rows.len() {
+        // nginx lets `map` and `set` redefine them.
         rows[at].changeable = true;
         at += 1;
     }
     rows
 }
 
-/// A certificate in PEM: its lines are made here.
+/// A variable with a certificate in PEM. Its line ends are generated here and not by the client, so
+/// they need not be refused.
 const fn certificate_lines<R: HasTls>(
     name: &'static str,
     get: fn(&mut R, &mut Vec<u8>) -> bool,
@@ -35,8 +39,11 @@ const fn certificate_lines<R: HasTls>(
     Variable::new(name, get, doc).with_lines()
 }
 
-const fn rows<R: HasTls>() -> [Variable<R>; COUNT] {
-    [
+/// Where the rows are: a constant that depends on a type must belong to one.
+struct TlsVariableRows<R>(PhantomData<R>);
+
+impl<R: HasTls> TlsVariableRows<R> {
+    const ALL: [Variable<R>; COUNT] = [
         Variable::new("ssl_protocol", protocol, "The TLS version: `TLSv1.3`."),
         Variable::new("ssl_cipher", cipher, "The cipher suite (OpenSSL name)."),
         Variable::new(
@@ -85,12 +92,12 @@ const fn rows<R: HasTls>() -> [Variable<R>; COUNT] {
         ),
         Variable::new(
             "ssl_ech_status",
-            nothing,
+            no_value,
             "Encrypted Client Hello is not supported: always empty.",
         ),
         Variable::new(
             "ssl_ech_outer_server_name",
-            nothing,
+            no_value,
             "Always empty: see `$ssl_ech_status`.",
         ),
         certificate_lines(
@@ -155,11 +162,11 @@ const fn rows<R: HasTls>() -> [Variable<R>; COUNT] {
             client_scheme,
             "The signature algorithm used by the client: not available, always empty.",
         ),
-    ]
+    ];
 }
 
-/// Appends a value; an empty one counts as none.
-fn put(out: &mut Vec<u8>, value: Option<impl AsRef<[u8]>>) -> bool {
+/// Appends a value. An empty one counts as none, so that logs show `-`.
+fn append_value(out: &mut Vec<u8>, value: Option<impl AsRef<[u8]>>) -> bool {
     match value {
         Some(value) if !value.as_ref().is_empty() => {
             out.extend_from_slice(value.as_ref());
@@ -169,42 +176,51 @@ fn put(out: &mut Vec<u8>, value: Option<impl AsRef<[u8]>>) -> bool {
     }
 }
 
+/// `$ssl_protocol`.
 fn protocol<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, scope.tls().map(Session::protocol))
+    append_value(out, scope.tls().map(Session::protocol))
 }
 
+/// `$ssl_cipher`.
 fn cipher<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, scope.tls().map(Session::cipher))
+    append_value(out, scope.tls().map(Session::cipher))
 }
 
+/// `$ssl_ciphers`.
 fn ciphers<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, scope.tls().map(Session::offered_ciphers))
+    append_value(out, scope.tls().map(Session::offered_ciphers))
 }
 
+/// `$ssl_curve`.
 fn curve<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, scope.tls().and_then(Session::curve))
+    append_value(out, scope.tls().and_then(Session::curve))
 }
 
+/// `$ssl_curves`.
 fn curves<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, scope.tls().map(Session::offered_curves))
+    append_value(out, scope.tls().map(Session::offered_curves))
 }
 
+/// `$ssl_sigalg`.
 fn scheme<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, scope.tls().and_then(Session::scheme))
+    append_value(out, scope.tls().and_then(Session::scheme))
 }
 
+/// `$ssl_sigalgs`.
 fn schemes<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, scope.tls().map(Session::offered_schemes))
+    append_value(out, scope.tls().map(Session::offered_schemes))
 }
 
+/// `$ssl_session_id`, in hexadecimal as in nginx.
 fn session_id<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
     let digits =
         |tls: &Session| -> String { tls.id().iter().map(|byte| format!("{byte:02x}")).collect() };
-    put(out, scope.tls().map(digits))
+    append_value(out, scope.tls().map(digits))
 }
 
+/// `$ssl_session_reused`.
 fn reused<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(
+    append_value(
         out,
         scope
             .tls()
@@ -212,45 +228,55 @@ fn reused<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
     )
 }
 
+/// `$ssl_early_data`. Servers behind this one need it to refuse replayed requests (RFC 8470,
+/// section 5.1).
 fn early_data<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, scope.tls().filter(|tls| tls.is_early()).map(|_| "1"))
+    append_value(out, scope.tls().filter(|tls| tls.is_early()).map(|_| "1"))
 }
 
+/// `$ssl_server_name`.
 fn server_name<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, scope.server_name())
+    append_value(out, scope.server_name())
 }
 
+/// `$ssl_alpn_protocol`.
 fn alpn<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, scope.tls().and_then(Session::alpn))
+    append_value(out, scope.tls().and_then(Session::alpn))
 }
 
-fn nothing<R: HasTls>(_: &mut R, _: &mut Vec<u8>) -> bool {
+/// For variables of features that do not exist here.
+fn no_value<R: HasTls>(_: &mut R, _: &mut Vec<u8>) -> bool {
     false
 }
 
+/// `$ssl_client_sigalg`: the TLS library does not tell.
 fn client_scheme<R: HasTls>(_: &mut R, _: &mut Vec<u8>) -> bool {
     false
 }
 
+/// The client's certificate.
 fn certificate<R: HasTls>(scope: &R) -> Option<Shown> {
     scope.tls()?.peer_certificate().map(Shown::of)
 }
 
-/// PEM without the end of its last line, as nginx shows it.
+/// PEM without its final line end, as nginx shows it.
 fn pem<R: HasTls>(scope: &R) -> Option<String> {
     let mut text = certificate(scope)?.pem();
     text.pop();
     Some(text)
 }
 
+/// The tabs make the lines a folded header field, as servers behind nginx expect it.
 fn client_cert<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, pem(scope).map(|text| text.replace('\n', "\n\t")))
+    append_value(out, pem(scope).map(|text| text.replace('\n', "\n\t")))
 }
 
+/// `$ssl_client_raw_cert`.
 fn client_raw_cert<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, certificate(scope).map(|shown| shown.pem()))
+    append_value(out, certificate(scope).map(|shown| shown.pem()))
 }
 
+/// `$ssl_client_escaped_cert`: the form for a header, since a raw certificate has line ends.
 fn client_escaped_cert<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
     let Some(shown) = certificate(scope) else {
         return false;
@@ -263,36 +289,44 @@ fn client_escaped_cert<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// `$ssl_client_s_dn`.
 fn subject<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, certificate(scope).and_then(|shown| shown.subject()))
+    append_value(out, certificate(scope).and_then(|shown| shown.subject()))
 }
 
+/// `$ssl_client_i_dn`.
 fn issuer<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, certificate(scope).and_then(|shown| shown.issuer()))
+    append_value(out, certificate(scope).and_then(|shown| shown.issuer()))
 }
 
+/// `$ssl_client_s_dn_legacy`.
 fn subject_legacy<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(
+    append_value(
         out,
         certificate(scope).and_then(|shown| shown.subject_legacy()),
     )
 }
 
+/// `$ssl_client_i_dn_legacy`.
 fn issuer_legacy<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(
+    append_value(
         out,
         certificate(scope).and_then(|shown| shown.issuer_legacy()),
     )
 }
 
+/// `$ssl_client_serial`.
 fn serial<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, certificate(scope).and_then(|shown| shown.serial()))
+    append_value(out, certificate(scope).and_then(|shown| shown.serial()))
 }
 
+/// `$ssl_client_fingerprint`. SHA-1, as in nginx.
 fn fingerprint<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, certificate(scope).map(|shown| shown.fingerprint()))
+    append_value(out, certificate(scope).map(|shown| shown.fingerprint()))
 }
 
+/// `$ssl_client_verify`. Also meaningful where verification is optional and the request was let
+/// through.
 fn verify<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
     let Some(tls) = scope.tls() else {
         return false;
@@ -308,18 +342,21 @@ fn verify<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// `$ssl_client_v_start`.
 fn valid_from<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(out, certificate(scope).and_then(|shown| shown.valid_from()))
+    append_value(out, certificate(scope).and_then(|shown| shown.valid_from()))
 }
 
+/// `$ssl_client_v_end`.
 fn valid_until<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    put(
+    append_value(
         out,
         certificate(scope).and_then(|shown| shown.valid_until()),
     )
 }
 
+/// `$ssl_client_v_remain`.
 fn days_left<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
     let days = certificate(scope).and_then(|shown| shown.days_left());
-    put(out, days.map(|days| days.to_string()))
+    append_value(out, days.map(|days| days.to_string()))
 }

@@ -5,13 +5,15 @@ use conf::contexts::HTTP_SERVER_LOCATION;
 use conf::{
     Arity, Diagnostic, Directive, Expression, Level, Line, Repeat, Setter, Span, Table, parse,
 };
-use http::cache::{Caches, StatusHeader, UseStale, Which};
+use http::cache::{Caches, StatusHeader, Which};
+use http::upstream::RetryReasons;
 use http::upstream::Settings;
 use http::upstream::settings::Store;
 use proto::Known;
-use proto::caching::{Heuristic, Rules};
-use proto::h1::Method;
+use proto::caching::{HeuristicLifetime, Rules};
+use proto::message::Method;
 
+/// A row of this table.
 const fn row(
     name: &'static str,
     syntax: &'static str,
@@ -30,7 +32,7 @@ const fn row(
     }
 }
 
-/// The methods that responses can be cached for.
+/// The methods whose responses can be cached.
 const METHODS: [(&str, Method); 3] = [
     ("GET", Method::Get),
     ("HEAD", Method::Head),
@@ -39,6 +41,7 @@ const METHODS: [(&str, Method); 3] = [
 
 pub(super) static ROWS: Table<Settings> = Table::new(&[
     row(
+        // A `*_cache_path` defines a cache for all protocols, not only for the one of its prefix.
         "cache",
         "zone | off",
         Some("off"),
@@ -47,6 +50,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Custom(Arity::ONE, Repeat::Once, cache),
     ),
     row(
+        // Only `proxy_cache` has a default, the URL that is requested.
         "cache_key",
         "string",
         None,
@@ -118,9 +122,10 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "error | timeout | invalid_header | updating | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | off …",
         Some("off"),
         "When to serve a stale object: after which errors and, with `updating`, while it is being updated.",
-        Setter::Bits(UseStale::WORDS, |c| &mut c.cache.use_stale.0),
+        Setter::Bits(RetryReasons::WORDS, |c| c.cache.use_stale.bits_mut()),
     ),
     row(
+        // Without it too, a stale object is refreshed by a single request.
         "cache_background_update",
         "on | off",
         Some("off"),
@@ -135,6 +140,8 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.cache.revalidate),
     ),
     row(
+        // nginx's default is off: then every request for an object that has just expired goes to
+        // the server.
         "cache_lock",
         "on | off",
         Some("on"),
@@ -143,6 +150,8 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.cache.lock),
     ),
     row(
+        // nginx's default is 5 s. With a slow server that would send all waiting requests to it at
+        // once.
         "cache_lock_timeout",
         "time",
         None,
@@ -154,6 +163,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         }),
     ),
     row(
+        // nginx's default is 5 s; a slow response is not a dead one.
         "cache_lock_age",
         "time",
         None,
@@ -165,6 +175,8 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         }),
     ),
     row(
+        // With `off` they must not share a key: a GET could get a length without content, as
+        // happens with nginx.
         "cache_convert_head",
         "on | off",
         Some("on"),
@@ -184,6 +196,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         }),
     ),
     row(
+        // The rows from here on are Weir's own.
         "cache_partial",
         "on | off",
         Some("off"),
@@ -208,6 +221,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.cache.post),
     ),
     row(
+        // nginx aborts the client's connection instead.
         "cache_repeat_max",
         "size",
         Some("16m"),
@@ -217,6 +231,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Size(|c| &mut c.cache.repeat_max),
     ),
     row(
+        // Otherwise requests for a response that is never stored would queue up behind each other.
         "cache_uncacheable_time",
         "time",
         Some("120s"),
@@ -225,6 +240,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Millis(|c| &mut c.cache.uncacheable_time),
     ),
     row(
+        // Off as in nginx, which ignores these headers: otherwise any client could force fetches.
         "cache_request_control",
         "on | off",
         Some("off"),
@@ -232,6 +248,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.cache.request_control),
     ),
     row(
+        // RFC 9111, section 4.4, requires it.
         "cache_invalidate",
         "on | off",
         Some("on"),
@@ -239,6 +256,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.cache.invalidate),
     ),
     row(
+        // RFC 9111, section 5.2.2.2, requires it; nginx does not look at these directives.
         "cache_must_revalidate",
         "on | off",
         Some("on"),
@@ -246,6 +264,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.cache.rules.obey_must_revalidate),
     ),
     row(
+        // Off: RFC 9111, section 3.5, forbids it. nginx stores them.
         "cache_authorization",
         "on | off",
         Some("off"),
@@ -253,6 +272,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.cache.rules.share_authorized),
     ),
     row(
+        // Off as in nginx, which does not guess.
         "cache_heuristic",
         "off | percent% [max]",
         Some("off"),
@@ -261,6 +281,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Custom(Arity::between(1, 2), Repeat::Once, heuristic),
     ),
     row(
+        // RFC 9213 lets a cache choose the names it honours; this is the one that it defines.
         "cache_targeted",
         "name … | off",
         Some("CDN-Cache-Control"),
@@ -278,7 +299,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
     ),
 ]);
 
-/// What follows from several rows.
+/// Derives what follows from several rows together.
 pub(super) fn finish(conf: &mut Settings, prefix: &str, level: &mut Level) {
     let ignored = conf.ignore_headers;
     let bits = [
@@ -291,6 +312,8 @@ pub(super) fn finish(conf: &mut Settings, prefix: &str, level: &mut Level) {
     let bits = bits.iter().filter(|(field, _)| ignored.has(*field));
     conf.cache.rules.ignore = bits.fold(0, |all, (_, bit)| all | bit);
     conf.cache.rules.revalidate = conf.cache.revalidate;
+    // Only `proxy_` has a default key, its URL. Others would store every response under the empty
+    // key, so say it where the cache is turned on.
     let is_here = level.seen("cache").is_some() || level.seen(&format!("{prefix}cache")).is_some();
     if is_here && conf.cache.is_on() && conf.cache.key.is_none() && prefix != "proxy_" {
         let text = format!("no \"{prefix}cache_key\" for \"{prefix}cache\"");
@@ -299,11 +322,13 @@ pub(super) fn finish(conf: &mut Settings, prefix: &str, level: &mut Level) {
     }
 }
 
+/// Reads `…_cache`.
 fn cache(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     if line.text(0) == "off" {
         conf.cache.cache = Which::Off;
         return Ok(());
     }
+    // Both would keep the response, in different forms. nginx refuses it too.
     if !matches!(conf.store, Store::Off) {
         let prefix = line.name().strip_suffix(b"cache").unwrap_or_default();
         let what = format!("is incompatible with \"{}store\"", prefix.as_bstr());
@@ -317,6 +342,7 @@ fn cache(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// Reads `…_cache_valid`.
 fn valid(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     let last = line.args().len() - 1;
     let time = parse::seconds(line.text(last)).ok_or_else(|| {
@@ -324,6 +350,7 @@ fn valid(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     })?;
     let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let list = &mut conf.cache.valid;
+    // A time alone: nginx's three statuses.
     if last == 0 {
         list.extend([200, 301, 302].map(|status| (Some(status), seconds)));
         return Ok(());
@@ -341,11 +368,13 @@ fn valid(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// A status code of a response.
 fn status(text: &[u8]) -> Option<u16> {
     let status = text.to_str().ok()?.parse().ok()?;
     (100..600).contains(&status).then_some(status)
 }
 
+/// Reads `…_cache_methods`.
 fn methods(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     let words = METHODS.map(|(word, _)| word);
     let chosen = line.bits(&words, 0)?;
@@ -357,7 +386,7 @@ fn methods(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// Adds all words as values.
+/// Appends all words as values.
 fn add(list: &mut Vec<Expression>, line: &mut Line) -> Result<(), Diagnostic> {
     for i in 0..line.args().len() {
         list.push(line.expression(i)?);
@@ -365,6 +394,7 @@ fn add(list: &mut Vec<Expression>, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// Reads `…_cache_heuristic` (RFC 9111, section 4.2.2).
 fn heuristic(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     if line.text(0) == "off" {
         conf.cache.rules.heuristic = None;
@@ -383,13 +413,14 @@ fn heuristic(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
         Some(_) => line.seconds(1)?.as_secs(),
         None => 86_400,
     };
-    conf.cache.rules.heuristic = Some(Heuristic {
+    conf.cache.rules.heuristic = Some(HeuristicLifetime {
         percent,
         max_s: u32::try_from(max).unwrap_or(u32::MAX),
     });
     Ok(())
 }
 
+/// Reads `…_cache_targeted`. Field names are compared in lower case.
 fn targeted(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     let names = line.args().iter().filter(|word| !word.is("off"));
     conf.cache.rules.targeted = names
@@ -398,9 +429,11 @@ fn targeted(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// Reads `…_cache_status_header`.
 fn status_header(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     conf.cache.status_header = match &**line.text(0) {
         b"off" => StatusHeader::Off,
+        // A name identifies a cache within a chain of several.
         b"on" => StatusHeader::Named(b"weir".into()),
         name => StatusHeader::Named(name.into()),
     };

@@ -1,4 +1,5 @@
-//! The directives that every upstream protocol has, written once: `proxy_connect_timeout`, `fastcgi_connect_timeout`, …
+//! The directives that every upstream protocol has, written once: `proxy_connect_timeout`,
+//! `fastcgi_connect_timeout`, …
 //!
 //! ```text
 //! pub(crate) enum Fastcgi {}
@@ -7,8 +8,9 @@
 //! let settings = Upstream::<Fastcgi>::of(request);
 //! ```
 //!
-//! The type parameter is a name only: it makes the struct of each protocol a type of its own, by which a location finds
-//! it. What only one protocol has is in that protocol's own table.
+//! The type parameter is only a name: it makes each protocol's struct a distinct type, by which a
+//! location finds it. A location can have several protocols, through `if` blocks, and each has its
+//! own settings. What only one protocol has is in that protocol's own table.
 
 mod cache_rows;
 mod rows;
@@ -19,66 +21,71 @@ use std::sync::{Arc, OnceLock};
 use conf::confs::{downcast, downcast_mut};
 use conf::{AnyConf, Confs, Diagnostic, Level, Line, RowInfo, Rows, Table};
 use http::Request;
-use http::upstream::settings::NextUpstream;
+use http::upstream::RetryReasons;
 use http::upstream::{Settings, SettingsRef};
 
-use super::tls_rows;
+use super::upstream_tls_rows;
 
 /// The settings of one protocol in a location.
-pub(crate) struct Upstream<P> {
-    /// The settings.
+pub(crate) struct ProtocolSettings<P> {
+    /// The settings proper.
     pub(crate) settings: Settings,
     protocol: PhantomData<fn() -> P>,
 }
 
-impl<P: 'static> Upstream<P> {
-    /// The settings in the request's present location.
+impl<P: 'static> ProtocolSettings<P> {
+    /// The settings in the request's current location.
     pub(crate) fn of(request: &Request) -> SettingsRef {
-        SettingsRef::new::<Upstream<P>>(request, |confs, position| {
-            &confs.at::<Upstream<P>>(position).settings
+        SettingsRef::new::<ProtocolSettings<P>>(request, |confs, position| {
+            &confs.at::<ProtocolSettings<P>>(position).settings
         })
     }
 }
 
-/// A row in one of the tables.
+/// A row, as an index into one of the tables.
 #[derive(Clone, Copy)]
-enum Row {
+enum RowIndex {
     Common(usize),
     Cached(usize),
     Secure(usize),
 }
 
-impl Row {
+impl RowIndex {
+    /// The row without a prefix.
     fn info(self) -> RowInfo {
         match self {
-            Row::Common(row) => rows::ROWS.info(row),
-            Row::Cached(row) => cache_rows::ROWS.info(row),
-            Row::Secure(row) => tls_rows::ROWS.info(row),
+            RowIndex::Common(row) => rows::ROWS.info(row),
+            RowIndex::Cached(row) => cache_rows::ROWS.info(row),
+            RowIndex::Secure(row) => upstream_tls_rows::ROWS.info(row),
         }
     }
 }
 
-/// The rows of all protocols under the prefix of one.
-pub(crate) struct Prefixed<P> {
+/// The rows shared by all protocols, under the prefix of one.
+pub(crate) struct PrefixedRows<P> {
     prefix: &'static str,
-    /// Fields of responses that are not passed on unless `…_pass_header` names them.
-    hidden: &'static [&'static str],
-    /// Rows that the protocol does not have.
+    /// Response fields that are not passed on unless `…_pass_header` names them.
+    hidden_fields: &'static [&'static str],
+    /// Rows that this protocol does not have.
     without: &'static [&'static str],
-    /// Whether responses can be cached.
+    /// Whether its responses can be cached.
     cached: bool,
-    /// Whether servers may be spoken to by TLS.
+    /// Whether its servers can be reached over TLS.
     secure: bool,
-    infos: OnceLock<Vec<(Row, RowInfo)>>,
+    /// The rows with their full names, built on first use.
+    infos: OnceLock<Vec<(RowIndex, RowInfo)>>,
     protocol: PhantomData<fn() -> P>,
 }
 
-impl<P> Prefixed<P> {
-    /// All rows, under `prefix`, which ends with `_`.
-    pub(crate) const fn new(prefix: &'static str, hidden: &'static [&'static str]) -> Prefixed<P> {
-        Prefixed {
+impl<P> PrefixedRows<P> {
+    /// The common rows, under `prefix`, which ends with `_`.
+    pub(crate) const fn new(
+        prefix: &'static str,
+        hidden: &'static [&'static str],
+    ) -> PrefixedRows<P> {
+        PrefixedRows {
             prefix,
-            hidden,
+            hidden_fields: hidden,
             without: &[],
             cached: false,
             secure: false,
@@ -87,33 +94,33 @@ impl<P> Prefixed<P> {
         }
     }
 
-    /// Without these rows, named without the prefix.
+    /// Removes rows, named without the prefix.
     #[allow(dead_code, reason = "for protocols that have fewer rows")]
-    pub(crate) const fn without(mut self, rows: &'static [&'static str]) -> Prefixed<P> {
+    pub(crate) const fn without(mut self, rows: &'static [&'static str]) -> PrefixedRows<P> {
         self.without = rows;
         self
     }
 
-    /// With the rows about caching.
-    pub(crate) const fn cached(mut self) -> Prefixed<P> {
+    /// Adds the rows about caching.
+    pub(crate) const fn cached(mut self) -> PrefixedRows<P> {
         self.cached = true;
         self
     }
 
-    /// With the rows about TLS.
-    pub(crate) const fn secure(mut self) -> Prefixed<P> {
+    /// Adds the rows about TLS.
+    pub(crate) const fn secure(mut self) -> PrefixedRows<P> {
         self.secure = true;
         self
     }
 
-    /// The rows as data, each with its place in the tables. The names and texts are made once and stay for the life of
-    /// the program, as those of every other row do.
-    fn infos(&self) -> &[(Row, RowInfo)] {
+    /// The rows with their positions in the tables. The names and texts are created once and never
+    /// freed, like those of all other rows, which are constants.
+    fn infos(&self) -> &[(RowIndex, RowInfo)] {
         self.infos.get_or_init(|| {
             let rows_of = |count, wanted: bool| 0..if wanted { count } else { 0 };
-            let common = rows_of(rows::ROWS.len(), true).map(Row::Common);
-            let cached = rows_of(cache_rows::ROWS.len(), self.cached).map(Row::Cached);
-            let secure = rows_of(tls_rows::ROWS.len(), self.secure).map(Row::Secure);
+            let common = rows_of(rows::ROWS.len(), true).map(RowIndex::Common);
+            let cached = rows_of(cache_rows::ROWS.len(), self.cached).map(RowIndex::Cached);
+            let secure = rows_of(upstream_tls_rows::ROWS.len(), self.secure).map(RowIndex::Secure);
             let all = common.chain(cached).chain(secure);
             let all = all.map(|row| (row, row.info()));
             let kept = all.filter(|(_, info)| !self.without.contains(&info.name));
@@ -121,11 +128,12 @@ impl<P> Prefixed<P> {
         })
     }
 
+    /// A row under this protocol's prefix.
     fn prefixed(&self, info: RowInfo) -> RowInfo {
         let name: &'static str = format!("{}{}", self.prefix, info.name).leak();
         let doc: &'static str = info.doc.replace("PREFIX_", self.prefix).leak();
         let default = match info.name {
-            // Each protocol has a folder of its own.
+            // Each protocol has its own directory.
             "temp_path" => Some(&*format!("{}temp", self.prefix).leak()),
             _ => info.default,
         };
@@ -138,7 +146,7 @@ impl<P> Prefixed<P> {
     }
 }
 
-impl<P: 'static> Rows for Prefixed<P> {
+impl<P: 'static> Rows for PrefixedRows<P> {
     fn len(&self) -> usize {
         self.infos().len()
     }
@@ -148,7 +156,7 @@ impl<P: 'static> Rows for Prefixed<P> {
     }
 
     fn create(&self) -> Arc<dyn AnyConf> {
-        Arc::new(Upstream::<P> {
+        Arc::new(ProtocolSettings::<P> {
             settings: Settings::default(),
             protocol: PhantomData,
         })
@@ -159,23 +167,24 @@ impl<P: 'static> Rows for Prefixed<P> {
     }
 
     fn child(&self, parent: &dyn AnyConf) -> Arc<dyn AnyConf> {
+        // Inheritance is a copy of the outer block's settings, changed by this block's lines.
         self.copy(parent)
     }
 
     fn copy(&self, conf: &dyn AnyConf) -> Arc<dyn AnyConf> {
-        let settings = downcast::<Upstream<P>>(conf).settings.clone();
-        Arc::new(Upstream::<P> {
+        let settings = downcast::<ProtocolSettings<P>>(conf).settings.clone();
+        Arc::new(ProtocolSettings::<P> {
             settings,
             protocol: PhantomData,
         })
     }
 
     fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
-        let settings = &mut downcast_mut::<Upstream<P>>(conf).settings;
+        let settings = &mut downcast_mut::<ProtocolSettings<P>>(conf).settings;
         match self.infos()[row].0 {
-            Row::Common(row) => rows::ROWS.apply(row, settings, line),
-            Row::Cached(row) => cache_rows::ROWS.apply(row, settings, line),
-            Row::Secure(row) => tls_rows::ROWS.apply(row, &mut settings.secure, line),
+            RowIndex::Common(row) => rows::ROWS.apply(row, settings, line),
+            RowIndex::Cached(row) => cache_rows::ROWS.apply(row, settings, line),
+            RowIndex::Secure(row) => upstream_tls_rows::ROWS.apply(row, &mut settings.secure, line),
         }
     }
 
@@ -184,8 +193,9 @@ impl<P: 'static> Rows for Prefixed<P> {
     }
 
     fn finishes(&self, is_shared: bool, level: &mut Level) -> bool {
-        // The directive that passes requests on, which is another table's, may ask for TLS here.
-        !is_shared || self.secure && tls_rows::is_wanted(self.prefix, level)
+        // The `…_pass` line, in another table, may ask for TLS in a block that has no lines of this
+        // one.
+        !is_shared || self.secure && upstream_tls_rows::is_tls_required(self.prefix, level)
     }
 
     fn finish(
@@ -194,32 +204,38 @@ impl<P: 'static> Rows for Prefixed<P> {
         _parent: Option<&dyn AnyConf>,
         level: &mut Level,
     ) -> Result<(), Diagnostic> {
-        let settings = &mut downcast_mut::<Upstream<P>>(conf).settings;
-        settings.hide = rows::hidden(settings, self.hidden);
+        let settings = &mut downcast_mut::<ProtocolSettings<P>>(conf).settings;
+        // From here on, per request, hiding a field is a lookup in one set.
+        settings.hide = rows::hidden_fields(settings, self.hidden_fields);
         if self.cached {
             cache_rows::finish(settings, self.prefix, level);
         }
         if self.secure {
-            tls_rows::finish(&mut settings.secure, self.prefix, level)?;
+            upstream_tls_rows::finish(&mut settings.secure, self.prefix, level)?;
         }
         rows::check_buffers(settings, self.prefix)
     }
 }
 
-/// The rows of a protocol without buffers and fields, and then those in which it differs, over the same struct.
-pub(crate) struct Bare<P> {
-    common: Prefixed<P>,
+/// The rows of a protocol without buffers and header fields (memcached, tunnels), followed by those
+/// in which it differs, over the same struct.
+pub(crate) struct UnbufferedRows<P> {
+    common: PrefixedRows<P>,
+    /// Rows that replace common ones.
     own: &'static Table<Settings>,
 }
 
-impl<P> Bare<P> {
+impl<P> UnbufferedRows<P> {
     /// `common` must be without the rows that `own` has.
-    pub(crate) const fn new(common: Prefixed<P>, own: &'static Table<Settings>) -> Bare<P> {
-        Bare { common, own }
+    pub(crate) const fn new(
+        common: PrefixedRows<P>,
+        own: &'static Table<Settings>,
+    ) -> UnbufferedRows<P> {
+        UnbufferedRows { common, own }
     }
 }
 
-impl<P: 'static> Rows for Bare<P> {
+impl<P: 'static> Rows for UnbufferedRows<P> {
     fn len(&self) -> usize {
         self.common.len() + self.own.len()
     }
@@ -250,9 +266,11 @@ impl<P: 'static> Rows for Bare<P> {
     fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
         match row.checked_sub(self.common.len()) {
             None => self.common.apply(row, conf, line),
-            Some(row) => self
-                .own
-                .apply(row, &mut downcast_mut::<Upstream<P>>(conf).settings, line),
+            Some(row) => self.own.apply(
+                row,
+                &mut downcast_mut::<ProtocolSettings<P>>(conf).settings,
+                line,
+            ),
         }
     }
 
@@ -261,7 +279,7 @@ impl<P: 'static> Rows for Bare<P> {
     }
 
     fn finishes(&self, _: bool, _: &mut Level) -> bool {
-        // There are no buffers to check, and no fields to hide.
+        // No buffers to check and no fields to hide.
         false
     }
 
@@ -275,18 +293,17 @@ impl<P: 'static> Rows for Bare<P> {
     }
 }
 
-/// The value of a `next_upstream` row that has words of its own.
+/// Reads a `…_next_upstream` row with its own set of words.
 pub(crate) fn next_upstream_words(
     line: &mut Line,
-    words: &[(&str, u32)],
-) -> Result<NextUpstream, Diagnostic> {
+    words: &[(&str, RetryReasons)],
+) -> Result<RetryReasons, Diagnostic> {
     let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
     let chosen = line.bits(&names, 0)?;
-    let bits = words
+    let named = words
         .iter()
         .enumerate()
         .filter(|(index, _)| chosen & 1 << index != 0);
-    Ok(NextUpstream(
-        bits.map(|(_, (_, bit))| bit).fold(0, |all, bit| all | bit),
-    ))
+    let reasons = named.map(|(_, (_, reason))| *reason);
+    Ok(reasons.fold(RetryReasons::NONE, |all, reason| all | reason))
 }

@@ -1,15 +1,16 @@
-//! The rows themselves, without prefix.
+//! The rows common to all upstream protocols, without prefix.
 
 use base::Span;
 use conf::contexts::HTTP_SERVER_LOCATION;
 use conf::{Arity, Diagnostic, Directive, Line, Repeat, Setter, Table};
 use http::configure::Directories;
+use http::upstream::RetryReasons;
 use http::upstream::Settings;
-use http::upstream::settings::{Bind, FieldSet, IgnoreHeaders, NextUpstream, Store};
+use http::upstream::settings::{Bind, FieldSet, IgnoreHeaders, Store};
 
-use crate::shared::file_access;
+use crate::shared::file_permissions;
 
-/// What a plain row has besides its name, syntax, default, text and setter.
+/// A row of this table; all have the same contexts.
 const fn row(
     name: &'static str,
     syntax: &'static str,
@@ -38,6 +39,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Custom(Arity::between(1, 2), Repeat::Once, bind),
     ),
     row(
+        // Off as in nginx: the timeouts below notice a dead server much earlier.
         "socket_keepalive",
         "on | off",
         Some("off"),
@@ -59,6 +61,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Size(|c| &mut c.socket_sndbuf),
     ),
     row(
+        // Per server: with several of them, a request can take a multiple of it.
         "connect_timeout",
         "time",
         Some("60s"),
@@ -73,6 +76,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Millis(|c| &mut c.send_timeout),
     ),
     row(
+        // Between two reads, not for the whole: a long response is no error as long as it moves.
         "read_timeout",
         "time",
         Some("60s"),
@@ -87,12 +91,14 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Ignored(Arity::ONE, "Linux has no such socket option."),
     ),
     row(
+        // A POST may have had its effect although its response was lost, so it is repeated only if
+        // the configuration says that this is safe.
         "next_upstream",
         "error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | updating | off …",
         Some("error timeout"),
         "When to pass the request to the next server. It is never passed on once a response has been started or, \
          unless `non_idempotent` is given, after a POST, LOCK or PATCH request has been sent.",
-        Setter::Bits(NextUpstream::WORDS, |c| &mut c.next_upstream.0),
+        Setter::Bits(RetryReasons::WORDS, |c| c.next_upstream.bits_mut()),
     ),
     row(
         "next_upstream_tries",
@@ -109,6 +115,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Millis(|c| &mut c.next_upstream_timeout),
     ),
     row(
+        // A page of memory, as in nginx.
         "buffer_size",
         "size",
         Some("4k"),
@@ -116,6 +123,8 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Size(|c| &mut c.buffer_size),
     ),
     row(
+        // On: a slow client would otherwise keep a server busy for as long as it takes to receive
+        // the response.
         "buffering",
         "on | off",
         Some("on"),
@@ -141,6 +150,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         }),
     ),
     row(
+        // No default in the table: nginx's rule about the minimum is for values that were set.
         "max_temp_file_size",
         "size",
         None,
@@ -169,6 +179,8 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Custom(Arity::between(1, 4), Repeat::Once, temp_path),
     ),
     row(
+        // On: with the body at hand, a request can be sent to the next server if the first one
+        // fails.
         "request_buffering",
         "on | off",
         Some("on"),
@@ -176,6 +188,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.request_buffering),
     ),
     row(
+        // Off: nobody waits for the response any more.
         "ignore_client_abort",
         "on | off",
         Some("off"),
@@ -183,6 +196,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.ignore_client_abort),
     ),
     row(
+        // Off as in nginx: the server's own pages are passed on.
         "intercept_errors",
         "on | off",
         Some("off"),
@@ -190,6 +204,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.intercept_errors),
     ),
     row(
+        // For servers that support no ranges: Weir cuts them out of the whole.
         "force_ranges",
         "on | off",
         Some("off"),
@@ -197,6 +212,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.force_ranges),
     ),
     row(
+        // Without buffering, the client determines the rate.
         "limit_rate",
         "rate",
         None,
@@ -211,6 +227,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.pass_request_headers),
     ),
     row(
+        // With `off` the length is left out as well, or the server would wait for a body.
         "pass_request_body",
         "on | off",
         Some("on"),
@@ -218,6 +235,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.pass_request_body),
     ),
     row(
+        // Like all lists here, it replaces that of the outer block.
         "hide_header",
         "field",
         None,
@@ -246,6 +264,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         ),
     ),
     row(
+        // The headers are still passed on; only their effect here is disabled.
         "ignore_headers",
         "X-Accel-Redirect | X-Accel-Expires | X-Accel-Limit-Rate | X-Accel-Buffering | X-Accel-Charset | Expires | Cache-Control | Set-Cookie | Vary …",
         None,
@@ -253,6 +272,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Bits(IgnoreHeaders::WORDS, |c| &mut c.ignore_headers.0),
     ),
     row(
+        // A mirror rather than a cache: the files are served by `root` and `try_files`, if at all.
         "store",
         "on | off | string",
         Some("off"),
@@ -268,6 +288,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
     ),
 ]);
 
+/// Reads `…_bind`. Only a constant address can be checked now.
 fn bind(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     if line.args().len() == 1 && line.text(0) == "off" {
         conf.bind = None;
@@ -289,6 +310,7 @@ fn bind(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// Reads `…_temp_path`. The master creates the directory before the worker gives up its rights.
 fn temp_path(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     conf.temp_path = line.temporary_path(line.arg(0));
     line.shared::<Directories>()
@@ -297,16 +319,18 @@ fn temp_path(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// Reads `…_store`.
 fn store(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     conf.store = match &**line.text(0) {
         b"off" => Store::Off,
         b"on" => {
+            // The sandbox must allow writing below document roots.
             line.level.build.needs().changes_roots = true;
             Store::On
         }
         _ => {
             let path = line.expression(0)?;
-            // The site's prefix is put in front of it.
+            // The path starts in the server's prefix, which the sandbox must allow to be written.
             line.level
                 .build
                 .prefix_for(conf::Access::Write, line.text(0));
@@ -316,13 +340,15 @@ fn store(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// Reads `…_store_access`.
 fn store_access(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
-    conf.store_access = file_access::read(line)?;
+    conf.store_access = file_permissions::parse_permissions(line)?;
     Ok(())
 }
 
-/// The fields that are not passed on: the protocol's own and `hide_header`, without `pass_header`.
-pub(super) fn hidden(conf: &Settings, usual: &[&str]) -> FieldSet {
+/// The fields that are not passed on: the protocol's defaults and `hide_header`, minus
+/// `pass_header`.
+pub(super) fn hidden_fields(conf: &Settings, usual: &[&str]) -> FieldSet {
     let mut set = FieldSet::default();
     for name in usual {
         set.insert(name.as_bytes());
@@ -336,7 +362,8 @@ pub(super) fn hidden(conf: &Settings, usual: &[&str]) -> FieldSet {
     set
 }
 
-/// nginx's rules for the sizes of buffers.
+/// nginx's rules about buffer sizes. Weir does not need them all, but a configuration that nginx
+/// refuses should not appear to work.
 pub(super) fn check_buffers(conf: &Settings, prefix: &str) -> Result<(), Diagnostic> {
     let error = |text: String| Err(Diagnostic::error(text, Span::NONE));
     if conf.buffers.count == 1 {

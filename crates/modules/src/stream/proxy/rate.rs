@@ -1,22 +1,24 @@
-//! `proxy_upload_rate` and `proxy_download_rate`: how fast one side is read.
+//! `proxy_upload_rate` and `proxy_download_rate`: limit the rate at which each side is read.
 //!
-//! As in nginx the budget is counted in whole seconds of the clock, beginning with the one that the session began in.
+//! As in nginx, the budget grows in whole seconds of the clock, starting with the one in which the
+//! session began.
 
 use std::time::Duration;
 
 use ::stream::Session;
 use conf::{Diagnostic, Expression, Line, parse};
 
-/// The pace of one direction.
-pub(super) struct Pace {
-    /// Bytes per second; 0 is without limit.
+/// The rate limit of one direction.
+pub(super) struct RateLimiter {
+    /// In bytes per second; 0 means no limit.
     rate: u64,
+    /// The second in which the session began.
     began: u64,
-    /// Set while nothing may be read.
+    /// Set while reading is delayed.
     timer: rt::Timer,
 }
 
-/// Reads the value of the directive.
+/// Reads the value of a directive. Only a constant can be checked here.
 pub(super) fn read(line: &mut Line) -> Result<Expression, Diagnostic> {
     let expression = line.expression(0)?;
     if expression.constant().is_some() {
@@ -25,11 +27,11 @@ pub(super) fn read(line: &mut Line) -> Result<Expression, Diagnostic> {
     Ok(expression)
 }
 
-impl Pace {
-    /// The pace of a session that begins now.
-    pub(super) fn new(session: &mut Session, rate: &Expression) -> Pace {
+impl RateLimiter {
+    /// The limit of a session that begins now. An invalid value of a variable means no limit.
+    pub(super) fn new(session: &mut Session, rate: &Expression) -> RateLimiter {
         let text = session.value(rate);
-        Pace {
+        RateLimiter {
             rate: parse::size(&text).unwrap_or(0),
             began: seconds(),
             timer: rt::Timer::new(),
@@ -41,8 +43,8 @@ impl Pace {
         self.rate == 0
     }
 
-    /// Whether nothing may be read now; the task is woken when it may.
-    pub(super) fn waits(&self, context: &mut std::task::Context<'_>) -> bool {
+    /// Whether reading is delayed; if so, the task is woken when it may continue.
+    pub(super) fn is_waiting(&self, context: &mut std::task::Context<'_>) -> bool {
         if !self.timer.is_set() {
             return false;
         }
@@ -53,8 +55,8 @@ impl Pace {
         false
     }
 
-    /// How much may be read now, when `received` bytes were; 0: nothing yet.
-    pub(super) fn allows(&self, received: u64) -> usize {
+    /// How many bytes may be read now, after `received` so far. 0: none yet, and the timer is set.
+    pub(super) fn allowance(&self, received: u64) -> usize {
         if self.rate == 0 {
             return usize::MAX;
         }
@@ -73,7 +75,8 @@ impl Pace {
         }
     }
 
-    /// So much was read: the next read waits as long as that takes.
+    /// Delays the next read by the time that these bytes take at this rate, so that they are spread
+    /// evenly over the second.
     pub(super) fn spend(&self, bytes: usize) {
         if self.rate == 0 {
             return;
@@ -84,12 +87,13 @@ impl Pace {
         }
     }
 
-    /// Whether it holds back a read.
+    /// Whether a read is being delayed.
     pub(super) fn is_delayed(&self) -> bool {
         self.timer.is_set()
     }
 }
 
+/// The seconds of the wall clock.
 fn seconds() -> u64 {
     rt::wall_millis() / 1000
 }

@@ -1,8 +1,9 @@
-//! Bytes between two connections, both ways.
+//! Passes bytes between two connections, in both directions.
 //!
-//! A direction begins with a buffer: it is filled from one side and emptied into the other. When it has carried
-//! [`SPLICE_AFTER`] bytes and has no rate limit, a pipe of the kernel takes the buffer's place, and the bytes are not
-//! seen here any more. Short sessions, which are most, do without the pipe and its two descriptors.
+//! Each direction starts with a buffer, which is filled from one side and written to the other.
+//! After [`SPLICE_AFTER`] bytes, and without a rate limit, a kernel pipe replaces the buffer
+//! (`splice(2)`), so that the bytes no longer pass through this process. Most sessions are short
+//! and do without the pipe and its two descriptors.
 
 use std::future::poll_fn;
 use std::io;
@@ -12,54 +13,63 @@ use std::time::{Duration, Instant};
 
 use ::stream::Session;
 use ::stream::module::status;
+use base::Errno;
+use host::error_log::Level;
 use net::Transport;
 use net::upstream::Times;
-use rt::error_log::{Errno, Level};
 use rt::net::Pipe;
 
-use super::rate::Pace;
-use super::{Conf, Ended, last, proxy_header, traffic};
+use super::rate::RateLimiter;
+use super::{Conf, SessionEnd, current_try, elapsed, proxy_header, traffic};
 
-/// Bytes after which a direction goes on through a pipe.
+/// The number of bytes after which a direction continues through a pipe.
 const SPLICE_AFTER: u64 = 256 * 1024;
 
-/// How much a pipe is filled with at once, in bytes: what it holds.
+/// How many bytes are spliced into a pipe at once: its default capacity.
 const SPLICE_SIZE: usize = 64 * 1024;
 
-/// One direction.
-struct Direction {
+/// One direction of a session.
+struct RelayDirection {
     from: Rc<Transport>,
     to: Rc<Transport>,
+    /// Empty whenever there is nothing to send, also after the switch to a pipe.
     buffer: Vec<u8>,
-    /// How much of the buffer is sent.
+    /// The length of the part of the buffer that has been sent.
     at: usize,
-    /// How much is read at once.
+    /// The maximum length of a read: `proxy_buffer_size`.
     size: usize,
+    /// Set when the direction is spliced.
     pipe: Option<Pipe>,
-    pace: Pace,
+    pace: RateLimiter,
     received: u64,
     sent: u64,
-    /// `from` has finished, or broke.
-    ended: bool,
-    /// `to` was told so.
-    finished: bool,
-    /// How `from` broke.
-    broke: Option<io::Error>,
+    /// Whether `from` has ended or failed.
+    source_ended: bool,
+    /// Whether the end was passed on to `to`.
+    sink_is_shut: bool,
+    /// The error of `from`, if it failed.
+    read_error: Option<io::Error>,
 }
 
-/// What polling a direction came to.
-enum Moved {
+/// The result of polling a direction.
+enum MoveResult {
     /// Nothing moved.
     Nothing,
-    /// Something did.
+    /// Bytes moved, or the end was seen.
     Bytes,
-    /// The other side takes no more.
+    /// The other side accepts no more bytes.
     Broken,
 }
 
-impl Direction {
-    fn new(from: &Rc<Transport>, to: &Rc<Transport>, size: u64, pace: Pace) -> Direction {
-        Direction {
+impl RelayDirection {
+    /// A direction that has moved nothing yet. Its buffer is allocated with the first read.
+    fn new(
+        from: &Rc<Transport>,
+        to: &Rc<Transport>,
+        size: u64,
+        pace: RateLimiter,
+    ) -> RelayDirection {
+        RelayDirection {
             from: Rc::clone(from),
             to: Rc::clone(to),
             buffer: Vec::new(),
@@ -69,44 +79,46 @@ impl Direction {
             pace,
             received: 0,
             sent: 0,
-            ended: false,
-            finished: false,
-            broke: None,
+            source_ended: false,
+            sink_is_shut: false,
+            read_error: None,
         }
     }
 
-    /// Bytes that were read and not yet sent.
+    /// The number of bytes that were read and not yet sent.
     fn held(&self) -> usize {
         self.buffer.len() - self.at + self.pipe.as_ref().map_or(0, Pipe::held)
     }
 
-    /// Moves what can be moved.
-    fn poll(&mut self, context: &mut Context<'_>) -> Moved {
-        let mut moved = Moved::Nothing;
+    /// Moves as much as possible.
+    fn poll(&mut self, context: &mut Context<'_>) -> MoveResult {
+        let mut moved = MoveResult::Nothing;
         loop {
+            // Writing comes first: the buffer must be empty before the next read, which bounds the
+            // memory of a session.
             match self.poll_send(context) {
                 Poll::Ready(Ok(0)) => {}
-                Poll::Ready(Ok(_)) => moved = Moved::Bytes,
-                Poll::Ready(Err(_)) => return Moved::Broken,
+                Poll::Ready(Ok(_)) => moved = MoveResult::Bytes,
+                Poll::Ready(Err(_)) => return MoveResult::Broken,
                 Poll::Pending => return moved,
             }
-            if self.ended || self.pace.waits(context) {
+            if self.source_ended || self.pace.is_waiting(context) {
                 return moved;
             }
             match self.poll_receive(context) {
-                Poll::Ready(Ok(0)) => self.ended = true,
+                Poll::Ready(Ok(0)) => self.source_ended = true,
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => {
-                    self.ended = true;
-                    self.broke = Some(error);
+                    self.source_ended = true;
+                    self.read_error = Some(error);
                 }
                 Poll::Pending => return moved,
             }
-            moved = Moved::Bytes;
+            moved = MoveResult::Bytes;
         }
     }
 
-    /// Sends all that is held: how much it was.
+    /// Sends all that was read, and returns its length.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut total = 0;
         while self.held() > 0 {
@@ -134,25 +146,26 @@ impl Direction {
         }
     }
 
-    /// Reads; everything that was read before is sent.
+    /// Reads; all that was read before has been sent.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.pipe.is_none()
             && self.received >= SPLICE_AFTER
             && self.pace.is_unlimited()
+            // TLS is encrypted in this process, so the bytes have to pass through it.
             && !self.from.is_tls()
             && !self.to.is_tls()
         {
-            // Without descriptors for it the buffer serves on.
+            // If there are no descriptors left, the session continues with the buffer.
             self.pipe = Pipe::new().ok();
             self.buffer = Vec::new();
         }
         let received = match &self.pipe {
             Some(pipe) => pipe.poll_fill(context, self.from.socket(), SPLICE_SIZE),
             None => {
-                let most = self.size.min(self.pace.allows(self.received));
+                let most = self.size.min(self.pace.allowance(self.received));
                 if most == 0 {
-                    // Arms the timer that the pace has set.
-                    let waits = self.pace.waits(context);
+                    // Registers this task with the timer that was just set.
+                    let waits = self.pace.is_waiting(context);
                     debug_assert!(waits, "a pace that allows nothing waits");
                     return Poll::Pending;
                 }
@@ -166,55 +179,110 @@ impl Direction {
         received
     }
 
-    /// Tells the other side that no more comes, once.
-    fn finish(&mut self) {
-        if self.ended && self.held() == 0 && !std::mem::replace(&mut self.finished, true) {
-            // It fails when the other side is gone, which is then seen from there.
+    /// Passes the end on to the other side, once.
+    fn shut_sink(&mut self) {
+        if self.source_ended && self.held() == 0 && !std::mem::replace(&mut self.sink_is_shut, true)
+        {
+            // Fails if the other side is gone, which polling that side will show.
             let _ = self.to.shutdown_write();
         }
     }
 }
 
-/// Both directions.
-struct Relay {
-    up: Direction,
-    down: Direction,
+/// A session: both directions.
+struct SessionRelay {
+    up: RelayDirection,
+    down: RelayDirection,
     half_close: bool,
     timer: rt::Timer,
     timeout: Duration,
+    /// The start of the try, for times in the log.
     since: Instant,
+    /// The time to the server's first byte.
     first_byte: Option<Duration>,
 }
 
-/// Why a session ended.
-enum End {
-    /// Both sides are done with each other.
+/// How a session ended.
+enum RelayEnd {
+    /// Orderly, by the side with this name.
     Disconnected { by: &'static str },
-    /// A side takes no more.
+    /// A side accepts no more bytes.
     Broken,
-    /// Nothing moved for too long.
+    /// No bytes moved for too long.
     TimedOut,
 }
 
-impl Relay {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
+impl SessionRelay {
+    /// A session on an established connection.
+    fn new(
+        session: &mut Session,
+        conf: &Conf,
+        client: Rc<Transport>,
+        upstream: Transport,
+        since: Instant,
+    ) -> SessionRelay {
+        let upstream = Rc::new(upstream);
+        let upload = RateLimiter::new(session, &conf.upload_rate);
+        let download = RateLimiter::new(session, &conf.download_rate);
+        SessionRelay {
+            up: RelayDirection::new(&client, &upstream, conf.buffer_size, upload),
+            down: RelayDirection::new(&upstream, &client, conf.buffer_size, download),
+            half_close: conf.half_close,
+            timer: rt::Timer::new(),
+            timeout: conf.timeout,
+            since,
+            first_byte: None,
+        }
+    }
+
+    /// Runs the session to its end.
+    async fn run(mut self, session: &mut Session, conf: &Conf) -> SessionEnd {
+        // With TLS it was sent before the handshake.
+        let header = match self.down.from.is_tls() {
+            true => Vec::new(),
+            false => proxy_header(session, conf.proxy_protocol),
+        };
+        // What was read ahead of the proxy, for example by `ssl_preread`, goes to the server first.
+        let input = std::mem::take(&mut *session.client.input.borrow_mut());
+        let before = input.len() as u64;
+        self.up.buffer = [header, input].concat();
+        session.action = "proxying connection";
+        let end = poll_fn(|context| self.poll(context)).await;
+        self.store(session, before);
+        self.log_broken(session);
+        self.end(session, end);
+        let times = Times {
+            connect: None,
+            header: self.first_byte,
+            response: Some(elapsed(self.since)),
+        };
+        SessionEnd {
+            status: status::OK,
+            times,
+            failed: false,
+        }
+    }
+
+    /// Moves bytes in both directions until the session ends.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<RelayEnd> {
         let mut moves = false;
         for direction in [&mut self.up, &mut self.down] {
             match direction.poll(context) {
-                Moved::Nothing => {}
-                Moved::Bytes => moves = true,
-                Moved::Broken => return Poll::Ready(End::Broken),
+                MoveResult::Nothing => {}
+                MoveResult::Bytes => moves = true,
+                MoveResult::Broken => return Poll::Ready(RelayEnd::Broken),
             }
             if self.half_close {
-                direction.finish();
+                direction.shut_sink();
             }
         }
         if self.first_byte.is_none() && self.down.received > 0 {
-            self.first_byte = Some(rt::now().saturating_duration_since(self.since));
+            self.first_byte = Some(elapsed(self.since));
         }
         if let Some(by) = self.is_over() {
-            return Poll::Ready(End::Disconnected { by });
+            return Poll::Ready(RelayEnd::Disconnected { by });
         }
+        // The silence is of our own making, so it must not end the session.
         if self.up.pace.is_delayed() || self.down.pace.is_delayed() {
             self.timer.clear();
         } else if moves || !self.timer.is_set() {
@@ -223,12 +291,16 @@ impl Relay {
         if !self.timer.is_set() {
             return Poll::Pending;
         }
-        self.timer.poll_expired(context).map(|()| End::TimedOut)
+        self.timer
+            .poll_expired(context)
+            .map(|()| RelayEnd::TimedOut)
     }
 
-    /// Whether nothing more is to be moved, and who ended it.
+    /// Whether the session is over, and which side ended it.
     fn is_over(&self) -> Option<&'static str> {
-        let (client, upstream) = (self.up.ended, self.down.ended);
+        let (client, upstream) = (self.up.source_ended, self.down.source_ended);
+        // Without `proxy_half_close`, the end of one side ends the session as soon as its last
+        // bytes are delivered.
         let over = match (client, upstream) {
             (false, false) => false,
             _ if self.half_close => {
@@ -241,91 +313,68 @@ impl Relay {
         over.then_some(if upstream { "upstream" } else { "client" })
     }
 
+    /// Copies the counts to the session, for variables and the log.
     fn store(&self, session: &mut Session, before: u64) {
         session.received = before + self.up.received;
         session.client.sent.set(self.down.sent);
-        let last = last(session);
+        let last = current_try(session);
         last.first_byte = self.first_byte;
         last.received = self.down.received;
         last.sent = self.up.sent;
     }
+
+    /// Logs how a side failed. At level `info`, as in nginx: the peers are to blame.
+    fn log_broken(&self, session: &mut Session) {
+        for (direction, peer) in [(&self.up, "client"), (&self.down, "upstream")] {
+            if let Some(error) = &direction.read_error {
+                session.log(
+                    Level::Info,
+                    format_args!(
+                        "recv() failed{} while proxying and reading from {peer}",
+                        Errno(error)
+                    ),
+                );
+            }
+        }
+    }
+
+    /// Ends both connections in good order, if that is how the session ended, and logs it.
+    fn end(&self, session: &mut Session, end: RelayEnd) {
+        match end {
+            RelayEnd::Disconnected { by } => {
+                for direction in [&self.up, &self.down] {
+                    // TLS's closing alert says that the content is complete, so it is left out if
+                    // the other side broke off.
+                    if direction.read_error.is_none() && direction.held() == 0 {
+                        direction.to.say_goodbye();
+                    }
+                }
+                let traffic = traffic(session);
+                session.log_plainly(Level::Info, format_args!("{by} disconnected, {traffic}"));
+            }
+            RelayEnd::TimedOut => session.log(
+                Level::Info,
+                format_args!("connection timed out (110: Connection timed out)"),
+            ),
+            RelayEnd::Broken => {}
+        }
+    }
 }
 
-/// Runs a session on a connection that stands.
+/// Runs a TCP session on an established upstream connection.
 pub(super) async fn run(
     session: &mut Session,
     conf: &Conf,
     upstream: Transport,
     since: Instant,
-) -> Ended {
+) -> SessionEnd {
     let Some(client) = session.client.stream().cloned() else {
-        return Ended {
+        return SessionEnd {
             status: status::INTERNAL_SERVER_ERROR,
             times: Times::default(),
             failed: false,
         };
     };
-    let upstream = Rc::new(upstream);
-    let paces = (
-        Pace::new(session, &conf.upload_rate),
-        Pace::new(session, &conf.download_rate),
-    );
-    let mut relay = Relay {
-        up: Direction::new(&client, &upstream, conf.buffer_size, paces.0),
-        down: Direction::new(&upstream, &client, conf.buffer_size, paces.1),
-        half_close: conf.half_close,
-        timer: rt::Timer::new(),
-        timeout: conf.timeout,
-        since,
-        first_byte: None,
-    };
-    // With TLS it went before the handshake.
-    let header = match upstream.is_tls() {
-        true => Vec::new(),
-        false => proxy_header(session, conf.proxy_protocol),
-    };
-    let input = std::mem::take(&mut *session.client.input.borrow_mut());
-    let before = input.len() as u64;
-    relay.up.buffer = [header, input].concat();
-    session.action = "proxying connection";
-    let end = poll_fn(|context| relay.poll(context)).await;
-    relay.store(session, before);
-    for (direction, peer) in [(&relay.up, "client"), (&relay.down, "upstream")] {
-        if let Some(error) = &direction.broke {
-            session.log(
-                Level::Info,
-                format_args!(
-                    "recv() failed{} while proxying and reading from {peer}",
-                    Errno(error)
-                ),
-            );
-        }
-    }
-    match end {
-        End::Disconnected { by } => {
-            for direction in [&relay.up, &relay.down] {
-                // What broke off must not look whole.
-                if direction.broke.is_none() && direction.held() == 0 {
-                    direction.to.say_goodbye();
-                }
-            }
-            let traffic = traffic(session);
-            session.log_plainly(Level::Info, format_args!("{by} disconnected, {traffic}"));
-        }
-        End::TimedOut => session.log(
-            Level::Info,
-            format_args!("connection timed out (110: Connection timed out)"),
-        ),
-        End::Broken => {}
-    }
-    let times = Times {
-        connect: None,
-        header: relay.first_byte,
-        response: Some(rt::now().saturating_duration_since(since)),
-    };
-    Ended {
-        status: status::OK,
-        times,
-        failed: false,
-    }
+    let relay = SessionRelay::new(session, conf, client, upstream, since);
+    relay.run(session, conf).await
 }

@@ -1,5 +1,15 @@
-//! `proxy_ssl` and what belongs to it: TLS to servers. The rows are those that http has, too
-//! ([`crate::shared::tls_rows`]), and two of stream's own.
+//! `proxy_ssl` and its kin: TLS to upstream servers. The directives are those of http
+//! ([`crate::shared::tls_rows`]) and two that only stream has.
+//!
+//! ```nginx
+//! server {
+//!     listen                        5433;
+//!     proxy_ssl                     on;
+//!     proxy_ssl_verify              on;
+//!     proxy_ssl_trusted_certificate ca.crt;
+//!     proxy_pass                    db;
+//! }
+//! ```
 
 use std::io;
 use std::sync::Arc;
@@ -7,6 +17,7 @@ use std::time::Duration;
 
 use ::stream::module::status;
 use ::stream::{Module, Session};
+use base::Errno;
 use bstr::BStr;
 use conf::confs::downcast_mut;
 use conf::contexts::STREAM_AND_SERVER;
@@ -15,10 +26,9 @@ use conf::{
 };
 use net::Transport;
 use net::upstream::{NotSecure, Secure};
-use rt::error_log::Errno;
 
-use super::Failure;
-use crate::shared::tls_rows;
+use super::ConnectFailure;
+use crate::shared::upstream_tls_rows;
 
 pub(crate) static MODULE: Module = Module {
     name: "proxy_ssl",
@@ -27,6 +37,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
+/// The directives that http does not have.
 static OWN: Table<Conf> = Table::new(&[
     Directive {
         name: "proxy_ssl",
@@ -60,7 +71,7 @@ static OWN: Table<Conf> = Table::new(&[
     },
 ]);
 
-/// The prefix of the shared rows.
+/// The prefix of the shared directives.
 const PREFIX: &str = "proxy_";
 
 #[derive(Clone, Default)]
@@ -70,18 +81,18 @@ pub(super) struct Conf {
     secure: Secure,
 }
 
-/// Stream's own rows, and then the shared ones, over the same struct.
+/// Stream's own directives and the shared ones, over the same struct.
 struct AllRows;
 
 impl Rows for AllRows {
     fn len(&self) -> usize {
-        OWN.len() + tls_rows::ROWS.len()
+        OWN.len() + upstream_tls_rows::ROWS.len()
     }
 
     fn info(&self, row: usize) -> RowInfo {
         match row.checked_sub(OWN.len()) {
             None => OWN.info(row),
-            Some(row) => tls_rows::in_stream(row),
+            Some(row) => upstream_tls_rows::in_stream(row),
         }
     }
 
@@ -104,7 +115,9 @@ impl Rows for AllRows {
     fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
         match row.checked_sub(OWN.len()) {
             None => OWN.apply(row, conf, line),
-            Some(row) => tls_rows::ROWS.apply(row, &mut downcast_mut::<Conf>(conf).secure, line),
+            Some(row) => {
+                upstream_tls_rows::ROWS.apply(row, &mut downcast_mut::<Conf>(conf).secure, line)
+            }
         }
     }
 
@@ -113,7 +126,7 @@ impl Rows for AllRows {
     }
 
     fn finishes(&self, _: bool, _: &mut Level) -> bool {
-        // What is used in a server is not known in `stream`.
+        // `stream` itself cannot know what its servers use.
         true
     }
 
@@ -124,24 +137,25 @@ impl Rows for AllRows {
         level: &mut Level,
     ) -> Result<(), Diagnostic> {
         let conf = downcast_mut::<Conf>(conf);
-        // In `stream` itself nothing is passed on: what its settings lack may come in a server.
+        // Nothing is passed on in `stream` itself, so missing settings may still come in a server.
         conf.secure.is_used = conf.enabled && parent.is_some();
-        tls_rows::finish(&mut conf.secure, PREFIX, level)
+        upstream_tls_rows::finish(&mut conf.secure, PREFIX, level)
     }
 }
 
-/// Whether servers are spoken to by TLS.
-pub(super) fn is_wanted(session: &Session) -> bool {
+/// Whether TLS is used for upstream servers.
+pub(super) fn uses_tls(session: &Session) -> bool {
     session.conf::<Conf>().enabled
 }
 
-/// Speaks TLS on a new connection to a server of `group`, after the PROXY protocol header if there is to be one.
-pub(super) async fn begin(
+/// Starts TLS on a new connection to a server of `group`, after the PROXY protocol header if that
+/// is on.
+pub(super) async fn handshake(
     session: &mut Session,
     proxy: &super::Conf,
     transport: &mut Transport,
     group: &BStr,
-) -> Result<(), Failure> {
+) -> Result<(), ConnectFailure> {
     let conf = session.conf::<Conf>();
     let patience = proxy.connect_timeout;
     session.action = "SSL handshaking to upstream";
@@ -150,22 +164,25 @@ pub(super) async fn begin(
         && let Err(error) = send(transport, &header, patience).await
     {
         session.error(format_args!("send() failed{}", Errno(&error)));
-        return Err(Failure::Server);
+        return Err(ConnectFailure::Server);
     }
     let asked = conf.secure.asked(session, group, "");
     let line = match conf.secure.handshake(transport, &asked, patience).await {
         Ok(()) => return Ok(()),
+        // A mistake on our side, such as a certificate that cannot be loaded: other servers would
+        // fail as well.
         Err(NotSecure::Ours(line)) => {
             session.error(format_args!("{line}"));
-            return Err(Failure::Final(status::INTERNAL_SERVER_ERROR));
+            return Err(ConnectFailure::Final(status::INTERNAL_SERVER_ERROR));
         }
         Err(NotSecure::TimedOut) => "upstream timed out (110: Connection timed out)".to_owned(),
         Err(NotSecure::Peer(line)) => line,
     };
     session.error(format_args!("{line}"));
-    Err(Failure::Server)
+    Err(ConnectFailure::Server)
 }
 
+/// Sends the header before the handshake.
 async fn send(transport: &Transport, bytes: &[u8], patience: Duration) -> io::Result<()> {
     rt::timeout(patience, transport.write_all(bytes))
         .await

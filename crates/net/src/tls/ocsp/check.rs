@@ -1,9 +1,10 @@
 //! Whether clients' certificates have been revoked.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 
 use base::lru::Lru;
+use base::sync::{Mutex, MutexGuard};
 use rt::sync::remote_oneshot::{self, Receiver, Sender};
 
 use super::super::certificate::Certificate;
@@ -11,7 +12,7 @@ use super::super::session::Session;
 use super::super::shared::Shared;
 use super::super::verify::{Assessment, Fault, REVOKED, Trust};
 use super::message::{self, Answer, Id, Signer, Status};
-use super::{Ask, Network, PATIENCE, Responder};
+use super::responder::{Ask, Network, PATIENCE, Responder};
 
 /// The responder was not to be asked, or what it said is no answer.
 const FAILED: Fault = Fault {
@@ -185,7 +186,7 @@ impl StatusCache {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn turn(self: &Arc<Self>, id: &Id, now: i64) -> Turn {

@@ -6,8 +6,8 @@ use aws_lc_rs::digest;
 use der::asn1::{AnyRef, BitStringRef, GeneralizedTime};
 use der::{Decode, Reader, SliceReader};
 
-use super::super::algorithms;
 use super::super::certificate::{Certificate, Signed};
+use super::super::provider::algorithms;
 use super::super::verify::is_signed;
 
 /// How far clocks may differ, in seconds, as in nginx.

@@ -3,8 +3,9 @@
 //! As in nginx it is asked for when the first client comes, who does not wait for it; unlike there it outlives reloads.
 //! An answer that holds no longer is not sent, and an older one is sent until a newer one is there.
 
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 
+use base::sync::{Mutex, MutexGuard};
 use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 
@@ -12,7 +13,7 @@ use super::super::certificate::Certificate;
 use super::super::shared::Shared;
 use super::check::now;
 use super::message::{self, Answer, Id, Signer, Status};
-use super::{Ask, Network, PATIENCE, Responder};
+use super::responder::{Ask, Network, PATIENCE, Responder};
 
 /// An answer is asked for again when it has been used for so long, in seconds.
 const FRESH: i64 = 3600;
@@ -89,7 +90,7 @@ impl Staple {
         if held.until < now() {
             return None;
         }
-        let mut made = held.key.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = held.key.lock();
         if let Some((of, stapled)) = &*made
             && of.as_ptr() == Arc::as_ptr(key)
         {
@@ -153,7 +154,7 @@ impl Staple {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

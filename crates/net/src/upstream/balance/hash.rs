@@ -1,34 +1,65 @@
 //! By a key, on the sum of the weights: the same as Perl's `Cache::Memcached`.
 //!
-//! A server more or less moves nearly every key; `consistent` (`ring.rs`) does not.
+//! A server more or less moves nearly every key; `consistent` (`consistent_hash.rs`) does not.
 
 use std::sync::Arc;
 
 use base::hash::Crc32;
+use conf::Expression;
 
-use super::{MAX_DRAWS, Memory, Ring, bound, may_take, round_robin};
+use super::method::{BalanceMethod, Balancer};
+use super::peer_set::PeerSet;
+use super::pick_state::{MAX_DRAWS, PickState};
+use super::round_robin;
 use crate::upstream::peer::Peer;
 
-pub(super) fn choose(ring: &Ring, memory: &mut Memory, now: i64) -> Option<Arc<Peer>> {
-    if memory.draws > MAX_DRAWS || ring.peers.len() < 2 || memory.key.is_empty() || memory.on_backup
-    {
-        return round_robin::choose(ring, memory, now);
+/// `hash`, without `consistent`.
+#[derive(Clone, Debug)]
+pub struct Hash {
+    /// What is hashed; the engine evaluates it for the request.
+    pub key: Expression,
+}
+
+impl BalanceMethod for Hash {
+    fn key(&self) -> Option<&Expression> {
+        Some(&self.key)
     }
-    if let Some(bound) = bound(ring, memory, now) {
-        return Some(bound);
+
+    fn takes_backup(&self) -> bool {
+        false
     }
-    let mut hash = memory.hash.unwrap_or(0);
-    loop {
-        hash = (hash + hash_of(memory.rehash, &memory.key)) & u64::from(u32::MAX);
-        memory.rehash += 1;
-        memory.hash = Some(hash);
-        let peer = ring.at_weight(hash % ring.total_weight);
-        if may_take(peer, memory, now) {
-            return Some(peer.clone());
+
+    fn balancer(&self, _: &PeerSet, _: u64) -> Box<dyn Balancer> {
+        Box::new(HashBalancer)
+    }
+}
+
+/// Everything that the choice depends on is the request's.
+#[derive(Debug)]
+struct HashBalancer;
+
+impl Balancer for HashBalancer {
+    fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
+        if pick.draws > MAX_DRAWS || peers.peers.len() < 2 || pick.key.is_empty() || pick.on_backup
+        {
+            return round_robin::choose(peers, pick, now);
         }
-        memory.draws += 1;
-        if memory.draws > MAX_DRAWS {
-            return round_robin::choose(ring, memory, now);
+        if let Some(bound) = pick.bound(peers, now) {
+            return Some(bound);
+        }
+        let mut hash = pick.hash.unwrap_or(0);
+        loop {
+            hash = (hash + hash_of(pick.rehash, &pick.key)) & u64::from(u32::MAX);
+            pick.rehash += 1;
+            pick.hash = Some(hash);
+            let peer = peers.at_weight(hash % peers.total_weight);
+            if pick.may_take(peer, now) {
+                return Some(peer.clone());
+            }
+            pick.draws += 1;
+            if pick.draws > MAX_DRAWS {
+                return round_robin::choose(peers, pick, now);
+            }
         }
     }
 }
@@ -45,22 +76,26 @@ fn hash_of(repetition: u32, key: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Method;
-    use super::super::tests::{balancer, port, ports};
+    use super::super::group_balancer::tests::{balancer, port, ports};
     use super::*;
 
     #[test]
     fn a_key_keeps_its_server_and_another_one_follows() {
-        let mut by_key = balancer(Method::Hash, &[1, 1, 1]);
-        let memory = || Memory {
+        let mut by_key = balancer(
+            &Hash {
+                key: Expression::literal(b"unused"),
+            },
+            &[1, 1, 1],
+        );
+        let pick = || PickState {
             key: b"123456789".to_vec(),
-            ..Memory::default()
+            ..PickState::default()
         };
         // The sum of these nine digits is known: cbf43926.
-        assert_eq!(port(&mut by_key, &mut memory()), (0x4bf4 % 3 + 1) as u16);
+        assert_eq!(port(&mut by_key, &mut pick()), (0x4bf4 % 3 + 1) as u16);
         let mut all: Vec<u16> = {
-            let mut memory = memory();
-            (0..4).map(|_| port(&mut by_key, &mut memory)).collect()
+            let mut pick = pick();
+            (0..4).map(|_| port(&mut by_key, &mut pick)).collect()
         };
         assert_eq!(all.pop(), Some(0));
         all.sort_unstable();
@@ -69,7 +104,12 @@ mod tests {
 
     #[test]
     fn without_a_key_they_take_turns() {
-        let mut by_key = balancer(Method::Hash, &[1, 1]);
+        let mut by_key = balancer(
+            &Hash {
+                key: Expression::literal(b"unused"),
+            },
+            &[1, 1],
+        );
         assert_eq!(ports(&mut by_key, 3), [1, 2, 1]);
     }
 }

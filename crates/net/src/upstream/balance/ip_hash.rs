@@ -3,7 +3,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{MAX_DRAWS, Memory, Ring, bound, may_take, round_robin};
+use super::method::{BalanceMethod, Balancer};
+use super::peer_set::PeerSet;
+use super::pick_state::{MAX_DRAWS, PickState};
+use super::round_robin;
 use crate::upstream::peer::Peer;
 
 /// nginx's numbers; another hash would send every client of a site that moves elsewhere.
@@ -11,27 +14,43 @@ const SEED: u64 = 89;
 const FACTOR: u64 = 113;
 const MODULUS: u64 = 6271;
 
-pub(super) fn choose(ring: &Ring, memory: &mut Memory, now: i64) -> Option<Arc<Peer>> {
-    if memory.draws > MAX_DRAWS || ring.peers.len() < 2 || memory.on_backup {
-        return round_robin::choose(ring, memory, now);
+/// `ip_hash`.
+#[derive(Clone, Copy, Debug)]
+pub struct IpHash;
+
+impl BalanceMethod for IpHash {
+    fn takes_backup(&self) -> bool {
+        false
     }
-    if let Some(bound) = bound(ring, memory, now) {
-        return Some(bound);
+
+    fn balancer(&self, _: &PeerSet, _: u64) -> Box<dyn Balancer> {
+        Box::new(*self)
     }
-    let (octets, count) = client_octets(memory.client);
-    let mut hash = memory.hash.unwrap_or(SEED);
-    loop {
-        for &octet in &octets[..count] {
-            hash = (hash * FACTOR + u64::from(octet)) % MODULUS;
+}
+
+impl Balancer for IpHash {
+    fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
+        if pick.draws > MAX_DRAWS || peers.peers.len() < 2 || pick.on_backup {
+            return round_robin::choose(peers, pick, now);
         }
-        let peer = ring.at_weight(hash % ring.total_weight);
-        if may_take(peer, memory, now) {
-            memory.hash = Some(hash);
-            return Some(peer.clone());
+        if let Some(bound) = pick.bound(peers, now) {
+            return Some(bound);
         }
-        memory.draws += 1;
-        if memory.draws > MAX_DRAWS {
-            return round_robin::choose(ring, memory, now);
+        let (octets, count) = client_octets(pick.client);
+        let mut hash = pick.hash.unwrap_or(SEED);
+        loop {
+            for &octet in &octets[..count] {
+                hash = (hash * FACTOR + u64::from(octet)) % MODULUS;
+            }
+            let peer = peers.at_weight(hash % peers.total_weight);
+            if pick.may_take(peer, now) {
+                pick.hash = Some(hash);
+                return Some(peer.clone());
+            }
+            pick.draws += 1;
+            if pick.draws > MAX_DRAWS {
+                return round_robin::choose(peers, pick, now);
+            }
         }
     }
 }
@@ -51,21 +70,20 @@ fn client_octets(client: Option<IpAddr>) -> ([u8; 16], usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Method;
-    use super::super::tests::{balancer, port};
+    use super::super::group_balancer::tests::{balancer, port};
     use super::*;
 
     #[test]
     fn a_network_keeps_its_server_and_weights_count() {
-        let mut by_ip = balancer(Method::IpHash, &[1, 2, 3]);
+        let mut by_ip = balancer(&IpHash, &[1, 2, 3]);
         let mut counts = [0; 4];
         for i in 0..=255 {
-            let memory = |last| Memory {
+            let pick = |last| PickState {
                 client: Some(IpAddr::from([10, 1, i, last])),
-                ..Memory::default()
+                ..PickState::default()
             };
-            let first = port(&mut by_ip, &mut memory(1));
-            assert_eq!(first, port(&mut by_ip, &mut memory(200)));
+            let first = port(&mut by_ip, &mut pick(1));
+            assert_eq!(first, port(&mut by_ip, &mut pick(200)));
             counts[usize::from(first)] += 1;
         }
         assert!(counts[1] < counts[2] && counts[2] < counts[3], "{counts:?}");
@@ -78,11 +96,11 @@ mod tests {
         for octet in [127, 0, 0] {
             hash = (hash * FACTOR + octet) % MODULUS;
         }
-        let mut by_ip = balancer(Method::IpHash, &[1, 1, 1]);
-        let mut memory = Memory {
+        let mut by_ip = balancer(&IpHash, &[1, 1, 1]);
+        let mut pick = PickState {
             client: Some(IpAddr::from([127, 0, 0, 1])),
-            ..Memory::default()
+            ..PickState::default()
         };
-        assert_eq!(u64::from(port(&mut by_ip, &mut memory)), hash % 3 + 1);
+        assert_eq!(u64::from(port(&mut by_ip, &mut pick)), hash % 3 + 1);
     }
 }

@@ -3,15 +3,30 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::{Memory, Ring, bound, may_take, round_robin};
+use super::method::{BalanceMethod, Balancer};
+use super::peer_set::PeerSet;
+use super::pick_state::PickState;
+use super::round_robin;
 use crate::upstream::peer::Peer;
 
-pub(super) fn choose(ring: &Ring, memory: &Memory, now: i64) -> Option<Arc<Peer>> {
-    if let Some(bound) = bound(ring, memory, now) {
-        return Some(bound);
+/// `least_conn`.
+#[derive(Clone, Copy, Debug)]
+pub struct LeastConn;
+
+impl BalanceMethod for LeastConn {
+    fn balancer(&self, _: &PeerSet, _: u64) -> Box<dyn Balancer> {
+        Box::new(*self)
     }
-    let candidates = || ring.peers.iter().filter(|peer| may_take(peer, memory, now));
-    least(candidates, |peer| peer.load.connections.get(), now)
+}
+
+impl Balancer for LeastConn {
+    fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
+        if let Some(bound) = pick.bound(peers, now) {
+            return Some(bound);
+        }
+        let candidates = || peers.peers.iter().filter(|peer| pick.may_take(peer, now));
+        least(candidates, |peer| peer.load.connections.get(), now)
+    }
 }
 
 /// The candidate with the smallest cost relative to its weight, or a turn of the round among several.
@@ -54,14 +69,15 @@ pub(super) fn relative(a: &Peer, b: &Peer, cost: impl Fn(&Peer) -> i64, now: i64
 
 #[cfg(test)]
 mod tests {
-    use super::super::Method;
-    use super::super::tests::{balancer, ports};
+    use super::super::group_balancer::GroupBalancer;
+    use super::super::group_balancer::tests::{balancer, ports};
+    use super::LeastConn;
 
     #[test]
     fn the_least_loaded_by_weight() {
-        let mut least = balancer(Method::LeastConn, &[1, 1, 2]);
-        let load = |least: &super::super::Balancer, loads: [i64; 3]| {
-            for (peer, load) in least.primary.peers.iter().zip(loads) {
+        let mut least = balancer(&LeastConn, &[1, 1, 2]);
+        let load = |least: &GroupBalancer, loads: [i64; 3]| {
+            for (peer, load) in least.primary.set.peers.iter().zip(loads) {
                 peer.load.connections.set(load);
             }
         };
@@ -75,7 +91,7 @@ mod tests {
 
     #[test]
     fn equals_take_turns() {
-        let mut least = balancer(Method::LeastConn, &[1, 1]);
+        let mut least = balancer(&LeastConn, &[1, 1]);
         assert_eq!(ports(&mut least, 4), [1, 2, 1, 2]);
     }
 }

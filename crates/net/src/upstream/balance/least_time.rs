@@ -6,35 +6,116 @@
 use std::sync::Arc;
 
 use super::least_conn::least;
-use super::{Memory, Ring, bound, may_take};
-use crate::upstream::group::Metric;
+use super::method::{AfterHead, BalanceMethod, Balancer, RequestObserver};
+use super::peer_set::PeerSet;
+use super::pick_state::PickState;
 use crate::upstream::peer::{Peer, average};
 
-/// Times within one step of so many milliseconds count as equal.
+/// Times within one step count as equal, in milliseconds.
 const STEP: i64 = 20;
 /// Milliseconds from which on a peer is as slow as any.
 const SLOWEST: i64 = 5000;
 
-pub(super) fn choose(
-    ring: &Ring,
-    memory: &Memory,
-    metric: Metric,
-    inflight: bool,
-    now: i64,
-) -> Option<Arc<Peer>> {
-    if let Some(bound) = bound(ring, memory, now) {
-        return Some(bound);
+/// `least_time`.
+#[derive(Clone, Copy, Debug)]
+pub struct LeastTime {
+    /// Which time of a response.
+    pub metric: TimeMetric,
+    /// Whether requests that are under way count too.
+    pub inflight: bool,
+}
+
+/// Which time of a response counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeMetric {
+    /// Until the response head is there (`header`; `first_byte` in stream).
+    Header,
+    /// Until all of it is there (`last_byte`).
+    LastByte,
+    /// Until the connection stands (`connect`, stream only).
+    Connect,
+}
+
+impl TimeMetric {
+    /// The mean of a peer's times.
+    fn mean(self, peer: &Peer) -> i64 {
+        let load = &peer.load;
+        match self {
+            TimeMetric::Connect => load.connect_time.get(),
+            TimeMetric::Header => load.header_time.get(),
+            TimeMetric::LastByte => load.response_time.get(),
+        }
     }
-    let candidates = || ring.peers.iter().filter(|peer| may_take(peer, memory, now));
-    if inflight {
-        candidates().for_each(|peer| observe_inflight(peer, now));
+}
+
+impl BalanceMethod for LeastTime {
+    fn balancer(&self, _: &PeerSet, _: u64) -> Box<dyn Balancer> {
+        Box::new(*self)
     }
-    least(candidates, |peer| expected(peer, metric, now), now)
+
+    fn observer(&self) -> Option<&'static dyn RequestObserver> {
+        match (self.inflight, self.metric) {
+            (false, _) => None,
+            (true, TimeMetric::Header) => Some(&InflightUntilHead),
+            (true, TimeMetric::LastByte | TimeMetric::Connect) => Some(&InflightUntilEnd),
+        }
+    }
+}
+
+impl Balancer for LeastTime {
+    fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
+        if let Some(bound) = pick.bound(peers, now) {
+            return Some(bound);
+        }
+        let candidates = || peers.peers.iter().filter(|peer| pick.may_take(peer, now));
+        if self.inflight {
+            candidates().for_each(|peer| observe_inflight(peer, now));
+        }
+        least(candidates, |peer| expected(peer, self.metric, now), now)
+    }
+}
+
+/// `least_time header inflight`: a request is under way until the head of its response arrives.
+#[derive(Debug)]
+struct InflightUntilHead;
+
+impl RequestObserver for InflightUntilHead {
+    fn begins(&self, peer: &Peer, now: i64) {
+        inflight_begins(peer, now);
+    }
+
+    fn head_arrived(&self, peer: &Peer, took: i64, now: i64) -> AfterHead {
+        average(&peer.load.header_time, took);
+        inflight_ends(peer, took, now);
+        AfterHead::Ended
+    }
+
+    fn ends(&self, peer: &Peer, took: i64, now: i64) {
+        inflight_ends(peer, took, now);
+    }
+}
+
+/// `least_time last_byte inflight`: a request is under way until its response is over.
+#[derive(Debug)]
+struct InflightUntilEnd;
+
+impl RequestObserver for InflightUntilEnd {
+    fn begins(&self, peer: &Peer, now: i64) {
+        inflight_begins(peer, now);
+    }
+
+    fn head_arrived(&self, _: &Peer, _: i64, _: i64) -> AfterHead {
+        AfterHead::UnderWay
+    }
+
+    fn ends(&self, peer: &Peer, took: i64, now: i64) {
+        inflight_ends(peer, took, now);
+    }
 }
 
 /// The milliseconds that a peer needs for what it has and one request more.
-pub(super) fn expected(peer: &Peer, metric: Metric, now: i64) -> i64 {
-    let mut time = peer.time(metric).get();
+pub(super) fn expected(peer: &Peer, metric: TimeMetric, now: i64) -> i64 {
+    let mut time = metric.mean(peer);
     let unseen = now - peer.load.checked.get();
     if unseen > peer.fail_timeout {
         // One that had nothing to do for long may have become faster: it gets another chance.
@@ -65,7 +146,7 @@ fn observe_inflight(peer: &Peer, now: i64) {
 }
 
 /// A request is under way now.
-pub(crate) fn inflight_begins(peer: &Peer, now: i64) {
+fn inflight_begins(peer: &Peer, now: i64) {
     let load = &peer.load;
     let count = load.inflight.get();
     if count > 0 {
@@ -77,7 +158,7 @@ pub(crate) fn inflight_begins(peer: &Peer, now: i64) {
 }
 
 /// A request is under way no more; it took so many milliseconds.
-pub(crate) fn inflight_ends(peer: &Peer, took: i64, now: i64) {
+fn inflight_ends(peer: &Peer, took: i64, now: i64) {
     let load = &peer.load;
     let count = load.inflight.get();
     if count <= 1 {
@@ -92,19 +173,18 @@ pub(crate) fn inflight_ends(peer: &Peer, took: i64, now: i64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Method;
-    use super::super::tests::{NOW, balancer, ports};
+    use super::super::group_balancer::tests::{NOW, balancer, ports};
     use super::*;
 
-    const METHOD: Method = Method::LeastTime {
-        metric: Metric::Header,
+    const METHOD: LeastTime = LeastTime {
+        metric: TimeMetric::Header,
         inflight: false,
     };
 
     #[test]
     fn the_fastest_until_it_is_busy() {
-        let mut least = balancer(METHOD, &[1, 1]);
-        let peers = least.primary.peers.clone();
+        let mut least = balancer(&METHOD, &[1, 1]);
+        let peers = least.primary.set.peers.clone();
         peers.iter().for_each(|peer| peer.load.checked.set(NOW));
         peers[0].load.header_time.set(95);
         peers[1].load.header_time.set(30);
@@ -115,8 +195,8 @@ mod tests {
 
     #[test]
     fn peers_of_one_step_take_turns() {
-        let mut least = balancer(METHOD, &[1, 1]);
-        let peers = least.primary.peers.clone();
+        let mut least = balancer(&METHOD, &[1, 1]);
+        let peers = least.primary.set.peers.clone();
         peers.iter().for_each(|peer| peer.load.checked.set(NOW));
         peers[0].load.header_time.set(21);
         peers[1].load.header_time.set(39);
@@ -126,13 +206,13 @@ mod tests {
     #[test]
     fn requests_under_way_weigh_by_their_age() {
         let mut least = balancer(
-            Method::LeastTime {
-                metric: Metric::Header,
+            &LeastTime {
+                metric: TimeMetric::Header,
                 inflight: true,
             },
             &[1, 1],
         );
-        let peers = least.primary.peers.clone();
+        let peers = least.primary.set.peers.clone();
         peers.iter().for_each(|peer| peer.load.checked.set(NOW));
         inflight_begins(&peers[0], NOW - 1000);
         assert_eq!(ports(&mut least, 1), [2]);

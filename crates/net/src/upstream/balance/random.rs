@@ -4,41 +4,91 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::{Dice, MAX_DRAWS, Memory, Ring, bound, least_conn, least_time, may_take, round_robin};
-use crate::upstream::group::RandomTwo;
+use super::least_time::TimeMetric;
+use super::method::{BalanceMethod, Balancer};
+use super::peer_set::PeerSet;
+use super::pick_state::{MAX_DRAWS, PickState};
+use super::{least_conn, least_time, round_robin};
 use crate::upstream::peer::Peer;
 
-pub(super) fn choose(
-    ring: &Ring,
-    memory: &mut Memory,
+/// `random`.
+#[derive(Clone, Copy, Debug)]
+pub struct Random {
+    /// `two`: what the better one of two is; `None`: the first one drawn is taken.
+    pub two: Option<RandomTwo>,
+}
+
+/// The better of two servers drawn by lot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RandomTwo {
+    /// With fewer connections in use.
+    LeastConn,
+    /// That takes less time.
+    LeastTime(TimeMetric),
+}
+
+impl BalanceMethod for Random {
+    fn takes_backup(&self) -> bool {
+        false
+    }
+
+    fn balancer(&self, _: &PeerSet, seed: u64) -> Box<dyn Balancer> {
+        Box::new(RandomBalancer {
+            two: self.two,
+            dice: Dice(seed | 1),
+        })
+    }
+}
+
+#[derive(Debug)]
+struct RandomBalancer {
     two: Option<RandomTwo>,
-    dice: &mut Dice,
-    now: i64,
-) -> Option<Arc<Peer>> {
-    if memory.draws > MAX_DRAWS || ring.peers.len() < 2 || memory.on_backup {
-        return round_robin::choose(ring, memory, now);
-    }
-    if let Some(bound) = bound(ring, memory, now) {
-        return Some(bound);
-    }
-    let mut first: Option<&Arc<Peer>> = None;
-    loop {
-        let drawn = ring.at_weight(dice.throw(ring.total_weight));
-        let again = first.is_some_and(|first| first.id == drawn.id);
-        if !again && may_take(drawn, memory, now) {
-            match (two, first) {
-                (None, _) => return Some(drawn.clone()),
-                (Some(two), Some(first)) => return Some(better(two, first, drawn, now).clone()),
-                (Some(_), None) => {
-                    first = Some(drawn);
-                    continue;
+    dice: Dice,
+}
+
+impl Balancer for RandomBalancer {
+    fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
+        if pick.draws > MAX_DRAWS || peers.peers.len() < 2 || pick.on_backup {
+            return round_robin::choose(peers, pick, now);
+        }
+        if let Some(bound) = pick.bound(peers, now) {
+            return Some(bound);
+        }
+        let mut first: Option<&Arc<Peer>> = None;
+        loop {
+            let drawn = peers.at_weight(self.dice.throw(peers.total_weight));
+            let again = first.is_some_and(|first| first.id == drawn.id);
+            if !again && pick.may_take(drawn, now) {
+                match (self.two, first) {
+                    (None, _) => return Some(drawn.clone()),
+                    (Some(two), Some(first)) => {
+                        return Some(better(two, first, drawn, now).clone());
+                    }
+                    (Some(_), None) => {
+                        first = Some(drawn);
+                        continue;
+                    }
                 }
             }
+            pick.draws += 1;
+            if pick.draws > MAX_DRAWS {
+                return round_robin::choose(peers, pick, now);
+            }
         }
-        memory.draws += 1;
-        if memory.draws > MAX_DRAWS {
-            return round_robin::choose(ring, memory, now);
-        }
+    }
+}
+
+/// Small random numbers (xorshift64*): the choice of a server is no secret.
+#[derive(Debug)]
+struct Dice(u64);
+
+impl Dice {
+    /// A number below `sides`, which is not zero.
+    fn throw(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % sides
     }
 }
 
@@ -68,13 +118,12 @@ fn better<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::Method;
-    use super::super::tests::{balancer, ports};
+    use super::super::group_balancer::tests::{balancer, ports};
     use super::*;
 
     #[test]
     fn weights_are_shares() {
-        let mut random = balancer(Method::Random { two: None }, &[1, 3]);
+        let mut random = balancer(&Random { two: None }, &[1, 3]);
         let second = ports(&mut random, 4000)
             .iter()
             .filter(|&&port| port == 2)
@@ -85,12 +134,12 @@ mod tests {
     #[test]
     fn the_better_of_two_is_never_the_worst() {
         let mut random = balancer(
-            Method::Random {
+            &Random {
                 two: Some(RandomTwo::LeastConn),
             },
             &[1, 1, 1],
         );
-        random.primary.peers[1].load.connections.set(5);
+        random.primary.set.peers[1].load.connections.set(5);
         let picks = ports(&mut random, 200);
         assert!(!picks.contains(&2));
         assert!(picks.contains(&1) && picks.contains(&3));

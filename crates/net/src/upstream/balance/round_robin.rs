@@ -1,25 +1,44 @@
 //! In turn, by weight, smoothly: weights 5, 1, 1 give A A B A C A A and not A A A A A B C.
 //!
-//! Each peer has a current weight. At each choice everybody gains its own weight, the one with most is chosen and pays
+//! Each peer has a current weight. At each choice every peer gains its own weight, the one with most is chosen and pays
 //! what all gained together.
 
 use std::sync::Arc;
 
-use super::{Memory, Ring, bound, may_take};
+use super::method::{BalanceMethod, Balancer};
+use super::peer_set::PeerSet;
+use super::pick_state::PickState;
 use crate::upstream::peer::{Peer, UNIT};
 
-pub(super) fn choose(ring: &Ring, memory: &Memory, now: i64) -> Option<Arc<Peer>> {
-    let bound = bound(ring, memory, now);
+/// No directive: in turn, by weight.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundRobin;
+
+impl BalanceMethod for RoundRobin {
+    fn balancer(&self, _: &PeerSet, _: u64) -> Box<dyn Balancer> {
+        Box::new(*self)
+    }
+}
+
+impl Balancer for RoundRobin {
+    fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
+        choose(peers, pick, now)
+    }
+}
+
+/// The choice of the round, for methods too that have no better one.
+pub(super) fn choose(peers: &PeerSet, pick: &PickState, now: i64) -> Option<Arc<Peer>> {
+    let bound = pick.bound(peers, now);
     if let Some(bound) = &bound {
         // Requests that are bound pay as others do, so that the rest of the round makes up for them; but only for one in
         // a row, or a server with many bound clients would get no new ones for long.
         let lowest = bound.weight * UNIT
-            - i64::try_from(ring.total_weight).unwrap_or(i64::MAX / UNIT) * UNIT;
+            - i64::try_from(peers.total_weight).unwrap_or(i64::MAX / UNIT) * UNIT;
         if bound.current_weight.get() <= lowest {
             return Some(bound.clone());
         }
     }
-    let candidates = ring.peers.iter().filter(|peer| may_take(peer, memory, now));
+    let candidates = peers.peers.iter().filter(|peer| pick.may_take(peer, now));
     turn(candidates, bound, now)
 }
 
@@ -50,52 +69,53 @@ pub(super) fn turn<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{NOW, balancer, port, ports, with_servers};
-    use super::super::{Memory, Method};
+    use super::super::group_balancer::tests::{NOW, balancer, port, ports, with_servers};
+    use super::super::pick_state::PickState;
+    use super::RoundRobin;
     use crate::upstream::peer::UNIT;
     use std::time::Duration;
 
     #[test]
     fn the_smooth_sequence() {
-        let mut round = balancer(Method::RoundRobin, &[5, 1, 1]);
+        let mut round = balancer(&RoundRobin, &[5, 1, 1]);
         assert_eq!(ports(&mut round, 7), [1, 1, 2, 1, 3, 1, 1]);
         assert_eq!(ports(&mut round, 7), [1, 1, 2, 1, 3, 1, 1]);
-        let mut round = balancer(Method::RoundRobin, &[3, 2, 1]);
+        let mut round = balancer(&RoundRobin, &[3, 2, 1]);
         assert_eq!(ports(&mut round, 6), [1, 2, 1, 3, 2, 1]);
-        let mut round = balancer(Method::RoundRobin, &[1, 1, 1]);
+        let mut round = balancer(&RoundRobin, &[1, 1, 1]);
         assert_eq!(ports(&mut round, 6), [1, 2, 3, 1, 2, 3]);
     }
 
     #[test]
     fn a_request_is_given_each_server_once() {
-        let mut round = balancer(Method::RoundRobin, &[1, 1]);
-        let mut memory = Memory::default();
-        let tries: Vec<u16> = (0..3).map(|_| port(&mut round, &mut memory)).collect();
+        let mut round = balancer(&RoundRobin, &[1, 1]);
+        let mut pick = PickState::default();
+        let tries: Vec<u16> = (0..3).map(|_| port(&mut round, &mut pick)).collect();
         assert_eq!(tries, [1, 2, 0]);
     }
 
     #[test]
     fn failed_and_occupied_servers_are_passed_over() {
-        let mut round = with_servers(Method::RoundRobin, 3, |i, server| {
+        let mut round = with_servers(&RoundRobin, 3, |i, server| {
             server.max_conns = u32::from(i == 2);
         });
-        round.primary.peers[0].load.fails.set(1);
-        round.primary.peers[0].load.checked.set(NOW);
+        round.primary.set.peers[0].load.fails.set(1);
+        round.primary.set.peers[0].load.checked.set(NOW);
         assert_eq!(ports(&mut round, 3), [2, 3, 2]);
-        round.primary.peers[2].load.connections.set(1);
+        round.primary.set.peers[2].load.connections.set(1);
         assert_eq!(ports(&mut round, 2), [2, 2]);
         // Its time is over: it is tried again, by one request.
-        round.primary.peers[0].load.checked.set(NOW - 10_001);
+        round.primary.set.peers[0].load.checked.set(NOW - 10_001);
         assert!(ports(&mut round, 2).contains(&1));
-        assert_eq!(round.primary.peers[0].load.checked.get(), NOW);
+        assert_eq!(round.primary.set.peers[0].load.checked.get(), NOW);
     }
 
     #[test]
     fn a_slow_start_begins_near_zero_and_ends_at_the_weight() {
-        let mut round = with_servers(Method::RoundRobin, 2, |_, server| {
+        let mut round = with_servers(&RoundRobin, 2, |_, server| {
             server.slow_start = Duration::from_secs(10)
         });
-        let peer = round.primary.peers[1].clone();
+        let peer = round.primary.set.peers[1].clone();
         peer.load.started.set(NOW - 1000);
         assert_eq!(peer.weight_at(NOW), UNIT / 10);
         assert_eq!(peer.weight_at(NOW + 9000), UNIT);
@@ -108,12 +128,12 @@ mod tests {
 
     #[test]
     fn bound_requests_count_in_the_round() {
-        let mut round = with_servers(Method::RoundRobin, 2, |i, server| {
+        let mut round = with_servers(&RoundRobin, 2, |i, server| {
             server.route = format!("{}", i + 1).into()
         });
-        let mut bound = Memory {
+        let mut bound = PickState {
             sid: Some("1".into()),
-            ..Memory::default()
+            ..PickState::default()
         };
         assert_eq!(port(&mut round, &mut bound), 1);
         assert_eq!(ports(&mut round, 1), [2]);

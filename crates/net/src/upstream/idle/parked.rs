@@ -4,16 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
-use super::Connection;
-use super::pool::EntryId;
-use crate::upstream::state::GroupState;
+use super::IdlePool;
+use super::connection::Connection;
+use super::pool::{EntryId, Place};
 
 /// How often the idle connections of a loop are looked at.
 const SWEEP: Duration = Duration::from_secs(1);
-
-/// Where a connection is parked among those of its loop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place(u32);
 
 /// Tells a parked connection from every other one of the process: its pool, and its number there.
 pub(super) type Key = (u64, u64);
@@ -24,7 +20,7 @@ struct Slot {
     connection: Option<Connection>,
     expires: Instant,
     /// Stays when the connection is taken: the next one is mostly of the same pool.
-    pool: Weak<GroupState>,
+    pool: Weak<IdlePool>,
     entry: EntryId,
 }
 
@@ -34,7 +30,7 @@ struct Parked {
     free: Vec<u32>,
 }
 
-thread_local! {
+rt::local! {
     static PARKED: RefCell<Parked> = RefCell::default();
     static SWEEPING: Cell<bool> = const { Cell::new(false) };
     /// The loop is about to end: nothing is kept any more.
@@ -52,7 +48,7 @@ pub(super) fn park(
     connection: Connection,
     expires: Instant,
     entry: EntryId,
-    pool: impl FnOnce() -> Weak<GroupState>,
+    pool: impl FnOnce() -> Weak<IdlePool>,
 ) -> Place {
     let place = PARKED.with_borrow_mut(|parked| {
         if let Some(index) = parked.free.pop() {
@@ -100,9 +96,9 @@ pub fn close_idle() {
     let parked = PARKED.with_borrow_mut(std::mem::take);
     for slot in parked.slots {
         if slot.connection.is_some()
-            && let Some(state) = slot.pool.upgrade()
+            && let Some(idle) = slot.pool.upgrade()
         {
-            state.idle().forget(slot.entry);
+            idle.forget(slot.entry);
         }
     }
 }
@@ -113,8 +109,8 @@ async fn sweep() {
         rt::sleep(SWEEP).await;
         let (closed, empty) = PARKED.with_borrow_mut(|parked| parked.take_over_ones(rt::now()));
         for (_connection, pool, entry) in closed {
-            if let Some(state) = pool.upgrade() {
-                state.idle().forget(entry);
+            if let Some(idle) = pool.upgrade() {
+                idle.forget(entry);
             }
         }
         if empty {
@@ -129,7 +125,7 @@ impl Parked {
     fn take_over_ones(
         &mut self,
         now: Instant,
-    ) -> (Vec<(Connection, Weak<GroupState>, EntryId)>, bool) {
+    ) -> (Vec<(Connection, Weak<IdlePool>, EntryId)>, bool) {
         let mut closed = Vec::new();
         for (index, slot) in (0..).zip(&mut self.slots) {
             if slot.is_over(now)

@@ -5,13 +5,14 @@
 //! its address's chain.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rt::net::Address;
 
-use super::parked::Place;
-use super::{Keepalive, Reuse};
+use super::connection::Reuse;
+use crate::upstream::peer::ChainHint;
+use crate::upstream::settings::Keepalive;
 
 /// A loop whose turn lasts longer than this is asked for a connection only if loops like it have many: else a new one is
 /// sooner there.
@@ -29,9 +30,9 @@ const MOST_EMPTY_CHAINS: usize = 1024;
 /// No entry.
 const NONE: u32 = u32::MAX;
 
-/// The number of the chain of an address, as its peer remembers it; a wrong one only costs a look into the map.
-#[derive(Debug, Default)]
-pub(crate) struct ChainHint(AtomicU32);
+/// Where a connection is parked among those of its loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place(pub(super) u32);
 
 /// What the lock of a pool guards.
 #[derive(Default)]

@@ -1,73 +1,74 @@
-//! Reads header blocks (RFC 7541 section 6).
+//! Decodes header blocks (RFC 7541, section 6).
 
 use super::static_table;
-use super::table::{Name, Table};
+use super::table::{DynamicTable, EntryName};
 use super::{ENTRY_OVERHEAD, TABLE_SIZE_DEFAULT, integer};
 use crate::huffman;
 use crate::known::Known;
 
 /// A field of a header block.
 #[derive(Clone, Copy, Debug)]
-pub struct Field<'a> {
-    /// The name as sent. That it is a field name at all is for the receiver to see.
+pub struct DecodedField<'a> {
+    /// The name as sent. The receiver has to check that it is a valid field name.
     pub name: &'a [u8],
     /// The value as sent.
     pub value: &'a [u8],
-    /// The name's number, without another look at it.
+    /// The known name, if it is one: tables have it without another lookup.
     pub known: Known,
-    /// It must not enter anybody's table (section 7.1.3).
+    /// It must never be indexed, not even by the next hop (section 7.1.3).
     pub never_indexed: bool,
 }
 
-/// What a list of fields may be.
+/// The limits of a header list.
 #[derive(Clone, Copy, Debug)]
 pub struct ListLimits {
-    /// Names and values, and 32 bytes for each field: `SETTINGS_MAX_HEADER_LIST_SIZE`.
+    /// The bytes of names and values, plus 32 per field: `SETTINGS_MAX_HEADER_LIST_SIZE`.
     pub max_size: usize,
-    /// Fields.
+    /// The number of fields.
     pub max_fields: usize,
 }
 
-/// What to do about a list that goes beyond its limits.
+/// How to treat a list that exceeds its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beyond {
-    /// The table must be right for the next block.
-    GoOn,
-    /// There is no next block.
+enum OverLimit {
+    /// Continue: the table must be right for the next block.
+    KeepTable,
+    /// Stop: there will be no next block.
     Stop,
 }
 
-/// What became of a header block.
+/// The result of decoding a header block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decoded {
-    /// The list's size as [`ListLimits::max_size`] counts it, without bound.
+pub struct DecodedList {
+    /// The list's size as [`ListLimits::max_size`] counts it.
     pub size: usize,
-    /// How many fields there were.
+    /// The number of fields.
     pub fields: usize,
-    /// The list went beyond its limits, and the fields from there on were not given out.
+    /// The list exceeded its limits, and the fields from there on were not passed on.
     pub too_large: bool,
 }
 
-/// A block that can not be decompressed: COMPRESSION_ERROR, and the end of the connection.
+/// A block that cannot be decompressed: COMPRESSION_ERROR, and the end of the connection, since
+/// both tables differ from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HpackError {
-    /// The block ends inside a field, or a number has no end.
+    /// The block ends within a field, or a number is too long.
     Truncated,
-    /// An index that nothing stands behind.
+    /// An index without an entry.
     InvalidIndex,
-    /// A text is not what the Huffman code allows.
+    /// A string is not valid Huffman code.
     InvalidHuffman,
-    /// A table size above the one that was agreed upon, or in the middle of a block.
+    /// A table size above the agreed one, or in the middle of a block.
     InvalidTableSize,
 }
 
-/// Decompresses the header blocks of one connection, in order.
+/// Decodes the header blocks of one connection, in order.
 #[derive(Debug)]
 pub struct Decoder {
-    table: Table,
-    /// What our settings allow the table to be.
+    table: DynamicTable,
+    /// The maximum table size by our settings.
     allowed: usize,
-    /// The text of a name and of a value that came in the Huffman code.
+    /// Scratch memory for a name and a value.
     name: Vec<u8>,
     value: Vec<u8>,
 }
@@ -78,11 +79,11 @@ impl Default for Decoder {
     }
 }
 
-/// What is kept of the memory for texts from block to block, in bytes.
+/// How much scratch memory is kept between blocks, in bytes.
 const KEEP: usize = 4096;
 
-/// Where the texts of a name or a value are.
-enum Source {
+/// Where a name or a value is.
+enum NameSource {
     Static(usize),
     Dynamic(usize),
     /// In the scratch memory.
@@ -90,37 +91,37 @@ enum Source {
 }
 
 impl Decoder {
-    /// With the `SETTINGS_HEADER_TABLE_SIZE` that the peer was told.
+    /// A decoder with the `SETTINGS_HEADER_TABLE_SIZE` that the peer was told.
     pub fn new(table_size: usize) -> Decoder {
         Decoder {
-            table: Table::new(table_size),
+            table: DynamicTable::new(table_size),
             allowed: table_size,
             name: Vec::new(),
             value: Vec::new(),
         }
     }
 
-    /// Decompresses one whole block and gives each field to `take`. A list that is larger than
-    /// `limits` is read to its end all the same, because the next block builds upon it; each byte
-    /// of the block still costs no more than a lookup.
+    /// Decodes a complete block and passes each field to `take`. A list that exceeds `limits` is
+    /// decoded to its end nevertheless, because the next block builds on the table; each byte still
+    /// costs no more than a lookup.
     pub fn decode(
         &mut self,
         block: &[u8],
         limits: ListLimits,
-        take: impl FnMut(Field<'_>),
-    ) -> Result<Decoded, HpackError> {
-        self.run(block, limits, Beyond::GoOn, take)
+        take: impl FnMut(DecodedField<'_>),
+    ) -> Result<DecodedList, HpackError> {
+        self.run(block, limits, OverLimit::KeepTable, take)
     }
 
-    /// [`Decoder::decode`] for somebody who ends the connection when the list goes beyond its limits: then it stops there,
-    /// and can not be used again.
+    /// Like [`Decoder::decode`], for callers that end the connection when a list exceeds its
+    /// limits: it stops there, and the decoder cannot be used again.
     pub fn decode_or_stop(
         &mut self,
         block: &[u8],
         limits: ListLimits,
-        take: impl FnMut(Field<'_>),
-    ) -> Result<Decoded, HpackError> {
-        self.run(block, limits, Beyond::Stop, take)
+        take: impl FnMut(DecodedField<'_>),
+    ) -> Result<DecodedList, HpackError> {
+        self.run(block, limits, OverLimit::Stop, take)
     }
 
     #[inline]
@@ -128,10 +129,10 @@ impl Decoder {
         &mut self,
         block: &[u8],
         limits: ListLimits,
-        beyond: Beyond,
-        mut take: impl FnMut(Field<'_>),
-    ) -> Result<Decoded, HpackError> {
-        let mut decoded = Decoded {
+        beyond: OverLimit,
+        mut take: impl FnMut(DecodedField<'_>),
+    ) -> Result<DecodedList, HpackError> {
+        let mut decoded = DecodedList {
             size: 0,
             fields: 0,
             too_large: false,
@@ -150,7 +151,7 @@ impl Decoder {
                 decoded.size > limits.max_size || decoded.fields > limits.max_fields;
             if !decoded.too_large {
                 take(field);
-            } else if beyond == Beyond::Stop {
+            } else if beyond == OverLimit::Stop {
                 break;
             }
         }
@@ -168,9 +169,9 @@ impl Decoder {
         Ok(())
     }
 
-    /// The field whose first byte is `first`.
+    /// Decodes the field that begins with `first`.
     #[inline]
-    fn field(&mut self, first: u8, rest: &mut &[u8]) -> Result<Field<'_>, HpackError> {
+    fn field(&mut self, first: u8, rest: &mut &[u8]) -> Result<DecodedField<'_>, HpackError> {
         if first & 0x80 != 0 {
             let index = integer::read(first, 7, rest).ok_or(HpackError::Truncated)?;
             return self.indexed(index);
@@ -181,42 +182,42 @@ impl Decoder {
         let name = match index {
             0 => {
                 read_text(rest, &mut self.name)?;
-                Source::Scratch
+                NameSource::Scratch
             }
-            1..=61 => Source::Static(index - 1),
+            1..=61 => NameSource::Static(index - 1),
             _ if self.table.get(index - 62).is_none() => return Err(HpackError::InvalidIndex),
-            _ => Source::Dynamic(index - 62),
+            _ => NameSource::Dynamic(index - 62),
         };
         read_text(rest, &mut self.value)?;
         let known = match name {
-            Source::Scratch => Known::from_name(&self.name),
-            Source::Static(i) => static_table::KNOWN[i],
-            Source::Dynamic(i) => self.table.get(i).map_or(Known::Other, |e| e.known),
+            NameSource::Scratch => Known::from_name(&self.name),
+            NameSource::Static(i) => static_table::KNOWN[i],
+            NameSource::Dynamic(i) => self.table.get(i).map_or(Known::Other, |e| e.known),
         };
-        if let (Source::Dynamic(i), true) = (&name, inserts) {
-            // The entry may make way for the new one: its name is needed a moment longer.
+        if let (NameSource::Dynamic(i), true) = (&name, inserts) {
+            // The entry may be evicted by the new one, but its name is needed a moment longer.
             let entry = *self.table.get(*i).ok_or(HpackError::InvalidIndex)?;
             self.name.clear();
             self.name.extend_from_slice(self.table.name(&entry));
             self.table
-                .insert(known, Name::Entry(*i), &self.value, (0, 0));
+                .insert(known, EntryName::Entry(*i), &self.value, (0, 0));
         } else if inserts {
             let text = match name {
-                Source::Static(i) => static_table::ENTRIES[i].0,
+                NameSource::Static(i) => static_table::ENTRIES[i].0,
                 _ => &self.name,
             };
             self.table
-                .insert(known, Name::Text(text), &self.value, (0, 0));
+                .insert(known, EntryName::Text(text), &self.value, (0, 0));
         }
         let name = match name {
-            Source::Static(i) => static_table::ENTRIES[i].0,
-            Source::Dynamic(i) if !inserts => match self.table.get(i) {
+            NameSource::Static(i) => static_table::ENTRIES[i].0,
+            NameSource::Dynamic(i) if !inserts => match self.table.get(i) {
                 Some(entry) => self.table.name(entry),
                 None => return Err(HpackError::InvalidIndex),
             },
-            Source::Dynamic(_) | Source::Scratch => &self.name,
+            NameSource::Dynamic(_) | NameSource::Scratch => &self.name,
         };
-        Ok(Field {
+        Ok(DecodedField {
             name,
             value: &self.value,
             known,
@@ -225,7 +226,7 @@ impl Decoder {
     }
 
     #[inline]
-    fn indexed(&self, index: usize) -> Result<Field<'_>, HpackError> {
+    fn indexed(&self, index: usize) -> Result<DecodedField<'_>, HpackError> {
         let (name, value, known) = match index {
             0 => return Err(HpackError::InvalidIndex),
             1..=61 => {
@@ -237,7 +238,7 @@ impl Decoder {
                 (self.table.name(entry), self.table.value(entry), entry.known)
             }
         };
-        Ok(Field {
+        Ok(DecodedField {
             name,
             value,
             known,
@@ -246,7 +247,7 @@ impl Decoder {
     }
 }
 
-/// Reads a text (section 5.2) into `out`, in place of what was there.
+/// Decodes a string (section 5.2) into `out`, replacing its content.
 #[inline]
 fn read_text(rest: &mut &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
     let (&first, after) = rest.split_first().ok_or(HpackError::Truncated)?;

@@ -1,43 +1,44 @@
 //! Writes header blocks (RFC 7541 section 6).
 //!
-//! What is sent for the second time enters the table, so that a value that is different in every
-//! message never pushes out those that are not.
+//! A field enters the table when it is sent for the second time, so that values which differ in
+//! every message never evict those that recur.
 
 use super::static_table;
-use super::table::{Name, Table};
+use super::table::{DynamicTable, EntryName};
 use super::{ENTRY_OVERHEAD, TABLE_SIZE_DEFAULT, integer};
 use crate::huffman;
 use crate::known::Known;
 
-/// Whether others may find out about a value by how it is compressed (section 7.1).
+/// Whether the compression of a value may reveal it (section 7.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Secrecy {
-    /// It may enter the table.
+    /// The field may be indexed.
     Open,
-    /// It is written out each time.
+    /// The field is sent as a literal each time.
     Private,
-    /// It is written out each time, and marked for others to do the same.
+    /// The field is a never-indexed literal, for every hop.
     Secret,
 }
 
-/// Compresses the header blocks of one connection, in order.
+/// Encodes the header blocks of one connection, in order.
 #[derive(Debug)]
 pub struct Encoder {
-    table: Table,
-    /// What we want the table to be at most.
+    table: DynamicTable,
+    /// The maximum table size that we want.
     wanted: usize,
-    /// The smallest and the last size since the last block, when the peer must be told.
+    /// The smallest and the last table size since the last block, if the peer must be told (section
+    /// 4.2).
     resized: Option<(usize, usize)>,
-    /// Hashes of fields that were written out lately.
+    /// Hashes of fields that were recently sent as literals.
     seen: [u32; SEEN],
-    /// A name in lower case.
+    /// Scratch memory for a name in lower case.
     name: Vec<u8>,
 }
 
-/// Slots for fields that were written out lately; a power of two.
+/// The number of slots for those hashes; a power of two.
 const SEEN: usize = 64;
 
-/// How many entries are looked at: as many as a table of the default size can have.
+/// The number of entries that are searched: as many as a table of the default size can hold.
 const LOOKED_AT: usize = TABLE_SIZE_DEFAULT / ENTRY_OVERHEAD;
 
 impl Default for Encoder {
@@ -47,12 +48,12 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// `table_size` is what we want the table to be at most; the peer's settings may make it
-    /// smaller. Until they come it is [`TABLE_SIZE_DEFAULT`] at most.
+    /// An encoder that wants a table of `table_size` at most. The peer's settings may reduce it;
+    /// until they arrive it is [`TABLE_SIZE_DEFAULT`] at most.
     pub fn new(table_size: usize) -> Encoder {
         let wanted = table_size.min(TABLE_SIZE_DEFAULT);
         Encoder {
-            table: Table::new(wanted),
+            table: DynamicTable::new(wanted),
             wanted,
             resized: (wanted != TABLE_SIZE_DEFAULT).then_some((wanted, wanted)),
             seen: [0; SEEN],
@@ -60,7 +61,7 @@ impl Encoder {
         }
     }
 
-    /// The peer's `SETTINGS_HEADER_TABLE_SIZE`.
+    /// Applies the peer's `SETTINGS_HEADER_TABLE_SIZE`.
     pub fn set_peer_limit(&mut self, size: u32) {
         let size = (size as usize).min(self.wanted);
         if size == self.table.max() {
@@ -73,7 +74,8 @@ impl Encoder {
         self.resized = Some((smallest, size));
     }
 
-    /// Begins a block: call it before the block's first field.
+    /// Begins a block; must be called before its first field. Changes of the table's size are
+    /// announced here.
     #[inline]
     pub fn begin(&mut self, out: &mut Vec<u8>) {
         if let Some((smallest, last)) = self.resized.take() {
@@ -97,7 +99,7 @@ impl Encoder {
             _ => {
                 let status = status.clamp(100, 999);
                 let digits = [status / 100, status / 10 % 10, status % 10];
-                // Literal without indexing, name 8, three bytes.
+                // A literal without indexing: name 8, three bytes.
                 out.extend_from_slice(&[0x08, 3]);
                 out.extend(digits.map(|digit| b'0' + digit as u8));
                 return;
@@ -106,8 +108,8 @@ impl Encoder {
         out.push(0x80 | index);
     }
 
-    /// Appends a pseudo-header field; its value does not enter the table unless it is the scheme or
-    /// the authority, which are the same from request to request.
+    /// Appends a pseudo-header field. Only the scheme and the authority are indexed: they are the
+    /// same in each request, while methods are in the static table and paths mostly differ.
     pub fn pseudo(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         let (exact, name_index) = static_table::pseudo(name, value);
         if exact != 0 {
@@ -117,7 +119,7 @@ impl Encoder {
         if name == b":authority" || name == b":scheme" {
             self.name.clear();
             self.name.extend_from_slice(name);
-            return self.open(Known::Other, name_index, true, value, out);
+            return self.indexable(Known::Other, name_index, true, value, out);
         }
         integer::write(name_index, 0, 4, out);
         if name_index == 0 {
@@ -126,7 +128,7 @@ impl Encoder {
         write_text(value, out);
     }
 
-    /// Appends a field. `name` may have any case.
+    /// Appends a field, whose name may have any case.
     pub fn field(
         &mut self,
         known: Known,
@@ -149,11 +151,11 @@ impl Encoder {
         if name_index == 0 {
             self.name.extend(name.iter().map(u8::to_ascii_lowercase));
         }
-        self.open(known, name_index, is_steady(known), value, out);
+        self.indexable(known, name_index, is_steady(known), value, out);
     }
 
-    /// A field that may enter the table. Without a static index its name is in `self.name`.
-    fn open(
+    /// Appends a field that may be indexed. If its name has no static index it is in `self.name`.
+    fn indexable(
         &mut self,
         known: Known,
         name_index: usize,
@@ -185,7 +187,7 @@ impl Encoder {
                 .position(|e| e.hashes.0 == name_hash && self.table.name(e) == self.name);
             name_index = entry_of_name.map_or(0, |i| i + 62);
         }
-        // An entry for a large value would take the room of many others.
+        // An entry with a large value would evict many others.
         let fits = value.len() + ENTRY_OVERHEAD <= self.table.max() / 4;
         let inserts = fits && (steady || self.was_seen(field_hash));
         let (pattern, prefix) = if inserts { (0x40, 6) } else { (0, 4) };
@@ -196,23 +198,23 @@ impl Encoder {
         write_text(value, out);
         if inserts {
             let name = match entry_of_name {
-                Some(i) => Name::Entry(i),
-                None if name_index != 0 => Name::Text(static_table::ENTRIES[name_index - 1].0),
-                None => Name::Text(&self.name),
+                Some(i) => EntryName::Entry(i),
+                None if name_index != 0 => EntryName::Text(static_table::ENTRIES[name_index - 1].0),
+                None => EntryName::Text(&self.name),
             };
             self.table
                 .insert(known, name, value, (name_hash, field_hash));
         }
     }
 
-    /// Whether the field with this hash was written out lately; from now on it was.
+    /// Whether a field with this hash was recently sent as a literal; notes that it is now.
     fn was_seen(&mut self, hash: u32) -> bool {
         let slot = &mut self.seen[hash as usize % SEEN];
         std::mem::replace(slot, hash) == hash
     }
 }
 
-/// Fields that have the same value in most messages of a connection.
+/// Fields with the same value in most messages of a connection: they are indexed at once.
 fn is_steady(known: Known) -> bool {
     matches!(
         known,
@@ -232,7 +234,7 @@ fn is_steady(known: Known) -> bool {
     )
 }
 
-/// A fast hash of a text. It only saves comparisons: the texts decide.
+/// A fast hash. A collision costs only a comparison: the texts decide.
 fn hash(seed: u32, text: &[u8]) -> u32 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut state = u64::from(seed) ^ (text.len() as u64) << 32;
@@ -246,7 +248,7 @@ fn hash(seed: u32, text: &[u8]) -> u32 {
     (state >> 32) as u32
 }
 
-/// Appends a text, in the Huffman code where that is shorter.
+/// Appends a string, Huffman-coded if that is shorter.
 fn write_text(text: &[u8], out: &mut Vec<u8>) {
     let coded = huffman::encoded_length(text);
     if coded < text.len() {

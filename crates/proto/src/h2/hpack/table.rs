@@ -1,4 +1,4 @@
-//! A dynamic table (RFC 7541 section 2.3.2): the fields of late, in one piece of memory.
+//! A dynamic table (RFC 7541, section 2.3.2), in one piece of memory.
 
 use super::ENTRY_OVERHEAD;
 use crate::known::Known;
@@ -7,44 +7,44 @@ use std::ops::Range;
 
 /// The table. Index 0 is the newest entry.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    /// Names and values of the entries, oldest first, after a part that is no longer used.
+pub(super) struct DynamicTable {
+    /// Names and values of the entries, oldest first, after an unused part.
     bytes: Vec<u8>,
-    entries: VecDeque<Entry>,
+    entries: VecDeque<DynamicEntry>,
     /// The entries' size as the RFC counts it.
     size: usize,
     max: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
-    /// Where the name begins in `bytes`; the value follows it.
+pub(super) struct DynamicEntry {
+    /// The start of the name in `bytes`; the value follows it.
     start: u32,
     name: u32,
     value: u32,
     pub(super) known: Known,
-    /// For an encoder to find it again: of the name, and of name and value.
+    /// For the encoder's search: the hashes of the name, and of name and value.
     pub(super) hashes: (u32, u32),
 }
 
-impl Entry {
+impl DynamicEntry {
     fn size(&self) -> usize {
         (self.name + self.value) as usize + ENTRY_OVERHEAD
     }
 }
 
-/// A name that is copied into the table.
-pub(super) enum Name<'a> {
+/// The name of a new entry.
+pub(super) enum EntryName<'a> {
     Text(&'a [u8]),
-    /// The name of this entry, which may be gone afterwards.
+    /// The name of an existing entry, which may be evicted by the new one.
     Entry(usize),
 }
 
-impl Table {
-    pub(super) fn new(max: usize) -> Table {
-        Table {
+impl DynamicTable {
+    pub(super) fn new(max: usize) -> DynamicTable {
+        DynamicTable {
             max,
-            ..Table::default()
+            ..DynamicTable::default()
         }
     }
 
@@ -52,7 +52,7 @@ impl Table {
         self.max
     }
 
-    /// Makes the table larger, or smaller by forgetting its oldest entries.
+    /// Changes the table's size, and evicts the oldest entries if necessary.
     pub(super) fn set_max(&mut self, max: usize) {
         self.max = max;
         self.evict();
@@ -61,20 +61,20 @@ impl Table {
         }
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &DynamicEntry> {
         self.entries.iter()
     }
 
-    pub(super) fn get(&self, index: usize) -> Option<&Entry> {
+    pub(super) fn get(&self, index: usize) -> Option<&DynamicEntry> {
         self.entries.get(index)
     }
 
-    pub(super) fn name(&self, entry: &Entry) -> &[u8] {
+    pub(super) fn name(&self, entry: &DynamicEntry) -> &[u8] {
         let start = entry.start as usize;
         &self.bytes[start..start + entry.name as usize]
     }
 
-    pub(super) fn value(&self, entry: &Entry) -> &[u8] {
+    pub(super) fn value(&self, entry: &DynamicEntry) -> &[u8] {
         let start = (entry.start + entry.name) as usize;
         &self.bytes[start..start + entry.value as usize]
     }
@@ -83,13 +83,13 @@ impl Table {
     pub(super) fn insert(
         &mut self,
         known: Known,
-        name: Name<'_>,
+        name: EntryName<'_>,
         value: &[u8],
         hashes: (u32, u32),
     ) {
         let name_length = match name {
-            Name::Text(text) => text.len(),
-            Name::Entry(index) => self.entries.get(index).map_or(0, |e| e.name as usize),
+            EntryName::Text(text) => text.len(),
+            EntryName::Entry(index) => self.entries.get(index).map_or(0, |e| e.name as usize),
         };
         if name_length + value.len() + ENTRY_OVERHEAD > self.max {
             self.entries.clear();
@@ -97,17 +97,17 @@ impl Table {
             self.size = 0;
             return;
         }
-        self.make_room();
+        self.compact();
         let start = self.bytes.len();
         match name {
-            Name::Text(text) => self.bytes.extend_from_slice(text),
-            Name::Entry(index) => {
+            EntryName::Text(text) => self.bytes.extend_from_slice(text),
+            EntryName::Entry(index) => {
                 let range = self.name_range(index);
                 self.bytes.extend_from_within(range);
             }
         }
         self.bytes.extend_from_slice(value);
-        let entry = Entry {
+        let entry = DynamicEntry {
             start: start as u32,
             name: name_length as u32,
             value: value.len() as u32,
@@ -136,9 +136,9 @@ impl Table {
         }
     }
 
-    /// Moves the entries to the front when what is unused has become as large as a table: each byte
-    /// is moved once in its life, on average.
-    fn make_room(&mut self) {
+    /// Moves the entries to the front once the unused part is as large as a table: so on average
+    /// each byte is moved once.
+    fn compact(&mut self) {
         let unused = match self.entries.back() {
             Some(oldest) => oldest.start as usize,
             None => self.bytes.len(),
@@ -157,7 +157,7 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn list(table: &Table) -> Vec<(String, String)> {
+    fn list(table: &DynamicTable) -> Vec<(String, String)> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         table
             .entries()
@@ -167,10 +167,15 @@ mod tests {
 
     #[test]
     fn old_entries_make_way_and_memory_has_a_bound() {
-        let mut table = Table::new(200);
+        let mut table = DynamicTable::new(200);
         for n in 0..10_000 {
             let value = format!("{n:08}");
-            table.insert(Known::Other, Name::Text(b"name"), value.as_bytes(), (0, 0));
+            table.insert(
+                Known::Other,
+                EntryName::Text(b"name"),
+                value.as_bytes(),
+                (0, 0),
+            );
             assert!(table.size <= 200 && table.bytes.len() <= 400);
         }
         let values: Vec<String> = list(&table).into_iter().map(|(_, v)| v).collect();
@@ -179,22 +184,22 @@ mod tests {
 
     #[test]
     fn a_name_is_taken_from_an_entry_that_makes_way_for_it() {
-        let mut table = Table::new(100);
-        table.insert(Known::Other, Name::Text(b"first"), b"1", (0, 0));
-        table.insert(Known::Other, Name::Text(b"second"), b"2", (0, 0));
-        table.insert(Known::Other, Name::Entry(1), &[b'x'; 30], (0, 0));
+        let mut table = DynamicTable::new(100);
+        table.insert(Known::Other, EntryName::Text(b"first"), b"1", (0, 0));
+        table.insert(Known::Other, EntryName::Text(b"second"), b"2", (0, 0));
+        table.insert(Known::Other, EntryName::Entry(1), &[b'x'; 30], (0, 0));
         assert_eq!(list(&table), [("first".into(), "x".repeat(30))]);
     }
 
     #[test]
     fn what_is_too_large_empties_the_table() {
-        let mut table = Table::new(64);
-        table.insert(Known::Other, Name::Text(b"a"), &[b'x'; 31], (0, 0));
+        let mut table = DynamicTable::new(64);
+        table.insert(Known::Other, EntryName::Text(b"a"), &[b'x'; 31], (0, 0));
         assert_eq!(list(&table).len(), 1);
-        table.insert(Known::Other, Name::Text(b"a"), &[b'x'; 32], (0, 0));
+        table.insert(Known::Other, EntryName::Text(b"a"), &[b'x'; 32], (0, 0));
         assert!(list(&table).is_empty() && table.size == 0);
         table.set_max(0);
-        table.insert(Known::Other, Name::Text(b""), b"", (0, 0));
+        table.insert(Known::Other, EntryName::Text(b""), b"", (0, 0));
         assert!(list(&table).is_empty());
     }
 }

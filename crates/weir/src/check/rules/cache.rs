@@ -1,16 +1,17 @@
-//! Caches that give to one visitor what belongs to another.
+//! Caches that hand one visitor's content to another. All visitors share a cache, so whatever a
+//! response depends on has to be in the key, or has to keep the response out.
 
 use base::ByteSlice as _;
 use conf::Node;
 
-use super::{Danger, Found, Rule};
+use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::value::names;
-use crate::check::view::{View, first, inherited, named};
+use crate::check::view::{DirectiveView, first, inherited, named};
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[CheckRule] = &[
+    CheckRule {
         name: "cached-cookies",
-        danger: Danger::Attack,
+        danger: RuleDanger::Attack,
         at: &["proxy_ignore_headers", "fastcgi_ignore_headers", "uwsgi_ignore_headers", "scgi_ignore_headers"],
         why: "a response that sets a cookie is stored with it, so everyone gets the session of the first visitor",
         write: "add \"proxy_hide_header Set-Cookie;\", or \"proxy_no_cache\" and \"proxy_cache_bypass\" with the \
@@ -20,9 +21,9 @@ pub(super) const RULES: &[Rule] = &[
                location /x { proxy_ignore_headers Set-Cookie; proxy_pass http://a; } }",
         find: cached_cookies,
     },
-    Rule {
+    CheckRule {
         name: "cache-key-without-host",
-        danger: Danger::Risk,
+        danger: RuleDanger::Risk,
         at: &["proxy_cache_key", "fastcgi_cache_key", "uwsgi_cache_key", "scgi_cache_key"],
         why: "several sites share the cache, and the same path returns the same page for all of them",
         write: "add $host or $server_name to the key",
@@ -32,19 +33,20 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// `proxy_`, `fastcgi_`.
+/// The prefix of a directive's family: `proxy_`, `fastcgi_`.
 fn family(node: &Node) -> String {
     let name = node.name.text.to_str_lossy();
     let end = name.find('_').map_or(0, |at| at + 1);
     name[..end].to_owned()
 }
 
+/// Whether caching is on in these blocks.
 fn is_cached(around: &[&Node], family: &str) -> bool {
     let cache = inherited(around, &format!("{family}cache"));
     cache.last().is_some_and(|node| first(node) != b"off")
 }
 
-/// Is something cached at this place or within it?
+/// Whether anything is cached in this block or within it.
 fn caches_within(around: &[&Node], nodes: &[Node], family: &str) -> bool {
     is_cached(around, family)
         || nodes.iter().any(|node| {
@@ -53,7 +55,9 @@ fn caches_within(around: &[&Node], nodes: &[Node], family: &str) -> bool {
         })
 }
 
-fn cached_cookies(view: &View, found: &mut Vec<Found>) {
+/// Set-Cookie is ignored when deciding about storing, and neither removed nor part of a condition
+/// or of the key.
+fn cached_cookies(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let family = family(view.node);
     let ignores = view
         .node
@@ -64,7 +68,7 @@ fn cached_cookies(view: &View, found: &mut Vec<Found>) {
     let hides = hides
         .iter()
         .any(|node| first(node).eq_ignore_ascii_case(b"set-cookie"));
-    // Conditions by anything: what they ask is the operator's list of what is not shared.
+    // Any condition will do: what it tests is the operator's definition of what is not shared.
     let conditions = ["no_cache", "cache_bypass"]
         .iter()
         .any(|name| !view.inherited(&format!("{family}{name}")).is_empty());
@@ -79,11 +83,12 @@ fn cached_cookies(view: &View, found: &mut Vec<Found>) {
         && caches_within(view.around, view.here(), &family)
     {
         let text = "the cookies of one visitor are cached for all";
-        found.push(Found::new(view.node.head, text));
+        found.push(RuleHit::new(view.node.head, text));
     }
 }
 
-fn key_without_host(view: &View, found: &mut Vec<Found>) {
+/// A key without host in front of several sites. Only the standard variables are judged.
+fn key_without_host(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let family = family(view.node);
     let Some(http) = view.around.first() else {
         return;
@@ -105,11 +110,11 @@ fn key_without_host(view: &View, found: &mut Vec<Found>) {
         b"scheme",
         b"request_method",
     ];
-    // Of a variable of the operator's own it is not known what it says.
+    // A variable that the configuration defines may contain the host.
     if names(first(view.node)).any(|name| hosts.contains(&name) || !by_nature.contains(&name)) {
         return;
     }
-    // A key in one server's block is about that one, one further out about all.
+    // A key within a server is about that one; one further out is about all.
     if view.block("server").is_some() {
         return;
     }
@@ -132,6 +137,6 @@ fn key_without_host(view: &View, found: &mut Vec<Found>) {
             one.as_bstr(),
             other.as_bstr()
         );
-        found.push(Found::new(view.node.head, text));
+        found.push(RuleHit::new(view.node.head, text));
     }
 }

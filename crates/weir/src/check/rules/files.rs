@@ -1,20 +1,25 @@
-//! What is served from the disk, and should not be.
+//! Files that are served and should not be.
+//!
+//! There are two sources of such files: those that the configuration itself names, such as keys and
+//! password files, and well-known ones that tools leave behind, which are looked for on the disk. A
+//! file counts as served only if the location that nginx would select for its path serves it, from
+//! that directory and without any condition.
 
 use std::path::{Path, PathBuf};
 
 use base::ByteSlice as _;
 use conf::Node;
 
-use super::{Danger, Found, Rule};
+use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::view::{
-    Matches, Site, View, condition, first, has_handler, inherited, is_guarded, locate, matches_of,
-    named,
+    CheckedTree, DirectiveView, LocationMatch, condition, first, has_handler, inherited,
+    is_guarded, locate, matches_of, named,
 };
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[CheckRule] = &[
+    CheckRule {
         name: "alias-traversal",
-        danger: Danger::Attack,
+        danger: RuleDanger::Attack,
         at: &["alias"],
         why: "the location is cut off the path, and the rest is appended to the directory: of \"/x../\" the two dots \
               remain and escape from it",
@@ -23,9 +28,9 @@ pub(super) const RULES: &[Rule] = &[
         good: "server { location /x/ { alias /srv/x/; } location = /y { alias /srv/y/; } location /f.ico { alias /srv/f.ico; } }",
         find: alias_traversal,
     },
-    Rule {
+    CheckRule {
         name: "secret-served",
-        danger: Danger::Attack,
+        danger: RuleDanger::Attack,
         at: &["server"],
         why: "the file is below a directory that is served to everyone",
         write: "point \"root\" to a directory with public files only, or add \"location ~ /\\. { deny all; }\" for \
@@ -35,9 +40,9 @@ pub(super) const RULES: &[Rule] = &[
                server { root /srv/a; auth_basic_user_file /srv/a/.htpasswd; location ~ /\\. { deny all; } }",
         find: secret_served,
     },
-    Rule {
+    CheckRule {
         name: "root-of-the-system",
-        danger: Danger::Attack,
+        danger: RuleDanger::Attack,
         at: &["root", "alias"],
         why: "it contains passwords, keys and the configuration itself",
         write: "use the directory of the site",
@@ -45,9 +50,9 @@ pub(super) const RULES: &[Rule] = &[
         good: "server { location / { root /var/www; } location = /x { root /; } location /y { root /etc; proxy_pass http://a; } }",
         find: root_of_the_system,
     },
-    Rule {
+    CheckRule {
         name: "listing-of-an-application",
-        danger: Danger::Risk,
+        danger: RuleDanger::Risk,
         at: &["autoindex"],
         why: "listings reveal the names of backups, uploads and libraries of the application that runs here",
         write: "move \"autoindex on\" to the location whose files should be listed",
@@ -56,9 +61,9 @@ pub(super) const RULES: &[Rule] = &[
                server { autoindex on; }",
         find: listing_of_an_application,
     },
-    Rule {
+    CheckRule {
         name: "script-by-any-name",
-        danger: Danger::Risk,
+        danger: RuleDanger::Risk,
         at: &["fastcgi_pass"],
         why: "files with \".php\" anywhere in their names are executed, such as an uploaded \"photo.php.jpg\"",
         write: "use \"\\.php$\" or \"\\.php(/|$)\", and \"try_files\" or an \"if\" with \"-f\" to check that the script exists",
@@ -68,8 +73,10 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-fn alias_traversal(view: &View, found: &mut Vec<Found>) {
-    let Some(Matches::Prefix(prefix, _)) = view.around.last().map(|location| matches_of(location))
+/// `/x../` matches the prefix `/x`; its rest `../` is appended to the alias.
+fn alias_traversal(view: &DirectiveView, found: &mut Vec<RuleHit>) {
+    let Some(LocationMatch::Prefix(prefix, _)) =
+        view.around.last().map(|location| matches_of(location))
     else {
         return;
     };
@@ -80,11 +87,11 @@ fn alias_traversal(view: &View, found: &mut Vec<Found>) {
             prefix.as_bstr(),
             folder.as_bstr()
         );
-        found.push(Found::new(view.node.head, text));
+        found.push(RuleHit::new(view.node.head, text));
     }
 }
 
-/// Files that no visitor is meant to have, which are below many roots.
+/// Secrets that tools leave behind, and that are below many roots.
 const FORGOTTEN: [&str; 6] = [
     ".git/HEAD",
     ".env",
@@ -94,7 +101,7 @@ const FORGOTTEN: [&str; 6] = [
     ".aws/credentials",
 ];
 
-/// Directives that name such a file or folder, with the number of the word.
+/// Directives whose first parameter is a file or directory that no visitor should get.
 const NAMED: [&str; 9] = [
     "ssl_certificate_key",
     "ssl_password_file",
@@ -107,52 +114,66 @@ const NAMED: [&str; 9] = [
     "error_log",
 ];
 
-/// Folders of files as clients see them: where paths begin, and where that is on the disk.
-struct Served<'t> {
+/// A directory that is served: the prefix of its URLs, and its place on the disk.
+struct ServedFolder<'t> {
+    /// The part of the URL path that the directory stands for.
     prefix: &'t [u8],
+    /// The directory.
     folder: PathBuf,
+    /// The `root` or `alias`.
     node: &'t Node,
 }
 
-fn served<'t>(view: &View<'_, 't>, nodes: &'t [Node], prefix: &'t [u8], all: &mut Vec<Served<'t>>) {
+/// Collects the directories that these nodes serve. Those with variables are left out: their value
+/// is not known.
+fn served_folders<'t>(
+    view: &DirectiveView<'_, 't>,
+    nodes: &'t [Node],
+    prefix: &'t [u8],
+    all: &mut Vec<ServedFolder<'t>>,
+) {
     for node in nodes {
         let is_alias = node.name.is("alias");
         let path = first(node);
         if (is_alias || node.name.is("root")) && !path.contains(&b'$') {
             let prefix = if is_alias { prefix } else { b"/" };
             let folder = view.site.path(path);
-            all.push(Served {
+            all.push(ServedFolder {
                 prefix,
                 folder,
                 node,
             });
         }
-        if let (true, Matches::Prefix(prefix, _)) = (node.name.is("location"), matches_of(node)) {
-            served(view, node.block.nodes(), prefix, all);
+        if let (true, LocationMatch::Prefix(prefix, _)) =
+            (node.name.is("location"), matches_of(node))
+        {
+            served_folders(view, node.block.nodes(), prefix, all);
         }
     }
 }
 
-fn secret_served(view: &View, found: &mut Vec<Found>) {
+/// One finding per directory is enough: the remedy is the same for all its files.
+fn secret_served(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     if !view.is_in("http") || view.is_guarded() {
         return;
     }
     let server = view.node;
     let mut folders = Vec::new();
     if let Some(root) = view.nearest("root") {
-        served(view, std::slice::from_ref(root), b"/", &mut folders);
+        served_folders(view, std::slice::from_ref(root), b"/", &mut folders);
     }
-    served(view, server.block.nodes(), b"/", &mut folders);
+    served_folders(view, server.block.nodes(), b"/", &mut folders);
     let secrets = view.site.secrets(named_files);
-    // Of a folder of the system another rule says enough.
+    // For system directories there is a rule of its own.
     folders.retain(|place| !is_of_system(first(place.node)));
     for place in &folders {
-        // What is below a folder stands behind it, in their order.
+        // The paths are sorted, so those below a directory directly follow it.
         let begin = secrets.partition_point(|secret| *secret < place.folder);
         let below = secrets[begin..].iter();
         let named = below
             .take_while(|secret| secret.starts_with(&place.folder))
             .cloned();
+        // These are looked for on the disk: a root without them is fine.
         let forgotten = FORGOTTEN.iter().map(|name| place.folder.join(name));
         let all = named.chain(forgotten.filter(|path| path.is_file()));
         for secret in all {
@@ -163,15 +184,15 @@ fn secret_served(view: &View, found: &mut Vec<Found>) {
                     secret.display(),
                     path.as_bstr()
                 );
-                found.push(Found::new(place.node.head, text));
+                found.push(RuleHit::new(place.node.head, text));
                 break;
             }
         }
     }
 }
 
-/// What clients ask for to have the file.
-fn path_to(place: &Served, file: &Path) -> Option<Vec<u8>> {
+/// The URL path of a file, if it is below the directory.
+fn path_to(place: &ServedFolder, file: &Path) -> Option<Vec<u8>> {
     let rest = file.strip_prefix(&place.folder).ok()?;
     let rest = rest.as_os_str().as_encoded_bytes();
     let slash = if place.prefix.ends_with(b"/") {
@@ -182,15 +203,16 @@ fn path_to(place: &Served, file: &Path) -> Option<Vec<u8>> {
     (!rest.is_empty()).then(|| [place.prefix, slash, rest].concat())
 }
 
-/// The files that directives name, and those of the configuration.
-fn named_files(site: &Site) -> Vec<PathBuf> {
+/// The files that directives name, and the configuration's own files.
+fn named_files(site: &CheckedTree) -> Vec<PathBuf> {
     let sources = site.sources.unique_files().into_iter();
     let mut all = sources.map(|source| source.path.clone()).collect();
     named_within(site, site.nodes, &mut all);
     all
 }
 
-fn named_within(site: &Site, nodes: &[Node], all: &mut Vec<PathBuf>) {
+/// Collects the paths that directives name, in all blocks.
+fn named_within(site: &CheckedTree, nodes: &[Node], all: &mut Vec<PathBuf>) {
     for node in nodes {
         let path = first(node);
         let is_named = NAMED.iter().any(|name| node.name.is(name));
@@ -203,8 +225,9 @@ fn named_within(site: &Site, nodes: &[Node], all: &mut Vec<PathBuf>) {
     }
 }
 
-/// Does the server send a file of this folder for this path, to everybody?
-fn is_served(view: &View, path: &[u8], place: &Served) -> bool {
+/// Whether the server sends this file for this path, to everyone. Anything in between that may
+/// prevent it counts as a no.
+fn is_served(view: &DirectiveView, path: &[u8], place: &ServedFolder) -> bool {
     let server = view.node.block.nodes();
     let mut around = [view.around, &[view.node]].concat();
     around.extend(locate(view.site, server, path));
@@ -227,8 +250,9 @@ fn is_served(view: &View, path: &[u8], place: &Served) -> bool {
     is_same && tried && !elsewhere && !is_guarded(&around) && !is_turned_away(view, &around, path)
 }
 
-/// Does an `if` of these blocks match the path? Whatever it does then, it is about it.
-fn is_turned_away(view: &View, around: &[&Node], path: &[u8]) -> bool {
+/// Whether an `if` in these blocks matches the path. Whatever it does, the operator has thought of
+/// such paths.
+fn is_turned_away(view: &DirectiveView, around: &[&Node], path: &[u8]) -> bool {
     let mut ifs = around
         .iter()
         .flat_map(|block| named(block.block.nodes(), "if"));
@@ -242,7 +266,7 @@ fn is_turned_away(view: &View, around: &[&Node], path: &[u8]) -> bool {
     })
 }
 
-/// Folders of the system that have more than sites in them.
+/// Directories of the system that contain more than sites.
 const SYSTEM: [&[u8]; 8] = [
     b"", b"/etc", b"/root", b"/home", b"/proc", b"/sys", b"/dev", b"/var",
 ];
@@ -251,23 +275,26 @@ fn is_of_system(path: &[u8]) -> bool {
     path.starts_with(b"/") && SYSTEM.contains(&path.trim_end_with(|char| char == '/').as_bytes())
 }
 
-fn root_of_the_system(view: &View, found: &mut Vec<Found>) {
+/// A system directory as root or alias of a location that serves files from it.
+fn root_of_the_system(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let path = first(view.node);
     let is_system = is_of_system(path);
     let location = view.around.last().filter(|block| block.name.is("location"));
     let harmless = location.is_some_and(|location| {
-        // Only some files of it, or none.
-        !matches!(matches_of(location), Matches::Prefix(..))
+        // It serves only some of the files, or none.
+        !matches!(matches_of(location), LocationMatch::Prefix(..))
             || has_handler(location)
-            || matches_of(location) != Matches::Prefix(b"/", false) && view.node.name.is("root")
+            || matches_of(location) != LocationMatch::Prefix(b"/", false)
+                && view.node.name.is("root")
     });
     if is_system && !harmless && !view.is_guarded() && view.block("if").is_none() {
         let text = format!("the system directory \"{}\" is served", path.as_bstr());
-        found.push(Found::new(view.node.head, text));
+        found.push(RuleHit::new(view.node.head, text));
     }
 }
 
-fn listing_of_an_application(view: &View, found: &mut Vec<Found>) {
+/// Listings for the whole of a server that runs an application.
+fn listing_of_an_application(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     fn runs(nodes: &[Node]) -> bool {
         nodes.iter().any(|node| {
             let name = node.name.text.as_slice();
@@ -277,7 +304,7 @@ fn listing_of_an_application(view: &View, found: &mut Vec<Found>) {
     }
     let whole = view.around.last().is_some_and(|block| {
         block.name.is("server")
-            || block.name.is("location") && matches_of(block) == Matches::Prefix(b"/", false)
+            || block.name.is("location") && matches_of(block) == LocationMatch::Prefix(b"/", false)
     });
     let server = view.block("server");
     if first(view.node) == b"on"
@@ -286,16 +313,16 @@ fn listing_of_an_application(view: &View, found: &mut Vec<Found>) {
         && server.is_some_and(|server| runs(server.block.nodes()))
     {
         let text = "the directories of an application are listed";
-        found.push(Found::new(view.node.head, text));
+        found.push(RuleHit::new(view.node.head, text));
     }
 }
 
-/// Looks at names that a pattern should not match.
-fn script_by_any_name(view: &View, found: &mut Vec<Found>) {
+/// Tries a name that the pattern should not match: the script interpreter runs what it is given.
+fn script_by_any_name(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let Some(location) = view.block("location") else {
         return;
     };
-    let Matches::Regex(pattern, caseless) = matches_of(location) else {
+    let LocationMatch::Regex(pattern, caseless) = matches_of(location) else {
         return;
     };
     let name = b"/uploads/photo.php.jpg";
@@ -316,6 +343,6 @@ fn script_by_any_name(view: &View, found: &mut Vec<Found>) {
     if is_php && view.site.matches(pattern, caseless, name) && !checked && !inner {
         let text = "files that merely contain \".php\" in their names are executed";
         let span = location.args.last().map_or(location.head, |word| word.span);
-        found.push(Found::new(span, text));
+        found.push(RuleHit::new(span, text));
     }
 }

@@ -1,16 +1,21 @@
-//! Fields that are lost because a block has some of its own, and texts that become markup.
+//! Headers that a block does not inherit because it has some of its own, and text that becomes
+//! markup.
+//!
+//! In nginx the `add_header` or `proxy_set_header` lines of a block replace all inherited ones.
+//! That is often meant, so only those headers are reported by which browsers protect visitors, or
+//! which upstream servers trust.
 
 use base::ByteSlice as _;
 use conf::Node;
 
-use super::{Danger, Found, Rule};
-use crate::check::value::{Part, parts};
-use crate::check::view::{Matches, View, first, matches_of, named, word};
+use super::{CheckRule, RuleDanger, RuleHit};
+use crate::check::value::{ValuePart, value_parts};
+use crate::check::view::{DirectiveView, LocationMatch, first, matches_of, named, word};
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[CheckRule] = &[
+    CheckRule {
         name: "add-header-replaces",
-        danger: Danger::Risk,
+        danger: RuleDanger::Risk,
         at: &["location", "server"],
         why: "a block with an \"add_header\" of its own inherits none from the outer blocks, so these pages are less \
               protected than the others",
@@ -20,9 +25,9 @@ pub(super) const RULES: &[Rule] = &[
                location /y { add_header_inherit merge; add_header X-A b; } location /z { expires 1d; } }",
         find: add_header_replaces,
     },
-    Rule {
+    CheckRule {
         name: "if-add-header-replaces",
-        danger: Danger::Risk,
+        danger: RuleDanger::Risk,
         at: &["if"],
         why: "\"if\" is a block: with an \"add_header\" of its own it inherits none from the location, so these \
               responses are less protected than the others",
@@ -32,9 +37,9 @@ pub(super) const RULES: &[Rule] = &[
         good: "server { location / { add_header Content-Security-Policy x; if ($arg_a) { set $b c; } add_header X-B $b; } }",
         find: if_add_header_replaces,
     },
-    Rule {
+    CheckRule {
         name: "proxy-set-header-replaces",
-        danger: Danger::Risk,
+        danger: RuleDanger::Risk,
         at: &["location", "server"],
         why: "a block with a \"proxy_set_header\" of its own inherits none from the outer blocks, so the upstream gets \
               these headers as clients send them",
@@ -44,9 +49,9 @@ pub(super) const RULES: &[Rule] = &[
                $remote_addr; proxy_pass http://a; } location /x { proxy_set_header X-A b; } }",
         find: proxy_set_header_replaces,
     },
-    Rule {
+    CheckRule {
         name: "field-of-several-lines",
-        danger: Danger::Risk,
+        danger: RuleDanger::Risk,
         at: &["add_header", "proxy_set_header"],
         why: "multi-line headers are no longer allowed: proxies and browsers reject the response, or see only the \
               first line",
@@ -55,9 +60,9 @@ pub(super) const RULES: &[Rule] = &[
         good: "add_header Content-Security-Policy \"a; b\";",
         find: field_of_several_lines,
     },
-    Rule {
+    CheckRule {
         name: "markup-by-client",
-        danger: Danger::Attack,
+        danger: RuleDanger::Attack,
         at: &["return"],
         why: "the path of a link is inserted into the page verbatim, including scripts, which then run in the context of the site (cross-site scripting)",
         write: "add \"default_type text/plain;\" and \"types { }\" to this location, or remove the variable",
@@ -68,7 +73,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Fields that browsers protect visitors with.
+/// Response headers by which browsers protect visitors.
 const PROTECTIVE: [&str; 11] = [
     "strict-transport-security",
     "content-security-policy",
@@ -83,15 +88,16 @@ const PROTECTIVE: [&str; 11] = [
     "clear-site-data",
 ];
 
-/// The names of the fields, in lower case.
+/// The names of the headers, in lower case.
 fn fields<'t>(nodes: impl Iterator<Item = &'t Node>) -> Vec<String> {
     nodes
         .map(|node| first(node).to_str_lossy().to_lowercase())
         .collect()
 }
 
-/// What a block loses of the fields around it, when it has some of its own; and where its own ones begin.
-fn lost<'t>(view: &View<'_, 't>, directive: &str) -> Option<(&'t Node, Vec<String>)> {
+/// The headers that a block does not inherit because it sets some of its own, and its first own
+/// line.
+fn lost<'t>(view: &DirectiveView<'_, 't>, directive: &str) -> Option<(&'t Node, Vec<String>)> {
     let mut own = named(view.node.block.nodes(), directive);
     let begins = own.next()?;
     let own = fields(named(view.node.block.nodes(), directive));
@@ -100,7 +106,8 @@ fn lost<'t>(view: &View<'_, 't>, directive: &str) -> Option<(&'t Node, Vec<Strin
     Some((begins, lost.collect()))
 }
 
-fn merges(view: &View) -> bool {
+/// Whether headers are inherited after all.
+fn merges(view: &DirectiveView) -> bool {
     let own = named(view.node.block.nodes(), "add_header_inherit").last();
     own.or_else(|| view.nearest("add_header_inherit"))
         .is_some_and(|node| first(node) != b"on")
@@ -116,34 +123,35 @@ fn quoted(names: &[String]) -> String {
         .join(", ")
 }
 
-fn find_lost_protection(view: &View, what: &str, found: &mut Vec<Found>) {
+/// Reports the protective headers that a block does not inherit.
+fn find_lost_protection(view: &DirectiveView, what: &str, found: &mut Vec<RuleHit>) {
     let Some((begins, mut lost)) = lost(view, "add_header") else {
         return;
     };
     lost.retain(|name| PROTECTIVE.contains(&name.as_str()));
-    // A page that is only a redirect or a refusal shows nothing.
+    // A redirect or an error shows no page that needs protection.
     let shows_nothing = view.node.block.nodes().iter().any(|node| {
         node.name.is("return") && !first(node).starts_with(b"2") || node.name.is("internal")
     });
     if !lost.is_empty() && !merges(view) && !shows_nothing {
         let text = format!("{what} has \"add_header\" and so loses {}", quoted(&lost));
-        found.push(Found::new(begins.head, text));
+        found.push(RuleHit::new(begins.head, text));
     }
 }
 
-fn add_header_replaces(view: &View, found: &mut Vec<Found>) {
+fn add_header_replaces(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     find_lost_protection(view, "this block", found);
 }
 
-fn if_add_header_replaces(view: &View, found: &mut Vec<Found>) {
-    // What answers a question before a request, as CORS has them, shows no page.
+fn if_add_header_replaces(view: &DirectiveView, found: &mut Vec<RuleHit>) {
+    // A preflight response of CORS (204) shows no page.
     let empty = named(view.node.block.nodes(), "return").any(|node| first(node) == b"204");
     if !empty {
         find_lost_protection(view, "the \"if\"", found);
     }
 }
 
-/// Fields that upstreams believe because the proxy is said to write them.
+/// Request headers that upstreams trust because the proxy sets them.
 fn is_believed(name: &str) -> bool {
     let prefixes = [
         "x-forwarded-",
@@ -159,7 +167,9 @@ fn is_believed(name: &str) -> bool {
     prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
-fn proxy_set_header_replaces(view: &View, found: &mut Vec<Found>) {
+/// Reports the trusted headers that a block with `proxy_pass` no longer sets. Others are a matter
+/// of taste.
+fn proxy_set_header_replaces(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let passes = named(view.node.block.nodes(), "proxy_pass")
         .next()
         .is_some();
@@ -172,11 +182,13 @@ fn proxy_set_header_replaces(view: &View, found: &mut Vec<Found>) {
             "this block has \"proxy_set_header\" and so loses {}",
             quoted(&lost)
         );
-        found.push(Found::new(begins.head, text));
+        found.push(RuleHit::new(begins.head, text));
     }
 }
 
-fn field_of_several_lines(view: &View, found: &mut Vec<Found>) {
+/// A line break in a value. nginx sends it as it is; folded headers are obsolete (RFC 9112, section
+/// 5.2).
+fn field_of_several_lines(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     if word(view.node, 1)
         .iter()
         .any(|byte| matches!(byte, b'\n' | b'\r'))
@@ -185,11 +197,12 @@ fn field_of_several_lines(view: &View, found: &mut Vec<Found>) {
             "the value of \"{}\" contains a line break",
             first(view.node).as_bstr()
         );
-        found.push(Found::new(view.node.head, text));
+        found.push(RuleHit::new(view.node.head, text));
     }
 }
 
-fn markup_by_client(view: &View, found: &mut Vec<Found>) {
+/// A response with text of the client's that a browser takes for HTML.
+fn markup_by_client(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let is_text =
         view.node.args.len() > 1 && matches!(first(view.node), b"200" | b"201" | b"202" | b"203");
     let Some(location) = view
@@ -202,7 +215,7 @@ fn markup_by_client(view: &View, found: &mut Vec<Found>) {
     let html = view
         .nearest("default_type")
         .is_some_and(|node| first(node) == b"text/html");
-    // Where the type follows the end of the path, a link may choose it.
+    // If the type depends on the extension, a link can choose it.
     let types = view.inherited("types");
     let by_name = types.iter().all(|types| {
         types
@@ -211,24 +224,25 @@ fn markup_by_client(view: &View, found: &mut Vec<Found>) {
             .iter()
             .any(|row| row.name.is("text/html") || row.name.is("image/svg+xml"))
     });
-    let any_name = matches!(matches_of(location), Matches::Prefix(..));
-    let fixed = matches!(matches_of(location), Matches::Exact(_));
+    let any_name = matches!(matches_of(location), LocationMatch::Prefix(..));
+    let fixed = matches!(matches_of(location), LocationMatch::Exact(_));
     if fixed || !(html || by_name && any_name) || has_type(view) {
         return;
     }
-    for part in parts(view, word(view.node, 1)) {
-        if let Part::Client { name, reach } = part {
-            // What browsers send in a query or a field has these escaped.
+    for part in value_parts(view, word(view.node, 1)) {
+        if let ValuePart::Client { name, reach } = part {
+            // Browsers encode these characters in queries and in headers; only the decoded path has
+            // them.
             if reach.bytes.has(b'<') && reach.bytes.has(b'\n') {
                 let text = format!("${name} is inserted into the page verbatim");
-                return found.push(Found::new(view.node.args[1].span, text));
+                return found.push(RuleHit::new(view.node.args[1].span, text));
             }
         }
     }
 }
 
-/// Is the type sent as a field, whatever the name says?
-fn has_type(view: &View) -> bool {
+/// Whether a header sets the type, or forbids browsers to guess it.
+fn has_type(view: &DirectiveView) -> bool {
     let fields = view.inherited("add_header");
     let mut names = fields.iter().map(|node| first(node).to_ascii_lowercase());
     names.any(|name| matches!(name.as_slice(), b"content-type" | b"x-content-type-options"))

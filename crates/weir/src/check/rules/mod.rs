@@ -1,6 +1,6 @@
 //! The rules, a file for each subject. A new one is a row of its file's list.
 
-use super::{Danger, Found, Rule};
+use super::{CheckRule, RuleDanger, RuleHit};
 
 mod access;
 mod cache;
@@ -11,7 +11,7 @@ mod servers;
 mod urls;
 
 /// Every rule.
-pub(super) fn all() -> impl Iterator<Item = &'static Rule> {
+pub(super) fn all() -> impl Iterator<Item = &'static CheckRule> {
     [
         access::RULES,
         files::RULES,

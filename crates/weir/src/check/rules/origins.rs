@@ -1,15 +1,17 @@
-//! Lists of other sites that let in more sites than they name.
+//! Lists of permitted sites that match more sites than intended. The expressions are not analysed:
+//! they are tried with the site that they are meant for, and with similar names that an attacker
+//! could register.
 
 use base::ByteSlice as _;
 use conf::Node;
 
-use super::{Danger, Found, Rule};
-use crate::check::view::{View, condition, first, word};
+use super::{CheckRule, RuleDanger, RuleHit};
+use crate::check::view::{DirectiveView, condition, first, word};
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[CheckRule] = &[
+    CheckRule {
         name: "origin-pattern",
-        danger: Danger::Attack,
+        danger: RuleDanger::Attack,
         at: &["if", "map", "valid_referers"],
         why: "the expression is not anchored, or its dots match any character, so an attacker's site with a similar \
               name passes as yours",
@@ -19,9 +21,9 @@ pub(super) const RULES: &[Rule] = &[
                if ($http_referer ~ \"^https://example\\.com/\") { set $a b; } }",
         find: origin_pattern,
     },
-    Rule {
+    CheckRule {
         name: "any-origin-with-credentials",
-        danger: Danger::Attack,
+        danger: RuleDanger::Attack,
         at: &["add_header"],
         why: "any site that a visitor opens can read your site with the identity of that visitor",
         write: "use a \"map\" from $http_origin to the permitted origins, with an empty default",
@@ -33,26 +35,32 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// A pattern, and what it is matched with.
-struct Test<'t> {
+/// A regular expression, and the kind of text that it is matched with.
+struct OriginTest<'t> {
+    /// The regular expression.
     pattern: &'t [u8],
     caseless: bool,
     span: base::Span,
-    subject: Subject,
+    /// What it is matched with.
+    subject: TestSubject,
 }
 
+/// The kind of text that a pattern is matched with.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Subject {
+enum TestSubject {
     /// `https://example.com`
     Origin,
     /// `https://example.com/path`
     Referer,
-    /// The same without the scheme, as `valid_referers` sees it.
+    /// `example.com/path`: `valid_referers` matches without the scheme.
     Bare,
 }
 
-fn origin_pattern(view: &View, found: &mut Vec<Found>) {
+/// Finds a pattern that matches its own site and an attacker's similar one.
+fn origin_pattern(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     for test in tests(view) {
+        // The rule does not analyse the pattern but tries it, with names that an attacker could
+        // register.
         for domain in domains(test.pattern) {
             let genuine = subject(&domain, test.subject);
             if !view
@@ -71,24 +79,24 @@ fn origin_pattern(view: &View, found: &mut Vec<Found>) {
             });
             if let Some(hit) = hit {
                 let text = format!("the expression for \"{domain}\" matches \"{hit}\" too");
-                found.push(Found::new(test.span, text));
+                found.push(RuleHit::new(test.span, text));
                 break;
             }
         }
     }
 }
 
-/// The expressions that a directive matches with an origin or a referer.
-fn tests<'t>(view: &View<'_, 't>) -> Vec<Test<'t>> {
+/// The regular expressions of a directive that are matched with an origin or a referer.
+fn tests<'t>(view: &DirectiveView<'_, 't>) -> Vec<OriginTest<'t>> {
     let node = view.node;
     let subject_of = |name: &[u8]| match name {
-        b"$http_origin" => Some(Subject::Origin),
-        b"$http_referer" => Some(Subject::Referer),
+        b"$http_origin" => Some(TestSubject::Origin),
+        b"$http_referer" => Some(TestSubject::Referer),
         _ => None,
     };
     match node.name.text.as_slice() {
         b"if" => {
-            // What turns the named ones away lets in all others anyway.
+            // An `if` that rejects the matching origins lets in all others anyway.
             let [name, sign @ (b"~" | b"~*" | b"!~" | b"!~*"), pattern] = condition(node)[..]
             else {
                 return Vec::new();
@@ -100,7 +108,7 @@ fn tests<'t>(view: &View<'_, 't>) -> Vec<Test<'t>> {
                 .any(|inside| inside.name.is("return") && first(inside).starts_with(b"4"));
             let span = node.args.last().map_or(node.head, |word| word.span);
             let test = subject_of(name).filter(|_| !refuses || sign.starts_with(b"!"));
-            test.map(|subject| Test {
+            test.map(|subject| OriginTest {
                 pattern,
                 caseless: sign.ends_with(b"*"),
                 span,
@@ -122,11 +130,11 @@ fn tests<'t>(view: &View<'_, 't>) -> Vec<Test<'t>> {
         _ => {
             let patterns = node.args.iter().filter_map(|word| {
                 let pattern = word.text.strip_prefix(b"~")?;
-                Some(Test {
+                Some(OriginTest {
                     pattern,
                     caseless: true,
                     span: word.span,
-                    subject: Subject::Bare,
+                    subject: TestSubject::Bare,
                 })
             });
             patterns.collect()
@@ -134,14 +142,14 @@ fn tests<'t>(view: &View<'_, 't>) -> Vec<Test<'t>> {
     }
 }
 
-/// A row that gives something to origins that match.
-fn map_row(row: &Node, subject: Subject) -> Option<Test<'_>> {
+/// A row of a `map` that gives something to matching origins.
+fn map_row(row: &Node, subject: TestSubject) -> Option<OriginTest<'_>> {
     let key = row.name.text.as_slice();
     let caseless = key.starts_with(b"~*");
     let pattern = key.strip_prefix(b"~*").or(key.strip_prefix(b"~"))?;
     let gives = !matches!(word(row, 0), b"" | b"0");
-    // A referer in a map is mostly a list of those that are not wanted.
-    (gives && subject == Subject::Origin).then_some(Test {
+    // A `map` by referer is mostly a list of unwanted ones.
+    (gives && subject == TestSubject::Origin).then_some(OriginTest {
         pattern,
         caseless,
         span: row.name.span,
@@ -149,7 +157,7 @@ fn map_row(row: &Node, subject: Subject) -> Option<Test<'_>> {
     })
 }
 
-/// The names of hosts that an expression has in it: labels with dots between, escaped or not.
+/// The host names in an expression: labels with dots between them, escaped or not.
 fn domains(pattern: &[u8]) -> Vec<String> {
     let text = pattern
         .to_str_lossy()
@@ -171,13 +179,14 @@ fn domains(pattern: &[u8]) -> Vec<String> {
     names.filter(is_name).map(str::to_owned).collect()
 }
 
-/// Names of hosts that somebody else can have.
+/// Similar names that an attacker could use.
 fn attackers(domain: &str) -> Vec<String> {
     let mut names = vec![
         format!("{domain}.attacker.test"),
         format!("attacker-{domain}"),
     ];
-    // A dot that stands for any sign, if it is not the one that a name needs.
+    // An unescaped dot matches any character. The last one separates the top-level domain, which
+    // the attacker's name needs, too.
     let last = domain.rfind('.').unwrap_or(0);
     if let Some(at) = domain[..last].rfind('.') {
         names.push(format!("{}x{}", &domain[..at], &domain[at + 1..]));
@@ -185,15 +194,18 @@ fn attackers(domain: &str) -> Vec<String> {
     names
 }
 
-fn subject(host: &str, subject: Subject) -> String {
+/// The text that a browser would send for a page of this host.
+fn subject(host: &str, subject: TestSubject) -> String {
     match subject {
-        Subject::Origin => format!("https://{host}"),
-        Subject::Referer => format!("https://{host}/"),
-        Subject::Bare => format!("{host}/"),
+        TestSubject::Origin => format!("https://{host}"),
+        TestSubject::Referer => format!("https://{host}/"),
+        TestSubject::Bare => format!("{host}/"),
     }
 }
 
-fn any_origin_with_credentials(view: &View, found: &mut Vec<Found>) {
+/// The client's origin is returned, together with permission to send credentials, and no `if` tests
+/// it.
+fn any_origin_with_credentials(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let fields = view.inherited("add_header");
     let is = |node: &Node, name: &str| first(node).eq_ignore_ascii_case(name.as_bytes());
     let credentials = fields.iter().any(|node| {
@@ -213,6 +225,6 @@ fn any_origin_with_credentials(view: &View, found: &mut Vec<Found>) {
         .any(|block| asks(block) || block.block.nodes().iter().any(asks));
     if any && credentials && !tested && !view.is_guarded() {
         let text = "any site can read this with the cookies of its visitors";
-        found.push(Found::new(view.node.head, text));
+        found.push(RuleHit::new(view.node.head, text));
     }
 }

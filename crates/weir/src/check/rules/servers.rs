@@ -1,15 +1,17 @@
-//! Which server has a request, and what its upstream is told of it.
+//! Which server gets a request, and what its upstream learns about it. nginx selects a server by
+//! the address and then by the name; a request for any other name goes to the default server of the
+//! address, which is the first one unless another is marked.
 
 use base::ByteSlice as _;
 use conf::Node;
 
-use super::{Danger, Found, Rule};
-use crate::check::view::{View, first, named, word};
+use super::{CheckRule, RuleDanger, RuleHit};
+use crate::check::view::{DirectiveView, first, named, word};
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[CheckRule] = &[
+    CheckRule {
         name: "no-default-server",
-        danger: Danger::Risk,
+        danger: RuleDanger::Risk,
         at: &["server"],
         why: "requests for any other name get the first server of the address, which depends on the order of files: \
               sites can then be reached by address, and under names that others point to it",
@@ -21,9 +23,9 @@ pub(super) const RULES: &[Rule] = &[
                server { listen 82 default_server; server_name b.test; }",
         find: no_default_server,
     },
-    Rule {
+    CheckRule {
         name: "host-by-client",
-        danger: Danger::Risk,
+        danger: RuleDanger::Risk,
         at: &["proxy_set_header"],
         why: "$http_host is the header as the client sent it, even if the request line names another host, by which \
               the server was selected: applications use it to build links, such as for password resets",
@@ -36,7 +38,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// The address of a `listen`; 80 on all without one.
+/// The addresses of a server's `listen` lines. Without one it is port 80.
 fn addresses(server: &Node) -> Vec<&[u8]> {
     let listens: Vec<&[u8]> = named(server.block.nodes(), "listen").map(first).collect();
     match listens.is_empty() {
@@ -45,6 +47,7 @@ fn addresses(server: &Node) -> Vec<&[u8]> {
     }
 }
 
+/// Whether the server is marked as the default of this address.
 fn marks_default(server: &Node, address: &[u8]) -> bool {
     named(server.block.nodes(), "listen").any(|node| {
         first(node) == address
@@ -55,7 +58,8 @@ fn marks_default(server: &Node, address: &[u8]) -> bool {
     })
 }
 
-/// Names that no site has: such a server is there for what is left.
+/// Whether the server has no site of its own but takes the remaining requests: it refuses them, or
+/// has a name that is no site's.
 fn is_catch_all(server: &Node) -> bool {
     let mut names = named(server.block.nodes(), "server_name")
         .flat_map(|node| &node.args)
@@ -76,7 +80,9 @@ fn is_catch_all(server: &Node) -> bool {
         })
 }
 
-fn no_default_server(view: &View, found: &mut Vec<Found>) {
+/// Several sites on an address without a default server. Reported once, at the first server of the
+/// address, which gets the stray requests.
+fn no_default_server(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let [http] = view.around else {
         return;
     };
@@ -107,12 +113,13 @@ fn no_default_server(view: &View, found: &mut Vec<Found>) {
                 address.as_bstr(),
                 name.as_bstr()
             );
-            return found.push(Found::new(view.node.name.span, text));
+            return found.push(RuleHit::new(view.node.name.span, text));
         }
     }
 }
 
-/// Do both have the same registered name, such as with and without "www."?
+/// Whether both have the same registered name, as with and without `www.`. Then it matters little
+/// which one gets a stray request.
 fn is_same_site(one: &Node, other: &Node) -> bool {
     let site = |server: &Node| {
         let name = named(server.block.nodes(), "server_name")
@@ -125,13 +132,14 @@ fn is_same_site(one: &Node, other: &Node) -> bool {
     site(one) == site(other)
 }
 
-fn host_by_client(view: &View, found: &mut Vec<Found>) {
+/// `$http_host` in a server that is selected by its name, so that the application could rely on it.
+fn host_by_client(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let is_host =
         first(view.node).eq_ignore_ascii_case(b"host") && word(view.node, 1) == b"$http_host";
     let Some(server) = view.block("server").filter(|_| is_host) else {
         return;
     };
-    // Where any name comes in, the application has to look at it anyway.
+    // If this server accepts any name, the application has to check it anyway.
     let chosen = named(view.around[0].block.nodes(), "server").any(|other| {
         addresses(server)
             .iter()
@@ -140,6 +148,6 @@ fn host_by_client(view: &View, found: &mut Vec<Found>) {
     });
     if chosen && !is_catch_all(server) {
         let text = "clients control the host name that the upstream sees";
-        found.push(Found::new(view.node.args[1].span, text));
+        found.push(RuleHit::new(view.node.args[1].span, text));
     }
 }

@@ -1,16 +1,20 @@
-//! Where requests and visitors are sent, when clients have a say in it.
+//! Where requests and visitors are sent when clients can influence it.
+//!
+//! The host of a URL ends at the first `/`, `?` or `#`. What clients control before that selects
+//! the server; after it, only a path. What a variable can contain is known from
+//! [`super::super::value`], so a capture that matches no dot or slash is no finding.
 
 use base::{BStr, ByteSlice as _};
 use conf::Node;
 
-use super::{Danger, Found, Rule};
-use crate::check::value::{Part, parts};
-use crate::check::view::{Matches, View, first, inherited, matches_of, named, word};
+use super::{CheckRule, RuleDanger, RuleHit};
+use crate::check::value::{ValuePart, value_parts};
+use crate::check::view::{DirectiveView, LocationMatch, first, inherited, matches_of, named, word};
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[CheckRule] = &[
+    CheckRule {
         name: "upstream-by-client",
-        danger: Danger::Attack,
+        danger: RuleDanger::Attack,
         at: &[
             "proxy_pass",
             "grpc_pass",
@@ -27,9 +31,9 @@ pub(super) const RULES: &[Rule] = &[
         good: "map $arg_host $known { default a.test; b b.test; } server { location / { proxy_pass http://$known$request_uri; } }",
         find: upstream_by_client,
     },
-    Rule {
+    CheckRule {
         name: "redirect-by-client",
-        danger: Danger::Attack,
+        danger: RuleDanger::Attack,
         at: &["return", "rewrite"],
         why: "a link to your site can lead anywhere, under your name (open redirect)",
         write: "put a slash after the host, before any variable",
@@ -38,9 +42,9 @@ pub(super) const RULES: &[Rule] = &[
                if ($host ~ ^www\\.(.+)$) { return 301 https://$1$request_uri; } }",
         find: redirect_by_client,
     },
-    Rule {
+    CheckRule {
         name: "pass-traversal",
-        danger: Danger::Attack,
+        danger: RuleDanger::Attack,
         at: &["proxy_pass"],
         why: "the location is cut off the path, and the rest is appended to the path of the upstream: of \"/x../\" the \
               two dots remain and escape from it",
@@ -49,9 +53,9 @@ pub(super) const RULES: &[Rule] = &[
         good: "server { location /x/ { proxy_pass http://a/public/; } location /y { proxy_pass http://a/; } }",
         find: pass_traversal,
     },
-    Rule {
+    CheckRule {
         name: "line-ends",
-        danger: Danger::Risk,
+        danger: RuleDanger::Risk,
         at: &[
             "return",
             "rewrite",
@@ -68,9 +72,9 @@ pub(super) const RULES: &[Rule] = &[
         good: "server { location / { return 301 https://new.test$request_uri; } location = /t { return 200 $uri; } }",
         find: line_ends,
     },
-    Rule {
+    CheckRule {
         name: "resolver-of-strangers",
-        danger: Danger::Risk,
+        danger: RuleDanger::Risk,
         at: &["resolver"],
         why: "DNS responses cross the public network unauthenticated, and decide which host gets the requests",
         write: "use a resolver in your own network, or \"proxy_ssl_verify on\"",
@@ -81,26 +85,30 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// What of an address clients decide.
-struct Chosen<'p> {
+/// The part of an address that clients control.
+struct ChosenHost<'p> {
     name: &'p str,
-    /// Whether a host of the operator's stands before it, to which it is added.
+    /// Whether it is appended to a host of the operator's: `example.com$x` reaches
+    /// `example.com.attacker.test`.
     is_added: bool,
 }
 
-/// The variable by which clients decide the host of a URL, if there is one. `own` are the names of variables that
-/// may be the host.
-fn chosen<'p>(parts: &'p [Part], own: &[&str]) -> Option<Chosen<'p>> {
+/// The variable by which clients control the host of a URL, if there is one. `own` are the
+/// variables that may be the host.
+///
+/// It walks the parts up to the first byte that ends the host (`/`, `?` or `#`); from then on
+/// nothing can change it.
+fn client_chosen_host<'p>(parts: &'p [ValuePart], own: &[&str]) -> Option<ChosenHost<'p>> {
     let (mut in_host, mut has_host) = (false, false);
     for (index, part) in parts.iter().enumerate() {
         match part {
-            Part::Text(text) if !in_host => {
+            ValuePart::Text(text) if !in_host => {
                 let Some(at) = text.find("://") else {
-                    // A path on this server; or a scheme that a variable has named.
+                    // A path on this server, or a scheme that a variable holds.
                     if text.starts_with(b"/") || text.starts_with(b"unix:") {
                         return None;
                     }
-                    // A host without a scheme, as of FastCGI.
+                    // A host without a scheme, as for FastCGI.
                     has_host = true;
                     in_host = true;
                     continue;
@@ -112,77 +120,99 @@ fn chosen<'p>(parts: &'p [Part], own: &[&str]) -> Option<Chosen<'p>> {
                 in_host = true;
                 has_host = !host.is_empty();
             }
-            Part::Text(text) => {
+            ValuePart::Text(text) => {
                 if text.iter().any(|byte| b"/?#".contains(byte)) {
                     return None;
                 }
                 has_host = true;
             }
-            Part::Fixed if !in_host && index > 0 => return None,
-            // Alone in front it may be a scheme, or a whole address.
-            Part::Fixed if is_scheme(parts, index) => {}
-            Part::Fixed => (in_host, has_host) = (true, true),
-            Part::Client { name, reach } => {
-                if own.contains(&name.as_str()) || reach.is_host && own.contains(&"host") {
-                    (in_host, has_host) = (true, true);
-                    continue;
-                }
-                if is_scheme(parts, index) && !reach.bytes.has(b'/') {
-                    continue;
-                }
-                if !reach.first.is_empty() && reach.first.only(b"/?#") {
-                    if reach.empty {
-                        continue;
-                    }
-                    return None;
-                }
-                if is_limited(parts, index) {
-                    (in_host, has_host) = (true, true);
-                    continue;
-                }
-                let decides = match has_host {
-                    true => reach.first.any(b".@") || reach.bytes.any(b"@/"),
-                    false => reach.bytes.any(b"./"),
-                };
-                if decides {
+            ValuePart::Fixed if !in_host && index > 0 => return None,
+            // At the beginning it may be a scheme, or a whole address.
+            ValuePart::Fixed if is_scheme(parts, index) => {}
+            ValuePart::Fixed => (in_host, has_host) = (true, true),
+            ValuePart::Client { name, .. } => match client_part(parts, index, own, has_host) {
+                HostEffect::Nothing => {}
+                HostEffect::Host => (in_host, has_host) = (true, true),
+                HostEffect::Decides => {
                     let is_added = has_host;
-                    return Some(Chosen { name, is_added });
+                    return Some(ChosenHost { name, is_added });
                 }
-                (in_host, has_host) = (true, true);
-            }
+                HostEffect::Ends => return None,
+            },
         }
     }
     None
 }
 
-/// Does `://` follow?
-fn is_scheme(parts: &[Part], index: usize) -> bool {
-    matches!(parts.get(index + 1), Some(Part::Text(text)) if text.starts_with(b"://"))
+/// The effect of a variable that clients control on the host of a URL.
+enum HostEffect {
+    /// None: it is not in the host, or not yet.
+    Nothing,
+    /// It is part of the host without selecting it.
+    Host,
+    /// It selects the host.
+    Decides,
+    /// The host ends before it.
+    Ends,
 }
 
-/// Is what a client says only a name within a domain of the operator's?
-fn is_limited(parts: &[Part], index: usize) -> bool {
-    let Part::Client { reach, .. } = &parts[index] else {
+/// The effect of the part at `index`. `has_host` tells whether a part of the host precedes it.
+fn client_part(parts: &[ValuePart], index: usize, own: &[&str], has_host: bool) -> HostEffect {
+    let ValuePart::Client { name, reach } = &parts[index] else {
+        return HostEffect::Nothing;
+    };
+    if own.contains(&name.as_str()) || reach.is_host && own.contains(&"host") {
+        return HostEffect::Host;
+    }
+    if is_scheme(parts, index) && !reach.bytes.has(b'/') {
+        return HostEffect::Nothing;
+    }
+    if !reach.first.is_empty() && reach.first.is_within(b"/?#") {
+        return match reach.empty {
+            true => HostEffect::Nothing,
+            false => HostEffect::Ends,
+        };
+    }
+    // After a host a dot makes it another name, and `@` makes it the user's name.
+    let decides = match has_host {
+        true => reach.first.intersects(b".@") || reach.bytes.intersects(b"@/"),
+        false => reach.bytes.intersects(b"./"),
+    };
+    match decides && !is_limited(parts, index) {
+        true => HostEffect::Decides,
+        false => HostEffect::Host,
+    }
+}
+
+/// Whether `://` follows: then the part is the scheme.
+fn is_scheme(parts: &[ValuePart], index: usize) -> bool {
+    matches!(parts.get(index + 1), Some(ValuePart::Text(text)) if text.starts_with(b"://"))
+}
+
+/// Whether the client controls only a label below a domain of the operator's.
+fn is_limited(parts: &[ValuePart], index: usize) -> bool {
+    let ValuePart::Client { reach, .. } = &parts[index] else {
         return true;
     };
     let domain = match parts.get(index + 1) {
-        Some(Part::Text(text)) => {
+        Some(ValuePart::Text(text)) => {
             let end = text.iter().position(|byte| b"/:?#".contains(byte));
             let host = &text[..end.unwrap_or(text.len())];
             host.starts_with(b".") && host.iter().any(u8::is_ascii_alphabetic)
         }
-        Some(Part::Fixed | Part::Client { .. }) | None => false,
+        Some(ValuePart::Fixed | ValuePart::Client { .. }) | None => false,
     };
-    domain && !reach.bytes.any(b"/?#\\")
+    domain && !reach.bytes.intersects(b"/?#\\")
 }
 
-fn upstream_by_client(view: &View, found: &mut Vec<Found>) {
+/// The host of an upstream that clients control.
+fn upstream_by_client(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let text = first(view.node);
-    let parts = parts(view, text);
-    // A bare host needs nothing before it in these.
+    let parts = value_parts(view, text);
+    // The other directives take a host without a scheme.
     let is_url = matches!(view.node.name.text.as_slice(), b"proxy_pass" | b"grpc_pass")
         && view.is_in("http");
-    // Where only some names come here, the host is one of them.
+    // If only the server's names get here, `$host` is one of them.
     let own: &[&str] = match view
         .block("server")
         .is_some_and(|server| has_only_names(view, server))
@@ -190,10 +220,10 @@ fn upstream_by_client(view: &View, found: &mut Vec<Found>) {
         true => &["host"],
         false => &[],
     };
-    let Some(chosen) = chosen(&parts, own) else {
+    let Some(chosen) = client_chosen_host(&parts, own) else {
         return;
     };
-    let whole = matches!(parts[..], [Part::Client { .. }]);
+    let whole = matches!(parts[..], [ValuePart::Client { .. }]);
     if view.is_guarded() || (is_url && whole && is_internal(view)) {
         return;
     }
@@ -204,11 +234,11 @@ fn upstream_by_client(view: &View, found: &mut Vec<Found>) {
         }
         false => format!("clients control the upstream through ${name}"),
     };
-    found.push(Found::new(view.node.args[0].span, text));
+    found.push(RuleHit::new(view.node.args[0].span, text));
 }
 
-/// Does the server have names, and another one answers to all the rest?
-fn has_only_names(view: &View, server: &Node) -> bool {
+/// Whether requests for other names go to another server.
+fn has_only_names(view: &DirectiveView, server: &Node) -> bool {
     let names = || named(server.block.nodes(), "server_name").flat_map(|node| &node.args);
     let any = |name: &BStr| matches!(name.as_bytes(), b"_" | b"" | b"*") || name.starts_with(b"~");
     let answers_to_all = |listen: &Node| {
@@ -222,14 +252,15 @@ fn has_only_names(view: &View, server: &Node) -> bool {
         && !own.any(answers_to_all)
 }
 
-fn is_internal(view: &View) -> bool {
+/// Whether clients can only get here by an internal redirect.
+fn is_internal(view: &DirectiveView) -> bool {
     view.around
         .iter()
         .any(|block| named(block.block.nodes(), "internal").next().is_some())
 }
 
-/// The URL that a `return` or a redirecting `rewrite` sends visitors to.
-fn target<'v>(view: &'v View) -> Option<&'v [u8]> {
+/// The URL to which a `return` or a redirecting `rewrite` sends visitors.
+fn target<'v>(view: &'v DirectiveView) -> Option<&'v [u8]> {
     let node = view.node;
     if node.name.is("rewrite") {
         let redirects = matches!(word(node, 2), b"redirect" | b"permanent")
@@ -245,21 +276,22 @@ fn target<'v>(view: &'v View) -> Option<&'v [u8]> {
     }
 }
 
-fn redirect_by_client(view: &View, found: &mut Vec<Found>) {
+/// The host of a redirect that clients control.
+fn redirect_by_client(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let Some(text) = target(view).filter(|_| view.is_in("http")) else {
         return;
     };
-    let parts = parts(view, text);
+    let parts = value_parts(view, text);
     let begins_with_url = match parts.first() {
-        Some(Part::Text(text)) => text.find("://").is_some(),
-        // A group may have the scheme, where the expression asks for one.
-        Some(Part::Client { name, .. }) => {
+        Some(ValuePart::Text(text)) => text.find("://").is_some(),
+        // A capture may contain the scheme, if the expression asks for one.
+        Some(ValuePart::Client { name, .. }) => {
             name.starts_with("arg_") && parts.len() == 1 || parts.len() > 1
         }
-        Some(Part::Fixed) => true,
+        Some(ValuePart::Fixed) => true,
         None => false,
     };
-    // The name that the client has come to is where it may be sent to.
+    // A visitor may be sent to the host that was requested.
     let own = [
         "host",
         "http_host",
@@ -267,7 +299,8 @@ fn redirect_by_client(view: &View, found: &mut Vec<Found>) {
         "http_x_forwarded_host",
         "http_x_forwarded_proto",
     ];
-    let Some(chosen) = chosen(&parts, &own).filter(|_| begins_with_url && !view.is_guarded())
+    let Some(chosen) =
+        client_chosen_host(&parts, &own).filter(|_| begins_with_url && !view.is_guarded())
     else {
         return;
     };
@@ -279,11 +312,13 @@ fn redirect_by_client(view: &View, found: &mut Vec<Found>) {
         false => format!("redirects can lead to any site through ${}", chosen.name),
     };
     let span = view.node.args.get(1).unwrap_or(&view.node.args[0]).span;
-    found.push(Found::new(span, text));
+    found.push(RuleHit::new(span, text));
 }
 
-fn pass_traversal(view: &View, found: &mut Vec<Found>) {
-    let Some(Matches::Prefix(prefix, _)) = view.around.last().map(|block| matches_of(block)) else {
+/// Like the traversal with `alias`, for the path of an upstream's URL.
+fn pass_traversal(view: &DirectiveView, found: &mut Vec<RuleHit>) {
+    let Some(LocationMatch::Prefix(prefix, _)) = view.around.last().map(|block| matches_of(block))
+    else {
         return;
     };
     let url = first(view.node);
@@ -303,11 +338,12 @@ fn pass_traversal(view: &View, found: &mut Vec<Found>) {
             prefix.as_bstr(),
             path.as_bstr()
         );
-        found.push(Found::new(view.node.args[0].span, text));
+        found.push(RuleHit::new(view.node.args[0].span, text));
     }
 }
 
-fn line_ends(view: &View, found: &mut Vec<Found>) {
+/// A variable that may contain line breaks, in a value that becomes a header or a target.
+fn line_ends(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     if !view.is_in("http") {
         return;
     }
@@ -324,11 +360,11 @@ fn line_ends(view: &View, found: &mut Vec<Found>) {
     let Some(text) = text else {
         return;
     };
-    for part in parts(view, text) {
-        let Part::Client { name, reach } = part else {
+    for part in value_parts(view, text) {
+        let ValuePart::Client { name, reach } = part else {
             continue;
         };
-        // The groups of a redirect's own expression are escaped.
+        // The captures of a rewrite's own expression are escaped in the redirect.
         let is_escaped = node.name.is("rewrite") && name.len() == 1;
         if reach.bytes.has(b'\n') && !is_escaped {
             let span = node
@@ -337,12 +373,12 @@ fn line_ends(view: &View, found: &mut Vec<Found>) {
                 .find(|word| word.text == text)
                 .map_or(node.head, |word| word.span);
             let text = format!("${name} can contain line breaks");
-            return found.push(Found::new(span, text));
+            return found.push(RuleHit::new(span, text));
         }
     }
 }
 
-/// Resolvers that everybody may use.
+/// Public resolvers.
 const PUBLIC: [&[u8]; 10] = [
     b"8.8.8.8",
     b"8.8.4.4",
@@ -356,7 +392,9 @@ const PUBLIC: [&[u8]; 10] = [
     b"[2001:4860:4860::8888]",
 ];
 
-fn resolver_of_strangers(view: &View, found: &mut Vec<Found>) {
+/// A public resolver that decides about hosts. For `ssl_stapling` it would do: those responses are
+/// signed.
+fn resolver_of_strangers(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let public = view
         .node
         .args
@@ -367,11 +405,11 @@ fn resolver_of_strangers(view: &View, found: &mut Vec<Found>) {
     };
     if asks(view.around, view.here()) {
         let text = format!("\"{}\" decides where requests go", public.text.as_bstr());
-        found.push(Found::new(public.span, text));
+        found.push(RuleHit::new(public.span, text));
     }
 }
 
-/// Is a name looked up for what stands in a block, by the resolver of that block?
+/// Whether anything in a block has its host looked up at run time, by the resolver of that block.
 fn asks(around: &[&Node], nodes: &[Node]) -> bool {
     nodes.iter().any(|node| {
         let is_pass = ["proxy_pass", "fastcgi_pass", "grpc_pass"]
@@ -383,7 +421,7 @@ fn asks(around: &[&Node], nodes: &[Node]) -> bool {
         let is_verified =
             url.starts_with(b"https") && verify.last().is_some_and(|node| first(node) == b"on");
         let is_resolved = node.name.is("server") && node.args.iter().any(|word| word.is("resolve"));
-        // A block with a resolver of its own does not ask this one.
+        // A block with its own resolver does not ask this one.
         let has_own = named(node.block.nodes(), "resolver").next().is_some();
         (is_pass && host.starts_with(b"$") && !is_verified)
             || is_resolved

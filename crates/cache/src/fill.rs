@@ -1,0 +1,376 @@
+//! A fill: one body on its way into the cache, and the cursors of all that follow it.
+//!
+//! ```text
+//! waiting ── head ──▶ storing ── finish ──▶ ended, committed
+//!    │                  │  └── disk fails ──▶ passing
+//!    │                  └───── fail ────────▶ failed: all followers are told why
+//!    └─── pass ──▶ passing: joiners released, the first follower goes on alone
+//! ```
+//!
+//! No follower leads: the writer belongs to the fetch, and each follower, the first client's included, has a cursor of
+//! its own, on any loop.
+//! The body stands in memory until it is in the store, then (above `fill_memory`) only there, and slow followers read
+//! it from the disk. When it is not stored, the writer waits for the slowest follower instead. Wake-ups are
+//! wakers called in the order in which their followers began to wait.
+
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
+
+use bytes::{Bytes, BytesMut};
+
+use base::sync::{Mutex, MutexGuard};
+
+use crate::format::{Extent, INLINE_MAX};
+use crate::options::Options;
+use crate::segment::Segment;
+use crate::{Head, Key};
+
+/// Why a fill ended before its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The writer was dropped without a word.
+    ProducerGone,
+    /// What the producer said.
+    Producer(Arc<str>),
+    /// The body is not as long as its head said.
+    Length,
+    /// It broke off, and what the producer got when it asked again was something else. Nothing of it is kept.
+    Changed,
+    /// The part that this follower needs next could not be read back from the store.
+    Storage(Arc<str>),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ProducerGone => f.write_str("the fill was given up"),
+            Self::Producer(why) => f.write_str(why),
+            Self::Length => f.write_str("the body does not have the announced length"),
+            Self::Changed => f.write_str("the response has changed at the origin"),
+            Self::Storage(why) => write!(
+                f,
+                "reading back a response that is being stored failed: {why}"
+            ),
+        }
+    }
+}
+
+/// What a follower gets instead of a head or of more body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The answer is not to be shared: fetch for yourself.
+    Released,
+    /// It ended early. A follower that has received nothing may start again.
+    Failed(Failure),
+    /// There is no body to follow; what to do instead, its producer says.
+    Instead(Instead),
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Released => f.write_str("the response must not be shared"),
+            Self::Failed(why) => why.fmt(f),
+            Self::Instead(_) => f.write_str("the origin sent a different response"),
+        }
+    }
+}
+
+/// What a producer tells its followers in place of a body. The cache does not look into it.
+#[derive(Clone)]
+pub struct Instead(Arc<dyn Any + Send + Sync>);
+
+impl Instead {
+    /// Wraps what the followers shall get.
+    pub fn new(message: impl Any + Send + Sync) -> Self {
+        Self(Arc::new(message))
+    }
+
+    /// The message, if it is of this type.
+    pub fn get<T: Any>(&self) -> Option<&T> {
+        self.0.downcast_ref()
+    }
+}
+
+impl PartialEq for Instead {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Instead {}
+
+impl fmt::Debug for Instead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Instead")
+    }
+}
+
+/// What a fill brings of the object of its key: requests that want the same join it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Coverage {
+    /// All of it.
+    Whole,
+    /// A part that begins at this byte.
+    Part(u64),
+    /// What a client asked for with a range, by the hash of its words ([`crate::Store::asked_in`]). The answer tells what
+    /// part that is, and another fill brings it.
+    Asked(u64),
+}
+
+impl Coverage {
+    /// The first byte of the body that it brings.
+    pub(crate) fn begin(self) -> u64 {
+        match self {
+            Coverage::Part(begin) => begin,
+            Coverage::Whole | Coverage::Asked(_) => 0,
+        }
+    }
+}
+
+/// No follower is left and nothing is stored: to fetch on would be useless.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abandoned;
+
+/// A fill. Shared by its writer, its followers, the table of fills and jobs of the store's writer.
+pub(crate) struct Fill {
+    /// Of the store. A fill knows no more of it, so that the table of fills can stand below the store.
+    pub(crate) options: Arc<Options>,
+    /// The key that was looked up, under which others join.
+    pub(crate) key: Key,
+    pub(crate) hash: u64,
+    /// The key under which it is stored, and its hash, where that is another one: the head named a variant.
+    pub(crate) stored_as: OnceLock<(Key, u64)>,
+    /// What it brings of the body: requests for something else do not join.
+    pub(crate) coverage: Coverage,
+    /// The first byte of the body that it brings.
+    pub(crate) base: u64,
+    /// The sequence when it began: a later purge hits it.
+    pub(crate) born: u64,
+    pub(crate) began_ms: u64,
+    pub(crate) state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Waiting,
+    Storing,
+    /// Not to be stored: private, or the disk failed.
+    Passing,
+}
+
+pub(crate) struct State {
+    pub(crate) phase: Phase,
+    /// The answer is for the first follower only.
+    pub(crate) private: bool,
+    pub(crate) head: Option<Arc<Head>>,
+    pub(crate) instead: Option<Instead>,
+    /// Consecutive pieces, each with its place in the body.
+    pub(crate) chunks: VecDeque<(u64, Bytes)>,
+    pub(crate) chunk_bytes: usize,
+    /// The end of what has been received.
+    pub(crate) received: u64,
+    /// It was purged softly when it was whole and not committed yet.
+    pub(crate) softened: bool,
+    /// Where the body, or the part that is fetched, ends, if that is known.
+    pub(crate) ends_at: Option<u64>,
+    /// The end of what was handed to the store's writer.
+    pub(crate) submitted: u64,
+    pub(crate) written: Vec<(Extent, Arc<Segment>)>,
+    pub(crate) end: Option<Result<(), Failure>>,
+    /// The cursors of the followers, by their number; the first is 0.
+    pub(crate) cursors: BTreeMap<u64, u64>,
+    pub(crate) next_follower: u64,
+    /// The wakers of those that wait, in order of arrival.
+    pub(crate) waiting: BTreeMap<u64, Waker>,
+    pub(crate) next_ticket: u64,
+    pub(crate) producer: Option<Waker>,
+}
+
+impl State {
+    /// The end of what can be read back from the store.
+    pub(crate) fn on_disk(&self, base: u64) -> u64 {
+        self.written.last().map_or(base, |(extent, _)| extent.end())
+    }
+
+    /// Frees what can be read back from the store, or what all followers have had.
+    pub(crate) fn trim(&mut self, base: u64, limit: usize) {
+        let on_disk = self.on_disk(base);
+        let slowest = match self.phase {
+            Phase::Passing => self.cursors.values().min().copied().unwrap_or(u64::MAX),
+            Phase::Waiting | Phase::Storing => 0,
+        };
+        while let Some((offset, chunk)) = self.chunks.front() {
+            let end = offset + chunk.len() as u64;
+            let stored = end <= on_disk && self.chunk_bytes > limit;
+            if !stored && end > slowest {
+                break;
+            }
+            self.chunk_bytes -= chunk.len();
+            self.chunks.pop_front();
+        }
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.phase == Phase::Passing && self.cursors.is_empty()
+    }
+
+    fn wakers(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        std::mem::take(&mut self.waiting)
+            .into_values()
+            .chain(self.producer.take())
+    }
+}
+
+impl Fill {
+    /// A fill, born with this sequence number at this time.
+    pub(crate) fn new(
+        options: &Arc<Options>,
+        (key, hash): (&Key, u64),
+        coverage: Coverage,
+        (born, began_ms): (u64, u64),
+    ) -> Arc<Fill> {
+        let base = coverage.begin();
+        let state = State {
+            phase: Phase::Waiting,
+            private: false,
+            head: None,
+            instead: None,
+            chunks: VecDeque::new(),
+            chunk_bytes: 0,
+            received: base,
+            softened: false,
+            ends_at: None,
+            submitted: base,
+            written: Vec::new(),
+            end: None,
+            cursors: BTreeMap::new(),
+            next_follower: 0,
+            waiting: BTreeMap::new(),
+            next_ticket: 0,
+            producer: None,
+        };
+        Arc::new(Fill {
+            options: Arc::clone(options),
+            key: key.clone(),
+            hash,
+            stored_as: OnceLock::new(),
+            coverage,
+            base,
+            born,
+            began_ms,
+            state: Mutex::new(state),
+        })
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// The key under which it is stored, and its hash.
+    pub(crate) fn target(&self) -> (&Key, u64) {
+        let other = self.stored_as.get().map(|(key, hash)| (key, *hash));
+        other.unwrap_or((&self.key, self.hash))
+    }
+
+    /// The hashes of the keys under which it may stand in the table.
+    pub(crate) fn hashes(&self) -> [u64; 2] {
+        [self.hash, self.target().1]
+    }
+
+    /// Whether the body came to its end.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.state().end == Some(Ok(()))
+    }
+
+    /// Bytes that it is yet to write, as far as its length is known.
+    pub(crate) fn pending(&self) -> u64 {
+        let state = self.state();
+        let end = state.ends_at.unwrap_or(0).max(state.received);
+        match state.phase {
+            Phase::Storing => end.saturating_sub(state.on_disk(self.base)),
+            Phase::Waiting | Phase::Passing => 0,
+        }
+    }
+
+    /// Where in a segment the last byte stands of what it has stored there.
+    pub(crate) fn needs(&self, segment: u32) -> u64 {
+        let state = self.state();
+        let of_it = state
+            .written
+            .iter()
+            .filter(|(extent, _)| extent.segment == segment && state.phase == Phase::Storing);
+        of_it
+            .map(|(extent, _)| extent.position + u64::from(extent.len))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Whether it brings all of the body.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.coverage == Coverage::Whole
+    }
+
+    /// Whether what came of it is kept though it is not all.
+    pub(crate) fn is_worth_keeping(&self) -> bool {
+        let state = self.state();
+        let told_apart = |head: &Arc<Head>| head.meta.version != 0 && head.length.is_some();
+        state.received > self.base && state.head.as_ref().is_some_and(told_apart)
+    }
+
+    pub(crate) fn answers_to(&self, key: &Key) -> bool {
+        self.key == *key || self.target().0 == key
+    }
+
+    /// Changes the state, then wakes all that wait: outside of the lock, because a waker may run at once and ask for it.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut State)) {
+        let wakers = {
+            let mut state = self.state();
+            change(&mut state);
+            state.trim(self.base, self.options.fill_memory);
+            state.wakers()
+        };
+        wakers.for_each(Waker::wake);
+    }
+
+    /// Takes the next piece for the store, if enough has come or all has.
+    pub(crate) fn next_run(&self, state: &mut State, all: bool) -> Option<(u64, Bytes)> {
+        let most = self.options.run_size();
+        let ready = (state.received - state.submitted) as usize;
+        let small = self.is_whole() && state.submitted == 0 && ready <= INLINE_MAX;
+        if state.phase != Phase::Storing || ready == 0 || (ready < most && (!all || small)) {
+            return None;
+        }
+        let begin = state.submitted;
+        let data = gather(&state.chunks, begin, ready.min(most));
+        state.submitted += data.len() as u64;
+        Some((begin, data))
+    }
+
+    /// A soft purge by its key. What is whole becomes stale with its commit; false: it is not whole.
+    pub(crate) fn soften(&self) -> bool {
+        let mut state = self.state();
+        state.softened |= state.end == Some(Ok(()));
+        state.softened
+    }
+}
+
+/// Copies `len` bytes from `begin` on out of consecutive chunks; without a copy when one chunk has them.
+pub(crate) fn gather(chunks: &VecDeque<(u64, Bytes)>, begin: u64, len: usize) -> Bytes {
+    let end = begin + len as u64;
+    let parts = chunks.iter().filter_map(|(offset, chunk)| {
+        let from = begin.max(*offset);
+        let to = end.min(offset + chunk.len() as u64);
+        (from < to).then(|| chunk.slice((from - offset) as usize..(to - offset) as usize))
+    });
+    let mut parts: Vec<Bytes> = parts.collect();
+    if parts.len() == 1 {
+        return parts.remove(0);
+    }
+    let mut out = BytesMut::with_capacity(len);
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+    out.freeze()
+}

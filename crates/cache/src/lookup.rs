@@ -1,0 +1,217 @@
+//! Lookups: what the index, the memory tier, the disk, the purges and the fills together say of a key.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+
+use crate::format::UNIT;
+use crate::index::{Entry, Location};
+use crate::object::{Object, ObjectHome, Seen, Shared, Stored};
+use crate::segment::Segment;
+use crate::store::Store;
+use crate::store_core::StoreCore;
+use crate::{Key, Mode};
+
+/// What a lookup found. Whether a stale object may be served all the same is for the caller's rules.
+#[derive(Debug)]
+pub enum Lookup {
+    /// A fresh object (perhaps a partial one: see [`Object::hole`]).
+    Hit(Object),
+    /// One that must be validated, or may be served if the caller's rules allow.
+    Stale(Object, Why),
+    /// Nothing to serve.
+    Miss(Miss, Seen),
+}
+
+impl Lookup {
+    /// What the index said, for [`Store::join_or_start_fill`].
+    pub fn seen(&self) -> Seen {
+        match self {
+            Self::Hit(object) | Self::Stale(object, _) => Seen(Some(object.location())),
+            Self::Miss(_, seen) => *seen,
+        }
+    }
+}
+
+/// Why an object is stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Its time is over.
+    Expired,
+    /// It was purged softly.
+    Purged,
+}
+
+/// Why a lookup found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Miss {
+    /// It is not there.
+    Absent,
+    /// It is there and was purged.
+    Purged,
+    /// It is remembered that responses under this key are for one client each (Varnish's hit-for-miss).
+    HitForMiss {
+        /// How long that is remembered, in milliseconds since the epoch.
+        until_ms: u64,
+    },
+    /// What the disk gave was not what was written; it is removed.
+    Damaged,
+    /// The disk gave an error; the object is removed, so that the next request does not wait for the same.
+    Unreadable,
+}
+
+impl Store {
+    /// The object of a record, once all that it names is there.
+    fn object(&self, stored: Stored, location: Location, hash: u64) -> Option<Object> {
+        let mut segments: Vec<Arc<Segment>> = Vec::new();
+        for extent in &stored.extents {
+            if segments.iter().any(|known| known.number == extent.segment) {
+                continue;
+            }
+            segments.push(self.0.segment(extent.segment)?);
+        }
+        let whole = stored.extents.iter().all(|extent| {
+            let segment = segments
+                .iter()
+                .find(|segment| segment.number == extent.segment);
+            let end = extent.position.checked_add(u64::from(extent.len));
+            segment.is_some_and(|segment| end.is_some_and(|end| end <= segment.len.load(Relaxed)))
+        });
+        let home: Weak<StoreCore> = Arc::downgrade(&self.0);
+        whole.then(|| {
+            Object::new(Shared {
+                key: stored.description.key,
+                head: stored.description.head,
+                born: stored.record.born,
+                location,
+                extents: stored.extents,
+                body: stored.body,
+                segments,
+                pool: self.0.options.pool.clone(),
+                home: (home, hash),
+                attached: std::sync::OnceLock::new(),
+            })
+        })
+    }
+
+    /// What an object is now: purged, fresh, stale.
+    fn judge(&self, object: Object, softened: bool, now_ms: u64) -> Lookup {
+        let head = object.head();
+        let verdict = self
+            .0
+            .purges()
+            .verdict(object.born(), object.key().text(), &head.tags);
+        if verdict == Some(Mode::Hard) {
+            return Lookup::Miss(Miss::Purged, Seen(Some(object.location())));
+        }
+        if softened || verdict == Some(Mode::Soft) {
+            return Lookup::Stale(object, Why::Purged);
+        }
+        if head.meta.fresh_until_ms <= now_ms {
+            return Lookup::Stale(object, Why::Expired);
+        }
+        Lookup::Hit(object)
+    }
+
+    fn absent(&self, hash: u64, seen: Seen, now_ms: u64) -> Lookup {
+        match self.0.fills.lock().learned(hash, now_ms) {
+            Some(until_ms) => Lookup::Miss(Miss::HitForMiss { until_ms }, seen),
+            None => Lookup::Miss(Miss::Absent, seen),
+        }
+    }
+
+    /// A lookup that does not wait: `None` when the disk must be asked.
+    pub fn peek(&self, key: &Key, now_ms: u64) -> Option<Lookup> {
+        let core = &self.0;
+        let hash = core.hash(key);
+        let Some(entry) = core.index.get(hash, Some((now_ms / 1000) as u32)) else {
+            return Some(self.absent(hash, Seen(None), now_ms));
+        };
+        let object = core.memory.get(hash, entry.location())?;
+        if object.key() != key {
+            return Some(self.absent(hash, Seen(Some(entry.location())), now_ms));
+        }
+        core.memory_hits.fetch_add(1, Relaxed);
+        Some(match core.fills.renewed(hash, entry.location()) {
+            Some(object) => self.judge(object, false, now_ms),
+            None => self.judge(object, entry.is_stale(), now_ms),
+        })
+    }
+
+    /// Looks a key up: one read at most, from the page cache at once, else on the pool.
+    pub async fn lookup(&self, key: &Key, now_ms: u64) -> Lookup {
+        if let Some(found) = self.peek(key, now_ms) {
+            return found;
+        }
+        let hash = self.0.hash(key);
+        loop {
+            let entry = self.0.index.get(hash, None);
+            let found = self.read(key, hash, entry, now_ms).await;
+            let current = self.0.index.get(hash, None).map(|entry| entry.location());
+            // A miss counts only if the object did not move while it was read. Moves are rare: this ends.
+            let settled = current.is_none() || current == entry.map(|entry| entry.location());
+            if settled || !matches!(found, Lookup::Miss(..)) {
+                return found;
+            }
+        }
+    }
+
+    /// Reads what the index says about a key.
+    async fn read(&self, key: &Key, hash: u64, entry: Option<Entry>, now_ms: u64) -> Lookup {
+        let core = &self.0;
+        let Some(entry) = entry else {
+            return self.absent(hash, Seen(None), now_ms);
+        };
+        let location = entry.location();
+        let lost = |miss| {
+            core.index.remove_at(hash, location);
+            Lookup::Miss(miss, Seen(None))
+        };
+        let Some(segment) = core.segment(location.segment) else {
+            return lost(Miss::Absent);
+        };
+        let position = u64::from(location.at) * UNIT;
+        let size = location.units as usize * UNIT as usize;
+        let read = segment
+            .file
+            .read_at(Vec::new(), position, size, &core.options.pool);
+        let bytes = match read.await {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                core.report(&format!(
+                    "reading \"{}\" failed: {error}",
+                    segment.path.display()
+                ));
+                return lost(Miss::Unreadable);
+            }
+        };
+        let Some(stored) = Stored::parse(bytes, location, hash) else {
+            core.report(&format!("\"{}\" is damaged", segment.path.display()));
+            return lost(Miss::Damaged);
+        };
+        if stored.description.key != *key {
+            return self.absent(hash, Seen(Some(location)), now_ms);
+        }
+        let Some(object) = self.object(stored, location, hash) else {
+            return lost(Miss::Damaged);
+        };
+        for segment in object
+            .sent_segments()
+            .filter(|segment| segment.was_changed())
+        {
+            core.suspect(segment);
+        }
+        let damaged = {
+            let (core, segment) = (Arc::clone(core), Arc::clone(&segment));
+            move || core.lose(hash, location, &segment)
+        };
+        if object.prove(core.device, damaged).await.is_err() {
+            core.lose(hash, location, &segment);
+            return Lookup::Miss(Miss::Damaged, Seen(None));
+        }
+        core.memory.insert(hash, &object);
+        match core.fills.renewed(hash, location) {
+            Some(object) => self.judge(object, false, now_ms),
+            None => self.judge(object, entry.is_stale(), now_ms),
+        }
+    }
+}

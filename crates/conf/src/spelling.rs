@@ -1,0 +1,42 @@
+//! What a misspelt name was probably meant to be: for the hints of messages about directives, variables, blocks and
+//! words of the command line.
+
+/// The nearest of some names to a misspelt one, if one is near enough to be meant.
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // A third of the letters may be wrong, but at least one and at most three.
+    let bound = (name.chars().count() / 3).clamp(1, 3);
+    let scored = candidates.into_iter().filter_map(|candidate| {
+        let length_gap = candidate.len().abs_diff(name.len());
+        if candidate == name || length_gap > bound {
+            return None;
+        }
+        let distance = strsim::damerau_levenshtein(name, candidate);
+        (distance <= bound).then_some((distance, candidate))
+    });
+    scored.min().map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_names() {
+        let names = ["root", "return", "rewrite", "proxy_pass", "proxy_params"];
+        for (written, meant) in [
+            ("rooot", Some("root")),
+            ("rot", Some("root")),
+            ("retrun", Some("return")),
+            ("proxypass", Some("proxy_pass")),
+            ("x", None),
+            ("listen", None),
+        ] {
+            assert_eq!(nearest(written, names), meant, "{written}");
+        }
+        assert_eq!(
+            nearest("root", ["root"]),
+            None,
+            "a name is not a correction of itself"
+        );
+    }
+}

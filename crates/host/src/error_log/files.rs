@@ -1,0 +1,213 @@
+//! Append-only log files, by path.
+//!
+//! Who opens them and who writes them are two processes. The master reads the configuration, learns
+//! from [`LogFiles::wanted`] which paths it names, and opens them with its own rights. The worker
+//! receives the descriptors and attaches them before it builds its configuration. A reopen (USR1)
+//! attaches another descriptor under the same [`LogFile`], so nobody who holds one notices.
+//!
+//! This module opens nothing, and it drops a line rather than wait for a disk.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, Weak};
+
+use crate::log::Sink;
+use base::sync::Mutex;
+
+/// The name that stands for the standard error stream.
+pub(super) const STDERR: &str = "/dev/stderr";
+
+/// How a descriptor is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// By the calling thread. For the master, which must have no second thread when it forks.
+    Direct,
+    /// By the writer thread of a [`Sink`]. For the worker, whose loops must not wait.
+    Queued,
+}
+
+/// Something above the files that holds lines back, such as `access_log … buffer=`.
+pub trait Holder: Send + Sync {
+    /// Writes what is held. Returns when all of it is with the files; may be slow, so not for loops.
+    fn release(&self);
+}
+
+/// The files of a process by path. Clones are handles to the same set.
+#[derive(Clone, Default)]
+pub struct LogFiles {
+    by_path: Arc<Mutex<BTreeMap<PathBuf, Arc<LogFile>>>>,
+    /// Those that write to files which are not in this set.
+    holders: Arc<Mutex<Holders>>,
+}
+
+/// Holders that may be gone by now.
+#[derive(Default)]
+struct Holders(Vec<Weak<dyn Holder>>);
+
+impl Holders {
+    fn add(&mut self, holder: Weak<dyn Holder>) {
+        self.0.retain(|known| known.strong_count() > 0);
+        self.0.push(holder);
+    }
+}
+
+/// Has every holder write what it holds. The list is not locked meanwhile: a holder may be slow.
+fn release(holders: &Mutex<Holders>) {
+    let list = holders.lock().0.clone();
+    for holder in list.iter().filter_map(Weak::upgrade) {
+        holder.release();
+    }
+}
+
+impl LogFiles {
+    /// The file of this path. The same path always gives the same file; nothing is opened here.
+    pub fn want(&self, path: &Path) -> Arc<LogFile> {
+        let mut files = self.by_path.lock();
+        if let Some(file) = files.get(path) {
+            return file.clone();
+        }
+        let file = Arc::new(LogFile {
+            path: path.to_path_buf(),
+            writer: OnceLock::new(),
+            holders: Mutex::default(),
+        });
+        files.insert(path.to_path_buf(), file.clone());
+        file
+    }
+
+    /// Every path asked for, in order.
+    pub fn wanted(&self) -> Vec<PathBuf> {
+        self.by_path.lock().keys().cloned().collect()
+    }
+
+    /// Every file, in the order of paths.
+    pub fn all(&self) -> Vec<Arc<LogFile>> {
+        self.by_path.lock().values().cloned().collect()
+    }
+
+    /// Writes `path` to `descriptor` from now on: the first descriptor, or the one after a reopen.
+    pub fn attach(&self, path: &Path, descriptor: OwnedFd, how: Attach) {
+        self.want(path).attach(descriptor, how);
+    }
+
+    /// Forgets files that nobody holds any more: those that a reload no longer names.
+    pub fn prune(&self) {
+        let mut files = self.by_path.lock();
+        files.retain(|_, file| Arc::strong_count(file) > 1);
+    }
+
+    /// Has `holder` asked at [`LogFiles::flush`] too.
+    pub fn add_holder(&self, holder: Weak<dyn Holder>) {
+        self.holders.lock().add(holder);
+    }
+
+    /// Waits until everything written so far has left the process. For the end of the process.
+    pub fn flush(&self) {
+        release(&self.holders);
+        for file in self.all() {
+            release(&file.holders);
+            if let Some(Writer::Queued(sink)) = file.writer.get() {
+                sink.flush_blocking();
+            }
+        }
+    }
+}
+
+/// One append-only file.
+pub struct LogFile {
+    path: PathBuf,
+    /// Unset until a descriptor is attached; lines before that are dropped, which only `-t` does.
+    writer: OnceLock<Writer>,
+    holders: Mutex<Holders>,
+}
+
+enum Writer {
+    Direct(Mutex<File>),
+    Queued(Sink),
+}
+
+impl LogFile {
+    /// The file's path; `/dev/stderr` and `/dev/stdout` stand for the process's own streams.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Is this the standard error stream?
+    pub fn is_stderr(&self) -> bool {
+        self.path == Path::new(STDERR)
+    }
+
+    /// Appends whole lines. Never waits for a disk when the file is attached as [`Attach::Queued`].
+    pub fn write(&self, lines: &[u8]) {
+        self.write_by(lines, Sink::write);
+    }
+
+    /// As [`LogFile::write`], for rare lines that are wanted in the file without delay.
+    pub fn write_now(&self, lines: &[u8]) {
+        self.write_by(lines, Sink::write_now);
+    }
+
+    /// Ends when all that was written so far has left the process; `None` when it has already.
+    pub fn written(&self) -> Option<rt::sync::remote_oneshot::Receiver<()>> {
+        match self.writer.get()? {
+            Writer::Queued(sink) => sink.written(),
+            Writer::Direct(_) => None,
+        }
+    }
+
+    fn write_by(&self, lines: &[u8], write: fn(&Sink, &[u8])) {
+        match self.writer.get() {
+            Some(Writer::Queued(sink)) => write(sink, lines),
+            Some(Writer::Direct(file)) => {
+                let mut file = file.lock();
+                // A log that can not be written has nowhere to say so.
+                let _ = file.write_all(lines);
+            }
+            None => {}
+        }
+    }
+
+    /// Has `holder` asked for its lines before this file is reopened, and at the end of the process.
+    pub fn add_holder(&self, holder: Weak<dyn Holder>) {
+        self.holders.lock().add(holder);
+    }
+
+    fn attach(&self, descriptor: OwnedFd, how: Attach) {
+        // Lines of before belong to the old file.
+        release(&self.holders);
+        let mut fresh = Some(descriptor);
+        let writer = self.writer.get_or_init(|| {
+            let descriptor = fresh.take().expect("the closure runs at most once");
+            match how {
+                Attach::Direct => Writer::Direct(Mutex::new(File::from(descriptor))),
+                Attach::Queued => {
+                    Writer::Queued(Sink::file(&self.path.to_string_lossy(), descriptor))
+                }
+            }
+        });
+        let Some(descriptor) = fresh else { return };
+        match writer {
+            Writer::Direct(file) => *file.lock() = File::from(descriptor),
+            Writer::Queued(sink) => sink.reopen(descriptor),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_path_is_one_file() {
+        let files = LogFiles::default();
+        let first = files.want(Path::new("/a"));
+        assert!(Arc::ptr_eq(&first, &files.clone().want(Path::new("/a"))));
+        assert_eq!(files.wanted(), [PathBuf::from("/a")]);
+        drop(first);
+        files.prune();
+        assert!(files.wanted().is_empty());
+    }
+}

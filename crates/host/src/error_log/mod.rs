@@ -1,0 +1,403 @@
+//! The error log: levels, the line format, and where lines go.
+//!
+//! A [`Logger`] is a short list of targets, most of the time one file, that a part of the
+//! configuration has chosen. It is cheap to clone (an `Arc`), may be used from any thread, and a
+//! line that is not wanted costs one comparison. The format is nginx's, since log shippers parse it:
+//!
+//! ```text
+//! 2026/11/21 07:30:00 [error] 4711#4713: *42 open() "/x" failed (2: No such file), client: 127.0.0.1
+//! ```
+//!
+//! Files are written through [`LogFile`], which never blocks an event loop. This module does not open
+//! files (the master does, see [`LogFiles`]) and does not rotate them.
+
+mod clock;
+mod files;
+mod syslog;
+mod target;
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::fmt::{self, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+pub use clock::{after_fork, log_time, syslog_time};
+pub use files::{Attach, Holder, LogFile, LogFiles};
+pub use syslog::Syslog;
+pub use target::{Destination, Target};
+
+/// The longest line, newline included. nginx's bound; log shippers rely on it.
+pub const MAX_LINE: usize = 2048;
+
+/// How serious a line is. A target takes its own level and everything more serious.
+///
+/// Smaller is more serious, so `level <= wanted` reads "is wanted".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Level {
+    /// The server can not start, or can not go on.
+    Emerg = 1,
+    /// Something that must never happen did happen; look at once.
+    Alert,
+    /// A failure of the machine below us: disk, memory, descriptors.
+    Crit,
+    /// A request failed.
+    #[default]
+    Error,
+    /// It works, but not as the operator thinks.
+    Warn,
+    /// A normal event worth a line: start, reload, stop.
+    Notice,
+    /// A client's own mistake, a closed connection.
+    Info,
+    /// For finding defects in Weir.
+    Debug,
+}
+
+impl Level {
+    /// All levels, most serious first.
+    pub const ALL: [Level; 8] = [
+        Level::Emerg,
+        Level::Alert,
+        Level::Crit,
+        Level::Error,
+        Level::Warn,
+        Level::Notice,
+        Level::Info,
+        Level::Debug,
+    ];
+
+    /// The word in the configuration and in the line.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Level::Emerg => "emerg",
+            Level::Alert => "alert",
+            Level::Crit => "crit",
+            Level::Error => "error",
+            Level::Warn => "warn",
+            Level::Notice => "notice",
+            Level::Info => "info",
+            Level::Debug => "debug",
+        }
+    }
+
+    /// The level that `word` names.
+    pub fn from_word(word: &[u8]) -> Option<Level> {
+        Level::ALL
+            .into_iter()
+            .find(|level| level.word().as_bytes() == word)
+    }
+
+    /// The severity number of RFC 3164 section 4.1.1.
+    pub const fn severity(self) -> u8 {
+        self as u8 - 1
+    }
+}
+
+/// What a line says beyond its message: whose connection, and what it was doing.
+pub trait Context {
+    /// The connection's number, printed as `*42`.
+    fn connection(&self) -> Option<u64>;
+    /// Appends what follows the message, such as ` while reading client request line, client: …`.
+    /// Control bytes are escaped afterwards. Not called for debug lines.
+    fn describe(&self, out: &mut Vec<u8>);
+}
+
+/// A line about no connection.
+pub struct NoContext;
+
+impl Context for NoContext {
+    fn connection(&self) -> Option<u64> {
+        None
+    }
+    fn describe(&self, _out: &mut Vec<u8>) {}
+}
+
+/// Where the lines of one part of the configuration go. The default logger drops everything.
+#[derive(Clone, Default)]
+pub struct Logger {
+    /// The number of the most talkative target's level; 0 takes nothing. Kept beside the `Arc` so
+    /// that an unwanted line does not follow a pointer.
+    most: u8,
+    targets: Option<Arc<[Entry]>>,
+}
+
+#[derive(Clone)]
+struct Entry {
+    level: Level,
+    destination: Destination,
+}
+
+impl Logger {
+    /// This logger with one more target.
+    #[must_use]
+    pub fn with(&self, target: Target, files: &LogFiles) -> Logger {
+        let level = target.level;
+        if level == Level::Debug {
+            turn_on_debug();
+        }
+        let destination = target.into_destination(files);
+        let mut entries: Vec<Entry> = self
+            .targets
+            .iter()
+            .flat_map(|list| list.iter().cloned())
+            .collect();
+        entries.push(Entry { level, destination });
+        Logger {
+            most: self.most.max(level as u8),
+            targets: Some(entries.into()),
+        }
+    }
+
+    /// The same targets, each taking every line: for `debug_connection`.
+    #[must_use]
+    pub fn debug_connection(&self) -> Logger {
+        let Some(entries) = &self.targets else {
+            return Logger::default();
+        };
+        let entries: Vec<Entry> = entries
+            .iter()
+            .map(|entry| Entry {
+                level: Level::Debug,
+                ..entry.clone()
+            })
+            .collect();
+        Logger {
+            most: Level::Debug as u8,
+            targets: Some(entries.into()),
+        }
+    }
+
+    /// For each file whose lines are still on their way: ends when they are in it.
+    pub fn written(&self) -> Vec<rt::sync::remote_oneshot::Receiver<()>> {
+        let entries = self.targets.iter().flat_map(|targets| targets.iter());
+        entries
+            .filter_map(|entry| match &entry.destination {
+                Destination::File(file) => file.written(),
+                Destination::Syslog(_) | Destination::Memory(_) => None,
+            })
+            .collect()
+    }
+
+    /// Does any target take lines of `level`?
+    #[inline]
+    pub fn enabled(&self, level: Level) -> bool {
+        level as u8 <= self.most
+    }
+
+    /// Is there no target at all?
+    pub fn is_empty(&self) -> bool {
+        self.targets.is_none()
+    }
+
+    /// Does any target write to a file or to stderr? nginx adds its default log when none does.
+    pub fn has_file(&self) -> bool {
+        self.entries()
+            .iter()
+            .any(|entry| matches!(entry.destination, Destination::File(_)))
+    }
+
+    /// Does any target write to the standard error stream?
+    pub fn has_stderr(&self) -> bool {
+        self.entries()
+            .iter()
+            .any(|entry| matches!(&entry.destination, Destination::File(file) if file.is_stderr()))
+    }
+
+    /// The first file target, for standard error after the start and for messages about the log itself.
+    pub fn first_file(&self) -> Option<&Arc<LogFile>> {
+        self.entries()
+            .iter()
+            .find_map(|entry| match &entry.destination {
+                Destination::File(file) => Some(file),
+                Destination::Syslog(_) | Destination::Memory(_) => None,
+            })
+    }
+
+    fn entries(&self) -> &[Entry] {
+        self.targets.as_deref().unwrap_or(&[])
+    }
+
+    /// Writes a line about no connection.
+    pub fn plain(&self, level: Level, message: fmt::Arguments<'_>) {
+        self.log(level, &NoContext, message);
+    }
+
+    /// Writes a line. `context` numbers the connection and ends the line.
+    pub fn log(&self, level: Level, context: &dyn Context, message: fmt::Arguments<'_>) {
+        if !self.enabled(level) {
+            return;
+        }
+        LINE.with(|line| match line.try_borrow_mut() {
+            Ok(mut line) => self.write(&mut line, level, context, message),
+            // A `Display` in the message logs a line itself: rare, so a buffer of its own is fine.
+            Err(_) => self.write(&mut Vec::new(), level, context, message),
+        });
+    }
+
+    fn write(
+        &self,
+        line: &mut Vec<u8>,
+        level: Level,
+        context: &dyn Context,
+        message: fmt::Arguments<'_>,
+    ) {
+        format_line(line, level, context, message);
+        for entry in self.entries() {
+            if level <= entry.level {
+                entry.destination.write(level, line);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Logger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Logger")
+            .field("most", &self.most)
+            .field("targets", &self.entries().len())
+            .finish()
+    }
+}
+
+rt::local! {
+    /// The line being built, kept so that a log line allocates nothing.
+    static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Builds one line into `line`, at most [`MAX_LINE`] bytes, ending in a newline.
+fn format_line(
+    line: &mut Vec<u8>,
+    level: Level,
+    context: &dyn Context,
+    message: fmt::Arguments<'_>,
+) {
+    line.clear();
+    log_time(line);
+    let (process, thread) = clock::ids();
+    let mut out = Appender(line);
+    // Writing to a Vec can not fail; a Display that reports an error has printed what it could.
+    let _ = write!(out, " [{}] {process}#{thread}: ", level.word());
+    if let Some(number) = context.connection() {
+        let _ = write!(out, "*{number} ");
+    }
+    let _ = out.write_fmt(message);
+    if level != Level::Debug {
+        context.describe(line);
+    }
+    // One event is one line, and no terminal obeys it, whatever a peer has put into a header.
+    if let Cow::Owned(visible) = base::text::visible(line) {
+        *line = visible;
+    }
+    line.truncate(MAX_LINE - 1);
+    line.push(b'\n');
+}
+
+/// `fmt::Write` for bytes.
+struct Appender<'a>(&'a mut Vec<u8>);
+
+impl fmt::Write for Appender<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Main's logger, handed to the engines through the configuration's shared values.
+#[derive(Clone, Default)]
+pub struct MainLog(pub Logger);
+
+/// Somebody in this process wants debug lines.
+static DEBUG: AtomicBool = AtomicBool::new(false);
+
+/// Says that debug lines are wanted, for a connection that `debug_connection` names. Loggers that take them say so by
+/// themselves.
+pub fn turn_on_debug() {
+    DEBUG.store(true, Relaxed);
+}
+
+/// Whether debug lines are wanted anywhere. Where this says no, a place that would write one costs a load and nothing
+/// else.
+#[inline(always)]
+pub fn debug_is_on() -> bool {
+    DEBUG.load(Relaxed)
+}
+
+static PROGRAM: OnceLock<&'static str> = OnceLock::new();
+
+/// Says under which name the process presents itself. The first call counts.
+pub fn set_program(name: &'static str) {
+    // A second call loses on purpose: the name is a property of the process.
+    let _ = PROGRAM.set(name);
+}
+
+/// The name the process presents itself under: `weir`, or `nginx` when started as such.
+pub fn program() -> &'static str {
+    PROGRAM.get().copied().unwrap_or("weir")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Client;
+    impl Context for Client {
+        fn connection(&self) -> Option<u64> {
+            Some(42)
+        }
+        fn describe(&self, out: &mut Vec<u8>) {
+            out.extend_from_slice(b", client: 127.0.0.1\nfake");
+        }
+    }
+
+    fn line(level: Level, context: &dyn Context, message: fmt::Arguments<'_>) -> String {
+        let mut bytes = Vec::new();
+        format_line(&mut bytes, level, context, message);
+        String::from_utf8(bytes).expect("the test writes text only")
+    }
+
+    #[test]
+    fn a_line_has_nginx_s_shape() {
+        let text = line(Level::Error, &Client, format_args!("it {}", "failed"));
+        let (time, rest) = text.split_at(19);
+        assert_eq!(time.as_bytes()[4], b'/');
+        assert_eq!(time.as_bytes()[13], b':');
+        assert!(rest.starts_with(" [error] "), "{rest}");
+        assert!(
+            rest.ends_with(": *42 it failed, client: 127.0.0.1 fake\n"),
+            "{rest}"
+        );
+    }
+
+    #[test]
+    fn control_bytes_are_shown_and_not_obeyed() {
+        let text = line(
+            Level::Warn,
+            &NoContext,
+            format_args!("a\x1b[2Jb\r\nc\td\u{e4}"),
+        );
+        assert!(text.ends_with(": a\\x1b[2Jb c\td\u{e4}\n"), "{text}");
+    }
+
+    #[test]
+    fn a_long_line_is_cut_and_keeps_its_newline() {
+        let long = "x".repeat(5000);
+        let text = line(Level::Warn, &NoContext, format_args!("{long}"));
+        assert_eq!(text.len(), MAX_LINE);
+        assert!(text.ends_with("x\n"));
+    }
+
+    #[test]
+    fn levels_choose_lines() {
+        let files = LogFiles::default();
+        let memory =
+            Target::parse(&[b"memory:64k", b"warn"], "/".as_ref()).expect("a valid target");
+        let log = Logger::default().with(memory, &files);
+        assert!(
+            log.enabled(Level::Warn) && log.enabled(Level::Emerg) && !log.enabled(Level::Notice)
+        );
+        assert!(log.debug_connection().enabled(Level::Debug));
+        assert!(!Logger::default().enabled(Level::Emerg));
+    }
+}

@@ -1,0 +1,24 @@
+//! What a server process is made of: processes, signals, listening sockets, logs, and the life cycle of an engine.
+//!
+//! It stands between the runtime (`rt`: loops, tasks, sockets, files) and the protocols. The master and the worker
+//! are built of it, and an engine (`http`, `stream`) meets them in [`engine`]:
+//!
+//! - [`process`], [`signal`] and [`channel`]: the master, the worker, and what they tell each other;
+//! - [`listen`]: listening sockets, with every option of `listen`;
+//! - [`seats`]: the loops of a process as they see each other, and connections that move between them;
+//! - [`log`] and [`error_log`]: files that no loop waits for, and nginx's line format;
+//! - [`watch`]: sockets by which a command finds a running server.
+//!
+//! This crate knows no protocol and reads no configuration: what a line of the configuration says arrives as a value
+//! ([`engine::Main`], [`listen::ListenOptions`]), so that it can be tested, and changed, without the language.
+#![forbid(unsafe_code)]
+
+pub mod channel;
+pub mod engine;
+pub mod error_log;
+pub mod listen;
+pub mod log;
+pub mod process;
+pub mod seats;
+pub mod signal;
+pub mod watch;

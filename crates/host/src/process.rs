@@ -1,0 +1,265 @@
+//! What the master and its worker ask of the kernel about processes.
+//!
+//! Forking, becoming a daemon or another user, limits, processor masks, the title that `ps` shows.
+//! Everything here belongs to the time before the loops start: functions that need a process of one
+//! thread say so and check it. Signals are in [`crate::signal`], the pipe between the processes in
+//! [`crate::channel`]. What needs `unsafe` is done by [`rt::system`].
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, Resource, Rlimit, Signal as RawSignal, WaitOptions};
+
+pub use rt::system::{
+    Fork, User, become_user, execute, give_memory_back, inherit, is_root, lookup_user,
+    set_environment, set_title, user_id,
+};
+
+use crate::signal::Signal;
+
+/// Makes a copy of this process: see [`rt::system::fork`]. The child writes its own numbers into the error log.
+pub fn fork() -> io::Result<Fork> {
+    let side = rt::system::fork()?;
+    if side == Fork::Child {
+        crate::error_log::after_fork();
+    }
+    Ok(side)
+}
+
+/// Goes to the background: a new session, standard input and output on `/dev/null`. The process that
+/// called exits with code 0; its child returns. Standard error stays, the error log takes it over later.
+pub fn daemonize() -> io::Result<()> {
+    if let Fork::Parent(_) = fork()? {
+        std::process::exit(0);
+    }
+    // Only a process that leads no group may begin a session: the child of a fork never leads one.
+    rustix::process::setsid()?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
+}
+
+/// Lets the standard error stream write to `file` from now on.
+pub fn redirect_stderr(file: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::stdio::dup2_stderr(file)?)
+}
+
+/// Gives `path` to a user and group.
+pub fn change_owner(path: &Path, user: &User) -> io::Result<()> {
+    std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid))
+}
+
+/// Gives an empty directory of root's to a user and group. One with entries, or a link, or somebody else's stays as it is.
+pub fn give_empty_directory(path: &Path, user: &User) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+    let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW;
+    let directory = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits() as i32)
+        .open(path)?;
+    let is_empty = rustix::fs::Dir::read_from(&directory)?
+        .flatten()
+        .all(|entry| matches!(entry.file_name().to_bytes(), b"." | b".."));
+    if !is_empty || directory.metadata()?.uid() != 0 {
+        return Ok(());
+    }
+    // By its descriptor: another directory could have taken the path since it was looked at.
+    std::os::unix::fs::fchown(&directory, Some(user.uid), Some(user.gid))
+}
+
+/// A limit of the process that the configuration may set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Open descriptors.
+    Descriptors,
+    /// The size of a core dump in bytes.
+    Core,
+}
+
+/// Sets a limit, soft and hard.
+pub fn set_limit(limit: Limit, value: u64) -> io::Result<()> {
+    let resource = match limit {
+        Limit::Descriptors => Resource::Nofile,
+        Limit::Core => Resource::Core,
+    };
+    Ok(rustix::process::setrlimit(
+        resource,
+        Rlimit {
+            current: Some(value),
+            maximum: Some(value),
+        },
+    )?)
+}
+
+/// The soft and the hard limit of open descriptors; `None` is no limit.
+pub fn descriptor_limit() -> (Option<u64>, Option<u64>) {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    (limit.current, limit.maximum)
+}
+
+/// Raises the soft limit of open descriptors to the hard one.
+pub fn raise_descriptor_limit() -> io::Result<()> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return Ok(());
+    }
+    Ok(rustix::process::setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    )?)
+}
+
+/// Sets this process's priority, -20 (first) to 20.
+pub fn set_priority(priority: i32) -> io::Result<()> {
+    Ok(rustix::process::setpriority_process(None, priority)?)
+}
+
+/// The processors this process may run on.
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Binds the calling thread to processors, by number.
+pub fn pin_thread(processors: &[usize]) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    for processor in processors
+        .iter()
+        .copied()
+        .filter(|number| *number < rustix::thread::CpuSet::MAX_CPU)
+    {
+        set.set(processor);
+    }
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// Asks the kernel for `signal` when the parent dies. Call it after [`become_user`], which clears it.
+/// Returns false when the parent, `parent`, is dead already.
+pub fn follow_parent(parent: u32, signal: Signal) -> io::Result<bool> {
+    let signal = RawSignal::from_named_raw(signal.number()).ok_or(io::ErrorKind::InvalidInput)?;
+    rustix::process::set_parent_process_death_signal(Some(signal))?;
+    // The parent may have died before the call, and then no signal comes.
+    Ok(parent_id() == parent)
+}
+
+/// The number of the parent process, 0 when it is outside this namespace.
+pub fn parent_id() -> u32 {
+    rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs())
+}
+
+/// Lets the kernel write a core dump though the process has changed its user.
+pub fn allow_core_dumps() -> io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(
+        rustix::process::DumpableBehavior::Dumpable,
+    )?)
+}
+
+/// Sends a signal.
+pub fn kill(process: u32, signal: Signal) -> io::Result<()> {
+    let pid = i32::try_from(process)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or(io::ErrorKind::InvalidInput)?;
+    let signal = RawSignal::from_named_raw(signal.number()).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(rustix::process::kill_process(pid, signal)?)
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// A child that has ended since the last call, if any. Never waits.
+pub fn reap() -> Option<(u32, Exit)> {
+    let (pid, status) = rustix::process::waitpid(None, WaitOptions::NOHANG)
+        .ok()
+        .flatten()?;
+    let exit = match (status.terminating_signal(), status.exit_status()) {
+        (Some(signal), _) => Exit::Signal(signal),
+        (None, code) => Exit::Code(code.unwrap_or(0)),
+    };
+    Some((pid.as_raw_nonzero().get().unsigned_abs(), exit))
+}
+
+/// Waits for the end of one child.
+pub fn wait_for(process: u32) -> io::Result<Exit> {
+    let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+    loop {
+        match rustix::process::waitpid(pid, WaitOptions::empty()) {
+            Ok(Some((_, status))) => {
+                return Ok(match (status.terminating_signal(), status.exit_status()) {
+                    (Some(signal), _) => Exit::Signal(signal),
+                    (None, code) => Exit::Code(code.unwrap_or(0)),
+                });
+            }
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Waits until one of `descriptors` can be read (or was closed by the other side), at most `timeout`.
+/// The answer has one entry for each descriptor.
+pub fn wait_readable(
+    descriptors: &[BorrowedFd<'_>],
+    timeout: Option<Duration>,
+) -> io::Result<Vec<bool>> {
+    let mut polled: Vec<PollFd<'_>> = descriptors
+        .iter()
+        .map(|descriptor| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
+        .collect();
+    let timeout = timeout.map(|time| Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
+    });
+    match rustix::event::poll(&mut polled, timeout.as_ref()) {
+        Ok(_) => Ok(polled.iter().map(|fd| !fd.revents().is_empty()).collect()),
+        // A signal came: the caller reads its signals and waits again.
+        Err(rustix::io::Errno::INTR) => Ok(vec![false; descriptors.len()]),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The kernel's name and release, such as `Linux 6.12.0`.
+pub fn kernel() -> String {
+    let name = rustix::system::uname();
+    format!(
+        "{} {}",
+        printable(name.sysname()),
+        printable(name.release())
+    )
+}
+
+fn printable(text: &CStr) -> String {
+    text.to_string_lossy().into_owned()
+}
+
+/// Duplicates a descriptor of the standard streams, for logs that name `/dev/stdout`.
+pub fn duplicate_stdout() -> io::Result<std::os::fd::OwnedFd> {
+    io::stdout().as_fd().try_clone_to_owned()
+}
+
+/// Duplicates the standard error stream.
+pub fn duplicate_stderr() -> io::Result<std::os::fd::OwnedFd> {
+    io::stderr().as_fd().try_clone_to_owned()
+}
+
+/// The machine's name, as `uname -n` prints it.
+pub fn hostname() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}

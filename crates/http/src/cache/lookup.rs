@@ -1,0 +1,248 @@
+//! A request at the cache: the keys of what may answer it, and what is found under them.
+//!
+//! ```text
+//! primary key ─┬─ object ─────────────────────────────────────────▶ found
+//!              └─ marker (Vary) ── values of the request ── key of the variant ── object
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cache::{Follower, Key, Kind as ObjectKind, Lookup, Object, Store, Why};
+use proto::caching;
+
+use super::decide::{self, RequestTerms};
+use super::head::{ACCEPT_LANGUAGE, Marker, StoredHead, values, values_by_language};
+use super::source::Source;
+use crate::request::Request;
+use crate::upstream::SettingsRef;
+
+/// How long a request waits until the store has what came to its end a moment ago, before it asks for itself.
+pub(super) const COMMIT_WAIT: Duration = Duration::from_secs(1);
+
+/// A request at the cache: what stays the same from its first lookup to its answer, and what it has learned since.
+#[derive(Clone)]
+pub(super) struct CacheRequest {
+    pub(super) settings: SettingsRef,
+    pub(super) source: &'static Source,
+    pub(super) store: Store,
+    pub(super) primary: Key,
+    /// The key of what answers GET, for HEAD that has a key of its own.
+    pub(super) key_of_get: Option<Key>,
+    pub(super) terms: RequestTerms,
+    pub(super) is_bypassed: bool,
+    /// The marker of a variant that a fetch turned out to bring: it may not be visible in the store yet.
+    pub(super) known_marker: Option<VaryMarker>,
+}
+
+/// What stands under the key of a response that varies.
+#[derive(Clone)]
+pub(super) struct VaryMarker {
+    /// Its birth, which is a part of the keys of its variants.
+    pub(super) born: u64,
+    /// The fields of requests by which the variants differ.
+    pub(super) names: Vec<Box<[u8]>>,
+}
+
+/// Where a response stands: its key, and the marker above it if it is a variant.
+#[derive(Clone)]
+pub(super) struct StorageKey {
+    pub(super) key: Key,
+    pub(super) marker: Option<VaryMarker>,
+}
+
+/// What was found, and where.
+pub(super) struct CacheEntry {
+    pub(super) content: EntryContent,
+    pub(super) at: StorageKey,
+}
+
+/// What stands under a key.
+pub(super) enum EntryContent {
+    /// What the store has, or has not.
+    Stored(Lookup),
+    /// A response that has come to its end, and is not committed yet.
+    Committing(Follower),
+}
+
+impl EntryContent {
+    fn is_miss(&self) -> bool {
+        matches!(self, EntryContent::Stored(Lookup::Miss(..)))
+    }
+}
+
+impl CacheRequest {
+    /// A fresh object that is in memory: most requests are hits, and most hits end here, without a future.
+    pub(super) fn find_in_memory(
+        &self,
+        request: &Request,
+        now_ms: u64,
+    ) -> Option<(Object, Arc<StoredHead>)> {
+        let mut found = self.peek(&self.primary, now_ms)?;
+        if let Lookup::Hit(object) = &found
+            && object.head().meta.kind == ObjectKind::Variants
+        {
+            let (key, _) = self.variant_of(request, object)?;
+            found = self.peek(&key, now_ms)?;
+        }
+        self.fresh(found, now_ms)
+    }
+
+    fn peek(&self, key: &Key, now_ms: u64) -> Option<Lookup> {
+        match self.store.completed_fill(key) {
+            Some(_) => None,
+            None => self.store.peek(key, now_ms),
+        }
+    }
+
+    /// What stands for GET, if it may answer HEAD: fresh, with nothing missing.
+    pub(super) async fn find_for_head(
+        &mut self,
+        request: &Request,
+        key_of_get: Key,
+        now_ms: u64,
+    ) -> Option<(Object, Arc<StoredHead>)> {
+        let key_of_head = std::mem::replace(&mut self.primary, key_of_get);
+        let found = self.find(request, now_ms).await;
+        self.primary = key_of_head;
+        match found.content {
+            EntryContent::Stored(lookup) => self.fresh(lookup, now_ms),
+            EntryContent::Committing(_) => None,
+        }
+    }
+
+    fn fresh(&self, found: Lookup, now_ms: u64) -> Option<(Object, Arc<StoredHead>)> {
+        let Lookup::Hit(object) = found else {
+            return None;
+        };
+        let stored = decode(&object)?;
+        let settings = &self.settings.cache;
+        let is_hit = object.is_complete()
+            && decide::is_fresh(now_ms, &stored.freshness, &self.terms, settings);
+        is_hit.then_some((object, stored))
+    }
+
+    /// Looks the request up: under its key, and under that of its variant if there is a marker.
+    pub(super) async fn find(&self, request: &Request, now_ms: u64) -> CacheEntry {
+        let primary = &self.primary;
+        let of_marker = |marker: VaryMarker| StorageKey {
+            key: primary.variant_of(
+                marker.born,
+                &values(&marker.names, &request.head.wire.fields),
+            ),
+            marker: Some(marker),
+        };
+        if let Some(marker) = &self.known_marker {
+            return self.find_at(of_marker(marker.clone()), now_ms).await;
+        }
+        if let Some(follower) = self.store.completed_fill(primary) {
+            // Its marker may not be there yet.
+            return match marker_of(&follower) {
+                Some(marker) => self.find_at(of_marker(marker), now_ms).await,
+                None => CacheEntry {
+                    content: EntryContent::Committing(follower),
+                    at: StorageKey {
+                        key: primary.clone(),
+                        marker: None,
+                    },
+                },
+            };
+        }
+        let lookup = self.lookup(primary, now_ms).await;
+        if let Lookup::Hit(marker) | Lookup::Stale(marker, _) = &lookup
+            && marker.head().meta.kind == ObjectKind::Variants
+            && let Some((key, names)) = self.variant_of(request, marker)
+        {
+            let born = marker.born();
+            let marker = Some(VaryMarker { born, names });
+            let mut found = self.find_at(StorageKey { key, marker }, now_ms).await;
+            self.find_by_language(request, born, &mut found, now_ms)
+                .await;
+            // A soft purge of the key is one of all its variants.
+            if matches!(lookup, Lookup::Stale(_, Why::Purged))
+                && let EntryContent::Stored(Lookup::Hit(object)) = found.content
+            {
+                found.content = EntryContent::Stored(Lookup::Stale(object, Why::Purged));
+            }
+            return found;
+        }
+        CacheEntry {
+            content: EntryContent::Stored(lookup),
+            at: StorageKey {
+                key: primary.clone(),
+                marker: None,
+            },
+        }
+    }
+
+    /// Looks for a variant in a language that the client prefers, if there is none that was chosen by the same words.
+    async fn find_by_language(
+        &self,
+        request: &Request,
+        born: u64,
+        found: &mut CacheEntry,
+        now_ms: u64,
+    ) {
+        let (true, Some(marker)) = (found.content.is_miss(), &found.at.marker) else {
+            return;
+        };
+        let names = &marker.names;
+        if !self.settings.cache.language || !names.iter().any(|name| **name == *ACCEPT_LANGUAGE) {
+            return;
+        }
+        let names = names.clone();
+        let fields = &request.head.wire.fields;
+        for language in caching::vary::preferred_languages(fields) {
+            let values = values_by_language(&names, fields, &language);
+            let names = names.clone();
+            let at = StorageKey {
+                key: self.primary.variant_of(born, &values),
+                marker: Some(VaryMarker { born, names }),
+            };
+            let other = self.find_at(at, now_ms).await;
+            if !other.content.is_miss() {
+                *found = other;
+                return;
+            }
+        }
+    }
+
+    async fn find_at(&self, at: StorageKey, now_ms: u64) -> CacheEntry {
+        let content = match self.store.completed_fill(&at.key) {
+            Some(follower) => EntryContent::Committing(follower),
+            None => EntryContent::Stored(self.lookup(&at.key, now_ms).await),
+        };
+        CacheEntry { content, at }
+    }
+
+    async fn lookup(&self, key: &Key, now_ms: u64) -> Lookup {
+        if self.store.is_settling(key) {
+            // A part of a response is worth a moment; if it does not come, the whole is fetched.
+            let _ = rt::timeout(COMMIT_WAIT, self.store.settle(key)).await;
+        }
+        self.store.lookup(key, now_ms).await
+    }
+
+    /// The key of the variant that this request gets, below a marker.
+    fn variant_of(&self, request: &Request, marker: &Object) -> Option<(Key, Vec<Box<[u8]>>)> {
+        let names = Marker::decode(&marker.head().head)?.names;
+        let values = values(&names, &request.head.wire.fields);
+        Some((self.primary.variant_of(marker.born(), &values), names))
+    }
+}
+
+/// The marker of the variant that a fill brings, as its head says.
+fn marker_of(follower: &Follower) -> Option<VaryMarker> {
+    let head = follower.known_head()?;
+    let variant = StoredHead::decode(&head.head)?.variant?;
+    Some(VaryMarker {
+        born: variant.born,
+        names: variant.names,
+    })
+}
+
+/// The stored head of an object, decoded once for as long as the object is in memory.
+pub(super) fn decode(object: &Object) -> Option<Arc<StoredHead>> {
+    let stored = object.attached(|head| StoredHead::decode(&head.head).map(Arc::new));
+    Option::clone(&stored)
+}

@@ -1,0 +1,120 @@
+//! Which server a request belongs to: by its host, among those that share a listening address.
+//!
+//! A connection mostly names the same host again and again, and so does the next one: what came of the last one is kept.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use proto::Known;
+use proto::message::{Reject, RejectKind};
+
+use crate::request::Request;
+use crate::site::ServerId;
+
+/// The host that a connection asked for last, and the server that answers to it.
+#[derive(Default)]
+pub(crate) struct LastVirtualServer {
+    /// The value of the `Host` field; empty when nothing is kept.
+    value: Vec<u8>,
+    name: Vec<u8>,
+    port: Option<u16>,
+    server: ServerId,
+    /// The configuration that the server is of, and the address in it that was connected to. A number is enough: in one
+    /// configuration no other address comes to be at the same place.
+    generation: u64,
+    endpoint: usize,
+}
+
+impl LastVirtualServer {
+    /// Enters the server that answers to the host of a request, which is also noted in its head.
+    pub(crate) fn choose_server(&mut self, request: &mut Request) -> Result<(), Reject> {
+        if self.is_known(request) {
+            let head = Rc::get_mut(&mut request.head).expect(ALONE);
+            head.host.extend_from_slice(&self.name);
+            head.port = self.port;
+            if request.server != self.server {
+                request.server = self.server;
+                request.enter_server();
+            }
+            return Ok(());
+        }
+        read_host(request)?;
+        if find_server(request) {
+            self.keep(request);
+        }
+        Ok(())
+    }
+
+    fn is_known(&self, request: &Request) -> bool {
+        let wire = &request.head.wire;
+        let field = wire.fields.get_known(Known::Host);
+        field.is_some_and(|field| *field == *self.value)
+            && !self.value.is_empty()
+            && self.generation == request.site.generation
+            && self.endpoint == endpoint_key(request)
+            && wire.authority().is_none()
+    }
+
+    fn keep(&mut self, request: &Request) {
+        let head = &request.head;
+        let field = match head.wire.authority() {
+            None => head.wire.fields.get_known(Known::Host),
+            Some(_) => None,
+        };
+        self.value.clear();
+        self.value.extend_from_slice(field.unwrap_or_default());
+        self.name.clear();
+        self.name.extend_from_slice(&head.host);
+        self.port = head.port;
+        self.server = request.server;
+        self.generation = request.site.generation;
+        self.endpoint = endpoint_key(request);
+    }
+}
+
+fn endpoint_key(request: &Request) -> usize {
+    Arc::as_ptr(&request.client.endpoint.borrow()).addr()
+}
+
+const ALONE: &str = "a request that is being read is alone with its head";
+
+/// Checks the host that the request names.
+fn read_host(request: &mut Request) -> Result<(), Reject> {
+    let invalid = || Reject::new(RejectKind::InvalidHost);
+    let head = Rc::get_mut(&mut request.head).expect(ALONE);
+    let field = head.wire.fields.get_known(Known::Host);
+    if let Some(value) = head.wire.authority().or(field) {
+        let host = proto::host::parse(value).map_err(|_| invalid())?;
+        host.write_lowercase(&mut head.host);
+        head.port = host.port;
+        if head.wire.authority().is_some()
+            && field.is_some_and(|field| proto::host::parse(field).is_err())
+        {
+            return Err(invalid());
+        }
+    }
+    Ok(())
+}
+
+/// Enters the server that answers to the request's host, or the address's default one: the name that the client asked for
+/// by TLS chose the certificate, and has no say in whose requests these are. Whether it would be entered without another
+/// look: a pattern leaves its captures too.
+fn find_server(request: &mut Request) -> bool {
+    let client = Rc::clone(&request.client);
+    let endpoint = client.endpoint.borrow();
+    let head = Rc::clone(&request.head);
+    let host = head.host.as_slice();
+    let Some((server, pattern)) = endpoint.names.find(host.into()) else {
+        if request.server != endpoint.default_server {
+            request.server = endpoint.default_server;
+            request.enter_server();
+        }
+        return true;
+    };
+    request.server = server;
+    request.enter_server();
+    if let Some(pattern) = pattern {
+        request.matches(pattern, host);
+    }
+    pattern.is_none()
+}

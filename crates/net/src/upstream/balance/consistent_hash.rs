@@ -1,0 +1,207 @@
+//! By a key, on a ring of points (ketama): a server more or less moves only the keys of that server.
+//!
+//! Every peer has 160 points for each unit of weight. They are the same as those of Perl's `Cache::Memcached::Fast` and
+//! of nginx: a chain of sums that starts with the host and the port as the `server` line writes them.
+
+use std::sync::Arc;
+
+use base::hash::{Crc32, crc32};
+use bstr::{BString, ByteSlice};
+use conf::Expression;
+
+use super::method::{BalanceMethod, Balancer};
+use super::peer_set::PeerSet;
+use super::pick_state::{MAX_DRAWS, PickState};
+use super::round_robin;
+use crate::upstream::peer::Peer;
+
+/// Points for each unit of weight.
+const POINTS: i64 = 160;
+
+/// The ring: points in order, each with the server it belongs to.
+#[derive(Debug)]
+struct HashRing {
+    points: Vec<Point>,
+    servers: Vec<BString>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    hash: u32,
+    /// Its position among the servers' names: a server with several addresses has one place, and they take turns.
+    server: u32,
+}
+
+impl HashRing {
+    fn new(peers: &[Arc<Peer>]) -> HashRing {
+        let mut servers: Vec<BString> = Vec::new();
+        let mut points = Vec::new();
+        for peer in peers {
+            let known = servers.iter().position(|server| server == peer.server());
+            let server = known.unwrap_or_else(|| {
+                servers.push(peer.server().clone());
+                servers.len() - 1
+            });
+            let base = base_of(peer.server());
+            let mut previous: u32 = 0;
+            for _ in 0..peer.weight * POINTS {
+                let mut crc = base;
+                crc.update(&previous.to_le_bytes());
+                previous = crc.finish();
+                points.push(Point {
+                    hash: previous,
+                    server: server as u32,
+                });
+            }
+        }
+        points.sort_by_key(|point| point.hash);
+        points.dedup_by_key(|point| point.hash);
+        HashRing { points, servers }
+    }
+
+    /// The position of the first point at or after a hash.
+    fn position(&self, hash: u32) -> u64 {
+        self.points.partition_point(|point| point.hash < hash) as u64
+    }
+
+    fn server(&self, position: u64) -> &BString {
+        let point = self.points[(position % self.points.len() as u64) as usize];
+        &self.servers[point.server as usize]
+    }
+}
+
+/// The sum of the host, a zero and the port: the beginning of every point of a server.
+fn base_of(server: &BString) -> Crc32 {
+    let (host, port) = host_and_port(server);
+    let mut crc = Crc32::new();
+    crc.update(host);
+    crc.update(&[0]);
+    crc.update(port);
+    crc
+}
+
+fn host_and_port(server: &[u8]) -> (&[u8], &[u8]) {
+    if server
+        .get(..5)
+        .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"unix:"))
+    {
+        return (&server[5..], b"");
+    }
+    match server.rfind_byte(b':') {
+        Some(colon) if server[colon + 1..].iter().all(u8::is_ascii_digit) => {
+            (&server[..colon], &server[colon + 1..])
+        }
+        _ => (server, b""),
+    }
+}
+
+/// `hash … consistent`.
+#[derive(Clone, Debug)]
+pub struct ConsistentHash {
+    /// What is hashed; the engine evaluates it for the request.
+    pub key: Expression,
+}
+
+impl BalanceMethod for ConsistentHash {
+    fn key(&self) -> Option<&Expression> {
+        Some(&self.key)
+    }
+
+    fn takes_backup(&self) -> bool {
+        false
+    }
+
+    fn balancer(&self, peers: &PeerSet, _: u64) -> Box<dyn Balancer> {
+        Box::new(HashRing::new(&peers.peers))
+    }
+}
+
+impl Balancer for HashRing {
+    fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
+        if pick.draws > MAX_DRAWS || pick.key.is_empty() || pick.on_backup || self.points.is_empty()
+        {
+            return round_robin::choose(peers, pick, now);
+        }
+        if let Some(bound) = pick.bound(peers, now) {
+            return Some(bound);
+        }
+        let mut position = pick.hash.unwrap_or_else(|| self.position(crc32(&pick.key)));
+        loop {
+            pick.hash = Some(position);
+            let server = self.server(position);
+            let of_server = peers
+                .peers
+                .iter()
+                .filter(|peer| peer.server() == server && pick.may_take(peer, now));
+            if let Some(peer) = round_robin::turn(of_server, None, now) {
+                return Some(peer);
+            }
+            position += 1;
+            pick.draws += 1;
+            if pick.draws > MAX_DRAWS {
+                pick.hash = Some(position);
+                return round_robin::choose(peers, pick, now);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::group_balancer::tests::{balancer, port, with_servers};
+    use super::*;
+
+    fn pick(key: u32) -> PickState {
+        PickState {
+            key: key.to_string().into_bytes(),
+            ..PickState::default()
+        }
+    }
+
+    fn method() -> ConsistentHash {
+        ConsistentHash {
+            key: Expression::literal(b"unused"),
+        }
+    }
+
+    #[test]
+    fn points_of_a_known_server() {
+        // zlib's crc32 of "127.0.0.1", a zero, "8081" and four zeros, and of the same with that sum as the last four.
+        let mut crc = Crc32::new();
+        crc.update(b"127.0.0.1\08081\0\0\0\0");
+        let first = crc.finish();
+        let mut crc = base_of(&"127.0.0.1:8081".into());
+        crc.update(&[0; 4]);
+        assert_eq!(crc.finish(), first);
+        assert_eq!(host_and_port(b"unix:/a:1"), (&b"/a:1"[..], &b""[..]));
+        assert_eq!(host_and_port(b"[::1]:80"), (&b"[::1]"[..], &b"80"[..]));
+        assert_eq!(host_and_port(b"name"), (&b"name"[..], &b""[..]));
+    }
+
+    #[test]
+    fn a_server_less_moves_only_its_keys() {
+        let mut all = balancer(&method(), &[1, 1, 1]);
+        let mut without = with_servers(&method(), 3, |i, server| {
+            if i == 2 {
+                server.state = crate::upstream::ServerState::Down;
+            }
+        });
+        for key in 0..1000 {
+            let before = port(&mut all, &mut pick(key));
+            let after = port(&mut without, &mut pick(key));
+            assert!(
+                before == after || before == 3,
+                "key {key}: {before} {after}"
+            );
+        }
+    }
+
+    #[test]
+    fn weights_are_shares() {
+        let mut ring = balancer(&method(), &[1, 3]);
+        let second = (0..4000)
+            .filter(|&key| port(&mut ring, &mut pick(key)) == 2)
+            .count();
+        assert!((2600..3400).contains(&second), "{second}");
+    }
+}

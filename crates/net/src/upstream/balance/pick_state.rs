@@ -1,0 +1,77 @@
+//! What a request remembers from try to try, so that it gets no peer twice.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bstr::BString;
+
+use super::peer_set::PeerSet;
+use crate::upstream::peer::{Availability, Peer};
+
+/// How often a method that draws or hashes is asked for another peer before the round decides.
+pub(super) const MAX_DRAWS: u32 = 20;
+
+/// What one request remembers from try to try.
+#[derive(Debug, Default)]
+pub struct PickState {
+    /// The peers that it was given: none is given twice.
+    pub(super) tried: TriedPeers,
+    /// No primary server was left: from now on only backup servers.
+    pub(super) on_backup: bool,
+    /// What `hash` hashes.
+    pub(super) key: Vec<u8>,
+    /// The client that `ip_hash` hashes; `None` for one on a unix socket.
+    pub(crate) client: Option<IpAddr>,
+    /// The identifier of the server that it is bound to.
+    pub(super) sid: Option<BString>,
+    /// Where the hash or the ring stands; `None` before the first try.
+    pub(super) hash: Option<u64>,
+    /// How often the key was hashed.
+    pub(super) rehash: u32,
+    /// How many draws were no good.
+    pub(super) draws: u32,
+}
+
+/// Ids of peers. Most requests try one, which needs no allocation.
+#[derive(Debug, Default)]
+pub(super) struct TriedPeers {
+    first: Option<u64>,
+    more: Vec<u64>,
+}
+
+impl TriedPeers {
+    pub(super) fn add(&mut self, id: u64) {
+        match self.first {
+            None => self.first = Some(id),
+            Some(_) => self.more.push(id),
+        }
+    }
+
+    pub(super) fn contains(&self, id: u64) -> bool {
+        self.first == Some(id) || self.more.contains(&id)
+    }
+}
+
+impl PickState {
+    pub(crate) fn new(key: &[u8], client: Option<IpAddr>, sid: Option<BString>) -> PickState {
+        PickState {
+            key: key.to_vec(),
+            client,
+            sid,
+            ..PickState::default()
+        }
+    }
+
+    /// Whether the request may be given a peer that it is not bound to.
+    pub(super) fn may_take(&self, peer: &Peer, now: i64) -> bool {
+        !self.tried.contains(peer.id) && peer.availability(now) == Availability::Free
+    }
+
+    /// The peer that the request is bound to (`sticky`), if it may be used.
+    pub(super) fn bound(&self, peers: &PeerSet, now: i64) -> Option<Arc<Peer>> {
+        let sid = self.sid.as_ref()?;
+        let peer = peers.peers.iter().find(|peer| peer.sid() == sid)?;
+        let free = peer.availability_when_bound(now) == Availability::Free;
+        (free && !self.tried.contains(peer.id)).then(|| peer.clone())
+    }
+}

@@ -1,0 +1,137 @@
+//! `queue`: requests that wait for a peer below its `max_conns`, first in, first out over all loops.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rt::sync::remote_oneshot;
+
+use super::balance::PickState;
+use super::lease::Lease;
+use super::outcome::NoPeer;
+use super::peer::now;
+use super::state::{GroupState, LockedState};
+
+/// How often waiters are looked at though nothing was released: a server may have come back by itself.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The requests that wait in a group.
+#[derive(Default)]
+pub(super) struct WaitQueue {
+    /// In the order of their tickets.
+    waiters: VecDeque<Waiter>,
+    next_ticket: u64,
+}
+
+/// A request in the queue.
+struct Waiter {
+    ticket: u64,
+    pick: PickState,
+    sender: remote_oneshot::Sender<Grant>,
+}
+
+/// What a waiter gets: its state back, and what came of it.
+type Grant = (PickState, Result<Lease, NoPeer>);
+
+impl WaitQueue {
+    pub(super) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// Adds a request; its ticket, and where its peer arrives.
+    fn enter(&mut self, pick: PickState) -> (u64, remote_oneshot::Receiver<Grant>) {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let (sender, receiver) = remote_oneshot::channel();
+        self.waiters.push_back(Waiter {
+            ticket,
+            pick,
+            sender,
+        });
+        (ticket, receiver)
+    }
+
+    fn leave(&mut self, ticket: u64) {
+        let by_ticket = |waiter: &Waiter| waiter.ticket;
+        if let Ok(at) = self.waiters.binary_search_by_key(&ticket, by_ticket) {
+            self.waiters.remove(at);
+        }
+    }
+}
+
+impl GroupState {
+    /// Waits in the queue, if there is one.
+    pub(super) async fn wait(self: Arc<Self>, pick: &mut PickState) -> Result<Lease, NoPeer> {
+        let (mut place, mut receiver, timeout) = self.enqueue(pick)?;
+        let deadline = rt::now() + timeout;
+        loop {
+            let left = deadline.saturating_duration_since(rt::now());
+            match rt::timeout(left.min(LOOK_AGAIN), &mut receiver).await {
+                Ok(Ok((back, result))) => {
+                    *pick = back;
+                    place.is_left = true;
+                    return result;
+                }
+                Ok(Err(rt::sync::Closed)) => return Err(NoPeer::NoneAlive),
+                Err(_) if left <= LOOK_AGAIN => return Err(NoPeer::QueueTimeout),
+                Err(_) => self.grant_waiting(&mut self.lock()),
+            }
+        }
+    }
+
+    fn enqueue(
+        self: &Arc<Self>,
+        pick: &mut PickState,
+    ) -> Result<(QueuePlace, remote_oneshot::Receiver<Grant>, Duration), NoPeer> {
+        let mut locked = self.lock();
+        let queue = locked.queue.ok_or(NoPeer::Occupied)?;
+        if locked.waiting.len() >= queue.length {
+            return Err(NoPeer::QueueFull);
+        }
+        let (ticket, receiver) = locked.waiting.enter(std::mem::take(pick));
+        // What was released between the choice and now.
+        self.grant_waiting(&mut locked);
+        let place = QueuePlace {
+            state: self.clone(),
+            ticket,
+            is_left: false,
+        };
+        Ok((place, receiver, queue.timeout))
+    }
+
+    /// Gives peers that have become free to the requests that wait, in their order.
+    pub(super) fn grant_waiting(self: &Arc<Self>, locked: &mut LockedState) {
+        let now = now();
+        while let Some(mut waiter) = locked.waiting.waiters.pop_front() {
+            let result = self.choose(locked, &mut waiter.pick, now);
+            if let Err(NoPeer::Occupied) = result {
+                locked.waiting.waiters.push_front(waiter);
+                return;
+            }
+            if let Err((_, Ok(lease))) = waiter.sender.send((waiter.pick, result)) {
+                // Its client has left meanwhile. Dropping the lease would take the lock, which is held here.
+                let (peer, observation) = lease.into_parts();
+                locked.free(&peer, None, observation, now);
+            }
+        }
+    }
+}
+
+/// A place in the queue, left when this is dropped.
+struct QueuePlace {
+    state: Arc<GroupState>,
+    ticket: u64,
+    is_left: bool,
+}
+
+impl Drop for QueuePlace {
+    fn drop(&mut self) {
+        if !self.is_left {
+            self.state.lock().waiting.leave(self.ticket);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The settings for header fields of requests, whichever version of HTTP they arrive in, and the
+//! fields that must not be repeated.
+
+use crate::known::Known;
+
+/// How underscores in names are treated: `underscores_in_headers`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Underscores {
+    /// A letter like any other.
+    Allowed,
+    /// They make the name invalid, because CGI cannot tell `_` from `-`: a client could spoof a
+    /// variable that a proxy sets.
+    Invalid,
+}
+
+/// How header lines with invalid names are treated: `ignore_invalid_headers`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvalidHeaders {
+    /// Dropped; [`RequestHead::ignored`](super::RequestHead::ignored) lists it.
+    Ignored,
+    /// Kept as a field like any other.
+    Kept,
+}
+
+/// Fields that a request must not repeat; nginx's list.
+pub(crate) const UNIQUE: u128 = Known::Host.bit()
+    | Known::IfModifiedSince.bit()
+    | Known::IfUnmodifiedSince.bit()
+    | Known::IfMatch.bit()
+    | Known::IfNoneMatch.bit()
+    | Known::IfRange.bit()
+    | Known::ContentLength.bit()
+    | Known::ContentRange.bit()
+    | Known::TransferEncoding.bit()
+    | Known::Expect.bit()
+    | Known::Authorization.bit()
+    | Known::ProxyAuthorization.bit();

@@ -1,0 +1,156 @@
+//! The clock of a loop, and the machine's clocks, read here and nowhere else.
+//!
+//! A loop reads the clock once a turn, and [`now`] and [`wall_millis`] give what it said: that is what code on a loop
+//! asks. [`read`], [`read_wall`] and [`elapsed`] read the clock itself, for the threads that have no loop and for
+//! measuring what happens within a turn. Everything above this crate takes the time from one of the two (`cargo xtask
+//! tidy` sees to it), so that a driver that simulates time replaces these three, and the wait of the event loop, and
+//! nothing else (docs/design/2026-11-23-time-and-chance.md).
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Ticks between two looks at the wall clock, which may be set or drift against the monotonic one.
+const WALL_SYNC_TICKS: u64 = 100;
+
+/// What a loop's thread knows of the time.
+#[derive(Clone, Copy)]
+struct Clock {
+    /// `None` on threads without a loop: they read the clock each time.
+    now: Option<Instant>,
+    tick: u64,
+    /// Nanoseconds of `now` beyond `tick`.
+    beyond: u32,
+    /// Milliseconds since the Unix epoch at tick 0.
+    wall_base: u64,
+    /// The tick at which `wall_base` was taken.
+    wall_synced: u64,
+}
+
+thread_local! {
+    /// What `CLOCK.now` says, by itself: it is asked for some twenty times in a proxied request.
+    static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
+    static CLOCK: Cell<Clock> = const {
+        Cell::new(Clock { now: None, tick: 0, beyond: 0, wall_base: 0, wall_synced: 0 })
+    };
+}
+
+fn epoch() -> Instant {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    // Some seconds before the first reading, so that tick 0 means "long ago" and never "now".
+    *EPOCH.get_or_init(|| {
+        let now = read();
+        now.checked_sub(Duration::from_secs(10)).unwrap_or(now)
+    })
+}
+
+/// A tick is a millisecond.
+pub(crate) const NANOS_PER_TICK: u32 = 1_000_000;
+
+/// The tick of an instant, and the nanoseconds beyond it.
+#[inline]
+pub(crate) fn tick_of(instant: Instant) -> (u64, u32) {
+    let since = instant.saturating_duration_since(epoch());
+    let nanos = since.subsec_nanos();
+    (
+        since.as_secs() * 1000 + u64::from(nanos / NANOS_PER_TICK),
+        nanos % NANOS_PER_TICK,
+    )
+}
+
+fn unix_millis() -> u64 {
+    let since = read_wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The present tick by the real clock.
+pub(crate) fn real_tick() -> u64 {
+    tick_of(read()).0
+}
+
+/// The tick of this turn.
+#[inline]
+pub(crate) fn tick() -> u64 {
+    let clock = CLOCK.get();
+    if clock.now.is_some() {
+        clock.tick
+    } else {
+        real_tick()
+    }
+}
+
+/// The tick of this turn, and the nanoseconds beyond it: of the clock itself on a thread without a loop.
+#[inline]
+pub(crate) fn tick_and_beyond() -> (u64, u32) {
+    let clock = CLOCK.get();
+    match clock.now {
+        Some(_) => (clock.tick, clock.beyond),
+        None => tick_of(read()),
+    }
+}
+
+/// Sets this thread's clock.
+pub(crate) fn set_now(now: Instant) {
+    let mut clock = CLOCK.get();
+    (clock.tick, clock.beyond) = tick_of(now);
+    if clock.now.is_none() || clock.tick - clock.wall_synced >= WALL_SYNC_TICKS {
+        clock.wall_base = unix_millis().saturating_sub(clock.tick);
+        clock.wall_synced = clock.tick;
+    }
+    clock.now = Some(now);
+    NOW.set(clock.now);
+    CLOCK.set(clock);
+}
+
+/// This thread has no loop any more.
+pub(crate) fn clear_now() {
+    let mut clock = CLOCK.get();
+    clock.now = None;
+    NOW.set(None);
+    CLOCK.set(clock);
+}
+
+/// The time at which this turn of the loop began (the real time on a thread without a loop).
+#[inline]
+pub fn now() -> Instant {
+    NOW.get().unwrap_or_else(read)
+}
+
+/// Milliseconds of the monotonic clock since a moment some seconds before the start of the process, as of this turn: one
+/// scale for all threads.
+pub fn monotonic_millis() -> u64 {
+    tick()
+}
+
+/// Milliseconds since the Unix epoch, as of this turn.
+pub fn wall_millis() -> u64 {
+    let clock = CLOCK.get();
+    if clock.now.is_some() {
+        clock.wall_base + clock.tick
+    } else {
+        unix_millis()
+    }
+}
+
+/// The wall clock, as of this turn, to the millisecond.
+pub fn wall() -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(wall_millis())
+}
+
+/// The monotonic clock at this moment: about 20 ns.
+#[inline]
+pub fn read() -> Instant {
+    Instant::now()
+}
+
+/// The wall clock at this moment, which may be set.
+#[inline]
+pub fn read_wall() -> SystemTime {
+    SystemTime::now()
+}
+
+/// The time that has passed since `begun`.
+#[inline]
+pub fn elapsed(begun: Instant) -> Duration {
+    read().saturating_duration_since(begun)
+}

@@ -1,0 +1,178 @@
+//! Writing to a stream: from buffers, and from files without a wait for the disk.
+
+use std::io::{self, IoSlice};
+use std::task::{Context, Poll};
+
+use rustix::net::{SendFlags, Shutdown};
+
+use super::Stream;
+use crate::file::File;
+use crate::pool::Pool;
+use crate::reactor::Side;
+
+/// Buffers that go out in one call of [`Stream::write_all_vectored`].
+pub const VECTORS: usize = 16;
+
+/// What [`Stream::sendfile`] proves, or loads, and sends at a time.
+const SENDFILE_PIECE: u64 = 256 * 1024;
+/// What it copies at a time when it cannot send from the page cache.
+const COPIED_PIECE: usize = 64 * 1024;
+
+impl Stream {
+    /// Writes what the socket takes now (`WouldBlock` if nothing).
+    pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
+        self.attempt_write(|| rustix::net::send(&self.fd, buf, SendFlags::NOSIGNAL))
+    }
+
+    /// [`Self::try_write`], telling the kernel that more follows at once, so that it may wait for a full packet.
+    pub fn try_write_more(&self, buf: &[u8]) -> io::Result<usize> {
+        self.attempt_write(|| {
+            rustix::net::send(&self.fd, buf, SendFlags::NOSIGNAL | SendFlags::MORE)
+        })
+    }
+
+    /// [`Self::try_write`] from several buffers in one call.
+    pub fn try_writev(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        // Not sendmsg: rustix has it only with a control buffer. SIGPIPE is ignored in a Rust program.
+        self.attempt_write(|| rustix::io::writev(&self.fd, bufs))
+    }
+
+    /// Sends from a file what the socket takes now, at most `len` bytes from `offset`, which is moved on.
+    /// 0 means the file ends there. It waits for the disk if the file is not in memory: ask
+    /// [`File::resident_prefix`] first, or use [`Self::sendfile`].
+    pub fn try_sendfile(&self, file: &File, offset: &mut u64, len: usize) -> io::Result<usize> {
+        self.attempt_write(|| rustix::fs::sendfile(&self.fd, file, Some(offset), len))
+    }
+
+    /// [`Self::try_write`], or waits.
+    pub fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_io(Side::Write, cx, || self.try_write(buf))
+    }
+
+    /// [`Self::try_writev`], or waits.
+    pub fn poll_writev(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_io(Side::Write, cx, || self.try_writev(bufs))
+    }
+
+    /// [`Self::try_sendfile`], or waits for the socket.
+    pub fn poll_sendfile(
+        &self,
+        cx: &mut Context<'_>,
+        file: &File,
+        offset: &mut u64,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.poll_io(Side::Write, cx, || self.try_sendfile(file, offset, len))
+    }
+
+    /// Writes some of `buf`, at least a byte of it.
+    pub async fn write(&self, buf: &[u8]) -> io::Result<usize> {
+        std::future::poll_fn(|cx| self.poll_write(cx, buf)).await
+    }
+
+    /// Writes some of `bufs`.
+    pub async fn writev(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        std::future::poll_fn(|cx| self.poll_writev(cx, bufs)).await
+    }
+
+    /// Writes all of `buf`.
+    pub async fn write_all(&self, mut buf: &[u8]) -> io::Result<()> {
+        while !buf.is_empty() {
+            match self.write(buf).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                n => buf = &buf[n..],
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `bufs`, in as few calls as the socket allows. Up to [`VECTORS`] of them go out in
+    /// one call.
+    pub async fn write_all_vectored(&self, bufs: &[&[u8]]) -> io::Result<()> {
+        let mut bufs = bufs;
+        // Bytes of the first buffer that are written.
+        let mut done = 0;
+        loop {
+            while let Some((first, rest)) = bufs.split_first() {
+                if done < first.len() {
+                    break;
+                }
+                done -= first.len();
+                bufs = rest;
+            }
+            if bufs.is_empty() {
+                return Ok(());
+            }
+            let mut slices = [IoSlice::new(&[]); VECTORS];
+            let count = bufs.len().min(VECTORS);
+            for (slice, buf) in slices.iter_mut().zip(bufs) {
+                *slice = IoSlice::new(buf);
+            }
+            slices[0] = IoSlice::new(&bufs[0][done..]);
+            match self.writev(&slices[..count]).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                n => done += n,
+            }
+        }
+    }
+
+    /// Sends `len` bytes of a file from `offset` on, which is moved on; gives how many (fewer only when the
+    /// file ends early). What is not in memory is brought there on the pool first, piece by piece, so
+    /// that neither the loop nor a thread of the pool ever waits for this client.
+    pub async fn sendfile(
+        &self,
+        file: &File,
+        offset: &mut u64,
+        len: u64,
+        pool: &Pool,
+    ) -> io::Result<u64> {
+        let end = offset.saturating_add(len);
+        let begin = *offset;
+        while *offset < end {
+            let piece = (end - *offset).min(SENDFILE_PIECE);
+            let mut ready = file.resident_prefix(*offset, piece);
+            if ready == 0 && file.tells_residency() {
+                let rest = end - *offset - piece;
+                file.load(*offset, piece, rest, pool).await?;
+                ready = file.resident_prefix(*offset, piece);
+            }
+            if ready == 0 {
+                // Dropped by the kernel meanwhile, or nobody can tell: a copy never waits.
+                let copy = file
+                    .read_at(Vec::new(), *offset, COPIED_PIECE, pool)
+                    .await?;
+                let copy = &copy[..copy.len().min(usize::try_from(piece).unwrap_or(usize::MAX))];
+                if copy.is_empty() {
+                    return Ok(*offset - begin);
+                }
+                self.write_all(copy).await?;
+                *offset += copy.len() as u64;
+                continue;
+            }
+            let ready_end = *offset + ready;
+            while *offset < ready_end {
+                let rest = usize::try_from(ready_end - *offset).unwrap_or(usize::MAX);
+                let sent =
+                    std::future::poll_fn(|cx| self.poll_sendfile(cx, file, offset, rest)).await?;
+                if sent == 0 {
+                    return Ok(*offset - begin);
+                }
+            }
+        }
+        Ok(*offset - begin)
+    }
+
+    /// Says that nothing more will be written.
+    pub fn shutdown_write(&self) -> io::Result<()> {
+        Ok(rustix::net::shutdown(&self.fd, Shutdown::Write)?)
+    }
+
+    /// Ends both directions at once, whatever is on its way: whoever reads from it or writes to it finds the end.
+    pub fn shutdown(&self) -> io::Result<()> {
+        Ok(rustix::net::shutdown(&self.fd, Shutdown::Both)?)
+    }
+}

@@ -1,0 +1,633 @@
+//! The directives of the main context: the processes, the error log, and the blocks of the engines.
+//!
+//! ```nginx
+//! user www-data;
+//! worker_processes auto;
+//! error_log /var/log/weir/error.log notice;
+//! events { worker_connections 1024; }
+//! http { … }
+//! ```
+//!
+//! The directives of `events` are in [`crate::events`]; each engine reads its own block. Engines
+//! see a part of these settings as `Main`, so their blocks are read last, wherever they are in the
+//! file.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::{
+    Arity, Confs, Diagnostic, Directive, Level, Line, MAIN, Repeat, Setter, Severity, Table,
+};
+use host::engine::{Configuration, Main, ThreadPool};
+use host::error_log::{LogFiles, Logger, MainLog, Target};
+use host::process::{self, User};
+
+use crate::affinity::CpuAffinity;
+use crate::events::EventsConf;
+use crate::modules::{self, ModuleSupport};
+use crate::sandbox_paths::{self, PathAccess};
+
+/// The user that workers run as if the configuration names none and the master is root. nginx's
+/// default, too.
+const DEFAULT_USER: &str = "nobody";
+/// The group that goes with it: Debian's name first, then that of other systems.
+const DEFAULT_GROUPS: [&str; 2] = ["nogroup", "nobody"];
+/// Higher numbers are typing errors.
+const MAX_WORKER_PROCESSES: i64 = 4096;
+const MAX_POOL_THREADS: i64 = 4096;
+
+/// The settings of the main context.
+#[derive(Clone, Default)]
+pub(crate) struct CoreConf {
+    /// Run in the background.
+    pub(crate) daemon: bool,
+    /// Run a master and a worker, rather than one process for both.
+    pub(crate) master_process: bool,
+    /// The pid file.
+    pub(crate) pid: PathBuf,
+    /// The worker's user; `None` to keep the current one.
+    pub(crate) user: Option<User>,
+    /// The number of event loops, all threads of one worker process.
+    pub(crate) worker_processes: usize,
+    /// The processors they run on.
+    pub(crate) affinity: CpuAffinity,
+    /// The limit on open files.
+    pub(crate) descriptors: Option<u64>,
+    /// The maximum size of a core dump, in bytes.
+    pub(crate) core_size: Option<u64>,
+    /// The worker's priority.
+    pub(crate) priority: i32,
+    /// The longest graceful shutdown; zero means no limit.
+    pub(crate) shutdown_timeout: Duration,
+    /// The environment variables that the worker keeps, or their new values.
+    environment: Vec<(OsString, Option<OsString>)>,
+    /// Whether the worker drops all privileges it does not need.
+    pub(crate) sandbox: bool,
+    /// The paths that it may access besides.
+    pub(crate) sandbox_paths: Vec<(PathAccess, PathBuf)>,
+    /// The worker's working directory.
+    pub(crate) working_directory: Option<PathBuf>,
+    /// The error log.
+    pub(crate) log: Logger,
+    /// In the order of the file; `default` is here only if the file has it, because only then are
+    /// its parameters given.
+    thread_pools: Vec<ThreadPool>,
+    /// `None` if the block is missing, which is an error as with nginx.
+    events: Option<EventsConf>,
+    /// An error for each `load_module` of an unknown module. They wait until the whole block has
+    /// been read, since `load_module_unknown` may follow.
+    unknown_modules: Vec<Diagnostic>,
+    /// Whether they are warnings.
+    unknown_modules_pass: bool,
+    /// The engines' configurations.
+    pub(crate) engines: Vec<Arc<dyn Configuration>>,
+}
+
+/// What the main context's directives need to know that is not in the configuration.
+#[derive(Clone, Default)]
+pub(crate) struct RowContext {
+    /// See [`Identity::program`].
+    pub(crate) program: &'static str,
+    /// See [`Identity::token`].
+    pub(crate) version: &'static str,
+    /// See [`Startup::testing`].
+    pub(crate) testing: bool,
+    /// See [`Paths::pid`].
+    pub(crate) pid: PathBuf,
+    /// See [`Paths::error_log`].
+    pub(crate) error_log: Option<PathBuf>,
+}
+
+impl CoreConf {
+    /// The environment of a worker: `TZ` and the variables of `env` lines, nothing else, as with
+    /// nginx.
+    pub(crate) fn worker_environment(&self) -> Vec<(OsString, OsString)> {
+        let wanted = self.environment.iter().cloned();
+        wanted
+            .filter_map(|(name, value)| {
+                Some((name.clone(), value.or_else(|| std::env::var_os(name))?))
+            })
+            .collect()
+    }
+
+    /// Whether a worker of `other` can take this configuration. What a process sets once at its
+    /// start, or has given up for good, needs a new process.
+    pub(crate) fn same_process(&self, other: &CoreConf) -> bool {
+        self.user == other.user
+            && self.affinity == other.affinity
+            && self.descriptors == other.descriptors
+            && self.core_size == other.core_size
+            && self.priority == other.priority
+            && self.environment == other.environment
+            && self.working_directory == other.working_directory
+            && self.thread_pools == other.thread_pools
+    }
+
+    /// The duration from which on an iteration of a loop is logged as slow.
+    pub(crate) fn slow_turn(&self) -> Duration {
+        self.events
+            .as_ref()
+            .map_or(Duration::ZERO, |events| events.slow_turn)
+    }
+
+    /// The settings that the engines can see.
+    pub(crate) fn main(&self, context: &RowContext, prefix: PathBuf) -> Main {
+        let events = self.events.clone().unwrap_or_default();
+        let mut thread_pools = self.thread_pools.clone();
+        if !thread_pools.iter().any(|pool| pool.name == "default") {
+            thread_pools.push(ThreadPool::default());
+        }
+        Main {
+            program: context.program,
+            version: context.version,
+            prefix,
+            worker_processes: self.worker_processes,
+            worker_connections: usize::try_from(events.connections).unwrap_or(usize::MAX),
+            multi_accept: events.multi_accept,
+            user: self.user.clone(),
+            thread_pools,
+            debug_connections: events.debug_connections,
+            debug_unix_connections: events.debug_unix_connections,
+            shutdown_timeout: self.shutdown_timeout,
+            testing: context.testing,
+        }
+    }
+}
+
+const fn row(
+    name: &'static str,
+    syntax: &'static str,
+    default: Option<&'static str>,
+    doc: &'static str,
+    set: Setter<CoreConf>,
+) -> Directive<CoreConf> {
+    Directive {
+        name,
+        syntax,
+        default,
+        contexts: MAIN,
+        since: "0.1",
+        doc,
+        set,
+    }
+}
+
+/// The directives of the main context.
+pub(crate) static DIRECTIVES: Table<CoreConf> = Table::<CoreConf>::new(&[
+    row(
+        "daemon",
+        "on | off",
+        Some("on"),
+        "Whether to run in the background, as a daemon.",
+        Setter::Flag(|core| &mut core.daemon),
+    ),
+    row(
+        "master_process",
+        "on | off",
+        Some("on"),
+        "Whether a privileged master process supervises a worker process. `off` runs everything in one process, \
+         without changing the user: for debugging.",
+        Setter::Flag(|core| &mut core.master_process),
+    ),
+    row(
+        "pid",
+        "file",
+        None,
+        "The file for the process ID of the master. `-s` uses it to find the server.",
+        Setter::Path(conf::Access::Opened, |core| &mut core.pid),
+    ),
+    row(
+        "lock_file",
+        "file",
+        None,
+        "Accepted for compatibility.",
+        Setter::Ignored(Arity::ONE, "the event loops of one process need no lock file"),
+    ),
+    row(
+        "user",
+        "user [group]",
+        None,
+        "The user and group of the worker process. The default group is that of the user's name. Only a master that \
+         runs as root can change the user.",
+        Setter::Custom(Arity::between(1, 2), Repeat::Once, set_user),
+    ),
+    row(
+        "worker_processes",
+        "number | auto",
+        Some("1"),
+        "The number of event loops, each a thread of the worker process. `auto` is one per processor.",
+        Setter::Custom(Arity::ONE, Repeat::Once, set_worker_processes),
+    ),
+    row(
+        "worker_cpu_affinity",
+        "mask ... | auto [mask]",
+        None,
+        "Binds each event loop to a set of processors. `auto` binds each to a processor of its own.",
+        Setter::Custom(Arity::at_least(1), Repeat::Once, set_affinity),
+    ),
+    row(
+        "worker_priority",
+        "number",
+        Some("0"),
+        "The scheduling priority of the worker process, from -20 (highest) to 20.",
+        Setter::Custom(Arity::ONE, Repeat::Once, set_priority),
+    ),
+    row(
+        "worker_rlimit_nofile",
+        "number",
+        None,
+        "The limit on open files (`RLIMIT_NOFILE`) of the worker process. By default, the highest that the system \
+         grants.",
+        Setter::Custom(Arity::ONE, Repeat::Once, |core, line| {
+            core.descriptors = Some(line.number(0, 0, i64::MAX)?.unsigned_abs());
+            Ok(())
+        }),
+    ),
+    row(
+        "worker_rlimit_core",
+        "size",
+        None,
+        "The maximum size of a core dump of the worker process. Without this directive, a worker that has changed its \
+         user leaves no core dump, and other programs of that user cannot read its memory, including its keys.",
+        Setter::Custom(Arity::ONE, Repeat::Once, |core, line| {
+            core.core_size = Some(line.offset(0)?.unsigned_abs());
+            Ok(())
+        }),
+    ),
+    row(
+        "worker_shutdown_timeout",
+        "time",
+        None,
+        "The timeout of a graceful shutdown, after which remaining connections are closed.",
+        Setter::Millis(|core| &mut core.shutdown_timeout),
+    ),
+    row(
+        "working_directory",
+        "directory",
+        None,
+        "The working directory of the worker process, where core dumps are written. The worker must have write access \
+         to it.",
+        Setter::Custom(Arity::ONE, Repeat::Once, |core, line| {
+            core.working_directory = Some(line.prefix_path(conf::Access::Opened, line.arg(0)));
+            Ok(())
+        }),
+    ),
+    row(
+        "worker_sandbox",
+        "on | off",
+        Some("off"),
+        "Whether the worker process drops the capabilities, system calls and file access that the configuration does \
+         not need. Denied operations are logged. A reload that needs more replaces the worker; idle connections are \
+         handed to the new one.",
+        Setter::Flag(|core| &mut core.sandbox),
+    ),
+    row(
+        "worker_sandbox_path",
+        "read | write | execute path ...",
+        None,
+        "Files and directories that the worker may access in its sandbox although no other directive names them, such \
+         as for Lua code that opens files or runs programs.",
+        Setter::Custom(sandbox_paths::ARITY, Repeat::Many, |core, line| {
+            core.sandbox_paths.extend(sandbox_paths::read_path(line)?);
+            Ok(())
+        }),
+    ),
+    row(
+        "env",
+        "variable[=value]",
+        Some("TZ"),
+        "An environment variable that the worker keeps or, with a value, gets. All others are removed.",
+        Setter::Custom(Arity::ONE, Repeat::Many, set_environment),
+    ),
+    row(
+        "error_log",
+        "file | stderr | syslog:server=address[,parameter=value] | memory:size [level]",
+        None,
+        "Where to log errors, and the minimum level: `debug`, `info`, `notice`, `warn`, `error` (the default), `crit`, \
+         `alert` or `emerg`. Several lines write several logs.",
+        Setter::Custom(Arity::at_least(1), Repeat::Many, set_error_log),
+    ),
+    row(
+        "thread_pool",
+        "name threads=number [max_queue=number]",
+        Some("default threads=32 max_queue=65536"),
+        "Defines a thread pool for file operations that may block. When `max_queue` operations are queued, further \
+         requests wait for a free place.",
+        Setter::Custom(Arity::between(1, 3), Repeat::Many, set_thread_pool),
+    ),
+    row(
+        "load_module",
+        "file",
+        None,
+        "Accepted for modules that are built in and, with a warning, for modules of nginx and Debian that have no \
+         effect unless their directives are used. Weir cannot load dynamic modules: any other module is an error, or \
+         what `load_module_unknown` says.",
+        Setter::Custom(Arity::ONE, Repeat::Many, set_load_module),
+    ),
+    row(
+        "load_module_unknown",
+        "error | warn",
+        Some("error"),
+        "How to treat `load_module` of an unknown module: as an error, because some modules inspect every request \
+         without any directive, and a server without them would admit what they reject; or as a warning.",
+        Setter::Word(&["error", "warn"], |core, i| core.unknown_modules_pass = i == 1),
+    ),
+    row(
+        "timer_resolution",
+        "interval",
+        None,
+        "Accepted for compatibility.",
+        Setter::Ignored(Arity::ONE, "the event loop reads the clock once per iteration"),
+    ),
+    row(
+        "pcre_jit",
+        "on | off",
+        None,
+        "Accepted for compatibility.",
+        Setter::Ignored(Arity::ONE, "regular expressions are always JIT-compiled where the platform supports it"),
+    ),
+    row(
+        "debug_points",
+        "abort | stop",
+        None,
+        "Accepted for compatibility.",
+        Setter::Ignored(Arity::ONE, "there are no debug points"),
+    ),
+    row(
+        "ssl_object_cache_inheritable",
+        "on | off",
+        None,
+        "Accepted for compatibility.",
+        Setter::Ignored(Arity::ONE, "every reload reads certificates and keys anew"),
+    ),
+    row(
+        "ssl_engine",
+        "device",
+        None,
+        "Rejected: OpenSSL engines do not exist in Weir.",
+        Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+            let message = format!("ENGINE_by_id(\"{}\") failed", line.text(0));
+            Err(line.error_at(0, message).note("Weir does not use OpenSSL, so there are no engines; remove this line"))
+        }),
+    ),
+    row(
+        "events",
+        "{ ... }",
+        None,
+        "Settings for handling connections. Required in every configuration, even if empty.",
+        Setter::Block(Arity::NONE, Repeat::Once, |core, line| {
+            core.events = Some(EventsConf::read(line)?);
+            Ok(())
+        }),
+    ),
+    row(
+        "http",
+        "{ ... }",
+        None,
+        "Settings of the HTTP server.",
+        Setter::Deferred(Arity::NONE, |line, confs| set_engine(line, confs, crate::engines::http)),
+    ),
+    row(
+        "stream",
+        "{ ... }",
+        None,
+        "Settings of the TCP and UDP server.",
+        Setter::Deferred(Arity::NONE, |line, confs| set_engine(line, confs, crate::engines::stream)),
+    ),
+])
+.finish(finish);
+
+/// `user`. As with nginx the line is ignored, with a warning, if the process could not change its
+/// user.
+fn set_user(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
+    if !process::is_root() {
+        line.warn(
+            "the \"user\" directive makes sense only if the master process runs with super-user privileges, ignored",
+        );
+        return Ok(());
+    }
+    let name = line.text(0).to_string();
+    let group = line
+        .get(1)
+        .map_or_else(|| name.clone(), |word| word.text.to_string());
+    core.user = Some(process::lookup_user(&name, &group).map_err(|error| {
+        // nginx's message names the function; the note tells which of the two names is unknown.
+        let is_user = error.starts_with("getpwnam");
+        let what = if is_user { "user" } else { "group" };
+        let name = if is_user { &name } else { &group };
+        line.error(error)
+            .note(format!("this system has no {what} \"{name}\""))
+    })?);
+    Ok(())
+}
+
+/// `worker_processes`.
+fn set_worker_processes(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
+    if line.arg(0).is("auto") {
+        core.worker_processes = process::processors();
+        return Ok(());
+    }
+    let number = conf::parse::number(line.text(0))
+        .filter(|number| (1..=MAX_WORKER_PROCESSES).contains(number));
+    let number = number.and_then(|number| usize::try_from(number).ok());
+    core.worker_processes = number.ok_or_else(|| line.directive_error_at(0, "invalid value"))?;
+    Ok(())
+}
+
+fn words<'a>(line: &Line<'a, '_>) -> Vec<&'a [u8]> {
+    line.args()
+        .iter()
+        .map(|word| word.text.as_slice())
+        .collect()
+}
+
+/// `worker_cpu_affinity`, with nginx's messages.
+fn set_affinity(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
+    core.affinity = CpuAffinity::parse(&words(line), process::processors())
+        .map_err(|error| line.error(error))?;
+    Ok(())
+}
+
+/// `worker_priority`, which nginx does not check either; the kernel limits it.
+fn set_priority(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
+    let text = std::str::from_utf8(line.text(0)).ok();
+    let number = text.and_then(|text| text.parse().ok());
+    core.priority = number.ok_or_else(|| line.directive_error_at(0, "invalid number"))?;
+    Ok(())
+}
+
+/// `env NAME` or `env NAME=value`.
+fn set_environment(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
+    use std::os::unix::ffi::OsStringExt as _;
+    let text = line.text(0);
+    let (name, value) = match text.iter().position(|byte| *byte == b'=') {
+        Some(sign) => (
+            &text[..sign],
+            Some(OsString::from_vec(text[sign + 1..].to_vec())),
+        ),
+        None => (text, None),
+    };
+    if name.is_empty() || text.contains(&0) {
+        return Err(line.invalid_parameter(0));
+    }
+    core.environment
+        .push((OsString::from_vec(name.to_vec()), value));
+    Ok(())
+}
+
+/// `error_log`. Several lines write several logs, so each is added to those before it.
+fn set_error_log(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
+    let target = Target::parse(
+        &words(line),
+        &line.level.build.in_prefix(conf::Access::Opened, ""),
+    )
+    .map_err(|error| line.error(error))?;
+    core.log = core.log.with(target, line.shared::<LogFiles>());
+    Ok(())
+}
+
+/// `thread_pool`, with nginx's messages.
+fn set_thread_pool(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
+    let name = line.text(0).to_string();
+    if line.is_default() {
+        // Added to what the engines see if no line of the file names it.
+        return Ok(());
+    }
+    if core.thread_pools.iter().any(|pool| pool.name == name) {
+        return Err(line.error(format!("duplicate thread pool \"{name}\"")));
+    }
+    let mut pool = ThreadPool {
+        name,
+        threads: 0,
+        ..ThreadPool::default()
+    };
+    for i in 1..line.args().len() {
+        let text = line.text(i);
+        if let Some(number) = conf::parse::parameter(text, "threads") {
+            pool.threads = bounded(number, 1)
+                .ok_or_else(|| line.error_at(i, format!("invalid threads value \"{text}\"")))?;
+        } else if let Some(number) = conf::parse::parameter(text, "max_queue") {
+            pool.max_queue = bounded(number, 0)
+                .ok_or_else(|| line.error_at(i, format!("invalid max_queue value \"{text}\"")))?;
+        } else {
+            return Err(line.invalid_parameter(i));
+        }
+    }
+    if pool.threads == 0 {
+        let name = &pool.name;
+        return Err(line.error(format!(
+            "\"threads\" parameter is missing in thread pool \"{name}\""
+        )));
+    }
+    core.thread_pools.push(pool);
+    Ok(())
+}
+
+/// Parses a number that is at least `least`. What no machine has room for becomes the largest
+/// number that is taken, and fails when it is used.
+fn bounded(text: &[u8], least: i64) -> Option<usize> {
+    let number = conf::parse::number(text).filter(|number| *number >= least)?;
+    usize::try_from(number.min(MAX_POOL_THREADS.max(i64::from(i32::MAX)))).ok()
+}
+
+/// `load_module`. A built-in module is silently accepted, an idle one with a warning.
+fn set_load_module(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
+    let path = PathBuf::from(line.text(0).to_string());
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    match modules::support_of(&name, &line.level.build.tables) {
+        ModuleSupport::BuiltIn => {}
+        ModuleSupport::Idle => {
+            let message = format!("module \"{name}\" is not available; its directives are errors");
+            // An error's text and place, but only a warning: the configurations of distributions
+            // have such lines.
+            let mut warning = line.error_at(0, message);
+            warning.severity = Severity::Warn;
+            line.level.report(warning);
+        }
+        ModuleSupport::Unknown => {
+            let error = line.error_at(0, format!("module \"{name}\" is not available"));
+            core.unknown_modules.push(error.note(
+                "Weir cannot load dynamic modules; remove this line if you use none of its directives and it does \
+                 nothing without them, or add \"load_module_unknown warn;\"",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Builds an engine's configuration. Deferred until the rest of the main context is known, since
+/// engines depend on it.
+fn set_engine(
+    line: &mut Line,
+    confs: &mut Confs,
+    configure: fn(&mut Line) -> Result<Arc<dyn Configuration>, Diagnostic>,
+) -> Result<(), Diagnostic> {
+    if line.is_repeated() {
+        return Err(line.directive_error("is duplicate"));
+    }
+    let Some(core) = confs.get_mut::<CoreConf>() else {
+        return Ok(());
+    };
+    let prefix = line.level.build.in_prefix(conf::Access::Opened, "");
+    let context = line.shared::<RowContext>().clone();
+    *line.shared::<Main>() = core.main(&context, prefix);
+    line.shared::<MainLog>().0 = core.log.clone();
+    core.engines.push(configure(line)?);
+    Ok(())
+}
+
+/// Fills in the defaults from the command line and from the system, and checks what concerns
+/// several directives.
+fn finish(core: &mut CoreConf, _: Option<&CoreConf>, level: &mut Level) -> Result<(), Diagnostic> {
+    let context = level.shared::<RowContext>().clone();
+    // An empty path stands for a missing line: the default depends on the command line.
+    if core.pid.as_os_str().is_empty() {
+        core.pid = context.pid;
+    }
+    // A log that is no file, such as syslog, does not replace the default one, as with nginx.
+    if !core.log.has_file() {
+        let path = context.error_log.unwrap_or_else(|| "/dev/stderr".into());
+        let target = Target::file(&path, host::error_log::Level::Error);
+        core.log = core.log.with(target, level.shared::<LogFiles>());
+    }
+    if let Some(masks) = core
+        .affinity
+        .masks()
+        .filter(|masks| *masks != 1 && *masks != core.worker_processes)
+    {
+        let text = format!(
+            "the number of \"worker_processes\" is not equal to the number of \"worker_cpu_affinity\" masks \
+             ({masks}), using last mask for remaining worker processes"
+        );
+        level.report(Diagnostic::warning(text, None));
+    }
+    for mut unknown in std::mem::take(&mut core.unknown_modules) {
+        if core.unknown_modules_pass {
+            unknown.severity = Severity::Warn;
+        }
+        level.report(unknown);
+    }
+    // Only a worker process enters a sandbox.
+    if core.sandbox && !core.master_process {
+        let text = "\"worker_sandbox\" has no effect without \"master_process\"";
+        level.report(Diagnostic::warning(text, None));
+    }
+    if core.events.is_none() {
+        let error = Diagnostic::error("no \"events\" section in configuration", None);
+        level.report(error.note("add \"events {}\""));
+    }
+    // Workers never run as root by omission.
+    if core.user.is_none() && process::is_root() {
+        core.user = Some(default_user().map_err(|error| Diagnostic::error(error, None))?);
+    }
+    Ok(())
+}
+
+/// The default user with the first of the default groups that exists.
+fn default_user() -> Result<User, String> {
+    let found = DEFAULT_GROUPS.map(|group| process::lookup_user(DEFAULT_USER, group));
+    let [first, second] = found;
+    first.or(second)
+}

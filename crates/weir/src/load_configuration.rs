@@ -1,0 +1,488 @@
+//! From configuration files to a running configuration: reading, checking, building.
+//!
+//! The same function serves the master, which reads the disk, and the worker, which reads what the
+//! master has recorded: both have the same configuration even if a file changes in between. It has
+//! no side effects, so `-t` and a failed reload leave nothing behind.
+//!
+//! ```text
+//! master   disk ─▶ recorder ─▶ parse ─▶ apply to structs ─▶ Loaded, with the recording
+//! worker                recording ─▶ parse ─▶ apply ─▶ Loaded, whose engines start on the loops
+//! ```
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use conf::diagnostic::first_line;
+use conf::{
+    Access, Build, Confs, Diagnostic, Disk, Files, Level, MAIN, Needs, NoVariables, Node, Recorder,
+    Snapshot, SourceMap,
+};
+use host::engine::{Configuration, Main};
+use host::error_log::{self, LogFiles, Logger};
+
+use crate::core_conf::{CoreConf, RowContext};
+use crate::identity::ProgramIdentity;
+use crate::paths::{OwnFolder, ServerPaths};
+
+/// What the command line decides, for the life of the process.
+pub(crate) struct StartupSettings {
+    /// The program's name.
+    pub(crate) identity: ProgramIdentity,
+    /// The default paths.
+    pub(crate) paths: ServerPaths,
+    /// The text of `-g`.
+    pub(crate) globals: Option<String>,
+    /// `-t`.
+    pub(crate) testing: bool,
+    /// A configuration that is no file: that of `weir serve` or `weir proxy`.
+    pub(crate) text: Option<Vec<u8>>,
+    /// The arguments, for the master's title in the process list.
+    pub(crate) arguments: String,
+    /// The program's path and arguments as given, for a binary that replaces this one.
+    pub(crate) command: crate::upgrade::CommandLine,
+    /// Whether the process runs in the background.
+    pub(crate) daemonized: std::sync::atomic::AtomicBool,
+}
+
+impl StartupSettings {
+    /// Whether this process is a daemon. The master obeys `WINCH` only then, as nginx does:
+    /// terminals send it when they are resized.
+    pub(crate) fn daemonized(&self) -> bool {
+        self.daemonized.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// A valid configuration.
+pub(crate) struct LoadedConfiguration {
+    /// The main context.
+    pub(crate) core: CoreConf,
+    /// Its part that engines can see.
+    pub(crate) main: Main,
+    /// The engines' configurations. A master drops them when everything is open:
+    /// [`LoadedConfiguration::forget_engines`].
+    pub(crate) engines: Vec<Arc<dyn Configuration>>,
+    /// The directories that engines use, such as caches. They must exist before a worker starts,
+    /// which may not be able to create them.
+    pub(crate) directories: Vec<PathBuf>,
+    /// What a worker needs from the system, for its sandbox.
+    pub(crate) needs: Needs,
+    /// The content of every file that was read.
+    pub(crate) snapshot: Snapshot,
+    /// All log files of the configuration.
+    pub(crate) files: LogFiles,
+    /// The error log of the main context.
+    pub(crate) log: Logger,
+    /// The server's own directories, which it creates itself.
+    pub(crate) own_folders: Vec<OwnFolder>,
+    /// The warnings, with the files they refer to.
+    pub(crate) messages: LoadMessages,
+}
+
+impl LoadedConfiguration {
+    /// Drops what only a serving process needs, which with thousands of servers is nearly
+    /// everything. A worker that is forked later reads the recorded files again, so nothing is
+    /// lost, and no page of it is held twice.
+    pub(crate) fn forget_engines(&mut self) {
+        self.engines.clear();
+        self.messages.forget_sources();
+        host::process::give_memory_back();
+    }
+
+    /// Writes the warnings to the error log.
+    pub(crate) fn log_warnings(&self) {
+        self.messages.log(&self.log);
+    }
+}
+
+/// An invalid configuration: the messages that say why.
+pub(crate) struct LoadFailure(pub(crate) LoadMessages);
+
+impl LoadFailure {
+    /// Writes every message to the error log.
+    pub(crate) fn log(&self, log: &Logger) {
+        self.0.log(log);
+    }
+}
+
+/// Messages about a configuration.
+pub(crate) struct LoadMessages {
+    /// In the order in which nginx would have met them.
+    diagnostics: Vec<Diagnostic>,
+    /// The files that they refer to; `-T` prints them.
+    pub(crate) sources: SourceMap,
+    /// The parsed directives, kept only if the configuration is tested: `crate::check` looks at
+    /// them.
+    pub(crate) nodes: Vec<Node>,
+}
+
+impl LoadMessages {
+    /// Drops all, to free memory. The messages must have been shown and logged.
+    pub(crate) fn forget_sources(&mut self) {
+        self.diagnostics = Vec::new();
+        self.sources = SourceMap::default();
+        self.nodes = Vec::new();
+    }
+
+    /// The messages. If a file is included several times, each of its messages is kept once.
+    fn new(mut diagnostics: Vec<Diagnostic>, sources: SourceMap, nodes: Vec<Node>) -> LoadMessages {
+        let mut seen = HashSet::new();
+        diagnostics.retain(|diagnostic| match diagnostic.span {
+            Some(span) => {
+                seen.insert((sources.place(span), span.start, diagnostic.message.clone()))
+            }
+            None => true,
+        });
+        LoadMessages {
+            diagnostics,
+            sources,
+            nodes,
+        }
+    }
+
+    /// The errors, without warnings.
+    pub(crate) fn errors(&self) -> Vec<Diagnostic> {
+        let fatal = |diagnostic: &&Diagnostic| diagnostic.severity.is_fatal();
+        self.diagnostics.iter().filter(fatal).cloned().collect()
+    }
+
+    /// Adds messages about a valid configuration.
+    pub(crate) fn extend(&mut self, more: Vec<Diagnostic>) {
+        self.diagnostics.extend(more);
+    }
+
+    /// Prints the messages to standard error, in colour if it is a terminal.
+    pub(crate) fn print(&self, program: &str) {
+        let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        eprint!("{}", self.render(program, colour));
+    }
+
+    /// Prints the errors without files and lines, for users who have never seen the configuration:
+    /// that of `weir serve`.
+    pub(crate) fn print_without_places(&self, program: &str) {
+        for error in self.errors() {
+            eprintln!(
+                "{program}: {}",
+                base::text::visible_text(&error.message.to_string())
+            );
+        }
+    }
+
+    /// What [`LoadMessages::print`] prints, without colour.
+    pub(crate) fn text(&self, program: &str) -> String {
+        self.render(program, false)
+    }
+
+    fn render(&self, program: &str, colour: bool) -> String {
+        self.diagnostics
+            .iter()
+            .map(|diagnostic| conf::render(diagnostic, &self.sources, program, colour))
+            .collect()
+    }
+
+    /// Writes the messages to an error log, one line each.
+    pub(crate) fn log(&self, log: &Logger) {
+        for diagnostic in &self.diagnostics {
+            let name = diagnostic.severity.name();
+            let level =
+                error_log::Level::from_word(name.as_bytes()).unwrap_or(error_log::Level::Emerg);
+            log.plain(
+                level,
+                format_args!("{}", first_line(diagnostic, &self.sources)),
+            );
+        }
+    }
+}
+
+/// Reads and builds the configuration, from the disk or from the text that the process was started
+/// with.
+pub(crate) fn load_from_disk(
+    startup: &StartupSettings,
+) -> Result<LoadedConfiguration, LoadFailure> {
+    match &startup.text {
+        Some(text) => {
+            let disk = OverlayFiles {
+                path: startup.paths.configuration.clone(),
+                text: text.clone(),
+            };
+            load(startup, Box::new(Recorder::new(disk)), LogFiles::default())
+        }
+        None => load(startup, Box::new(Recorder::new(Disk)), LogFiles::default()),
+    }
+}
+
+/// The disk, with one file's content replaced.
+struct OverlayFiles {
+    path: PathBuf,
+    text: Vec<u8>,
+}
+
+impl Files for OverlayFiles {
+    fn read(&mut self, path: &Path) -> std::io::Result<Vec<u8>> {
+        if path == self.path {
+            Ok(self.text.clone())
+        } else {
+            Disk.read(path)
+        }
+    }
+
+    fn glob(&mut self, pattern: &Path) -> std::io::Result<Vec<PathBuf>> {
+        Disk.glob(pattern)
+    }
+}
+
+/// Builds the configuration from `files`. The logs that it names are added to `log_files`.
+pub(crate) fn load(
+    startup: &StartupSettings,
+    mut files: Box<dyn Files>,
+    log_files: LogFiles,
+) -> Result<LoadedConfiguration, LoadFailure> {
+    let path = &startup.paths.configuration;
+    let (tree, errors) = conf::parse_tolerant(path, &mut *files, startup.globals.as_deref());
+    let mut build = new_build(startup, files, tree.sources, log_files.clone());
+    build.diagnostics = errors;
+    // Unix sockets and `transparent` are recognised as words, whatever directive they belong to.
+    build.needs().read_words(&tree.nodes);
+    // If the file could not be read, more errors would only hide the reason.
+    let was_read = build
+        .sources
+        .iter()
+        .any(|source| source.kind == conf::tree::SourceKind::File);
+    let mut confs = Confs::new(vec![vec![&crate::core_conf::DIRECTIVES]]);
+    let mut names = NoVariables::default();
+    if was_read {
+        conf::dispatch(
+            &tree.nodes,
+            &mut confs,
+            None,
+            &mut Level::new(&mut build, &mut names, &mut (), MAIN),
+        );
+    } else if startup.identity == ProgramIdentity::Weir
+        && !startup.paths.is_named
+        && let Some(error) = build.diagnostics.pop()
+    {
+        let notes = WITHOUT_A_FILE.iter();
+        build.report(notes.fold(error, |error, line| error.note(*line)));
+    }
+    build.diagnostics.append(&mut names.errors);
+    let nodes = match startup.testing {
+        true => tree.nodes,
+        false => Vec::new(),
+    };
+    finish(startup, build, confs, nodes, log_files)
+}
+
+/// What was built, unless a line was refused.
+fn finish(
+    startup: &StartupSettings,
+    mut build: Build,
+    mut confs: Confs,
+    nodes: Vec<Node>,
+    log_files: LogFiles,
+) -> Result<LoadedConfiguration, LoadFailure> {
+    let failed = build.has_errors();
+    // In the order in which nginx would have met them: it stops at the first error, and that one
+    // comes first here, too.
+    build.sources.sort(&mut build.diagnostics);
+    let snapshot = build.files.recorded().cloned().unwrap_or_default();
+    let prefix = build.in_prefix(Access::Opened, "");
+    let needs = build.needs().clone();
+    let messages = LoadMessages::new(build.diagnostics, build.sources, nodes);
+    match confs.get_mut::<CoreConf>() {
+        Some(core) if !failed => {
+            let main = core.main(build.shared.get_or_default::<RowContext>(), prefix);
+            let engines = std::mem::take(&mut core.engines);
+            let core = core.clone();
+            let directories = engines.iter().flat_map(|engine| engine.directories());
+            Ok(LoadedConfiguration {
+                log: core.log.clone(),
+                core,
+                main,
+                directories: directories.collect(),
+                engines,
+                needs,
+                snapshot,
+                files: log_files,
+                own_folders: startup.paths.own_folders.clone(),
+                messages,
+            })
+        }
+        Some(_) | None => Err(LoadFailure(messages)),
+    }
+}
+
+/// What else can be started when there is no configuration yet.
+const WITHOUT_A_FILE: [&str; 3] = [
+    "\"weir serve DIR\" serves a folder",
+    "\"weir proxy URL\" caches in front of a server",
+    "\"weir -c FILE\" starts with a configuration, yours or one from examples/",
+];
+
+/// What building needs besides the files: prefixes, default paths, tables, and the values that
+/// modules share.
+fn new_build(
+    startup: &StartupSettings,
+    files: Box<dyn Files>,
+    sources: SourceMap,
+    log_files: LogFiles,
+) -> Build {
+    let paths = &startup.paths;
+    // nginx's conf-prefix, to which `include` and some other directives are relative.
+    let conf_prefix = paths
+        .configuration
+        .parent()
+        .unwrap_or(Path::new("/"))
+        .to_path_buf();
+    let mut build = Build::new(paths.prefix.clone(), conf_prefix, files, sources);
+    build.temporary.clone_from(&paths.temporary);
+    build.access_log.clone_from(&paths.access_log);
+    build.program = startup.identity.program().to_owned();
+    build.tables = crate::reference::tables();
+    build.shared.insert(log_files);
+    build.shared.insert(RowContext {
+        program: startup.identity.program(),
+        version: startup.identity.token(),
+        testing: startup.testing,
+        pid: paths.pid.clone(),
+        error_log: paths.error_log.clone(),
+    });
+    build
+}
+
+/// The arguments in one line, for the process title.
+pub(crate) fn joined<'a>(arguments: impl IntoIterator<Item = &'a OsStr>) -> String {
+    arguments
+        .into_iter()
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::arguments::NginxOptions;
+
+    /// Builds a configuration from a text. The user is given, since not every system that runs
+    /// tests has the default one.
+    pub(crate) fn load_text(text: &str) -> Result<LoadedConfiguration, Vec<String>> {
+        let options = NginxOptions {
+            prefix: Some("/prefix".into()),
+            globals: Some("user root;".to_owned()),
+            ..NginxOptions::default()
+        };
+        let ground = crate::paths::SystemProbe {
+            exists: &|_| false,
+            writable: &|_| true,
+            variable: &|_| None,
+            user: 0,
+        };
+        let paths = ServerPaths::find(ProgramIdentity::Weir, &options, &ground);
+        let mut files = Snapshot::default();
+        files.insert(&paths.configuration, text);
+        let startup = StartupSettings {
+            identity: ProgramIdentity::Weir,
+            paths,
+            globals: options.globals,
+            testing: true,
+            text: None,
+            arguments: String::new(),
+            command: Default::default(),
+            daemonized: false.into(),
+        };
+        load(&startup, Box::new(files), LogFiles::default()).map_err(|LoadFailure(messages)| {
+            messages
+                .diagnostics
+                .iter()
+                .filter(|diagnostic| diagnostic.severity.is_fatal())
+                .map(|diagnostic| first_line(diagnostic, &messages.sources))
+                .collect()
+        })
+    }
+
+    fn errors(text: &str) -> Vec<String> {
+        load_text(text).err().expect("refused")
+    }
+
+    #[test]
+    fn an_empty_configuration_has_nginx_s_defaults() {
+        let loaded = load_text("events {}").expect("valid");
+        assert!(loaded.core.daemon && loaded.core.master_process);
+        assert_eq!(loaded.main.worker_processes, 1);
+        assert_eq!(loaded.main.worker_connections, 512);
+        assert_eq!(loaded.core.pid, Path::new("/prefix/logs/nginx.pid"));
+        assert_eq!(
+            loaded.files.wanted(),
+            [PathBuf::from("/prefix/logs/error.log")]
+        );
+        let pool = &loaded.main.thread_pools[0];
+        assert_eq!(
+            (pool.name.as_str(), pool.threads, pool.max_queue),
+            ("default", 32, 65536)
+        );
+    }
+
+    #[test]
+    fn values_are_read() {
+        let text = "worker_processes 3; events { worker_connections 7; multi_accept on; }
+            pid x.pid; daemon off; worker_shutdown_timeout 1500ms; error_log syslog:server=127.0.0.1;
+            thread_pool disk threads=2; env A=b; worker_priority -5; worker_rlimit_core 10m;";
+        let loaded = load_text(text).expect("valid");
+        assert_eq!(
+            (loaded.main.worker_processes, loaded.main.worker_connections),
+            (3, 7)
+        );
+        assert!(loaded.main.multi_accept && !loaded.core.daemon);
+        assert_eq!(loaded.core.pid, Path::new("/prefix/x.pid"));
+        assert_eq!(
+            loaded.main.shutdown_timeout,
+            std::time::Duration::from_millis(1500)
+        );
+        assert_eq!(loaded.core.core_size, Some(10 << 20));
+        assert_eq!(loaded.core.priority, -5);
+        assert!(
+            loaded
+                .core
+                .worker_environment()
+                .contains(&("A".into(), "b".into()))
+        );
+        assert_eq!(
+            loaded.files.wanted().len(),
+            1,
+            "a log that is no file needs the default one beside it"
+        );
+        assert_eq!(loaded.main.thread_pools.len(), 2);
+    }
+
+    #[test]
+    fn every_error_is_reported_in_nginx_s_words() {
+        assert_eq!(errors(""), ["no \"events\" section in configuration"]);
+        let text = "worker_processes 0;\nworker_processes 1;\nthread_pool a threads=1; thread_pool a threads=1;
+thread_pool b;\nload_module modules/x.so;\nevents { use kqueue; }\nerror_log x loud;";
+        let expected = [
+            "\"worker_processes\" directive invalid value",
+            "\"worker_processes\" directive is duplicate",
+            "duplicate thread pool \"a\"",
+            "\"threads\" parameter is missing in thread pool \"b\"",
+            "module \"x\" is not available",
+            "invalid event type \"kqueue\"",
+            "invalid log level \"loud\"",
+        ];
+        let found = errors(text);
+        assert_eq!(found.len(), expected.len(), "{found:#?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.starts_with(expected), "{found} instead of {expected}");
+        }
+    }
+
+    #[test]
+    fn what_a_process_can_not_change_needs_a_new_one() {
+        let core = |text: &str| load_text(text).expect("valid").core;
+        let one = core("events {} pid a; error_log /a;");
+        assert!(core("events {} pid b; error_log /b info;").same_process(&one));
+        assert!(core("events {} worker_processes 2;").same_process(&one));
+        assert!(!core("events {} env X=1;").same_process(&one));
+    }
+}

@@ -1,0 +1,133 @@
+//! The other master during an upgrade: begun, heard, left to serve, or taken back from.
+
+use std::time::Duration;
+
+use base::Errno;
+use host::error_log::Level;
+
+use crate::load_configuration::LoadedConfiguration;
+use crate::message::MessageKind;
+use crate::prepare::PidFile;
+use crate::upgrade::{self, MasterRole, OtherMaster};
+
+use super::{AwaitedAction, MasterEnd, MasterProcess};
+
+/// How long workers go on after they were told to quit while a new binary is about to serve, so
+/// that their idle connections can be handed over.
+const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl MasterProcess {
+    /// Handles a message of the other master, or its end.
+    pub(super) fn receive_from_other(&mut self) {
+        let Some(other) = &mut self.other else { return };
+        let lives = other.receive();
+        let (role, serves) = (other.role, other.serves);
+        match role {
+            // Its exit is noticed by `reap`.
+            MasterRole::New(process) if serves => {
+                self.notice(format_args!("new binary process {process} is ready"));
+                let text = format!("new binary process {process} is ready\n");
+                self.report_outcome(AwaitedAction::Upgrade, true, &text);
+                if self.quit_at.take().is_some() {
+                    self.quit_workers();
+                }
+            }
+            MasterRole::Old if !lives => {
+                self.notice(format_args!("the old binary's master process has ended"));
+                self.other = None;
+                self.adopt_orphans();
+            }
+            MasterRole::New(_) | MasterRole::Old => {}
+        }
+    }
+
+    /// Tells the workers to quit if the new binary has not begun to serve in time.
+    pub(super) fn quit_if_due(&mut self) {
+        if self.quit_at.is_some_and(|at| rt::clock::read() >= at) {
+            self.quit_at = None;
+            self.quit_workers();
+        }
+    }
+
+    /// Starts the new binary beside this one. As with nginx the old pid file gets the suffix
+    /// `.oldbin`, since the new master writes its own.
+    pub(super) fn change_binary(&mut self) {
+        if self.other.is_some() {
+            let text = "an upgrade is already in progress: stop the old or the new master first";
+            return self.report_refusal(text);
+        }
+        self.notice(format_args!("changing binary"));
+        let pid = self.loaded.core.pid.clone();
+        if let Err(error) = self.pid_file.rename(&upgrade::old_path(&pid)) {
+            let text = format!("{error} before executing new binary process");
+            self.log().plain(Level::Alert, format_args!("{text}"));
+            return self.report_refusal(&text);
+        }
+        let other = match upgrade::start(&self.startup.command, &self.opened.sockets) {
+            Ok(other) => other,
+            Err(error) => {
+                let text = format!("could not start the new binary{}", Errno(&error));
+                self.log().plain(Level::Alert, format_args!("{text}"));
+                self.restore_pid_file();
+                return self.report_refusal(&text);
+            }
+        };
+        if let MasterRole::New(process) = other.role {
+            self.notice(format_args!("start new binary process {process}"));
+        }
+        if let Some(parcels) = other.parcels() {
+            let serving = self.workers.iter().rposition(|worker| !worker.is_exiting);
+            if let Some(index) = serving {
+                self.send(index, MessageKind::Peer, b"", &[parcels]);
+            }
+        }
+        self.other = Some(other);
+        self.awaited = AwaitedAction::Upgrade;
+    }
+
+    /// Gives the pid file its name back after a failed upgrade.
+    fn restore_pid_file(&mut self) {
+        let pid = self.loaded.core.pid.clone();
+        if let Err(error) = self.pid_file.rename(&pid) {
+            let text = format_args!("{error} after the new binary process has ended");
+            self.log().plain(Level::Alert, text);
+        }
+    }
+
+    /// The new binary has exited: this one is alone again.
+    pub(super) fn new_binary_ended(&mut self) {
+        self.other = None;
+        self.restore_pid_file();
+        self.adopt_orphans();
+        let text = "the new binary process has ended; see the error log\n";
+        self.report_outcome(AwaitedAction::Upgrade, false, text);
+        if self.quit_at.take().is_some() && self.end != MasterEnd::No {
+            return self.quit_workers();
+        }
+        if self.end == MasterEnd::No && self.workers.iter().all(|worker| worker.is_exiting) {
+            self.notice(format_args!("start worker processes"));
+            self.start_worker();
+        }
+    }
+
+    /// Writes the new pid file before the old one is removed, if the configuration has moved it.
+    pub(super) fn move_pid_file(&mut self, loaded: &LoadedConfiguration) -> Result<(), String> {
+        if self.pid_file.path() != loaded.core.pid {
+            let moved = PidFile::write(&loaded.core.pid)?;
+            self.pid_file.remove(self.log());
+            self.pid_file = moved;
+        }
+        Ok(())
+    }
+
+    /// Tells the workers to quit, or waits for a new binary that is about to serve.
+    pub(super) fn quit_when_replaced(&mut self) {
+        let about_to =
+            |other: &OtherMaster| matches!(other.role, MasterRole::New(_)) && !other.serves;
+        if self.other.as_ref().is_some_and(about_to) {
+            self.quit_at = Some(rt::clock::read() + SUCCESSOR_TIMEOUT);
+            return;
+        }
+        self.quit_workers();
+    }
+}

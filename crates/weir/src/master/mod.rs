@@ -1,0 +1,429 @@
+//! The master: keeps sockets and workers alive, reads configurations, handles signals.
+//!
+//! It has a single thread, so it can fork at any time: a child of a process with several threads
+//! could find locks held by threads that it does not have. It never serves a request and never
+//! waits for a worker: it sends messages, and answers arrive like signals.
+//!
+//! A reload is ordered so that everything that can fail comes first, and a failure leaves the
+//! server as it was:
+//!
+//! ```text
+//! load ─▶ trial ─▶ open directories, logs, new sockets ─▶ pid file
+//!   ─▶ send the configuration to the worker, or start a new one that replaces it
+//! ```
+//!
+//! ```text
+//! HUP          read the configuration; the worker gets it as a message and goes on
+//! USR1         open the logs again, pass the descriptors
+//! QUIT         the worker ends gracefully, then the master
+//! TERM, INT    the worker ends now; after a second it is killed
+//! USR2         the program is run again beside this one: see upgrade
+//! WINCH        the worker ends gracefully and is not started again (daemons only)
+//! CHLD         a worker has ended: start another, unless it was told to end
+//! ```
+
+mod binary;
+mod locked;
+mod workers;
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::Errno;
+use host::error_log::{Level, Logger};
+use host::process;
+use host::signal::{Received, Signal, Signals};
+
+use crate::children::{CrashBackoff, RESPAWN_PAUSE, WorkerChild};
+use crate::load_configuration::{LoadedConfiguration, StartupSettings};
+use crate::message::{HAND_OVER, MessageKind, encode_logs};
+use crate::orphan::{OrphanListener, OrphanWorker};
+use crate::prepare::{self, OpenedResources, PidFile};
+use crate::sockets::ListeningSockets;
+use crate::startup_log::StartupLog;
+use crate::upgrade::{MasterRole, OtherMaster, UpgradeMessage};
+use crate::watchers::{ActionOutcome, SignalWatchers};
+use crate::worker_process::log_signal;
+
+/// How often the directories of the configuration are checked.
+const RESTORE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The state of the master process.
+pub(crate) struct MasterProcess {
+    startup: Arc<StartupSettings>,
+    /// The configuration in use, without the engines' part.
+    loaded: LoadedConfiguration,
+    /// Its sockets and logs. The sockets are open here as well as in the worker, so that they
+    /// survive it.
+    opened: OpenedResources,
+    /// Named `.oldbin` during an upgrade.
+    pid_file: PidFile,
+    /// The number of the current configuration.
+    number: u64,
+    /// The living workers; the last one is in charge.
+    workers: Vec<WorkerChild>,
+    /// Signals as messages on a descriptor: nothing is ever interrupted.
+    signals: Signals,
+    /// Whether and how the master is exiting.
+    end: MasterEnd,
+    /// When a crashed worker is replaced.
+    crashes: CrashBackoff,
+    /// The other master, during an upgrade.
+    other: Option<OtherMaster>,
+    /// Workers of masters that were killed.
+    orphans: Vec<OrphanWorker>,
+    /// Where this master's workers can be found if it is killed.
+    orphan_listener: Option<OrphanListener>,
+    /// When the workers quit, unless the new binary serves earlier.
+    quit_at: Option<Instant>,
+    /// Commands that wait for an outcome.
+    watchers: SignalWatchers,
+    /// The action whose outcome the watchers wait for.
+    awaited: AwaitedAction,
+    /// When the directories are checked next.
+    restore_at: Instant,
+    /// Whether a worker of this master has ever served.
+    has_served: bool,
+    /// Whether the first worker could not start at all: then the master exits, too.
+    first_worker_failed: bool,
+    /// When a worker was last replaced because of changed paths.
+    renewed_at: Option<Instant>,
+}
+
+/// The action in progress whose outcome commands wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AwaitedAction {
+    Nothing,
+    /// A worker runs the configuration with this number, or rejects it.
+    Configuration(u64),
+    /// The new binary serves.
+    Upgrade,
+}
+
+/// Whether the master itself is exiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MasterEnd {
+    No,
+    /// It exits when the workers have.
+    Quit,
+    /// The same, but the workers are killed at this time.
+    Terminate(Instant),
+}
+
+impl MasterProcess {
+    /// A master with everything open, but without workers.
+    pub(crate) fn new(
+        startup: Arc<StartupSettings>,
+        mut loaded: LoadedConfiguration,
+        opened: OpenedResources,
+        (pid_file, watchers): (PidFile, SignalWatchers),
+        signals: Signals,
+        (other, orphans): (Option<OtherMaster>, Vec<OrphanWorker>),
+    ) -> MasterProcess {
+        loaded.forget_engines();
+        MasterProcess {
+            orphan_listener: OrphanListener::new(&startup.paths),
+            orphans,
+            startup,
+            loaded,
+            opened,
+            pid_file,
+            number: 1,
+            workers: Vec::new(),
+            signals,
+            end: MasterEnd::No,
+            crashes: CrashBackoff::default(),
+            other,
+            quit_at: None,
+            watchers,
+            awaited: AwaitedAction::Nothing,
+            restore_at: rt::clock::read() + RESTORE_INTERVAL,
+            has_served: false,
+            first_worker_failed: false,
+            renewed_at: None,
+        }
+    }
+
+    /// The error log of the current configuration.
+    fn log(&self) -> &Logger {
+        &self.loaded.log
+    }
+
+    fn notice(&self, message: std::fmt::Arguments<'_>) {
+        self.log().plain(Level::Notice, message);
+    }
+
+    /// Runs until a signal ends it, or until it is clear that nothing will ever serve. Returns the
+    /// exit code.
+    pub(crate) fn run(mut self) -> i32 {
+        self.start_worker();
+        while !(self.end != MasterEnd::No && self.workers.is_empty()) {
+            self.wait();
+            self.take_signals();
+            self.reap();
+            self.respawn();
+            self.quit_if_due();
+            self.kill_if_due();
+            self.restore_directories();
+        }
+        self.pid_file.remove(self.log());
+        self.notice(format_args!("exit"));
+        self.give_up_sockets();
+        i32::from(self.first_worker_failed)
+    }
+
+    /// Closes the sockets. The files of unix sockets stay if another master listens on them.
+    fn give_up_sockets(&mut self) {
+        let sockets = std::mem::take(&mut self.opened.sockets);
+        if self.other.is_none() {
+            sockets.remove_files_missing_in(&ListeningSockets::default(), self.log());
+        }
+    }
+
+    /// Checks the directories of the configuration, now and then.
+    fn restore_directories(&mut self) {
+        let now = rt::clock::read();
+        if now >= self.restore_at && self.end == MasterEnd::No {
+            prepare::restore_directories(&self.loaded);
+        }
+        if now >= self.restore_at {
+            self.restore_at = now + RESTORE_INTERVAL;
+        }
+    }
+
+    /// Waits for a signal, a message, or the time of a planned action.
+    fn wait(&mut self) {
+        let planned = match self.end {
+            MasterEnd::Terminate(at) => Some(at),
+            MasterEnd::No | MasterEnd::Quit => self.crashes.respawn_at,
+        };
+        let mending = self.loaded.core.user.as_ref().and(Some(self.restore_at));
+        let planned = planned.into_iter().chain(self.quit_at).chain(mending).min();
+        let timeout = planned.map(|at| at.saturating_duration_since(rt::clock::read()));
+        let link = self.other.as_ref().and_then(OtherMaster::link);
+        let watchers = self.watchers.socket();
+        let mut descriptors: Vec<BorrowedFd<'_>> = vec![self.signals.as_fd()];
+        descriptors.extend(self.workers.iter().map(|worker| worker.channel.as_fd()));
+        descriptors.extend(link);
+        descriptors.extend(watchers);
+        let (has_link, has_watchers) = (link.is_some(), watchers.is_some());
+        // `ready` has the order of these descriptors: the signals, the workers, the other master,
+        // the watchers, the listeners.
+        let first_listener = descriptors.len();
+        let listeners: Vec<usize> = (0..self.workers.len())
+            .filter(|index| self.workers[*index].listener().is_some())
+            .collect();
+        descriptors.extend(self.workers.iter().filter_map(WorkerChild::listener));
+        match process::wait_readable(&descriptors, timeout) {
+            Ok(ready) => {
+                let workers = self.workers.len();
+                let talking: Vec<usize> = (0..workers).filter(|index| ready[index + 1]).collect();
+                if has_link && ready[workers + 1] {
+                    self.receive_from_other();
+                }
+                if has_watchers && ready[workers + 1 + usize::from(has_link)] {
+                    self.watchers.accept_waiting();
+                }
+                for (position, index) in listeners.into_iter().enumerate() {
+                    if ready[first_listener + position] {
+                        self.report_denied_calls(index);
+                    }
+                }
+                for index in talking {
+                    self.receive_from_worker(index);
+                }
+            }
+            Err(error) => {
+                self.log()
+                    .plain(Level::Alert, format_args!("poll() failed{}", Errno(&error)));
+                // Signals are still read by the main loop; the pause keeps a persistent error from
+                // taking a whole processor.
+                std::thread::sleep(RESPAWN_PAUSE);
+            }
+        }
+    }
+
+    /// A worker runs its configuration. Older workers may quit now and hand their connections over
+    /// to it.
+    fn on_applied(&mut self, index: usize, number: u64) {
+        self.workers[index].is_serving = true;
+        self.has_served = true;
+        if let Some(other) = &self.other
+            && !self.workers[index].is_exiting
+        {
+            other.send(UpgradeMessage::Serving);
+        }
+        if self.workers[..index]
+            .iter()
+            .any(|worker| !worker.is_exiting)
+        {
+            self.quit_first(index, HAND_OVER);
+        }
+        self.dismiss_orphans(index);
+        self.report_outcome(AwaitedAction::Configuration(number), true, "");
+    }
+
+    /// Reports the outcome of an action to the watchers.
+    fn report_outcome(&mut self, action: AwaitedAction, done: bool, lines: &str) {
+        if self.awaited == action {
+            self.awaited = AwaitedAction::Nothing;
+            let lines = lines.to_owned();
+            self.watchers.report(&ActionOutcome { done, lines });
+        }
+    }
+
+    /// Reports an action that failed before it began.
+    fn report_refusal(&mut self, lines: &str) {
+        let program = self.startup.identity.program();
+        let mut lines = format!("{}\n", lines.trim_end());
+        // Messages about a configuration already begin with the name; the lines after the first
+        // belong to it.
+        if !lines.starts_with(program) {
+            lines.insert_str(0, &format!("{program}: [emerg] "));
+        }
+        self.watchers.report(&ActionOutcome { done: false, lines });
+    }
+
+    /// Handles the signals that have arrived.
+    fn take_signals(&mut self) {
+        while let Ok(Some(received)) = self.signals.next() {
+            self.take_signal(received);
+        }
+    }
+
+    /// Logs a signal and obeys it. The words after it are nginx's where it has some.
+    fn take_signal(&mut self, received: Received) {
+        let daemon = self.startup.daemonized();
+        let action = match received.signal {
+            Signal::Hup => ", reconfiguring",
+            Signal::Usr1 => ", reopening logs",
+            // There can be only two masters: the pid files have two names.
+            Signal::Usr2 if self.other.is_some() => ", ignoring",
+            Signal::Usr2 => ", changing binary",
+            Signal::Winch if daemon => ", stop accepting connections",
+            Signal::Quit => ", shutting down",
+            Signal::Term | Signal::Int => ", exiting",
+            Signal::Winch | Signal::Child | Signal::Kill => "",
+        };
+        log_signal(self.log(), received, action);
+        match received.signal {
+            Signal::Hup => self.reload(),
+            Signal::Usr1 => self.reopen(),
+            Signal::Usr2 => self.change_binary(),
+            Signal::Winch if daemon => self.quit_when_replaced(),
+            Signal::Quit => self.quit(),
+            Signal::Term | Signal::Int => self.terminate(),
+            Signal::Winch | Signal::Child | Signal::Kill => {}
+        }
+    }
+
+    /// Reloads the configuration. A failure leaves everything as it was.
+    fn reload(&mut self) {
+        if self
+            .other
+            .as_ref()
+            .is_some_and(|other| other.role != MasterRole::Old)
+        {
+            return self.return_to_service();
+        }
+        self.notice(format_args!("reconfiguring"));
+        let mut loaded = match crate::load_configuration::load_from_disk(&self.startup) {
+            Ok(loaded) => loaded,
+            Err(failure) => {
+                failure.log(self.log());
+                let text = failure.0.text(self.startup.identity.program());
+                return self.report_refusal(&text);
+            }
+        };
+        // From here on everything is ordered so that what can fail comes before what cannot be
+        // undone.
+        if let Err(error) = crate::trial::run(&loaded) {
+            self.log().plain(Level::Emerg, format_args!("{error}"));
+            return self.report_refusal(&error);
+        }
+        let opened = match prepare::open(
+            &loaded,
+            &self.opened.sockets,
+            StartupLog::log_only(self.log()),
+        ) {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.log().plain(Level::Emerg, format_args!("{error}"));
+                return self.report_refusal(&error);
+            }
+        };
+        loaded.log_warnings();
+        if let Err(error) = self.move_pid_file(&loaded) {
+            self.log().plain(Level::Emerg, format_args!("{error}"));
+            return self.report_refusal(&error);
+        }
+        let same_process =
+            loaded.core.same_process(&self.loaded.core) && self.is_sandbox_of(&loaded);
+        // The other master may still listen on sockets with these paths.
+        if self.other.is_none() {
+            self.opened
+                .sockets
+                .remove_files_missing_in(&opened.sockets, &loaded.log);
+        }
+        loaded.forget_engines();
+        self.loaded = loaded;
+        self.opened = opened;
+        prepare::redirect_stderr(self.log(), &self.opened.logs);
+        self.number += 1;
+        self.awaited = AwaitedAction::Configuration(self.number);
+        match self.workers.iter().rposition(|worker| !worker.is_exiting) {
+            Some(index) if same_process => self.send_configuration(index),
+            // What a process sets once, such as its user and limits, needs a new one. The sockets
+            // stay open all the time.
+            Some(index) => self.replace_worker(index),
+            None => self.start_worker(),
+        }
+    }
+
+    /// `USR1`: opens the log files again, after they were renamed, and passes the new descriptors
+    /// on.
+    fn reopen(&mut self) {
+        self.notice(format_args!("reopening logs"));
+        let paths: Vec<_> = self
+            .opened
+            .logs
+            .iter()
+            .map(|(path, _)| path.clone())
+            .collect();
+        let logs = match prepare::open_logs(&paths, StartupLog::log_only(self.log())) {
+            Ok(logs) => logs,
+            Err(error) => return self.log().plain(Level::Emerg, format_args!("{error}")),
+        };
+        if let Err(error) = prepare::attach(&self.loaded.files, &logs) {
+            self.log().plain(Level::Alert, format_args!("{error}"));
+        }
+        self.opened.logs = logs;
+        prepare::redirect_stderr(self.log(), &self.opened.logs);
+        let (body, descriptors) = encode_logs(&self.opened.logs);
+        for index in 0..self.workers.len() {
+            self.send(index, MessageKind::Reopen, &body, &descriptors);
+        }
+        for orphan in &self.orphans {
+            orphan.reopen(&body, &descriptors);
+        }
+    }
+
+    /// `QUIT`: exits when the workers have.
+    fn quit(&mut self) {
+        if self.end == MasterEnd::No {
+            self.end = MasterEnd::Quit;
+        }
+        // Workers that were taken over quit, too, even if nothing has replaced them yet.
+        for orphan in self.orphans.iter_mut().filter(|one| !one.is_dismissed) {
+            // If it has exited already, all is well.
+            let _ = orphan.dismiss(None);
+        }
+        self.quit_when_replaced();
+        if self.quit_at.is_none() {
+            // Closing the sockets lets the kernel refuse new connections as soon as the worker has
+            // closed them, too.
+            self.give_up_sockets();
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! What a loop of the worker runs: its engines, and what the control thread asks of it.
+//!
+//! Everything here runs on the thread of a loop. [`crate::worker`] posts to it and never touches
+//! the state of a loop; what a loop answers goes through its slot ([`host::seats`]) or through the
+//! pipe that tells of its end.
+//!
+//! An engine is stopped in the loop, not in the process: it stops accepting, and the loop goes on
+//! until its last connection is closed.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::{PipeWriter, Write as _};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use host::engine::{Configuration, LoopContext, LoopEngine, LoopListener, ParcelSink, Reach};
+use host::error_log::{Level, Logger};
+use host::seats::{Arrival, Arriving, Parcel, Seat, Seats};
+
+use crate::affinity::CpuAffinity;
+
+/// How often a stopping loop checks whether its last connection is closed.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The body of a loop's thread.
+pub(crate) fn run_loop(
+    event_loop: rt::Loop,
+    seat: Arc<Seat>,
+    affinity: &CpuAffinity,
+    log: &Logger,
+    ended: LoopEndGuard,
+) {
+    // Dropped last, also by a panic.
+    let _ended = ended;
+    let index = seat.index;
+    if let Some(processors) = affinity.of_loop(index)
+        && let Err(error) = host::process::pin_thread(&processors)
+    {
+        let error = base::Errno(&error);
+        log.plain(
+            Level::Alert,
+            format_args!("sched_setaffinity() failed{error}"),
+        );
+    }
+    // Before the first message, which is a configuration.
+    LOOP.with_borrow_mut(|state| state.seat = Some(seat));
+    let main = || async {
+        let done = Rc::new(rt::sync::Notify::new());
+        LOOP.with_borrow_mut(|state| state.done = Some(done.clone()));
+        done.notified().await;
+    };
+    if let Err(error) = event_loop.run(main) {
+        let error = base::Errno(&error);
+        log.plain(
+            Level::Emerg,
+            format_args!("event loop {index} ended{error}"),
+        );
+    }
+    // The engines belong to this loop; their destructors must find it gone, not half alive.
+    LOOP.with_borrow_mut(|state| *state = LoopState::default());
+}
+
+/// Tells the control thread that a loop has ended, even by a panic.
+pub(crate) struct LoopEndGuard(pub(crate) PipeWriter, pub(crate) u64);
+
+impl Drop for LoopEndGuard {
+    fn drop(&mut self) {
+        // If the control thread is gone, too, the process is ending.
+        let _ = self.0.write_all(&self.1.to_le_bytes());
+    }
+}
+
+/// What runs on a loop.
+#[derive(Default)]
+struct LoopState {
+    /// The engines by kind, such as `http`.
+    engines: BTreeMap<&'static str, Rc<dyn LoopEngine>>,
+    /// Engines that a reload has removed, with connections still open.
+    retired: Vec<Rc<dyn LoopEngine>>,
+    /// Notified to end the loop's main task.
+    done: Option<Rc<rt::sync::Notify>>,
+    /// Where others leave connections for this loop.
+    seat: Option<Arc<Seat>>,
+}
+
+rt::local! {
+    /// Set on loop threads only. Never borrowed while an engine runs, since that may call back into
+    /// this module.
+    static LOOP: RefCell<LoopState> = RefCell::default();
+}
+
+/// Runs on a loop: starts new engines and reloads the others.
+pub(crate) fn configure_loop(
+    context: LoopContext,
+    engines: Vec<(Arc<dyn Configuration>, Vec<LoopListener>)>,
+) {
+    let mut before = LOOP.with_borrow_mut(|state| std::mem::take(&mut state.engines));
+    let mut now = BTreeMap::new();
+    for (configuration, listeners) in engines {
+        let kind = configuration.kind();
+        let engine = match before.remove(kind) {
+            Some(engine) => {
+                let context = context.clone();
+                engine.reload(
+                    configuration,
+                    LoopContext {
+                        listeners,
+                        ..context
+                    },
+                );
+                engine
+            }
+            None => Rc::from(configuration.start_loop(LoopContext {
+                listeners,
+                ..context.clone()
+            })),
+        };
+        now.insert(kind, engine);
+    }
+    for engine in before.values() {
+        engine.stop();
+    }
+    LOOP.with_borrow_mut(|state| {
+        state.engines = now;
+        if let Some(seat) = &state.seat {
+            seat.open();
+        }
+        state.retired.retain(|engine| engine.active() > 0);
+        state.retired.extend(before.into_values());
+    });
+}
+
+/// The loop's engines, including those that a reload has removed.
+fn all_engines() -> Vec<Rc<dyn LoopEngine>> {
+    LOOP.with_borrow(|state| {
+        state
+            .engines
+            .values()
+            .chain(&state.retired)
+            .cloned()
+            .collect()
+    })
+}
+
+/// Lets the loop's main task end, and so the loop.
+fn finish_loop() {
+    let done = LOOP.with_borrow(|state| state.done.clone());
+    if let Some(done) = done {
+        done.notify_one();
+    }
+}
+
+/// Gives a connection to the loop with the fewest connections.
+pub(crate) fn place_connection(mut arrival: Arrival, seats: &Seats) {
+    // A loop may just have closed its seat, and is not found again then. A connection that no loop
+    // takes is closed, as an idle one may be.
+    for _ in seats.list.iter() {
+        let Some(seat) = seats.lightest() else { return };
+        match seat.give(arrival) {
+            Ok(()) => return,
+            Err(refused) => arrival = refused,
+        }
+    }
+}
+
+/// Runs on a loop: adopts the connections that others have given it.
+pub(crate) fn take_arrivals() {
+    let (seat, engines) = LOOP.with_borrow(|state| (state.seat.clone(), state.engines.clone()));
+    let Some(seat) = seat else { return };
+    for arrival in seat.take() {
+        if let Some(engine) = engines.get(arrival.kind) {
+            engine.adopt(arrival.what);
+        }
+    }
+}
+
+/// Runs on a loop: serves in place of another one as long as that is late by `limit`.
+pub(crate) fn rescue(late: Arc<Seat>, limit: Duration) {
+    let engines = LOOP.with_borrow(|state| state.engines.clone());
+    for arrival in late.take() {
+        if let Some(engine) = engines.get(arrival.kind) {
+            engine.adopt(arrival.what);
+        }
+    }
+    let index = late.index;
+    let still: Rc<dyn Fn() -> bool> = Rc::new(move || late.handle().late() >= limit);
+    for engine in engines.values() {
+        engine.rescue(index, still.clone());
+    }
+}
+
+/// Runs on a loop: moves this number of its connections to other loops.
+pub(crate) fn move_connections(count: usize, seats: Seats) {
+    let engines = LOOP.with_borrow(|state| state.engines.clone());
+    for (kind, engine) in engines {
+        let seats = seats.clone();
+        let sink = move |parcel| {
+            let what = Arriving::Idle(parcel);
+            place_connection(Arrival { kind, what }, &seats);
+        };
+        let sink = ParcelSink {
+            reach: Reach::Process,
+            take: Rc::new(sink),
+        };
+        engine.shed(count, sink);
+    }
+}
+
+/// Runs on a loop: begins to count the work of each connection.
+pub(crate) fn count_work() {
+    for engine in all_engines() {
+        engine.note_work();
+    }
+}
+
+/// Runs on a loop: moves connections that cause this part of its work to the loop with the seat
+/// `to`. If that has ended meanwhile, any other loop will do.
+pub(crate) fn move_work(part: f64, to: u64, seats: Seats) {
+    let engines = LOOP.with_borrow(|state| state.engines.clone());
+    for (kind, engine) in engines {
+        let seats = seats.clone();
+        let sink = move |parcel| {
+            let what = Arriving::Idle(parcel);
+            let arrival = Arrival { kind, what };
+            let refused = match seats.list.iter().find(|seat| seat.id == to) {
+                Some(calm) => calm.give(arrival),
+                None => Err(arrival),
+            };
+            if let Err(arrival) = refused {
+                place_connection(arrival, &seats);
+            }
+        };
+        let sink = ParcelSink {
+            reach: Reach::Process,
+            take: Rc::new(sink),
+        };
+        engine.shed_work(part, sink);
+    }
+}
+
+/// Closes the loop's seat: others can give it nothing any more, and what they gave is adopted.
+fn close_seat() {
+    let (seat, engines) = LOOP.with_borrow(|state| (state.seat.clone(), state.engines.clone()));
+    let arrivals = seat.map(|seat| seat.close()).unwrap_or_default();
+    for arrival in arrivals {
+        if let Some(engine) = engines.get(arrival.kind) {
+            engine.adopt(arrival.what);
+        }
+    }
+}
+
+/// Runs on a loop: ends it when its last connection is closed. Idle connections go to `sink`.
+pub(crate) fn drain_loop_to(reach: Reach, sink: impl Fn(&'static str, Parcel) + Clone + 'static) {
+    close_seat();
+    let engines = LOOP.with_borrow(|state| state.engines.clone());
+    for (kind, engine) in engines {
+        let sink = sink.clone();
+        let take = Rc::new(move |parcel| sink(kind, parcel));
+        engine.hand_over(ParcelSink { reach, take });
+    }
+    end_when_idle();
+}
+
+/// Runs on a loop: ends it when its last connection is closed.
+pub(crate) fn stop_loop() {
+    close_seat();
+    for engine in all_engines() {
+        engine.stop();
+    }
+    end_when_idle();
+}
+
+/// Ends the loop once no engine has a connection left. Polling is good enough here: it happens once
+/// per loop.
+fn end_when_idle() {
+    let engines = all_engines();
+    rt::spawn_named("stop", async move {
+        while engines.iter().any(|engine| engine.active() > 0) {
+            rt::sleep(DRAIN_INTERVAL).await;
+        }
+        finish_loop();
+    });
+}
+
+/// Cuts every connection so that its request ends and is logged.
+pub(crate) fn cut_loop() {
+    for engine in all_engines() {
+        engine.cut();
+    }
+}
+
+/// Runs on a loop: ends it at once.
+pub(crate) fn abort_loop() {
+    for engine in all_engines() {
+        engine.abort();
+    }
+    finish_loop();
+}
