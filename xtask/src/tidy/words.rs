@@ -137,7 +137,7 @@ const ALL: &[Forbidden] = &[
                 "reads a database while configuring, and again on a thread of the pool",
             ),
             (
-                "crates/modules/src/shared/log/named.rs",
+                "crates/modules/src/shared/log/variable_log.rs",
                 "opens logs on the thread that writes them",
             ),
             (
