@@ -152,7 +152,7 @@ pub(crate) fn refresh_endpoint(client: &Client, site: &Site) -> bool {
 
 /// The listening address that the client connected to, if a configuration still has it.
 pub(crate) fn present_endpoint<'a>(client: &Client, site: &'a Site) -> Option<&'a Arc<Endpoint>> {
-    // Found out only where a wildcard listener shares its port with a listener of one address: it costs a system call.
+    // Only called where several addresses share a listening socket: it may cost a system call.
     let local = || client.known_local()?.ip();
     net::endpoint::endpoint_of(&site.endpoints, &client.socket, local)
 }
