@@ -4,7 +4,7 @@
 //! and to continue in another protocol. Nothing up there knows whether the request has a connection of its own. There
 //! are two contracts: [`ClientStream`] is what a request sees of its protocol, [`ClientConnection`] what is known of
 //! the connection as a whole. How a protocol takes part in a request's life is the third:
-//! [`crate::lifecycle::Exchange`].
+//! [`crate::lifecycle::RequestCarrier`].
 //!
 //! | | HTTP/1 | HTTP/2 | HTTP/3 will |
 //! |---|---|---|---|
