@@ -211,8 +211,7 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
         Some(parents),
         &mut line.level.inner(SERVER),
     );
-    // The groups are taken in order: those of the server first, because closing takes what is left as the root
-    // location.
+    // The server's own group; closing the block below takes the group of its outermost location.
     let mut core = confs.get::<ServerConf>().cloned().unwrap_or_default();
     core.http2 = confs.get::<core::Http2Conf>().cloned().unwrap_or_default();
     let server_confs = confs.take_group(SERVER_GROUP);
@@ -368,7 +367,8 @@ fn block(line: &mut Line, parents: &mut Confs, context: Contexts) -> LocationId 
         .last()
         .expect("the block stands in a server or location");
     let (name, kind) = (frame.name.clone(), frame.kind.clone());
-    // An `if` block keeps the location's content handler. `limit_except` has to name its own, as in nginx.
+    // An `if` block keeps the location's content handler. In `limit_except` nginx chooses it anew, so it has to be
+    // named again.
     let answer = frame.answer.filter(|_| context != LIMIT_EXCEPT);
     // The kind of a regular expression stays: `alias` and `proxy_pass` behave differently in one, and in its `if`
     // blocks.

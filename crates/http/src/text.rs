@@ -1,8 +1,8 @@
-//! Texts that several parts of the engine need.
+//! Small text functions that several parts of the engine share.
 
 use bstr::{BStr, ByteSlice};
 
-/// Appends text for HTML and XML, content and quoted attributes alike.
+/// Appends text escaped for HTML and XML, for content and quoted attributes alike.
 pub fn write_html(text: &[u8], out: &mut Vec<u8>) {
     for &byte in text {
         match byte {
@@ -15,9 +15,9 @@ pub fn write_html(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Whether a `User-Agent` says that it is an Internet Explorer.
+/// Whether a `User-Agent` is Internet Explorer, by nginx's rule.
 pub fn is_msie(agent: &BStr) -> bool {
-    // The version's first digit, the dot and another one follow. Operas have called themselves so too.
+    // A version with at least "5.0"-like length has to follow. Old Opera versions claimed to be Internet Explorer, too.
     let found = agent.find(b"MSIE ").is_some_and(|at| at + 7 < agent.len());
     found && !agent.contains_str("Opera")
 }
