@@ -18,12 +18,13 @@
 //! What a new protocol has to guarantee:
 //!
 //! - A stream belongs to one loop, like its request. Its methods never block, and wake the task that asked last.
-//! - Content from the client is bounded by what the protocol lets it send before it is asked for
-//!   ([`BodyInput`](crate::body_reader::BodyInput)), content to it by what it takes: a producer is polled for more only then.
+//! - Content from the client is bounded by what the protocol lets it send before a handler asks for it
+//!   ([`BodyInput`](crate::body_reader::BodyInput)). Content to the client is bounded by what it accepts: a producer is
+//!   polled for more only then.
 //! - Trailers of the request are the input's, those of the response are [`Response::trailers`](crate::response::Response);
 //!   a protocol sends them or drops them.
-//! - A request that arrives before the handshake is complete (early data) is not started before that, unless repeating it is
-//!   harmless; a server behind this one learns of it by `Early-Data` (RFC 8470).
+//! - A request that arrives before the handshake is complete (early data) is not started before that, unless repeating it
+//!   is harmless; an upstream server learns of it by `Early-Data` (RFC 8470).
 
 use std::rc::Rc;
 use std::task::{Context, Poll};

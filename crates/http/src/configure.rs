@@ -664,7 +664,7 @@ fn check_place(line: &mut Line, kind: &LocationKind, name: &BStr) -> Result<(), 
         let first = builder.heads[first.0 as usize];
         return Err(line.error_after(first, duplicate));
     }
-    // Directly in a server every kind may stand.
+    // Directly in a server every kind is allowed.
     if depth < 2 {
         return Ok(());
     }

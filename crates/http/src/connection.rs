@@ -31,7 +31,7 @@ use crate::tls::{self, Secured};
 
 /// A connection that a loop has accepted or received, and what is needed to serve it.
 pub(crate) struct AcceptedConnection {
-    /// The connection.
+    /// The socket, with or without TLS.
     pub transport: Transport,
     /// The listening socket that accepted it.
     pub socket: ListenAddress,
@@ -138,8 +138,8 @@ async fn speak_http1(engine: &Rc<LoopConnections>, client: Rc<Client>, bytes: Rc
     loop {
         match h1::serve_connection(&engine.http, &client, &bytes, &engine.recycled).await {
             Ending::Closed => return,
-            // The order to move is taken back, and the protocol goes on: everything it knew is in the client and the
-            // bytes.
+            // The order to move is taken back, and the protocol continues: everything it knew is in the client and the
+            // byte stream.
             Ending::Leaves if engine.must_stay(&client) => client.control.stay(),
             Ending::Leaves => return engine.send_away(client, bytes),
         }

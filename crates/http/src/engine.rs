@@ -80,6 +80,7 @@ impl Engine {
     /// Reads an `http {}` block.
     pub fn configure(&self, line: &mut Line) -> Result<Arc<dyn Configuration>, Diagnostic> {
         let main = line.shared::<Main>().clone();
+        // `weir/0.1.0`: `server_tokens` decides which of the two parts clients see.
         let (name, version) = main.version.split_once('/').unwrap_or((main.program, ""));
         let identity = Identity::new(name, version);
         let frozen = configure::http(self.modules, identity, line)?;
@@ -155,6 +156,7 @@ impl Configuration for HttpConfiguration {
         let all = context
             .zones
             .get_or_create(counters::ZONE, AllCounters::default);
+        // The counters are shared by all loops and outlive a reload: `stub_status` must not start again at zero.
         all.attach(context.index, rt::handle());
         let counters = all.for_loop(context.index);
         let http = Rc::new(HttpLoop {
@@ -168,6 +170,7 @@ impl Configuration for HttpConfiguration {
             zones: context.zones.clone(),
             counters,
         });
+        // Before the modules start: their tasks may evaluate variables that ask for the loop.
         current_loop::set(&http);
         http.start_modules();
         let engine = Rc::new(LoopConnections {
@@ -237,6 +240,7 @@ impl LoopEngine for Running {
                 .get_or_create(counters::ZONE, AllCounters::default);
             all.shrink(context.loops);
         }
+        // Their addresses are gone: they would otherwise wait out their keep-alive timeout for nothing.
         self.0.close_where_nobody_listens();
         self.0.http.start_modules();
         self.0.listen(context);
@@ -244,6 +248,7 @@ impl LoopEngine for Running {
             .0
             .shutdown_timeout
             .replace(configuration.shutdown_timeout);
+        // The former timeout counts: it belongs to the configuration whose requests are meant.
         if !patience.is_zero() {
             self.0.end_present_requests(patience);
         }
@@ -271,6 +276,7 @@ impl LoopEngine for Running {
         let mut movable: Vec<_> = connections
             .values()
             .map(|connection| &connection.control)
+            // Only those that can really move: an order to the others would close them, and here nothing has to end.
             .filter(|idle| idle.may_move(reach))
             .filter_map(|idle| Some((idle.waiting_since()?, idle)))
             .collect();
@@ -453,6 +459,8 @@ impl LoopConnections {
             );
             return;
         }
+        // As in nginx `accepts` counts all and `handled` only those within the limit: the difference shows the refused
+        // ones.
         self.http.counters.handled.add(u64::from(is_new));
         let control = Rc::clone(&accepted.control);
         let key = self.next_key.get();

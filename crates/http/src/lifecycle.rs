@@ -55,13 +55,13 @@ pub(crate) trait RequestCarrier {
     /// Sends the response: head, content, trailers.
     async fn send(&mut self, request: &mut Request) -> Result<(), SendError>;
 
-    /// The response was sent to its end.
+    /// Called when the response has been sent completely.
     async fn after_response(&mut self, request: &mut Request) -> Self::End;
 
     /// The response broke off, which has been logged. The client must be able to tell it from a complete one.
     fn after_failure(&mut self, request: &mut Request, error: SendError) -> Self::End;
 
-    /// What the debug log says of the end.
+    /// What the debug log says at the end.
     fn closing_words(end: &Self::End) -> &'static str;
 }
 
@@ -87,7 +87,7 @@ impl Refusal {
         }
     }
 
-    /// Logs it, in nginx's words.
+    /// Logs the refusal, in nginx's words.
     pub(crate) fn log(&self, request: &Request, has_request_line: bool) {
         const READING_FIELDS: &str = "reading client request headers";
         let (line, action) = match self {
@@ -154,7 +154,7 @@ pub(crate) async fn refuse<C: RequestCarrier>(
     respond(carrier, request).await
 }
 
-/// The checks that need the whole head, and what follows from it: path, server, content.
+/// Runs the checks that need the whole head, and derives path, server and content from it.
 fn check<C: RequestCarrier>(
     carrier: &mut C,
     request: &mut Request,

@@ -7,8 +7,8 @@
 //! location:  rewrite (→ find again, if the path changed) → preaccess → access → precontent → content
 //! ```
 //!
-//! A handler that points the request elsewhere (`Outcome::Jump`) starts the way again, at most [`MAX_JUMPS`] times.
-//! A status without content goes through `error_page` (see [`crate::special`]) and may jump as well.
+//! A handler that redirects the request internally (`Outcome::Jump`) starts the next pass, at most [`MAX_JUMPS`] times.
+//! A status without content goes through `error_page` (see [`crate::special`]), which may redirect as well.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -63,7 +63,7 @@ enum Place {
     Arrived,
 }
 
-/// What is to be done next.
+/// What [`run`] has to do next.
 enum Next {
     Handler(Handler),
     Delay(Duration),
@@ -81,7 +81,7 @@ impl Walk {
         walk
     }
 
-    /// Starts from where `flow.entry` says.
+    /// Begins a pass where the last redirect said, or at the server's phases.
     fn begin_pass(&mut self, request: &mut Request) {
         // Checked where every pass begins, so that no kind of redirect can escape the bound.
         if request.flow.jumps > MAX_JUMPS {
@@ -279,7 +279,7 @@ async fn delay_refusal(request: &Request, delay: Duration) {
     rt::sleep(delay).await;
 }
 
-/// Chooses the location for the present path and enters it.
+/// Chooses the location for the current path and enters it.
 fn find_location(request: &mut Request) -> Outcome {
     request.flow.uri_changed = false;
     match route::find(request) {

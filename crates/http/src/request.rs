@@ -63,13 +63,13 @@ pub struct Request {
     pub out: Response,
     /// The upstream servers that were tried, for variables and logs; it survives internal redirects.
     pub upstream: crate::upstream::Slot,
-    /// How it moves through the phases.
+    /// Its way through the phases.
     pub flow: RequestFlow,
-    /// How its response gets to the client.
+    /// How its response is delivered.
     pub delivery: ResponseDelivery,
-    /// When each step of it happened.
+    /// When each step of its processing happened.
     pub ledger: Ledger,
-    /// Values of variables. Shared with subrequests.
+    /// The values of variables. Shared with subrequests, as in nginx.
     pub variables: Rc<Variables>,
     /// The captures of the last regular expression that matched: `$1` to `$9`.
     pub captured: Captured,
@@ -110,7 +110,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// As `$server_protocol` shows it.
+    /// The text that `$server_protocol` shows.
     pub fn text(self) -> &'static str {
         match self {
             Version::Http09 => "HTTP/0.9",
@@ -127,7 +127,7 @@ impl Version {
 pub struct Uri {
     /// The path, decoded and without `.` and `..`.
     pub path: BString,
-    /// What follows the question mark, as it was sent.
+    /// The arguments: what follows the question mark, not decoded.
     pub args: BString,
     /// Whether the target as the client sent it still means this path, so that it can be passed on byte for byte.
     pub original: bool,
@@ -169,13 +169,13 @@ impl Captured {
         self.groups.text(n, &self.subject)
     }
 
-    /// Forgets the match.
+    /// Drops the match: there are no captures any more.
     pub fn clear(&mut self) {
         self.groups.clear();
     }
 }
 
-/// What a subrequest knows of its parent.
+/// What a subrequest knows of the request that created it.
 pub struct Parent {
     /// The number of requests between it and the client's request, for the limit on nesting.
     pub depth: u8,
@@ -185,7 +185,7 @@ pub struct Parent {
 #[derive(Default)]
 pub struct Variables {
     slots: RefCell<Vec<Slot>>,
-    /// What modules keep for a request and all of its subrequests; see [`Request::shared`].
+    /// What modules share between a request and all of its subrequests; see [`Request::shared`].
     shared: RefCell<Vec<Rc<dyn Any>>>,
     /// How many evaluations are nested at the moment: the value of one variable may name others.
     depth: Cell<u8>,
@@ -203,7 +203,7 @@ enum Slot {
 }
 
 impl Variables {
-    /// Forgets all values, keeps the memory.
+    /// Drops all values and keeps the memory.
     fn clear(&mut self) {
         self.slots.get_mut().clear();
         self.shared.get_mut().clear();
@@ -325,7 +325,7 @@ impl Request {
         std::mem::swap(&mut buffers.captured, &mut self.captured);
     }
 
-    /// A request that has just been read.
+    /// A request with this head, in new memory.
     pub fn new(
         site: Rc<Site>,
         client: Rc<Client>,
@@ -429,12 +429,12 @@ impl Request {
         self.parent.is_some()
     }
 
-    /// Goes back to the server's own level, before a location is chosen.
+    /// Returns to the server's own level, where no location is chosen.
     pub fn enter_server(&mut self) {
         self.location = self.site.server(self.server).root;
     }
 
-    /// Enters a location, or its `limit_except` block when the method is not among those that the block names.
+    /// Enters a location, or its `limit_except` block if the block does not name the method.
     pub fn enter_location(&mut self, location: LocationId) {
         self.location = match self.site.location(location).limit_except {
             Some((allowed, block)) if self.method.bit() & allowed == 0 => block,
@@ -442,7 +442,7 @@ impl Request {
         };
     }
 
-    /// The engine's own settings in the present location.
+    /// The engine's own settings in the current location.
     pub fn core(&self) -> Arc<LocationConf> {
         Arc::clone(&self.site.location(self.location).core)
     }
@@ -615,7 +615,7 @@ impl Request {
         self.variables.put(id, None);
     }
 
-    /// The logger of the present location.
+    /// The logger of the current location.
     pub fn logger(&self) -> &Logger {
         &self.site.location(self.location).core.log
     }

@@ -100,6 +100,7 @@ fn send_error_page(request: &mut Request, page: &ErrorPage) -> Outcome {
     let target = request.value(&page.target);
     match target.first() {
         Some(b'/') => {
+            // The target may contain variables, so it is split here and not when the configuration is read.
             let (path, args) = match target.split_once_str("?") {
                 Some((path, args)) => (path.as_bstr().to_owned(), args.as_bstr().to_owned()),
                 None => (target, "".into()),
@@ -119,6 +120,7 @@ fn send_error_page(request: &mut Request, page: &ErrorPage) -> Outcome {
         _ => {
             let status = page
                 .answer
+                // A full URL is a redirect for the client: 302, unless `=` names another redirecting status.
                 .filter(|status| matches!(status, 301 | 302 | 303 | 307 | 308))
                 .unwrap_or(302);
             request.flow.forced_status = Some(status);
@@ -154,6 +156,7 @@ pub fn page(request: &mut Request, status: u16) -> Outcome {
         internal::HEADER_TOO_LARGE..=internal::HTTP_TO_HTTPS => 400,
         other => other,
     };
+    // An answer that `=` chose stays; only the plain status is mapped.
     if request.flow.forced_status == Some(status) {
         request.flow.forced_status = Some(shown);
     }
@@ -166,6 +169,7 @@ pub fn page(request: &mut Request, status: u16) -> Outcome {
     out.content_length = None;
     out.transforms = Default::default();
     out.fields.remove(b"Accept-Ranges");
+    // Only these two, as in nginx.
     if matches!(status, 301 | 302) && refreshes(request) {
         return refresh(request);
     }

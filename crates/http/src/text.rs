@@ -17,12 +17,13 @@ pub fn write_html(text: &[u8], out: &mut Vec<u8>) {
 
 /// Whether a `User-Agent` is Internet Explorer, by nginx's rule.
 pub fn is_msie(agent: &BStr) -> bool {
-    // A version with at least "5.0"-like length has to follow. Old Opera versions claimed to be Internet Explorer, too.
+    // A version must follow: its first digit, a dot and another digit. Old versions of Opera claimed to be Internet
+    // Explorer, too.
     let found = agent.find(b"MSIE ").is_some_and(|at| at + 7 < agent.len());
     found && !agent.contains_str("Opera")
 }
 
-/// Whether a `User-Agent` is an Internet Explorer up to 6 without its last service pack: the browsers that
+/// Whether a `User-Agent` is Internet Explorer up to version 6 without its last service pack: the browsers that
 /// `keepalive_disable msie6` and `gzip_disable msie6` mean.
 pub fn is_msie6(agent: &BStr) -> bool {
     let Some(at) = agent.find("MSIE ") else {

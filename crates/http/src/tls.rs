@@ -46,6 +46,7 @@ pub(crate) async fn secure(
         .core
         .client_header_timeout;
     let input = bytes.input.take();
+    // Before any byte arrives a close is no handshake failure.
     let untouched = input.is_empty();
     let timeout = client.rest_of(timeout);
     let outcome = rt::timeout(

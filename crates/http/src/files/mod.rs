@@ -147,7 +147,7 @@ pub fn pool(request: &mut Request, aio: &Aio) -> Pool {
 pub fn refuse(request: &Request, path: &[u8], error: OpenError) -> u16 {
     let status = error.status();
     let log_not_found = request.site.location(request.location).core.log_not_found;
-    // `log_not_found off` silences missing files only: other errors are somebody's to mend.
+    // `log_not_found off` silences missing files only: other errors point to a wrong configuration or a failing disk.
     if status != 404 || log_not_found {
         let level = if status == 500 {
             Level::Crit

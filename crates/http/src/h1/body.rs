@@ -81,7 +81,7 @@ impl Input {
                                 break None;
                             }
                         }
-                        // The decoder has remembered the part of a chunk's head that stands at the end of the input.
+                        // The decoder has consumed everything, part of a chunk's head included.
                         Ok(Piece::More) => {
                             at = input.len();
                             break None;

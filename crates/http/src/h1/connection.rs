@@ -412,6 +412,7 @@ fn debug_response(request: &Request, out: &[u8]) {
 fn disabled_for_browser(request: &Request, disabled: u32) -> bool {
     const MSIE6: u32 = 1 << 1;
     const SAFARI: u32 = 1 << 2;
+    // The usual configuration names neither, and is spared the search in `User-Agent`.
     if disabled & (MSIE6 | SAFARI) == 0 {
         return false;
     }

@@ -22,7 +22,7 @@ pub(super) async fn discard_what_came(request: &mut Request) -> Result<(), ()> {
     request.body.begin_discard();
     let mut scratch = Vec::new();
     std::future::poll_fn(|context| {
-        // One pass over what is at hand, without waiting: the response must not be held up by content that nobody
+        // One pass over what is at hand, without waiting: the response must not be held up by content that no handler
         // needs. The bound keeps a fast sender from occupying the loop.
         let begin = request.body.length();
         while !request.body.is_complete() && request.body.length() - begin < LOOK_AHEAD {
@@ -43,7 +43,7 @@ pub(super) async fn discard_what_came(request: &mut Request) -> Result<(), ()> {
 /// that did not succeed within `lingering_time`.
 pub(super) async fn discard(request: &mut Request) -> bool {
     request.body.begin_discard();
-    // Discarded bytes are of no use to anybody: tasks that serve requests run first.
+    // Discarding serves no request: tasks that do run first.
     rt::set_rank(rt::Rank::Patient);
     let done = discard_in_time(request).await;
     rt::set_rank(rt::Rank::Ordinary);

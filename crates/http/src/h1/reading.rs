@@ -53,7 +53,7 @@ enum Progress {
 
 /// Why reading ended without a head.
 pub(super) enum NoHead {
-    /// The client left, or the keep-alive timeout expired: there is nobody to answer.
+    /// The client left, or the keep-alive timeout expired: no answer is sent.
     Quiet,
     /// `client_header_timeout` expired in the middle of a head, or before the first one.
     TimedOut,

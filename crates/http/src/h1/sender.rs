@@ -750,7 +750,7 @@ impl Sender {
             if let Poll::Ready(result) = self.bytes.transport.poll_flush(context) {
                 return Poll::Ready(result.map_err(SendError::Failed));
             }
-            // As while waiting to write: a producer that works ahead goes on.
+            // As above: a producer that works ahead must not stall.
             Body::poll_ahead_of(request, context);
             self.timer
                 .poll_expired(context)

@@ -22,8 +22,8 @@ impl ClientStream for ByteStream {
         let here = input.len() as u64;
         match announced {
             Some(length) => length <= most && length <= here,
-            // The chunks are not decoded just to answer this. What looks like the last chunk mostly is it. If it is
-            // not, the caller only loses an optimization: it waits for content that it would otherwise have streamed.
+            // The chunks are not decoded just to answer this. What looks like the last chunk usually is. If it is not,
+            // the content is streamed, as it would have been anyway.
             None => here <= most && input.ends_with(LAST_CHUNK),
         }
     }

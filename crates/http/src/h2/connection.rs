@@ -256,7 +256,7 @@ impl Connection {
         }
     }
 
-    /// Tells the streams that their client is gone.
+    /// Ends all streams as if the client had left.
     pub(super) fn end_streams(&mut self) {
         self.link.over.set(true);
         let streams = self.link.streams.borrow().clone();
@@ -270,7 +270,7 @@ impl Connection {
         Arc::clone(&self.limits.core)
     }
 
-    /// How much is read in one turn, in bytes.
+    /// How much is read in one iteration of the loop, in bytes.
     fn share(&self) -> u64 {
         match self.link.rank.get() {
             rt::Rank::Patient => READ_FROM_STRANGERS as u64,
@@ -333,7 +333,7 @@ impl Connection {
         }
     }
 
-    /// A stream has begun.
+    /// Notes that a stream has begun: the loop does not close the connection to make room any more.
     pub(super) fn is_busy(&mut self) {
         self.link.client.control.begin_request();
         self.staged.enter(Stage::Writing);

@@ -320,6 +320,7 @@ impl Connection {
             Some(_) => ConnectProtocol::Unknown,
         };
         let ignored = self.requests.ignored().to_vec();
+        // The reader is reused for every head of the connection: nothing of this request may show in the next one.
         self.requests.clear();
         self.link.streams.borrow_mut().push(Rc::clone(&stream));
         self.is_busy();
@@ -336,6 +337,8 @@ impl Connection {
                 ignored,
             },
         };
+        // The task inherits the connection's rank: the requests of an unknown client wait behind those of known ones,
+        // too.
         let rank = self.link.rank.get();
         let task = rt::spawn_ranked("http2 stream", rank, serve_stream(stream, start));
         self.link.tasks.borrow_mut().push(task);
@@ -435,6 +438,8 @@ impl Connection {
         let decoded = self
             .decoder
             .decode(block, list_limits(core), |field| {
+                // RFC 9113, sections 8.2.1 and 8.2.2: the same rules as for the head. Pseudo-header fields, which
+                // trailers must not contain (section 8.1), fail the first one because of their colon.
                 valid &= rules::is_name(field.name)
                     && rules::is_value(field.value)
                     && !rules::is_padded(field.value)
@@ -491,6 +496,8 @@ impl Connection {
                 code.0
             )),
         }
+        // A request that is running notices at its next wait, and its upstream connection is closed (unless
+        // `proxy_ignore_client_abort` is on).
         stream.take_reset();
         self.spend(price::STREAM)
     }
@@ -517,6 +524,7 @@ impl Connection {
         if change == 0 {
             return Ok(());
         }
+        // Streams that wait for room are woken at the end of the connection's poll, like after a window update.
         for stream in link.streams.borrow().iter() {
             let mut window = stream.send_window.get();
             if window.shift(change).is_err() {
