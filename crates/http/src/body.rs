@@ -42,7 +42,7 @@ pub struct FileRange {
     pub length: u64,
 }
 
-/// A piece of a body.
+/// A piece of a body, as the connection gets it: what it can send with one operation.
 #[derive(Clone, Debug)]
 pub enum Chunk {
     /// Bytes in memory; never empty.
@@ -79,7 +79,7 @@ impl fmt::Display for BodyError {
     }
 }
 
-/// A producer of content.
+/// A producer of content: a handler that makes it over time, or a filter around another body.
 pub trait Source {
     /// The next chunk, `None` at the end.
     ///

@@ -264,7 +264,7 @@ async fn open_file(request: &mut Request, keep: BodyInFile) -> Result<Rc<Tempora
     }
 }
 
-/// Numbers temporary files of this process.
+/// The number of the next temporary file of this process, which is its name.
 static TEMPORARY: AtomicU64 = AtomicU64::new(1);
 
 /// How many names are tried when files of an earlier run are in the way. The bound keeps a folder full of old files

@@ -22,7 +22,7 @@ pub struct ByteStream {
     /// What the socket did not accept of an HTTP/1 interim response. It leaves before the next response: otherwise the
     /// client would read that in the middle of a head.
     pub(crate) unsent_interim: RefCell<Vec<u8>>,
-    /// `tcp_nodelay` has been switched on.
+    /// `tcp_nodelay` has been switched on: once per connection is enough.
     without_delay: Cell<bool>,
 }
 

@@ -289,7 +289,7 @@ pub fn location(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> 
     check_place(line, &kind, name.as_bstr())?;
     let mut confs = parents.child(LOCATION_GROUP);
     // Before the block's own lines are applied: what a nested location does not inherit (`proxy_pass`, say) must be
-    // gone, so that a line can set it again.
+    // gone before a line sets it anew.
     for module in line.level.engine::<Builder>().modules {
         (module.nested)(&mut confs);
     }

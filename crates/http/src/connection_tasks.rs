@@ -91,7 +91,7 @@ impl ConnectionTasks {
 
     fn put_back(&self, serving: &Rc<ConnectionTask>) -> bool {
         let mut waiting = self.waiting.borrow_mut();
-        // After the loop has stopped accepting, a task that waited again would keep it from ending.
+        // After the loop has stopped accepting, a waiting task would never get another connection.
         let room = !self.closed.get() && waiting.len() < MAX_WAITING;
         if room {
             waiting.push(Rc::clone(serving));

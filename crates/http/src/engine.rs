@@ -42,7 +42,7 @@ pub struct Engine {
     modules: &'static [&'static Module],
 }
 
-/// One generation of `http {}`.
+/// One generation of `http {}`, as the master and the loops handle it.
 pub struct HttpConfiguration {
     frozen: Arc<Frozen>,
     modules: &'static [&'static Module],
@@ -195,7 +195,7 @@ impl Configuration for HttpConfiguration {
     }
 }
 
-/// HTTP's connections on one loop.
+/// The HTTP connections of one loop: accepts, counts, moves and closes them.
 pub(crate) struct LoopConnections {
     /// What their requests know of the loop.
     pub(crate) http: Rc<HttpLoop>,
@@ -470,6 +470,7 @@ impl LoopConnections {
         if let Some(reach) = self.leaving.get() {
             control.leave(reach);
         }
+        // The task does not run before this returns, so the table has the connection by the time it may end.
         let task = self.tasks.serve(self, (accepted, moved));
         self.connections
             .borrow_mut()
@@ -537,7 +538,8 @@ impl LoopConnections {
         });
     }
 
-    /// The connection with this key, if it is still busy with this request.
+    /// The connection with this key, if it still serves this request. The key alone is not enough: the connection may
+    /// serve the next request by now.
     fn still_busy(&self, (key, request): (u64, u64)) -> Option<Rc<ConnectionControl>> {
         let connections = self.connections.borrow();
         let idle = &connections.get(&key)?.control;

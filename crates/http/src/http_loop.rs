@@ -17,7 +17,7 @@ use crate::listen::Endpoint;
 use crate::module::Module;
 use crate::site::{Location, Site};
 
-/// HTTP on one loop.
+/// The HTTP state of one loop that requests may use.
 pub struct HttpLoop {
     /// The loop's number, from 0. Work that must run once per process runs on loop 0.
     pub index: usize,
@@ -53,7 +53,7 @@ impl HttpLoop {
         Rc::clone(&self.site.borrow())
     }
 
-    /// Whether the loop ends when its connections do.
+    /// Whether the loop has stopped accepting, and ends when its connections do.
     pub fn is_stopping(&self) -> bool {
         self.stopping.get()
     }

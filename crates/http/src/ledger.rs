@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The stamps of one request.
+/// The times and sizes of one request.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     /// When its first byte was read.
@@ -17,7 +17,7 @@ pub struct Ledger {
     pub responded: Option<Instant>,
     /// How long the response could not be sent because the client's socket was full.
     pub client_stall: Duration,
-    /// How long the request waited for a disk.
+    /// How long the request waited for reads from a disk, on a thread of the pool.
     pub disk_wait: Duration,
     /// Bytes of the response on the wire, head included.
     pub bytes_sent: u64,

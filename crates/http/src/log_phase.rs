@@ -18,7 +18,7 @@ pub async fn end(request: &mut Request) {
     log(request).await;
 }
 
-/// Runs the log handlers of the request's location.
+/// Runs the log handlers of the location in which the request ended.
 pub async fn log(request: &mut Request) {
     let site = Rc::clone(&request.site);
     for handler in &site.location(request.location).pipeline.phases[Phase::Log] {

@@ -51,7 +51,8 @@ pub trait BodyInput {
     fn refuse_continue(&mut self);
 }
 
-/// The content of a request.
+/// The content of a request: in memory, in a temporary file, or still to come from the client. Once complete it can be
+/// sent more than once.
 pub struct RequestBody {
     input: Option<Box<dyn BodyInput>>,
     /// [`RequestBody::taken`] at the time when discarding began: log variables do not count what is discarded.
@@ -69,7 +70,7 @@ pub struct RequestBody {
     came: bool,
     announced: Option<u64>,
     taken: u64,
-    /// See [`RequestBody::want`].
+    /// A handler will read the content while the response is being sent: see [`RequestBody::want`].
     is_wanted: bool,
 }
 
@@ -105,7 +106,7 @@ impl Drop for TemporaryFile {
 }
 
 impl RequestBody {
-    /// No content.
+    /// The content of a request that has none.
     pub fn none() -> RequestBody {
         RequestBody {
             taken_before_discard: None,
@@ -131,7 +132,7 @@ impl RequestBody {
         }
     }
 
-    /// Content that `input` will bring.
+    /// Content that the client is still sending, read through `input`.
     pub fn from_input(input: Box<dyn BodyInput>) -> RequestBody {
         let announced = input.length();
         RequestBody {
@@ -266,12 +267,12 @@ impl RequestBody {
         self.length
     }
 
-    /// The content, when it is in memory as a whole.
+    /// The content, if all of it is in memory.
     pub fn in_memory(&self) -> Option<&[u8]> {
         (self.complete && self.file.is_none()).then_some(&self.memory[..])
     }
 
-    /// The file that holds the content, when it did not stay in memory.
+    /// The file that holds the content, if that did not stay in memory.
     pub fn file(&self) -> Option<&Rc<TemporaryFile>> {
         self.file.as_ref()
     }

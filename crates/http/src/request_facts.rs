@@ -106,6 +106,8 @@ impl Request {
     pub fn write_target(&self, skip: usize, out: &mut Vec<u8>) {
         let start = out.len();
         let path = self.uri.path.get(skip..).unwrap_or_default();
+        // A path without escapes is sent as it came: escaping it might change characters that the client had a right to
+        // send unescaped.
         if self.flow.internal || self.has_escaped_path() {
             proto::uri::escape(proto::uri::Escape::Uri, path, out);
         } else {

@@ -27,7 +27,7 @@ pub use crate::block_ids::{LocationId, ServerId};
 pub use crate::core::Satisfy;
 pub use crate::location_tree::LocationKind;
 
-/// The configuration as one loop holds it.
+/// A generation as one loop holds it: with a reference count of the loop's own.
 pub struct Site {
     frozen: Arc<Frozen>,
 }
@@ -54,7 +54,7 @@ pub(crate) fn next_generation() -> u64 {
     GENERATIONS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// One generation of `http {}`.
+/// One generation of `http {}`. Nothing in it changes after it was built, so that all loops read it without locks.
 pub struct Frozen {
     /// The settings of the modules' main tables.
     pub main_confs: ConfSet,
@@ -114,7 +114,7 @@ pub struct Server {
     pub named: Vec<(BString, LocationId)>,
     /// The handlers that run before a location is chosen.
     pub phases: Phases,
-    /// Whether one of its locations may accept CONNECT; otherwise the method is refused with the head.
+    /// Whether one of its locations may accept CONNECT; otherwise the method is refused when the head is checked.
     pub takes_connect: bool,
 }
 

@@ -29,17 +29,17 @@ pub const MAX_COUNT: u32 = 60_000;
 
 /// What kind of subrequest to create.
 pub struct Options {
-    /// The path.
+    /// The path of the subrequest, on the server of its parent.
     pub path: BString,
     /// The arguments.
     pub args: BString,
     /// Only the head of the response is needed.
     pub header_only: bool,
-    /// Whether the response passes the filters, as content that is included in another response does.
+    /// Whether the response passes the filters, as content does that is included in another response.
     pub filtered: bool,
     /// Content to send along, instead of none.
     pub body: Option<RequestBody>,
-    /// The method; GET, or HEAD where only the head matters.
+    /// The method: GET, or HEAD if only the head matters.
     pub method: Method,
     /// Replaces a response that is an error or has no content. No error page is made then.
     pub stub: Option<Stub>,
@@ -262,7 +262,7 @@ impl Inclusion {
         }
     }
 
-    /// The subrequest, from its response to the end of its content.
+    /// The subrequest, available from its response to the end of its content.
     pub fn request_mut(&mut self) -> Option<&mut Request> {
         match &mut self.state {
             State::Sending(request) => Some(request),

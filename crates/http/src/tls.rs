@@ -101,7 +101,7 @@ pub(crate) async fn secure(
     Secured::Over
 }
 
-/// Why there is no session.
+/// Why the handshake brought no session.
 enum Failure {
     Handshake(HandshakeError),
     /// A certificate whose name depends on the client could not be loaded.

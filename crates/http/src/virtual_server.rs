@@ -30,6 +30,8 @@ impl LastVirtualServer {
     pub(crate) fn choose_server(&mut self, request: &mut Request) -> Result<(), Reject> {
         if self.is_known(request) {
             let head = Rc::get_mut(&mut request.head).expect(ALONE);
+            // The name in lower case and the port are taken over: this spares parsing the field as well as looking it
+            // up.
             head.host.extend_from_slice(&self.name);
             head.port = self.port;
             if request.server != self.server {

@@ -66,7 +66,7 @@ impl Drop for Connection<'_> {
 pub(super) enum Next {
     /// It waits for the next request.
     Request,
-    /// It closes.
+    /// It is closed after the response.
     Close,
     /// It closes once the client has had time to read the response (`lingering_close`), with these settings.
     Linger(Arc<LocationConf>),
@@ -104,7 +104,7 @@ impl<'a> Connection<'a> {
         self.reading.is_pipelined()
     }
 
-    /// Waits for a request and serves it.
+    /// Waits for a request, serves it, and returns what happens to the connection then.
     pub(super) async fn one_request(&mut self) -> Next {
         // Before waiting as well as after: a reload may have removed the address while the previous request was served,
         // and a client must not wait on a connection that no server answers.

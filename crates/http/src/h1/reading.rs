@@ -285,8 +285,8 @@ impl Connection<'_> {
         // A new client whose connection cannot move still gets one answer, as from nginx when it stops.
         let is_spared = reading.first && client.control.is_leaving();
         if asked.is_ready() && !is_spared {
-            // `keepalive_min_timeout`: a server that stops still waits for so long, because the client's next request
-            // may be on its way and would get a reset.
+            // `keepalive_min_timeout`: a connection that has to close still waits for so long, because the client's
+            // next request may be on its way and would get a reset.
             let since = client.control.waiting_since();
             let end = since.map(|since| since + client.keepalive_min_timeout.get());
             match end.filter(|end| *end > rt::now()) {

@@ -48,7 +48,7 @@ impl BodyInput for Input {
     ) -> Poll<Result<bool, BodyReadError>> {
         self.say_continue();
         // Before the content is passed on: an upstream server over HTTP/1 must not get a body that differs from the
-        // length it was told, which is request smuggling (RFC 9113, section 10.5 and RFC 9112, section 11.2).
+        // length it was told, which is request smuggling (RFC 9113, sections 8.1.1 and 10.3).
         if let Some(fault) = self.stream.length_fault() {
             return Poll::Ready(Err(BodyReadError::Length(fault)));
         }

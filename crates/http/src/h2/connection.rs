@@ -1,4 +1,4 @@
-//! The task of a connection: reads frames, writes what there is to write, and decides when it is over.
+//! The task of a connection: reads frames, writes what streams have appended, and decides when the connection is over.
 //!
 //! ```text
 //!            stop, keepalive limits            the last stream ends
@@ -285,6 +285,7 @@ impl Connection {
             || self.content > KNOWN_AFTER_BYTES
             || link.bytes.sent.get() > KNOWN_AFTER_BYTES;
         let is_costly = self.budget.is_low(rt::now());
+        // Streams need it, too: for such a client they hold back small pieces for longer.
         link.costly.set(is_costly);
         let rank = match is_known && !is_costly {
             true => rt::Rank::Ordinary,
@@ -399,7 +400,7 @@ impl Connection {
 
     // -- reading --
 
-    /// Reads once. `Ok(false)` at the end of what the client sends.
+    /// Reads once and handles what has arrived. `Ok(false)` at the end of the client's input.
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, ConnectionError>> {
         let bytes = Rc::clone(&self.link.bytes);
         let http = Rc::clone(&self.link.http);

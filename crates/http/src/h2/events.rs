@@ -363,7 +363,8 @@ impl Connection {
                 requests.take(field, &limits, &mut head.wire);
             })
             .map_err(compression_error)?;
-        // The connection ends, as in nginx.
+        // The connection ends, as in nginx. Decoding may have stopped in the middle of the block, which leaves the
+        // table out of step.
         if decoded.too_large || requests.is_too_large() {
             return Err(ConnectionError::calm("too large header"));
         }

@@ -45,7 +45,7 @@ pub(super) struct Link {
     pub(super) streams: RefCell<Vec<Rc<Stream>>>,
     /// The streams that have content to send and may not yet.
     pub(super) waiting: RefCell<Vec<Rc<Stream>>>,
-    /// The tasks of the streams.
+    /// The tasks of the streams, to be dropped with the connection and to share its rank.
     pub(super) tasks: RefCell<Vec<rt::JoinHandle<()>>>,
     /// Recently closed streams, the latest first.
     closed: RefCell<VecDeque<Closed>>,
@@ -61,7 +61,7 @@ pub(super) struct Link {
     pub(super) served: Cell<u32>,
     /// How many requests have completed on the connection, without those that were reset.
     pub(super) completed: Cell<u32>,
-    /// The rank of the connection's tasks.
+    /// The rank of the connection's task and those of its streams.
     pub(super) rank: Cell<rt::Rank>,
     /// The client's budget is low.
     pub(super) costly: Cell<bool>,
@@ -80,7 +80,7 @@ pub(super) struct Link {
 /// The frames that wait to be sent, and the connection-wide state that depends on their order: the compression table
 /// and the window.
 pub(super) struct Output {
-    /// Whole frames.
+    /// Whole frames only: whatever is appended may be sent at any time.
     pub(super) bytes: Vec<u8>,
     /// How many of these bytes have been sent.
     pub(super) sent: usize,

@@ -117,7 +117,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// A stream that the client has begun. `window` is what the client may send before it is asked.
+    /// A stream that the client has begun. `window` is what the client may send before a handler reads.
     pub(super) fn new(id: u32, link: &Rc<Link>, window: u32, input_ended: bool) -> Stream {
         let size = link.output.borrow().peer.initial_window_size;
         Stream {
@@ -167,7 +167,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The client has ended its side.
+    /// Receives the client's END_STREAM.
     pub(super) fn end_input(&self) {
         self.state.set(self.state.get().after_end_of_client());
         wake(&self.reader);
@@ -178,7 +178,7 @@ impl Stream {
         self.state.get().client_has_ended()
     }
 
-    /// The client has reset the stream.
+    /// Receives the client's RST_STREAM.
     pub(super) fn take_reset(&self) {
         self.given_up.set(Some(GivenUp::ByClient));
         self.leave();
@@ -209,7 +209,8 @@ impl Stream {
         self.announced.set(Some(length));
     }
 
-    /// What is wrong about the amount of content, if anything.
+    /// What is wrong about the amount of content, if anything: RFC 9113, section 8.1.1, makes a request malformed whose
+    /// DATA frames do not add up to its `Content-Length`.
     pub(super) fn length_fault(&self) -> Option<String> {
         let (announced, received) = (self.announced.get()?, self.received.get());
         if received > announced {
@@ -352,7 +353,7 @@ impl Stream {
         wake(&self.sender);
     }
 
-    /// Counts content against the windows.
+    /// Counts content against the windows of the stream and of the connection (RFC 9113, section 6.9.1).
     pub(super) fn sent(&self, bytes: u32) {
         let mut window = self.send_window.get();
         let mut output = self.link.output.borrow_mut();
@@ -384,7 +385,7 @@ impl Stream {
         appended
     }
 
-    /// Our side ends with what was appended last.
+    /// Notes that what was appended last carries END_STREAM.
     pub(super) fn has_sent_end(&self) {
         self.state.set(self.state.get().after_our_end());
     }
