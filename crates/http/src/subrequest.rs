@@ -82,7 +82,7 @@ impl Options {
 pub fn create(parent: &Request, options: Options) -> Option<Request> {
     let depth = parent.parent.as_ref().map_or(0, |parent| parent.depth) + 1;
     let count = &parent.shared::<Count>().total;
-    // Counted before it is judged: what is refused must not be free, or a page could ask for ever.
+    // Counted before it is judged: what is refused must not be free, or a page could ask forever.
     let before = count.get();
     count.set(before.saturating_add(depth.into()));
     if before > MAX_COUNT {

@@ -156,7 +156,7 @@ mod tests {
         let now = Instant::now();
         assert_eq!(slot.of(&file, FROM_USES - 1, now), None);
         let Some(bytes) = slot.of(&file, FROM_USES, now) else {
-            // A file system that can not read without waiting, or is busy.
+            // A file system that cannot be read without waiting, or a busy one.
             return;
         };
         assert_eq!(&bytes[..], b"old");

@@ -252,7 +252,7 @@ impl Connection<'_> {
     }
 
     /// Called when a head is incomplete. The first time it gives the client `client_header_timeout` for the rest; later
-    /// bytes do not extend that, or a client could send one byte at a time for ever.
+    /// bytes do not extend that, or a client could send one byte at a time forever.
     fn await_rest(&mut self) {
         if self.reading.progress == Progress::Partial {
             return;

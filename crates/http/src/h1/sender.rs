@@ -494,7 +494,7 @@ impl Sender {
             if resident == 0 {
                 let piece = (end - at).min(COLD_PIECE);
                 // Once per piece. If it was loaded and is not there any more the kernel has dropped it, and loading it
-                // again could go on for ever: then it is copied.
+                // again could go on forever: then it is copied.
                 if loaded <= at && range.file.tells_residency() {
                     self.load(request, range, at, piece).await?;
                     loaded = at + piece;
