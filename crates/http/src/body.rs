@@ -1,11 +1,11 @@
 //! The body of a response on its way from the handler to the wire.
 //!
-//! A body is plain data for as long as it can be: nothing, bytes, or ranges of files. A response that no filter touches
+//! A body is plain data for as long as possible: nothing, bytes, or ranges of files. A response that no filter touches
 //! therefore reaches the connection as the file range that the handler found, and leaves by `sendfile`. Only a filter
 //! that works on the bytes, or a handler that produces them over time, makes a [`Source`].
 //!
-//! The connection pulls: it asks for the next chunk when the socket took the one before, so a slow client stops the
-//! producer without any further machinery. Nothing here knows HTTP/1 or HTTP/2 framing.
+//! The connection pulls: it asks for the next chunk once the socket has accepted the previous one, so that a slow
+//! client stops the producer without further machinery. Nothing here knows the framing of HTTP/1 or HTTP/2.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -38,31 +38,31 @@ pub struct FileRange {
     pub file: rt::file::File,
     /// The first byte, counted from the file's start.
     pub offset: u64,
-    /// How many bytes.
+    /// The length in bytes; beyond the end of the file it is an error of the body, never a short response.
     pub length: u64,
 }
 
-/// A piece of a body.
+/// A piece of a body, as the connection gets it: what it can send with one operation.
 #[derive(Clone, Debug)]
 pub enum Chunk {
     /// Bytes in memory; never empty.
     Bytes(Bytes),
     /// A range of a file; never empty.
     File(FileRange),
-    /// Nothing to send, but what was sent so far must leave now.
+    /// Nothing to send itself, but everything before it must leave now instead of being gathered into larger writes.
     Flush,
 }
 
-/// Why a body ended before its end. The response is cut then, so that the client can tell.
+/// Why a body broke off. The response is cut then, so that the client can tell that it is incomplete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BodyError {
     /// The file became shorter than it was when the head was sent.
     FileTruncated,
     /// Reading the file failed, with errno's text.
     File(String),
-    /// Whoever produces the content stopped short. Its own line in the error log says why.
+    /// The producer failed. It has written its own line to the error log.
     Producer,
-    /// The response is taken back: what of it has not left by now is not sent.
+    /// The response is taken back: whatever is still in our output must not be sent.
     Withdrawn,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for BodyError {
     }
 }
 
-/// A producer of content.
+/// A producer of content: a handler that makes it over time, or a filter around another body.
 pub trait Source {
     /// The next chunk, `None` at the end.
     ///
@@ -91,8 +91,8 @@ pub trait Source {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Chunk, BodyError>>>;
 
-    /// Goes on producing while the client takes nothing, if this is a producer that works ahead. What it produces stays
-    /// with it until it is asked for. One that wraps another passes the call on.
+    /// Called while the client takes nothing: a producer that works ahead continues, and keeps what it produces until
+    /// it is asked. A producer that wraps another one passes the call on.
     fn poll_ahead(&mut self, _request: &mut Request, _context: &mut Context<'_>) {}
 
     /// The number of bytes still to come, when that is known.
@@ -100,30 +100,32 @@ pub trait Source {
         None
     }
 
-    /// Leaves away all but the part that stands at `offset`, if this producer can do better than to produce what is
-    /// before it. Only asked before the first chunk.
+    /// Restricts the body to `length` bytes at `offset`, if this producer can do better than to produce and drop what
+    /// comes before. Called only before the first chunk.
     fn narrow(&mut self, _offset: u64, _length: u64) -> bool {
         false
     }
 
-    /// The part that stands at `offset`, if all of it is there already. Only asked before the first chunk.
+    /// The `length` bytes at `offset` as a body of their own, if they are all at hand. Called only before the first
+    /// chunk.
     fn slice(&self, _offset: u64, _length: u64) -> Option<Body> {
         None
     }
 
-    /// Whether fields may follow the content: they show when it ends, even if its length is known.
+    /// Whether trailers may follow, which are known only at the end of the content. HTTP/1 needs chunked framing for
+    /// them even if the length is known.
     fn may_have_trailers(&self) -> bool {
         false
     }
 
-    /// Whether what it waits for may mean that there is no response at all, so that the head had better not leave
-    /// meanwhile.
+    /// Whether the producer may still find out that there is no response at all. Then the head is better held back:
+    /// once it has left, a failure can only be shown by a broken connection.
     fn is_undecided(&self) -> bool {
         false
     }
 }
 
-/// Content that nobody has: unlike [`Body::Empty`] it is not known to be none.
+/// The content of a response to HEAD whose length is unknown. [`Body::Empty`] would claim a length of 0.
 struct Unsent;
 
 impl Source for Unsent {
@@ -146,10 +148,10 @@ impl Chunk {
         }
     }
 
-    /// The part of it that begins at `start`, `length` bytes long, both within it.
+    /// The `length` bytes of the chunk that begin at `start`; both must lie within it.
     pub fn part(self, start: u64, length: u64) -> Chunk {
         match self {
-            // The bounds fit, because they are within bytes in memory.
+            // The casts lose nothing: both bounds lie within bytes that are in memory.
             Chunk::Bytes(bytes) => {
                 Chunk::Bytes(bytes.slice(start as usize..(start + length) as usize))
             }
@@ -162,10 +164,10 @@ impl Chunk {
         }
     }
 
-    /// The part that begins at `start`; it must be within the chunk.
+    /// The same as [`Chunk::part`], for a chunk that is kept.
     pub fn cut(&self, start: u64, length: u64) -> Chunk {
         match self {
-            // The bounds fit, because they are within bytes in memory.
+            // The casts lose nothing: both bounds lie within bytes that are in memory.
             Chunk::Bytes(bytes) => {
                 Chunk::Bytes(bytes.slice(start as usize..(start + length) as usize))
             }
@@ -245,7 +247,7 @@ impl Body {
         }
     }
 
-    /// Lets the producer of `request`'s body work ahead: called while the client takes nothing.
+    /// Lets the producer of the response's body work ahead while the client takes nothing.
     pub fn poll_ahead_of(request: &mut Request, context: &mut Context<'_>) {
         if matches!(request.out.body, Body::Stream(_)) {
             let mut body = std::mem::take(&mut request.out.body);
@@ -261,10 +263,11 @@ impl Body {
         }
     }
 
-    /// The next chunk of the body of `request`'s response. The body stands aside while it is asked, because it is
-    /// lent the request.
+    /// The next chunk of the response's body. The body is taken out of the request for the call, because its producer
+    /// gets the request as `&mut`.
     pub async fn next_of(request: &mut Request) -> Option<Result<Chunk, BodyError>> {
         std::future::poll_fn(|context| {
+            // Out of the request for the call, because the producer gets the request as `&mut`.
             let mut body = std::mem::take(&mut request.out.body);
             let next = body.poll_next(request, context);
             if !matches!(next, Poll::Ready(None)) {
@@ -275,9 +278,10 @@ impl Body {
         .await
     }
 
-    /// The part of a body of known extent that stands at `offset`, `length` bytes long.
+    /// The `length` bytes at `offset` of a body.
     ///
-    /// `None` for a body that is produced while it is sent, unless its producer has that part.
+    /// `None` if they lie beyond its end, or if the body is produced while it is sent and its producer does not have
+    /// them.
     pub fn slice(&self, offset: u64, length: u64) -> Option<Body> {
         match self {
             Body::Empty => (offset == 0 && length == 0).then_some(Body::Empty),
@@ -293,8 +297,8 @@ impl Body {
         }
     }
 
-    /// Makes this body the part of it that stands at `offset`, `length` bytes long; `false` if it would have to be
-    /// produced from its beginning.
+    /// Restricts this body to `length` bytes at `offset`; `false` if they could only be reached by producing everything
+    /// before them.
     pub fn narrow(&mut self, offset: u64, length: u64) -> bool {
         if let Body::Stream(source) = self {
             return source.narrow(offset, length);
@@ -308,7 +312,7 @@ impl Body {
         }
     }
 
-    /// Appends what stands in this body to a list of parts.
+    /// Appends this body's chunks to a list, as a multipart response needs them. Not for a body that is still produced.
     pub fn append_to(self, parts: &mut VecDeque<Chunk>) {
         match self {
             Body::Parts(more) => parts.extend(more),
@@ -325,12 +329,13 @@ impl Body {
     }
 }
 
-/// The part of a list of chunks that stands at `offset`.
+/// The `length` bytes at `offset` of a list of chunks, cut out of the chunks that they overlap.
 fn slice_parts(parts: &VecDeque<Chunk>, offset: u64, length: u64) -> Option<Body> {
     let end = offset.checked_add(length)?;
     let mut taken = VecDeque::new();
     let mut at = 0;
     for chunk in parts {
+        // The chunk covers `begin..at`; the requested range is `offset..end`. Their overlap is what is taken.
         let (begin, len) = (at, chunk.len());
         at += len;
         let from = offset.max(begin);
@@ -339,6 +344,7 @@ fn slice_parts(parts: &VecDeque<Chunk>, offset: u64, length: u64) -> Option<Body
             taken.push_back(chunk.cut(from - begin, to - from));
         }
     }
+    // A range that ends behind the last chunk is not shortened: the caller has already announced its length.
     (end <= at).then_some(Body::Parts(taken))
 }
 

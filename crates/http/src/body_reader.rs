@@ -1,6 +1,6 @@
-//! The content of a request: read into memory, and into a temporary file when it is large.
+//! Reads the content of a request into memory, and into a temporary file when it is large.
 //!
-//! How the bytes arrive is the connection's business, behind [`BodyInput`]. Handlers either read all of it first
+//! How the bytes arrive is the protocol's business, behind [`BodyInput`]. Handlers either read all of it first
 //! ([`read`]), or take it piece by piece ([`RequestBody::poll_read`]) when they pass it on unbuffered.
 
 use std::cell::Cell;
@@ -24,12 +24,12 @@ const COPY_SIZE: u64 = 256 * 1024;
 /// How much one read takes from a connection that sends content, in bytes.
 const READ_SIZE: usize = 16 * 1024;
 
-/// How much that is at hand goes to the file with one write, in bytes: each write is a way to another thread and back.
-/// Nobody waits for it to gather, so a slow client keeps no more memory than `client_body_buffer_size`.
+/// How much is written to the file at a time, in bytes, if that much is at hand: each write is a trip to another thread
+/// and back. It is never waited for, so that a slow client occupies no more memory than `client_body_buffer_size`.
 const WRITE_SIZE: usize = 128 * 1024;
 
 impl RequestBody {
-    /// The content as a body to send on, after [`read`].
+    /// The content as a response body, after [`read`].
     pub fn to_body(&self) -> Body {
         match &self.file {
             Some(file) => Body::file(file.file.clone(), 0, self.length),
@@ -38,11 +38,12 @@ impl RequestBody {
     }
 }
 
-/// Reads the whole content of the request. On an error the status is the answer that the client gets.
+/// Reads the whole content of the request. The error is the status to answer with; it has been logged.
 pub async fn read(request: &mut Request) -> Result<(), u16> {
     if request.body.complete {
         return Ok(());
     }
+    // `client_body_in_file_only`: the file is created first, so that even small content ends up in it.
     let in_file = request.core().body_in_file_only;
     if in_file != BodyInFile::Off {
         let file = open_file(request, in_file).await?;
@@ -51,8 +52,8 @@ pub async fn read(request: &mut Request) -> Result<(), u16> {
     read_rest(request).await
 }
 
-/// Reads the whole content, all of which is here already, into memory: also where a location wants content in files,
-/// which does not concern content that is passed on as it comes. Errors are as those of [`read`].
+/// Reads content that has arrived completely into memory. `client_body_in_file_only` does not apply: this content is
+/// passed on as it comes. Errors are those of [`read`].
 pub(crate) async fn read_arrived(request: &mut Request) -> Result<(), u16> {
     match request.body.complete {
         true => Ok(()),
@@ -60,12 +61,14 @@ pub(crate) async fn read_arrived(request: &mut Request) -> Result<(), u16> {
     }
 }
 
-/// Reads the whole content into a file that has a name, for a handler that wants to move it elsewhere
-/// ([`TemporaryFile::moved`]). What is not moved goes with the request. Errors are as those of [`read`].
+/// Reads the whole content into a file with a name, for a handler that renames it to its place
+/// ([`TemporaryFile::moved`]). A file that is not moved is removed with the request. Errors are those of [`read`].
 pub async fn read_to_file(request: &mut Request) -> Result<Rc<TemporaryFile>, u16> {
     let earlier = request.body.file.take();
     let file = open_file(request, BodyInFile::Clean).await?;
     match (request.body.complete, earlier) {
+        // The content may have been read before, by a script for example: then it is in memory, or in a file that was
+        // unlinked at once and therefore has to be copied.
         (false, _) => read_rest(request).await?,
         (true, None) => flush(request, 0).await.map(drop)?,
         (true, Some(earlier)) => copy(request, &earlier).await?,
@@ -73,7 +76,7 @@ pub async fn read_to_file(request: &mut Request) -> Result<Rc<TemporaryFile>, u1
     Ok(file)
 }
 
-/// Copies content that somebody read before into the present file.
+/// Copies content from the file that an earlier reader made into the new one.
 async fn copy(request: &mut Request, earlier: &TemporaryFile) -> Result<(), u16> {
     let mut at = 0;
     while at < request.body.length {
@@ -85,6 +88,7 @@ async fn copy(request: &mut Request, earlier: &TemporaryFile) -> Result<(), u16>
             .await
         {
             Ok(data) if !data.is_empty() => data,
+            // A temporary file that is shorter than what was written to it was damaged from outside.
             _ => return Err(500),
         };
         at = flush(request, at).await?;
@@ -106,12 +110,16 @@ async fn read_rest(request: &mut Request) -> Result<(), u16> {
             Ok(done) => done,
             Err(error) => return Err(refuse(request, error)),
         };
+        // Between two successive reads, not for the whole content: nginx's meaning of `client_body_timeout`.
         timer.set(core.client_body_timeout);
+        // `Content-Length` was checked when the location was chosen; only content without one can exceed the limit
+        // here.
         if limit != 0 && request.body.length > limit {
             let length = request.body.length;
             request.error(format_args!(
                 "client intended to send too large chunked body: {length} bytes"
             ));
+            // The error page must not see the part that was read.
             request.body.withhold();
             return Err(413);
         }
@@ -119,6 +127,8 @@ async fn read_rest(request: &mut Request) -> Result<(), u16> {
             let file = open_file(request, BodyInFile::Off).await?;
             warn_of_file(request, &file);
         }
+        // To the file as soon as the buffer is full, and the rest at the end. The lower bound keeps a tiny
+        // `client_body_buffer_size` from making a write of every read.
         if request.body.file.is_some()
             && (done || request.body.memory.len() >= buffer.max(READ_SIZE))
         {
@@ -132,6 +142,7 @@ async fn read_rest(request: &mut Request) -> Result<(), u16> {
 
 async fn next_piece(request: &mut Request, timer: &rt::Timer) -> Result<bool, BodyReadError> {
     std::future::poll_fn(|context| {
+        // The buffer is taken out for the call, because the content is borrowed as well.
         let body = &mut request.body;
         let mut memory = std::mem::take(&mut body.memory);
         let result = match body.file {
@@ -139,6 +150,7 @@ async fn next_piece(request: &mut Request, timer: &rt::Timer) -> Result<bool, Bo
             None => body.poll_read(&mut memory, READ_SIZE, context),
         };
         body.memory = memory;
+        // The timer comes second: content that has arrived counts even if the loop looks late.
         if result.is_ready() {
             return result;
         }
@@ -149,7 +161,7 @@ async fn next_piece(request: &mut Request, timer: &rt::Timer) -> Result<bool, Bo
     .await
 }
 
-/// Takes all that is at hand, up to [`WRITE_SIZE`].
+/// Takes what is at hand, up to [`WRITE_SIZE`], so that one write to the file carries it.
 fn poll_batch(
     body: &mut RequestBody,
     memory: &mut Vec<u8>,
@@ -160,6 +172,7 @@ fn poll_batch(
         let room = WRITE_SIZE.saturating_sub(memory.len()).max(READ_SIZE);
         match body.poll_read(memory, room, context) {
             Poll::Ready(Ok(false)) => so_far = Poll::Ready(Ok(false)),
+            // Whatever this call has appended is reported as ready; the task waits only if nothing came at all.
             Poll::Pending => return so_far,
             last => return last,
         }
@@ -169,9 +182,10 @@ fn poll_batch(
     }
 }
 
-/// Logs why content can not be had, and gives the status to answer with.
+/// Logs why the content could not be read, and returns the status to answer with.
 pub(crate) fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
     use host::error_log::Level;
+    // The end of this content on the wire is unknown now, and with it the beginning of a next request.
     request.delivery.close = true;
     request.body.withhold();
     match error {
@@ -185,6 +199,7 @@ pub(crate) fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
             408
         }
         BodyReadError::Closed => {
+            // The status is only for the log: there is no client any more to send it to.
             request.flow.abandoned = true;
             request.log(
                 Level::Info,
@@ -224,7 +239,7 @@ fn warn_of_file(request: &Request, file: &TemporaryFile) {
     request.log(host::error_log::Level::Warn, message);
 }
 
-/// Makes the file that keeps the content; `keep` says what becomes of its name.
+/// Creates the file for the content; `keep` says whether it keeps its name.
 async fn open_file(request: &mut Request, keep: BodyInFile) -> Result<Rc<TemporaryFile>, u16> {
     let site = Rc::clone(&request.site);
     let core = &site.location(request.location).core;
@@ -249,18 +264,21 @@ async fn open_file(request: &mut Request, keep: BodyInFile) -> Result<Rc<Tempora
     }
 }
 
-/// Numbers temporary files of this process.
+/// The number of the next temporary file of this process, which is its name.
 static TEMPORARY: AtomicU64 = AtomicU64::new(1);
 
-/// How many names are tried, when files of an earlier run are in the way.
+/// How many names are tried when files of an earlier run are in the way. The bound keeps a folder full of old files
+/// from holding up a request for good.
 const NAMES_TRIED: u32 = 1000;
 
-/// A new file in `folder`. Unless it shall be `named`, its name is gone before this returns, so that nothing is left
-/// behind whatever happens.
+/// A new file in `folder`. Unless it is to be `named`, it is unlinked before this returns, so that nothing is left
+/// behind even by a crash.
 pub async fn create_temporary(folder: &Path, named: bool) -> io::Result<(rt::file::File, PathBuf)> {
     let pool = rt::pool::default_pool();
     let options = rt::file::OpenOptions::READ_WRITE.create_new().mode(0o600);
     for _ in 0..NAMES_TRIED {
+        // The counter starts at 1 in each process, so the names of another worker, or of one that crashed, may be
+        // taken. Exclusive creation finds that out without a race.
         let number = TEMPORARY.fetch_add(1, Ordering::Relaxed);
         let path = folder.join(format!("{number:010}"));
         match rt::file::open(&path, options, &pool).await {
@@ -289,6 +307,7 @@ async fn flush(request: &mut Request, written: u64) -> Result<u64, u16> {
         .await
     {
         Ok(mut buffer) => {
+            // The write returns the buffer: the next read needs no new memory.
             buffer.clear();
             request.body.memory = buffer;
             Ok(written + length)

@@ -1,11 +1,12 @@
-//! Memory that one response leaves to the next on the same loop.
+//! Output buffers that one response passes on to the next on the same loop.
 //!
-//! Allocating some KB anew for each costs more than most of what is done with them, and a buffer for each connection would be
-//! out of the processor's cache whenever its turn comes: the one that was used last is taken first.
+//! Allocating some KB for each response costs more than most of what is done with them. A buffer for each connection
+//! would have left the processor's cache by the time the connection is served again; so the buffer that was used last
+//! is taken first.
 
 use std::cell::RefCell;
 
-/// Buffers that a loop keeps; more than this are given back to the system.
+/// Buffers that a loop keeps; more than this are freed.
 const MOST: usize = 64;
 
 /// A buffer that grew larger than this is not kept, in bytes.
@@ -15,18 +16,19 @@ rt::local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An empty buffer.
+/// An empty buffer, with the capacity that an earlier response gave it.
 pub(crate) fn take() -> Vec<u8> {
     BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
 
-/// Leaves a buffer to the next.
+/// Keeps a buffer for the next response, unless it has grown too large or enough are kept.
 pub(crate) fn give(mut buffer: Vec<u8>) {
+    // One large response must not leave its memory with the loop for good.
     if buffer.capacity() == 0 || buffer.capacity() > LARGEST {
         return;
     }
     buffer.clear();
-    // A thread that ends has no use for it any more.
+    // While the thread ends its locals may be gone already; then the buffer is simply freed.
     let _ended = BUFFERS.try_with(|all| {
         if let Ok(mut all) = all.try_borrow_mut()
             && all.len() < MOST

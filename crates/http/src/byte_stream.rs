@@ -1,6 +1,6 @@
-//! A client's bytes over TCP or a unix socket, plain or in TLS: what HTTP/1 and HTTP/2 are spoken on.
+//! A client's byte stream over TCP or a UNIX domain socket, plain or in TLS: the transport of HTTP/1 and HTTP/2.
 //!
-//! What HTTP/1 makes of it for a request is in [`crate::h1`]; HTTP/2 puts streams of its own on it.
+//! How HTTP/1 serves requests on it is in [`crate::h1`]; HTTP/2 puts streams of its own on it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,23 +11,23 @@ use rt::net::{Address, TcpInfo};
 
 use crate::client_stream::{ClientConnection, ClientStream};
 
-/// The bytes of one connection, shared by its protocol and whatever takes them over from that.
+/// The byte stream of one connection, shared by its protocol and by a handler that takes it over (an upgrade).
 pub struct ByteStream {
     /// The socket, with or without TLS on it.
     pub transport: Transport,
-    /// Bytes that were read and not yet consumed.
+    /// Bytes that have been read and not yet consumed.
     pub input: RefCell<Vec<u8>>,
     /// Bytes written since the connection began.
     pub sent: Cell<u64>,
-    /// What the socket did not take of an interim response of HTTP/1: it goes before the next response, or the client would
-    /// read that in the middle of a head.
+    /// What the socket did not accept of an HTTP/1 interim response. It leaves before the next response: otherwise the
+    /// client would read that in the middle of a head.
     pub(crate) unsent_interim: RefCell<Vec<u8>>,
-    /// `tcp_nodelay` has been switched on.
+    /// `tcp_nodelay` has been switched on: once per connection is enough.
     without_delay: Cell<bool>,
 }
 
 impl ByteStream {
-    /// The bytes of a connection of which `input` was read.
+    /// The byte stream of a connection of which `input` has been read.
     pub(crate) fn new(transport: Transport, input: Vec<u8>) -> Rc<ByteStream> {
         Rc::new(ByteStream {
             transport,
@@ -44,11 +44,11 @@ impl ByteStream {
         self.sent.set(self.sent.get() + bytes as u64);
     }
 
-    /// No small packet waits for the acknowledgement of the one before any more (`tcp_nodelay`), which some clients put off
-    /// for 40 ms.
+    /// Switches `tcp_nodelay` on: a small packet does not wait for the acknowledgement of the previous one any more,
+    /// which some clients delay by 40 ms.
     pub(crate) fn send_without_delay(&self) {
         if !self.without_delay.replace(true) {
-            // A socket that refuses is slower, not wrong.
+            // A socket that refuses the option is slower, not wrong.
             let _ = self.transport.socket().set_nodelay(true);
         }
     }
@@ -76,7 +76,8 @@ impl ClientConnection for ByteStream {
     }
 
     fn cut(&self) {
-        // One that is not connected any more ends by itself.
+        // The error means that it is not connected any more, so it ends by itself.
+        // Not a close: the task that serves the connection still owns the descriptor and must notice the end itself.
         let _ = self.transport.socket().shutdown();
     }
 

@@ -1,4 +1,4 @@
-//! The client's side of a request: what is known of its connection, whatever carries it and whichever protocol is spoken.
+//! The client's side of a request: what is known of its connection, whatever transport and protocol it uses.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::byte_stream::ByteStream;
 use crate::client_stream::{ClientConnection, ClientStream};
 use crate::listen::Endpoint;
 
-/// Numbers connections, over all loops.
+/// The number of the next connection, counted over all loops of the process.
 static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
 
 /// The number of the next connection.
@@ -31,59 +31,61 @@ pub(crate) fn next_connection() -> u64 {
 pub struct Client {
     /// The number of the connection, as `$connection` and the error log show it. Unique in this process.
     pub number: u64,
-    /// What carries its requests.
+    /// The connection that carries its requests.
     pub connection: Rc<dyn ClientConnection>,
-    /// Who is at the other end. `realip` may replace it for a request, never here.
+    /// The address of the other end. `realip` replaces it in a request, never here.
     pub remote: Rc<Remote>,
     /// `debug_connection` names this client: everything about it is logged.
     pub debug: bool,
-    /// Its address is one with TLS, whether it speaks that or not.
+    /// It connected to an address with TLS, whether it speaks TLS or not.
     pub tls_port: bool,
-    /// The server name that it asked for by TLS, once its hello was read.
+    /// The server name of its TLS hello, once that has been read.
     pub asked_name: RefCell<Option<AskedName>>,
-    /// What a PROXY protocol header said of the client.
+    /// The PROXY protocol header that preceded it.
     pub proxy: Option<Box<proto::proxy_protocol::Header>>,
     /// When it was accepted.
     pub accepted: Instant,
-    /// Requests begun on it, the present one too.
+    /// Requests begun on it, including the current one.
     pub requests: Cell<u64>,
     /// How long it may wait for its next request.
     pub keepalive_timeout: Cell<Duration>,
-    /// How long it may wait at least, even when the server stops.
+    /// How long it may still wait when the server stops (`keepalive_min_timeout`).
     pub keepalive_min_timeout: Cell<Duration>,
     /// The generation of the configuration that `endpoint` belongs to.
     pub generation: Cell<u64>,
-    /// The listening socket that it came by.
+    /// The listening socket that accepted it.
     pub socket: ListenAddress,
-    /// The address that it counts as accepted at, where another one of the server's passed it on.
+    /// The address of the `stream` server that passed it on, if one did; it then counts as accepted there.
     pub passed_at: Option<Address>,
-    /// Where the loop can reach a connection that waits for its next request.
+    /// How the loop reaches the connection while it waits for a request.
     pub control: Rc<ConnectionControl>,
-    /// The listening address and the servers behind it, in the configuration of the present request.
+    /// The listening address and the servers behind it, in the configuration of the current request.
     pub endpoint: RefCell<Arc<Endpoint>>,
 }
 
 impl Client {
-    /// What is left of a time that began when the connection was accepted. All that comes before its first request has one
-    /// `client_header_timeout` together, as with nginx: PROXY protocol, TLS, telling the protocol, and the head itself.
+    /// How much is left of a timeout that began when the connection was accepted. As in nginx everything before the end
+    /// of the first head shares one `client_header_timeout`: PROXY protocol, TLS, detecting the protocol, and the head
+    /// itself.
     pub fn rest_of(&self, timeout: Duration) -> Duration {
         timeout.saturating_sub(rt::now().saturating_duration_since(self.accepted))
     }
 
-    /// The server that its requests begin at: the one that it asked for by TLS, else the default one of the address.
+    /// The server at which its requests begin: that of the name in the TLS hello, otherwise the default one of the
+    /// address.
     pub fn first_server(&self) -> ServerId {
         let asked = self.asked_name.borrow();
         let server = asked.as_ref().and_then(|asked| asked.server);
         server.unwrap_or_else(|| self.endpoint.borrow().default_server)
     }
 
-    /// The address that the client connected to. A socket that cannot tell it any more counts as a unix socket.
+    /// The address that the client connected to. A socket that cannot tell it any more counts as a UNIX domain socket.
     pub fn local(&self) -> Address {
         self.known_local()
             .unwrap_or_else(|| Address::Unix(rt::net::UnixPath::new(Path::new(""))))
     }
 
-    /// The same, if it is known.
+    /// The address that the client connected to, if it is known.
     pub(crate) fn known_local(&self) -> Option<Address> {
         let passed_at = self.passed_at.clone();
         passed_at.or_else(|| self.connection.local_address())
@@ -94,17 +96,17 @@ impl Client {
         self.connection.tls()
     }
 
-    /// Its bytes, unless they come in datagrams.
+    /// Its byte stream, unless its transport has none (HTTP/3).
     pub fn bytes(&self) -> Option<&ByteStream> {
         self.connection.bytes()
     }
 
-    /// The stream of a request that has none of its own: whether its client left is a question to the connection.
+    /// A stream for a request that has none of its own: it can only tell whether the client left.
     pub fn stream(&self) -> Rc<dyn ClientStream> {
         Rc::clone(&self.connection).stream()
     }
 
-    /// Finds the server of the name that was asked for by TLS, in the configuration that the client points at now.
+    /// Looks the name of the TLS hello up in the configuration that the client points at now.
     pub(crate) fn refresh_asked_name(&self) {
         let endpoint = self.endpoint.borrow();
         if let Some(asked) = &mut *self.asked_name.borrow_mut() {
@@ -113,118 +115,116 @@ impl Client {
     }
 }
 
-/// The server name that a client asked for by TLS.
+/// The server name of a TLS hello.
 pub struct AskedName {
     /// The name, in lower case.
     pub name: Box<str>,
-    /// The server that has it; none when no server has it, or when there is nothing to choose.
+    /// The server with this name; `None` if no server has it, or if there is nothing to choose.
     pub server: Option<ServerId>,
 }
 
-/// The server of an address that has this name.
+/// The server with this name among those of an address.
 pub(crate) fn server_of_name(endpoint: &Endpoint, name: &str) -> Option<ServerId> {
     endpoint.names.find(name.into()).map(|(server, _)| server)
 }
 
-/// How the loop reaches a connection that waits for a request: to close it when the server stops, or when its place
-/// is needed for a new client.
+/// How the loop reaches a connection: to close it or move it once it waits for a request, and to measure its work.
 #[derive(Default)]
 pub struct ConnectionControl {
     since: Cell<Option<Instant>>,
-    /// How often it waited so far.
+    /// How often it has begun to wait, which is one more than the requests it has completed.
     waits: Cell<u64>,
-    /// Bytes that were sent on it when it last began to wait.
+    /// Bytes sent on it when it last began to wait.
     sent: Cell<u64>,
-    /// [`ConnectionControl::work`] at a time when the loop wanted to know who makes it work.
+    /// [`ConnectionControl::work`] at the last sample: the difference tells which connections keep the loop busy.
     noted: Cell<Option<u64>>,
     order: Cell<ConnectionOrder>,
     mobility: Cell<ConnectionMobility>,
-    /// How far [`ConnectionOrder::Leave`] is to lead.
+    /// How far an order to move leads: to another loop, or to another process.
     reach: Cell<Option<Reach>>,
     waker: RefCell<Option<Waker>>,
-    /// Whose it is, once requests are served.
+    /// Its client, once requests are served. Weak, because the client owns this.
     client: RefCell<Weak<Client>>,
 }
 
-/// A request costs a loop as much as to send so many bytes: 10 µs, at 0.1 ns a byte.
+/// How many sent bytes cost a loop as much as one request: 10 µs, at 0.1 ns a byte.
 const BYTES_OF_A_REQUEST: u64 = 100_000;
 
-/// What a connection was asked to do once it waits for a request.
+/// What a connection has been ordered to do once it waits for a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConnectionOrder {
-    /// None.
+    /// Nothing.
     #[default]
     None,
     /// To close.
     Close,
-    /// To go to another loop or process.
+    /// To move to another loop or process.
     Leave,
 }
 
-/// Where a connection may go.
+/// Where a connection may move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConnectionMobility {
     /// To another process.
     #[default]
     Anywhere,
-    /// To another loop: it has state that bytes do not tell.
+    /// To another loop of this process only: it has state that cannot be serialized.
     Within,
-    /// It stays.
+    /// Nowhere.
     Nowhere,
 }
 
 impl ConnectionControl {
-    /// Marks the connection as waiting from `now` on. `sent`: bytes that were sent on it so far.
+    /// Marks the connection as waiting from `now` on. `sent`: bytes sent on it so far.
     pub fn begin_waiting(&self, now: Instant, sent: u64) {
         self.since.set(Some(now));
         self.waits.set(self.waits.get() + 1);
         self.sent.set(sent);
     }
 
-    /// What the loop did for it, up to the end of its last request. A rough measure, good for comparing the connections of a
-    /// loop.
+    /// The work that the loop has done for it, up to the end of its last request. A rough measure, good enough to
+    /// compare the connections of a loop.
     fn work(&self) -> u64 {
         (self.waits.get() * BYTES_OF_A_REQUEST).saturating_add(self.sent.get())
     }
 
-    /// Begins to measure what it makes the loop do.
+    /// Takes a sample of its work.
     pub fn note_work(&self) {
         self.noted.set(Some(self.work()));
     }
 
-    /// What it made the loop do since [`ConnectionControl::note_work`], in requests that have ended; 0 if it was not there
-    /// then. The note is forgotten.
+    /// Its work since the sample of [`ConnectionControl::note_work`]; 0 if there is none. The sample is forgotten.
     pub fn work_since_noted(&self) -> u64 {
         let noted = self.noted.take();
         noted.map_or(0, |noted| self.work().saturating_sub(noted))
     }
 
-    /// The number of the request that it is busy with; `None` while it waits for one.
+    /// The number of the request that is being served; `None` while it waits for one.
     pub fn present_request(&self) -> Option<u64> {
         self.since.get().is_none().then(|| self.waits.get())
     }
 
-    /// Whether it has not begun its first request yet.
+    /// Whether it has not begun its first request.
     pub fn is_new(&self) -> bool {
         self.waits.get() <= 1 && (self.waits.get() == 0 || self.since.get().is_some())
     }
 
-    /// It has served requests elsewhere: it is not new.
+    /// Notes that it has served requests on another loop: it is not new.
     pub fn has_served(&self) {
         self.waits.set(1);
     }
 
-    /// Marks it as busy.
+    /// Marks it as serving a request.
     pub fn begin_request(&self) {
         self.since.set(None);
     }
 
-    /// Since when it waits.
+    /// Since when it has been waiting; `None` while it serves a request.
     pub fn waiting_since(&self) -> Option<Instant> {
         self.since.get()
     }
 
-    /// Requests of this client are served from now on.
+    /// Notes the client whose requests are served from now on.
     pub(crate) fn set_client(&self, client: &Rc<Client>) {
         *self.client.borrow_mut() = Rc::downgrade(client);
     }
@@ -234,40 +234,43 @@ impl ConnectionControl {
         self.client.borrow().upgrade()
     }
 
-    /// Ends the connection now, in a way that a request in progress notices, as when its client had gone.
+    /// Ends the connection now. A request in progress notices it as if its client had left, and is logged.
     pub fn cut(&self) {
+        // In case the request does not notice: then the connection at least ends after it.
         self.close();
         if let Some(client) = self.client() {
             client.connection.cut();
         }
     }
 
-    /// Asks it to close. One that serves a request closes afterwards.
+    /// Orders it to close: at once if it waits, otherwise after its request.
     pub fn close(&self) {
         self.give_order(ConnectionOrder::Close);
     }
 
-    /// Asks it to go elsewhere. One that serves a request goes afterwards; one that can not go so far closes instead.
+    /// Orders it to move: at once if it waits, otherwise after its request. It closes instead if it cannot move that
+    /// far.
     pub fn leave(&self, reach: Reach) {
+        // An order to close is final: its reason (a stop, a full table) still holds.
         if self.order.get() != ConnectionOrder::Close {
             self.reach.set(Some(reach));
             self.give_order(ConnectionOrder::Leave);
         }
     }
 
-    /// Takes back that it was asked to go elsewhere.
+    /// Takes back an order to move.
     pub fn stay(&self) {
         if self.is_leaving() {
             self.order.set(ConnectionOrder::None);
         }
     }
 
-    /// Says where the connection may go from now on.
+    /// Sets where the connection may move from now on.
     pub fn set_mobility(&self, mobility: ConnectionMobility) {
         self.mobility.set(mobility);
     }
 
-    /// Whether the connection may go so far.
+    /// Whether the connection may move that far.
     pub fn may_move(&self, reach: Reach) -> bool {
         match self.mobility.get() {
             ConnectionMobility::Anywhere => true,
@@ -276,7 +279,7 @@ impl ConnectionControl {
         }
     }
 
-    /// Whether it was asked to go elsewhere, though it may have to close instead.
+    /// Whether it has been ordered to move, even if it will have to close instead.
     pub fn is_leaving(&self) -> bool {
         self.order.get() == ConnectionOrder::Leave
     }
@@ -288,12 +291,12 @@ impl ConnectionControl {
         }
     }
 
-    /// Whether it was asked to close.
+    /// Whether it has to close.
     pub fn is_closing(&self) -> bool {
         self.order() == ConnectionOrder::Close
     }
 
-    /// What it was asked to do, as far as it can.
+    /// Its order, as far as it can follow it: a move that is not possible is a close.
     pub fn order(&self) -> ConnectionOrder {
         let may_move = || self.reach.get().is_some_and(|reach| self.may_move(reach));
         match self.order.get() {
@@ -302,7 +305,7 @@ impl ConnectionControl {
         }
     }
 
-    /// Ready when it was asked to do something.
+    /// Ready once there is an order.
     pub fn poll_order(&self, context: &mut std::task::Context<'_>) -> Poll<ConnectionOrder> {
         if self.order.get() != ConnectionOrder::None {
             return Poll::Ready(self.order());

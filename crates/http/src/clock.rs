@@ -1,6 +1,6 @@
-//! The time as headers and logs show it, written at most once a second per loop.
+//! The time as headers and logs show it, formatted at most once a second per loop.
 //!
-//! All of it comes from the loop's own clock, which is read once per turn: asking costs no system call.
+//! All of it comes from the loop's own clock, which is read once per iteration: asking costs no system call.
 
 use std::cell::RefCell;
 
@@ -9,7 +9,7 @@ use proto::date;
 
 use base::text::write_seconds;
 
-/// The texts of one second.
+/// The formatted time of one second.
 struct Texts {
     second: u64,
     /// `Sun, 06 Nov 1994 08:49:37 GMT`
@@ -25,21 +25,21 @@ rt::local! {
         const { RefCell::new(Texts { second: u64::MAX, http: Vec::new(), local: Vec::new(), iso8601: Vec::new() }) };
 }
 
-/// Appends the present time as the `Date` field has it (RFC 9110, section 5.6.7).
+/// Appends the current time in the format of the `Date` field (RFC 9110, section 5.6.7).
 pub fn write_http_date(out: &mut Vec<u8>) {
     with_texts(|texts| out.extend_from_slice(&texts.http));
 }
 
 const DATE_LENGTH: usize = "Sun, 06 Nov 1994 08:49:37 GMT".len();
 
-/// The dates that were written last, by their seconds: the same files are asked for again and again.
+/// The dates that were formatted last, by their second of the minute: the same files are requested again and again.
 type Dates = [(i64, [u8; DATE_LENGTH]); 60];
 
 rt::local! {
     static DATES: RefCell<Dates> = const { RefCell::new([(i64::MIN, [0; DATE_LENGTH]); 60]) };
 }
 
-/// Appends another time as header fields have it.
+/// Appends another time in the format of header fields.
 pub fn write_date_of(seconds: i64, out: &mut Vec<u8>) {
     DATES.with_borrow_mut(|dates| out.extend_from_slice(date_of(seconds, dates)));
 }
@@ -56,11 +56,13 @@ fn date_of(seconds: i64, dates: &mut Dates) -> &[u8; DATE_LENGTH] {
     &known.1
 }
 
-/// The time that a header field tells, if it is written as [`write_date_of`] writes it.
+/// Parses a date in exactly the format that [`write_date_of`] writes. Most are a file's own date that the client sends
+/// back (`If-Modified-Since`), so the formatted ones are searched first.
 pub fn canonical_date(text: &[u8]) -> Option<i64> {
     let text: &[u8; DATE_LENGTH] = text.try_into().ok()?;
     let digit = |at: usize| text[at].wrapping_sub(b'0') as usize;
     DATES.with_borrow_mut(|dates| {
+        // The text's seconds are its slot in the table: a match needs no parsing.
         if let Some((seconds, known)) = dates.get(digit(23) * 10 + digit(24))
             && known == text
         {
@@ -71,12 +73,12 @@ pub fn canonical_date(text: &[u8]) -> Option<i64> {
     })
 }
 
-/// Appends the present local time as `$time_local` shows it, the format of access logs.
+/// Appends the current local time as `$time_local`, the format of access logs.
 pub fn write_local_time(out: &mut Vec<u8>) {
     with_texts(|texts| out.extend_from_slice(&texts.local));
 }
 
-/// Appends the present local time as `$time_iso8601` shows it.
+/// Appends the current local time as `$time_iso8601`.
 pub fn write_iso8601(out: &mut Vec<u8>) {
     with_texts(|texts| out.extend_from_slice(&texts.iso8601));
 }
@@ -100,7 +102,7 @@ impl Texts {
     fn fill(&mut self, second: u64) {
         self.second = second;
         let seconds = i64::try_from(second).unwrap_or(i64::MAX);
-        // The C library knows the zone, as it does for the error log, so that both logs agree.
+        // The C library's zone, which the error log uses, too, so that both logs agree.
         let offset = Offset::from_seconds(rt::local_time(second).offset);
         let zone = offset.unwrap_or(Offset::UTC).to_time_zone();
         for text in [&mut self.http, &mut self.local, &mut self.iso8601] {

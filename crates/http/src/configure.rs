@@ -1,8 +1,8 @@
 //! Builds the frozen configuration of `http {}` from its nodes.
 //!
-//! The blocks `server`, `location`, `if` and `limit_except` are rows whose setters stand here. Each makes structs that
-//! inherit from those of the block around it, applies its own directives to them, and leaves what came of it with the
-//! [`Builder`], which the blocks inside find again.
+//! The blocks `server`, `location`, `if` and `limit_except` are directive rows whose setters are here. Each makes
+//! settings that inherit from those of the block around it, applies its own directives to them, and leaves the result
+//! with the [`Builder`], where the enclosing block's setter finds it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,38 +27,38 @@ use crate::site::{
 
 pub use crate::core::blocks::{Directories, PresentLocation, WantedPools};
 
-/// The group of tables whose structs belong to `http`.
+/// The group of tables whose settings exist once for `http`.
 const MAIN_GROUP: usize = 0;
-/// The group of tables whose structs belong to a server.
+/// The group of tables whose settings exist once for each server.
 const SERVER_GROUP: usize = 1;
-/// The group of tables whose structs belong to a location.
+/// The group of tables whose settings exist once for each location.
 const LOCATION_GROUP: usize = 2;
 
-/// What is being built. Setters of blocks reach it through `line.level.engine()`.
+/// The configuration that is being built. Setters of blocks reach it through `line.level.engine()`.
 pub struct Builder {
     modules: &'static [&'static Module],
     servers: Vec<Server>,
-    /// Where the servers' blocks stand.
+    /// Where the servers' blocks are in the configuration, for diagnostics.
     places: Vec<base::Span>,
     listens: Vec<listen::Claim>,
     locations: Vec<Option<Location>>,
-    /// Where each of them begins.
+    /// Where each location begins, for diagnostics.
     heads: Vec<base::Span>,
-    /// The blocks around the present one, outermost first.
+    /// The blocks around the current line, outermost first.
     open: Vec<Frame>,
     named: Vec<(BString, LocationId)>,
-    /// The present server takes CONNECT.
+    /// The current server accepts CONNECT.
     connect: bool,
-    /// Where structs stand: the same in all servers, and in all locations.
+    /// The position of each type's settings: the same in all servers, and in all locations.
     server_positions: Option<Arc<Positions>>,
     location_positions: Option<Arc<Positions>>,
-    /// Who runs in the phase `Rewrite` of the block that was closed last.
+    /// The modules that run in phase `Rewrite` of the block that was closed last.
     rewriters: Vec<&'static str>,
     same: Same,
 }
 
 impl Builder {
-    /// Nothing is built yet.
+    /// An empty builder.
     fn new(modules: &'static [&'static Module]) -> Builder {
         Builder {
             modules,
@@ -78,15 +78,17 @@ impl Builder {
     }
 }
 
-/// The addresses of the handlers with their phases, and those of the filters.
+/// Identifies a pipeline: the addresses of its handlers with their phases, and those of its filters.
 type PipelineKey = (Vec<(Phase, usize)>, Vec<usize>);
 
-/// What locations have in common and share.
+/// What equal locations share. A configuration may have hundreds of thousands of locations, most of which differ in one
+/// setting.
 #[derive(Default)]
 struct Same {
     pipelines: HashMap<PipelineKey, Arc<Pipeline>>,
     chunks: Chunks,
-    /// By the addresses of the two structs that it is made of, which live as long as the locations do.
+    /// The engine's settings, by the addresses of the two structs that they are made of, which live as long as the
+    /// locations do.
     cores: HashMap<(usize, usize), Arc<LocationConf>>,
 }
 
@@ -97,13 +99,14 @@ struct Frame {
     kind: LocationKind,
     children: Vec<(BString, LocationKind, LocationId)>,
     limit_except: Option<(u32, LocationId)>,
-    /// Who answers, where several could: as in nginx the module whose directive stands last.
+    /// The module that produces the content if several could: as in nginx the one whose directive comes last.
     answer: Option<&'static Answer>,
-    /// Who runs in the phase that blocks of `if` inside are chosen in: a block that is chosen is in the midst of it.
+    /// The modules that run in phase `Rewrite` of `if` blocks inside: a request that enters such a block is in the
+    /// middle of that phase, so the enclosing location must have those handlers, too.
     rewriters: Vec<&'static str>,
 }
 
-/// The tables of the engine and of `modules`, in three groups.
+/// The directive tables of the engine and of `modules`, in three groups.
 pub fn groups(modules: &'static [&'static Module]) -> Vec<TableSet> {
     let locations: TableSet = vec![
         &core::location::DIRECTIVES,
@@ -121,6 +124,7 @@ pub fn groups(modules: &'static [&'static Module]) -> Vec<TableSet> {
         groups[LOCATION_GROUP].push(module.location);
     }
     for group in &mut groups {
+        // A table without rows needs no settings in each block.
         group.retain(|table| !table.is_empty());
     }
     groups
@@ -132,6 +136,7 @@ pub fn http(
     identity: Identity,
     line: &mut Line,
 ) -> Result<Frozen, Diagnostic> {
+    // Before any directive is read, because its text may name variables of any module.
     let mut registry: Registry<Request> = Registry::new();
     for rows in crate::variables::VARIABLES {
         registry.add(rows);
@@ -148,6 +153,7 @@ pub fn http(
     });
     let mut confs = Confs::new(groups(modules));
     if let Some(core) = confs.get_mut::<LocationConf>() {
+        // `error_log` of the main context is inherited like the settings of `http`.
         core.log = line.shared::<host::error_log::MainLog>().0.clone();
     }
     {
@@ -158,7 +164,9 @@ pub fn http(
     for module in modules {
         (module.complete)(line);
     }
+    // Only now, because addresses of different servers may be the same socket.
     let endpoints = net::endpoint::endpoints(builder.listens, line);
+    // Only now: a variable may be used before the directive that defines it.
     let variables = match registry.finish() {
         Ok(variables) => variables,
         Err(errors) => {
@@ -171,7 +179,8 @@ pub fn http(
         }
     };
     let chunks = &mut builder.same.chunks;
-    // Every block was closed, and the list is made in place: there may be hundreds of thousands.
+    // Every block has been closed, so nothing is missing. The list is converted in place, because it may have hundreds
+    // of thousands of entries.
     let mut locations: Vec<Location> = builder.locations.into_iter().map_while(|one| one).collect();
     locations.shrink_to_fit();
     let main_confs = confs.take_group(MAIN_GROUP);
@@ -202,6 +211,7 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
         Some(parents),
         &mut line.level.inner(SERVER),
     );
+    // The server's own group; closing the block below takes the group of its outermost location.
     let mut core = confs.get::<ServerConf>().cloned().unwrap_or_default();
     core.http2 = confs.get::<core::Http2Conf>().cloned().unwrap_or_default();
     let server_confs = confs.take_group(SERVER_GROUP);
@@ -209,6 +219,7 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let builder = line.level.engine::<Builder>();
     let mut named = std::mem::take(&mut builder.named);
     let takes_connect = std::mem::take(&mut builder.connect);
+    // Sorted for a binary search at each redirect.
     named.sort_by(|a, b| a.0.cmp(&b.0));
     let server = ServerId(builder.servers.len() as u32);
     let root = builder.locations[id.0 as usize]
@@ -224,6 +235,7 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
         .modules
         .iter()
         .filter(|module| (module.enabled)(root));
+    // Only the two phases before a location is chosen: the rest belongs to locations, the root location among them.
     let handlers = handlers.flat_map(|module| module.phases.iter().copied());
     let phases = Phases::collect(
         handlers.filter(|(phase, _)| matches!(phase, Phase::PostRead | Phase::ServerRewrite)),
@@ -238,6 +250,7 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
         .server_positions
         .get_or_insert_with(|| Positions::of(&server_confs));
     let confs = ConfSet::new(positions.clone(), &server_confs, &mut builder.same.chunks);
+    // Sharing is sought within one server only.
     builder.same.chunks.clear();
     builder.places.push(line.node.span);
     builder.servers.push(Server {
@@ -258,12 +271,12 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// Makes the server that a directive stands in take CONNECT, for the module whose directive that is.
+/// Makes the server of the current line accept CONNECT, for a module whose directive serves it.
 pub fn take_connect(line: &mut Line) {
     line.level.engine::<Builder>().connect = true;
 }
 
-/// The tables of modules whose directives stand in `upstream { … }`, for who reads such a block.
+/// The directive tables of modules for `upstream { … }`, for the reader of such a block.
 pub fn upstream_tables(line: &mut Line) -> TableSet {
     let modules = line.level.engine::<Builder>().modules;
     let tables = modules.iter().map(|module| module.upstream);
@@ -275,6 +288,8 @@ pub fn location(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> 
     let (kind, name) = parse_location(line)?;
     check_place(line, &kind, name.as_bstr())?;
     let mut confs = parents.child(LOCATION_GROUP);
+    // Before the block's own lines are applied: what a nested location does not inherit (`proxy_pass`, say) must be
+    // gone before a line sets it anew.
     for module in line.level.engine::<Builder>().modules {
         (module.nested)(&mut confs);
     }
@@ -292,6 +307,7 @@ pub fn location(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> 
         location.tree = tree;
     }
     match kind {
+        // Named locations belong to the server, the others to the block around them.
         LocationKind::Named => builder.named.push((name, id)),
         kind => {
             let frame = builder
@@ -309,10 +325,12 @@ pub fn limit_except(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnost
     let mut allowed = 0;
     for (index, word) in line.args().iter().enumerate() {
         let method = Method::from_bytes(&word.text);
+        // nginx's list of methods does not have these.
         if matches!(method, Method::Other | Method::Connect | Method::Trace) {
             return Err(line.error_at(index, format!("invalid method \"{}\"", word.text)));
         }
         allowed |= method.bit();
+        // As in nginx, allowing GET allows HEAD.
         if method == Method::Get {
             allowed |= Method::Head.bit();
         }
@@ -328,8 +346,8 @@ pub fn limit_except(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnost
     Ok(())
 }
 
-/// Reads the block of an `if`, for the module whose directive that is: a pseudo location that a request is in for as
-/// long as the condition's block counts.
+/// Reads the block of an `if`, for the module whose directive it is. The block becomes a pseudo location that a request
+/// enters if the condition is true.
 pub fn condition(line: &mut Line, parents: &mut Confs) -> LocationId {
     let context = if line.level.context == SERVER {
         SERVER_IF
@@ -339,6 +357,7 @@ pub fn condition(line: &mut Line, parents: &mut Confs) -> LocationId {
     block(line, parents, context)
 }
 
+/// Reads a block without a path of its own (`if`, `limit_except`) as a pseudo location.
 fn block(line: &mut Line, parents: &mut Confs, context: Contexts) -> LocationId {
     let mut confs = parents.child(LOCATION_GROUP);
     let frame = line
@@ -348,8 +367,11 @@ fn block(line: &mut Line, parents: &mut Confs, context: Contexts) -> LocationId 
         .last()
         .expect("the block stands in a server or location");
     let (name, kind) = (frame.name.clone(), frame.kind.clone());
-    // A condition leaves the location's handler in place. Where methods are excluded, nginx chooses it anew.
+    // An `if` block keeps the location's content handler. In `limit_except` nginx chooses it anew, so it has to be
+    // named again.
     let answer = frame.answer.filter(|_| context != LIMIT_EXCEPT);
+    // The kind of a regular expression stays: `alias` and `proxy_pass` behave differently in one, and in its `if`
+    // blocks.
     let kind = if let LocationKind::Regex(_) = kind {
         kind
     } else {
@@ -370,7 +392,7 @@ fn block(line: &mut Line, parents: &mut Confs, context: Contexts) -> LocationId 
     id
 }
 
-/// Opens a block. `outer` is who answers if no directive in the block says it.
+/// Opens a block. `outer` is the content handler if no directive in the block names one.
 fn open(
     line: &mut Line,
     name: BString,
@@ -388,8 +410,10 @@ fn open(
     let named = |node: &conf::Node| {
         answers().find(|answer| answer.directives.iter().any(|name| node.name.text == *name))
     };
+    // From the end: of several directives that set a content handler nginx follows the last one.
     let answer = nodes.iter().rev().find_map(named).or(outer);
     let id = LocationId(builder.locations.len() as u32);
+    // The number is given out before the block is read: blocks inside come later in the list, and can refer to it.
     builder.locations.push(None);
     builder.heads.push(line.node.head);
     builder.open.push(Frame {
@@ -404,7 +428,7 @@ fn open(
     id
 }
 
-/// Freezes the innermost open block. What is given back is the tree of the locations inside it.
+/// Freezes the innermost open block; returns the tree of the locations inside it.
 fn close(line: &mut Line, confs: &mut Confs) -> LocationTree {
     let core = whole_core(confs, &mut line.level.engine::<Builder>().same.cores);
     let structs = confs.take_group(LOCATION_GROUP);
@@ -444,7 +468,7 @@ fn close(line: &mut Line, confs: &mut Confs) -> LocationTree {
     )
 }
 
-/// The engine's settings of a block. Blocks that change none of them share those of the block around them.
+/// The engine's settings of a block. A block that changes none of them shares those of the block around it.
 fn whole_core(
     confs: &Confs,
     known: &mut HashMap<(usize, usize), Arc<LocationConf>>,
@@ -468,8 +492,9 @@ fn whole_core(
     Arc::clone(whole)
 }
 
-/// Collects the handlers and filters that run in a location, and tells who runs in its phase `Rewrite`. `named` is who
-/// answers, if that is its own doing; `inside` who runs in that phase in a block of `if`.
+/// Collects the handlers and filters that run in a location; returns the modules that run in its phase `Rewrite`.
+/// `named` is the content handler that a directive of the block chose, `inside` the modules that run in that phase of
+/// its `if` blocks.
 fn freeze(
     location: &mut Location,
     modules: &'static [&'static Module],
@@ -487,12 +512,13 @@ fn freeze(
         .filter_map(|module| module.answer.as_ref())
         .filter(|answer| (answer.when)(location))
         .collect();
+    // The handler that was named, if the settings confirm it; an inherited one otherwise.
     let answer = named
         .filter(|answer| (answer.when)(location))
         .or(answers.first().copied());
     let mut handlers: Vec<(Phase, Handler)> = Vec::new();
     let mut rewriters = Vec::new();
-    // In the order of the modules, as both lists are.
+    // Both lists are in the order of the modules, which is the order in which handlers run.
     let mut next = active.iter().peekable();
     for module in modules {
         let is_active = next.next_if(|active| active.name == module.name).is_some();
@@ -500,6 +526,7 @@ fn freeze(
         let phases = module.phases.iter().copied();
         let runs = phases.filter(|(phase, _)| match phase {
             Phase::Rewrite => rewrites,
+            // `proxy_pass` and its like replace all other content handlers of a location, as in nginx.
             Phase::Content => is_active && answer.is_none(),
             _ => is_active,
         });
@@ -512,7 +539,7 @@ fn freeze(
     }
     if let Some(answer) = answer {
         handlers.push((Phase::Content, answer.handler));
-        // Each of the directives asks for it by itself.
+        // Whether the slash is added depends on any such directive in the location, not on the one that answers.
         location.adds_slash =
             answers.iter().any(|answer| answer.adds_slash) && location.name.ends_with(b"/");
     }
@@ -520,6 +547,7 @@ fn freeze(
         .iter()
         .filter_map(|module| Some((module.name, module.filter?)))
         .collect();
+    // Equal lists are shared: most locations of a configuration run the same handlers.
     let addresses = handlers
         .iter()
         .map(|(phase, handler)| (*phase, *handler as usize));
@@ -537,7 +565,7 @@ fn freeze(
     rewriters
 }
 
-/// The location that a directive stands in.
+/// The location of the current line.
 pub fn present_location(line: &mut Line) -> PresentLocation {
     let builder = line.level.engine::<Builder>();
     match builder.open.last() {
@@ -550,7 +578,7 @@ pub fn present_location(line: &mut Line) -> PresentLocation {
     }
 }
 
-/// The name of the location that a directive stands in; empty in a server.
+/// The name of the location of the current line; empty outside of locations.
 pub fn present_location_name(line: &mut Line) -> BString {
     let builder = line.level.engine::<Builder>();
     builder
@@ -560,6 +588,8 @@ pub fn present_location_name(line: &mut Line) -> BString {
         .unwrap_or_default()
 }
 
+/// Parses the modifier and the name of a location. As in nginx the modifier may be a word of its own or the beginning
+/// of the name.
 fn parse_location(line: &mut Line) -> Result<(LocationKind, BString), Diagnostic> {
     let first = line.text(0);
     if let Some(second) = line.get(1) {
@@ -600,7 +630,7 @@ fn regex_location(
     )?)))
 }
 
-/// nginx's rules for locations inside locations, and against the same one twice.
+/// Checks nginx's rules for nested locations, and against duplicates.
 fn check_place(line: &mut Line, kind: &LocationKind, name: &BStr) -> Result<(), Diagnostic> {
     let duplicate = format!("duplicate location \"{name}\"");
     let builder = line.level.engine::<Builder>();
@@ -634,6 +664,7 @@ fn check_place(line: &mut Line, kind: &LocationKind, name: &BStr) -> Result<(), 
         let first = builder.heads[first.0 as usize];
         return Err(line.error_after(first, duplicate));
     }
+    // Directly in a server every kind is allowed.
     if depth < 2 {
         return Ok(());
     }
@@ -648,6 +679,8 @@ fn check_place(line: &mut Line, kind: &LocationKind, name: &BStr) -> Result<(), 
             "named location \"{name}\" can be on the server level only"
         ))),
         (LocationKind::Prefix { .. }, LocationKind::Exact | LocationKind::Prefix { .. })
+            // No path could reach it: the outer location is chosen first. For regular expressions that cannot be
+            // decided.
             if !name.starts_with(&outer) =>
         {
             Err(line.error(format!(

@@ -1,4 +1,4 @@
-//! The beginning of every client connection over TCP: who is there, and which protocol is spoken.
+//! The beginning of every client connection over TCP: PROXY protocol, TLS, and which protocol is spoken.
 //!
 //! HTTP/3 begins elsewhere: its connections have no descriptor, and are told apart by the ids in datagrams of a shared
 //! socket. From [`speak`] on it is the same: a [`Client`], and a protocol that serves it.
@@ -29,24 +29,24 @@ use crate::listen::Endpoint;
 use crate::site::Site;
 use crate::tls::{self, Secured};
 
-/// A connection that a loop has taken in, and what it needs to be served.
+/// A connection that a loop has accepted or received, and what is needed to serve it.
 pub(crate) struct AcceptedConnection {
-    /// The connection.
+    /// The socket, with or without TLS.
     pub transport: Transport,
-    /// The listening socket that it came by.
+    /// The listening socket that accepted it.
     pub socket: ListenAddress,
-    /// The address that it counts as accepted at, where another one of the server's passed it on.
+    /// The address of the `stream` server that passed it on, if one did (`pass`).
     pub passed_at: Option<Address>,
-    /// What was read of it before it was passed on.
+    /// What had been read of it before it was passed on.
     pub input: Vec<u8>,
-    /// Where the loop reaches it between requests.
+    /// How the loop reaches it between requests.
     pub control: Rc<ConnectionControl>,
-    /// Its place among those of the loop.
+    /// Its key in the loop's table of connections.
     pub key: u64,
 }
 
 impl AcceptedConnection {
-    /// A connection of which nothing was read.
+    /// A connection of which nothing has been read.
     pub(crate) fn new(
         transport: Transport,
         socket: ListenAddress,
@@ -71,10 +71,12 @@ pub(crate) async fn serve_accepted(engine: Rc<LoopConnections>, accepted: Accept
     };
     let http = &engine.http;
     let site = http.site();
+    // A reload may have removed the address between accepting and now: no server is left to answer.
     let Some(endpoint) = endpoint_of(&site, &accepted) else {
         return;
     };
     let (mut client, bytes) = client(http, &site, endpoint, accepted);
+    // The PROXY header is the first thing on the connection, in front of TLS.
     if endpoint.proxy_protocol {
         let timeout = site
             .server(endpoint.default_server)
@@ -87,17 +89,19 @@ pub(crate) async fn serve_accepted(engine: Rc<LoopConnections>, accepted: Accept
         }
     }
     let client = Rc::new(client);
+    // A connection that `stream` passed on may have its TLS already.
     if endpoint.tls
         && !bytes.transport.is_tls()
         && tls::secure(http, &site, endpoint, &client, &bytes).await == Secured::Over
     {
         return;
     }
+    // A connection may live for long: it must not keep this configuration alive.
     drop(site);
     speak(&engine, client, bytes).await;
 }
 
-/// Serves it in the protocol that its client speaks.
+/// Serves the connection in the protocol that its client speaks.
 async fn speak(engine: &Rc<LoopConnections>, client: Rc<Client>, bytes: Rc<ByteStream>) {
     let http = &engine.http;
     note_mobility(&client);
@@ -105,19 +109,20 @@ async fn speak(engine: &Rc<LoopConnections>, client: Rc<Client>, bytes: Rc<ByteS
     let may_be_http2 = {
         let site = http.site();
         if !http_loop::refresh_endpoint(&client, &site) {
-            // A reload came while the client showed who it is.
+            // There was a reload during the handshake, and the address is gone.
             return;
         }
         let endpoint = client.endpoint.borrow();
         endpoint.http2 || site.server(endpoint.default_server).core.http2.on
     };
     if let Some(session) = bytes.transport.tls() {
+        // ALPN has decided (RFC 9113, section 3.2).
         return match session.is_http2() {
             true => h2::serve_connection(http, &client, &bytes).await,
             false => speak_http1(engine, client, bytes).await,
         };
     }
-    // A client that speaks plainly to a port with TLS gets an answer that says so, and that is HTTP/1's.
+    // A client that speaks plain HTTP to a TLS port gets an answer that says so, and that answer is HTTP/1's.
     if !may_be_http2 || client.tls_port {
         return speak_http1(engine, client, bytes).await;
     }
@@ -128,18 +133,20 @@ async fn speak(engine: &Rc<LoopConnections>, client: Rc<Client>, bytes: Rc<ByteS
     }
 }
 
-/// Serves it in HTTP/1, whose connections may go on elsewhere between two requests.
+/// Serves the connection in HTTP/1. Between two requests it may move.
 async fn speak_http1(engine: &Rc<LoopConnections>, client: Rc<Client>, bytes: Rc<ByteStream>) {
     loop {
         match h1::serve_connection(&engine.http, &client, &bytes, &engine.recycled).await {
             Ending::Closed => return,
+            // The order to move is taken back, and the protocol continues: everything it knew is in the client and the
+            // byte stream.
             Ending::Leaves if engine.must_stay(&client) => client.control.stay(),
             Ending::Leaves => return engine.send_away(client, bytes),
         }
     }
 }
 
-/// Goes on with a connection that another loop or process has served so far.
+/// Continues a connection that another loop or process has served so far.
 pub(crate) async fn resume_moved(
     engine: Rc<LoopConnections>,
     accepted: AcceptedConnection,
@@ -151,13 +158,14 @@ pub(crate) async fn resume_moved(
     };
     let http = &engine.http;
     let site = http.site();
-    // An address that this configuration does not have any more: the connection ends, as an idle one may.
+    // This configuration does not have the address any more: the connection is closed, as an idle one may be.
     let Some(endpoint) = endpoint_of(&site, &accepted) else {
         return;
     };
     let (mut client, bytes) = client(http, &site, endpoint, accepted);
     client.proxy = state.proxy;
     client.number = state.number.unwrap_or(client.number);
+    // Moments of another process mean nothing here, so the age moves. `keepalive_time` counts on.
     client.accepted = rt::now().checked_sub(state.age).unwrap_or(client.accepted);
     client.requests.set(state.requests);
     if state.requests > 0 {
@@ -169,6 +177,7 @@ pub(crate) async fn resume_moved(
         .keepalive_min_timeout
         .set(state.keepalive_min_timeout);
     bytes.input.replace(state.input);
+    // The server of the name is looked up again: this loop may have a newer configuration.
     if let Some(name) = state.asked_name {
         let asked = AskedName { name, server: None };
         client.asked_name = RefCell::new(Some(asked));
@@ -177,6 +186,7 @@ pub(crate) async fn resume_moved(
     note_mobility(&client);
     drop(site);
     let client = Rc::new(client);
+    // Before its first request a client may still turn out to speak HTTP/2.
     match client.requests.get() {
         0 => speak(&engine, client, bytes).await,
         _ => {
@@ -186,7 +196,8 @@ pub(crate) async fn resume_moved(
     }
 }
 
-/// Says where the connection may go: what TLS has agreed on, and where it was passed on, only this process knows.
+/// Restricts where the connection may move: the state of TLS, and the address that it was passed on from, are known to
+/// this process only.
 fn note_mobility(client: &Client) {
     if client.tls().is_some() || client.passed_at.is_some() {
         client.control.set_mobility(ConnectionMobility::Within);
@@ -194,6 +205,7 @@ fn note_mobility(client: &Client) {
 }
 
 fn endpoint_of<'a>(site: &'a Site, accepted: &AcceptedConnection) -> Option<&'a Arc<Endpoint>> {
+    // Only called where several addresses share a listening socket: it costs a system call.
     let local = || {
         let own = accepted.transport.socket().local_addr().ok();
         accepted.passed_at.as_ref().or(own)?.ip()
@@ -234,7 +246,7 @@ fn client(
     (client, bytes)
 }
 
-/// The connection's place among those of the loop, given back however its task ends.
+/// The connection's entry in the loop's table, removed however its task ends.
 struct TablePlace {
     engine: Rc<LoopConnections>,
     key: u64,
@@ -246,16 +258,17 @@ impl Drop for TablePlace {
     }
 }
 
-/// How much is read at once while the header is incomplete, in bytes. The parser bounds the header itself.
+/// How much one read takes while the PROXY header is incomplete, in bytes. The parser bounds the header itself.
 const READ_SIZE: usize = 4096;
 
 enum ProxyHeader {
-    /// The connection's own addresses are meant.
+    /// The connection's own addresses count (`LOCAL` or `UNKNOWN`: the proxy's health check, say).
     Unnamed,
     Named(Box<Header>),
 }
 
-/// Reads the PROXY protocol header that begins the connection; `None` when there is none, which is logged.
+/// Reads the PROXY protocol header at the beginning of the connection; `None` if there is none, which is logged. Its
+/// absence is an error: a client that could omit it could also choose its own address.
 async fn read_proxy_header(
     http: &HttpLoop,
     client: &Client,
@@ -267,6 +280,7 @@ async fn read_proxy_header(
         let parsed = proto::proxy_protocol::parse(&bytes.input.borrow());
         match parsed {
             Ok(Status::Complete(used, header)) => {
+                // What follows the header belongs to TLS or HTTP.
                 bytes.input.borrow_mut().drain(..used);
                 return Some(header.map_or(ProxyHeader::Unnamed, |header| {
                     ProxyHeader::Named(Box::new(header))

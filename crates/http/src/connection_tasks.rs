@@ -1,8 +1,8 @@
-//! The tasks that serve connections, used again and again.
+//! The tasks that serve connections, reused.
 //!
-//! The future of a connection is large (18 KB: it has room for whatever may happen in a request), and
-//! to make one costs an allocation and a copy of all of it, more than reading and answering a small
-//! request does. So a task whose connection has ended waits for the next one, up to [`MAX_WAITING`] of them.
+//! The future of a connection is large (18 KB: it has room for whatever may happen in a request). Creating one costs an
+//! allocation and a copy of all of it, more than reading and answering a small request does. So a task whose connection
+//! has ended waits for the next one; at most [`MAX_WAITING`] of them do.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -12,17 +12,17 @@ use crate::connection::{self, AcceptedConnection};
 use crate::connection_transfer::ConnectionState;
 use crate::engine::LoopConnections;
 
-/// ConnectionTasks that wait for a connection at most: about a megabyte for each loop.
+/// How many tasks wait for a connection at most: about a megabyte for each loop.
 const MAX_WAITING: usize = 64;
 
-/// What a task is to serve. The state is that of a connection that has moved: rare, and what every task is to serve is copied
-/// a few times on its way into it.
+/// The connection that a task has to serve. The state belongs to a connection that has moved, which is rare; it is
+/// boxed because the assignment is copied a few times on its way into the task.
 type Assignment = (AcceptedConnection, Option<Box<ConnectionState>>);
 
-/// A task that serves one connection after the other.
+/// A task that serves one connection after another.
 pub(crate) struct ConnectionTask {
     assignment: Cell<Option<Assignment>>,
-    /// Wakes the task while it has no work.
+    /// Wakes the task when it waits for an assignment.
     waker: Cell<Option<Waker>>,
     task: OnceCell<rt::JoinHandle<()>>,
 }
@@ -47,7 +47,7 @@ impl ConnectionTask {
     }
 }
 
-/// The tasks of a loop that have nothing to do.
+/// The tasks of a loop that have no connection.
 #[derive(Default)]
 pub(crate) struct ConnectionTasks {
     waiting: RefCell<Vec<Rc<ConnectionTask>>>,
@@ -55,12 +55,13 @@ pub(crate) struct ConnectionTasks {
 }
 
 impl ConnectionTasks {
-    /// Lets a task serve a connection.
+    /// Has a waiting task, or a new one, serve a connection.
     pub(crate) fn serve(
         &self,
         engine: &Rc<LoopConnections>,
         assignment: Assignment,
     ) -> Rc<ConnectionTask> {
+        // The one that finished last: its future is most likely still in the processor's cache.
         let waiting = self.waiting.borrow_mut().pop();
         if let Some(serving) = waiting {
             serving.assignment.set(Some(assignment));
@@ -75,12 +76,12 @@ impl ConnectionTasks {
             task: OnceCell::new(),
         });
         let task = serve_all(Rc::clone(engine), Rc::clone(&serving));
-        // It was just made, so it has none.
+        // The cell was made above, so it is empty.
         let _ = serving.task.set(rt::spawn_handle("http connection", task));
         serving
     }
 
-    /// Ends the tasks that wait; those that serve end with their connection.
+    /// Ends the waiting tasks. Those that serve end with their connection.
     pub(crate) fn close(&self) {
         self.closed.set(true);
         for serving in self.waiting.take() {
@@ -90,6 +91,7 @@ impl ConnectionTasks {
 
     fn put_back(&self, serving: &Rc<ConnectionTask>) -> bool {
         let mut waiting = self.waiting.borrow_mut();
+        // After the loop has stopped accepting, a waiting task would never get another connection.
         let room = !self.closed.get() && waiting.len() < MAX_WAITING;
         if room {
             waiting.push(Rc::clone(serving));
@@ -104,7 +106,7 @@ async fn serve_all(engine: Rc<LoopConnections>, serving: Rc<ConnectionTask>) {
         let engine_of_this = Rc::clone(&engine);
         match state {
             None => connection::serve_accepted(engine_of_this, accepted).await,
-            // Rare: not worth a place in every task.
+            // Boxed: a rare future must not make every task larger.
             Some(state) => {
                 Box::pin(connection::resume_moved(engine_of_this, accepted, *state)).await;
             }

@@ -1,18 +1,18 @@
-//! What goes with a client connection that moves to another loop or process between two requests.
+//! The state that goes with a client connection when it moves to another loop or process between two requests.
 //!
-//! The other process may be another version of the program, so the notes begin with the version of
-//! their format; a connection whose notes are not understood is closed, as an idle one may always be.
+//! The other process may be another version of the program, so the state begins with the version of its format. A
+//! connection whose state is not understood is closed, as an idle one always may be (RFC 9112, section 9.5).
 //!
 //! ```text
 //! version u8 = 1
 //! requests u64 · bytes sent u64 · age ms u64 · keepalive ms u64 · keepalive_min ms u64
-//! input: length u32, bytes           what was read of the next request
+//! input: length u32, bytes           what has been read of the next request
 //! PROXY header: 0, or 1 and          source, destination: text length u32, text, port u16, ip known u8
 //!                                    TLVs: length u32, bytes
 //! ```
 //!
-//! Numbers are little-endian. The addresses of the connection itself are asked of the socket. To another loop of the same
-//! process the state of TLS goes beside them.
+//! Numbers are little-endian. The addresses of the connection itself are asked of its socket. Within one process the
+//! state of TLS travels beside these bytes.
 
 use std::any::Any;
 use std::rc::Rc;
@@ -31,30 +31,30 @@ use crate::connection::AcceptedConnection;
 
 const VERSION: u8 = 1;
 
-/// What a connection was so far: see the module's page.
+/// The state of a connection between two requests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConnectionState {
-    /// Requests that were served on it.
+    /// Requests served on it.
     pub requests: u64,
-    /// Bytes that were sent on it.
+    /// Bytes sent on it.
     pub sent: u64,
     /// How long ago it was accepted.
     pub age: Duration,
     /// How long it may wait for its next request.
     pub keepalive_timeout: Duration,
-    /// How long it may wait at least.
+    /// How long it may still wait when the server stops.
     pub keepalive_min_timeout: Duration,
-    /// What was read of the next request.
+    /// What has been read of the next request.
     pub input: Vec<u8>,
-    /// What a PROXY protocol header said.
+    /// The PROXY protocol header that preceded the connection.
     pub proxy: Option<Box<Header>>,
-    /// The server name that the client asked for by TLS. Not among the bytes: see [`LocalState`].
+    /// The server name of the TLS hello. Not part of the bytes: see [`LocalState`].
     pub asked_name: Option<Box<str>>,
-    /// Its number, if it has come from another loop of this process. Not among the bytes either.
+    /// Its number, if it comes from another loop of this process. Not part of the bytes either.
     pub number: Option<u64>,
 }
 
-/// What can only go to another loop of the process.
+/// What can only move to another loop of the process.
 struct LocalState {
     number: u64,
     tls: Option<Box<Session>>,
@@ -62,14 +62,14 @@ struct LocalState {
     asked_name: Option<Box<str>>,
 }
 
-/// Whether it can be packed. Where something works on for a request that has its answer (a mirror's copy, a fetch), the
-/// state of TLS cannot be taken from it.
+/// Whether it can be packed. If something still works for a request that has been answered (a mirror, a fetch for the
+/// cache), the state of TLS cannot be taken out of the shared client.
 pub(crate) fn is_movable(client: &Rc<Client>) -> bool {
     client.tls().is_none() || Rc::strong_count(client) == 1
 }
 
-/// Packs a connection that waits for a request: here it has ended. `None`: it cannot go so far, or there are no
-/// descriptors; then it closes.
+/// Packs a connection that waits for a request; its life on this loop is over. `None`: it cannot move that far, or
+/// there are no descriptors left. Then it closes.
 pub(crate) fn pack(client: Rc<Client>, bytes: Rc<ByteStream>, reach: Reach) -> Option<Parcel> {
     if !client.control.may_move(reach) {
         bytes.transport.say_goodbye();
@@ -83,7 +83,7 @@ pub(crate) fn pack(client: Rc<Client>, bytes: Rc<ByteStream>, reach: Reach) -> O
         passed_at: client.passed_at.clone(),
         asked_name: client.asked_name.take().map(|asked| asked.name),
     };
-    // The client refers to the bytes, too.
+    // The client refers to the byte stream, too, which has to be the only owner below.
     drop(client);
     let descriptor = match Rc::try_unwrap(bytes) {
         Ok(bytes) => {
@@ -91,11 +91,13 @@ pub(crate) fn pack(client: Rc<Client>, bytes: Rc<ByteStream>, reach: Reach) -> O
             state.tls = tls;
             fd
         }
-        // Something works on for a request that has its answer; it cannot use the connection any more.
+        // A mirror or a fetch still refers to the connection, though it cannot use it any more. The TLS state inside
+        // cannot be taken.
         Err(bytes) if bytes.transport.is_tls() => {
             bytes.transport.say_goodbye();
             return None;
         }
+        // Without TLS there is only the descriptor, and that can be duplicated.
         Err(bytes) => bytes.transport.socket().move_away().ok()?,
     };
     Some(Parcel {
@@ -106,7 +108,7 @@ pub(crate) fn pack(client: Rc<Client>, bytes: Rc<ByteStream>, reach: Reach) -> O
     })
 }
 
-/// Unpacks a connection on its new loop; `None` if its notes are not understood.
+/// Unpacks a connection on its new loop; `None` if its state is not understood.
 pub(crate) fn unpack(parcel: Parcel) -> Option<(AcceptedConnection, ConnectionState)> {
     let mut moved = ConnectionState::decode(&parcel.facts)?;
     let local = parcel
@@ -141,7 +143,7 @@ impl ConnectionState {
         }
     }
 
-    /// As bytes.
+    /// Serializes the part that can move to another process.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         let times = [self.age, self.keepalive_timeout, self.keepalive_min_timeout];
@@ -186,6 +188,7 @@ impl ConnectionState {
                 tlvs: take_bytes(rest)?.to_vec(),
             }));
         }
+        // Bytes left over mean that this is not the format that the version claims.
         rest.is_empty().then_some(state)
     }
 }
@@ -231,7 +234,7 @@ fn take_endpoint(rest: &mut &[u8]) -> Option<Endpoint> {
     let text = String::from_utf8(take_bytes(rest)?.to_vec()).ok()?;
     let port = u16::from_le_bytes(*take(rest)?);
     let [known] = *take(rest)?;
-    // Text that was no address when it was parsed is none now.
+    // The address is parsed again from its text; a name that was no address then is none now.
     let ip = text.parse().ok().filter(|_| known != 0);
     Some(Endpoint { text, ip, port })
 }

@@ -4,7 +4,7 @@ use bstr::BString;
 
 use crate::request::Request;
 
-/// Gives the response the media type that [`content_type`] tells.
+/// Sets the response's media type to that of the request's path.
 pub fn set_content_type(request: &mut Request) {
     let core = &request.site.location(request.location).core;
     let media_type = core
@@ -15,7 +15,7 @@ pub fn set_content_type(request: &mut Request) {
     request.out.content_type.extend_from_slice(media_type);
 }
 
-/// The media type that `types` and `default_type` tell for the request's path.
+/// The media type of the request's path.
 pub fn content_type(request: &Request) -> BString {
     let core = &request.site.location(request.location).core;
     core.types

@@ -1,4 +1,4 @@
-//! HTTP on the loop that runs on this thread, for variables that show its state.
+//! The HTTP state of this thread's loop, for variables that show it.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -9,12 +9,12 @@ rt::local! {
     static CURRENT: RefCell<Weak<HttpLoop>> = const { RefCell::new(Weak::new()) };
 }
 
-/// Notes the loop of this thread.
+/// Sets the loop of this thread.
 pub(crate) fn set(http: &Rc<HttpLoop>) {
     CURRENT.with(|current| *current.borrow_mut() = Rc::downgrade(http));
 }
 
-/// HTTP on this thread's loop; `None` on a thread that runs none.
+/// The HTTP state of this thread's loop; `None` on a thread without a loop.
 pub fn http_loop() -> Option<Rc<HttpLoop>> {
     CURRENT.with(|current| current.borrow().upgrade())
 }

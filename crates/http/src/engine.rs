@@ -1,4 +1,4 @@
-//! HTTP as the binary sees it: one configuration, and the connections that are served by it on one loop.
+//! HTTP as the binary sees it: a configuration, and on each loop the connections that are served by it.
 //!
 //! What requests may know of their loop is in [`crate::http_loop`], below the protocols; this is above them.
 
@@ -42,7 +42,7 @@ pub struct Engine {
     modules: &'static [&'static Module],
 }
 
-/// One generation of `http {}`.
+/// One generation of `http {}`, as the master and the loops handle it.
 pub struct HttpConfiguration {
     frozen: Arc<Frozen>,
     modules: &'static [&'static Module],
@@ -50,8 +50,8 @@ pub struct HttpConfiguration {
     shutdown_timeout: Duration,
 }
 
-/// How many connections are examined at a time for the work they cause, the next ones the next time: examining all of
-/// 50,000 would delay the others.
+/// How many connections are sampled at a time for the work they cause; the following ones are next time. Sampling all
+/// of 50,000 would delay requests.
 const LOOKED_AT: usize = 4096;
 
 impl Engine {
@@ -60,7 +60,7 @@ impl Engine {
         Engine { modules }
     }
 
-    /// The engine's own tables, for the reference and for help.
+    /// The engine's own directive tables, for the reference and for help.
     pub fn own_tables() -> [&'static dyn Rows; 6] {
         [
             &crate::core::main::DIRECTIVES,
@@ -80,6 +80,7 @@ impl Engine {
     /// Reads an `http {}` block.
     pub fn configure(&self, line: &mut Line) -> Result<Arc<dyn Configuration>, Diagnostic> {
         let main = line.shared::<Main>().clone();
+        // `weir/0.1.0`: `server_tokens` decides which of the two parts clients see.
         let (name, version) = main.version.split_once('/').unwrap_or((main.program, ""));
         let identity = Identity::new(name, version);
         let frozen = configure::http(self.modules, identity, line)?;
@@ -96,6 +97,8 @@ impl Engine {
     }
 }
 
+/// Reports `aio threads=…` with a pool that no `thread_pool` defines. Checked at the end, because the two may come in
+/// either order.
 fn check_pools(main: &Main, line: &mut Line) {
     let wanted = std::mem::take(&mut line.shared::<WantedPools>().0);
     for (name, span) in wanted {
@@ -153,6 +156,7 @@ impl Configuration for HttpConfiguration {
         let all = context
             .zones
             .get_or_create(counters::ZONE, AllCounters::default);
+        // The counters are shared by all loops and outlive a reload: `stub_status` must not start again at zero.
         all.attach(context.index, rt::handle());
         let counters = all.for_loop(context.index);
         let http = Rc::new(HttpLoop {
@@ -166,6 +170,7 @@ impl Configuration for HttpConfiguration {
             zones: context.zones.clone(),
             counters,
         });
+        // Before the modules start: their tasks may evaluate variables that ask for the loop.
         current_loop::set(&http);
         http.start_modules();
         let engine = Rc::new(LoopConnections {
@@ -190,25 +195,25 @@ impl Configuration for HttpConfiguration {
     }
 }
 
-/// HTTP's connections on one loop.
+/// The HTTP connections of one loop: accepts, counts, moves and closes them.
 pub(crate) struct LoopConnections {
     /// What their requests know of the loop.
     pub(crate) http: Rc<HttpLoop>,
     sockets: Sockets,
     connections: RefCell<NumberMap<Connection>>,
-    /// Of these, which ones were looked at last to see what work they make: so many come before them in the map's order.
+    /// Where the last sample began, as an index in the map's order.
     looked_at: Cell<usize>,
     next_key: Cell<u64>,
     limit: Cell<usize>,
-    /// Where connections go that are asked to leave.
+    /// Where connections go that are ordered to move.
     sink: RefCell<Option<ParcelSink>>,
-    /// All connections leave, so far.
+    /// Set once all connections of the loop have to move: how far.
     leaving: Cell<Option<Reach>>,
-    /// Those that serve connections.
+    /// The tasks that serve connections.
     pub(crate) tasks: ConnectionTasks,
-    /// What HTTP/1 connections that have ended leave to the next ones.
+    /// The memory that HTTP/1 connections leave to the next ones.
     pub(crate) recycled: RecycledSlots,
-    /// `worker_shutdown_timeout` of the present configuration.
+    /// `worker_shutdown_timeout` of the current configuration.
     shutdown_timeout: Cell<Duration>,
 }
 
@@ -224,14 +229,18 @@ impl LoopEngine for Running {
         let Ok(configuration) = configuration.as_any().downcast::<HttpConfiguration>() else {
             return;
         };
+        // First: everything below reads the new configuration, and connections compare its generation before their next
+        // request.
         *self.0.http.site.borrow_mut() = Site::new(Arc::clone(&configuration.frozen));
         self.0.limit.set(context.main.worker_connections);
+        // Once per process: the counters of all loops are one structure.
         if self.0.http.index == 0 {
             let all = context
                 .zones
                 .get_or_create(counters::ZONE, AllCounters::default);
             all.shrink(context.loops);
         }
+        // Their addresses are gone: they would otherwise wait out their keep-alive timeout for nothing.
         self.0.close_where_nobody_listens();
         self.0.http.start_modules();
         self.0.listen(context);
@@ -239,6 +248,7 @@ impl LoopEngine for Running {
             .0
             .shutdown_timeout
             .replace(configuration.shutdown_timeout);
+        // The former timeout counts: it belongs to the configuration whose requests are meant.
         if !patience.is_zero() {
             self.0.end_present_requests(patience);
         }
@@ -262,14 +272,16 @@ impl LoopEngine for Running {
         let reach = sink.reach;
         *self.0.sink.borrow_mut() = Some(sink);
         let connections = self.0.connections.borrow();
-        // Those that have waited longest: who does the work is another question, see `shed_work`.
+        // Those that have waited longest. Which connections cause the work is another question: see `shed_work`.
         let mut movable: Vec<_> = connections
             .values()
             .map(|connection| &connection.control)
+            // Only those that can really move: an order to the others would close them, and here nothing has to end.
             .filter(|idle| idle.may_move(reach))
             .filter_map(|idle| Some((idle.waiting_since()?, idle)))
             .collect();
         if count < movable.len() {
+            // Only the boundary matters, not the order: a selection is linear where a sort of 50,000 is not.
             movable.select_nth_unstable_by_key(count, |(since, _)| *since);
         }
         for (_, idle) in movable.into_iter().take(count) {
@@ -279,6 +291,8 @@ impl LoopEngine for Running {
 
     fn note_work(&self) {
         let connections = self.0.connections.borrow();
+        // The map's order may change between two samples; then some connections are missed, which only delays the
+        // balance.
         let begin = self.0.looked_at.get() + LOOKED_AT;
         let begin = if begin < connections.len() { begin } else { 0 };
         self.0.looked_at.set(begin);
@@ -301,11 +315,11 @@ impl LoopEngine for Running {
             .map(|connection| (connection.control.work_since_noted(), &connection.control))
             .collect();
         let seen: u64 = works.iter().map(|(work, _)| work).sum();
-        // The others work as hard, one with another.
+        // Extrapolated: the connections outside the sample are assumed to cause as much work on average.
         let all = seen as f64 * connections.len() as f64 / works.len().max(1) as f64;
         let mut wanted = (all * part) as u64;
         for (work, idle) in works {
-            // One that did more than is to go would only have the other loop be the busy one.
+            // A connection that causes more work than is to be moved would only make the other loop the busy one.
             if work > 0 && work <= wanted && idle.may_move(reach) {
                 wanted -= work;
                 idle.leave(reach);
@@ -315,6 +329,7 @@ impl LoopEngine for Running {
 
     fn hand_over(&self, sink: ParcelSink) {
         let reach = sink.reach;
+        // First, so that a connection that is taken in from here on gets the order at once.
         self.0.leaving.set(Some(reach));
         self.0.stop_accepting();
         *self.0.sink.borrow_mut() = Some(sink);
@@ -325,7 +340,7 @@ impl LoopEngine for Running {
 
     fn stop(&self) {
         self.0.stop_accepting();
-        // A client that has just come will get an answer, as with nginx.
+        // A client that has just connected still gets one answer, as from nginx.
         let connections = self.0.connections.borrow();
         let known = connections
             .values()
@@ -343,7 +358,7 @@ impl LoopEngine for Running {
 
     fn abort(&self) {
         self.stop();
-        // Out of the map first: a task that is dropped looks itself up there.
+        // Out of the map first: a task that is dropped removes its own entry there.
         let connections = std::mem::take(&mut *self.0.connections.borrow_mut());
         for connection in connections.into_values() {
             connection.task.abort();
@@ -379,7 +394,7 @@ impl LoopConnections {
         self.tasks.close();
     }
 
-    /// Accepts from exactly the sockets of `context` from now on.
+    /// Accepts from exactly the sockets of `context` from now on, directly and from `stream` servers with `pass`.
     fn listen(self: &Rc<Self>, context: LoopContext) {
         let engine = Rc::clone(self);
         let take = move |passed, socket: &Arc<ListenerSpec>| {
@@ -391,20 +406,19 @@ impl LoopConnections {
         accepting::listen(self, context);
     }
 
-    /// Goes on with a connection of another loop or process. One that can not be read is closed.
+    /// Continues a connection from another loop or process. One whose state cannot be read is closed.
     fn resume(self: &Rc<Self>, parcel: Parcel) {
         if let Some((accepted, facts)) = connection_transfer::unpack(parcel) {
             self.take_in(accepted, Some(Box::new(facts)));
         }
     }
 
-    /// Whether a connection that was asked to leave for another loop had better go on here: it would have to close, and
-    /// this loop does not end.
+    /// Whether a connection that was ordered to move is better kept: it could only close, and this loop continues.
     pub(crate) fn must_stay(&self, client: &Rc<Client>) -> bool {
         self.leaving.get().is_none() && !connection_transfer::is_movable(client)
     }
 
-    /// Gives a connection that waits for a request to another loop or process.
+    /// Hands a connection that waits for a request over to another loop or process.
     pub(crate) fn send_away(&self, client: Rc<Client>, bytes: Rc<ByteStream>) {
         let Some(sink) = self.sink.borrow().clone() else {
             return;
@@ -416,7 +430,7 @@ impl LoopConnections {
         }
     }
 
-    /// Takes in a connection that another address of the server passes on.
+    /// Takes in a connection that a `stream` server passes on (`pass`).
     fn take_passed(self: &Rc<Self>, passed: Passed, socket: &ListenAddress) {
         let mut accepted =
             AcceptedConnection::new(passed.transport, socket.clone(), Some(passed.local));
@@ -429,13 +443,15 @@ impl LoopConnections {
         mut accepted: AcceptedConnection,
         moved: Option<Box<ConnectionState>>,
     ) {
-        // One of another loop is no new one: the process has it already, and it was counted there.
+        // A connection from another loop is not new: it was accepted and counted there.
         let is_ours = moved.as_ref().is_some_and(|facts| facts.number.is_some());
-        // One that stream passes on was counted there.
+        // A connection that `stream` passed on was counted there.
         let is_new = !is_ours && accepted.passed_at.is_none();
         self.http.counters.accepted.add(u64::from(is_new));
         let limit = self.limit.get();
+        // As nginx does near `worker_connections`, an idle connection makes room for a new one.
         let is_full = self.connections.borrow().len() >= limit && !self.close_an_idle_one();
+        // A connection of this process is taken in all the same: it was within the limit where it comes from.
         if is_full && !is_ours {
             self.http.log.plain(
                 Level::Alert,
@@ -443,14 +459,18 @@ impl LoopConnections {
             );
             return;
         }
+        // As in nginx `accepts` counts all and `handled` only those within the limit: the difference shows the refused
+        // ones.
         self.http.counters.handled.add(u64::from(is_new));
         let control = Rc::clone(&accepted.control);
         let key = self.next_key.get();
         self.next_key.set(key + 1);
         accepted.key = key;
+        // It arrived while the loop hands everything over: it goes after the others.
         if let Some(reach) = self.leaving.get() {
             control.leave(reach);
         }
+        // The task does not run before this returns, so the table has the connection by the time it may end.
         let task = self.tasks.serve(self, (accepted, moved));
         self.connections
             .borrow_mut()
@@ -459,15 +479,15 @@ impl LoopConnections {
         self.sockets.seat().opened();
     }
 
-    /// Forgets a connection that has ended.
+    /// Removes a connection that has ended.
     pub(crate) fn closed(&self, key: u64) {
         self.http.counters.active.sub(1);
         self.sockets.seat().closed();
         self.connections.borrow_mut().remove(&key);
     }
 
-    /// Closes connections that came to an address which the present configuration does not listen on, those with a request
-    /// after it: no server of it is meant for them.
+    /// Closes connections to an address that the current configuration does not listen on, after their request if one
+    /// is being served: none of its servers is meant for them.
     fn close_where_nobody_listens(&self) {
         let site = self.http.site();
         for connection in self.connections.borrow().values() {
@@ -478,8 +498,8 @@ impl LoopConnections {
         }
     }
 
-    /// `worker_shutdown_timeout`: requests of the configuration that a reload has replaced may take so long. Then their
-    /// connections end; others, and what they begin meanwhile, are not concerned.
+    /// `worker_shutdown_timeout`: how long requests under the replaced configuration may still take. Then their
+    /// connections end. Others, and requests that begin meanwhile, are not concerned.
     fn end_present_requests(self: &Rc<Self>, patience: Duration) {
         let connections = self.connections.borrow();
         let busy: Vec<(u64, u64)> = connections
@@ -489,6 +509,7 @@ impl LoopConnections {
         if busy.is_empty() {
             return;
         }
+        // Weak: a loop that ends in the meantime must not be kept alive by this timer.
         let engine = Rc::downgrade(self);
         rt::spawn(async move {
             rt::sleep(patience).await;
@@ -498,7 +519,8 @@ impl LoopConnections {
             for idle in busy.iter().filter_map(|&at| engine.still_busy(at)) {
                 idle.cut();
             }
-            // They have a moment to end as if their clients had gone, and to be logged.
+            // They get a moment to end as if their clients had left, so that they are logged. Then their tasks are
+            // dropped.
             rt::sleep(CUT_GRACE).await;
             for (key, request) in busy {
                 let connection = {
@@ -506,6 +528,7 @@ impl LoopConnections {
                     let same = connections
                         .get(&key)
                         .is_some_and(|known| known.control.present_request() == Some(request));
+                    // The same request as before, by its number: the key may serve another one by now.
                     if same { connections.remove(&key) } else { None }
                 };
                 if let Some(connection) = connection {
@@ -515,14 +538,15 @@ impl LoopConnections {
         });
     }
 
-    /// The connection with this key, if it is still busy with this request.
+    /// The connection with this key, if it still serves this request. The key alone is not enough: the connection may
+    /// serve the next request by now.
     fn still_busy(&self, (key, request): (u64, u64)) -> Option<Rc<ConnectionControl>> {
         let connections = self.connections.borrow();
         let idle = &connections.get(&key)?.control;
         (idle.present_request() == Some(request)).then(|| Rc::clone(idle))
     }
 
-    /// Makes room by closing the connection that has waited for a request for longest.
+    /// Makes room by closing the connection that has waited longest for a request.
     fn close_an_idle_one(&self) -> bool {
         let connections = self.connections.borrow();
         let idle = connections

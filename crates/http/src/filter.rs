@@ -1,15 +1,17 @@
 //! What happens to a response between its handler and the wire.
 //!
-//! The filters of a location stand in the order of the modules. Each sees what the ones before it left. The first two
-//! to matter are the conditions (304, 412), the last the ranges, which only apply to content that nobody changed.
+//! The filters of a location run in the order of the module list. Each sees what the ones before it left. The first
+//! that matter are the conditions (304, 412); the last are the ranges, which apply only to content that no filter
+//! changed.
 
 use std::rc::Rc;
 
 use crate::module::Verdict;
 use crate::request::Request;
 
-/// Runs the filters of the request's location.
+/// Runs the filters of the request's location, until one takes the response out of their hands.
 pub fn run(request: &mut Request) -> Verdict {
+    // A filter may move the request elsewhere. The list stays that of the location in which the response was made.
     let site = Rc::clone(&request.site);
     for (name, filter) in site.location(request.location).pipeline.filters.iter() {
         request.debug(format_args!("http filter: {name}"));

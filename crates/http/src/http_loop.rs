@@ -1,6 +1,6 @@
-//! HTTP on one loop, as protocols, modules and variables know it: the present configuration, and where to count and log.
+//! HTTP on one loop, as protocols, modules and variables see it: the current configuration, and where to count and log.
 //!
-//! It knows no connection: accepting, counting and moving those is [`crate::engine`]'s, which is above the protocols.
+//! It knows no connection: [`crate::engine`], a layer above the protocols, accepts, counts and moves those.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -17,42 +17,43 @@ use crate::listen::Endpoint;
 use crate::module::Module;
 use crate::site::{Location, Site};
 
-/// HTTP on one loop.
+/// The HTTP state of one loop that requests may use.
 pub struct HttpLoop {
-    /// The loop's number, from 0: what is to run once in the process runs on loop 0.
+    /// The loop's number, from 0. Work that must run once per process runs on loop 0.
     pub index: usize,
     pub(crate) modules: &'static [&'static Module],
     pub(crate) site: RefCell<Rc<Site>>,
-    /// What connections read into, one at a time.
+    /// The buffer that every connection of the loop reads into, so that an idle connection needs none. It is borrowed
+    /// for one call only: a task that kept it across a wait would take it from all others.
     pub(crate) scratch: RefCell<Vec<u8>>,
     pub(crate) stopping: Cell<bool>,
-    /// Main's error log, for what belongs to no location.
+    /// The error log of the main context, for lines that belong to no location.
     pub log: Logger,
     /// The settings of the main context.
     pub main: Main,
-    /// What survives reloads.
+    /// Shared memory zones, which outlive a reload.
     pub zones: Zones,
     /// This loop's counters.
     pub counters: Arc<Counters>,
 }
 
 impl HttpLoop {
-    /// Lends the present configuration.
+    /// Lends the current configuration, without touching its reference count.
     pub(crate) fn with_site<R>(&self, f: impl FnOnce(&Rc<Site>) -> R) -> R {
         f(&self.site.borrow())
     }
 
-    /// Which configuration is the present one.
+    /// The number of the current configuration: a connection compares it to find out that there was a reload.
     pub fn generation(&self) -> u64 {
         self.site.borrow().generation
     }
 
-    /// The present configuration.
+    /// The current configuration. A request that holds it keeps it alive over a reload.
     pub fn site(&self) -> Rc<Site> {
         Rc::clone(&self.site.borrow())
     }
 
-    /// Whether the loop ends when its connections do.
+    /// Whether the loop has stopped accepting, and ends when its connections do.
     pub fn is_stopping(&self) -> bool {
         self.stopping.get()
     }
@@ -64,14 +65,14 @@ impl HttpLoop {
             .find_map(|module| (module.group)(location))
     }
 
-    /// How a location speaks TLS to those servers, and the host that it takes them for; `None`: it does not.
+    /// How a location speaks TLS to those servers, and the host name that it expects of them; `None` without TLS.
     pub fn secure_of(&self, location: &Location) -> Option<(net::upstream::Secure, BString)> {
         self.modules
             .iter()
             .find_map(|module| (module.secure)(location))
     }
 
-    /// What a module shows to a client that wants a proof of a name.
+    /// The certificate that a module presents to an ACME server that validates this name (`tls-alpn-01`).
     pub(crate) fn tls_challenge(&self, name: &str) -> Option<Arc<net::tls::Identity>> {
         let site = self.site();
         self.modules
@@ -79,24 +80,26 @@ impl HttpLoop {
             .find_map(|module| (module.tls_challenge)(&site, name))
     }
 
-    /// Has the modules begin to serve the present configuration.
+    /// Starts the modules with the current configuration: on a new loop, and after a reload.
     pub(crate) fn start_modules(&self) {
         for module in self.modules {
             (module.start)(self);
         }
     }
 
-    /// Tells the modules that the loop ends.
+    /// Stops the modules, when the loop ends.
     pub(crate) fn stop_modules(&self) {
         for module in self.modules {
             (module.stop)(self);
         }
     }
 
-    /// Writes a line about a connection that has no request.
+    /// Writes a line about a connection that has no request yet, to the log of its default server.
     pub fn log_client(&self, level: Level, client: &Client, message: fmt::Arguments<'_>) {
         let endpoint = client.endpoint.borrow();
         let site = self.site();
+        // The client's own endpoint has server numbers of the configuration under which it was last refreshed. After a
+        // reload the address is looked up anew, because those numbers may mean other servers.
         let server = match client.generation.get() == site.generation {
             true => Some(client.first_server()),
             false => present_endpoint(client, &site).map(|endpoint| endpoint.default_server),
@@ -109,6 +112,7 @@ impl HttpLoop {
             client,
             endpoint: &endpoint,
         };
+        // `debug_connection` logs this client at debug level, whatever level `error_log` has.
         match client.debug {
             true => log.debug_connection().log(level, &context, message),
             false => log.log(level, &context, message),
@@ -123,8 +127,8 @@ impl HttpLoop {
         }
     }
 
-    /// Points the client at its listening address in the present configuration, after a reload. `false`: that does not listen
-    /// there, so that none of its servers may answer.
+    /// Points the client at its listening address in the current configuration, after a reload. `false`: the current
+    /// configuration does not listen there any more, so that none of its servers may answer.
     #[inline]
     pub(crate) fn refresh_endpoint(&self, client: &Client) -> bool {
         client.generation.get() == self.generation() || refresh_endpoint(client, &self.site())
@@ -141,12 +145,14 @@ pub(crate) fn refresh_endpoint(client: &Client, site: &Site) -> bool {
     };
     client.generation.set(site.generation);
     *client.endpoint.borrow_mut() = Arc::clone(endpoint);
+    // The name from the TLS handshake has to be looked up again, among the servers of the new address.
     client.refresh_asked_name();
     true
 }
 
-/// The address that the client came to, if a configuration listens there.
+/// The listening address that the client connected to, if a configuration still has it.
 pub(crate) fn present_endpoint<'a>(client: &Client, site: &'a Site) -> Option<&'a Arc<Endpoint>> {
+    // Only called where several addresses share a listening socket: it may cost a system call.
     let local = || client.known_local()?.ip();
     net::endpoint::endpoint_of(&site.endpoints, &client.socket, local)
 }

@@ -1,23 +1,23 @@
 //! When each step of a request happened, for logs, metrics and explanations.
 //!
-//! Stamps are the loop's own clock, read once per turn, so taking one costs a copy.
+//! The times are the loop's own clock, which is read once per iteration: taking one costs a copy, not a system call.
 
 use std::time::{Duration, Instant};
 
-/// The stamps of one request.
+/// The times and sizes of one request.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     /// When its first byte was read.
     pub started: Instant,
-    /// The same in milliseconds since 1970.
+    /// The same moment in milliseconds since 1970, for `$msec` and dates.
     pub started_wall_ms: u64,
     /// When its head was complete.
     pub head_read: Option<Instant>,
     /// When the head of the response was handed to the connection.
     pub responded: Option<Instant>,
-    /// How long the client kept the response from being sent.
+    /// How long the response could not be sent because the client's socket was full.
     pub client_stall: Duration,
-    /// How long the request waited for a disk.
+    /// How long the request waited for reads from a disk, on a thread of the pool.
     pub disk_wait: Duration,
     /// Bytes of the response on the wire, head included.
     pub bytes_sent: u64,
@@ -28,7 +28,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A ledger that begins at the loop's present turn.
+    /// A ledger that starts at the loop's current time.
     pub fn begin() -> Ledger {
         Ledger {
             started: rt::now(),

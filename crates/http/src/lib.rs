@@ -1,11 +1,11 @@
 //! The HTTP engine: connections, requests, routing, phases, filters, responses.
 //!
-//! It names no module. What a location does is said by [`module::Module`]s that the program hands over as a list; the
-//! engine knows their shape only. It does not know processes, signals or configuration files either: those meet it at
+//! It names no module. The program passes in a list of [`module::Module`]s that say what a location does; the engine
+//! knows only their shape. It does not know processes, signals or configuration files either: those meet it in
 //! [`host::engine`].
 //!
-//! Begin to read at `lifecycle`, the life of a request from its head to its last log line; then [`phase`], how it finds its
-//! response; then `h1`, where it comes from and where its response goes.
+//! Start reading at `lifecycle`, the life of a request from its head to its last log line; then [`phase`], which
+//! decides the response; then `h1`, where the request comes from and the response goes to.
 #![forbid(unsafe_code)]
 
 mod absolute_redirect;

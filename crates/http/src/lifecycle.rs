@@ -25,28 +25,28 @@ use crate::request::Request;
 use crate::sending::SendError;
 use crate::site::ServerId;
 
-/// What a protocol does in the life of one request. The functions are called in the order in which they stand.
+/// What a protocol does in the life of one request. The functions are called in the order in which they are listed.
 pub(crate) trait RequestCarrier {
-    /// What becomes of the connection, or of the stream.
+    /// What happens afterwards to the connection, or to the stream.
     type End;
 
-    /// Whether a head has a request line, which is what the error log then says was being read.
+    /// Whether a head has a request line: the error log then says that it was being read.
     const HAS_REQUEST_LINE: bool;
 
-    /// Enters the server that answers to the request's host.
+    /// Chooses the virtual server by the request's host.
     fn choose_server(&mut self, request: &mut Request) -> Result<(), Reject>;
 
-    /// The protocol's own checks of a head whose server is known.
+    /// The protocol's own checks of a head, once its server is known.
     fn check_head(&mut self, request: &mut Request) -> Result<(), Refusal>;
 
-    /// Gives the request its content, if some is to come.
+    /// Gives the request its content, if there is to be any.
     fn attach_content(&mut self, request: &mut Request);
 
-    /// Whether the client has given the request up already: then nothing needs to be found, opened or asked for it.
+    /// Whether the client has already cancelled the request: then no file is opened and no upstream server is asked.
     fn is_given_up(&self) -> bool;
 
-    /// Looks at content that has come and that no handler has read. The error is a status: the request was malformed, and no
-    /// response to it can be right.
+    /// Examines content that has arrived and that no handler has read. The error is a status: the request was
+    /// malformed, and the prepared response is not the right one.
     async fn settle_content(&mut self, request: &mut Request) -> Result<(), u16>;
 
     /// Ends a request that gets no response at all.
@@ -55,21 +55,21 @@ pub(crate) trait RequestCarrier {
     /// Sends the response: head, content, trailers.
     async fn send(&mut self, request: &mut Request) -> Result<(), SendError>;
 
-    /// The response was sent to its end.
+    /// Called when the response has been sent completely.
     async fn after_response(&mut self, request: &mut Request) -> Self::End;
 
-    /// The response broke off. Why was logged; the client must be able to tell it from one that is complete.
+    /// The response broke off, which has been logged. The client must be able to tell it from a complete one.
     fn after_failure(&mut self, request: &mut Request, error: SendError) -> Self::End;
 
-    /// What the debug log says of the end.
+    /// What the debug log says at the end.
     fn closing_words(end: &Self::End) -> &'static str;
 }
 
-/// Why a request is answered with a status before it is processed.
+/// Why a request is answered with a status without being processed.
 pub(crate) enum Refusal {
     /// Its head breaks a rule that all versions of HTTP share.
     Head(Reject),
-    /// It breaks one of its protocol's own: the status, and the line for the log.
+    /// It breaks a rule of its protocol: the status, and the line for the log.
     Protocol(u16, Cow<'static, [u8]>),
 }
 
@@ -87,7 +87,7 @@ impl Refusal {
         }
     }
 
-    /// Logs it, in nginx's words.
+    /// Logs the refusal, in nginx's words.
     pub(crate) fn log(&self, request: &Request, has_request_line: bool) {
         const READING_FIELDS: &str = "reading client request headers";
         let (line, action) = match self {
@@ -108,24 +108,28 @@ impl Refusal {
     }
 }
 
-/// Makes a complete head a request to `server`, the default one of its address, in the present configuration.
+/// Turns a complete head into a request to `server`, the default one of its address, in the current configuration.
 pub(crate) fn begin(http: &HttpLoop, request: &mut Request, server: ServerId) {
     http.counters.requests.add(1);
+    // The configuration is fixed here, once per request: a reload in the middle of it does not change what it sees.
     http.with_site(|site| request.renew(site, server));
     request.method = request.head.wire.method;
     request.delivery.header_only = request.method == Method::Head;
 }
 
-/// Serves a request that has [begun](begin). `head` says what its protocol has found wrong with it so far.
+/// Serves a request that has [begun](begin). `head` is what its protocol has found wrong with it so far.
 pub(crate) async fn serve<C: RequestCarrier>(
     carrier: &mut C,
     request: &mut Request,
     head: Result<(), Refusal>,
 ) -> C::End {
     match check(carrier, request, head) {
+        // 499, nginx's status for it; only the log sees it.
         Ok(()) if carrier.is_given_up() => request.out.status = internal_status::CLIENT_CLOSED,
         Ok(()) => {
             process_request(request).await;
+            // After the handlers, because most of them read the content themselves; before the response, because a 200
+            // to a request whose framing is broken would be the answer to something else.
             if let Err(status) = carrier.settle_content(request).await {
                 request.delivery.close = true;
                 refuse_request(request, status).await;
@@ -140,7 +144,7 @@ pub(crate) async fn serve<C: RequestCarrier>(
     respond(carrier, request).await
 }
 
-/// Answers a head that did not become a request. Why was logged.
+/// Answers a head that could not be parsed. The reason has been logged.
 pub(crate) async fn refuse<C: RequestCarrier>(
     carrier: &mut C,
     request: &mut Request,
@@ -150,7 +154,7 @@ pub(crate) async fn refuse<C: RequestCarrier>(
     respond(carrier, request).await
 }
 
-/// The checks that need the whole head, and what follows from it: path, server, content.
+/// Runs the checks that need the whole head, and derives path, server and content from it.
 fn check<C: RequestCarrier>(
     carrier: &mut C,
     request: &mut Request,
@@ -167,8 +171,10 @@ fn check_in_order<C: RequestCarrier>(
     request: &mut Request,
     head: Result<(), Refusal>,
 ) -> Result<(), Refusal> {
-    // The path comes first: an error page of what is refused here may ask for it.
+    // The path comes first: the error page of a refusal may depend on it.
     let uri = set_uri(request);
+    // nginx's order: the fields are judged before the host, and the host before what only its server can judge. A
+    // request with several faults gets the same status, from the same server, as in nginx.
     head?;
     carrier.choose_server(request)?;
     carrier.check_head(request)?;
@@ -184,6 +190,7 @@ async fn respond<C: RequestCarrier>(carrier: &mut C, request: &mut Request) -> C
         match carrier.send(request).await {
             Ok(()) => carrier.after_response(request).await,
             Err(error) => {
+                // Before the connection or stream is torn down, so that the line precedes those about the close.
                 log_failure(request, &error);
                 carrier.after_failure(request, error)
             }
@@ -193,8 +200,9 @@ async fn respond<C: RequestCarrier>(carrier: &mut C, request: &mut Request) -> C
         log_phase::end(request).await;
     }
     request.debug(format_args!("{}", C::closing_words(&end)));
-    // What modules hold for a request (a place among those of `limit_conn`) ends with it, not with the connection.
+    // What modules hold for a request (a slot of `limit_conn`) ends with the request, not with the connection.
     request.variables.release_shared();
+    // Last: nothing of the request may be in use by others while the connection waits.
     if let Some(wait) = request.take_end_wait() {
         wait.await;
     }
@@ -217,9 +225,9 @@ fn log_failure(request: &Request, error: &SendError) {
                 Errno(error)
             ),
         ),
-        // It was told of when it happened.
+        // This was logged when it happened.
         SendError::ClientLeft => {}
-        // A producer that stops short has said why itself.
+        // A producer that fails has already logged why.
         SendError::Body(BodyError::Producer | BodyError::Withdrawn) => {}
         SendError::Body(error) => request.log(
             Level::Alert,
@@ -228,8 +236,8 @@ fn log_failure(request: &Request, error: &SendError) {
     }
 }
 
-/// Why a request is refused, if its target is judged before anything else, as it came before anything else: one that
-/// makes no sense is answered by the server that the connection belongs to, whatever host the fields name.
+/// nginx judges the target first, because it arrives first. If it is malformed as well, that is the reason that counts,
+/// and the server that the connection belongs to answers, whatever host the fields name.
 #[cold]
 fn judge_target_first(request: &mut Request, reject: Reject) -> Reject {
     let first = request.client.first_server();
@@ -252,11 +260,12 @@ fn slashes_of(request: &Request, server: ServerId) -> proto::uri::Slashes {
     }
 }
 
-/// Makes the target the request's path and arguments.
+/// Turns the target into the request's path and arguments.
 pub(crate) fn set_uri(request: &mut Request) -> Result<(), Reject> {
     let slashes = slashes_of(request, request.server);
     let target = request.head.wire.target();
     let Ok(parsed) = proto::uri::normalize(target, slashes, &mut request.uri.path) else {
+        // Normalizing stops at the fault: half a path must not choose a location.
         request.uri.path.clear();
         request.uri.is_refused = true;
         return Err(Reject::new(RejectKind::InvalidUri));

@@ -1,4 +1,4 @@
-//! `limit_rate` and `limit_rate_after`: how fast a response may be sent, whichever protocol sends it.
+//! `limit_rate` and `limit_rate_after`: how fast a response may be sent, whatever protocol sends it.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use crate::request::Request;
 use crate::site::Site;
 
-/// `limit_rate`: after `free` bytes, `rate` bytes a second, the head's too. The first second's may come at once, and half a
-/// second later the next ones follow: so a response takes as long as from nginx in the mean, which counts whole seconds.
+/// Allows `rate` bytes a second after `free` bytes, the head included. The first second's bytes may leave at once; the
+/// next ones follow from half a second later on. On average a response then takes as long as from nginx, which counts
+/// whole seconds.
 pub(crate) struct RateLimit {
     rate: u64,
     free: u64,
@@ -16,13 +17,14 @@ pub(crate) struct RateLimit {
 }
 
 impl RateLimit {
-    /// What holds the response back, if anything does.
+    /// The limit on this response, if there is one.
     pub(crate) fn of(request: &mut Request, site: &Rc<Site>) -> Option<RateLimit> {
         let delivery = &site.location(request.location).core.delivery;
         let rate = match request.delivery.limit_rate {
             Some(rate) => rate,
             None => size_value(request, &delivery.limit_rate),
         };
+        // A subrequest's content leaves as part of the client's response, which is limited as a whole.
         if rate == 0 || request.is_subrequest() {
             return None;
         }
@@ -38,7 +40,7 @@ impl RateLimit {
         })
     }
 
-    /// So much was sent.
+    /// Counts bytes that were sent.
     pub(crate) fn paid(&mut self, bytes: u64) {
         self.sent += bytes;
     }
@@ -50,24 +52,28 @@ impl RateLimit {
             .free
             .saturating_add((self.rate as f64 * (passed + HEAD_START).max(1.0)) as u64);
         match allowed.checked_sub(self.sent) {
+            // At most a second's worth at a time, however long the client made us wait: nothing is caught up in a
+            // burst. The free bytes may leave at once.
             Some(bytes) if bytes > 0 => Ok(bytes
                 .min(self.rate.max(1))
                 .max(self.free.saturating_sub(self.sent))),
             _ => {
-                // Not for single bytes: for a tenth of a second's worth, or one byte when that is less.
+                // Waits for a tenth of a second's worth, or one byte if that is less: waking for single bytes would
+                // cost a packet each.
                 let wanted = self.sent + (self.rate / 10).max(1);
                 let at = (wanted.saturating_sub(self.free)) as f64 / self.rate as f64 - HEAD_START;
                 let wait = Duration::from_secs_f64(at.max(0.0)).saturating_sub(now - self.begun);
+                // Rounding may give zero, and a wait of nothing would spin.
                 Err(wait.max(Duration::from_millis(1)))
             }
         }
     }
 }
 
-/// How much later than even a paced response is once its first second's bytes are gone, in seconds below one.
+/// How far ahead of an even rate a response may be once the first second's bytes have left, in seconds.
 const HEAD_START: f64 = 0.5;
 
-/// Whether `limit_rate` may hold this response back.
+/// Whether `limit_rate` may apply to this response. A rate with variables counts as one, without evaluating it.
 pub(crate) fn is_paced(request: &mut Request) -> bool {
     match request.delivery.limit_rate {
         Some(rate) => rate > 0,

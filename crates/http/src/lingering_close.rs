@@ -1,8 +1,8 @@
-//! `lingering_close`: what a client still sends when nothing of it is wanted any more.
+//! `lingering_close`: what a client still sends after the last response.
 //!
 //! Closing a socket with unread input makes the kernel reset the connection, and a reset can destroy a response that
-//! the client has not read yet (RFC 9112, section 9.6). So the input is read and thrown away for a while, within the
-//! bounds that `lingering_time` and `lingering_timeout` set. HTTP/2 needs it as much for its last GOAWAY.
+//! the client has not read yet (RFC 9112, section 9.6). So the input is read and discarded for a while, within the
+//! limits of `lingering_time` and `lingering_timeout`. HTTP/2 needs it as much for its last GOAWAY.
 
 use std::task::Poll;
 
@@ -10,14 +10,15 @@ use net::Transport;
 
 use crate::core::LocationConf;
 
-/// Tells the client that nothing more comes, and waits until it closes too, its time is over, or it has sent `most` bytes.
+/// Closes our side, and waits until the client closes its own, the time is over, or it has sent `most` bytes.
 pub(crate) async fn close(transport: &Transport, core: &LocationConf, most: u64) {
+    // A connection that is gone has nothing to protect.
     if transport.shutdown_write().is_err() {
         return;
     }
     let deadline = rt::now() + core.lingering_time;
     let timer = rt::Timer::new();
-    // What is thrown away is worth nothing to anybody: requests go first.
+    // Discarding is of no use to any request: those go first.
     rt::set_rank(rt::Rank::Patient);
     let mut seen = 0;
     while seen < most {
@@ -35,7 +36,7 @@ pub(crate) async fn close(transport: &Transport, core: &LocationConf, most: u64)
             return;
         }
         seen += discarded as u64;
-        // One that never stops sending would have the loop for itself.
+        // A client that never stops sending would otherwise keep the loop to itself.
         rt::yield_now().await;
     }
 }

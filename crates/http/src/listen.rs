@@ -1,5 +1,5 @@
-//! Where servers listen: the `listen` directive (<https://nginx.org/en/docs/http/ngx_http_core_module.html#listen>). How
-//! the claims of all servers become sockets is `net::endpoint`.
+//! The `listen` directive (<https://nginx.org/en/docs/http/ngx_http_core_module.html#listen>). How the claims of all
+//! servers become sockets is in `net::endpoint`.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -10,7 +10,7 @@ use net::endpoint::Listen;
 
 use crate::block_ids::ServerId;
 
-/// A server's name as the configuration has it.
+/// A name of a server, from `server_name`.
 pub type ServerName = net::server_name::ServerName<Pattern>;
 
 /// A server's claim to an address.
@@ -19,7 +19,7 @@ pub type Claim = net::endpoint::Claim<ServerId, Pattern>;
 /// An address with the servers that answer there.
 pub type Endpoint = net::endpoint::Endpoint<ServerId, Pattern>;
 
-/// The port of an address that names none.
+/// The port of an address without one.
 const DEFAULT_PORT: u16 = 80;
 
 /// The setter of `listen`.
@@ -32,10 +32,12 @@ pub fn set(listens: &mut Vec<Listen>, line: &mut Line) -> Result<(), Diagnostic>
     listen.add_to(listens, addresses, line)
 }
 
+/// Reads one parameter behind the address.
 fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), Diagnostic> {
     match line.text(index).as_bytes() {
         b"default_server" | b"default" => listen.flags.default_server = true,
         b"proxy_protocol" => listen.flags.proxy_protocol = true,
+        // nginx's warning, with the way out of it.
         b"http2" => {
             let mut warning = line.error(
                 "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead",
@@ -46,6 +48,7 @@ fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), D
             listen.flags.http2 = true;
         }
         b"ssl" => listen.flags.tls = true,
+        // An error, not ignored: a configuration that asks for HTTP/3 must not silently run without it.
         b"quic" => return Err(net::listen::not_yet(line, index)),
         _ if net::listen::socket_parameter(&mut listen.options, line, index)? => listen.set = true,
         b"spdy" => {
@@ -57,7 +60,7 @@ fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), D
     Ok(())
 }
 
-/// A server's claims. One that says nothing of where it listens gets nginx's default.
+/// A server's claims to addresses. A server without `listen` gets nginx's default.
 pub fn claims(
     names: &[ServerName],
     listens: &[Listen],
@@ -65,11 +68,13 @@ pub fn claims(
     span: Span,
 ) -> Vec<Claim> {
     let names = match names.is_empty() {
+        // nginx's default for `server_name`: requests without a host.
         true => vec![ServerName::Exact("".into())],
         false => names.to_vec(),
     };
     let mut listens = listens.to_vec();
     if listens.is_empty() {
+        // Only root may bind a port below 1024.
         let port = if host::process::is_root() { 80 } else { 8000 };
         let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
         listens.push(Listen {

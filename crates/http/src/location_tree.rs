@@ -1,4 +1,4 @@
-//! The locations of one level, as the configuration has them and as a path is looked up among them.
+//! The locations of one level (of a server or a nested location), and the search for the one that matches a path.
 
 use std::sync::Arc;
 
@@ -30,7 +30,8 @@ pub enum LocationKind {
 pub struct LocationTree {
     /// Sorted by text.
     pub(crate) exact: Vec<(BString, LocationId)>,
-    /// Sorted by text. A prefix of a path is either the last entry not after the path or a prefix of that entry.
+    /// Sorted by text. Of the prefixes of a path the longest is either the last entry not after the path, or it is
+    /// reached from that entry by the chain of shorter ones.
     prefixes: Vec<Prefix>,
     pub(crate) regexes: Vec<(Arc<Pattern>, LocationId)>,
 }
@@ -38,7 +39,7 @@ pub struct LocationTree {
 struct Prefix {
     text: BString,
     location: LocationId,
-    /// The longest entry that is a proper prefix of this one.
+    /// The longest other entry that is a prefix of this one.
     shorter: Option<usize>,
 }
 
@@ -66,6 +67,8 @@ impl LocationTree {
         }
         tree.exact.sort_by(|a, b| a.0.cmp(&b.0));
         tree.prefixes.sort_by(|a, b| a.text.cmp(&b.text));
+        // In sorted order every prefix of an entry comes before it, and the nearest one is on the chain that starts at
+        // the entry's predecessor. So the links are found without comparing all pairs.
         for index in 1..tree.prefixes.len() {
             let mut candidate = Some(index - 1);
             while let Some(at) = candidate
@@ -80,7 +83,7 @@ impl LocationTree {
         tree
     }
 
-    /// The longest prefix of the path.
+    /// The location with the longest prefix of the path: one binary search, then a walk along ever shorter prefixes.
     pub(crate) fn longest_prefix(&self, path: &[u8]) -> Option<LocationId> {
         let after = self
             .prefixes
@@ -96,13 +99,13 @@ impl LocationTree {
         None
     }
 
-    /// The location that is `path` with a slash added, if it asks for that slash: an exact one, or a prefix.
+    /// The location whose name is `path` plus a slash, if it asks for that slash: an exact one, or a prefix.
     pub(crate) fn with_slash(
         &self,
         path: &[u8],
         adds_slash: impl Fn(LocationId) -> bool,
     ) -> Option<LocationId> {
-        // At every request: slices compare several times as fast as what iterators chain.
+        // This runs for every request: comparing slices is several times as fast as comparing chained iterators.
         let compare = |text: &BString| {
             let (head, tail) = text.split_at(text.len().min(path.len()));
             head.cmp(path).then_with(|| tail.cmp(b"/"))

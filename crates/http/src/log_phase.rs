@@ -1,4 +1,4 @@
-//! The end of a request: what is done when its response has been sent.
+//! The end of a request: `post_action` and the log handlers, once its response has been sent.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use crate::body::Body;
 use crate::module::Phase;
 use crate::request::Request;
 
-/// Whether [`end`] has anything to do.
+/// Whether [`end`] has anything to do. Asked first, because without logs its future need not be made.
 pub fn is_wanted(request: &Request) -> bool {
     let location = request.site.location(request.location);
     location.core.post_action.is_some() || !location.pipeline.phases[Phase::Log].is_empty()
@@ -18,33 +18,35 @@ pub async fn end(request: &mut Request) {
     log(request).await;
 }
 
-/// Runs the log handlers of the request's location.
+/// Runs the log handlers of the location in which the request ended.
 pub async fn log(request: &mut Request) {
     let site = Rc::clone(&request.site);
     for handler in &site.location(request.location).pipeline.phases[Phase::Log] {
-        // Nothing can be decided any more, so what a handler says does not count.
+        // The response has been sent, so the outcome of a handler does not matter.
         let _ = handler(request).outcome().await;
     }
 }
 
-/// Serves the path of `post_action` for its effects; the client has its response already.
+/// Serves the path of `post_action` for its side effects; the client has its response already.
 async fn post_action(request: &mut Request) {
     let site = Rc::clone(&request.site);
     let Some(target) = site.location(request.location).core.post_action.clone() else {
         return;
     };
+    // Not without a response, nor for a client that left before its request was complete; and once only, because the
+    // path served here may have a `post_action`, too.
     if request.delivery.silent
         || request.flow.abandoned
         || std::mem::replace(&mut request.flow.post_action, true)
     {
         return;
     }
-    // Logs tell of the response that the client got. As in nginx its status is that of the path served here, unless it
-    // was an error or a redirect.
+    // The logs have to show the response that the client got. As in nginx the status is that of the path served here,
+    // unless the response was an error or a redirect.
     let mut sent = std::mem::take(&mut request.out);
     request.delivery.header_only = true;
     if !request.body.is_kept() {
-        // It was thrown away, or will be: waiting for the rest of it would keep the path from being served.
+        // The content was or will be discarded. A handler that waited for the rest of it would hold up the path.
         request.body.withhold();
     }
     if target.starts_with(b"@") {
@@ -53,6 +55,7 @@ async fn post_action(request: &mut Request) {
         request.redirect(target, "");
     }
     Box::pin(crate::phase::run(request)).await;
+    // Read to the end, so that the upstream server is not cut off.
     while let Some(Ok(_)) = Body::next_of(request).await {}
     if sent.status < 300 && request.out.status != 0 {
         sent.status = request.out.status;

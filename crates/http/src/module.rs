@@ -1,7 +1,7 @@
 //! What a module is: a row in a list, made of plain data and plain functions.
 //!
-//! The engine knows modules only by this shape and names none of them. The order of the list that the binary hands to
-//! the engine is the order in which handlers of a phase run, and in which filters see a response.
+//! The engine knows modules only by this shape and names none of them. The order of the list that the binary passes to
+//! the engine is the order in which the handlers of a phase run, and in which filters see a response.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -20,19 +20,19 @@ use crate::http_loop::HttpLoop;
 use crate::request::Request;
 use crate::site::{ConfSet, Frozen, Location};
 
-/// One module. Absent parts come from [`Module::EMPTY`].
+/// One module. Parts that it does not have come from [`Module::EMPTY`].
 pub struct Module {
     /// The name that documentation and diagnostics use, for example `limit_req`.
     pub name: &'static str,
     /// One sentence for the reference.
     pub doc: &'static str,
-    /// Directives that stand in `http` only.
+    /// Directives that are allowed in `http` only.
     pub main: &'static dyn Rows,
     /// Directives whose value belongs to a server.
     pub server: &'static dyn Rows,
-    /// Directives whose value belongs to a location, and which servers and `http` hand down.
+    /// Directives whose value belongs to a location, and which `http` and `server` pass on to their locations.
     pub location: &'static dyn Rows,
-    /// Directives that stand in `upstream { … }`, whoever reads that block.
+    /// Directives of `upstream { … }`, whichever module reads that block.
     pub upstream: &'static dyn Rows,
     /// The tables of blocks that its directives open and dispatch themselves (`upstream`), for help and the reference.
     pub blocks: &'static [&'static dyn Rows],
@@ -41,40 +41,41 @@ pub struct Module {
     /// The group of servers that a location passes its requests to, for modules that do that; `None` for a location that
     /// does not, or whose group is only known for a request.
     pub group: fn(&Location) -> Option<Arc<net::upstream::Group>>,
-    /// What a server does about TLS, from the module that has the directives about it.
+    /// The TLS settings of a server, from the module that has the directives for them.
     pub tls: fn(&ConfSet) -> Option<Arc<net::tls::Service>>,
-    /// What is shown to a client that wants a proof, by TLS-ALPN-01, that a name is ours.
+    /// The certificate for a client that validates a name by TLS-ALPN-01.
     pub tls_challenge: fn(&Frozen, &str) -> Option<Arc<net::tls::Identity>>,
-    /// For modules that have a say in handshakes with clients.
+    /// For modules that hook into handshakes with clients.
     pub handshake: Option<Handshake>,
-    /// How a location of such a module speaks TLS to the servers of its group, and the host that it takes them for; `None`:
-    /// it does not.
+    /// How a location of such a module speaks TLS to its upstream servers, and the host name that it expects of them;
+    /// `None` without TLS.
     pub secure: fn(&Location) -> Option<(Secure, BString)>,
     /// Handlers and the phases they run in.
     pub phases: &'static [(Phase, Handler)],
     /// What it does to a response between the handler and the wire. Called once per response, when the head is
     /// complete; a filter that works on the content wraps the body.
     pub filter: Option<Filter>,
-    /// Whether this location uses the module at all. Where it says no, neither its handlers nor its filter are on the
-    /// path of a request.
+    /// Whether this location uses the module at all. If not, neither its handlers nor its filter are on the path of a
+    /// request: a module that is compiled in but not configured costs nothing.
     pub enabled: fn(&Location) -> bool,
     /// Variables of fixed names. A directive may define more while the configuration is read.
     pub variables: &'static [Variable<Request>],
-    /// Called when a location is entered that stands inside another one or a server, with structs that are still
-    /// copies of the outer ones: forgets what nested locations do not inherit. Not called for `if` and `limit_except`.
+    /// Called for a location inside another one or a server, before its own lines are applied, with settings that are
+    /// still copies of the outer ones: removes what nested locations do not inherit. Not called for `if` and
+    /// `limit_except`.
     pub nested: fn(&mut Confs),
-    /// Called when all of `http {}` was read, with its line: reports names that lines refer to and none declares.
+    /// Called when all of `http {}` has been read, with its line: reports references to names that nothing declares.
     pub complete: fn(&mut Line),
-    /// What has to be tried before a configuration is taken on: [`host::engine::Configuration::trials`].
+    /// What has to be tried before a configuration is accepted: [`host::engine::Configuration::trials`].
     pub trial: fn(&Frozen) -> Option<host::engine::Trial>,
-    /// Called once for each generation in the worker, before it serves: finds or makes zones.
+    /// Called once per generation in the worker, before it serves: finds or creates shared zones.
     pub commit: fn(&Frozen, &host::engine::Zones) -> Result<(), String>,
-    /// Called on each loop when it begins to serve a generation: for tasks of the loop's own. What belongs to the former
-    /// generation is to be ended here.
+    /// Called on each loop when it begins to serve a generation: starts the loop's own tasks. Whatever belongs to the
+    /// previous generation has to be ended here.
     pub start: fn(&HttpLoop),
-    /// Called on each loop that is to end, when it accepts no more.
+    /// Called on each loop that ends, once it has stopped accepting.
     pub stop: fn(&HttpLoop),
-    /// Called when the process is about to end, off the loops: [`host::engine::Configuration::end`].
+    /// Called when the process ends, off the loops: [`host::engine::Configuration::end`].
     pub end: fn(&Frozen, Instant),
 }
 
@@ -108,27 +109,28 @@ impl Module {
     };
 }
 
-/// A say in the handshakes of a server.
+/// A hook in the handshakes of a server.
 #[derive(Clone, Copy)]
 pub struct Handshake {
-    /// Whether a server makes use of it, by what the server itself says of locations.
+    /// Whether a server uses it, by the settings of the server's own level.
     pub when: fn(&Location) -> bool,
-    /// Which sessions of clients it keeps.
+    /// Whether it stores client sessions.
     pub keeps: fn(&Location) -> Keeps,
-    /// Changes what the client will be shown. The handshake ends when it objects; why was logged then.
+    /// Changes what the client is offered. If it objects the handshake ends; it has then logged why.
     pub handler: HandshakeHandler,
 }
 
-/// Whether sessions of clients (TLS 1.2) are kept outside of the server.
+/// Whether client sessions (TLS 1.2) are kept outside of the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keeps {
-    /// Someone is asked for the session that a client would resume.
+    /// The external store is asked for the session that a client wants to resume.
     pub fetches: bool,
-    /// Someone is told of sessions that were made.
+    /// The external store is given new sessions.
     pub stores: bool,
 }
 
-/// The request has no head: it is there for its client's sake, and is gone before the handshake goes on.
+/// Handles one moment of a handshake. The request has no head; it exists to evaluate variables about the client, and is
+/// gone before the handshake continues.
 pub type HandshakeHandler = for<'a> fn(
     &'a mut Request,
     Moment,
@@ -136,15 +138,15 @@ pub type HandshakeHandler = for<'a> fn(
 )
     -> Pin<Box<dyn Future<Output = Result<(), Objection>> + 'a>>;
 
-/// A handshake is not to be completed.
+/// The hook rejects the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Objection;
 
-/// The one content handler of a location.
+/// A content handler that has a location to itself.
 pub struct Answer {
-    /// The directives that make a location this module's. Of several modules' in one block the last one counts.
+    /// The directives that make a location this module's. If one block has several such directives the last one counts.
     pub directives: &'static [&'static str],
-    /// Whether a location is this module's.
+    /// Whether a location's settings make it this module's.
     pub when: fn(&Location) -> bool,
     /// The handler.
     pub handler: Handler,
@@ -157,13 +159,13 @@ static NO_ROWS: Table<()> = Table::new(&[]);
 /// The phases of a request, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// The head is complete. Handlers may still change who the client is (`realip`).
+    /// The head is complete. Handlers may still change the client's address (`realip`).
     PostRead,
     /// Rewrites of the server, before a location is chosen.
     ServerRewrite,
     /// Rewrites of the location; after a change of the path the location is chosen again.
     Rewrite,
-    /// Limits: whoever is refused here costs nothing more.
+    /// Limits: a request that is refused here causes no more work.
     Preaccess,
     /// Who may see this. `satisfy` combines the answers.
     Access,
@@ -171,32 +173,32 @@ pub enum Phase {
     Precontent,
     /// The first handler that does not decline answers.
     Content,
-    /// The response is over. Handlers can not change anything any more.
+    /// The response has been sent. Handlers cannot change anything any more.
     Log,
 }
 
-/// Runs in a phase.
+/// Handles a request in a phase.
 ///
-/// It answers at once with [`Step::Now`], which costs no allocation, or hands back a future. It must not block: what
+/// It answers at once with [`Step::Now`], which costs no allocation, or returns a future. It must not block: whatever
 /// may wait for a device goes through `rt::file` or a pool.
 pub type Handler = for<'a> fn(&'a mut Request) -> Step<'a>;
 
 /// Changes a response whose head is complete and not yet sent.
 ///
-/// It reads and changes `request.out`. One that works on the content wraps `request.out.body` in a
+/// It reads and changes `request.out`. A filter that works on the content wraps `request.out.body` in a
 /// [`Source`](crate::body::Source) of its own and calls `request.out.content_changes()`.
 pub type Filter = fn(&mut Request) -> Verdict;
 
-/// What a filter says of a response.
+/// The verdict of a filter on a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// On to the next filter.
     Pass,
-    /// This response is not sent: the client gets this status and its page instead (412, 416).
+    /// This response is not sent; the client gets this status with its page instead (412, 416).
     Status(u16),
 }
 
-/// What a handler says.
+/// The answer of a handler.
 pub enum Step<'a> {
     /// The handler is done.
     Now(Outcome),
@@ -207,25 +209,25 @@ pub enum Step<'a> {
 /// How a handler ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Not my business: the next handler of the phase.
+    /// The handler does not apply: the next handler of the phase runs.
     Declined,
     /// The phase is over (in the access phase: this handler grants).
     Ok,
     /// `request.out` is the response.
     Respond,
-    /// Answer with this status and the page that belongs to it.
+    /// Respond with this status and the page that belongs to it.
     Status(u16),
-    /// The request was pointed elsewhere (see `Request::redirect`): go on from there.
+    /// The request was redirected internally (see `Request::redirect`): start the next pass.
     Jump,
 }
 
-/// A step that a module adds to the script of a block: what `set`, `rewrite` and `if` do in the order of the file,
-/// somebody else does between them.
+/// A step that a module adds to the script of a block: it runs among those of `set`, `rewrite` and `if`, in the order
+/// of the configuration.
 pub trait ScriptStep: Send + Sync {
-    /// The texts that it works on. The script evaluates them as it does those of `set`, which is its own affair.
+    /// The texts that it works on. The script evaluates them before the step, as it does those of `set`.
     fn inputs(&self) -> &[Expression];
 
-    /// Does it, with the values of its inputs. [`Outcome::Declined`] says that the script goes on.
+    /// Runs the step with the values of its inputs. [`Outcome::Declined`] means that the script continues.
     fn run(&self, request: &mut Request, inputs: Vec<BString>) -> ScriptProgress;
 }
 
@@ -233,31 +235,31 @@ pub trait ScriptStep: Send + Sync {
 pub enum ScriptProgress {
     /// It is done.
     Done(Outcome),
-    /// It is not done yet, and is to be polled.
+    /// It has to wait, and is polled until it is done.
     Later(Box<dyn ScriptTask>),
 }
 
 /// A step of a script that takes time. It is lent the request for each poll.
 pub trait ScriptTask {
-    /// Goes on.
+    /// Continues the step.
     fn poll(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<Outcome>;
 }
 
-/// The steps of the block that is being read, each with its position in the block: [`Line::index`]. Rows leave them
-/// here with [`ScriptSteps::add`], and the module that runs scripts takes them when the block's rows are read.
+/// The steps of the block that is being read, each with its position in the block: [`Line::index`]. Directive rows add
+/// theirs with [`ScriptSteps::add`]; the module that runs scripts takes them once all rows of the block have been read.
 #[derive(Default)]
 pub struct ScriptSteps(pub Vec<(usize, Arc<dyn ScriptStep>)>);
 
 impl ScriptSteps {
-    /// Leaves the step of a line, at the line's position.
+    /// Adds the step of a line, at the line's position.
     pub fn add(line: &mut Line, step: impl ScriptStep + 'static) {
         let index = line.index;
         line.shared::<ScriptSteps>().0.push((index, Arc::new(step)));
     }
 }
 
-/// The variable that a line assigns, which is its first word. One that exists already keeps its definition wherever it is
-/// not assigned, as with `set`.
+/// The variable that a line assigns, which is its first word. A variable that exists already keeps its definition
+/// wherever it is not assigned, as with `set`.
 pub fn assigned_variable(line: &mut Line) -> Result<VarId, Diagnostic> {
     let name = line.variable_name(0)?;
     let registry = line
@@ -280,7 +282,7 @@ impl<'a> Step<'a> {
         Step::Later(Box::pin(future))
     }
 
-    /// Waits for the end of the step.
+    /// Waits for the outcome of the step.
     pub async fn outcome(self) -> Outcome {
         match self {
             Step::Now(outcome) => outcome,
@@ -289,7 +291,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Status codes that have a meaning inside the server only. They are nginx's numbers, since `error_page` and logs show
+/// Status codes that have a meaning inside the server only. They are nginx's numbers, because `error_page` and logs use
 /// them.
 pub mod internal_status {
     /// The connection is closed without a response (`return 444`).

@@ -7,8 +7,8 @@
 //! location:  rewrite (→ find again, if the path changed) → preaccess → access → precontent → content
 //! ```
 //!
-//! A handler that points the request elsewhere (`Outcome::Jump`) starts the way again, at most [`MAX_JUMPS`] times.
-//! A status without content goes through `error_page` (see [`crate::special`]) and may jump as well.
+//! A handler that redirects the request internally (`Outcome::Jump`) starts the next pass, at most [`MAX_JUMPS`] times.
+//! A status without content goes through `error_page` (see [`crate::special`]), which may redirect as well.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,9 +21,9 @@ use crate::route;
 use crate::site::{LocationId, LocationKind, Satisfy};
 use crate::special;
 
-/// Serves the request: afterwards `request.out` is the response, complete but for the filters.
+/// Runs the phases. Afterwards `request.out` is the response; only the filters are left to apply.
 ///
-/// Never fails: whatever goes wrong is a response too.
+/// It never fails: an error is a response, too.
 pub async fn run(request: &mut Request) {
     let mut walk = Walk::begin(request);
     while let Some(step) = walk.next(request) {
@@ -40,29 +40,30 @@ pub async fn run(request: &mut Request) {
     }
 }
 
-/// A request's position on its way. It does not wait itself: [`run`] does, where a handler has to.
+/// The position of a request in the phases: plain state that never waits. [`run`] awaits the handlers.
 struct Walk {
     place: Place,
-    /// The handler of the phase that runs next.
+    /// The index of the handler that runs next in the phase.
     next: usize,
-    /// The location in which the phase began: a handler may move the request, and its phase still ends where it began.
+    /// The location in which the phase began. A handler may move the request; its phase still runs to its end where it
+    /// began.
     location: LocationId,
-    /// The refusal of an access handler, while another one may still grant.
+    /// With `satisfy any`, the refusal of an access handler that a later one may still overrule.
     refused: Option<u16>,
 }
 
 #[derive(Clone, Copy)]
 enum Place {
     Phase(Phase),
-    /// Access was refused.
+    /// Access was refused, and `auth_delay` has yet to run.
     Refused(Outcome),
-    /// Access was refused, and the client waited long enough for this answer.
+    /// Access was refused, and `auth_delay` has passed.
     Delayed(Outcome),
     /// There is a response.
     Arrived,
 }
 
-/// What is to be done next.
+/// What [`run`] has to do next.
 enum Next {
     Handler(Handler),
     Delay(Duration),
@@ -80,8 +81,9 @@ impl Walk {
         walk
     }
 
-    /// Starts from where `flow.entry` says.
+    /// Begins a pass where the last redirect said, or at the server's phases.
     fn begin_pass(&mut self, request: &mut Request) {
+        // Checked where every pass begins, so that no kind of redirect can escape the bound.
         if request.flow.jumps > MAX_JUMPS {
             report_cycle(request);
             return self.end_pass(Outcome::Status(500), request);
@@ -92,7 +94,7 @@ impl Walk {
             Entry::Content => return self.enter(Phase::Content, request),
         }
         request.enter_server();
-        // The client is who it is: `realip` decides once, for the request as it came.
+        // `realip` decides once, for the request as it arrived: a redirected request would judge the replaced address.
         let again = request.flow.internal || request.is_subrequest();
         let first = match again {
             true => Phase::ServerRewrite,
@@ -101,7 +103,7 @@ impl Walk {
         self.enter(first, request);
     }
 
-    /// Ends a pass with an answer, or with the reason to begin another one.
+    /// Ends a pass, with a response or with the reason to begin another one.
     fn end_pass(&mut self, mut outcome: Outcome, request: &mut Request) {
         loop {
             match outcome {
@@ -110,6 +112,8 @@ impl Walk {
                     return;
                 }
                 Outcome::Jump | Outcome::Declined => return self.begin_pass(request),
+                // `error_page` may turn the status into a redirect, so the result goes around again. It ends, because
+                // redirects are counted and the built-in page is a response.
                 Outcome::Status(status) => outcome = special::finish(request, status),
             }
         }
@@ -121,7 +125,7 @@ impl Walk {
         self.location = request.location;
     }
 
-    /// What is to be done next; `None` when there is a response.
+    /// What has to be done next; `None` once there is a response.
     fn next(&mut self, request: &mut Request) -> Option<Next> {
         loop {
             let phase = match self.place {
@@ -138,6 +142,7 @@ impl Walk {
                 Place::Arrived => return None,
             };
             let site = &request.site;
+            // The first two phases run before a location is chosen and are the server's.
             let phases = match phase {
                 Phase::PostRead | Phase::ServerRewrite => &site.server(request.server).phases,
                 _ => &site.location(self.location).pipeline.phases,
@@ -151,7 +156,7 @@ impl Walk {
         }
     }
 
-    /// Takes in what a handler says.
+    /// Takes the outcome of a handler.
     fn take(&mut self, outcome: Outcome, request: &mut Request) {
         let Place::Phase(phase) = self.place else {
             return;
@@ -160,19 +165,21 @@ impl Walk {
             (_, Outcome::Declined) => {}
             (Phase::Access, outcome) => self.take_access(outcome, request),
             (Phase::Content, outcome) => self.end_pass(outcome, request),
-            // No other handler of this phase is asked.
+            // The phase is over: an index beyond its end makes the loop above leave it.
             (_, Outcome::Ok) => self.next = usize::MAX,
             (_, outcome) => self.end_pass(outcome, request),
         }
     }
 
-    /// Combines the answers of the access handlers as `satisfy` says: with `all` the first refusal counts, with `any`
-    /// the first grant; when nobody granted, the last 401 or 407 wins over 403, so that the client learns that a
-    /// password would help.
+    /// Combines the outcomes of the access handlers as `satisfy` says. With `all` the first refusal counts, with `any`
+    /// the first grant. If none grants, the last 401 or 407 wins over 403, so that the client learns that a password
+    /// would help.
     fn take_access(&mut self, outcome: Outcome, request: &mut Request) {
         match (outcome, request.site.location(self.location).core.satisfy) {
             (Outcome::Ok, Satisfy::All) => {}
             (Outcome::Ok, Satisfy::Any) => {
+                // A handler that refused before may have asked for a password. With access granted the challenge must
+                // not go out.
                 request.out.fields.remove(b"WWW-Authenticate");
                 request.out.fields.remove(b"Proxy-Authenticate");
                 self.enter(Phase::Precontent, request);
@@ -187,16 +194,17 @@ impl Walk {
         }
     }
 
-    /// Goes on to the phase after one that none of its handlers has ended.
+    /// Moves on after a phase that none of its handlers has ended.
     fn end_phase(&mut self, phase: Phase, request: &mut Request) {
         match phase {
             Phase::PostRead => self.enter(Phase::ServerRewrite, request),
             Phase::ServerRewrite => self.find_location(request),
             Phase::Rewrite if request.flow.uri_changed => self.find_again(request),
             Phase::Rewrite => self.enter(Phase::Preaccess, request),
-            // Who may see a subrequest's part was decided for the request it belongs to.
+            // Access was decided for the client's request; its subrequests are parts of that response, as in nginx.
             Phase::Preaccess if request.is_subrequest() => self.enter(Phase::Precontent, request),
             Phase::Preaccess => {
+                // From an earlier pass: the refusal of another location says nothing about this one.
                 self.refused = None;
                 self.enter(Phase::Access, request);
             }
@@ -221,7 +229,7 @@ impl Walk {
         }
     }
 
-    /// Finds the location of a path that rewrites have changed.
+    /// Chooses the location anew after rewrites have changed the path.
     fn find_again(&mut self, request: &mut Request) {
         request.flow.jumps += 1;
         if request.flow.jumps > MAX_JUMPS {
@@ -242,7 +250,7 @@ impl Walk {
     }
 }
 
-/// Logs where the internal redirect that is one too many would have led.
+/// Logs the target of the internal redirect that exceeded the limit.
 fn report_cycle(request: &Request) {
     let path = &request.uri.path;
     match request.flow.entry {
@@ -258,10 +266,10 @@ fn report_cycle(request: &Request) {
     }
 }
 
-/// `auth_delay`: whoever tries passwords has to wait for each answer.
+/// `auth_delay`: a client that guesses passwords has to wait for each answer.
 ///
-/// The time is counted from a turn of the loop, not from the end of the check, so that the answer's moment does not
-/// tell how far the check came.
+/// The delay begins with a new iteration of the loop, not at the end of the check, so that the time of the answer does
+/// not reveal how far the check came.
 async fn delay_refusal(request: &Request, delay: Duration) {
     if delay.is_zero() {
         return;
@@ -271,12 +279,12 @@ async fn delay_refusal(request: &Request, delay: Duration) {
     rt::sleep(delay).await;
 }
 
-/// Chooses the location for the present path and enters it.
+/// Chooses the location for the current path and enters it.
 fn find_location(request: &mut Request) -> Outcome {
     request.flow.uri_changed = false;
     match route::find(request) {
         route::Found::Location(location) => enter_location(request, location),
-        // What the location refuses goes before the redirect: one that is `internal` does not tell that it is there.
+        // The location's own refusal comes first: the redirect would reveal that a location exists that is `internal`.
         route::Found::AddSlash(location) => match enter_location(request, location) {
             Outcome::Ok => special::redirect_to_directory(request),
             refused => refused,
@@ -300,12 +308,15 @@ fn enter_location(request: &mut Request, location: LocationId) -> Outcome {
             location.name
         ));
     }
+    // 404, as in nginx: to the client it must look as if the location did not exist.
     if core.internal && !request.flow.internal {
         return Outcome::Status(404);
     }
     let limit = core.client_max_body_size;
     if limit != 0
         && !request.is_subrequest()
+        // Before anything is read or any handler runs: the limit depends on the location, and the client may still wait
+        // for `100 Continue`. Content without a length is checked while it is read.
         && let Some(length) = request.body.announced_length()
         && length > limit
     {
@@ -319,6 +330,8 @@ fn enter_location(request: &mut Request, location: LocationId) -> Outcome {
 }
 
 fn no_content(request: &mut Request) -> Outcome {
+    // What nginx answers where no handler wants the request: for a directory that no index module answered a 403, for
+    // the rest a 404.
     if !request.uri.path.ends_with(b"/") {
         return Outcome::Status(404);
     }

@@ -4,8 +4,10 @@ use crate::module::{Outcome, Verdict};
 use crate::request::Request;
 use crate::{filter, phase, special, tls};
 
-/// Runs the phases and then the filters. Afterwards `request.out` can be sent, or `delivery.silent` says that nothing is.
+/// Runs the phases and then the filters. Afterwards `request.out` can be sent, or `delivery.silent` says that no
+/// response is sent at all.
 pub async fn process_request(request: &mut Request) {
+    // A client certificate is judged before any handler runs: `error_page 495` may answer, a location must not.
     if let Err(status) = tls::check(request) {
         request.delivery.close = true;
         return refuse_request(request, status).await;
@@ -14,7 +16,8 @@ pub async fn process_request(request: &mut Request) {
     finalize_response(request).await;
 }
 
-/// Answers a request with a status instead of serving it: it was malformed. It may have an error page all the same.
+/// Answers a malformed request with a status instead of serving it. `error_page` applies all the same, so the phases
+/// may run for the page.
 pub async fn refuse_request(request: &mut Request, status: u16) {
     if special::finish(request, status) == Outcome::Jump {
         phase::run(request).await;
@@ -22,11 +25,12 @@ pub async fn refuse_request(request: &mut Request, status: u16) {
     finalize_response(request).await;
 }
 
-/// Runs the filters over a response that is complete. A filter may refuse it; what is sent then is the page of the
-/// status that it names, and that passes the filters too.
+/// Runs the filters over a complete response. A filter may refuse it; then the page of the status that it names is
+/// sent, and that page passes the filters too.
 pub async fn finalize_response(request: &mut Request) {
-    // An error page may be refused in its turn (412 after `error_page 412 =200 …`). Redirects are counted, and the
-    // built-in page, which is what is left then, passes: one more refusal is a defect of a filter.
+    // An error page may be refused in its turn (412 after `error_page 412 =200 …`). Each internal redirect is counted,
+    // and what is left in the end is the built-in page, which no filter refuses; the bound of this loop is only reached
+    // if a filter is broken.
     for _ in 0..=crate::request::MAX_JUMPS + 1 {
         settle_status(request);
         if request.delivery.silent {
@@ -42,10 +46,11 @@ pub async fn finalize_response(request: &mut Request) {
     settle_status(request);
 }
 
-/// Gives the response the status that an error page keeps.
+/// Gives the response the status that `error_page` chose for it, whatever status the page itself was served with.
 fn settle_status(request: &mut Request) {
     if let Some(status) = request.flow.forced_status.take() {
         request.out.status = status;
+        // The reason phrase belonged to the page's own status.
         request.out.reason = None;
         request.out.passed_on = false;
     }

@@ -1,8 +1,8 @@
 //! A request on its way through the engine.
 //!
 //! It belongs to one task on one loop, and every handler gets it as `&mut`. What the client sent (`head`) never
-//! changes; where the request is going (`uri`, `server`, `location`, `flow`) does. No field belongs to a module: what
-//! a module wants to remember about a request it keeps as a [`Request::state`] of a type of its own.
+//! changes; where the request is going (`uri`, `server`, `location`, `flow`) does. No field belongs to a module: what a
+//! module has to remember about a request it keeps as a [`Request::state`] with a type of its own.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -30,48 +30,50 @@ use crate::site::{ConfRef, LocationId, ServerConfRef, ServerId, Site};
 
 pub use crate::request_flow::{Entry, ErrorPages, MAX_JUMPS, RequestFlow, ResponseDelivery};
 
-/// What a request ends with: see [`Request::wait_at_end`].
+/// The work that the end of a request waits for: see [`Request::wait_at_end`].
 type EndWait = Pin<Box<dyn Future<Output = ()>>>;
 
 /// A request.
 pub struct Request {
-    /// The configuration that the request began under, and ends under.
+    /// The configuration under which the request began. It also ends under it, whatever is reloaded meanwhile.
     pub site: Rc<Site>,
-    /// The connection that it came on.
+    /// The client's connection.
     pub client: Rc<Client>,
-    /// The stream that it came on; for one that the server itself has made on behalf of a client, that client's connection.
+    /// How to reach the client: the connection (HTTP/1) or its stream (HTTP/2). A request that the server itself made
+    /// on behalf of a client has that client's connection here.
     pub stream: Rc<dyn ClientStream>,
     /// What the client sent. Shared with subrequests.
     pub head: Rc<ReceivedHead>,
-    /// The method; a subrequest or an error page may have another than the head.
+    /// The method. It differs from the head's in subrequests, and in error pages, which are fetched with GET.
     pub method: Method,
-    /// Where the request goes now.
+    /// The current path and arguments, after rewrites and internal redirects.
     pub uri: Uri,
-    /// The server that it belongs to.
+    /// The virtual server that handles it.
     pub server: ServerId,
-    /// The location that it is in; the server's own pseudo location before one is chosen.
+    /// The current location; the server's own level, which is a location too, before one is chosen.
     pub location: LocationId,
-    /// Who the client is. `realip` changes it; everything that judges or logs a client reads it.
+    /// The client's address. `realip` changes it; everything that judges or logs a client reads it here.
     pub remote: Rc<Remote>,
-    /// The user that authentication found: `$remote_user`. Without it that is what the client claims.
+    /// The user name that authentication found: `$remote_user`. If unset, the variable shows the name that the client
+    /// claims.
     pub user: Option<BString>,
     /// The request's content.
     pub body: RequestBody,
-    /// The response, as far as there is one.
+    /// The response, as far as it has been made.
     pub out: Response,
-    /// What is known of the upstream servers that were asked; it survives internal redirects.
+    /// The upstream servers that were tried, for variables and logs; it survives internal redirects.
     pub upstream: crate::upstream::Slot,
-    /// How it moves through the phases.
+    /// Its way through the phases.
     pub flow: RequestFlow,
-    /// How its response gets to the client.
+    /// How its response is delivered.
     pub delivery: ResponseDelivery,
-    /// When each step of it happened.
+    /// When each step of its processing happened.
     pub ledger: Ledger,
-    /// Values of variables. Shared with subrequests.
+    /// The values of variables. Shared with subrequests, as in nginx.
     pub variables: Rc<Variables>,
-    /// What the last regular expression captured.
+    /// The captures of the last regular expression that matched: `$1` to `$9`.
     pub captured: Captured,
-    /// For a subrequest, what is known of the request that it is part of.
+    /// Set in a subrequest: what it knows of its parent.
     pub parent: Option<Rc<Parent>>,
     end_wait: Option<EndWait>,
     states: Vec<Box<dyn Any>>,
@@ -81,17 +83,17 @@ pub struct Request {
 /// The request line and the header fields.
 #[derive(Clone, Default)]
 pub struct ReceivedHead {
-    /// What came on the wire: method, target, version, header fields.
+    /// What was on the wire: method, target, version, header fields.
     pub wire: proto::message::RequestHead,
-    /// The host that the client asked for, lower case, without a port; empty when it named none.
+    /// The host of the request, in lower case and without port; empty if the client sent none.
     pub host: BString,
     /// The port of the `Host` field or of the absolute target, as it was sent.
     pub port: Option<u16>,
-    /// The head could not be read to its end. What it says of its version does not count then.
+    /// The head could not be read to its end. Then its version does not count: the answer is one for HTTP/1.0.
     pub rejected: bool,
 }
 
-/// The protocol version of a request, in an order that compares.
+/// The protocol version of a request; later versions compare greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     /// A request line without a version.
@@ -108,7 +110,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// As `$server_protocol` shows it.
+    /// The text that `$server_protocol` shows.
     pub fn text(self) -> &'static str {
         match self {
             Version::Http09 => "HTTP/0.9",
@@ -120,16 +122,16 @@ impl Version {
     }
 }
 
-/// Where a request goes.
+/// The path and arguments that decide where a request goes.
 #[derive(Clone, Default)]
 pub struct Uri {
     /// The path, decoded and without `.` and `..`.
     pub path: BString,
-    /// What follows the question mark, as it was sent.
+    /// The arguments: what follows the question mark, not decoded.
     pub args: BString,
-    /// Whether the target as sent may still stand for this path: nothing rewrote it.
+    /// Whether the target as the client sent it still means this path, so that it can be passed on byte for byte.
     pub original: bool,
-    /// Whether the target made no sense, so that `$request_uri` is not there.
+    /// Whether the target was malformed: `$request_uri` is then not set.
     pub is_refused: bool,
 }
 
@@ -142,7 +144,7 @@ impl Uri {
     }
 }
 
-/// The groups of the last match of a regular expression, with the text they are in.
+/// The groups of the last match of a regular expression, with the text that they point into.
 #[derive(Clone, Default)]
 pub struct Captured {
     subject: Vec<u8>,
@@ -150,7 +152,7 @@ pub struct Captured {
 }
 
 impl Captured {
-    /// Matches; when the pattern does not match, what an earlier one captured stays.
+    /// Matches a text. If the pattern does not match, the captures of an earlier match stay, as in nginx.
     pub fn matches(&mut self, regex: &conf::Regex, subject: &[u8]) -> bool {
         let mut groups = Captures::new();
         if !regex.captures(subject, &mut groups) {
@@ -167,29 +169,29 @@ impl Captured {
         self.groups.text(n, &self.subject)
     }
 
-    /// Forgets the match.
+    /// Drops the match: there are no captures any more.
     pub fn clear(&mut self) {
         self.groups.clear();
     }
 }
 
-/// What a subrequest knows of its parent.
+/// What a subrequest knows of the request that created it.
 pub struct Parent {
-    /// How deep it stands below the client's request.
+    /// The number of requests between it and the client's request, for the limit on nesting.
     pub depth: u8,
 }
 
-/// Values of variables that have been computed or set, by variable.
+/// The values of variables that have been computed or set, by the number of the variable.
 #[derive(Default)]
 pub struct Variables {
     slots: RefCell<Vec<Slot>>,
-    /// What modules keep for a request and all of its subrequests; see [`Request::shared`].
+    /// What modules share between a request and all of its subrequests; see [`Request::shared`].
     shared: RefCell<Vec<Rc<dyn Any>>>,
-    /// How many variables are being evaluated, each for the sake of the one before.
+    /// How many evaluations are nested at the moment: the value of one variable may name others.
     depth: Cell<u8>,
 }
 
-/// How deep variables may stand inside variables, before it must be a circle; nginx's bound.
+/// How deep evaluations may be nested before it must be a cycle; nginx's bound.
 const MAX_VARIABLE_DEPTH: u8 = 100;
 
 #[derive(Clone, Default)]
@@ -201,21 +203,21 @@ enum Slot {
 }
 
 impl Variables {
-    /// Forgets all values, keeps the memory.
+    /// Drops all values and keeps the memory.
     fn clear(&mut self) {
         self.slots.get_mut().clear();
         self.shared.get_mut().clear();
     }
 
-    /// Forgets what modules keep for the request; it must have ended.
+    /// Drops what modules keep for the whole request, which must have ended.
     pub fn release_shared(&self) {
         if !self.shared.borrow().is_empty() {
-            // Out of its cell first: what is dropped may look for something here.
+            // Out of its cell first: the destructor of a module's value may come back here for another one.
             drop(std::mem::take(&mut *self.shared.borrow_mut()));
         }
     }
 
-    /// The remembered value: `None` when nothing is remembered, `Some(None)` when it is known that there is none.
+    /// The cached value: `None` if there is none yet, `Some(None)` if the variable is known to be unset.
     fn get(&self, id: VarId) -> Option<Option<Rc<[u8]>>> {
         match self.slots.borrow().get(id.0 as usize)? {
             Slot::Unset => None,
@@ -233,7 +235,7 @@ impl Variables {
         slots[index] = value.map_or(Slot::NotFound, |bytes| Slot::Value(bytes.into()));
     }
 
-    /// The same values, for a request that goes its own way with them.
+    /// A copy of the values, for a request that changes them independently from here on.
     pub fn copy(&self) -> Variables {
         Variables {
             slots: self.slots.clone(),
@@ -242,7 +244,7 @@ impl Variables {
         }
     }
 
-    /// Remembers that this variable has to be computed anew.
+    /// Drops the cached value, so that the variable is computed again.
     pub fn forget(&self, id: VarId) {
         if let Some(slot) = self.slots.borrow_mut().get_mut(id.0 as usize) {
             *slot = Slot::Unset;
@@ -250,7 +252,8 @@ impl Variables {
     }
 }
 
-/// What a request can leave to one of another connection: memory to fill again, and nothing that was in it.
+/// The allocations of a request that has ended, for a request of another connection. Their contents have been cleared:
+/// no byte of one client may reach another.
 #[derive(Default)]
 pub(crate) struct RequestBuffers {
     head: Option<Rc<ReceivedHead>>,
@@ -261,7 +264,7 @@ pub(crate) struct RequestBuffers {
 }
 
 impl RequestBuffers {
-    /// How much it is, as far as clients decide on that; in bytes.
+    /// How much memory it is, in bytes, as far as clients can make it grow.
     pub(crate) fn size(&self) -> usize {
         let head = self
             .head
@@ -278,7 +281,7 @@ impl RequestBuffers {
 }
 
 impl Request {
-    /// The first request of a connection, before anything of it was read.
+    /// The first request of a connection, before any of it has been read, in the memory that an earlier request left.
     pub(crate) fn recycling(
         buffers: &mut RequestBuffers,
         site: Rc<Site>,
@@ -313,7 +316,7 @@ impl Request {
         }
     }
 
-    /// Leaves its memory, when it has [ended](Request::end) and is about to be dropped.
+    /// Gives its memory away once it has [ended](Request::end) and is about to be dropped.
     pub(crate) fn leave_buffers(&mut self, buffers: &mut RequestBuffers) {
         buffers.head = Some(Rc::clone(&self.head));
         buffers.variables = Some(Rc::clone(&self.variables));
@@ -322,7 +325,7 @@ impl Request {
         std::mem::swap(&mut buffers.captured, &mut self.captured);
     }
 
-    /// A request that has just been read.
+    /// A request with this head, in new memory.
     pub fn new(
         site: Rc<Site>,
         client: Rc<Client>,
@@ -336,8 +339,8 @@ impl Request {
         Request::recycling(&mut buffers, site, client, server)
     }
 
-    /// The same request once more, for a fetch that outlives it: head, place and variables are the same. Its content must
-    /// have been read.
+    /// A second request with the same head, location and variables, for a fetch that outlives the client's. The content
+    /// must have been read: the input on the connection cannot be shared.
     pub fn fork(&self) -> Request {
         let mut fork = Request::new(
             Rc::clone(&self.site),
@@ -350,24 +353,29 @@ impl Request {
         fork.location = self.location;
         fork.remote = Rc::clone(&self.remote);
         fork.body = self.body.share();
+        // Of the flow only what keeps `internal` locations open to it. How a response is delivered does not concern a
+        // request whose response goes to no client.
         fork.flow.internal = self.flow.internal;
         fork.user = self.user.clone();
         fork.ledger = self.ledger.clone();
         fork.variables = Rc::clone(&self.variables);
         fork.captured = self.captured.clone();
         fork.parent = self.parent.clone();
+        // A module's states stay behind: only what it stored as a fact describes both requests.
         fork.facts = self.facts.clone();
         fork
     }
 
-    /// Begins to be another request of the same connection, of which nothing is known yet.
+    /// Turns into the next request of the same connection.
     ///
-    /// A connection has one `Request` for all that it serves: a keep-alive request then neither moves this large struct
-    /// nor allocates what the one before it left.
+    /// A connection uses one `Request` for all that it serves, so that a request on a kept-alive connection neither
+    /// moves this large struct nor allocates again what the previous one had allocated.
     pub(crate) fn renew(&mut self, site: &Rc<Site>, server: ServerId) {
+        // Only after a reload: comparing pointers is cheaper than touching two reference counts.
         if !Rc::ptr_eq(&self.site, site) {
             self.site = Rc::clone(site);
         }
+        // `realip` may have given the previous request another address; this one begins with that of the connection.
         if !Rc::ptr_eq(&self.remote, &self.client.remote) {
             self.remote = Rc::clone(&self.client.remote);
         }
@@ -379,8 +387,11 @@ impl Request {
         self.ledger = Ledger::begin();
     }
 
-    /// Ends: lets go of everything that it holds but its connection's, and memory to fill again.
+    /// Ends the request: drops everything except its connection and memory that the next request fills again. Temporary
+    /// files and what modules hold are thereby released now, not when the next request comes.
     pub(crate) fn end(&mut self) {
+        // A subrequest or a fetch may still hold the head or the variables: then it keeps them, and this request gets
+        // new ones.
         match Rc::get_mut(&mut self.head) {
             Some(head) => head.clear(),
             None => self.head = Rc::default(),
@@ -397,32 +408,33 @@ impl Request {
         self.end_wait = None;
         self.captured.clear();
         self.parent = None;
+        // What modules remember concerned the location that is left. nginx clears its module contexts here, too.
         self.states.clear();
         self.facts.clear();
     }
 
-    /// Has the connection wait for `wait` once the request has ended, before it goes on or closes: for what must be done by
-    /// then, such as writing lines of a log.
+    /// Makes the connection wait for `wait` after the request has ended and before it continues or closes: for work
+    /// that must be done by then, such as writing a log line.
     pub fn wait_at_end(&mut self, wait: impl Future<Output = ()> + 'static) {
         self.end_wait = Some(Box::pin(wait));
     }
 
-    /// What is to be waited for.
+    /// Takes what the connection has to wait for.
     pub(crate) fn take_end_wait(&mut self) -> Option<EndWait> {
         self.end_wait.take()
     }
 
-    /// Whether this is part of another request.
+    /// Whether this is a subrequest.
     pub fn is_subrequest(&self) -> bool {
         self.parent.is_some()
     }
 
-    /// Goes back to the server's own level, before a location is chosen.
+    /// Returns to the server's own level, where no location is chosen.
     pub fn enter_server(&mut self) {
         self.location = self.site.server(self.server).root;
     }
 
-    /// Enters a location, or its `limit_except` block when the method is not among those that the block names.
+    /// Enters a location, or its `limit_except` block if the block does not name the method.
     pub fn enter_location(&mut self, location: LocationId) {
         self.location = match self.site.location(location).limit_except {
             Some((allowed, block)) if self.method.bit() & allowed == 0 => block,
@@ -430,13 +442,13 @@ impl Request {
         };
     }
 
-    /// The engine's own settings in the present location.
+    /// The engine's own settings in the current location.
     pub fn core(&self) -> Arc<LocationConf> {
         Arc::clone(&self.site.location(self.location).core)
     }
 
-    /// Points the request at another path of the same server, as `X-Accel-Redirect`, `error_page` and `index` do. The
-    /// method stays. `Outcome::Jump` is then what the handler must return.
+    /// Redirects internally to another path of the same server, as `X-Accel-Redirect`, `error_page` and `index` do. The
+    /// method stays. The handler must then return `Outcome::Jump`.
     pub fn redirect(&mut self, path: impl Into<BString>, args: impl Into<BString>) -> Outcome {
         self.uri = Uri {
             path: path.into(),
@@ -454,18 +466,21 @@ impl Request {
         self.flow.add_uri_to_alias = false;
         self.flow.rewritten = false;
         self.flow.uri_changed = false;
+        // The filters that set it looked at a response that is not going to be sent.
         self.delivery.varies_by_encoding = false;
         self.states.clear();
         self.facts.clear();
         Outcome::Jump
     }
 
-    /// Points the request at a named location; the path stays.
+    /// Redirects internally to a named location; the path stays.
     pub fn redirect_named(&mut self, name: &BStr) -> Outcome {
         let Some(location) = self.site.server(self.server).named_location(name) else {
             self.error(format_args!("could not find named location \"{name}\""));
             return Outcome::Status(500);
         };
+        // The target was malformed (an error page for that 400, say): a location would work with a path that does not
+        // exist.
         if self.uri.path.is_empty() {
             self.error(format_args!(
                 "empty URI in redirect to named location \"{name}\""
@@ -482,24 +497,24 @@ impl Request {
         Outcome::Jump
     }
 
-    /// A module's struct in the present location. It may be held while the request changes.
+    /// A module's settings in the current location. They may be held while the request changes.
     pub fn conf<C: Any + Send + Sync>(&self) -> ConfRef<C> {
         ConfRef::new(Rc::clone(&self.site), self.location)
     }
 
-    /// A module's struct of the request's server, for tables of servers.
+    /// A module's settings of the virtual server, for tables that exist once per server.
     pub fn server_conf<C: Any + Send + Sync>(&self) -> ServerConfRef<C> {
         ServerConfRef::new(Rc::clone(&self.site), self.server)
     }
 
-    /// What the module that owns `T` remembers about this request.
+    /// The state of type `T` that a module keeps for this request; an internal redirect clears it.
     pub fn state<T: Any>(&mut self) -> Option<&mut T> {
         self.states
             .iter_mut()
             .find_map(|state| state.downcast_mut())
     }
 
-    /// What the module that owns `T` remembers, made with `Default` at first.
+    /// The state of type `T`, made with `Default` if there is none yet.
     pub fn state_or_default<T: Any + Default>(&mut self) -> &mut T {
         let index = match self.states.iter().position(|state| state.is::<T>()) {
             Some(index) => index,
@@ -513,32 +528,32 @@ impl Request {
             .expect("the entry was found by this very type, or just made")
     }
 
-    /// Remembers `state` in place of what the module that owns `T` remembered before.
+    /// Stores `state`, replacing an earlier one of the same type.
     pub fn set_state<T: Any>(&mut self, state: T) {
         self.states.retain(|old| !old.is::<T>());
         self.states.push(Box::new(state));
     }
 
-    /// What the module that owns `T` has found out about this request; a [`Request::fork`] knows it, too.
+    /// A fact of type `T` that a module found out about this request; a [`Request::fork`] inherits it.
     pub fn fact<T: Any>(&self) -> Option<Rc<T>> {
         self.facts
             .iter()
             .find_map(|fact| Rc::clone(fact).downcast().ok())
     }
 
-    /// Remembers `fact` in place of what the module that owns `T` had found out before.
+    /// Stores `fact`, replacing an earlier one of the same type.
     pub fn set_fact<T: Any>(&mut self, fact: T) {
         self.facts.retain(|old| !old.is::<T>());
         self.facts.push(Rc::new(fact));
     }
 
-    /// Forgets what the module that owns `T` had found out.
+    /// Removes the fact of type `T`.
     pub fn forget_fact<T: Any>(&mut self) {
         self.facts.retain(|old| !old.is::<T>());
     }
 
-    /// What the module that owns `T` keeps for the client's request and all of its subrequests, made with `Default` at
-    /// first. Unlike a [`Request::state`] it outlives internal redirects.
+    /// The value of type `T` that the client's request and all of its subrequests share, made with `Default` if there
+    /// is none yet. Unlike a [`Request::state`] it survives internal redirects.
     pub fn shared<T: Any + Default>(&self) -> Rc<T> {
         let mut shared = self.variables.shared.borrow_mut();
         let known = shared
@@ -569,8 +584,8 @@ impl Request {
         !(value.is_empty() || value == "0")
     }
 
-    /// Matches a pattern against a text. On a match its groups are the request's captures, and the variables of its
-    /// named groups have their values.
+    /// Matches a pattern against a text. On a match its groups become the request's captures, and the variables of its
+    /// named groups get their values.
     pub fn matches(&mut self, pattern: &Pattern, subject: &[u8]) -> bool {
         if !self.captured.matches(&pattern.regex, subject) {
             return false;
@@ -584,21 +599,23 @@ impl Request {
         true
     }
 
-    /// Sets a variable that `set`, a capture or a module gave a value.
+    /// Sets a variable, as `set`, a named capture or a module does.
     pub fn set_variable(&mut self, id: VarId, value: &[u8]) {
         let site = Rc::clone(&self.site);
+        // Some variables are settings of the request under another name (`$args`, `$limit_rate`): they have a setter of
+        // their own.
         match site.variables.get(id).set {
             Some(set) => set(self, value),
             None => self.variables.put(id, Some(value)),
         }
     }
 
-    /// Sets a variable to "not found".
+    /// Marks a variable as unset.
     pub fn unset_variable(&mut self, id: VarId) {
         self.variables.put(id, None);
     }
 
-    /// The logger of the present location.
+    /// The logger of the current location.
     pub fn logger(&self) -> &Logger {
         &self.site.location(self.location).core.log
     }
@@ -606,6 +623,7 @@ impl Request {
     /// Writes a line about this request to the error log of its location.
     pub fn log(&self, level: Level, message: fmt::Arguments<'_>) {
         let logger = self.logger();
+        // `debug_connection`: this client is logged at debug level, whatever `error_log` says.
         if self.client.debug {
             logger.debug_connection().log(level, self, message);
         } else if logger.enabled(level) {
@@ -630,6 +648,7 @@ impl Request {
 impl Scope for Request {
     fn variable(&mut self, id: VarId, out: &mut Vec<u8>) -> bool {
         let site = Rc::clone(&self.site);
+        // The value may be cached from an earlier use. A variable that must be computed each time is never cached.
         let definition = site.variables.get(id);
         if let Some(known) = self.variables.get(id) {
             return match known {
@@ -641,6 +660,7 @@ impl Scope for Request {
             };
         }
         let depth = self.variables.depth.get();
+        // A `map` may name itself through other variables: without a bound its evaluation would not end.
         if depth == MAX_VARIABLE_DEPTH {
             self.error(format_args!(
                 "cycle while evaluating variable \"{}\"",
@@ -679,6 +699,7 @@ impl host::error_log::Context for Request {
         out.extend_from_slice(&self.remote.text);
         out.extend_from_slice(b", server: ");
         out.extend_from_slice(&self.site.server(self.server).name);
+        // The order and the labels are nginx's: tools that parse error logs rely on them.
         if !self.head.wire.request_line().is_empty() {
             out.extend_from_slice(b", request: \"");
             out.extend_from_slice(self.head.wire.request_line());
@@ -706,7 +727,7 @@ impl host::error_log::Context for Request {
 }
 
 impl ReceivedHead {
-    /// Makes it empty again and keeps the memory.
+    /// Empties it for the next request and keeps its memory.
     pub fn clear(&mut self) {
         self.wire.clear();
         self.host.clear();
@@ -714,12 +735,12 @@ impl ReceivedHead {
         self.rejected = false;
     }
 
-    /// The value of a header field; the first, when there are several.
+    /// The value of a header field; the first one if there are several.
     pub fn field(&self, name: &[u8]) -> Option<&BStr> {
         self.wire.fields.get(name).map(|value| value.as_bstr())
     }
 
-    /// The value of a header field that the server knows by number.
+    /// The value of a header field that has a number, which is found without comparing names.
     pub fn known(&self, name: Known) -> Option<&BStr> {
         self.wire
             .fields
@@ -731,6 +752,7 @@ impl ReceivedHead {
     pub fn version(&self) -> Version {
         use proto::message::Version as Wire;
         match self.wire.version {
+            // A rejected head may have stopped before its version, or lied about it: the answer must suit any client.
             _ if self.rejected => Version::Http10,
             version if version >= Wire::HTTP_3 => Version::Http3,
             version if version >= Wire::HTTP_2 => Version::Http2,

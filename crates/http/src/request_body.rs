@@ -1,7 +1,7 @@
-//! The content of a request: what has come of it, and the input that brings the rest.
+//! The content of a request: what has been received so far, and the input that brings the rest.
 //!
-//! How the bytes arrive is the protocol's business, behind [`BodyInput`]. Reading all of it, with bounds and temporary files,
-//! is [`crate::body_reader`]'s.
+//! How the bytes arrive is the protocol's business, behind [`BodyInput`]. [`crate::body_reader`] reads all of it, with
+//! limits and temporary files.
 
 use std::cell::Cell;
 use std::io;
@@ -11,24 +11,24 @@ use std::task::{Context, Poll};
 
 use proto::fields::Fields;
 
-/// Why a request's content can not be had.
+/// Why the content of a request cannot be read.
 #[derive(Debug)]
 pub enum BodyReadError {
-    /// The client left.
+    /// The client closed the connection, or reset the stream.
     Closed,
     /// The client was silent for longer than `client_body_timeout`.
     TimedOut,
-    /// The framing is broken.
+    /// The chunked framing is malformed (RFC 9112, section 7.1): where the next request begins is not known any more.
     Malformed,
-    /// It is more, or less, than the client announced; with the words for the log.
+    /// An HTTP/2 stream brought more or less than its `Content-Length` announced; with the line for the log.
     Length(String),
     /// Reading the connection failed.
     Io(io::Error),
 }
 
-/// A connection's way to hand over the content of a request.
+/// Where the content of a request comes from: a protocol implements this for its connection or stream.
 pub trait BodyInput {
-    /// Appends content to `out`, at most `max` bytes. `Ok(true)` says that this was the end.
+    /// Appends content to `out`, about `max` bytes at most. `Ok(true)` means that this was the end.
     fn poll_read(
         &mut self,
         out: &mut Vec<u8>,
@@ -36,10 +36,10 @@ pub trait BodyInput {
         context: &mut Context<'_>,
     ) -> Poll<Result<bool, BodyReadError>>;
 
-    /// The length that the client announced.
+    /// `Content-Length`; `None` for chunked content.
     fn length(&self) -> Option<u64>;
 
-    /// Fields that followed the content, once it ended.
+    /// The trailer fields, once the content has ended.
     fn trailers(&mut self) -> Fields {
         Fields::default()
     }
@@ -47,29 +47,30 @@ pub trait BodyInput {
     /// Bytes taken from the connection so far, framing included.
     fn taken(&self) -> u64;
 
-    /// A client that waits to be told to go on will not be told.
+    /// The response will not need the content: no `100 Continue` is sent any more.
     fn refuse_continue(&mut self);
 }
 
-/// The content of a request.
+/// The content of a request: in memory, in a temporary file, or still to come from the client. Once complete it can be
+/// sent more than once.
 pub struct RequestBody {
     input: Option<Box<dyn BodyInput>>,
-    /// [`RequestBody::taken`] when what was left began to be thrown away.
+    /// [`RequestBody::taken`] at the time when discarding began: log variables do not count what is discarded.
     taken_before_discard: Option<u64>,
-    /// The input of content that no handler shall see: see [`RequestBody::withhold`].
+    /// The input of content that handlers must not see: see [`RequestBody::withhold`].
     withheld: Option<Box<dyn BodyInput>>,
-    /// What has been read and is kept in memory.
+    /// What has been read and not yet written to the file.
     pub(crate) memory: Vec<u8>,
     pub(crate) file: Option<Rc<TemporaryFile>>,
     pub(crate) length: u64,
-    /// Fields that followed the content.
+    /// The trailer fields.
     pub trailers: Fields,
     pub(crate) complete: bool,
-    /// The client has sent content, though it may have been empty.
+    /// The client sent content, though it may have been empty. Subrequests and scripts bring theirs without a client.
     came: bool,
     announced: Option<u64>,
     taken: u64,
-    /// See [`RequestBody::want`].
+    /// A handler will read the content while the response is being sent: see [`RequestBody::want`].
     is_wanted: bool,
 }
 
@@ -77,14 +78,15 @@ pub struct RequestBody {
 pub struct TemporaryFile {
     /// The open file.
     pub file: rt::file::File,
-    /// Where it is, or was: unless it shall stay, its name is gone as soon as it is open.
+    /// Its path. Unless the file is to stay, it is unlinked as soon as it is open, so that a crash leaves nothing
+    /// behind.
     pub path: PathBuf,
-    /// Whether its name still has to be removed.
+    /// Whether it must be unlinked when the last reference goes.
     pub(crate) unlink: Cell<bool>,
 }
 
 impl TemporaryFile {
-    /// Its name is not its any more: somebody moved the file to where it belongs.
+    /// The file was renamed to its final place (a WebDAV PUT), and must not be removed.
     pub fn moved(&self) {
         self.unlink.set(false);
     }
@@ -94,8 +96,9 @@ impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if self.unlink.get() {
             let path = std::mem::take(&mut self.path);
+            // Unlinking can block on the device, and `drop` cannot wait: a task does it through the pool.
             rt::spawn(async move {
-                // Whoever else removed it did what was wanted.
+                // It may be gone already; there is nothing to do about another error, and the request is over.
                 let _ = rt::file::remove_file(&path, &rt::pool::default_pool()).await;
             });
         }
@@ -103,7 +106,7 @@ impl Drop for TemporaryFile {
 }
 
 impl RequestBody {
-    /// No content.
+    /// The content of a request that has none.
     pub fn none() -> RequestBody {
         RequestBody {
             taken_before_discard: None,
@@ -121,15 +124,15 @@ impl RequestBody {
         }
     }
 
-    /// Lets go of the content.
+    /// Drops the content, for the next request of the connection.
     pub(crate) fn clear(&mut self) {
-        // Most requests have none.
+        // Most requests have none; then there is nothing to write.
         if self.came || self.announced.is_some() || self.length > 0 {
             *self = RequestBody::none();
         }
     }
 
-    /// Content that `input` will bring.
+    /// Content that the client is still sending, read through `input`.
     pub fn from_input(input: Box<dyn BodyInput>) -> RequestBody {
         let announced = input.length();
         RequestBody {
@@ -142,7 +145,7 @@ impl RequestBody {
         }
     }
 
-    /// Content that is there already, as a subrequest or a script brings it.
+    /// Content that is in memory already, from a subrequest or a script.
     pub fn from_bytes(bytes: Vec<u8>) -> RequestBody {
         let length = bytes.len() as u64;
         RequestBody {
@@ -154,7 +157,7 @@ impl RequestBody {
         }
     }
 
-    /// The same content, which has been read, for another request.
+    /// The same content for another request. It must have been read to its end: the input cannot be shared.
     pub fn share(&self) -> RequestBody {
         RequestBody {
             taken_before_discard: None,
@@ -167,12 +170,12 @@ impl RequestBody {
         }
     }
 
-    /// The length that the client announced; `None` for chunked content and for none.
+    /// `Content-Length`; `None` for chunked content and where there is no content.
     pub fn announced_length(&self) -> Option<u64> {
         self.announced
     }
 
-    /// Whether there is, or may be, content.
+    /// Whether there is content, or some may still come.
     pub fn exists(&self) -> bool {
         self.input.is_some() || self.length > 0
     }
@@ -187,31 +190,33 @@ impl RequestBody {
         self.complete
     }
 
-    /// Whether a handler has read of it, or means to.
+    /// Whether a handler has read some of it, or announced that it will.
     pub fn was_read(&self) -> bool {
         self.length > 0 || self.is_wanted
     }
 
-    /// It may be read while the response is sent already: what has come is not to be thrown away before.
+    /// A handler announces that it reads the content while the response is already being sent. What has arrived must
+    /// not be discarded before.
     pub fn want(&mut self) {
         self.is_wanted = true;
     }
 
-    /// A client that waits for `100 Continue` will not get it.
+    /// No `100 Continue` is sent any more.
     pub fn refuse_continue(&mut self) {
         if let Some(input) = &mut self.input {
             input.refuse_continue();
         }
     }
 
-    /// Whether all of it has been read, and is here to be read again.
+    /// Whether all of it has been read and kept, so that it can be sent to another upstream server, too.
     pub(crate) fn is_kept(&self) -> bool {
         self.complete && (self.file.is_some() || self.memory.len() as u64 == self.length)
     }
 
-    /// Takes the content away from the handlers: from here on the request is one with `Content-Length: 0`, for what is
-    /// left of the content will be thrown away, by the connection.
+    /// Hides the content from handlers and error pages: from here on the request looks as if it had `Content-Length:
+    /// 0`. The connection discards what is left of the content, after the response.
     pub(crate) fn withhold(&mut self) {
+        // A client that still waits for `100 Continue` then need not send the content at all.
         self.refuse_continue();
         self.taken = self.taken();
         let rest = RequestBody {
@@ -226,7 +231,8 @@ impl RequestBody {
         *self = rest;
     }
 
-    /// Gives the connection back what handlers were not to see; whether there was such content.
+    /// Returns the hidden input to the connection, which has to find the end of the content on the wire; `false` if
+    /// nothing was hidden.
     pub(crate) fn restore(&mut self) -> bool {
         let Some(input) = self.withheld.take() else {
             return false;
@@ -236,17 +242,18 @@ impl RequestBody {
         true
     }
 
-    /// What is read from now on is thrown away, and counts for nobody.
+    /// What is read from now on is discarded, and does not count in `$request_length`.
     pub(crate) fn begin_discard(&mut self) {
         self.taken_before_discard = Some(self.taken());
     }
 
-    /// True when all of it was thrown away.
+    /// Whether all of it was discarded, and none of it read.
     pub fn is_thrown_away(&self) -> bool {
         self.taken_before_discard == Some(0)
     }
 
-    /// Bytes that it took on the wire so far, without those that are thrown away, as nginx counts them.
+    /// Bytes that it took on the wire so far, framing included, without those that were discarded, as nginx counts
+    /// them.
     pub fn taken(&self) -> u64 {
         if let Some(taken) = self.taken_before_discard {
             return taken;
@@ -260,17 +267,17 @@ impl RequestBody {
         self.length
     }
 
-    /// The content, when it is in memory as a whole.
+    /// The content, if all of it is in memory.
     pub fn in_memory(&self) -> Option<&[u8]> {
         (self.complete && self.file.is_none()).then_some(&self.memory[..])
     }
 
-    /// The file that holds the content, when it did not stay in memory.
+    /// The file that holds the content, if that did not stay in memory.
     pub fn file(&self) -> Option<&Rc<TemporaryFile>> {
         self.file.as_ref()
     }
 
-    /// Takes the next piece of content without keeping it: appends to `out`, `Ok(true)` at the end.
+    /// Reads the next piece of content without keeping it: appends to `out`, `Ok(true)` at the end.
     pub fn poll_read(
         &mut self,
         out: &mut Vec<u8>,
@@ -279,7 +286,7 @@ impl RequestBody {
     ) -> Poll<Result<bool, BodyReadError>> {
         let Some(input) = &mut self.input else {
             out.append(&mut self.memory);
-            // Content that somebody took over and never gave back has no end here.
+            // The input was taken over (by a protocol upgrade, say) and never given back: there is no end to report.
             return Poll::Ready(match self.complete {
                 true => Ok(true),
                 false => Err(BodyReadError::Closed),
@@ -292,6 +299,7 @@ impl RequestBody {
         };
         self.length += (out.len() - before) as u64;
         if done {
+            // The input goes with the end of the content, so what only it knows is kept now.
             self.trailers = input.trailers();
             self.taken = input.taken();
             self.complete = true;
@@ -300,7 +308,7 @@ impl RequestBody {
         Poll::Ready(Ok(done))
     }
 
-    /// Hands the connection its input back, for what is left of the content to be thrown away.
+    /// Takes the input out, for the connection to discard what is left of the content.
     pub fn take_input(&mut self) -> Option<Box<dyn BodyInput>> {
         self.taken = self.taken();
         self.input.take()

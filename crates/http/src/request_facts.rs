@@ -1,7 +1,7 @@
-//! What follows from a request's fields: who talks to whom, and which file a path means.
+//! What follows from a request's fields: the addresses of both ends, and which file a path means.
 //!
-//! Everything here only reads; the exceptions are [`Request::set_host`], which the connection calls while it reads the
-//! head, and [`Request::change_fields`].
+//! Everything here only reads; the exceptions are [`Request::set_host`], which is called while the head is read, and
+//! [`Request::change_fields`].
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -25,7 +25,7 @@ impl Request {
         if self.is_tls() { "https" } else { "http" }
     }
 
-    /// The port that the client connected to; 0 for a unix socket.
+    /// The port that the client connected to; 0 for a UNIX domain socket.
     pub fn local_port(&self) -> u16 {
         self.client.local().port()
     }
@@ -35,8 +35,8 @@ impl Request {
         net::client::write_address(&self.client.local(), out);
     }
 
-    /// Notes the host that the client asked for. Only while the head is not shared yet, which is before any handler
-    /// sees the request.
+    /// Sets the host of the request. Only while the head is not shared yet, which is before any handler sees the
+    /// request.
     pub fn set_host(&mut self, name: Vec<u8>, port: Option<u16>) {
         if let Some(head) = Rc::get_mut(&mut self.head) {
             head.host = name.into();
@@ -44,10 +44,10 @@ impl Request {
         }
     }
 
-    /// Changes fields of the request that are called `name`. Subrequests may share the head: what one of them changes is
-    /// its own. Variables that were asked for keep their values until [`Request::forget_field`].
+    /// Changes the request's fields called `name`. A head that is shared with subrequests is copied first, so that each
+    /// request's changes are its own. Variables that have been read keep their values until [`Request::forget_field`].
     pub fn change_fields(&mut self, name: &[u8], change: impl FnOnce(&mut Fields)) {
-        // What the client said of its connection is between the two, whatever becomes of the field.
+        // `Connection: close` was meant for us: it counts even if the field is changed for an upstream server.
         self.delivery.close |=
             name.eq_ignore_ascii_case(b"connection") && !self.head.wire.wants_keep_alive();
         let head = Rc::make_mut(&mut self.head);
@@ -62,7 +62,7 @@ impl Request {
         }
     }
 
-    /// Forgets what the variables about a field of the request were when they were asked for last.
+    /// Drops the cached values of the variables that show this field.
     pub fn forget_field(&mut self, name: &[u8]) {
         if name.eq_ignore_ascii_case(b"host") {
             self.forget_variable("host");
@@ -70,19 +70,19 @@ impl Request {
         let variable = name.to_str_lossy().to_ascii_lowercase().replace('-', "_");
         self.forget_variable(&format!("http_{variable}"));
         if name.eq_ignore_ascii_case(b"cookie") {
-            // Which cookies were asked for is not known; those that were keep their values only until here.
+            // Which cookies the field held before is not known, so all of them are dropped.
             self.forget_variables("cookie_");
         }
     }
 
-    /// Forgets what a variable was when it was asked for last.
+    /// Drops the cached value of a variable.
     fn forget_variable(&mut self, name: &str) {
         if let Some(id) = self.site.variables.id(name) {
             self.variables.forget(id);
         }
     }
 
-    /// Forgets variables whose names begin so.
+    /// Drops the cached values of variables whose names begin with `start`.
     fn forget_variables(&mut self, start: &str) {
         for n in 0..self.site.variables.len() {
             let id = conf::VarId(n as u32);
@@ -100,11 +100,14 @@ impl Request {
         memchr::memchr2(b'%', b'+', &target[..end]).is_some()
     }
 
-    /// Appends the path from `skip` on and the args, as a server is asked for them: escaped again where the client, or the
-    /// server itself, has escaped them. What a request line would end with is escaped in any case.
+    /// Appends the path from `skip` on, and the arguments, as a request to an upstream server needs them: escaped again
+    /// if the client, or the server itself, had escaped them. Bytes that would end a request line are escaped in any
+    /// case.
     pub fn write_target(&self, skip: usize, out: &mut Vec<u8>) {
         let start = out.len();
         let path = self.uri.path.get(skip..).unwrap_or_default();
+        // A path without escapes is sent as it came: escaping it might change characters that the client had a right to
+        // send unescaped.
         if self.flow.internal || self.has_escaped_path() {
             proto::uri::escape(proto::uri::Escape::Uri, path, out);
         } else {
@@ -114,15 +117,17 @@ impl Request {
             out.push(b'?');
             out.extend_from_slice(&self.uri.args);
         }
+        // A decoded space or line break would otherwise become part of the request to the upstream server, or a second
+        // one.
         proto::uri::make_target(out, start);
     }
 
-    /// The folder of `root` in the present location, or what `alias` puts in place of the location's name.
+    /// The folder of `root` in the current location, or what `alias` puts in place of the location's name.
     pub fn document_root(&mut self) -> BString {
         let site = Rc::clone(&self.site);
         let root = &site.location(self.location).core.root;
         if let Some(constant) = root.path.constant() {
-            // Room for the path below it.
+            // With room for the path that will be appended.
             let mut path = Vec::with_capacity(constant.len() + self.uri.path.len());
             path.extend_from_slice(constant);
             return path.into();
@@ -136,12 +141,14 @@ impl Request {
         path.into_os_string().into_encoded_bytes().into()
     }
 
-    /// The file that the request's path means in its location, by `root` or `alias`. `None` after a rewrite has made
-    /// an alias meaningless; that is logged, and the answer is 500.
+    /// The file that the request's path means in its location, by `root` or `alias`. `None` if a rewrite has made an
+    /// `alias` meaningless; that is logged, and the status is 500.
     pub fn file_path(&mut self) -> Option<BString> {
         let site = Rc::clone(&self.site);
         let location = site.location(self.location);
         let kind = location.core.root.kind;
+        // `alias` replaces the beginning that the location matched. After a rewrite the path need not begin with it any
+        // more.
         if kind != RootKind::Root && self.flow.rewritten {
             let name = &location.name;
             self.log(
@@ -164,7 +171,7 @@ impl Request {
         Some(path)
     }
 
-    /// Milliseconds since the first byte of the request, by the wall clock as `$request_time` counts.
+    /// Milliseconds since the first byte of the request, by the wall clock, as `$request_time` counts.
     pub fn elapsed_ms(&self) -> u64 {
         rt::wall_millis().saturating_sub(self.ledger.started_wall_ms)
     }

@@ -1,7 +1,7 @@
 //! A response between its handler and the wire: what the filters read and change.
 //!
-//! The fields that filters decide on (type, length, validators) are fields of the struct; everything else stands in
-//! `fields` in the order in which it was added. The connection turns both into the head of its protocol.
+//! What filters decide on (type, length, validators) has fields of its own; everything else is in `fields`, in the
+//! order in which it was added. The connection turns both into the head of its protocol.
 
 use bstr::{BString, ByteSlice};
 use proto::fields::Fields;
@@ -15,71 +15,72 @@ pub struct Response {
     pub status: u16,
     /// The reason phrase where it is not the usual one of the status.
     pub reason: Option<BString>,
-    /// The status line is that of a server behind: a 204 or 304 of it says what its content would be, as it said.
+    /// The status line came from an upstream server. Its 204 or 304 may describe content that it does not carry.
     pub passed_on: bool,
-    /// The media type, without charset; empty when the response has none.
+    /// The media type, without charset; empty if the response has none.
     pub content_type: BString,
-    /// What `; charset=` says; empty when nothing.
+    /// The value of `; charset=`; empty if there is none.
     pub charset: BString,
-    /// Type and charset as an upstream wrote them, where we would write them otherwise; then what `content_type` and
-    /// `charset` were. It counts as long as they are that.
+    /// The field as the upstream server wrote it, if we would write it differently, with the `content_type` and
+    /// `charset` that were read from it. It is used for as long as those two are unchanged.
     pub content_type_as_sent: Option<(BString, BString, BString)>,
-    /// The media type of the content that a 304 is about.
+    /// The media type of the content that a 304 describes.
     pub type_not_sent: BString,
-    /// The content's length when it differs from what the body itself knows: a response to HEAD, a proxied one.
+    /// The content's length, if the body itself does not know it: for a response to HEAD, or a proxied one.
     pub content_length: Option<u64>,
-    /// Seconds since 1970 of the last change.
+    /// The time of the last change, in seconds since 1970.
     pub last_modified: Option<i64>,
-    /// An upstream or the configuration said when the last change was: that goes out whatever the status is. What a file
-    /// says is about a response that shows the file.
+    /// `last_modified` was set by an upstream server or the configuration, and is sent whatever the status is. The time
+    /// of a file is sent only with a response that shows the file.
     pub last_modified_was_said: bool,
-    /// The entity tag with its quotes, and `W/` when weak.
+    /// The entity tag with its quotes, and with `W/` if it is weak.
     pub etag: Option<BString>,
-    /// The memory of an entity tag that is gone.
+    /// The buffer of an earlier entity tag, to be reused.
     pub(crate) spare_etag: BString,
-    /// The redirect target as the handler gave it; made absolute at the wire when it is a path.
+    /// The redirect target as the handler set it. A path is made absolute when the head is written.
     pub location: Option<BString>,
     /// All other header fields.
     pub fields: Fields,
-    /// Fields that are not ours to say: an upstream's was to be passed on, and it sent none; or they were taken away.
+    /// Fields that must not be added: the upstream server's would have been passed on, but it sent none; or they were
+    /// removed.
     pub unsaid: Unsaid,
-    /// Fields that follow the content.
+    /// The trailers.
     pub trailers: Fields,
     /// The content.
     pub body: Body,
-    /// What may still be done to it on its way.
+    /// What filters may still do to it.
     pub transforms: Transforms,
 }
 
-/// Fields that a response usually has and this one has not.
+/// Fields that a response usually has and this one must not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unsaid {
     /// `Server`.
     pub server: bool,
     /// `Date`.
     pub date: bool,
-    /// `Expires`, where `expires` has a time for it.
+    /// `Expires`, even if `expires` is configured.
     pub expires: bool,
 }
 
 /// Which generic transformations a response still allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transforms {
-    /// A `Range` of the request may be applied: the content is what its handler says it is, byte by byte.
+    /// A `Range` of the request may be applied: the content is byte for byte what its handler provides.
     pub ranges: bool,
-    /// The request's conditions were for somebody else, who has seen them: an upstream.
+    /// The request's conditions have been judged by an upstream server, and must not be judged again.
     pub unconditional: bool,
-    /// The reason for which the on-the-fly compression must leave this response alone.
+    /// The content must not be compressed on the fly.
     pub keep_encoding: bool,
-    /// The content's length is known because all of it has come, not because its head named it: what decides by the
-    /// length of a response takes it for unknown, so that it does not depend on how the content came.
+    /// The content's length is known only because all of it has arrived; its head did not name it. Decisions by length
+    /// treat it as unknown, so that they do not depend on how fast the content arrived.
     pub unannounced_length: bool,
-    /// An only-one-range answer, as `slice` and caches want it.
+    /// Only a single range is answered, as `slice` and the cache need it.
     pub single_range: bool,
 }
 
 impl Response {
-    /// Forgets everything, but keeps the memory.
+    /// Empties the response for the next one, and keeps its memory.
     pub fn clear(&mut self) {
         self.status = 0;
         self.reason = None;
@@ -102,8 +103,8 @@ impl Response {
         self.transforms = Transforms::default();
     }
 
-    /// Takes the value of `Content-Type` that another party wrote: the charset is known as such, so that filters see both,
-    /// and what goes out is the text as it was.
+    /// Takes over a `Content-Type` that an upstream server wrote. The charset is separated, so that filters see both;
+    /// as long as no filter changes them, the value is sent exactly as it was received.
     pub fn set_content_type(&mut self, value: &[u8]) {
         let (media_type, charset) = split_charset(value);
         self.content_type.clear();
@@ -138,7 +139,7 @@ impl Response {
         }
     }
 
-    /// An entity tag to be written, for a response of a connection that has sent others before.
+    /// A buffer for a new entity tag, reusing that of an earlier response.
     pub fn new_etag(&mut self) -> &mut Vec<u8> {
         let mut etag = self.etag.take().unwrap_or_default();
         if etag.capacity() == 0 {
@@ -148,20 +149,21 @@ impl Response {
         self.etag.insert(etag)
     }
 
-    /// The content's length when it is known.
+    /// The content's length, if it is known.
     pub fn length(&self) -> Option<u64> {
         self.content_length.or_else(|| self.body.length())
     }
 
-    /// Whether there is known to be no content: by the length that was said, and not by what has come.
+    /// Whether the head says that there is no content. That none has arrived does not count.
     pub fn is_said_to_be_empty(&self) -> bool {
         self.length() == Some(0) && !self.transforms.unannounced_length
     }
 
-    /// A filter changes the content from here on: its length is unknown, ranges make no sense any more, and a strong
-    /// validator becomes a weak one (RFC 9110, section 8.8.1).
+    /// Must be called by a filter that changes the content: its length becomes unknown, ranges of it make no sense any
+    /// more, and a strong validator becomes a weak one (RFC 9110, section 8.8.1).
     pub fn content_changes(&mut self) {
         self.content_length = None;
+        // Even if the changed content is short and complete at once, later filters must treat its length as unknown.
         self.transforms.unannounced_length = true;
         self.transforms.ranges = false;
         self.fields.remove(b"Accept-Ranges");
@@ -177,20 +179,21 @@ impl Response {
         }
     }
 
-    /// Takes away the time of a file where the response does not show the file: it is the page of an error, or the like.
+    /// Removes the time of a file from a response that does not show the file: an error page, or the like.
     pub(crate) fn drop_unfit_date(&mut self) {
         if !self.last_modified_was_said && !matches!(self.status, 200 | 206 | 304) {
             self.last_modified = None;
         }
     }
 
-    /// A filter changes the content in a way that gives it no stable validators at all.
+    /// Must be called by a filter whose output has no stable validators at all.
     pub fn drop_validators(&mut self) {
         self.last_modified = None;
         self.etag = None;
     }
 }
 
+/// Splits a media type from its charset; further parameters in front of the charset stay with the type.
 fn split_charset(value: &[u8]) -> (&[u8], BString) {
     let mut at = 0;
     while let Some(semicolon) = value[at..].find_byte(b';') {

@@ -1,7 +1,8 @@
-//! `find_config`: from a path to a location, as nginx does it. From a host to a server is [`crate::virtual_server`].
+//! `find_config`: finds the location of a path, as nginx does. The server of a host is found by
+//! [`crate::virtual_server`].
 //!
-//! Of the locations ([`crate::location_tree`]) an exact one wins, then the first
-//! matching regular expression unless the longest prefix was written with `^~`, then the longest prefix
+//! Among the locations ([`crate::location_tree`]) an exact one wins; then the first matching regular expression, unless
+//! the longest prefix was written with `^~`; then the longest prefix
 //! (<https://nginx.org/en/docs/http/ngx_http_core_module.html#location>).
 
 use std::rc::Rc;
@@ -12,12 +13,12 @@ use crate::location_tree::{LocationKind, LocationTree};
 use crate::request::Request;
 use crate::site::{Frozen, LocationId};
 
-/// What the search for a location found.
+/// The result of the search for a location.
 pub enum Found {
     /// The request belongs here.
     Location(LocationId),
-    /// The path without its last slash names a location that hands everything to an upstream: the client is sent to
-    /// the path with the slash.
+    /// The path lacks only the last slash of a location that passes everything to an upstream server: the client is
+    /// redirected to the path with the slash.
     AddSlash(LocationId),
 }
 
@@ -26,6 +27,7 @@ pub fn find(request: &mut Request) -> Found {
     let site = Rc::clone(&request.site);
     let server = site.server(request.server);
     let mut chosen = server.root;
+    // Out of the request for the search, because matching a regular expression changes the request's captures.
     let path = std::mem::take(&mut request.uri.path);
     let found = search(&site, &server.tree, path.as_bstr(), &mut chosen, request);
     request.uri.path = path;
@@ -36,7 +38,7 @@ pub fn find(request: &mut Request) -> Found {
 }
 
 enum Search {
-    /// An exact or regular-expression match: nothing else can win.
+    /// An exact or regular expression match: nothing else can win.
     Done,
     /// A prefix matched.
     Prefix,
@@ -59,8 +61,8 @@ fn search(
         return Search::Done;
     }
     let prefix = tree.longest_prefix(path);
-    // As in nginx a location that is the path itself goes before one that is the path with a slash, and that one before
-    // what is nested in a shorter prefix.
+    // As in nginx a location with the name of the path wins over one with the slash added, and that one wins over
+    // locations nested in a shorter prefix.
     let is_whole = |location: LocationId| site.location(location).name.len() == path.len();
     if !prefix.is_some_and(is_whole)
         && let Some(location) = tree.with_slash(path, |id| site.location(id).adds_slash)
@@ -76,12 +78,15 @@ fn search(
         if let LocationKind::Prefix { regexes: allowed } = here.kind {
             regexes = allowed;
         }
+        // Nested locations come before the regular expressions of this level; a prefix found there does not rule those
+        // out.
         match search(site, &here.tree, path, chosen, request) {
             Search::Nothing | Search::Prefix => {}
             decided => return decided,
         }
     }
     if regexes {
+        // In the order of the configuration: the first match wins, not the best.
         for (pattern, location) in &tree.regexes {
             if request.matches(pattern, path) {
                 *chosen = *location;

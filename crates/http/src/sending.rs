@@ -1,4 +1,4 @@
-//! What sending a response has in common, whichever protocol does it.
+//! What sending a response has in common in all protocols.
 
 use std::io;
 
@@ -10,20 +10,20 @@ use crate::request::Request;
 pub(crate) enum SendError {
     /// The connection failed.
     Failed(io::Error),
-    /// The client gave the request up.
+    /// The client cancelled the request.
     ClientLeft,
-    /// The client took nothing for longer than `send_timeout`.
+    /// The client accepted nothing for longer than `send_timeout`.
     TimedOut,
-    /// The content could not be had to its end.
+    /// The body broke off.
     Body(BodyError),
 }
 
-/// Whether it may yet turn out that there is no response: its head is not to be sent before that.
+/// Whether the producer may still find out that there is no response: the head must not leave before that.
 pub(crate) fn is_undecided(body: &Body) -> bool {
     matches!(body, Body::Stream(source) if source.is_undecided())
 }
 
-/// The pool that reads what is not in memory, in the request's location.
+/// The thread pool of the request's location, for reads that are not in memory.
 pub(crate) fn pool(request: &mut Request) -> rt::pool::Pool {
     let core = request.core();
     crate::files::pool(request, &core.delivery.aio)

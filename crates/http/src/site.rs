@@ -1,7 +1,8 @@
 //! The frozen configuration of `http {}`: servers, locations and the handlers that run in each.
 //!
 //! One [`Frozen`] exists per generation of the configuration and is shared by all loops. Each loop wraps it in an
-//! `Rc<Site>`, so that the count that every request moves is not one that all processors fight over.
+//! `Rc<Site>`: every request changes a reference count, and a shared atomic one would move its cache line between all
+//! processors.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -26,13 +27,13 @@ pub use crate::block_ids::{LocationId, ServerId};
 pub use crate::core::Satisfy;
 pub use crate::location_tree::LocationKind;
 
-/// The configuration as one loop holds it.
+/// A generation as one loop holds it: with a reference count of the loop's own.
 pub struct Site {
     frozen: Arc<Frozen>,
 }
 
 impl Site {
-    /// Wraps a generation for a loop.
+    /// Wraps a generation for one loop.
     pub fn new(frozen: Arc<Frozen>) -> Rc<Site> {
         Rc::new(Site { frozen })
     }
@@ -48,40 +49,41 @@ impl Deref for Site {
 
 static GENERATIONS: AtomicU64 = AtomicU64::new(1);
 
-/// The number of a generation that is being made.
+/// The number of a new generation.
 pub(crate) fn next_generation() -> u64 {
     GENERATIONS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// One generation of `http {}`.
+/// One generation of `http {}`. Nothing in it changes after it was built, so that all loops read it without locks.
 pub struct Frozen {
-    /// The confs of the modules' main tables.
+    /// The settings of the modules' main tables.
     pub main_confs: ConfSet,
-    /// The confs of the modules' location tables as `http {}` itself has them, for what belongs to no location.
+    /// The settings of the modules' location tables at the level of `http {}`, for what belongs to no location.
     pub outer_confs: ConfSet,
     /// All servers, in the order of the configuration.
     pub servers: Vec<Server>,
     /// All locations of all servers, `if` blocks and `limit_except` blocks too.
     pub locations: Vec<Location>,
-    /// What is listened on, and which servers answer there.
+    /// The listening addresses, each with the servers behind it.
     pub endpoints: Vec<Arc<Endpoint>>,
     /// Every variable that the configuration knows.
     pub variables: Variables<Request>,
-    /// The names that the server goes by.
+    /// The names under which the server identifies itself (`server_tokens`).
     pub identity: Identity,
-    /// The directory that relative paths count from when they are made of variables.
+    /// The directory to which relative paths with variables are relative.
     pub prefix: PathBuf,
-    /// The directory of the configuration, which the paths of certificates count from.
+    /// The directory of the configuration file, to which paths of certificates are relative.
     pub conf_prefix: PathBuf,
-    /// Tells generations apart.
+    /// The number of this generation.
     pub generation: u64,
 }
 
 impl Frozen {
     /// The server with this number.
     ///
-    /// A connection that a reload has overtaken may hold the number of a server of the former configuration until its next
-    /// request. Its times are those of the first server then, where there are fewer now.
+    /// A connection that has not noticed a reload yet may hold the number of a server of the previous configuration
+    /// until its next request. If there are fewer servers now, it gets the timeouts of the first one, rather than a
+    /// panic.
     pub fn server(&self, id: ServerId) -> &Server {
         self.servers.get(id.0 as usize).unwrap_or(&self.servers[0])
     }
@@ -94,17 +96,17 @@ impl Frozen {
 
 /// A `server {}` block.
 pub struct Server {
-    /// Its first name; what `$server_name` and the error log show.
+    /// Its first name, which `$server_name` and the error log show.
     pub name: BString,
     /// The engine's own settings of it.
     pub core: Arc<ServerConf>,
-    /// The confs of the modules' server tables.
+    /// The settings of the modules' server tables.
     pub confs: ConfSet,
-    /// What it does about TLS; `None`: nothing of its own.
+    /// Its TLS settings; `None` if it has none of its own.
     pub tls: Option<Arc<net::tls::Service>>,
-    /// Who has a say in its handshakes.
+    /// The hook of a module in its handshakes.
     pub handshake: Option<(HandshakeHandler, Keeps)>,
-    /// The pseudo location that a request is in before one is chosen: what the server itself says of locations.
+    /// The pseudo location that a request is in before one is chosen: the server's own level.
     pub root: LocationId,
     /// Its locations.
     pub tree: LocationTree,
@@ -112,7 +114,7 @@ pub struct Server {
     pub named: Vec<(BString, LocationId)>,
     /// The handlers that run before a location is chosen.
     pub phases: Phases,
-    /// Whether a location of it may have an answer to CONNECT; elsewhere the method is refused.
+    /// Whether one of its locations may accept CONNECT; otherwise the method is refused when the head is checked.
     pub takes_connect: bool,
 }
 
@@ -127,7 +129,7 @@ impl Server {
     }
 }
 
-/// A `location {}` block, an `if {}` or `limit_except {}` block in one, or the outermost level of a server.
+/// A `location {}` block, an `if {}` or `limit_except {}` block, or the outermost level of a server.
 pub struct Location {
     /// What it matches, as written; empty for blocks without a name.
     pub name: BString,
@@ -135,19 +137,19 @@ pub struct Location {
     pub kind: LocationKind,
     /// The engine's own settings of it.
     pub core: Arc<LocationConf>,
-    /// The confs of the modules' location tables.
+    /// The settings of the modules' location tables.
     pub confs: ConfSet,
     /// Locations inside it.
     pub tree: LocationTree,
-    /// The location that counts for methods which `limit_except` does not name, and the bits of those it does.
+    /// The location for methods that `limit_except` does not name, and the bits of those that it does.
     pub limit_except: Option<(u32, LocationId)>,
-    /// A path without the slash at this location's end is redirected to the one with it.
+    /// Whether a path that lacks only the slash at the end of this location's name is redirected to the one with it.
     pub adds_slash: bool,
-    /// What runs in it.
+    /// The handlers and filters that run in it.
     pub pipeline: Arc<Pipeline>,
 }
 
-/// What runs in a location. Locations in which the same runs share it.
+/// The handlers and filters of a location. Locations with equal ones share one.
 #[derive(Default)]
 pub struct Pipeline {
     /// The handlers by phase.
@@ -179,27 +181,27 @@ impl Index<Phase> for Phases {
     }
 }
 
-/// The structs of a block's tables, found by their type.
+/// The settings of a block's tables, found by their type.
 ///
-/// They stand in chunks, and blocks share the chunks in which they do not differ: a location that sets one thing costs a
-/// chunk and not the whole list.
+/// They are kept in chunks, and blocks share the chunks in which they do not differ: a location that sets one thing
+/// costs one chunk and not the whole list.
 pub struct ConfSet {
     positions: Arc<Positions>,
     chunks: Box<[Arc<Chunk>]>,
 }
 
-/// How many structs stand together. A list of 62 is smallest at 8: as many chunks as structs in each.
+/// How many settings form a chunk. A list of 62 is smallest at 8: as many chunks as settings in each.
 const CHUNK: usize = 8;
 
-/// The structs of some tables. The last chunk is filled up with its last struct.
+/// The settings of some tables. The last chunk is filled up with the last one.
 type Chunk = [Arc<dyn AnyConf>; CHUNK];
 
-/// Chunks that are there, by the addresses of the structs in them.
+/// Known chunks, by the addresses of the settings in them.
 #[derive(Default)]
 pub(crate) struct Chunks(HashMap<[usize; CHUNK], Arc<Chunk>>);
 
 impl Chunks {
-    /// Forgets them: what the next server has in common with this one is too little to search among all.
+    /// Forgets them. The next server has too little in common with this one to be worth a search among all chunks.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
@@ -212,18 +214,19 @@ impl Chunks {
     }
 }
 
-/// Where the struct of each type is: a table with open addressing, at most half full. A request asks it many times.
+/// The position of each type's settings: an open-addressing table, at most half full. A request searches it many times.
 pub(crate) struct Positions {
     slots: Box<[Option<(TypeId, u16)>]>,
 }
 
 impl Positions {
-    /// The positions of structs that stand in the order of their tables.
+    /// The positions of settings that are listed in the order of their tables.
     pub(crate) fn of(confs: &[Arc<dyn AnyConf>]) -> Arc<Positions> {
         let mut slots = vec![None; (confs.len() * 2).next_power_of_two()].into_boxed_slice();
         for (index, conf) in confs.iter().enumerate() {
             let id = (**conf).type_id();
             let mut at = Positions::start(id, slots.len());
+            // Half of the slots are empty, so every probe ends.
             while slots[at].is_some_and(|(known, _)| known != id) {
                 at = (at + 1) % slots.len();
             }
@@ -232,7 +235,8 @@ impl Positions {
         Arc::new(Positions { slots })
     }
 
-    /// Where the search for a type begins. The identity of a type is a hash already.
+    /// Where the search for a type begins. The identity of a type is a hash already, so hashing it again would be
+    /// wasted.
     fn start(id: TypeId, slots: usize) -> usize {
         let mut hasher = FirstWord(0);
         id.hash(&mut hasher);
@@ -251,7 +255,7 @@ impl Positions {
     }
 }
 
-/// Keeps the word that is hashed.
+/// A hasher that passes the word through.
 struct FirstWord(u64);
 
 impl Hasher for FirstWord {
@@ -273,7 +277,7 @@ impl Hasher for FirstWord {
 }
 
 impl ConfSet {
-    /// Structs of one group, in the order of its tables.
+    /// The settings of one group, in the order of its tables.
     pub(crate) fn new(
         positions: Arc<Positions>,
         confs: &[Arc<dyn AnyConf>],
@@ -286,26 +290,27 @@ impl ConfSet {
         }
     }
 
-    /// The struct of type `C`. Panics when no module of the program has it: then the caller's module is not in the
-    /// list of modules.
+    /// The settings of type `C`. Panics if no module of the program has them: then the caller's module is missing from
+    /// the list of modules.
     pub fn get<C: Any>(&self) -> &C {
         self.at(self.position_of::<C>())
     }
 
-    /// Where the struct of type `C` stands in every set of this group, for who asks more than once. Panics as
-    /// [`ConfSet::get`] does.
+    /// The position of the settings of type `C` in every set of this group, for callers that need them more than once.
+    /// Panics as [`ConfSet::get`] does.
     pub fn position_of<C: Any>(&self) -> usize {
         let at = self.positions.find(TypeId::of::<C>());
         at.expect("the module that asks for its struct is in the list of modules")
     }
 
-    /// The struct at a position that [`ConfSet::position_of`] gave for the same type.
+    /// The settings at a position that [`ConfSet::position_of`] returned for the same type.
     pub fn at<C: Any>(&self, position: usize) -> &C {
         conf::confs::downcast(&*self.chunks[position / CHUNK][position % CHUNK])
     }
 }
 
-/// A module's struct in a location. It keeps the generation alive, so it may be held while the request changes.
+/// A module's settings in a location. They keep the generation alive, so that they may be held while the request
+/// changes.
 pub struct ConfRef<C> {
     site: Rc<Site>,
     location: LocationId,
@@ -333,7 +338,7 @@ impl<C: Any + Send + Sync> Deref for ConfRef<C> {
     }
 }
 
-/// A module's struct in a server.
+/// A module's settings in a server.
 pub struct ServerConfRef<C> {
     site: Rc<Site>,
     server: ServerId,

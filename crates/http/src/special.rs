@@ -1,7 +1,7 @@
-//! Responses that the server makes of a status alone: `error_page`, the built-in pages, redirects.
+//! Responses that the server makes from a status alone: `error_page`, the built-in pages, redirects.
 //!
-//! Follows nginx's rules (<https://nginx.org/en/docs/http/ngx_http_core_module.html#error_page>): a status from 300
-//! on is looked up in the location's `error_page` list; a page there is an internal redirect whose response keeps the
+//! The rules are nginx's (<https://nginx.org/en/docs/http/ngx_http_core_module.html#error_page>). A status from 300 on
+//! is looked up in the location's `error_page` list; a page there is an internal redirect whose response keeps the
 //! status (unless `=` says otherwise); without one a short built-in page is made.
 
 use std::rc::Rc;
@@ -15,8 +15,8 @@ use crate::module::{Outcome, internal_status as internal};
 use crate::request::{ErrorPages, Request, Version};
 use proto::message::Method;
 
-/// What an internal redirect for an error page keeps of the response so far: fields such as `WWW-Authenticate`, which
-/// belong to the status.
+/// The fields that an internal redirect to an error page keeps of the response so far: those that belong to the status,
+/// such as `WWW-Authenticate` with a 401 (RFC 9110, section 15.5.2).
 const KEPT_FIELDS: [&[u8]; 5] = [
     b"WWW-Authenticate",
     b"Proxy-Authenticate",
@@ -27,13 +27,13 @@ const KEPT_FIELDS: [&[u8]; 5] = [
 
 /// Ends a request with a status: through `error_page`, or with the built-in page.
 ///
-/// The answer is `Respond`, or `Jump` when an error page sent the request elsewhere.
+/// Returns `Respond`, or `Jump` if an error page redirected the request.
 pub fn finish(request: &mut Request, status: u16) -> Outcome {
     request.debug(format_args!(
         "http special response: {status}, \"{}?{}\"",
         request.uri.path, request.uri.args
     ));
-    // Who was too slow to say what it wants is not answered either, as in nginx, with whatever page.
+    // As in nginx a client that was too slow with its request (408) gets no response, whatever `error_page` says.
     let is_late = status == 408 && !request.is_subrequest();
     if is_late || status == internal::CLOSE || status == internal::CLIENT_CLOSED {
         request.out.clear();
@@ -43,18 +43,19 @@ pub fn finish(request: &mut Request, status: u16) -> Outcome {
         return Outcome::Respond;
     }
     if request.flow.error_pages == ErrorPages::Withheld {
-        // Where a redirect leads is of use without a page too.
+        // The target of a redirect is useful even without a page.
         let location = request.out.location.take();
         request.out.clear();
         request.out.location = location;
         request.out.status = status;
         return Outcome::Respond;
     }
+    // From here on the status is settled: a page that is served with 200 does not change it.
     request.flow.forced_status = Some(status);
     if closes_connection(status) {
         request.delivery.close = true;
     }
-    // The charset stays, as in nginx: the page is ASCII, which all of them have.
+    // The charset stays, as in nginx: the page is ASCII, which every charset contains.
     request.out.content_type.clear();
     request.out.content_length = None;
     if status >= 300
@@ -65,7 +66,8 @@ pub fn finish(request: &mut Request, status: u16) -> Outcome {
     page(request, status)
 }
 
-/// Statuses after which the rest of the connection can not be trusted or is not worth having.
+/// Statuses after which the rest of the connection cannot be trusted (the framing is in doubt) or is not worth having;
+/// nginx's list.
 fn closes_connection(status: u16) -> bool {
     matches!(
         status,
@@ -82,6 +84,7 @@ fn error_page(request: &mut Request, status: u16) -> Option<Outcome> {
     {
         return None;
     }
+    // Before the lookup: even a status without a page of its own ends the chain.
     if !core.recursive_error_pages {
         request.flow.error_pages = ErrorPages::BeingMade;
     }
@@ -91,15 +94,19 @@ fn error_page(request: &mut Request, status: u16) -> Option<Outcome> {
 
 fn send_error_page(request: &mut Request, page: &ErrorPage) -> Outcome {
     if let Some(status) = page.answer {
+        // `=` without a number: the page's own status counts.
         request.flow.forced_status = (status != 0).then_some(status);
     }
     let target = request.value(&page.target);
     match target.first() {
         Some(b'/') => {
+            // The target may contain variables, so it is split here and not when the configuration is read.
             let (path, args) = match target.split_once_str("?") {
                 Some((path, args)) => (path.as_bstr().to_owned(), args.as_bstr().to_owned()),
                 None => (target, "".into()),
             };
+            // The page is another resource, which is fetched with GET, as in nginx; a named location, below, keeps the
+            // method, because it may be a proxy that continues the request.
             if request.method != Method::Head {
                 request.method = Method::Get;
             }
@@ -113,6 +120,7 @@ fn send_error_page(request: &mut Request, page: &ErrorPage) -> Outcome {
         _ => {
             let status = page
                 .answer
+                // A full URL is a redirect for the client: 302, unless `=` names another redirecting status.
                 .filter(|status| matches!(status, 301 | 302 | 303 | 307 | 308))
                 .unwrap_or(302);
             request.flow.forced_status = Some(status);
@@ -122,8 +130,8 @@ fn send_error_page(request: &mut Request, page: &ErrorPage) -> Outcome {
     }
 }
 
-/// Clears the response for whoever makes the error page, but keeps what belongs to the status: a redirect stays one,
-/// whatever its page shows.
+/// Clears the response for the handler of the error page, except what belongs to the status: a redirect keeps its
+/// target, whatever page it shows.
 fn prepare_jump(request: &mut Request) {
     request.delivery.has_added_fields = false;
     request.out.body = Body::Empty;
@@ -140,24 +148,28 @@ fn prepare_jump(request: &mut Request) {
     });
 }
 
-/// Makes the built-in page of a status the response. Statuses without one get no content.
+/// Makes the built-in page of a status the response. A status without a page gets no content.
 pub fn page(request: &mut Request, status: u16) -> Outcome {
     request.body.refuse_continue();
+    // 494 to 497 exist for `error_page` and logs only; on the wire they are 400.
     let shown = match status {
         internal::HEADER_TOO_LARGE..=internal::HTTP_TO_HTTPS => 400,
         other => other,
     };
+    // An answer that `=` chose stays; only the plain status is mapped.
     if request.flow.forced_status == Some(status) {
         request.flow.forced_status = Some(shown);
     }
     let out = &mut request.out;
     out.status = shown;
+    // Validators and `Accept-Ranges` described the content that the handler was about to send.
     out.last_modified = None;
     out.last_modified_was_said = false;
     out.etag = None;
     out.content_length = None;
     out.transforms = Default::default();
     out.fields.remove(b"Accept-Ranges");
+    // Only these two, as in nginx.
     if matches!(status, 301 | 302) && refreshes(request) {
         return refresh(request);
     }
@@ -176,7 +188,7 @@ pub fn page(request: &mut Request, status: u16) -> Outcome {
     Outcome::Respond
 }
 
-/// Whether this redirect is to be a page instead: `msie_refresh`, for Internet Explorers.
+/// Whether this redirect is replaced by a page: `msie_refresh`, for Internet Explorer.
 fn refreshes(request: &Request) -> bool {
     request.site.location(request.location).core.msie_refresh
         && request.out.location.is_some()
@@ -186,10 +198,11 @@ fn refreshes(request: &Request) -> bool {
             .is_some_and(crate::text::is_msie)
 }
 
-/// A page that leads elsewhere by itself, in place of a redirect.
+/// Makes a page that redirects by `<meta>`, in place of a redirect.
 fn refresh(request: &mut Request) -> Outcome {
     let target = request.out.location.take().unwrap_or_default();
     let mut text = b"<html><head><meta http-equiv=\"Refresh\" content=\"0; URL=".to_vec();
+    // Escaped, because the target may contain what the client sent: it must not break out of the attribute.
     proto::uri::escape(proto::uri::Escape::Refresh, &target, &mut text);
     text.extend_from_slice(b"\"></head><body></body></html>\r\n");
     request.flow.forced_status = None;
@@ -231,7 +244,7 @@ fn text(request: &Request, title: &str, status: u16) -> Bytes {
     text.push_str(token);
     text.push_str("</center>\r\n</body>\r\n</html>\r\n");
     if core.msie_padding && status >= 400 && is_padded_browser(request) {
-        // Browsers that replace short error pages by their own want more than 512 bytes.
+        // Browsers that replace short error pages by their own do so up to 512 bytes.
         for _ in 0..6 {
             text.push_str("<!-- a padding to disable MSIE and Chrome friendly error page -->\r\n");
         }
@@ -278,7 +291,7 @@ fn title(status: u16) -> Option<&'static str> {
         internal::CERTIFICATE_ERROR => "400 The SSL certificate error",
         internal::NO_CERTIFICATE => "400 No required SSL certificate was sent",
         internal::HTTP_TO_HTTPS => "400 The plain HTTP request was sent to HTTPS port",
-        // nginx had a use for 498 once; what is left of it is this page.
+        // nginx once used 498; this page is what remains of it.
         498 => "404 Not Found",
         500 => "500 Internal Server Error",
         501 => "501 Not Implemented",
@@ -291,9 +304,10 @@ fn title(status: u16) -> Option<&'static str> {
     })
 }
 
-/// 301 to the request's own path with a slash at its end.
+/// Redirects with 301 to the request's own path with a slash at its end.
 pub fn redirect_to_directory(request: &mut Request) -> Outcome {
     let mut target = Vec::with_capacity(request.uri.path.len() + request.uri.args.len() + 2);
+    // The path is decoded: unescaped, a line break in it would end up in the header.
     proto::uri::escape(proto::uri::Escape::Uri, &request.uri.path, &mut target);
     target.push(b'/');
     if !request.uri.args.is_empty() {
@@ -311,7 +325,7 @@ pub fn redirect(request: &mut Request, status: u16, target: &BStr) -> Outcome {
 }
 
 impl ServerTokens {
-    /// What the `Server` field and the built-in pages show.
+    /// The text of the `Server` field and of the built-in pages.
     pub fn text(self, identity: &crate::core::Identity) -> &str {
         match self {
             ServerTokens::Off => &identity.name,

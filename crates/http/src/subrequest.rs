@@ -1,7 +1,7 @@
 //! Requests that the server makes to itself in the course of a client's request.
 //!
-//! A subrequest has the client's head and variables, a path of its own, and no content. It passes the phases but for
-//! access, and its response is handed to whoever asked, who decides what becomes of the body.
+//! A subrequest has the client's head and variables, a path of its own, and no content. It passes through the phases
+//! except for access, and its response goes to the code that created it, which decides what to do with the body.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -19,29 +19,29 @@ use crate::phase;
 use crate::process_request::{finalize_response, process_request};
 use crate::request::{ErrorPages, Parent, Request};
 
-/// How deep subrequests may stand inside subrequests: as deep as in nginx.
+/// How deep subrequests may be nested; nginx's bound.
 pub const MAX_DEPTH: u8 = 51;
 
-/// What the subrequests of one request of a client may come to: each counts as much as it stands deep, for what it says
-/// passes through all that it stands in. So a page may include 60,000 others, and one that includes itself twice, which
-/// would be 2⁵⁰ subrequests, ends after some 1,200.
+/// The limit on the subrequests of one client request. Each counts by its depth, because its content passes through all
+/// the responses it is part of. So a page may include 60,000 others, while one that includes itself twice, which would
+/// be 2⁵⁰ subrequests, ends after some 1,200.
 pub const MAX_COUNT: u32 = 60_000;
 
-/// What a subrequest is to be.
+/// What kind of subrequest to create.
 pub struct Options {
-    /// The path.
+    /// The path of the subrequest, on the server of its parent.
     pub path: BString,
     /// The arguments.
     pub args: BString,
-    /// Only the head of the response matters.
+    /// Only the head of the response is needed.
     pub header_only: bool,
-    /// Whether the response passes the filters, as content that is included in another response does.
+    /// Whether the response passes the filters, as content does that is included in another response.
     pub filtered: bool,
     /// Content to send along, instead of none.
     pub body: Option<RequestBody>,
-    /// The method; GET, or HEAD where only the head matters.
+    /// The method: GET, or HEAD if only the head matters.
     pub method: Method,
-    /// What stands in for a response that is an error or has no content. The error's own page is not made then.
+    /// Replaces a response that is an error or has no content. No error page is made then.
     pub stub: Option<Stub>,
 }
 
@@ -54,12 +54,12 @@ pub struct Stub {
     pub content: Bytes,
 }
 
-/// How many subrequests a request has come to.
+/// Counts the subrequests of a client's request.
 #[derive(Default)]
 struct Count {
-    /// The sum of their depths, those included that were refused.
+    /// The sum of their depths, including those that were refused.
     total: Cell<u32>,
-    /// Those that are being included now.
+    /// How many are being included at the moment.
     included: Cell<usize>,
 }
 
@@ -78,14 +78,15 @@ impl Options {
     }
 }
 
-/// A request made on behalf of `parent`; `None` when they stand too deep, or are too many, which is logged.
+/// Creates a request on behalf of `parent`; `None` if the nesting is too deep or there are too many, which is logged.
 pub fn create(parent: &Request, options: Options) -> Option<Request> {
     let depth = parent.parent.as_ref().map_or(0, |parent| parent.depth) + 1;
     let count = &parent.shared::<Count>().total;
+    // Counted before it is judged: what is refused must not be free, or a page could ask forever.
     let before = count.get();
     count.set(before.saturating_add(depth.into()));
     if before > MAX_COUNT {
-        // It was said already: a page may ask for very many more.
+        // This was logged for the first one: a page may ask for many more.
         return None;
     }
     if count.get() > MAX_COUNT {
@@ -114,6 +115,7 @@ pub fn create(parent: &Request, options: Options) -> Option<Request> {
     request.uri.path = options.path;
     request.uri.args = options.args;
     request.remote = Rc::clone(&parent.remote);
+    // Shared, as in nginx: a variable that the subrequest sets is seen by its parent.
     request.variables = Rc::clone(&parent.variables);
     request.parent = Some(Rc::new(Parent { depth }));
     request.flow.internal = true;
@@ -135,7 +137,7 @@ pub fn create(parent: &Request, options: Options) -> Option<Request> {
 
 /// Serves a subrequest. Afterwards its `out` is the response.
 pub async fn run(request: &mut Request, filtered: bool) {
-    // A request inside a request: the future refers to itself and must stand on the heap.
+    // On the heap, because it is a request inside the future of a request: the type would contain itself.
     Box::pin(async {
         if filtered {
             process_request(request).await;
@@ -146,8 +148,8 @@ pub async fn run(request: &mut Request, filtered: bool) {
     .await;
 }
 
-/// A copy of `parent` as it is in its location, for one more response of the same content handler: the phases before it
-/// are over. It has no content to send along, and does not count as something that a page includes.
+/// A copy of `parent` in its location, for one more response of the same content handler: the earlier phases are not
+/// run again. It has no content, and does not count as included in a page.
 pub fn copy(parent: &Request) -> Request {
     let mut request = Request::new(
         Rc::clone(&parent.site),
@@ -172,7 +174,7 @@ pub fn copy(parent: &Request) -> Request {
     request
 }
 
-/// Ends a subrequest: it is logged when `log_subrequest` says so.
+/// Ends a subrequest, and logs it if `log_subrequest` is on.
 pub async fn end(request: &mut Request) {
     if request.site.location(request.location).core.log_subrequest {
         crate::log_phase::log(request).await;
@@ -181,14 +183,14 @@ pub async fn end(request: &mut Request) {
 
 /// A subrequest whose response becomes a part of another one.
 ///
-/// It runs while it is polled, so that several make progress side by side, and its content is pulled when it is its
-/// turn: whoever includes it gathers nothing.
+/// It runs whenever it is polled, so that several progress side by side. Its content is pulled only when it is its
+/// turn, so that nothing has to be gathered.
 pub struct Inclusion {
     state: State,
     count: Rc<Count>,
 }
 
-/// How many subrequests are being included in the client's request that `request` is, or is a part of.
+/// How many subrequests are currently being included in the client's request that `request` is, or belongs to.
 pub fn included(request: &Request) -> usize {
     request.shared::<Count>().included.get()
 }
@@ -196,9 +198,9 @@ pub fn included(request: &Request) -> usize {
 enum State {
     /// On its way to a response.
     Running(Pin<Box<dyn Future<Output = Box<Request>>>>),
-    /// The response is there, and its content is pulled.
+    /// The response has been made, and its content is pulled.
     Sending(Box<Request>),
-    /// The content is through.
+    /// The content has been passed on; the end is being logged.
     Ending(Pin<Box<dyn Future<Output = ()>>>),
     Ended,
 }
@@ -212,6 +214,7 @@ impl Inclusion {
         let running = Box::pin(async move {
             phase::run(&mut request).await;
             if let Some(stub) = stub
+                // Before the filters, so that the replacement passes them like any other content.
                 && has_nothing_to_show(&request)
             {
                 put_in_place(stub, &mut request);
@@ -227,7 +230,7 @@ impl Inclusion {
         })
     }
 
-    /// A [`copy`] whose response is wanted as its handler makes it: no filter sees it.
+    /// Includes a [`copy`] whose response is needed as its handler makes it, without filters.
     pub fn unfiltered(parent: &Request, mut request: Box<Request>) -> Inclusion {
         let running = Box::pin(async move {
             phase::run(&mut request).await;
@@ -241,7 +244,7 @@ impl Inclusion {
         }
     }
 
-    /// Whether the response is there.
+    /// Runs the subrequest until it has a response.
     pub fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let State::Running(running) = &mut self.state {
             let request = ready!(running.as_mut().poll(context));
@@ -250,7 +253,7 @@ impl Inclusion {
         Poll::Ready(())
     }
 
-    /// Makes what progress there is to be made before its turn.
+    /// Lets it progress as far as it can before its turn.
     pub fn poll_ahead(&mut self, context: &mut Context<'_>) {
         if self.poll_response(context).is_ready()
             && let State::Sending(request) = &mut self.state
@@ -259,7 +262,7 @@ impl Inclusion {
         }
     }
 
-    /// The subrequest, from its response to the end of its content.
+    /// The subrequest, available from its response to the end of its content.
     pub fn request_mut(&mut self) -> Option<&mut Request> {
         match &mut self.state {
             State::Sending(request) => Some(request),
@@ -276,6 +279,7 @@ impl Inclusion {
         if let State::Sending(request) = &mut self.state {
             let mut body = std::mem::take(&mut request.out.body);
             let next = match request.delivery.silent || request.delivery.header_only {
+                // A handler asked for no response at all, or only the head was wanted: nothing is included.
                 true => Poll::Ready(None),
                 false => body.poll_next(request, context),
             };
@@ -305,7 +309,7 @@ impl Drop for Inclusion {
     }
 }
 
-/// Puts a body back that has not ended.
+/// Puts a body that has not ended back into its request.
 fn keep<T>(body: Body, request: &mut Request, next: Poll<Option<T>>) -> Poll<Option<T>> {
     if !matches!(next, Poll::Ready(None)) {
         request.out.body = body;

@@ -1,8 +1,8 @@
-//! Texts that several parts of the engine need.
+//! Small text functions that several parts of the engine share.
 
 use bstr::{BStr, ByteSlice};
 
-/// Appends text for HTML and XML, content and quoted attributes alike.
+/// Appends text escaped for HTML and XML, for content and quoted attributes alike.
 pub fn write_html(text: &[u8], out: &mut Vec<u8>) {
     for &byte in text {
         match byte {
@@ -15,14 +15,15 @@ pub fn write_html(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Whether a `User-Agent` says that it is an Internet Explorer.
+/// Whether a `User-Agent` is Internet Explorer, by nginx's rule.
 pub fn is_msie(agent: &BStr) -> bool {
-    // The version's first digit, the dot and another one follow. Operas have called themselves so too.
+    // A version must follow: its first digit, a dot and another digit. Old versions of Opera claimed to be Internet
+    // Explorer, too.
     let found = agent.find(b"MSIE ").is_some_and(|at| at + 7 < agent.len());
     found && !agent.contains_str("Opera")
 }
 
-/// Whether a `User-Agent` is an Internet Explorer up to 6 without its last service pack: the browsers that
+/// Whether a `User-Agent` is Internet Explorer up to version 6 without its last service pack: the browsers that
 /// `keepalive_disable msie6` and `gzip_disable msie6` mean.
 pub fn is_msie6(agent: &BStr) -> bool {
     let Some(at) = agent.find("MSIE ") else {

@@ -1,7 +1,7 @@
-//! TLS between the arrival of a connection and its first request.
+//! TLS between accepting a connection and its first request.
 //!
-//! The client's hello is read first: the name in it chooses among the servers of the address, and that server's
-//! settings run the handshake. Clients that speak plain HTTP to such an address are told so.
+//! The client's hello is read first: the name in it selects among the servers of the address, and that server's
+//! settings run the handshake. Clients that speak plain HTTP to such an address get an answer that says so.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,16 +24,16 @@ use crate::module::{Keeps, Objection, internal_status};
 use crate::request::Request;
 use crate::site::{Frozen, ServerId, Site};
 
-/// What became of a connection at an address with TLS.
+/// The result of the handshake on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Secured {
-    /// It goes on, with TLS or as plain HTTP that will be refused.
+    /// It continues, with TLS or as plain HTTP, which will be refused.
     Open,
-    /// It is over, and why was logged.
+    /// It is over, and the reason has been logged.
     Over,
 }
 
-/// Runs the handshake of a connection; what was read of it stands in its input.
+/// Runs the handshake of a connection. Its input holds what has been read of it.
 pub(crate) async fn secure(
     http: &HttpLoop,
     site: &Rc<Site>,
@@ -46,6 +46,7 @@ pub(crate) async fn secure(
         .core
         .client_header_timeout;
     let input = bytes.input.take();
+    // Before any byte arrives a close is no handshake failure.
     let untouched = input.is_empty();
     let timeout = client.rest_of(timeout);
     let outcome = rt::timeout(
@@ -53,6 +54,7 @@ pub(crate) async fn secure(
         handshake(http, site, endpoint, client, bytes, input),
     )
     .await;
+    // Whatever became of the handshake, which set its own rank: requests run in ordinary rank.
     rt::set_rank(rt::Rank::Ordinary);
     let error = match outcome {
         Ok(Ok(Some(session))) => {
@@ -69,6 +71,7 @@ pub(crate) async fn secure(
         }
     };
     match error {
+        // A client that closes before its hello is a port scan or a health check: nginx has another line for it.
         Failure::Handshake(HandshakeError::Closed)
             if untouched && client.asked_name.borrow().is_none() =>
         {
@@ -76,6 +79,7 @@ pub(crate) async fn secure(
             http.log_client(Level::Info, client, message);
         }
         Failure::Handshake(error) => {
+            // A client's faults are routine; our own (a broken certificate) need attention.
             let level = if error.is_peers() {
                 Level::Info
             } else {
@@ -97,12 +101,12 @@ pub(crate) async fn secure(
     Secured::Over
 }
 
-/// Why there is no session.
+/// Why the handshake brought no session.
 enum Failure {
     Handshake(HandshakeError),
-    /// A certificate that depends on the client can not be had.
+    /// A certificate whose name depends on the client could not be loaded.
     Certificate(String),
-    /// It was a question for a proof, which was answered.
+    /// An ACME server wanted a proof of a name, and got it.
     Proven,
 }
 
@@ -112,7 +116,7 @@ impl From<HandshakeError> for Failure {
     }
 }
 
-/// `None`: the client speaks plain HTTP; what it has sent is its input again.
+/// Runs the handshake. `None`: the client speaks plain HTTP, and what it has sent is its input again.
 async fn handshake(
     http: &HttpLoop,
     site: &Rc<Site>,
@@ -128,9 +132,11 @@ async fn handshake(
             return Ok(None);
         }
     };
-    // A signature takes as long as a hundred requests: those of others come first, and no two signatures in one turn.
+    // A signature takes as long as a hundred requests: requests of other clients go first, and no two signatures run in
+    // one iteration of the loop.
     rt::continue_as(rt::Rank::Patient).await;
     let socket = bytes.transport.socket();
+    // The hook for the hello comes before the name in it selects a server, so it is the default server's.
     if has_a_say(site, endpoint.default_server) {
         let offer = Offer::new(&hello, None, None);
         let server = endpoint.default_server;
@@ -138,14 +144,19 @@ async fn handshake(
             return Err(hello.object(socket).into());
         }
     }
+    // Before the checks below: their log lines, and the choice of settings, go by the name.
     note_name(client, endpoint, &hello);
+    // Before the servers' own settings: the challenge has its own certificate, and may come for a name whose server has
+    // none yet (RFC 8737, section 3).
     if hello.alpn().iter().any(|name| name == CHALLENGE) {
         return prove(http, site, endpoint, bytes, hello).await;
     }
     let server = client.first_server();
+    // `ssl_reject_handshake`: refused before a certificate could reveal another server's name.
     if service(site, server).is_some_and(|service| service.rejects) {
         return Err(hello.refuse(socket).into());
     }
+    // A server without a certificate of its own shows the default server's, as in nginx.
     let found = [server, endpoint.default_server]
         .into_iter()
         .find_map(|server| Some((server, settings(site, endpoint, server)?)));
@@ -153,6 +164,7 @@ async fn handshake(
         return Err(HandshakeError::NoCertificate.into());
     };
     let mut identities = None;
+    // Certificates with variables in their names are loaded for each handshake, from a cache or by a pool.
     if !service.dynamic.is_empty() {
         identities = match load(site, client, server, service).await {
             Ok(identities) => Some(identities),
@@ -172,6 +184,7 @@ async fn handshake(
         }
     }
     let network = || network(site, server);
+    // In the background: the handshake uses the staple that is there, because an OCSP responder may take seconds.
     settings.refresh_staples(network, {
         let site = Rc::clone(site);
         move |line| log_asking(&site, server, &line)
@@ -181,9 +194,11 @@ async fn handshake(
         .await?;
     if let Some(made) = keeping.and_then(|keeping| keeping.made(settings)) {
         let offer = Offer::about(session.server_name().map(Into::into), made);
-        // It is kept or it is not: the handshake is complete.
+        // Whether it is stored or not, the handshake is complete.
         let _ = consult(site, client, server, Moment::SessionMade, offer).await;
     }
+    // `ssl_ocsp`: only now is the client's certificate known. A failure is noted in the session and judged with the
+    // request, so that the client gets an HTTP error.
     if let (Some(check), Some(trust)) = (&service.status, settings.trust())
         && let Some(line) = check.check(&mut session, trust, &network()).await
     {
@@ -193,7 +208,7 @@ async fn handshake(
     Ok(Some(session))
 }
 
-/// How a server's OCSP responders are found.
+/// How a server's OCSP responders are reached: with the resolver of its own level.
 fn network(site: &Site, server: ServerId) -> Network {
     let location = site.location(site.server(server).root);
     let resolving = location.confs.get::<ResolverConf>();
@@ -203,18 +218,19 @@ fn network(site: &Site, server: ServerId) -> Network {
     }
 }
 
-/// Logs what went wrong when nobody's connection is concerned.
+/// Logs a failure that concerns no connection.
 fn log_asking(site: &Site, server: ServerId, line: &str) {
     let log = &site.location(site.server(server).root).core.log;
     let line = format_args!("{line} while requesting certificate status");
     log.log(Level::Error, &NoContext, line);
 }
 
+/// Whether a module has a hook in the handshakes of this server.
 fn has_a_say(site: &Site, server: ServerId) -> bool {
     site.server(server).handshake.is_some()
 }
 
-/// Asks who has a say in the handshakes of a server; the certificates that were chosen, if any were.
+/// Runs the hook of a server's handshakes; returns the certificates that it chose, if any.
 async fn consult(
     site: &Rc<Site>,
     client: &Rc<Client>,
@@ -226,6 +242,7 @@ async fn consult(
     Ok(offer.borrow_mut().chosen.take())
 }
 
+/// Runs the hook, with a request that has no head, and returns the offer as the hook left it.
 async fn ask(
     site: &Rc<Site>,
     client: &Rc<Client>,
@@ -241,8 +258,8 @@ async fn ask(
     Ok(offer)
 }
 
-/// Asks who keeps sessions for the one that the client would resume; `None`: nobody keeps any of this client's. Without an answer
-/// the client gets a new session.
+/// Asks the external session store (TLS 1.2) for the session that the client wants to resume; `None` if no such store
+/// concerns this client. Without an answer the client gets a new session.
 async fn fetch(
     site: &Rc<Site>,
     client: &Rc<Client>,
@@ -274,10 +291,10 @@ async fn fetch(
     Some(Keeping::new(settings, keeps.stores, found))
 }
 
-/// What a client asks for by ALPN that wants a proof of a name (RFC 8737).
+/// The ALPN protocol of the TLS-ALPN-01 challenge (RFC 8737).
 const CHALLENGE: &[u8] = b"acme-tls/1";
 
-/// Shows the proof of a name, and that is all that such a connection is for.
+/// Presents the certificate that proves a name. The connection then has no further use.
 async fn prove(
     http: &HttpLoop,
     site: &Site,
@@ -292,6 +309,7 @@ async fn prove(
     let (Some(identity), Some((_, settings))) = (identity, found) else {
         return Err(HandshakeError::NoCertificate.into());
     };
+    // RFC 8737, section 3: the challenge must be negotiated as the only protocol.
     let settings = settings.with_alpn(vec![CHALLENGE.to_vec()]);
     let socket = bytes.transport.socket();
     hello
@@ -300,10 +318,12 @@ async fn prove(
     Err(Failure::Proven)
 }
 
+/// The TLS settings of a server, if it has any.
 fn service(site: &Site, server: ServerId) -> Option<&Arc<Service>> {
     site.server(server).tls.as_ref()
 }
 
+/// A server's TLS settings for this address: those that offer HTTP/2 in ALPN, or those that do not.
 fn settings<'a>(
     site: &'a Site,
     endpoint: &Endpoint,
@@ -317,11 +337,12 @@ fn settings<'a>(
     Some((service, settings.or(service.settings.as_ref())?))
 }
 
-/// Whether HTTP/2 is among what the server offers by ALPN.
+/// Whether the server offers HTTP/2 in ALPN: by `http2 on`, or by the parameter of `listen`.
 fn offers_http2(site: &Site, endpoint: &Endpoint, server: ServerId) -> bool {
     endpoint.http2 || site.server(server).core.http2.on
 }
 
+/// Notes the name in the hello, and the server that has it, on the client.
 fn note_name(client: &Client, endpoint: &Endpoint, hello: &Hello) {
     if let Some(name) = hello.server_name() {
         client.asked_name.replace(Some(AskedName {
@@ -331,7 +352,7 @@ fn note_name(client: &Client, endpoint: &Endpoint, hello: &Hello) {
     }
 }
 
-/// Loads the certificates whose names depend on this client.
+/// Loads the certificates whose names contain variables.
 async fn load(
     site: &Rc<Site>,
     client: &Rc<Client>,
@@ -340,6 +361,7 @@ async fn load(
 ) -> Result<Vec<Arc<Identity>>, Failure> {
     let mut identities = Vec::new();
     for (certificate, key) in &service.dynamic {
+        // The variables need a request. It is gone before the wait, because nothing of it is used after.
         let (certificate, key) = {
             let mut request =
                 Request::new(Rc::clone(site), Rc::clone(client), Rc::default(), server);
@@ -356,7 +378,8 @@ async fn load(
     Ok(identities)
 }
 
-/// Whether a request may be served, as far as TLS decides it; otherwise the status that answers it.
+/// Whether a request may be served as far as TLS is concerned; otherwise the status to answer with. As in nginx this is
+/// judged when the request arrives and not in the handshake, so that the client gets an HTTP error.
 pub(crate) fn check(request: &Request) -> Result<(), u16> {
     let client = &request.client;
     if !client.tls_port {
@@ -373,6 +396,8 @@ pub(crate) fn check(request: &Request) -> Result<(), u16> {
     if asks == Asks::No {
         return Ok(());
     }
+    // Client certificates are verified with the settings of the server that TLS named. `Host` must not lead from there
+    // to a server that trusts others: 421 (RFC 9110, section 15.5.20).
     if let Some(AskedName {
         name,
         server: Some(_),
@@ -402,7 +427,7 @@ pub(crate) fn check(request: &Request) -> Result<(), u16> {
     }
 }
 
-/// Says why a request is refused, with what nginx is doing then.
+/// Logs why a request is refused, with nginx's words for what it was doing.
 fn tell(request: &Request, message: std::fmt::Arguments<'_>) {
     request.log(
         Level::Info,
@@ -410,9 +435,9 @@ fn tell(request: &Request, message: std::fmt::Arguments<'_>) {
     );
 }
 
-/// Reports addresses with TLS whose servers have no certificate. `places` are those of the servers' blocks.
+/// Reports addresses with TLS whose servers have no certificate. `places` are where the servers' blocks are.
 pub(crate) fn check_configuration(frozen: &Frozen, places: &[Span], line: &mut Line) {
-    // A certificate that cannot be loaded has been said; that none is there would only follow from it.
+    // A certificate that could not be loaded has been reported. That the server has none would only be a consequence.
     let mut errors = line.level.build.diagnostics.iter();
     if errors.any(|error| error.message.starts_with("cannot load certificate")) {
         return;
@@ -431,7 +456,7 @@ pub(crate) fn check_configuration(frozen: &Frozen, places: &[Span], line: &mut L
         if usable(default) {
             continue;
         }
-        // A default server that refuses needs none itself, as long as the others have theirs.
+        // A default server with `ssl_reject_handshake` needs none itself, as long as the others have theirs.
         let missing = match rejects {
             false => Some(default),
             true => endpoint.servers.iter().copied().find(|server| {

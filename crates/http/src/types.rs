@@ -1,4 +1,4 @@
-//! `types`: the media types of files by the endings of their names.
+//! `types`: the media types of files by their extensions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Diagnostic, Line};
 
-/// Media types by ending, which is compared without letter case.
+/// Media types by extension, which is compared without regard to case.
 #[derive(Clone, Debug)]
 pub struct Types {
     by_ending: HashMap<Box<[u8]>, BString>,
-    /// The longest ending, so that a name that can not be there is not even looked up.
+    /// The longest extension, so that a longer one is not even looked up.
     longest: usize,
 }
 
-/// What counts where nobody says `types`, as in nginx.
+/// The types where `types` is not configured, as in nginx.
 const BUILT_IN: [(&str, &str); 3] = [
     ("html", "text/html"),
     ("gif", "image/gif"),
@@ -30,8 +30,8 @@ impl Types {
         })
     }
 
-    /// `old` and the rows of a `types {}` block: each a media type and the endings that have it. An ending that had
-    /// one already is a warning.
+    /// Adds the rows of a `types {}` block to `old`: each is a media type and its extensions. An extension that already
+    /// had a type gets a warning.
     pub fn read(old: &Types, line: &mut Line) -> Result<Types, Diagnostic> {
         let mut types = old.clone();
         for row in line.entries() {
@@ -53,19 +53,21 @@ impl Types {
         Ok(types)
     }
 
-    /// Sets the type of an ending; gives the one it had.
+    /// Sets the type of an extension; returns the previous one.
     fn set(&mut self, ending: &[u8], media_type: &BStr) -> Option<BString> {
         self.longest = self.longest.max(ending.len());
         self.by_ending
             .insert(ending.to_ascii_lowercase().into(), media_type.to_owned())
     }
 
-    /// The media type of a path's ending: what follows the last dot of its last part, unless that part begins with it.
+    /// The media type of a path's extension: what follows the last dot of its last segment, unless that segment begins
+    /// with it.
     pub fn of_path(&self, path: &[u8]) -> Option<&BString> {
         let ending = proto::uri::extension(path)?;
         if ending.len() > self.longest {
             return None;
         }
+        // Only such a name needs a copy in lower case; most have none.
         if ending.iter().any(u8::is_ascii_uppercase) {
             return self.by_ending.get(ending.to_ascii_lowercase().as_slice());
         }

@@ -1,6 +1,6 @@
-//! Which server a request belongs to: by its host, among those that share a listening address.
+//! Selects the virtual server of a request: by its host, among those that share a listening address.
 //!
-//! A connection mostly names the same host again and again, and so does the next one: what came of the last one is kept.
+//! The requests of a connection mostly name the same host, and so does the next connection: the last result is kept.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,25 +11,27 @@ use proto::message::{Reject, RejectKind};
 use crate::request::Request;
 use crate::site::ServerId;
 
-/// The host that a connection asked for last, and the server that answers to it.
+/// The host of the last request, and the server that it selected.
 #[derive(Default)]
 pub(crate) struct LastVirtualServer {
-    /// The value of the `Host` field; empty when nothing is kept.
+    /// The value of the `Host` field; empty if nothing is kept.
     value: Vec<u8>,
     name: Vec<u8>,
     port: Option<u16>,
     server: ServerId,
-    /// The configuration that the server is of, and the address in it that was connected to. A number is enough: in one
-    /// configuration no other address comes to be at the same place.
+    /// The configuration of the server, and the listening address in it. The address's location in memory is enough to
+    /// identify it: within one generation it is never freed and reused.
     generation: u64,
     endpoint: usize,
 }
 
 impl LastVirtualServer {
-    /// Enters the server that answers to the host of a request, which is also noted in its head.
+    /// Selects the server by the host of a request, and notes the host in its head.
     pub(crate) fn choose_server(&mut self, request: &mut Request) -> Result<(), Reject> {
         if self.is_known(request) {
             let head = Rc::get_mut(&mut request.head).expect(ALONE);
+            // The name in lower case and the port are taken over: this spares parsing the field as well as looking it
+            // up.
             head.host.extend_from_slice(&self.name);
             head.port = self.port;
             if request.server != self.server {
@@ -46,6 +48,7 @@ impl LastVirtualServer {
     }
 
     fn is_known(&self, request: &Request) -> bool {
+        // An absolute target overrides `Host` (RFC 9112, section 3.2.2), and its result is never kept.
         let wire = &request.head.wire;
         let field = wire.fields.get_known(Known::Host);
         field.is_some_and(|field| *field == *self.value)
@@ -78,7 +81,7 @@ fn endpoint_key(request: &Request) -> usize {
 
 const ALONE: &str = "a request that is being read is alone with its head";
 
-/// Checks the host that the request names.
+/// Checks the host of the request and notes it in lower case.
 fn read_host(request: &mut Request) -> Result<(), Reject> {
     let invalid = || Reject::new(RejectKind::InvalidHost);
     let head = Rc::get_mut(&mut request.head).expect(ALONE);
@@ -87,6 +90,7 @@ fn read_host(request: &mut Request) -> Result<(), Reject> {
         let host = proto::host::parse(value).map_err(|_| invalid())?;
         host.write_lowercase(&mut head.host);
         head.port = host.port;
+        // `Host` is ignored next to an absolute target, but an invalid one is still a 400 (RFC 9112, section 3.2).
         if head.wire.authority().is_some()
             && field.is_some_and(|field| proto::host::parse(field).is_err())
         {
@@ -96,9 +100,9 @@ fn read_host(request: &mut Request) -> Result<(), Reject> {
     Ok(())
 }
 
-/// Enters the server that answers to the request's host, or the address's default one: the name that the client asked for
-/// by TLS chose the certificate, and has no say in whose requests these are. Whether it would be entered without another
-/// look: a pattern leaves its captures too.
+/// Selects the server by the request's host, or the address's default one. The name of the TLS hello has chosen the
+/// certificate and does not matter here. Returns whether the result may be kept: a regular expression also sets
+/// captures, so it has to be matched each time.
 fn find_server(request: &mut Request) -> bool {
     let client = Rc::clone(&request.client);
     let endpoint = client.endpoint.borrow();

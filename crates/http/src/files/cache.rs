@@ -1,9 +1,9 @@
-//! `open_file_cache`: files kept open, and what is known of them, of directories and of missing files.
+//! `open_file_cache`: open files, and the metadata of files, directories and missing files.
 //!
-//! Each loop has caches of its own, so that nothing is locked; locations with the same settings share one. An entry
-//! is believed for `open_file_cache_valid` and then looked at again. A file is kept open once it was used
-//! `open_file_cache_min_uses` times. Entries leave when they were not used for the time of `inactive`, or when the
-//! cache is full and they were used longest ago.
+//! Each loop has caches of its own, so that nothing is locked; locations with the same settings share one. An entry is
+//! trusted for `open_file_cache_valid` and then checked again. A file is kept open once it has been used
+//! `open_file_cache_min_uses` times. Entries leave when they have not been used for `inactive`, or when the cache is
+//! full and they were used longest ago.
 
 use std::cell::RefCell;
 use std::time::Instant;
@@ -16,11 +16,11 @@ use crate::core::delivery::{DeliveryConf, OpenFileCache};
 
 /// What the cache knows of a path.
 pub(super) enum Look {
-    /// This, and it is to be believed.
+    /// A result that is still trusted.
     Hit(Found),
-    /// This, but it is time to look again.
+    /// An open file whose time is over: it has to be checked again.
     Aged(OpenFile),
-    /// Nothing that would serve.
+    /// Nothing that can be used.
     Miss,
 }
 
@@ -42,10 +42,11 @@ rt::local! {
     static CACHES: RefCell<Vec<Cache>> = const { RefCell::new(Vec::new()) };
 }
 
-/// How many entries are tested for inactivity at each use. Two, so that a cache that is used shrinks.
+/// How many entries are tested for inactivity at each use. Two, so that a cache in use shrinks, without a task that
+/// walks through it.
 const EXPIRED_AT_ONCE: usize = 2;
 
-/// Looks a path up, and counts that as a use.
+/// Looks up a path, and counts that as a use.
 pub(super) fn look(
     settings: OpenFileCache,
     delivery: &DeliveryConf,
@@ -61,6 +62,8 @@ pub(super) fn look(
         };
         entry.used = now;
         entry.uses += 1;
+        // Another location may refuse links that this entry was found through: what one may see does not answer for the
+        // other.
         if entry.judged != judged || !entry.serves(purpose) {
             return Look::Miss;
         }
@@ -69,6 +72,7 @@ pub(super) fn look(
             if let Ok(file) = &mut found
                 && purpose == Purpose::Read
             {
+                // Only here, while the entry is trusted: content of a file that has been replaced must not be served.
                 file.content = entry.content.of(file, entry.uses, now);
             }
             return Look::Hit(found);
@@ -80,7 +84,7 @@ pub(super) fn look(
     })
 }
 
-/// An entry was looked at again and is still right.
+/// Notes that an entry was checked and is still right.
 pub(super) fn renew(settings: OpenFileCache, path: &[u8]) {
     with(settings, |cache| {
         if let Some(entry) = cache.entries.get(path) {
@@ -89,7 +93,7 @@ pub(super) fn renew(settings: OpenFileCache, path: &[u8]) {
     });
 }
 
-/// Keeps what was found.
+/// Stores a result.
 pub(super) fn store(
     settings: OpenFileCache,
     delivery: &DeliveryConf,
@@ -98,6 +102,7 @@ pub(super) fn store(
     found: &Found,
 ) {
     with(settings, |cache| {
+        // An earlier, successful entry must go, too: the file is not there any more.
         if found.is_err() && !delivery.open_file_cache_errors {
             cache.entries.remove(path);
             return;
@@ -106,6 +111,7 @@ pub(super) fn store(
         let uses = cache.entries.get(path).map_or(1, |entry| entry.uses);
         let mut found = found.clone();
         if let Ok(file) = &mut found
+            // A file that is rarely used does not occupy a descriptor; its metadata is kept all the same.
             && (uses < delivery.open_file_cache_min_uses || !file.is_file())
         {
             file.file = None;
@@ -157,7 +163,7 @@ impl Cache {
 }
 
 impl Entry {
-    /// A regular file that is to be read must be open.
+    /// Whether the entry is enough for this purpose: a regular file can be read only if it is open.
     fn serves(&self, purpose: Purpose) -> bool {
         match &self.found {
             Err(_) => true,

@@ -1,11 +1,11 @@
-//! The content of small files that are asked for again and again, kept with the open file by `open_file_cache`.
+//! The content of small, frequently requested files, kept with the open file by `open_file_cache`.
 //!
-//! A hot file of some KB then costs no system call of its own: the head and the content leave together from memory. The
-//! open file is looked at again (`fstat`, which never waits for a disk) before content that was not looked at for
-//! [`CHECKED_EVERY`] is used: so whoever writes into the file in place sees that as soon.
+//! A hot file of some KB then costs no system call of its own: head and content leave together from memory. The open
+//! file is examined again (`fstat`, which never waits for a disk) before content is used that has not been checked for
+//! [`CHECKED_EVERY`]: a change made in place is visible after that time at the latest.
 //!
-//! Only files of a file system that reads without waiting have content here: the others are those on the network, where
-//! `fstat` waits too.
+//! Only files on file systems that can be read without waiting have their content here. The others are those on the
+//! network, where `fstat` would wait, too.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -18,17 +18,18 @@ use super::OpenFile;
 /// The largest file whose content is kept, in bytes: what the connection would read, not send by `sendfile`.
 const LARGEST: u64 = 32 * 1024;
 
-/// What each loop keeps of contents at most, in bytes.
+/// How much content each loop keeps at most, in bytes.
 const MOST: u64 = 8 * 1024 * 1024;
 
-/// Uses of an entry before its content is kept.
+/// How often an entry must be used before its content is kept: most files are requested once.
 const FROM_USES: i64 = 4;
 
-/// Content that was looked at longer ago is looked at again.
+/// How long content is used without checking the file again.
 const CHECKED_EVERY: Duration = Duration::from_millis(100);
 
-/// A file must have been left alone for so long, in milliseconds: a write that comes together with our reading may leave the
-/// time of the last change as it was, since the kernel's clock for it ticks a few hundred times a second.
+/// How long a file must not have changed before its content is kept, in milliseconds. A write at the moment of our
+/// reading may leave the modification time as it was, since the kernel's clock for it ticks only a few hundred times a
+/// second.
 const QUIET_MS: u64 = 2_000;
 
 rt::local! {
@@ -36,7 +37,7 @@ rt::local! {
     static KEPT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Content that is kept, and counted as long as it is.
+/// Kept content, which counts against the loop's limit for as long as it exists.
 pub(super) struct Content {
     bytes: Bytes,
     checked: Instant,
@@ -45,7 +46,7 @@ pub(super) struct Content {
 impl Drop for Content {
     fn drop(&mut self) {
         let length = self.bytes.len() as u64;
-        // A thread that ends counts nothing any more.
+        // While the thread ends its locals may be gone already.
         let _ended = KEPT.try_with(|kept| kept.set(kept.get().saturating_sub(length)));
     }
 }
@@ -54,12 +55,12 @@ impl Drop for Content {
 #[derive(Default)]
 pub(super) struct Slot {
     content: Option<Content>,
-    /// When it was last tried to get it.
+    /// When it was last tried to read the content: a file that cannot be kept is not tried at every request.
     tried: Option<Instant>,
 }
 
 impl Slot {
-    /// The content of `file` as it is now, if it is kept, or is worth it now.
+    /// The current content of `file`, if it is kept, or if it is worth keeping from now on.
     pub(super) fn of(&mut self, file: &OpenFile, uses: i64, now: Instant) -> Option<Bytes> {
         if let Some(content) = &mut self.content {
             if now.saturating_duration_since(content.checked) < CHECKED_EVERY {
@@ -95,6 +96,7 @@ fn read(file: &OpenFile, now: Instant) -> Option<Content> {
     }
     let mut bytes = Vec::new();
     let n = open.try_read_into(&mut bytes, length as usize, 0).ok()?;
+    // Checked after reading as well: a write in between would leave a mixture of two versions here.
     if n as u64 != length || !is_unchanged(file) {
         return None;
     }
@@ -154,7 +156,7 @@ mod tests {
         let now = Instant::now();
         assert_eq!(slot.of(&file, FROM_USES - 1, now), None);
         let Some(bytes) = slot.of(&file, FROM_USES, now) else {
-            // A file system that can not read without waiting, or is busy.
+            // A file system that cannot be read without waiting, or a busy one.
             return;
         };
         assert_eq!(&bytes[..], b"old");

@@ -1,8 +1,9 @@
-//! Files as handlers find them: opened, or looked at, with the location's settings.
+//! Finds files for handlers, opened or only examined, with the settings of the location.
 //!
-//! What the kernel or the cache of open files ([`cache`]) has in memory is answered at once by [`try_open`]; the rest
-//! waits in the location's pool ([`open`]). Here `disable_symlinks`, `directio`, `read_ahead` and `open_file_cache`
-//! get their effect. Which path belongs to a request, and what is done with the file, is the handlers' business.
+//! Whatever the kernel or the cache of open files ([`cache`]) has in memory is answered at once by [`try_open`]; the
+//! rest waits in the location's thread pool ([`open`]). `disable_symlinks`, `directio`, `read_ahead` and
+//! `open_file_cache` take effect here. Which path belongs to a request, and what is done with the file, is the
+//! handlers' business.
 
 mod cache;
 mod content;
@@ -28,39 +29,39 @@ use crate::request::Request;
 /// A file that was found.
 #[derive(Clone, Debug)]
 pub struct OpenFile {
-    /// The open file; `None` when it was only looked at.
+    /// The open file; `None` if it was only examined.
     pub file: Option<File>,
-    /// What is known of it.
+    /// What `stat` says of it.
     pub metadata: Metadata,
-    /// Its content, if it is small and at hand.
+    /// Its content, if it is small and kept in memory.
     pub content: Option<Bytes>,
 }
 
-/// Why a file can not be had.
+/// Why a file cannot be opened or examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenError {
-    /// The error's number.
+    /// The error number.
     pub errno: i32,
     /// The call that failed, as the log names it: `open()`.
     pub call: &'static str,
 }
 
-/// What a file is wanted for.
+/// What a file is needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// To read it.
     Read,
-    /// To know whether it is there, and what it is.
+    /// To know whether it exists, and what it is.
     Look,
 }
 
-/// The result of opening a file, or of looking at it.
+/// The result of opening or examining a file.
 pub type Found = Result<OpenFile, OpenError>;
 
-/// Files that are shorter than this are not worth the call that asks for more read-ahead, in bytes.
+/// Below this size the call that asks for more read-ahead is not worth its cost, in bytes.
 const READ_AHEAD_FROM: u64 = 128 * 1024;
 
-/// Finds a file without waiting. `None`: it may have to wait for a device, so that [`open`] must be asked.
+/// Finds a file without waiting. `None` if that might have to wait for a device: then call [`open`].
 pub fn try_open(request: &mut Request, path: &[u8], purpose: Purpose) -> Option<Found> {
     request.debug(format_args!("http filename: \"{}\"", path.as_bstr()));
     let site = Rc::clone(&request.site);
@@ -71,6 +72,8 @@ pub fn try_open(request: &mut Request, path: &[u8], purpose: Purpose) -> Option<
     };
     match cache::look(settings, delivery, path, judged, purpose) {
         cache::Look::Hit(found) => return Some(found),
+        // One `stat` revalidates an old entry and saves opening the file again. With `disable_symlinks` every part of
+        // the path would have to be judged again, which is what opening it does.
         cache::Look::Aged(old) if judged.is_none() => {
             let now = rt::file::try_stat(as_path(path))?;
             if now.is_ok_and(|now| old.is_still(&now)) {
@@ -85,7 +88,7 @@ pub fn try_open(request: &mut Request, path: &[u8], purpose: Purpose) -> Option<
     Some(found)
 }
 
-/// Finds a file. What is not in memory is found on the location's pool meanwhile.
+/// Finds a file, with the help of the location's pool if it is not in memory.
 pub async fn open(request: &mut Request, path: &[u8], purpose: Purpose) -> Found {
     match try_open(request, path, purpose) {
         Some(found) => found,
@@ -93,7 +96,7 @@ pub async fn open(request: &mut Request, path: &[u8], purpose: Purpose) -> Found
     }
 }
 
-/// Finds a file on the location's pool, after [`try_open`] could not tell.
+/// Finds a file on the location's pool, after [`try_open`] could not answer.
 pub async fn open_waiting(request: &mut Request, path: &[u8], purpose: Purpose) -> Found {
     let site = Rc::clone(&request.site);
     let delivery = &site.location(request.location).core.delivery;
@@ -124,8 +127,8 @@ pub async fn open_waiting(request: &mut Request, path: &[u8], purpose: Purpose) 
     found
 }
 
-/// The pool that reads what is not in memory for this request. A name that no `thread_pool` has is logged and means
-/// the default pool.
+/// The thread pool for this request's blocking calls (`aio threads=`). A name that no `thread_pool` has is logged, and
+/// means the default pool.
 pub fn pool(request: &mut Request, aio: &Aio) -> Pool {
     let Aio::Pool(name) = aio else {
         return rt::pool::default_pool();
@@ -140,10 +143,11 @@ pub fn pool(request: &mut Request, aio: &Aio) -> Pool {
     }
 }
 
-/// Logs why the file of a request can not be had, and gives the status that says so to the client.
+/// Logs why the file of a request cannot be read, and returns the status for the client.
 pub fn refuse(request: &Request, path: &[u8], error: OpenError) -> u16 {
     let status = error.status();
     let log_not_found = request.site.location(request.location).core.log_not_found;
+    // `log_not_found off` silences missing files only: other errors point to a wrong configuration or a failing disk.
     if status != 404 || log_not_found {
         let level = if status == 500 {
             Level::Crit
@@ -158,11 +162,12 @@ pub fn refuse(request: &Request, path: &[u8], error: OpenError) -> u16 {
     status
 }
 
-/// A path as the system wants it.
+/// The bytes of a path as a [`Path`].
 pub fn as_path(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
 }
 
+/// Opens or examines a file without waiting; `None` if the kernel cannot answer from memory.
 fn probe(
     delivery: &DeliveryConf,
     path: &[u8],
@@ -197,6 +202,7 @@ fn options(purpose: Purpose) -> OpenOptions {
     }
 }
 
+/// Completes the result of opening a path under `disable_symlinks`.
 fn finish_judged(delivery: &DeliveryConf, opened: io::Result<File>, purpose: Purpose) -> Found {
     let found = opened.and_then(|file| match purpose {
         Purpose::Read => opened_with(delivery, file),
@@ -205,14 +211,15 @@ fn finish_judged(delivery: &DeliveryConf, opened: io::Result<File>, purpose: Pur
     found.map_err(|error| OpenError::of(&error, "openat()"))
 }
 
-/// Looks at a file that was just opened and applies what the location says of reading it.
+/// Examines a file that was just opened, and applies the location's settings for reading it. From the descriptor, not
+/// the path: the path may name another file by now.
 fn opened_with(delivery: &DeliveryConf, file: File) -> io::Result<OpenFile> {
     let metadata = file.metadata()?;
     if metadata.is_file() {
         if let Directio::From(length) = delivery.directio
             && metadata.len >= length
         {
-            // Where the file system has no such reads, the ordinary ones serve as well.
+            // If the file system has no direct I/O the ordinary reads serve as well.
             let _ = file.set_direct();
         }
         if delivery.read_ahead > 0 && metadata.len >= READ_AHEAD_FROM {
@@ -235,7 +242,7 @@ impl OpenFile {
         }
     }
 
-    /// Whether what is at the path now is this very file, unchanged.
+    /// Whether the path still names this very file, unchanged.
     fn is_still(&self, now: &Metadata) -> bool {
         let was = &self.metadata;
         let identity = |of: &Metadata| (of.dev, of.ino, of.len, of.mtime, of.mtime_nanos);
@@ -257,7 +264,7 @@ impl OpenFile {
         self.metadata.len
     }
 
-    /// Seconds since 1970 of its last change.
+    /// The time of its last change, in seconds since 1970.
     pub fn modified(&self) -> i64 {
         self.metadata.mtime
     }
@@ -271,7 +278,8 @@ impl OpenError {
         }
     }
 
-    /// The status that tells a client: 404 for what is not there, 403 for what must not be read, else 500.
+    /// The status for the client: 404 for what does not exist, 403 for what must not be read, otherwise 500; as in
+    /// nginx.
     pub fn status(self) -> u16 {
         match self.errno {
             errno::NOENT | errno::NOTDIR | errno::NAMETOOLONG => 404,
@@ -280,7 +288,7 @@ impl OpenError {
         }
     }
 
-    /// Whether the path passes a link that is refused.
+    /// Whether `disable_symlinks` refused a link in the path.
     pub fn is_link(self) -> bool {
         matches!(self.errno, errno::MLINK | errno::LOOP)
     }

@@ -1,4 +1,4 @@
-//! `disable_symlinks`: from where on a path is judged, and how.
+//! `disable_symlinks`: from which part on a path is checked for links, and how.
 
 use rt::file::{Judged, Links};
 
@@ -6,7 +6,7 @@ use crate::core::Symlinks;
 use crate::core::delivery::DeliveryConf;
 use crate::request::Request;
 
-/// How `path` has to be judged; `None` when links are of no interest.
+/// How `path` has to be checked; `None` if links are allowed.
 pub(super) fn judged(
     request: &mut Request,
     delivery: &DeliveryConf,
@@ -28,8 +28,9 @@ pub(super) fn judged(
     Some(Judged { links, from })
 }
 
-/// The length of the beginning of `path` that is trusted because it is `from`: up to, not including, a slash. `None`
-/// when that is all of the path; 0 when `from` is not the beginning of it, or ends within a name.
+/// The length of the beginning of `path` that is trusted because it is `from`: up to, not including, a slash. `None` if
+/// that is the whole path; 0 if the path does not begin with `from`, or only in the middle of a name (`from=/srv/a`
+/// trusts nothing of `/srv/abc`).
 fn unjudged(from: &[u8], path: &[u8]) -> Option<usize> {
     if from.is_empty() || !path.starts_with(from) {
         return Some(0);

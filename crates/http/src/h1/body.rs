@@ -1,4 +1,5 @@
-//! The content of a request as it comes from an HTTP/1 connection.
+//! The content of a request on an HTTP/1 connection: framed by `Content-Length` or in chunks (RFC 9112, sections 6 and
+//! 7).
 
 use std::io;
 use std::rc::Rc;
@@ -11,12 +12,12 @@ use proto::message::RequestFraming;
 use crate::body_reader::{BodyInput, BodyReadError};
 use crate::byte_stream::ByteStream;
 
-/// Decodes content out of the connection's input.
+/// Decodes content out of the connection's input. What follows the content stays there: it is the next request.
 pub(super) struct Input {
     bytes: Rc<ByteStream>,
     state: State,
     taken: u64,
-    /// The client waits for `100 Continue` before it sends content.
+    /// The client waits for `100 Continue` before it sends content, and has not been told yet.
     expects_continue: bool,
 }
 
@@ -38,7 +39,7 @@ impl Input {
     ) -> Option<Input> {
         let state = match framing {
             RequestFraming::None => return None,
-            // A client that asks whether to go on is told so even when nothing follows.
+            // A client that expects `100 Continue` gets it even when nothing follows, as from nginx.
             RequestFraming::Length(0) if !expects_continue => return None,
             RequestFraming::Length(total) => State::Length { left: total, total },
             RequestFraming::Chunked => State::Chunked(Box::new(ChunkDecoder::new())),
@@ -57,6 +58,7 @@ impl Input {
         let used = match &mut self.state {
             State::Done(_) => return Some(Ok(true)),
             State::Length { left, .. } => {
+                // Never beyond the announced length: the bytes behind it are the next request.
                 let n = input
                     .len()
                     .min(max)
@@ -66,6 +68,8 @@ impl Input {
                 n
             }
             State::Chunked(decoder) => {
+                // Consumed once at the end: draining the input after each of many small chunks would move the rest of
+                // it each time.
                 let mut at = 0;
                 let limit = out.len() + max;
                 let end = loop {
@@ -77,6 +81,7 @@ impl Input {
                                 break None;
                             }
                         }
+                        // The decoder has consumed everything, part of a chunk's head included.
                         Ok(Piece::More) => {
                             at = input.len();
                             break None;
@@ -85,6 +90,8 @@ impl Input {
                             at += n;
                             break Some(decoder.trailers().clone());
                         }
+                        // Not resynchronized: a chunk that two parsers read differently is how requests are smuggled
+                        // (RFC 9112, section 11.2).
                         Err(_) => return Some(Err(BodyReadError::Malformed)),
                     }
                 };
@@ -98,15 +105,18 @@ impl Input {
         self.taken += used as u64;
         match &self.state {
             State::Done(_) => Some(Ok(true)),
+            // Reported with the last byte, so that no caller waits for more from a client that has sent everything.
             State::Length { left: 0, .. } => Some(Ok(true)),
             _ if used > 0 => Some(Ok(false)),
             _ => None,
         }
     }
 
-    /// Tells a client that waits for it to go on. It is a hint: when it can not be sent at once the client's own
-    /// timeout helps it (RFC 9110, section 10.1.1).
+    /// Sends `100 Continue` to a client that waits for it. It is a hint: if it cannot be sent at once, the client sends
+    /// its content after its own timeout (RFC 9110, section 10.1.1).
     fn say_continue(&mut self) {
+        // A client that has begun to send does not wait any more; RFC 9110, section 10.1.1, lets the server omit the
+        // response then.
         if std::mem::take(&mut self.expects_continue) && self.bytes.input.borrow().is_empty() {
             const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
             if let Ok(n) = self.bytes.transport.try_write(CONTINUE) {
@@ -123,8 +133,11 @@ impl BodyInput for Input {
         max: usize,
         context: &mut Context<'_>,
     ) -> Poll<Result<bool, BodyReadError>> {
+        // Here, at the first read, and not when the head is parsed: a handler that refuses the request saves the client
+        // its content.
         self.say_continue();
         loop {
+            // What has already been read comes first: the socket may never become readable again.
             if let Some(result) = self.decode(out, max) {
                 return Poll::Ready(result);
             }

@@ -1,4 +1,5 @@
-//! One HTTP/1 connection: how a request is taken from it, and what becomes of it after the response.
+//! One HTTP/1 connection: how a request is taken from it, and whether it persists after the response (RFC 9112, section
+//! 9).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,30 +30,31 @@ use crate::request::{Request, RequestBuffers};
 use crate::sending::SendError;
 use crate::virtual_server::LastVirtualServer;
 
-/// See the module's description.
+/// One HTTP/1 connection, from its first request to its last.
 pub(super) struct Connection<'a> {
     pub(super) http: &'a HttpLoop,
     pub(super) client: &'a Rc<Client>,
     pub(super) bytes: &'a Rc<ByteStream>,
     pub(super) reading: Reading,
-    /// Where the connection is counted.
+    /// Counts the connection as reading, writing or waiting, for `stub_status`.
     pub(super) staged: Staged,
     sender: Sender,
-    /// The last request, to become the next one; `None` while there is a present one, and before the first.
+    /// The struct of the last request, which the next one reuses; `None` while a request is being served, and before
+    /// the first.
     request: Option<Box<RequestSlot>>,
     last_server: LastVirtualServer,
-    /// How the content of the present request is framed, and whether its client waits for `100 Continue`.
+    /// How the content of the current request is framed, and whether its client waits for `100 Continue`.
     content: (RequestFraming, bool),
-    /// How the present response is framed.
+    /// How the current response is framed.
     framing: Framing,
-    /// Whether reading on after the response may be of use: not if the client sent what is no HTTP.
+    /// Whether lingering after the response can help the client. It cannot if what the client speaks is not HTTP.
     may_linger: bool,
     recycled: &'a RecycledSlots,
 }
 
 impl Drop for Connection<'_> {
     fn drop(&mut self) {
-        // A request that was cut short takes everything with it.
+        // A task that is dropped in the middle of a request has no slot here: then nothing of it is reused.
         if let Some(mut slot) = self.request.take() {
             slot.last_server = std::mem::take(&mut self.last_server);
             self.recycled.give(slot);
@@ -60,17 +62,17 @@ impl Drop for Connection<'_> {
     }
 }
 
-/// What becomes of the connection.
+/// What happens to the connection after a request.
 pub(super) enum Next {
-    /// It serves another request.
+    /// It waits for the next request.
     Request,
-    /// It closes.
+    /// It is closed after the response.
     Close,
-    /// It closes after the client had time to read the response.
+    /// It closes once the client has had time to read the response (`lingering_close`), with these settings.
     Linger(Arc<LocationConf>),
-    /// It is reset.
+    /// It is closed with a TCP reset (`reset_timedout_connection`).
     Reset,
-    /// It goes to another loop or process.
+    /// It moves to another loop or process.
     Leave,
 }
 
@@ -97,13 +99,15 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Whether the last request was sent before the response to the one before it.
+    /// Whether the last request was pipelined: sent before the response to the previous one.
     pub(super) fn is_pipelined(&self) -> bool {
         self.reading.is_pipelined()
     }
 
-    /// Waits for a request and serves it.
+    /// Waits for a request, serves it, and returns what happens to the connection then.
     pub(super) async fn one_request(&mut self) -> Next {
+        // Before waiting as well as after: a reload may have removed the address while the previous request was served,
+        // and a client must not wait on a connection that no server answers.
         if !self.http.refresh_endpoint(self.client) {
             return Next::Close;
         }
@@ -124,7 +128,7 @@ impl<'a> Connection<'a> {
         Request::recycling(buffers, self.http.site(), client, server)
     }
 
-    /// Begins with what another connection has left.
+    /// Takes over the memory of a connection that has ended.
     fn take_slot(&mut self) -> Box<RequestSlot> {
         let mut slot = self.recycled.take();
         self.last_server = std::mem::take(&mut slot.last_server);
@@ -133,9 +137,11 @@ impl<'a> Connection<'a> {
 
     async fn serve_request(&mut self, request: &mut Request) -> Next {
         let outcome = self.read_head(request).await;
-        // A reload may have come while the connection was idle: the request belongs to the new configuration.
+        // There may have been a reload while the connection was idle: the request belongs to the new configuration.
         let is_listened_on = self.http.refresh_endpoint(self.client);
         match outcome {
+            // The client may repeat a request on a connection that was closed without a response (RFC 9112, section
+            // 9.3.1); a server that is not meant for this address must not answer it.
             Ok(()) if !is_listened_on => Next::Close,
             Ok(()) => {
                 self.begin(request);
@@ -148,8 +154,9 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Makes a complete head a request to the default server of its address.
+    /// Turns a complete head into a request to the default server of its address.
     fn begin(&mut self, request: &mut Request) {
+        // Rejected requests count, too: `keepalive_requests` and `$connection_requests` are nginx's.
         self.client.requests.set(self.client.requests.get() + 1);
         self.staged.enter(Stage::Writing);
         lifecycle::begin(self.http, request, self.client.first_server());
@@ -159,7 +166,7 @@ impl<'a> Connection<'a> {
         request.delivery.pipelined = self.reading.is_pipelined();
     }
 
-    /// The client did not send its head in time.
+    /// The client did not send its head within `client_header_timeout`.
     async fn time_out(&mut self, request: &mut Request) -> Next {
         self.begin_rejected(request, true);
         request.log(
@@ -170,21 +177,21 @@ impl<'a> Connection<'a> {
         if core.reset_timedout_connection {
             return Next::Reset;
         }
-        // nginx closes without a word: a client that says nothing gets nothing, and a log line tells of it.
+        // As in nginx no response is sent, though RFC 9110 has 408 for it; the status is for the access log.
         request.out.status = 408;
         log_phase::end(request).await;
         Next::Close
     }
 
-    /// Answers a head that did not become a request.
+    /// Answers a head that could not be parsed.
     async fn refuse(&mut self, request: &mut Request, reject: Reject) -> Next {
-        // A request line without a version gets a response without a head, a bad one too.
+        // A request line without a version gets a response without a head (HTTP/0.9), even if its method is wrong.
         let is_simple = reject.kind == RejectKind::InvalidHttp09Method;
         self.begin_rejected(request, !is_simple);
         Refusal::Head(reject).log(request, Self::HAS_REQUEST_LINE);
         self.may_linger = reject.lingers();
         if reject.follows_target() {
-            // The path is there for an error page, if it is one.
+            // The request line was read before the error, so error pages and logs get its path, if it is a valid one.
             let _ = lifecycle::set_uri(request);
         }
         lifecycle::refuse(self, request, reject.status()).await
@@ -195,11 +202,13 @@ impl<'a> Connection<'a> {
             head.rejected = rejected;
         }
         self.begin(request);
+        // Where the next request would begin is unknown (RFC 9112, section 9.3).
         request.delivery.close = true;
     }
 
-    /// `tcp_nodelay`, where it makes a difference: a connection's first response that is written in one go does not need
-    /// the system call.
+    /// `tcp_nodelay`, where it makes a difference. The first response of a connection, if one write carries it, cannot
+    /// be delayed by Nagle's algorithm, because nothing is waiting for an acknowledgement: this saves a system call for
+    /// each client that makes one request.
     fn avoid_delays(&self, request: &Request) {
         let small_writes = self.client.requests.get() > 1
             || self.bytes.transport.is_tls()
@@ -210,6 +219,9 @@ impl<'a> Connection<'a> {
     }
 
     fn may_keep_alive(&self, request: &Request) -> bool {
+        // All conditions are nginx's, those of a stopping server included: with `keepalive_min_timeout` it still keeps
+        // connections for a moment. The time is the loop's own clock, so that the age of the connection costs no system
+        // call.
         let core = &request.site.location(request.location).core;
         !request.delivery.close
             && request.head.wire.wants_keep_alive()
@@ -220,7 +232,7 @@ impl<'a> Connection<'a> {
             && !disabled_for_browser(request, core.keepalive_disable)
     }
 
-    /// Whether the connection ends with the server: it is not among those that go elsewhere.
+    /// Whether the connection has to end because the server stops. One that is to move elsewhere does not end.
     fn is_ending(&self) -> bool {
         match self.client.control.order() {
             ConnectionOrder::Close => true,
@@ -249,6 +261,8 @@ impl RequestCarrier for Connection<'_> {
 
     fn check_head(&mut self, request: &mut Request) -> Result<(), Refusal> {
         let takes_connect = request.site.server(request.server).takes_connect;
+        // After the server is chosen, as in nginx: whether CONNECT is allowed, and which page answers, depends on the
+        // server.
         let framing = request.head.wire.check(takes_connect)?;
         for line in request.head.wire.ignored() {
             request.log(
@@ -257,6 +271,8 @@ impl RequestCarrier for Connection<'_> {
             );
         }
         let wire = &request.head.wire;
+        // An HTTP/1.0 client's expectation is ignored: it would take the interim response for the final one (RFC 9110,
+        // section 10.1.1).
         let expects = framing != RequestFraming::None
             && wire.version >= Version::HTTP_11
             && wire
@@ -277,12 +293,14 @@ impl RequestCarrier for Connection<'_> {
         }
     }
 
-    /// The socket tells that when the response is sent.
+    /// Not known here: sending the response to a client that left fails, and that is soon enough.
     fn is_given_up(&self) -> bool {
         false
     }
 
     async fn settle_content(&mut self, request: &mut Request) -> Result<(), u16> {
+        // Content that was refused (413) is not looked at: its framing cannot change the response any more, and the
+        // connection closes or lingers.
         let was_refused = request.body.restore();
         match !was_refused && lingering::discard_what_came(request).await.is_err() {
             true => Err(400),
@@ -298,6 +316,7 @@ impl RequestCarrier for Connection<'_> {
     }
 
     async fn send(&mut self, request: &mut Request) -> Result<(), SendError> {
+        // Decided before the head is written, which announces it. Framing may still force the connection to close.
         let keepalive = self.may_keep_alive(request);
         self.avoid_delays(request);
         request.ledger.responded = Some(rt::now());
@@ -307,6 +326,7 @@ impl RequestCarrier for Connection<'_> {
         if host::error_log::debug_is_on() {
             debug_response(request, out);
         }
+        // The asynchronous path only if the synchronous one cannot finish: most responses need no future.
         match self.sender.send_at_once(request, framing) {
             Some(()) => Ok(()),
             None => self.sender.send(request, framing).await,
@@ -315,10 +335,13 @@ impl RequestCarrier for Connection<'_> {
 
     async fn after_response(&mut self, request: &mut Request) -> Next {
         let core = &request.site.location(request.location).core;
+        // The tunnel has ended, and with it the only use of the connection.
         if request.delivery.upgraded {
             return Next::Close;
         }
         if request.delivery.close {
+            // Closing a socket with unread input sends a reset, which may destroy the response before the client has
+            // read it (RFC 9112, section 9.6). Without unread input `lingering_close on` has nothing to wait for.
             let pending = !request.body.is_complete() || !self.bytes.input.borrow().is_empty();
             return match core.lingering_close {
                 Lingering::Always => Next::Linger(Arc::clone(core)),
@@ -326,11 +349,14 @@ impl RequestCarrier for Connection<'_> {
                 Lingering::On | Lingering::Off => Next::Close,
             };
         }
+        // Noted on the client, because the location that chose them is left before the connection waits, and because
+        // they go with a connection that moves.
         let keepalive_timeout = &self.client.keepalive_timeout;
         keepalive_timeout.set(self.idle_timeout(core));
         let keepalive_min_timeout = &self.client.keepalive_min_timeout;
         keepalive_min_timeout.set(core.keepalive_min_timeout);
-        // The next request begins where the content of this one ends.
+        // The next request begins where the content of this one ends, so all of it has to be read first. A client that
+        // does not finish in time is not served any further.
         match request.body.is_complete() || lingering::discard(request).await {
             true => Next::Request,
             false => Next::Linger(request.core()),
@@ -340,8 +366,8 @@ impl RequestCarrier for Connection<'_> {
     fn after_failure(&mut self, request: &mut Request, error: SendError) -> Next {
         match error {
             SendError::TimedOut if request.core().reset_timedout_connection => Next::Reset,
-            // The framing is left incomplete; where the end of the connection is the end of the content, the connection
-            // has to end otherwise.
+            // A length or a missing last chunk shows the client that the response is incomplete (RFC 9112, section 8).
+            // Where the connection's end is the end of the content, only a reset can show it.
             SendError::Body(_) if self.framing == Framing::UntilClose => Next::Reset,
             _ => Next::Close,
         }
@@ -356,7 +382,7 @@ impl RequestCarrier for Connection<'_> {
     }
 }
 
-/// The head of a request as the debug log has it.
+/// Writes the head of a request to the debug log, in nginx's format.
 fn debug_head(request: &Request) {
     let wire = &request.head.wire;
     request.debug(format_args!(
@@ -374,7 +400,7 @@ fn debug_head(request: &Request) {
     request.debug(format_args!("http header done"));
 }
 
-/// The head of its response, which stands at the end of `out`.
+/// Writes the head of the response, which is at the end of `out`, to the debug log.
 fn debug_response(request: &Request, out: &[u8]) {
     use bstr::ByteSlice;
     for line in out.lines().filter(|line| !line.is_empty()) {
@@ -382,10 +408,11 @@ fn debug_response(request: &Request, out: &[u8]) {
     }
 }
 
-/// Browsers whose connections nginx does not keep: old Internet Explorers after a POST, Safari.
+/// `keepalive_disable`: old Internet Explorers after a POST, and Safari on macOS. Both mishandle kept connections.
 fn disabled_for_browser(request: &Request, disabled: u32) -> bool {
     const MSIE6: u32 = 1 << 1;
     const SAFARI: u32 = 1 << 2;
+    // The usual configuration names neither, and is spared the search in `User-Agent`.
     if disabled & (MSIE6 | SAFARI) == 0 {
         return false;
     }

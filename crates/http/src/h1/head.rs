@@ -1,4 +1,4 @@
-//! The head of a response on an HTTP/1 connection.
+//! Writes the head of a response on an HTTP/1 connection.
 //!
 //! The fields come in nginx's order, which people compare by eye: status line, `Server`, `Date`, what describes the
 //! content, what describes the connection, and then the fields of handlers and filters as they were added.
@@ -13,10 +13,10 @@ use crate::absolute_redirect::absolute_location;
 use crate::request::{Request, Version};
 use crate::response::{Response, Unsaid};
 
-/// How the end of a response's content shows.
+/// How the end of a response's content is marked (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// There is no content, whatever the head says: HEAD, 204, 304.
+    /// There is no content, whatever the head says: HEAD, 1xx, 204, 304.
     Empty,
     /// After this many bytes.
     Length(u64),
@@ -26,8 +26,10 @@ pub(super) enum Framing {
     UntilClose,
 }
 
-/// Appends the head of the response and says how its content is framed. Decides too whether the connection stays open.
+/// Appends the head of the response and returns how its content is framed. `keepalive` is whether the connection may
+/// persist; the framing may rule it out, and the outcome is left in the request.
 pub(super) fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> Framing {
+    // First, because the fields below depend on it.
     let (framing, keepalive) = frame(request, keepalive);
     request.delivery.close = !keepalive;
     request.delivery.chunked = framing == Framing::Chunked;
@@ -39,6 +41,7 @@ pub(super) fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -
     let core = &site.location(request.location).core;
     let response = &request.out;
     let server = core.server_tokens.text(&site.identity);
+    // The opening is the same for all such responses of one second.
     let usual = response.status == 200
         && response.reason.is_none()
         && response.unsaid == Unsaid::default()
@@ -65,7 +68,8 @@ pub(super) fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -
     framing
 }
 
-/// The status line, `Server` and `Date`.
+/// Writes the status line, `Server` and `Date`. A handler's own `Server` or `Date` replaces ours: an origin's `Date`
+/// must be passed on unchanged (RFC 9110, section 6.6.1).
 fn write_opening(response: &Response, server: &str, out: &mut Vec<u8>) {
     write_status_line(
         response.status,
@@ -84,7 +88,7 @@ fn write_opening(response: &Response, server: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// The opening of a response that is like the one before it: one copy of what was written then.
+/// Writes the opening of an ordinary response: one copy of what was written for the previous one in the same second.
 fn write_usual_opening(server: &str, out: &mut Vec<u8>) {
     struct Last {
         second: u64,
@@ -97,6 +101,7 @@ fn write_usual_opening(server: &str, out: &mut Vec<u8>) {
     }
     LAST.with_borrow_mut(|last| {
         let second = rt::wall_millis() / 1000;
+        // Two servers with different `server_tokens` may take turns; then each writes its opening anew.
         if last.second != second || last.server != server {
             let usual = Response {
                 status: 200,
@@ -111,47 +116,53 @@ fn write_usual_opening(server: &str, out: &mut Vec<u8>) {
     });
 }
 
+// Chooses the framing of the content, by the rules of RFC 9112, section 6.3, and whether the connection may persist.
 fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
     let site = Rc::clone(&request.site);
     let core = &site.location(request.location).core;
     let version = request.head.version();
     if request.delivery.upgraded {
-        // What follows is not HTTP any more, and ends with the connection.
+        // What follows is another protocol and ends with the connection.
         return (Framing::UntilClose, false);
     }
     let out = &mut request.out;
     out.drop_unfit_date();
     if matches!(out.status, 204 | 304) || (100..200).contains(&out.status) {
+        // No `Content-Length` with 1xx or 204 (RFC 9110, section 8.6). A response that was passed on keeps its media
+        // type: a 304 may describe what a 200 would have shown.
         if out.status != 101 {
             if !out.passed_on {
                 out.content_type.clear();
             }
             out.content_length = None;
         }
-        // After an interim response the client waits for the final one, which will not come: the next response must not be
-        // taken for it (RFC 9110, section 15.2).
+        // A handler may answer with an interim status of its own. The client then waits for the final response, which
+        // does not come, and must not take the next response for it (RFC 9110, section 15.2): so the connection closes.
         return (Framing::Empty, keepalive && out.status >= 200);
     }
     let empty = request.delivery.header_only;
+    // HTTP/1.0 clients do not know the chunked coding (RFC 9112, section 6.1).
     let chunks = version >= Version::Http11 && core.chunked_transfer_encoding;
     let framing = match out.length() {
-        // Trailers need chunks, however much is known of the content.
+        // Only chunked framing can carry trailers (RFC 9112, section 7.1.2), even if the length is known.
         Some(_) if chunks && !empty && !out.trailers.is_empty() => {
             out.content_length = None;
             Framing::Chunked
         }
         Some(length) => {
-            // The body is gone when logs ask for its length.
+            // Noted now, because the body is gone when a log variable asks for its length.
             out.content_length = Some(length);
             Framing::Length(length)
         }
         None if empty => Framing::Empty,
         None if chunks => Framing::Chunked,
         None => {
+            // The end of the connection is the only way left to mark the end of the content.
             keepalive = false;
             Framing::UntilClose
         }
     };
+    // No framing to carry them: RFC 9110, section 6.5.1, allows dropping them.
     if !request.out.trailers.is_empty() && framing == Framing::UntilClose {
         request.out.trailers.clear();
     }
@@ -187,6 +198,8 @@ fn write_connection_fields(
     if framing == Framing::Chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
+    // RFC 9110, section 7.8: `Upgrade` must be named in `Connection`. The response closes the HTTP part of the
+    // connection, so neither of the other two values applies.
     if request.out.status == 101 {
         out.extend_from_slice(b"Connection: upgrade\r\n");
     } else if keepalive {

@@ -1,6 +1,6 @@
-//! Content of a request that nothing has read: it is thrown away, so that the connection can serve the next request.
+//! Discards the content of a request that no handler has read, so that the connection can serve the next request.
 //!
-//! The bounds are those of [`crate::lingering_close`].
+//! The time limits are those of [`crate::lingering_close`].
 
 use std::task::Poll;
 
@@ -10,11 +10,11 @@ use crate::request::Request;
 /// How much is read at once, in bytes.
 const READ_SIZE: usize = 16 * 1024;
 
-/// The most content that is looked at before a response that does not want it is sent, in bytes.
+/// How much content is examined before a response that does not need it is sent, in bytes.
 const LOOK_AHEAD: u64 = 64 * 1024;
 
-/// Throws away what has already come of content that no handler read. An error when its framing is broken: then the
-/// request was malformed, and no response to it can be right.
+/// Discards what has already arrived of content that no handler read. The error means that its framing is broken: then
+/// the request was malformed, and the prepared response is not the right one.
 pub(super) async fn discard_what_came(request: &mut Request) -> Result<(), ()> {
     if request.body.is_complete() || request.body.was_read() {
         return Ok(());
@@ -22,13 +22,15 @@ pub(super) async fn discard_what_came(request: &mut Request) -> Result<(), ()> {
     request.body.begin_discard();
     let mut scratch = Vec::new();
     std::future::poll_fn(|context| {
+        // One pass over what is at hand, without waiting: the response must not be held up by content that no handler
+        // needs. The bound keeps a fast sender from occupying the loop.
         let begin = request.body.length();
         while !request.body.is_complete() && request.body.length() - begin < LOOK_AHEAD {
             scratch.clear();
             match request.body.poll_read(&mut scratch, READ_SIZE, context) {
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(BodyReadError::Malformed)) => return Poll::Ready(Err(())),
-                // The client left: sending will tell.
+                // The client left: sending the response will find out.
                 Poll::Ready(Err(_)) | Poll::Pending => break,
             }
         }
@@ -37,10 +39,11 @@ pub(super) async fn discard_what_came(request: &mut Request) -> Result<(), ()> {
     .await
 }
 
-/// Reads what is left of a request's content and throws it away, so that the connection can serve the next request.
-/// `false` when that did not succeed within `lingering_time`.
+/// Reads and discards the rest of a request's content, so that the connection can serve the next request. `false` if
+/// that did not succeed within `lingering_time`.
 pub(super) async fn discard(request: &mut Request) -> bool {
     request.body.begin_discard();
+    // Discarding serves no request: tasks that do run first.
     rt::set_rank(rt::Rank::Patient);
     let done = discard_in_time(request).await;
     rt::set_rank(rt::Rank::Ordinary);
@@ -53,6 +56,7 @@ async fn discard_in_time(request: &mut Request) -> bool {
     let timer = rt::Timer::new();
     let mut scratch = Vec::new();
     loop {
+        // Two bounds, as in nginx: `lingering_timeout` for each read, `lingering_time` for all of them.
         let left = deadline.saturating_duration_since(rt::now());
         if left.is_zero() {
             return false;
@@ -68,6 +72,7 @@ async fn discard_in_time(request: &mut Request) -> bool {
         .await;
         match result {
             Some(Ok(true)) => return true,
+            // A client that sends without pause would otherwise keep the loop to itself.
             Some(Ok(false)) => rt::yield_now().await,
             Some(Err(_)) | None => return false,
         }

@@ -1,11 +1,11 @@
 //! HTTP/1 with a client: requests in, responses out, one after the other (RFC 9112).
 //!
 //! One task serves a connection from its first byte to its last. It reads a head ([`reading`]), has the request served
-//! ([`crate::lifecycle`]), sends what comes of it ([`head`], [`sender`]) and begins again. Requests that a client sends ahead
-//! wait in the input until their turn.
+//! ([`crate::lifecycle`]), sends the response ([`head`], [`sender`]) and begins again. Pipelined requests wait in the
+//! input until their turn.
 //!
-//! It does not accept connections, and does not move them: a connection that is asked to go elsewhere is given back between
-//! two requests.
+//! It does not accept connections, and does not move them: a connection that is asked to move is given back between two
+//! requests.
 
 mod body;
 mod connection;
@@ -26,18 +26,20 @@ use connection::{Connection, Next};
 
 pub(crate) use recycled::RecycledSlots;
 
-/// After so many requests that were sent ahead, others have their turn.
+/// How many pipelined requests are served before other connections get their turn. Each finds its input in memory and
+/// never waits, so that without this bound one client could keep the loop to itself.
 const PIPELINED_IN_A_ROW: u32 = 16;
 
-/// How a connection left its protocol.
+/// Why the protocol is done with a connection.
 pub(crate) enum Ending {
-    /// It is over.
+    /// It has been closed, or is to be.
     Closed,
-    /// It was asked to go to another loop or process, and waits for a request.
+    /// It was asked to move to another loop or process, and is between two requests.
     Leaves,
 }
 
-/// Serves a connection until it ends, or is to go elsewhere. Nothing here refers to the client then.
+/// Serves a connection until it ends, or is to move. On return nothing here refers to the client any more, so that the
+/// caller can take the connection apart.
 pub(crate) async fn serve_connection(
     http: &Rc<HttpLoop>,
     client: &Rc<Client>,
@@ -56,6 +58,7 @@ pub(crate) async fn serve_connection(
             }
             Next::Request => {}
             Next::Close => {
+                // TLS closes with its own alert (RFC 8446, section 6.1): without it a truncation attack looks the same.
                 bytes.transport.say_goodbye();
                 http.debug_client(client, format_args!("close http connection"));
                 return Ending::Closed;
@@ -66,7 +69,8 @@ pub(crate) async fn serve_connection(
             }
             Next::Leave => return Ending::Leaves,
             Next::Reset => {
-                // The descriptor goes with the client; how it goes is decided here.
+                // The descriptor is closed with the client; this only makes its close a reset. If it fails the close is
+                // an ordinary one.
                 let _ = bytes.transport.socket().set_reset_on_close();
                 return Ending::Closed;
             }

@@ -1,7 +1,7 @@
 //! Reads the heads of requests from a client connection.
 //!
-//! A head that comes whole, as nearly all do, is parsed where the loop has read it: it never stands in a buffer of the
-//! connection, and no timer is set for its sake.
+//! A head that arrives whole, as nearly all do, is parsed in the buffer into which the loop read it: it is never copied
+//! to a buffer of the connection, and no timer is set for it.
 
 use std::io;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::request::Request;
 use crate::site::{ServerId, Site};
 use net::counters::Stage;
 
-/// How much is read at once when the head's buffers are small, in bytes.
+/// How much one read takes, in bytes.
 const READ_SIZE: usize = 16 * 1024;
 
 /// An idle connection keeps no more input memory than this, in bytes.
@@ -28,37 +28,38 @@ const IDLE_INPUT: usize = 4 * 1024;
 pub(super) struct Reading {
     parser: Parser,
     limits: Limits,
-    /// The generation of the configuration that has these limits, for the default server of the address.
+    /// The configuration, by its generation, whose default server has these limits; `None` if they are another
+    /// server's.
     limits_of: Option<u64>,
     timer: rt::Timer,
     progress: Progress,
-    /// It is the first of its connection.
+    /// No request has been served on the connection yet.
     first: bool,
-    /// It was there before the response to the one before it was sent.
+    /// The request had arrived before the response to the previous one was sent.
     pipelined: bool,
 }
 
-/// How much of a head there is.
+/// How much of a head has arrived.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Progress {
     /// Nothing.
     #[default]
     Awaited,
-    /// Some bytes came.
+    /// Some bytes have arrived.
     Begun,
-    /// What came did not end it: its time is counted.
+    /// What has arrived is incomplete: `client_header_timeout` runs.
     Partial,
 }
 
-/// How reading a head ended when it did not bring one.
+/// Why reading ended without a head.
 pub(super) enum NoHead {
-    /// The client is gone, or its time between requests is over: nothing to say.
+    /// The client left, or the keep-alive timeout expired: no answer is sent.
     Quiet,
-    /// The time for the head is over: 408.
+    /// `client_header_timeout` expired in the middle of a head, or before the first one.
     TimedOut,
-    /// The head is bad.
+    /// The head is malformed or too large.
     Rejected(Reject),
-    /// None has begun, and the connection goes to another loop or process.
+    /// No request has begun, and the connection moves to another loop or process.
     Leaving,
 }
 
@@ -68,7 +69,8 @@ impl Reading {
         self.pipelined
     }
 
-    /// Whether the connection is between two requests, where it may end without a word.
+    /// Whether the connection is between two requests, where it may be closed without an answer (RFC 9112, section
+    /// 9.5).
     fn is_idle(&self) -> bool {
         self.progress == Progress::Awaited && !self.first
     }
@@ -77,10 +79,12 @@ impl Reading {
 impl Connection<'_> {
     /// Reads until the head of `request` is complete.
     pub(super) async fn read_head(&mut self, request: &mut Request) -> Result<(), NoHead> {
+        // The order to move is looked at before buffered input: a pipelined request goes with the connection.
         self.await_head();
         if self.client.control.order() == ConnectionOrder::Leave {
             return Err(NoHead::Leaving);
         }
+        // A pipelined request may be here completely; the socket would never become readable for it.
         if !self.bytes.input.borrow().is_empty()
             && let Some(end) = self.take_head(&[], request)
         {
@@ -94,19 +98,24 @@ impl Connection<'_> {
         reading.progress = Progress::Awaited;
         reading.first = self.client.requests.get() == 0;
         let generation = self.client.generation.get();
+        // Once per connection and reload: the limits depend on the server, not on the request.
         if reading.first || reading.limits_of != Some(generation) {
             let endpoint = self.client.endpoint.borrow();
             let (server, site) = (self.client.first_server(), self.http.site());
+            // Where several servers share the address the parser stops at `Host`, because its server may have larger
+            // buffers.
             reading.limits = limits_of(&site, server, endpoint.chooses());
             reading.limits_of = Some(generation);
             let timeout = site.server(server).core.client_header_timeout;
             reading.timer.set(self.client.rest_of(timeout));
         }
+        // The first request is still covered by the time that began with the connection.
         if !reading.first {
             reading.timer.set(self.client.keepalive_timeout.get());
         }
         let mut input = self.bytes.input.borrow_mut();
         reading.pipelined = !reading.first && !input.is_empty();
+        // One large request must not leave its buffer with a connection that may be idle for minutes.
         if input.is_empty() && input.capacity() > IDLE_INPUT {
             *input = Vec::new();
         }
@@ -121,12 +130,15 @@ impl Connection<'_> {
         request: &mut Request,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), NoHead>> {
-        // Into the loop's own buffer: a connection keeps only as much memory as its requests need.
+        // Into the loop's own buffer, so that an idle connection needs none. It is put back before this returns, since
+        // other tasks run in between.
         let mut scratch = self.http.scratch.take();
         let result = loop {
             scratch.clear();
             let transport = &self.bytes.transport;
             match transport.poll_read_into(context, &mut scratch, READ_SIZE) {
+                // The timers only when there is nothing to read: a request that arrived in time counts even if the loop
+                // looks late.
                 Poll::Pending => match self.poll_wait(context) {
                     Poll::Ready(NoHead::Quiet) if self.has_spoken_after_all(&mut scratch) => {
                         if let Some(end) = self.take_head(&scratch, request) {
@@ -155,21 +167,22 @@ impl Connection<'_> {
         result
     }
 
-    /// The connection is about to end for its silence. What its client has said since the loop last asked the system is
-    /// read: it would be lost, and the client told so by a reset.
+    /// Reads what the client has sent since the loop last asked the kernel, before the connection is closed for its
+    /// silence: otherwise that request would be lost, and the client would get a reset for it.
     fn has_spoken_after_all(&self, scratch: &mut Vec<u8>) -> bool {
         let transport = &self.bytes.transport;
         transport.socket().look_again();
         matches!(transport.try_read_into(scratch, READ_SIZE), Ok(1..))
     }
 
-    /// Goes on with a head of which `came` is what came last; `None` when that did not end it.
+    /// Continues parsing a head; `came` are the bytes that arrived last. `None` if they do not complete it.
     fn take_head(&mut self, came: &[u8], request: &mut Request) -> Option<Result<(), NoHead>> {
         if self.reading.progress == Progress::Awaited {
             self.reading.progress = Progress::Begun;
             self.client.control.begin_request();
         }
-        // What came before: mostly nothing.
+        // What arrived earlier: mostly nothing, and then the head is parsed where it was read. Only an incomplete one
+        // is copied, and what follows a complete one.
         let mut input = self.bytes.input.take();
         let end = if input.is_empty() {
             let end = self.parse(came, request);
@@ -190,13 +203,14 @@ impl Connection<'_> {
         self.bytes.input.replace(input);
         if end.is_none() {
             self.await_rest();
+        // The request itself is served in ordinary rank, however slowly its head came.
         } else if self.reading.progress == Progress::Partial {
             rt::set_rank(rt::Rank::Ordinary);
         }
         end.map(|end| end.map(drop))
     }
 
-    /// Parses a head, `None` when it goes on. Otherwise it was so long.
+    /// Parses a head: `None` if it is incomplete, otherwise its length.
     fn parse(&mut self, buffer: &[u8], request: &mut Request) -> Option<Result<usize, NoHead>> {
         let head =
             Rc::get_mut(&mut request.head).expect("a request that has not begun is not shared");
@@ -209,6 +223,8 @@ impl Connection<'_> {
                 Ok(Status::Complete(used)) => break Ok(used),
                 Ok(Status::Partial) => return None,
                 Ok(Status::Host(range)) => {
+                    // nginx reads the rest of a head with the buffers of the server that `Host` names. The next request
+                    // of the connection begins with the default server's again.
                     let server = self.server_of_host(&buffer[range]);
                     self.reading.limits = limits_of(&self.http.site(), server, false);
                     self.reading.limits_of = None;
@@ -220,9 +236,10 @@ impl Connection<'_> {
         Some(end)
     }
 
-    /// The server whose limits count for the rest of a head with this host.
+    /// The server whose limits apply to the rest of a head with this `Host`.
     fn server_of_host(&self, value: &[u8]) -> ServerId {
         let endpoint = self.client.endpoint.borrow();
+        // A malformed host is rejected when the head is complete, not here.
         let Ok(host) = proto::host::parse(value) else {
             return endpoint.default_server;
         };
@@ -234,17 +251,19 @@ impl Connection<'_> {
             .map_or(endpoint.default_server, |(server, _)| server)
     }
 
-    /// The first time that a head did not come whole: the client has `client_header_timeout` for the rest.
+    /// Called when a head is incomplete. The first time it gives the client `client_header_timeout` for the rest; later
+    /// bytes do not extend that, or a client could send one byte at a time forever.
     fn await_rest(&mut self) {
         if self.reading.progress == Progress::Partial {
             return;
         }
         self.reading.progress = Progress::Partial;
         self.staged.enter(Stage::Reading);
-        // A head in pieces may be a slow client's, or a flood's that never ends: whole requests go first.
+        // A head in pieces may come from a slow client, or from a flood that never completes one: complete requests go
+        // first.
         rt::set_rank(rt::Rank::Patient);
         if self.reading.first {
-            // Its time has begun when the client came.
+            // Its time began when the connection was accepted.
             return;
         }
         let server = self.client.first_server();
@@ -252,9 +271,10 @@ impl Connection<'_> {
         self.reading.timer.set(timeout);
     }
 
-    /// Nothing came: whether that may go on.
+    /// Called when nothing has arrived: whether the connection may go on waiting.
     fn poll_wait(&mut self, context: &mut Context<'_>) -> Poll<NoHead> {
         let (client, reading) = (self.client, &self.reading);
+        // In the middle of a head the connection neither closes nor moves: a request has begun.
         let asked = match reading.progress {
             Progress::Awaited => client.control.poll_order(context),
             Progress::Begun | Progress::Partial => Poll::Pending,
@@ -262,9 +282,11 @@ impl Connection<'_> {
         if asked == Poll::Ready(ConnectionOrder::Leave) {
             return Poll::Ready(NoHead::Leaving);
         }
-        // A client that has just come and can not go elsewhere will get an answer.
+        // A new client whose connection cannot move still gets one answer, as from nginx when it stops.
         let is_spared = reading.first && client.control.is_leaving();
         if asked.is_ready() && !is_spared {
+            // `keepalive_min_timeout`: a connection that has to close still waits for so long, because the client's
+            // next request may be on its way and would get a reset.
             let since = client.control.waiting_since();
             let end = since.map(|since| since + client.keepalive_min_timeout.get());
             match end.filter(|end| *end > rt::now()) {

@@ -1,41 +1,42 @@
-//! What a connection that has ended leaves to the next one on its loop: memory, and the host that was asked for last.
+//! What a connection that has ended leaves to the next one on its loop: memory, and the last virtual server.
 //!
-//! A connection that serves one request would allocate some fifteen times for it, and each time grow what the one before
-//! had grown as well: a third of what such a connection costs.
+//! A connection that serves one request would make some fifteen allocations for it, and grow each of them again as the
+//! previous one did: a third of what such a connection costs.
 
 use std::cell::RefCell;
 
 use crate::request::{Request, RequestBuffers};
 use crate::virtual_server::LastVirtualServer;
 
-/// RecycledSlots that a loop keeps: as many as tasks that wait for a connection.
+/// How many a loop keeps: as many as tasks that wait for a connection.
 const MOST: usize = 64;
 
-/// What takes more memory than this is not kept, in bytes.
+/// Buffers above this size in total are freed, in bytes: one large request must not leave its memory with the loop.
 const LARGEST: usize = 16 * 1024;
 
-/// Where the requests of a connection are, one after the other; between two connections, what the first has left.
+/// Holds the request of a connection, and between two connections the memory that the first one left.
 #[derive(Default)]
 pub(super) struct RequestSlot {
-    /// The request, while there is a connection.
+    /// The request, while there is a connection. All requests of the connection use this one struct.
     pub(super) request: Option<Request>,
-    /// What it is made of, while there is none.
+    /// The memory for the next connection's request, while there is no connection.
     pub(super) buffers: RequestBuffers,
     pub(super) last_server: LastVirtualServer,
 }
 
-/// What the connections of a loop left.
+/// The slots of connections that have ended on this loop.
 #[derive(Default)]
 #[allow(clippy::vec_box)] // They travel in their boxes.
 pub(crate) struct RecycledSlots(RefCell<Vec<Box<RequestSlot>>>);
 
 impl RecycledSlots {
-    /// A slot that a connection has left; a new one where there is none.
+    /// A slot that an earlier connection left; a new one if there is none.
     pub(super) fn take(&self) -> Box<RequestSlot> {
         self.0.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Keeps the slot of a connection that has ended, but for what is unusually large. The request must have ended, too.
+    /// Keeps the slot of a connection that has ended, without unusually large buffers. Its request must have ended,
+    /// too.
     pub(super) fn give(&self, mut slot: Box<RequestSlot>) {
         let mut slots = self.0.borrow_mut();
         if slots.len() >= MOST {
@@ -44,7 +45,7 @@ impl RecycledSlots {
         if let Some(request) = &mut slot.request {
             request.leave_buffers(&mut slot.buffers);
         }
-        // Dropped where it is: to move something so large costs as much as what is saved here.
+        // Dropped in place: moving a struct of this size out would cost as much as the recycling saves.
         slot.request = None;
         if slot.buffers.size() > LARGEST {
             slot.buffers = RequestBuffers::default();

@@ -1,9 +1,9 @@
 //! Sends a response on an HTTP/1 connection.
 //!
-//! Small things travel together: the head and a small body, from memory or read from the page cache, leave in one
-//! `write`. A file that is larger leaves by `sendfile`, in portions, so that a fast client can not hold the loop. Before
-//! each portion the page cache is asked whether the bytes are there; if not, a thread of the pool fetches them while
-//! this connection, and only this one, waits.
+//! Small things leave together: the head and a small body, from memory or read from the page cache, with one `write`. A
+//! larger file leaves by `sendfile`, in portions, so that a fast client cannot occupy the loop. Before each portion the
+//! page cache is asked whether the bytes are there; if not, a thread of the pool fetches them while this connection,
+//! and only this one, waits.
 
 use std::io::{self, IoSlice};
 use std::rc::Rc;
@@ -26,39 +26,41 @@ use crate::sending::{SendError, file_error, is_undecided, pool};
 /// a second system call. Measured in `docs/design/2026-11-21-cpu-per-request.md`.
 const READ_FILES_UP_TO: u64 = 32 * 1024;
 
-/// Content in memory up to this size is copied behind the head, in bytes: a second place to send from costs the kernel more.
+/// Content in memory up to this size is copied behind the head, in bytes: for the kernel a second buffer to send from
+/// costs more than the copy.
 const COPIED_UP_TO: usize = 2 * 1024;
 
-/// The output is sent when this much has been gathered, in bytes.
+/// Output is gathered up to this size before it is sent, in bytes.
 const GATHER: usize = 64 * 1024;
 
-/// What one turn sends of a file when `sendfile_max_chunk` is 0, in bytes.
+/// How much of a file is sent before others get their turn when `sendfile_max_chunk` is 0, in bytes.
 const UNLIMITED_PORTION: u64 = 1 << 30;
 
-/// What a thread of the pool brings into memory at a time, in bytes. Measured in `docs/design/2026-11-21-cold-reads.md`.
+/// How much a thread of the pool brings into memory at a time, in bytes. Measured in
+/// `docs/design/2026-11-21-cold-reads.md`.
 const COLD_PIECE: u64 = 512 * 1024;
 
-/// What the page cache is asked about at a time, in bytes: hardly more than a socket takes at once.
+/// How much the page cache is asked about at a time, in bytes: hardly more than a socket accepts at once.
 const ASKED_PIECE: u64 = 1024 * 1024;
 
-/// What is copied at a time of a file whose pages can not be had or asked for, in bytes: each client that is slow holds
-/// so much.
+/// How much is copied at a time from a file that `sendfile` cannot be used for, in bytes: every slow client holds as
+/// much memory.
 const COPIED_PIECE: u64 = 64 * 1024;
 
 /// Sends responses on one connection, one after the other.
 pub(super) struct Sender {
     bytes: Rc<ByteStream>,
-    /// What has been gathered and not yet sent. Between two responses it has no memory of its own: idle connections need
-    /// none, and the loop's buffer that was used last is still in the processor's cache.
+    /// What has been gathered and not yet sent. Between two responses it owns no memory: idle connections need none,
+    /// and the buffer that the loop used last is still in the processor's cache.
     out: Vec<u8>,
     timer: rt::Timer,
 }
 
-/// What the sending of one response needs to know.
+/// The settings of the response that is being sent, and how far it is.
 struct Job {
     framing: Framing,
     sendfile: bool,
-    /// `tcp_nopush`: the head waits for the file to fill its packet. Without it the client gets to work earlier; over
+    /// `tcp_nopush`: the head waits for the file to fill its packet. Without it the client starts working earlier; over
     /// loopback 100 KB then cost 10 µs instead of 23, here as in nginx.
     full_packets: bool,
     portion: u64,
@@ -69,7 +71,7 @@ struct Job {
 }
 
 impl Sender {
-    /// A sender on these bytes.
+    /// A sender for this connection.
     pub(super) fn new(bytes: Rc<ByteStream>) -> Sender {
         Sender {
             bytes,
@@ -78,15 +80,17 @@ impl Sender {
         }
     }
 
-    /// Where the head of a response is written; [`Sender::send_at_once`] or [`Sender::send`] goes on from there.
+    /// Begins a response: returns the buffer into which its head is written. [`Sender::send_at_once`] or
+    /// [`Sender::send`] continues from there.
     pub(super) fn begin(&mut self) -> &mut Vec<u8> {
         self.out = buffers::take();
+        // What the socket did not accept of an interim response has to leave before the final one.
         self.out.append(&mut self.bytes.unsent_interim.borrow_mut());
         &mut self.out
     }
 
-    /// Sends head and content in one call, when the content is small and at hand and the socket takes it all. `None`
-    /// when it does not come to that; then [`Sender::send`] goes on from where this stopped.
+    /// Sends head and content with one call, if the content is small and at hand and the socket accepts everything. On
+    /// `None` [`Sender::send`] continues where this stopped.
     ///
     /// Most responses end here, without a future of their own.
     pub(super) fn send_at_once(&mut self, request: &mut Request, framing: Framing) -> Option<()> {
@@ -96,12 +100,15 @@ impl Sender {
             true => transport.try_write(&self.out),
             false => transport.try_writev(&[IoSlice::new(&self.out), IoSlice::new(&content)]),
         };
+        // An error counts as nothing sent: the asynchronous path meets it again and reports it.
         let sent = *written.as_ref().unwrap_or(&0);
         self.count(request, sent as u64);
         if written.is_err()
             || sent < self.out.len() + content.len()
             || self.bytes.transport.has_pending()
         {
+            // What is left becomes the output. The content was taken out of the response, so its rest must be kept
+            // here.
             let head = sent.min(self.out.len());
             self.out.drain(..head);
             self.out.extend_from_slice(&content[sent - head..]);
@@ -112,8 +119,8 @@ impl Sender {
         Some(())
     }
 
-    /// Appends the content to the head, or gives it where it is in memory and large enough not to be copied; `None` when
-    /// neither is possible right now.
+    /// Appends the content to the head, or returns it separately if it is in memory and large enough not to be copied.
+    /// `None` if neither is possible right now.
     fn gather(&mut self, request: &mut Request, framing: Framing) -> Option<Bytes> {
         let length = match framing {
             Framing::Empty => 0,
@@ -125,6 +132,7 @@ impl Sender {
             request.out.body = Body::Empty;
             return Some(Bytes::new());
         }
+        // A body whose own length differs from the announced one is cut or reported by the slower path.
         if length > READ_FILES_UP_TO
             || request.out.body.length() != Some(length)
             || is_paced(request)
@@ -133,6 +141,7 @@ impl Sender {
         }
         let mut apart = Bytes::new();
         match &mut request.out.body {
+            // TLS copies everything into records anyway; one buffer makes one record.
             Body::Bytes(bytes) if bytes.len() > COPIED_UP_TO && !self.bytes.transport.is_tls() => {
                 apart = std::mem::take(bytes);
             }
@@ -143,6 +152,7 @@ impl Sender {
                     .file
                     .try_read_into(&mut self.out, length as usize, range.offset);
                 if !matches!(read, Ok(n) if n as u64 == length) {
+                    // Not in the page cache, or shorter than it was: nothing of it may stay behind the head.
                     self.out.truncate(head);
                     return None;
                 }
@@ -150,6 +160,7 @@ impl Sender {
             Body::Empty | Body::File(_) | Body::Parts(_) | Body::Stream(_) => return None,
         }
         request.out.body = Body::Empty;
+        // Also tells the asynchronous path that the content is in the output already.
         request.ledger.body_bytes_sent = length;
         Some(apart)
     }
@@ -159,7 +170,7 @@ impl Sender {
         request.ledger.bytes_sent += sent;
     }
 
-    /// Sends the response's content after the head that stands in `out` already.
+    /// Sends the response's content after the head, which is in the output already.
     pub(super) async fn send(
         &mut self,
         request: &mut Request,
@@ -172,14 +183,14 @@ impl Sender {
         if let Err(SendError::Body(error)) = &result
             && *error != BodyError::Withdrawn
         {
-            // What there was of the content is the client's; that it is not all, the missing end says.
+            // What was produced before the failure still goes to the client; the missing end shows that it is not all.
             if let Err(error) = self.flush(request, &job).await {
                 result = Err(error);
             }
         }
         let sent = self.bytes.sent.get() - before;
         request.ledger.bytes_sent += sent;
-        // All but the head, as nginx counts: with the sizes of chunks.
+        // As in nginx everything but the head counts, chunk sizes included.
         request.ledger.body_bytes_sent += match framing {
             Framing::Chunked => sent.saturating_sub(head),
             _ => job.body_bytes,
@@ -190,7 +201,7 @@ impl Sender {
     }
 
     async fn send_with(&mut self, request: &mut Request, job: &mut Job) -> Result<(), SendError> {
-        // Nothing is left of the content when it was gathered already.
+        // The content is in the output already.
         let gathered = request.ledger.body_bytes_sent > 0;
         if job.framing == Framing::Empty || request.delivery.header_only || gathered {
             request.out.body = Body::Empty;
@@ -206,7 +217,7 @@ impl Sender {
         let mut turn = job.body_bytes;
         loop {
             if job.body_bytes - turn >= job.portion {
-                // A client that takes all at once must not keep the others waiting.
+                // A client that accepts everything at once must not keep the others waiting.
                 rt::yield_now().await;
                 turn = job.body_bytes;
             }
@@ -214,6 +225,8 @@ impl Sender {
                 None => break,
                 Some(Chunk::Flush) => self.flush(request, job).await?,
                 Some(Chunk::Bytes(bytes)) => {
+                    // A producer may deliver more than was announced. The excess is cut off: the client would take it
+                    // for the next response (RFC 9112, section 6.3; response splitting).
                     let bytes = match usize::try_from(left) {
                         Ok(most) if most < bytes.len() => bytes.slice(..most),
                         _ => bytes,
@@ -231,6 +244,7 @@ impl Sender {
             }
         }
         match job.framing {
+            // Fewer bytes than announced: only closing the connection tells the client (RFC 9112, section 8).
             Framing::Length(_) if left > 0 => return Err(SendError::Body(BodyError::Producer)),
             Framing::Chunked => {
                 proto::h1::body::write_last_chunk(&request.out.trailers, &mut self.out)
@@ -240,7 +254,8 @@ impl Sender {
         self.flush(request, job).await
     }
 
-    /// The next chunk. What has been gathered is sent before this waits for a producer.
+    /// The next chunk of the body. Gathered output is sent before this waits for a producer: otherwise a slow producer
+    /// would hold back what has long been there.
     async fn next_chunk(
         &mut self,
         request: &mut Request,
@@ -253,6 +268,8 @@ impl Sender {
                 if !matches!(next, Poll::Ready(None)) {
                     request.out.body = body;
                 }
+                // Wrapped, so that `Pending` is a result here: the output is sent first, and only then does the task
+                // wait.
                 Poll::Ready(next)
             })
             .await;
@@ -268,9 +285,9 @@ impl Sender {
             .map_err(SendError::Body)
     }
 
-    /// Whether what has been gathered had better not leave while more is waited for: it is a head, of which it is not known
-    /// whether it is that of the response, or whose first content follows, so that both are one record and one packet.
-    /// nginx waits for more of it: until `postpone_output` has come, or all.
+    /// Whether gathered output is better held back while more is awaited. It is a head of which it is not yet known
+    /// whether it is that of the response; or one whose first content is about to follow, so that both become one
+    /// record and one packet. nginx waits for more of it: until `postpone_output` has come, or all.
     fn may_wait(&self, request: &Request, job: &Job) -> bool {
         let waits = request.delivery.head_waits && job.body_bytes == 0 && {
             let core = &request.site.location(request.location).core;
@@ -289,6 +306,7 @@ impl Sender {
             return self.paced_bytes(request, job, bytes).await;
         }
         self.begin_chunk(job, bytes.len() as u64);
+        // Below the bound a copy is cheaper than a system call; above it the bytes are sent from where they are.
         if self.out.len() + bytes.len() <= GATHER {
             self.out.extend_from_slice(&bytes);
             self.end_chunk(job);
@@ -299,7 +317,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends as much of the head as must not wait for content; what fits into the first allowance stays with it.
+    /// `limit_rate` counts the head, too, as in nginx: sends it within the allowance. The last part stays in the
+    /// output, to leave with the first content.
     async fn paced_head(&mut self, request: &mut Request, job: &mut Job) -> Result<(), SendError> {
         let head = std::mem::take(&mut self.out);
         let mut rest = &head[..];
@@ -322,6 +341,7 @@ impl Sender {
         mut bytes: Bytes,
     ) -> Result<(), SendError> {
         while !bytes.is_empty() {
+            // A part per allowance, and a chunk per part: a chunk's size has to be known when it begins.
             let n = self.pace(job).await?.min(bytes.len() as u64) as usize;
             let part = bytes.split_to(n);
             self.begin_chunk(job, part.len() as u64);
@@ -346,6 +366,8 @@ impl Sender {
             if job.pace.is_some() {
                 want = want.min(self.pace(job).await?);
             }
+            // TLS has to encrypt a copy, direct I/O has no pages in the cache to send from, and a small rest is cheaper
+            // to copy.
             let read = !job.sendfile
                 || self.bytes.transport.is_tls()
                 || range.file.is_direct()
@@ -354,6 +376,8 @@ impl Sender {
                 let want = want.min(job.buffer as u64).min(self.room(job, &range));
                 self.read_file(request, job, &range, offset, want).await?
             } else {
+                // The chunk is announced before the file is sent. If the file turns out shorter the connection has to
+                // be closed.
                 self.begin_chunk(job, want);
                 self.send_file(request, job, &range, offset, want).await?;
                 self.end_chunk(job);
@@ -365,15 +389,15 @@ impl Sender {
                 self.flush(request, job).await?;
             }
             if offset < end && job.pace.is_none() {
-                // Others have their turn between two portions.
+                // Other connections get their turn between two portions.
                 rt::yield_now().await;
             }
         }
         Ok(())
     }
 
-    /// How much of a file is read before the output is sent. With TLS that is a whole number of records: a head before
-    /// the file must not end in a record of its few bytes.
+    /// How much of a file is read before the output is sent. With TLS that is a whole number of records, counting the
+    /// head in front: the head must not end up in a record of its own few bytes.
     fn room(&self, job: &Job, range: &FileRange) -> u64 {
         let whole = self.bytes.transport.is_tls()
             && job.framing != Framing::Chunked
@@ -385,7 +409,7 @@ impl Sender {
         }
     }
 
-    /// Reads a part of a file into the output.
+    /// Reads a part of a file into the output. Returns how much, which is all of it or an error.
     async fn read_file(
         &mut self,
         request: &mut Request,
@@ -405,6 +429,7 @@ impl Sender {
                 }
                 Err(error) => return Err(file_error(&error)),
             };
+            // The file was truncated after its length had been announced. There is nothing to fill the gap with.
             if n == 0 {
                 return Err(SendError::Body(BodyError::FileTruncated));
             }
@@ -414,6 +439,7 @@ impl Sender {
         Ok(length)
     }
 
+    /// Reads a part of a file that is not in the page cache, on a thread of the pool.
     async fn read_cold(
         &mut self,
         request: &mut Request,
@@ -423,8 +449,8 @@ impl Sender {
     ) -> Result<usize, SendError> {
         let begun = rt::clock::read();
         let pool = pool(request);
-        // The output itself goes to the pool and back: fresh memory for each read would come from `mmap`, and that waits
-        // for threads of the pool that are faulting in pages.
+        // The output buffer itself goes to the pool and back. Fresh memory for each read would come from `mmap`, whose
+        // lock is held by threads of the pool that are faulting in pages.
         let before = self.out.len();
         let out = std::mem::take(&mut self.out);
         self.out = range
@@ -436,7 +462,7 @@ impl Sender {
         Ok(self.out.len() - before)
     }
 
-    /// Sends a part of a file by `sendfile`, portion by portion of what is in memory.
+    /// Sends a part of a file by `sendfile`, as much at a time as is in memory.
     async fn send_file(
         &mut self,
         request: &mut Request,
@@ -447,14 +473,15 @@ impl Sender {
     ) -> Result<(), SendError> {
         let end = offset + length;
         let mut at = offset;
+        // The head has to be in the socket before `sendfile` writes there.
         if job.full_packets {
             self.flush_more(request, job).await?;
         } else {
             self.flush(request, job).await?;
         }
-        // Up to where the pool has brought the file into memory.
+        // How far the pool has brought the file into memory.
         let mut loaded = at;
-        // And up to where the page cache was asked on behalf of this client.
+        // How far the page cache has been asked on behalf of this client. Asking again is not another use of the pages.
         let mut asked = at;
         while at < end {
             let taker = match at < asked {
@@ -466,6 +493,8 @@ impl Sender {
             asked = asked.max(at + resident.max(1));
             if resident == 0 {
                 let piece = (end - at).min(COLD_PIECE);
+                // Once per piece. If it was loaded and is not there any more the kernel has dropped it, and loading it
+                // again could go on forever: then it is copied.
                 if loaded <= at && range.file.tells_residency() {
                     self.load(request, range, at, piece).await?;
                     loaded = at + piece;
@@ -487,6 +516,8 @@ impl Sender {
                     .try_sendfile(&range.file, &mut position, want)
                 {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        // Back to asking the page cache: while a slow client made this wait, the kernel may have
+                        // dropped the pages, and `sendfile` would block the loop.
                         self.writable(request, job).await?;
                         continue;
                     }
@@ -503,8 +534,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Has a part of a file brought into the page cache, from where `sendfile` takes it. The device begins with the next
-    /// part meanwhile, so that it has work while this one is sent.
+    /// Brings a part of a file into the page cache, from where `sendfile` takes it. The device starts with the
+    /// following part at the same time, so that it has work while this one is sent.
     async fn load(
         &self,
         request: &mut Request,
@@ -524,9 +555,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends a part of a file from a copy of our own: what was loaded may be dropped by the kernel before it is sent,
-    /// and some file systems can not tell what is in memory; `sendfile` would make the loop wait. Gives how much was
-    /// sent.
+    /// Sends a part of a file from a copy. Loaded pages may be dropped by the kernel before they are sent, and some
+    /// file systems cannot tell what is in memory; `sendfile` would then block the loop. Returns how much was sent.
     async fn send_copy(
         &mut self,
         request: &mut Request,
@@ -557,8 +587,8 @@ impl Sender {
         }
     }
 
-    /// How many bytes may be sent now; waits until it is one at least. A client that leaves meanwhile ends the wait:
-    /// with a low rate its connection would take up a place for long.
+    /// How many bytes may be sent now; waits until it is at least one. A client that leaves meanwhile ends the wait: at
+    /// a low rate its connection would otherwise be occupied for long.
     async fn pace(&mut self, job: &mut Job) -> Result<u64, SendError> {
         loop {
             let Some(pace) = &job.pace else {
@@ -581,12 +611,12 @@ impl Sender {
         }
     }
 
-    /// Sends all that has been gathered.
+    /// Sends everything that has been gathered.
     async fn flush(&mut self, request: &mut Request, job: &Job) -> Result<(), SendError> {
         self.write_out(request, job.timeout).await
     }
 
-    /// Sends all that has been gathered and says that more follows at once.
+    /// Sends everything that has been gathered, and tells the kernel that more follows at once (`MSG_MORE`).
     async fn flush_more(&mut self, request: &mut Request, job: &Job) -> Result<(), SendError> {
         if self.out.is_empty() {
             return Ok(());
@@ -606,7 +636,8 @@ impl Sender {
         }
     }
 
-    /// Sends what has been gathered, waiting at most `timeout` for each bit of progress.
+    /// Sends what has been gathered. `timeout` bounds the wait for each bit of progress, as `send_timeout` does in
+    /// nginx, not the whole.
     pub(super) async fn write_out(
         &mut self,
         request: &mut Request,
@@ -619,10 +650,11 @@ impl Sender {
                 .await?;
         }
         self.out.clear();
+        // Or the last record would stay with us until the next write, which may never come.
         self.finish_write(request, timeout).await
     }
 
-    /// Waits until what the connection has accepted is in the socket.
+    /// Waits until TLS has written the records that it holds into the socket. Without TLS there are none.
     async fn finish_write(
         &self,
         request: &mut Request,
@@ -698,6 +730,8 @@ impl Sender {
             if let Poll::Ready(result) = self.bytes.transport.poll_writable(context) {
                 return Poll::Ready(result.map_err(SendError::Failed));
             }
+            // The client takes nothing now; a producer that works ahead must still not stall (an upstream whose
+            // response is buffered should be read to its end and released).
             Body::poll_ahead_of(request, context);
             self.timer
                 .poll_expired(context)
@@ -716,6 +750,7 @@ impl Sender {
             if let Poll::Ready(result) = self.bytes.transport.poll_flush(context) {
                 return Poll::Ready(result.map_err(SendError::Failed));
             }
+            // As above: a producer that works ahead must not stall.
             Body::poll_ahead_of(request, context);
             self.timer
                 .poll_expired(context)
@@ -724,7 +759,7 @@ impl Sender {
         .await
     }
 
-    /// Leaves the output's memory to the next response of the loop.
+    /// Gives the output's memory to the next response on the loop.
     fn release(&mut self) {
         buffers::give(std::mem::take(&mut self.out));
     }

@@ -1,4 +1,4 @@
-//! What a request on HTTP/1 has of its client: all of the connection, until the response has been sent.
+//! What a request on HTTP/1 sees of its client: it has the whole connection to itself until the response has been sent.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -22,8 +22,8 @@ impl ClientStream for ByteStream {
         let here = input.len() as u64;
         match announced {
             Some(length) => length <= most && length <= here,
-            // Chunks are not decoded for a question: what looks like the last one mostly is it, and if it is not the content
-            // is streamed, as it would have been.
+            // The chunks are not decoded just to answer this. What looks like the last chunk usually is. If it is not,
+            // the content is streamed, as it would have been anyway.
             None => here <= most && input.ends_with(LAST_CHUNK),
         }
     }
@@ -35,8 +35,9 @@ impl ClientStream for ByteStream {
         write_end(&mut out);
         let mut unsent = self.unsent_interim.borrow_mut();
         let mut sent = 0;
+        // An earlier interim response that did not fit comes first: heads must not be mixed.
         if unsent.is_empty() {
-            // An error shows when the response is sent.
+            // An error will show when the response is sent.
             sent = self.transport.try_write(&out).unwrap_or(0);
             self.count_sent(sent);
         }
@@ -44,6 +45,7 @@ impl ClientStream for ByteStream {
     }
 
     fn poll_take(&self, out: &mut Vec<u8>, max: usize, context: &mut Context<'_>) -> Poll<bool> {
+        // What was read together with the head belongs to the new protocol, and comes first.
         let mut early = self.input.borrow_mut();
         if !early.is_empty() {
             out.append(&mut early);
@@ -55,15 +57,17 @@ impl ClientStream for ByteStream {
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {
                 Poll::Ready(true)
             }
+            // A failed connection counts as an end: a tunnel has no status left to report it with.
             Poll::Ready(Err(_)) => Poll::Ready(false),
         }
     }
 
     fn end(&self) {
-        // A client that is gone does not need to be told.
+        // The error means that the client has left.
         let _gone = self.transport.shutdown_write();
     }
 
+    /// A tunnel on a TCP connection ends where the connection does; its close looks like any other.
     fn can_be_reset(&self) -> bool {
         false
     }

@@ -1,4 +1,5 @@
-//! The content of a request as it comes on a stream.
+//! The content of a request as it arrives on a stream. The connection's task receives it; this reads what it has
+//! buffered.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -10,12 +11,12 @@ use super::stream::Stream;
 use crate::body_reader::{BodyInput, BodyReadError};
 use crate::client_stream::ClientStream;
 
-/// Takes content from a stream.
+/// Reads the content of a request from its stream.
 pub(super) struct Input {
     stream: Rc<Stream>,
     length: Option<u64>,
     taken: u64,
-    /// The client waits for `100 Continue` before it sends content.
+    /// The client waits for `100 Continue` before it sends content, and has not been told yet.
     expects_continue: bool,
 }
 
@@ -30,6 +31,7 @@ impl Input {
     }
 
     fn say_continue(&mut self) {
+        // A client that has begun to send does not wait any more (RFC 9110, section 10.1.1).
         let nothing_came = self.stream.input.borrow().is_empty() && !self.stream.has_all_input();
         if std::mem::take(&mut self.expects_continue) && nothing_came {
             self.stream.send_interim(100, &Fields::new());
@@ -45,6 +47,8 @@ impl BodyInput for Input {
         context: &mut Context<'_>,
     ) -> Poll<Result<bool, BodyReadError>> {
         self.say_continue();
+        // Before the content is passed on: an upstream server over HTTP/1 must not get a body that differs from the
+        // length it was told, which is request smuggling (RFC 9113, sections 8.1.1 and 10.3).
         if let Some(fault) = self.stream.length_fault() {
             return Poll::Ready(Err(BodyReadError::Length(fault)));
         }
@@ -53,6 +57,7 @@ impl BodyInput for Input {
             .stream
             .poll_read(out, max.min(Window::MAX as usize), context);
         self.taken += (out.len() - before) as u64;
+        // A reset and the end of the connection look the same to a handler.
         result.map_err(|_left| BodyReadError::Closed)
     }
 

@@ -1,53 +1,55 @@
-//! What a client may cost without being worth it.
+//! How much work a client may cause without using its results.
 //!
-//! Every kind of frame is legitimate now and then, and cheap to send. A client that lives on them (floods of PING,
-//! SETTINGS or empty frames, streams that are opened and reset, windows that open byte by byte) makes the server work for
-//! nothing. So such frames have a price, what a client really uses earns it something back, and so does time. A client
-//! whose account is empty is told to calm down, and its connection ends.
+//! Every kind of frame is legitimate now and then, and cheap to send. A client that sends little else (floods of PING,
+//! SETTINGS or empty frames, streams that are opened and reset, windows that open byte by byte) makes the server work
+//! for nothing. Such frames therefore have a price. Completed requests earn credit, and so does time. A client without
+//! credit gets ENHANCE_YOUR_CALM (RFC 9113, section 10.5), and its connection ends.
 //!
-//! Before that others must not notice it. A client that is new, or whose account has been drawn upon, has the rank of the
-//! patient ([`rt::Rank`]), with all of its streams: everybody else has his turn first, and such clients together have a
-//! bounded part of a turn.
+//! Other clients must not notice it before that. A client that is new, or low on credit, runs in patient rank
+//! ([`rt::Rank`]) with all of its streams: everything else goes first, and all such clients together get a bounded part
+//! of an iteration of the loop.
 
 use std::time::{Duration, Instant};
 
 use proto::h2::ConnectionError;
 
-/// What an account holds at first, and at most: enough for a browser that gives up all requests of a page at once.
+/// The credit of a new client, which is also the most that it can have: enough for a browser that cancels all requests
+/// of a page at once.
 const FULL: u32 = 4000;
 
-/// An account with less than this has been drawn upon.
+/// Below this a client is low on credit.
 const LOW: u32 = FULL / 4 * 3;
 
-/// Requests that come to their end before a client is trusted.
+/// How many requests must complete before a client is trusted.
 pub(super) const KNOWN_AFTER: u32 = 8;
 
-/// Bytes of content, from the client or to it, before it is trusted.
+/// Or how much content must have passed, in either direction, in bytes.
 pub(super) const KNOWN_AFTER_BYTES: u64 = 64 * 1024;
 
-/// What brings one back: two hundred a second.
+/// How long it takes to earn one unit: two hundred a second.
 const TIME_OF_ONE: Duration = Duration::from_millis(5);
 
-/// What a request that came to its end brings.
+/// What a completed request earns. Less than a reset stream costs, so that resetting every other one still runs into
+/// the limit.
 pub(super) const SERVED: u32 = 20;
 
-/// What frames cost.
+/// What frames and streams cost.
 pub(super) mod price {
     /// PING, PRIORITY, PRIORITY_UPDATE, an unknown frame, a frame for a stream that is gone.
     pub(in crate::h2) const FRAME: u32 = 2;
-    /// SETTINGS: it may touch every stream, and wants an answer.
+    /// SETTINGS: it may change the window of every stream, and has to be acknowledged.
     pub(in crate::h2) const SETTINGS: u32 = 20;
     /// DATA without content that does not end its stream.
     pub(in crate::h2) const EMPTY: u32 = 4;
-    /// A window that opens by so little that a frame is mostly its head.
+    /// WINDOW_UPDATE with so small an increment that the DATA frame it allows is mostly its head.
     pub(in crate::h2) const SMALL_WINDOW: u32 = 2;
-    /// A stream that the client gave up, was refused, or got wrong: work may have begun for it.
+    /// A stream that the client reset, that was refused or that was malformed: work may have begun for it.
     pub(in crate::h2) const STREAM: u32 = 25;
-    /// A header block in pieces, each piece.
+    /// A header block that needs CONTINUATION frames.
     pub(in crate::h2) const PIECE: u32 = 4;
 }
 
-/// An account.
+/// A client's credit.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: u32,
@@ -55,7 +57,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A full one.
+    /// Full credit.
     pub(super) fn new(now: Instant) -> Budget {
         Budget {
             left: FULL,
@@ -63,8 +65,9 @@ impl Budget {
         }
     }
 
-    /// Takes a price from it. The error ends the connection.
+    /// Charges a price. The error ends the connection.
     pub(super) fn spend(&mut self, price: u32, now: Instant) -> Result<(), ConnectionError> {
+        // Time is credited only when it matters, so that a frame normally costs a subtraction.
         if self.left < price {
             self.count_time(now);
         }
@@ -77,7 +80,7 @@ impl Budget {
         }
     }
 
-    /// Whether more than a quarter of it was spent lately.
+    /// Whether more than a quarter was spent recently.
     pub(super) fn is_low(&mut self, now: Instant) -> bool {
         if self.left < LOW {
             self.count_time(now);
@@ -85,7 +88,7 @@ impl Budget {
         self.left < LOW
     }
 
-    /// Puts something back.
+    /// Credits an amount.
     pub(super) fn earn(&mut self, amount: u32) {
         self.left = self.left.saturating_add(amount).min(FULL);
     }
@@ -95,10 +98,12 @@ impl Budget {
         let earned = passed.as_millis() / TIME_OF_ONE.as_millis();
         match u32::try_from(earned) {
             Ok(earned) if earned < FULL => {
-                // What is left over of the time counts at the next look, or frequent looks would bring nothing.
+                // The remainder of the time counts at the next look; otherwise frequent looks would never earn
+                // anything.
                 self.counted += TIME_OF_ONE * earned;
                 self.earn(earned);
             }
+            // After a long time the account is full, and the arithmetic of the first arm could overflow.
             _ => {
                 self.counted = now;
                 self.left = FULL;

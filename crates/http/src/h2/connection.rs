@@ -1,4 +1,4 @@
-//! The task of a connection: reads frames, writes what there is to write, and decides when it is over.
+//! The task of a connection: reads frames, writes what streams have appended, and decides when the connection is over.
 //!
 //! ```text
 //!            stop, keepalive limits            the last stream ends
@@ -32,58 +32,62 @@ use crate::http_loop::HttpLoop;
 use crate::site::Site;
 use net::counters::{Stage, Staged};
 
-/// While so much waits to be sent nothing is read: what a client makes us answer is bounded by what it takes.
+/// Above this much unsent output nothing is read, in bytes. What a client makes us answer (PING, SETTINGS, resets) is
+/// thereby bounded by what it accepts.
 const STOP_READING: usize = 4 * OUTPUT_FULL;
 
-/// What is read at once from a client that is not trusted ([`super::budget`]), in bytes: others have their turn after that.
+/// How much is read at once from a client that is not trusted ([`super::budget`]), in bytes. Then others get their
+/// turn.
 const READ_FROM_STRANGERS: usize = 2 * 1024;
 
-/// What is read from any client in one turn of the loop, in bytes.
+/// How much is read from a trusted client in one iteration of the loop, in bytes.
 const SHARE: u64 = 512 * 1024;
 
-/// How long a little piece of content waits for the client's window to become larger ([`Link::usable`]).
+/// How long a small piece of content waits for the client to open its window further ([`Link::usable`]).
 const LITTLE_WAIT: Duration = Duration::from_millis(50);
 
-/// An idle connection keeps no more memory for output than this, in bytes.
+/// An idle connection keeps no output buffer above this size, in bytes.
 const IDLE_OUTPUT: usize = 2 * OUTPUT_FULL;
 
-/// How long a connection is idle before it gives the requests back that it keeps to become others.
+/// How long a connection is idle before it frees the request structs that it keeps for reuse.
 const SPARES_WAIT: Duration = Duration::from_secs(1);
 
-/// CONTINUATION frames of one header block.
+/// How many CONTINUATION frames a header block may have. Empty ones cost a client nothing, and the list never has to
+/// end (CVE-2024-27316 and its relatives).
 const MAX_CONTINUATIONS: u32 = 64;
 
-/// A header block may be so many times as large on the wire as its fields may be: the least efficient code has 30 bits
-/// for a byte.
+/// How much larger than its fields a header block may be on the wire: the longest Huffman codes have 30 bits for a
+/// byte.
 const BLOCK_FACTOR: usize = 4;
 
-/// See the module's description.
+/// One HTTP/2 connection. Its task owns this; what its streams need of it is in the [`Link`].
 pub(super) struct Connection {
     pub(super) link: Rc<Link>,
     pub(super) reader: FrameReader,
     pub(super) decoder: Decoder,
     pub(super) requests: RequestReader,
     pub(super) budget: Budget,
-    /// The settings of the address, from the last site.
+    /// The limits of the address, from the configuration that was current at the last request.
     pub(super) limits: Limits,
     /// How much of the preface is still to come, in bytes.
     preface: usize,
-    /// The highest stream that the client has begun.
+    /// The highest stream identifier that the client has used. Identifiers only grow (RFC 9113, section 5.1.1).
     pub(super) last: u32,
-    /// Our settings were acknowledged.
+    /// The client has acknowledged our SETTINGS.
     pub(super) settings_acknowledged: bool,
-    /// What the client may still send on the connection as a whole.
+    /// What is left of the connection's receive window.
     pub(super) receive_window: u32,
-    /// Streams begun by what was read last.
+    /// Streams begun by the input of the current read.
     pub(super) begun: u32,
     /// Streams refused so far.
     pub(super) refused: u32,
-    /// Priorities of streams that have not begun.
+    /// PRIORITY_UPDATE frames may precede their stream (RFC 9218, section 7.1): priorities of streams that have not
+    /// begun.
     pub(super) early_priorities: Vec<(u32, Priority)>,
-    /// Bytes of the client's frames, and how many of them were of use: nginx's measure of a flood.
+    /// Bytes that the client has sent, and how many of them were header blocks and content: nginx's measure of a flood.
     pub(super) taken: u64,
     pub(super) of_use: u64,
-    /// Bytes of content that streams took.
+    /// Bytes of content that streams received.
     pub(super) content: u64,
     phase: Phase,
     waits: Waits,
@@ -94,7 +98,7 @@ pub(super) struct Connection {
     staged: Staged,
 }
 
-/// What bounds a connection: settings of the server of its address.
+/// The limits of a connection, from the default server of its address.
 pub(super) struct Limits {
     pub(super) max_streams: usize,
     pub(super) preread: u32,
@@ -106,29 +110,29 @@ pub(super) struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// GOAWAY was sent: no more streams.
+    /// GOAWAY has been sent: no new streams; those that exist run to their end.
     Draining,
-    /// GOAWAY is being sent, and nothing is read.
+    /// GOAWAY is being sent, and nothing is read any more.
     Closing,
 }
 
-/// What the read timer runs for.
+/// What the read timer is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
-    /// Nothing: streams have timers of their own.
+    /// Nothing: the open streams have timers of their own.
     Nothing,
-    /// The rest of a frame.
+    /// The rest of a frame, within `client_header_timeout`.
     Frame,
-    /// A request.
+    /// The next request, within `keepalive_timeout`.
     Request,
 }
 
 /// How a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The client may still be sending.
+    /// The client may still be sending: its input is discarded for a while, so that no reset destroys our GOAWAY.
     Linger,
-    /// It is gone.
+    /// The client left, or the socket failed.
     Gone,
 }
 
@@ -138,7 +142,7 @@ impl Connection {
         client: &Rc<Client>,
         bytes: &Rc<ByteStream>,
     ) -> Connection {
-        // Not in the middle of its compression.
+        // The HPACK tables of both sides and the open streams cannot be moved to another loop.
         client.control.set_mobility(ConnectionMobility::Nowhere);
         let site = http.site();
         let limits = Limits::of(&site, client);
@@ -169,14 +173,17 @@ impl Connection {
             staged: Staged::new(&http.counters),
             limits,
         };
+        // Until the client has shown that it uses what it asks for: see [`super::budget`].
         connection.set_rank(rt::Rank::Patient);
         connection.introduce();
         connection
     }
 
-    /// Our settings, and a window for the connection that only streams bound.
+    /// Sends our SETTINGS, and opens the connection's window to its maximum, so that only the windows of the streams
+    /// bound what the client sends.
     fn introduce(&mut self) {
         let limits = &self.limits;
+        // Sent without waiting for the client, as RFC 9113, section 3.4, allows.
         let settings = [
             (id::MAX_CONCURRENT_STREAMS, limits.max_streams as u32),
             (id::INITIAL_WINDOW_SIZE, limits.preread),
@@ -190,7 +197,7 @@ impl Connection {
         });
     }
 
-    /// Reads and writes as long as something can be read or written.
+    /// Reads and writes for as long as something can be read or written.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
         self.link.register(context);
         self.link.takes_little.set(false);
@@ -198,17 +205,20 @@ impl Connection {
         self.judge();
         let is_to_end = self.is_to_end(context);
         if is_to_end {
-            // Requests that have come already are served: all that a client sends after that is known by the number in
-            // the GOAWAY.
+            // Requests that have already arrived are served: the kernel is asked for them now. Whatever the client
+            // sends later has a higher stream number than the GOAWAY names, so it may repeat that elsewhere (RFC 9113,
+            // section 6.8).
             self.link.bytes.transport.socket().look_again();
         }
         let before = self.taken;
         loop {
+            // Writing comes first: it makes room for the answers to what is read next.
             let is_sent = match self.poll_write(context) {
                 Poll::Ready(Ok(())) => true,
                 Poll::Ready(Err(error)) => return self.write_failed(&error),
                 Poll::Pending => false,
             };
+            // Only once everything has left, the GOAWAY included.
             if is_sent && self.is_over() {
                 return Poll::Ready(End::Linger);
             }
@@ -216,7 +226,7 @@ impl Connection {
                 break;
             }
             if self.taken - before >= self.share() {
-                // The others' turn. It is polled again soon, and only then.
+                // Other tasks get their turn. The poll of a yield only arranges that this task is polled again soon.
                 let _ = std::pin::pin!(rt::yield_now()).poll(context);
                 break;
             }
@@ -224,18 +234,20 @@ impl Connection {
                 Poll::Ready(Ok(true)) => {}
                 Poll::Ready(Ok(false)) => return self.client_left(),
                 Poll::Ready(Err(error)) => self.fail(error),
-                // Round again: what this says must leave too.
+                // Around again: the GOAWAY has to leave, too.
                 Poll::Pending if is_to_end && self.phase == Phase::Open => self.drain(),
                 Poll::Pending => break,
             }
         }
         self.poll_little(context);
         self.poll_spares(context);
+        // At the end, when the windows of all frames that were read are known: the streams then append together, and
+        // one call sends it all.
         self.link.wake_fitting();
         self.poll_timers(context)
     }
 
-    /// Ready when all streams have ended.
+    /// Ready once all streams have ended.
     pub(super) fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.link.register(context);
         match self.link.streams.borrow().is_empty() {
@@ -244,7 +256,7 @@ impl Connection {
         }
     }
 
-    /// Tells the streams that their client is gone.
+    /// Ends all streams as if the client had left.
     pub(super) fn end_streams(&mut self) {
         self.link.over.set(true);
         let streams = self.link.streams.borrow().clone();
@@ -253,12 +265,12 @@ impl Connection {
         }
     }
 
-    /// The settings of the server of the address, for the end of the connection.
+    /// The settings of the address's default server, which also govern the end of the connection.
     pub(super) fn core(&self) -> Arc<LocationConf> {
         Arc::clone(&self.limits.core)
     }
 
-    /// How much is read in one turn, in bytes.
+    /// How much is read in one iteration of the loop, in bytes.
     fn share(&self) -> u64 {
         match self.link.rank.get() {
             rt::Rank::Patient => READ_FROM_STRANGERS as u64,
@@ -266,13 +278,14 @@ impl Connection {
         }
     }
 
-    /// Decides when the connection has its turn, by what is known of its client.
+    /// Chooses the rank in which the connection runs, by what is known of its client.
     fn judge(&mut self) {
         let link = &self.link;
         let is_known = link.completed.get() >= KNOWN_AFTER
             || self.content > KNOWN_AFTER_BYTES
             || link.bytes.sent.get() > KNOWN_AFTER_BYTES;
         let is_costly = self.budget.is_low(rt::now());
+        // Streams need it, too: for such a client they hold back small pieces for longer.
         link.costly.set(is_costly);
         let rank = match is_known && !is_costly {
             true => rt::Rank::Ordinary,
@@ -299,9 +312,10 @@ impl Connection {
         }
     }
 
-    /// Looks after streams that have ended.
+    /// Accounts for streams that have ended since the last look.
     fn count_ended(&mut self) {
         let served = self.link.served.take();
+        // Only requests that ran to their end: one that the client reset earns nothing.
         self.budget.earn(served.saturating_mul(SERVED));
         if self.link.ended.take() {
             self.link
@@ -311,6 +325,7 @@ impl Connection {
         }
         let client = &self.link.client;
         let idle = self.link.streams.borrow().is_empty();
+        // From here on the loop may close the connection to make room, as it may an idle one of HTTP/1.
         if idle && client.control.waiting_since().is_none() {
             client
                 .control
@@ -319,7 +334,7 @@ impl Connection {
         }
     }
 
-    /// A stream has begun.
+    /// Notes that a stream has begun: the loop does not close the connection to make room any more.
     pub(super) fn is_busy(&mut self) {
         self.link.client.control.begin_request();
         self.staged.enter(Stage::Writing);
@@ -347,18 +362,22 @@ impl Connection {
                 Poll::Pending => break Poll::Pending,
             }
         };
+        // One large response must not leave its buffer with a connection that may be idle for minutes.
         if output.pending() == 0 {
             output.bytes.clear();
             output.sent = 0;
             if output.bytes.capacity() > IDLE_OUTPUT && link.streams.borrow().is_empty() {
                 output.bytes = Vec::new();
             }
+        // Moving the rest to the front costs as much as the rest is long: done only now and then, the cost stays in
+        // proportion to the bytes sent.
         } else if output.sent >= OUTPUT_FULL {
             let sent = std::mem::take(&mut output.sent);
             output.bytes.drain(..sent);
         }
         drop(output);
         match &result {
+            // `send_timeout` counts from the last progress, as in nginx.
             Poll::Pending if wrote || !self.write_timer.is_set() => {
                 self.write_timer.set(self.limits.core.delivery.send_timeout);
             }
@@ -381,16 +400,16 @@ impl Connection {
 
     // -- reading --
 
-    /// Reads once. `Ok(false)` at the end of what the client sends.
+    /// Reads once and handles what has arrived. `Ok(false)` at the end of the client's input.
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, ConnectionError>> {
         let bytes = Rc::clone(&self.link.bytes);
         let http = Rc::clone(&self.link.http);
-        // Into the loop's own buffer: a connection keeps no more than the piece of a frame.
+        // Into the loop's own buffer: between two reads a connection keeps at most the incomplete part of a frame.
         let mut scratch = std::mem::take(&mut *http.scratch.borrow_mut());
         scratch.clear();
         let mut input = bytes.input.borrow_mut();
         let n = if self.taken == 0 && !input.is_empty() {
-            // What was read before it was clear which protocol this is.
+            // What was read before the protocol was known, to be parsed without reading more.
             input.len()
         } else {
             let most = match self.link.rank.get() {
@@ -421,6 +440,7 @@ impl Connection {
         }
         self.taken += n as u64;
         self.begun = 0;
+        // Mostly no part of a frame is left over, and the bytes are parsed where they were read, without a copy.
         let result = if input.is_empty() {
             let result = self.take(&scratch);
             if let Ok(used) = result {
@@ -441,17 +461,19 @@ impl Connection {
         drop(input);
         *http.scratch.borrow_mut() = scratch;
         result?;
-        // The timer of a request that is waited for begins again with whatever comes.
+        // Whatever arrives restarts the keep-alive timeout.
         if self.waits == Waits::Request {
             self.waits = Waits::Nothing;
         }
         Poll::Ready(self.check_flood().map(|()| true))
     }
 
-    /// Takes what can be taken of `bytes`, and says how much that is.
+    /// Processes what is complete in `bytes`, and returns how much that is.
     fn take(&mut self, bytes: &[u8]) -> Result<usize, ConnectionError> {
         let mut used = 0;
         if self.preface > 0 {
+            // The preface may arrive in pieces, too. It is compared as far as it goes: a client that speaks something
+            // else is not waited for.
             let expected = &PREFACE[PREFACE.len() - self.preface..];
             let n = expected.len().min(bytes.len());
             if bytes[..n] != expected[..n] {
@@ -466,14 +488,15 @@ impl Connection {
             if matches!(event, proto::h2::Event::More) {
                 break;
             }
-            // What is waited for next has its time for itself.
+            // The next frame gets the full timeout.
             self.waits = Waits::Nothing;
             self.event(event)?;
         }
         Ok(used)
     }
 
-    /// nginx's measure: an eighth of what a client sends must be of use, but for the first megabyte.
+    /// nginx's measure: an eighth of what goes over the connection must be header blocks, content or responses. The
+    /// first megabyte is exempt.
     fn check_flood(&self) -> Result<(), ConnectionError> {
         const FREE: u64 = 1 << 20;
         let taken = self.taken + self.link.bytes.sent.get();
@@ -486,6 +509,7 @@ impl Connection {
     // -- the end --
 
     fn client_left(&mut self) -> Poll<End> {
+        // A client may close an idle connection at any time: nothing to log.
         let is_idle = self.link.streams.borrow().is_empty();
         if !is_idle || !self.link.bytes.input.borrow().is_empty() {
             self.log(
@@ -498,7 +522,7 @@ impl Connection {
         Poll::Ready(End::Gone)
     }
 
-    /// Ends the connection because of what the client did.
+    /// Ends the connection because the client broke the protocol (RFC 9113, section 5.4.1).
     fn fail(&mut self, error: ConnectionError) {
         let who = match error.what.starts_with("http2") {
             true => "",
@@ -512,15 +536,17 @@ impl Connection {
         self.finish(error.code);
     }
 
-    /// Says that it is over, and ends once that is sent.
+    /// Sends GOAWAY; the connection ends once that has left.
     fn finish(&mut self, code: ErrorCode) {
         self.phase = Phase::Closing;
         self.write_goaway(code);
+        // The clients of open streams learn from the GOAWAY that the connection is over; nothing of their responses
+        // leaves any more.
         self.end_streams();
         self.write_timer.set(self.limits.core.delivery.send_timeout);
     }
 
-    /// Takes no more streams.
+    /// Begins to drain: announces that no new streams are served, and finishes those that exist.
     pub(super) fn drain(&mut self) {
         if self.phase == Phase::Open {
             self.phase = Phase::Draining;
@@ -528,7 +554,7 @@ impl Connection {
         }
     }
 
-    /// Whether no more streams are taken.
+    /// Whether new streams are ignored.
     pub(super) fn is_draining(&self) -> bool {
         self.phase != Phase::Open
     }
@@ -544,12 +570,14 @@ impl Connection {
             .write(|output| frame::write_goaway(last, code, &mut output.bytes));
     }
 
-    /// Has the loop asked for the end, which is to wait for the streams? To leave is to close.
+    /// Whether the loop has asked the connection to end once its streams have. An order to move counts as well, because
+    /// an HTTP/2 connection cannot.
     fn is_to_end(&self, context: &mut Context<'_>) -> bool {
         self.phase == Phase::Open && self.link.client.control.poll_order(context).is_ready()
     }
 
-    /// Lets streams that wait for a larger window send what little they may, after some time.
+    /// After some time lets streams that wait for a larger window send the little that they may: a client with small
+    /// windows is slow, not wrong.
     fn poll_little(&mut self, context: &mut Context<'_>) {
         if self.link.waiting.borrow().is_empty() || !self.link.keeps_little() {
             return self.little_timer.clear();
@@ -563,8 +591,8 @@ impl Connection {
         }
     }
 
-    /// Keeps memory for the next requests only for as long as they come. The timer goes on while they do: it is set once
-    /// in a second, not for each of them.
+    /// Frees the structs kept for the next requests once the connection has been idle for a second. The timer is not
+    /// restarted by each request, only set again when it fires.
     fn poll_spares(&mut self, context: &mut Context<'_>) {
         if !self.spares_timer.is_set() {
             if self.link.has_spares() && self.link.streams.borrow().is_empty() {
@@ -583,12 +611,12 @@ impl Connection {
 
     fn poll_timers(&mut self, context: &mut Context<'_>) -> Poll<End> {
         let waits = self.what_is_waited_for();
-        // A frame that came has ended what was waited for before it, but not the timer of that.
+        // A complete frame has ended the earlier wait, but its timer may still be set.
         if waits != self.waits || (waits == Waits::Nothing && self.read_timer.is_set()) {
             self.waits = waits;
             match waits {
                 Waits::Nothing => self.read_timer.clear(),
-                // Content of a request that is over already holds nobody up.
+                // Content of a request that is already over: it only has to be skipped, so it may take its time.
                 Waits::Frame if self.reader.is_in_data() => {
                     let core = &self.limits.core;
                     self.read_timer
@@ -604,13 +632,16 @@ impl Connection {
         if self.write_timer.is_set() && self.write_timer.poll_expired(context).is_ready() {
             self.debug(format_args!("http2 write event timed out"));
             if self.limits.core.reset_timedout_connection {
-                // The descriptor goes with the client; how it goes is decided here.
+                // The descriptor is closed with the client; this only makes its close a reset. If it fails the close is
+                // an ordinary one.
                 let _ = self.link.bytes.transport.socket().set_reset_on_close();
             }
             return Poll::Ready(End::Gone);
         }
         if self.read_timer.is_set() && self.read_timer.poll_expired(context).is_ready() {
             self.read_timer.clear();
+            // An idle connection ends politely: NO_ERROR tells the client that its next request may go to a new
+            // connection.
             if self.waits == Waits::Request && self.last > 0 {
                 self.finish(ErrorCode::NO_ERROR);
             } else if self.gives_up_headers() {
@@ -626,25 +657,27 @@ impl Connection {
                 );
                 self.finish(ErrorCode::PROTOCOL_ERROR);
             }
+            // Again, so that the GOAWAY leaves now. It ends: the timer has been cleared or the phase has changed.
             return self.poll(context);
         }
         Poll::Pending
     }
 
-    /// The connection is dropped while it is open: its client is told, if that needs no waiting.
+    /// The connection is dropped while it is open, by an abort of the loop: GOAWAY is sent if that needs no waiting.
     fn say_goodbye(&mut self) {
         let last = self.last;
+        // A drop in the middle of a write, after a panic for instance, must not panic again.
         let Ok(mut output) = self.link.output.try_borrow_mut() else {
             return;
         };
         frame::write_goaway(last, ErrorCode::NO_ERROR, &mut output.bytes);
         let sent = output.sent;
-        // What does not leave now never does.
+        // Whatever does not leave now never will.
         let _ = self.link.bytes.transport.try_write(&output.bytes[sent..]);
     }
 
-    /// A request whose head did not come in time is reset, and the connection goes on: but once, because nothing else
-    /// can come before the rest of that head.
+    /// If a head did not arrive completely in time, its stream is reset and the connection continues, so that its other
+    /// streams do not suffer. This happens once only: until the rest of that head has arrived nothing else can.
     fn gives_up_headers(&mut self) -> bool {
         let incomplete = self
             .reader
@@ -668,6 +701,7 @@ impl Connection {
         true
     }
 
+    /// What the read timer has to wait for.
     fn what_is_waited_for(&self) -> Waits {
         let is_idle = self.link.streams.borrow().is_empty();
         let has_part = self.preface > 0
@@ -675,7 +709,7 @@ impl Connection {
             || !self.link.bytes.input.borrow().is_empty();
         match (self.phase, has_part) {
             (Phase::Closing, _) => Waits::Nothing,
-            // Content has the timer of its request.
+            // The request that reads this content has a timer for it (`client_body_timeout`).
             (_, true) if !is_idle && self.reader.is_in_data() => Waits::Nothing,
             (_, true) if self.preface == 0 => Waits::Frame,
             _ if is_idle => Waits::Request,
@@ -701,7 +735,7 @@ impl Drop for Connection {
         if self.phase != Phase::Closing && !self.link.over.get() {
             self.say_goodbye();
         }
-        // The loop may end a connection without asking; its streams end with it.
+        // The loop may drop a connection at any time; its streams end with it, since their tasks run on their own.
         self.end_streams();
         let tasks = std::mem::take(&mut *self.link.tasks.borrow_mut());
         for task in tasks {
@@ -716,7 +750,7 @@ impl Limits {
         let http2 = &server.core.http2;
         Limits {
             max_streams: http2.max_concurrent_streams as usize,
-            // The row's bound is that of a window.
+            // The directive's own limit keeps it within a window, so that nothing is cut off.
             preread: http2.body_preread_size as u32,
             read_size: http2.recv_buffer_size as usize,
             header_timeout: server.core.client_header_timeout,
@@ -725,13 +759,14 @@ impl Limits {
     }
 }
 
-/// What the reader takes, by the bounds on a request's head.
+/// The limits of the frame reader, derived from those on a request's head.
 fn reader_limits(site: &Site, client: &Client) -> ReaderLimits {
     let server = site.server(client.endpoint.borrow().default_server);
     let fields = server.core.large_buffers * server.core.large_buffer_size;
     ReaderLimits {
-        // Content gains nothing by larger frames; but where a field may be larger than a frame usually is, frames may be
-        // as large as in nginx. They cost nothing more: content passes in pieces, and the rest has other bounds.
+        // Content gains nothing by larger frames. But where a field may be larger than the default frame, frames may be
+        // as large as in nginx, so that it need not be continued. They need no more memory: content passes in pieces,
+        // and header blocks have limits of their own.
         max_frame_size: match server.core.large_buffer_size > frame::MAX_FRAME_SIZE_DEFAULT.into() {
             true => frame::MAX_FRAME_SIZE_MAX,
             false => frame::MAX_FRAME_SIZE_DEFAULT,

@@ -1,8 +1,8 @@
-//! What the client's frames do (RFC 9113, sections 5 and 6).
+//! The effects of the client's frames (RFC 9113, sections 5 and 6).
 //!
-//! An error of a stream resets it; an error of the connection is returned and ends it. A client can make the server reset
-//! streams as easily as it can reset them itself, and the requests behind them have begun all the same: both cost it as
-//! much.
+//! An error of a stream resets it; an error of the connection is returned and ends it. A client can make the server
+//! reset a stream as easily as it can reset it itself, and in both cases work for the request has already begun: both
+//! have the same price.
 
 use std::rc::Rc;
 
@@ -24,20 +24,20 @@ use crate::http_loop;
 use crate::request::ReceivedHead;
 use crate::site::Site;
 
-/// A WINDOW_UPDATE that brings less is counted, in bytes.
+/// WINDOW_UPDATE frames with a smaller increment have a price, in bytes.
 const SMALL_WINDOW: u32 = 256;
 
-/// Priorities that are kept for streams which have not begun.
+/// How many priorities are kept for streams that have not begun.
 const EARLY_PRIORITIES: usize = 16;
 
-/// Fields of a request that are looked at, Cookie fields included, beyond `max_headers`.
+/// How many fields of a request are examined beyond `max_headers`, for Cookie fields, which HTTP/2 may split.
 const MORE_FIELDS: usize = 1000;
 
-/// Refused streams that are too many even where few are allowed at once; nginx's bound.
+/// How many streams may be refused, even where fewer are allowed at once; nginx's bound.
 const REFUSED_LEAST: usize = 100;
 
 impl Connection {
-    /// Takes one event.
+    /// Handles one event of the frame reader. Each arm either is useful to the client or spends from its budget.
     pub(super) fn event(&mut self, event: Event<'_>) -> Result<(), ConnectionError> {
         match event {
             Event::More => Ok(()),
@@ -69,7 +69,7 @@ impl Connection {
                 self.settings_acknowledged = true;
                 self.spend(price::FRAME)
             }
-            // The reader refuses it before.
+            // The reader has already rejected it: clients cannot push (RFC 9113, section 8.4).
             Event::PushPromise { .. } => Ok(()),
             Event::Ping { ack, opaque } => {
                 self.debug(format_args!("http2 PING frame"));
@@ -81,7 +81,7 @@ impl Connection {
             }
             Event::GoAway { code, .. } => {
                 self.debug(format_args!("http2 GOAWAY frame, error {}", code.0));
-                // It begins no more streams; what it has begun it may still want.
+                // The client begins no more streams, but may still want the responses to those it has.
                 self.drain();
                 self.spend(price::FRAME)
             }
@@ -97,6 +97,7 @@ impl Connection {
                 self.spend(price::FRAME)
             }
             Event::StreamError { stream, code, what } => {
+                // On a stream that has not begun this is an error of the connection instead.
                 self.check_not_idle_for(stream, what)?;
                 self.stream_error(stream, code, what)
             }
@@ -117,7 +118,9 @@ impl Connection {
         ends: bool,
     ) -> Result<(), ConnectionError> {
         self.check_not_idle(id, "DATA frame for an idle stream")?;
+        // First: padding and content for closed streams occupy the connection's window, too (RFC 9113, section 6.9).
         self.count_window(counted)?;
+        // Such frames cost the client nine bytes and move nothing forward (CVE-2019-9518).
         if bytes.is_empty() && !ends {
             self.spend(price::EMPTY)?;
         }
@@ -140,13 +143,14 @@ impl Connection {
         }
     }
 
-    /// A frame that came although the client had reset the stream.
+    /// A frame for a stream that the client itself has reset: STREAM_CLOSED (RFC 9113, section 5.1).
     fn after_reset(&mut self, id: u32, what: &'static str) -> Result<(), ConnectionError> {
         self.link.write_reset(id, ErrorCode::STREAM_CLOSED);
         self.stream_error(id, ErrorCode::STREAM_CLOSED, what)
     }
 
-    /// Content for a stream that has ended.
+    /// Content for a stream that has ended. After our own reset it may have been under way, and is only counted; after
+    /// the client's end it is an error.
     fn late_data(&mut self, id: u32, bytes: u64, ends: bool) -> Result<(), ConnectionError> {
         self.debug(format_args!("unknown http2 stream"));
         match self.link.closed(id).map(|closed| closed.how) {
@@ -161,12 +165,14 @@ impl Connection {
                 let what = "DATA frame for closed stream";
                 self.stream_error(id, ErrorCode::STREAM_CLOSED, what)
             }
-            // It ended so long ago that nothing is known of it.
+            // The stream ended so long ago that nothing is known of it: RFC 9113, section 5.1, allows ignoring the
+            // frame.
             None => self.spend(price::FRAME),
         }
     }
 
-    /// The window of the connection only has to be large: those of the streams bound what is kept.
+    /// Counts content against the connection's window, and keeps that wide open: the windows of the streams bound what
+    /// is buffered.
     fn count_window(&mut self, counted: u32) -> Result<(), ConnectionError> {
         let Some(left) = self.receive_window.checked_sub(counted) else {
             return Err(ConnectionError::flow_control(
@@ -174,6 +180,7 @@ impl Connection {
             ));
         };
         self.receive_window = left;
+        // Rarely, not for every frame: one update for about 1.5 GB.
         if left < Window::MAX / 4 {
             let increment = Window::MAX - left;
             self.link
@@ -196,9 +203,11 @@ impl Connection {
             "http2 HEADERS frame sid:{id} len:{}",
             block.len()
         ));
+        // CONTINUATION frames were needed; see the limit on them.
         if let Block::Gathered(_) = block {
             self.spend(price::PIECE)?;
         }
+        // Clients use odd identifiers (RFC 9113, section 5.1.1).
         if id.is_multiple_of(2) {
             return Err(ConnectionError::protocol(
                 "HEADERS frame with incorrect identifier",
@@ -209,18 +218,21 @@ impl Connection {
         }
         let site = self.link.http.site();
         if !http_loop::refresh_endpoint(&self.link.client, &site) {
-            // The client may ask again elsewhere: nothing was done (RFC 9113, section 8.7).
+            // No server of the current configuration listens on this address. REFUSED_STREAM says that nothing was
+            // done, so the client may repeat the request elsewhere (RFC 9113, section 8.7).
             self.last = id;
             self.skip_block(block)?;
             return self.refuse(id);
         }
         self.limits = Limits {
-            // As they were announced.
+            // These two were announced in our SETTINGS, and the client acts on them.
             max_streams: self.limits.max_streams,
             preread: self.limits.preread,
             ..Limits::of(&site, &self.link.client)
         };
+        // Before anything that may refuse the stream: its identifier is used up either way.
         self.last = id;
+        // Its number is above the one in our GOAWAY: the client knows that it was not served, and needs no reset.
         if self.is_draining() {
             self.debug(format_args!("skipping http2 HEADERS frame"));
             return self.skip_block(block);
@@ -241,17 +253,21 @@ impl Connection {
         self.begin(id, block, ends, &site)
     }
 
-    /// Why a new stream can not be taken now, if so.
+    /// Why a new stream has to be refused now, if it has to.
     fn why_refuse(&mut self, ends: bool) -> Option<String> {
         let most = self.limits.max_streams;
         let open = self.link.streams.borrow().len();
         if open >= most {
             return Some(format!("concurrent streams exceeded {open}"));
         }
+        // Streams that end at once never exceed the limit on open ones. As in nginx, one read must not begin more than
+        // twice as many.
         self.begun += 1;
         if self.begun as usize > 2 * most {
             return Some("client sent too many streams at once".to_owned());
         }
+        // Until it has our SETTINGS the client may send as much as the default window allows, which is more than the
+        // buffer that `http2_body_preread_size` grants. nginx refuses such streams, too.
         if !self.settings_acknowledged && !ends && self.limits.preread < Window::DEFAULT {
             return Some(
                 "client sent stream with data before settings were acknowledged".to_owned(),
@@ -262,6 +278,7 @@ impl Connection {
 
     fn refuse(&mut self, id: u32) -> Result<(), ConnectionError> {
         self.refused += 1;
+        // A client that respects our SETTINGS is refused in the first round trip at most.
         if self.refused as usize > self.limits.max_streams.max(REFUSED_LEAST) {
             return Err(ConnectionError {
                 code: ErrorCode::ENHANCE_YOUR_CALM,
@@ -277,7 +294,7 @@ impl Connection {
         self.spend(price::STREAM)
     }
 
-    /// A request begins.
+    /// Begins a request: decodes its head and starts the task of its stream.
     fn begin(
         &mut self,
         id: u32,
@@ -288,6 +305,7 @@ impl Connection {
         let mut request = self.link.spare();
         let head = Rc::get_mut(&mut request.head)
             .expect("a request that has ended is alone with its head");
+        // Even a malformed request becomes a stream with a task: as from nginx it gets a response, with its error page.
         let verdict = self.read_head(block, site, head)?;
         if verdict.is_err() {
             self.spend(price::STREAM)?;
@@ -302,11 +320,13 @@ impl Connection {
             Some(_) => ConnectProtocol::Unknown,
         };
         let ignored = self.requests.ignored().to_vec();
+        // The reader is reused for every head of the connection: nothing of this request may show in the next one.
         self.requests.clear();
         self.link.streams.borrow_mut().push(Rc::clone(&stream));
         self.is_busy();
         let client = &self.link.client;
         client.requests.set(client.requests.get() + 1);
+        // The GOAWAY that this may send still includes the new stream.
         self.check_keepalive();
         let start = StreamStart {
             request,
@@ -317,13 +337,16 @@ impl Connection {
                 ignored,
             },
         };
+        // The task inherits the connection's rank: the requests of an unknown client wait behind those of known ones,
+        // too.
         let rank = self.link.rank.get();
         let task = rt::spawn_ranked("http2 stream", rank, serve_stream(stream, start));
         self.link.tasks.borrow_mut().push(task);
         Ok(())
     }
 
-    /// Decompresses a request's head. The inner error is the request's, not the connection's.
+    /// Decompresses a request's head. The outer error concerns the connection, whose tables are out of step then; the
+    /// inner one only the request.
     fn read_head(
         &mut self,
         block: &[u8],
@@ -340,6 +363,8 @@ impl Connection {
                 requests.take(field, &limits, &mut head.wire);
             })
             .map_err(compression_error)?;
+        // The connection ends, as in nginx. Decoding may have stopped in the middle of the block, which leaves the
+        // table out of step.
         if decoded.too_large || requests.is_too_large() {
             return Err(ConnectionError::calm("too large header"));
         }
@@ -351,7 +376,8 @@ impl Connection {
         Ok(verdict)
     }
 
-    /// The last request that this connection may bring.
+    /// Begins to drain after the last request that `keepalive_requests`, `keepalive_time` or `keepalive_timeout 0`
+    /// allow.
     fn check_keepalive(&mut self) {
         let core = self.core();
         let client = &self.link.client;
@@ -363,15 +389,18 @@ impl Connection {
         }
     }
 
+    /// The priority of a new stream: a PRIORITY_UPDATE frame overrides the request's own field (RFC 9218, section 7).
     fn priority_of(&mut self, id: u32, head: &ReceivedHead) -> Option<Priority> {
         let early = self.early_priorities.iter().find(|early| early.0 == id);
         let early = early.map(|early| early.1);
+        // Skipped identifiers can never begin any more (RFC 9113, section 5.1.1).
         self.early_priorities.retain(|early| early.0 > id);
         let field = head.wire.fields.get_known(Known::Priority);
         early.or(field.map(Priority::parse))
     }
 
-    /// A block that nobody wants must be decompressed all the same: the next one builds upon it.
+    /// Decompresses a block of a refused request: it may have changed the table that later blocks refer to (RFC 9113,
+    /// section 4.3).
     fn skip_block(&mut self, block: &[u8]) -> Result<(), ConnectionError> {
         const NOTHING: ListLimits = ListLimits {
             max_size: 0,
@@ -383,11 +412,12 @@ impl Connection {
             .map_err(compression_error)
     }
 
-    /// Fields that follow the content.
+    /// Receives trailers: a second header block of a stream, which must end it (RFC 9113, section 8.1).
     fn trailers(&mut self, id: u32, block: &Block<'_>, ends: bool) -> Result<(), ConnectionError> {
         let Some(stream) = self.link.stream(id) else {
             self.skip_block(block)?;
             return match self.link.closed(id).map(|closed| closed.how) {
+                // They were under way when we reset the stream.
                 Some(How::Ours) if ends => self.spend(price::FRAME),
                 Some(How::Ours) => {
                     self.stream_error(id, ErrorCode::PROTOCOL_ERROR, "invalid trailers")
@@ -409,6 +439,8 @@ impl Connection {
         let decoded = self
             .decoder
             .decode(block, list_limits(core), |field| {
+                // RFC 9113, sections 8.2.1 and 8.2.2: the same rules as for the head. Pseudo-header fields, which
+                // trailers must not contain (section 8.1), fail the first one because of their colon.
                 valid &= rules::is_name(field.name)
                     && rules::is_value(field.value)
                     && !rules::is_padded(field.value)
@@ -418,6 +450,7 @@ impl Connection {
                 }
             })
             .map_err(compression_error)?;
+        // Judged only after the block was decompressed, because the table has to follow whatever becomes of the stream.
         if stream.was_reset() {
             return self.after_reset(id, "HEADERS frame for closed stream");
         }
@@ -428,6 +461,7 @@ impl Connection {
         if !ends || !valid || decoded.too_large {
             return self.stream_error(id, ErrorCode::PROTOCOL_ERROR, "invalid trailers");
         }
+        // Before the end of input is signalled, because that wakes the reader, which takes them.
         *stream.trailers.borrow_mut() = fields;
         stream.end_input();
         Ok(())
@@ -443,6 +477,7 @@ impl Connection {
         self.check_not_idle(id, "RST_STREAM frame for an idle stream")?;
         let Some(stream) = self.link.stream(id) else {
             self.debug(format_args!("unknown http2 stream"));
+            // From now on nothing may follow, even if we had ended the stream ourselves.
             self.link.reset_closed(id);
             return self.spend(price::FRAME);
         };
@@ -462,17 +497,21 @@ impl Connection {
                 code.0
             )),
         }
+        // A request that is running notices at its next wait, and its upstream connection is closed (unless
+        // `proxy_ignore_client_abort` is on).
         stream.take_reset();
         self.spend(price::STREAM)
     }
 
     fn settings(&mut self, payload: &[u8]) -> Result<(), ConnectionError> {
         self.debug(format_args!("http2 SETTINGS frame"));
+        // Charged first: applying it goes through all streams.
         self.spend(price::SETTINGS)?;
         let link = Rc::clone(&self.link);
         let (result, _) = link.write(|output| {
             let before = output.peer.initial_window_size;
             let table = output.peer.header_table_size;
+            // All values are applied before the acknowledgement leaves (RFC 9113, section 6.5.3).
             output.peer.apply(payload)?;
             frame::write_settings_ack(&mut output.bytes);
             if output.peer.header_table_size != table {
@@ -480,10 +519,13 @@ impl Connection {
             }
             Ok(i64::from(output.peer.initial_window_size) - i64::from(before))
         });
+        // RFC 9113, section 6.9.2: a changed initial window shifts the windows of all open streams, which may become
+        // negative.
         let change = result?;
         if change == 0 {
             return Ok(());
         }
+        // Streams that wait for room are woken at the end of the connection's poll, like after a window update.
         for stream in link.streams.borrow().iter() {
             let mut window = stream.send_window.get();
             if window.shift(change).is_err() {
@@ -500,6 +542,7 @@ impl Connection {
         self.debug(format_args!(
             "http2 WINDOW_UPDATE frame sid:{id} window:{increment}"
         ));
+        // Byte by byte a client would make us send as many frames (CVE-2019-9511, "Data Dribble").
         if increment < SMALL_WINDOW {
             self.spend(price::SMALL_WINDOW)?;
         }
@@ -522,7 +565,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A window of a stream that has ended is of no use, but it can be too large all the same.
+    /// A window update for a stream that has ended: of no use, but it can still exceed the maximum, which is an error.
     fn late_window_update(&mut self, id: u32, increment: u32) -> Result<(), ConnectionError> {
         let initial = self.link.output.borrow().peer.initial_window_size;
         let is_ours = self
@@ -544,12 +587,13 @@ impl Connection {
         if let Some(stream) = self.link.stream(id) {
             stream.priority.set(Some(priority));
         } else if id.is_multiple_of(2) {
-            // Nothing is pushed here, so that it is idle (RFC 9218, section 7.1).
+            // Even numbers are pushed streams, and we never push: it is idle (RFC 9218, section 7.1).
             return Err(ConnectionError::protocol(
                 "PRIORITY_UPDATE frame for a pushed stream that has not begun",
             ));
         } else if id > self.last {
             self.early_priorities.retain(|early| early.0 != id);
+            // Beyond the bound the frame is ignored: a priority is only a hint.
             if self.early_priorities.len() < EARLY_PRIORITIES {
                 self.early_priorities.push((id, priority));
             }
@@ -565,7 +609,7 @@ impl Connection {
         }
     }
 
-    /// PRIORITY may name a stream that has not begun.
+    /// PRIORITY may name a stream that has not begun (RFC 9113, section 6.3).
     fn check_not_idle_for(&self, id: u32, what: &'static str) -> Result<(), ConnectionError> {
         match what.starts_with("PRIORITY") {
             true => Ok(()),
@@ -573,7 +617,7 @@ impl Connection {
         }
     }
 
-    /// Resets a stream for what the client did.
+    /// Resets a stream because of an error of the client (RFC 9113, section 5.4.2).
     fn stream_error(
         &mut self,
         id: u32,
@@ -587,6 +631,7 @@ impl Connection {
         match self.link.stream(id) {
             Some(stream) => {
                 stream.reset(code);
+                // The handler learns it as if the client had left. Its task closes the stream.
                 stream.leave();
             }
             None => self.link.write_reset(id, code),
@@ -595,8 +640,8 @@ impl Connection {
     }
 }
 
-/// A WebSocket's request as it is over HTTP/1.1, which is how servers behind this one know it. The key proves nothing
-/// there, and is of no use here (RFC 8441, section 5).
+/// Rewrites a WebSocket's CONNECT to the form of HTTP/1.1, which handlers and upstream servers know. The key proves
+/// nothing there, and HTTP/2 has no use for one (RFC 8441, section 5).
 fn as_upgrade(fields: &mut Fields) {
     fields.push(b"upgrade", b"websocket");
     fields.push(b"connection", b"Upgrade");
@@ -630,7 +675,8 @@ fn request_limits(core: &ServerConf) -> RequestLimits {
     }
 }
 
-/// nginx counts the texts alone, and no Cookie fields; what the fields themselves take is bounded here too.
+/// The limits of the decompressor. nginx counts only names and values, and no Cookie fields; the overhead of the fields
+/// themselves is bounded here, too.
 fn list_limits(core: &ServerConf) -> ListLimits {
     let texts = (core.large_buffers * core.large_buffer_size) as usize;
     let fields = (core.max_headers as usize).saturating_add(MORE_FIELDS);

@@ -1,4 +1,4 @@
-//! The head of a response on an HTTP/2 stream.
+//! Writes the head of a response on an HTTP/2 stream.
 //!
 //! The fields come in the order of HTTP/1; what describes a connection is left out (RFC 9113, section 8.2.2).
 
@@ -17,29 +17,31 @@ use crate::request::Request;
 /// How much content a response has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// None, whatever the head says: HEAD, 204, 304.
+    /// There is none, whatever the head says: HEAD, 204, 304.
     None,
-    /// So many bytes.
+    /// This many bytes.
     Length(u64),
-    /// That shows when it ends.
+    /// Only its end will tell.
     Unknown,
 }
 
-/// What the response's content is, and what follows from it for the head.
+/// How much content the response has. Its fields are changed accordingly.
 pub(super) fn content(request: &mut Request) -> Content {
     let out = &mut request.out;
+    // A tunnel: its bytes travel as DATA frames until either side ends (RFC 8441, section 5).
     if request.delivery.upgraded {
         return Content::Unknown;
     }
     out.drop_unfit_date();
     if matches!(out.status, 204 | 304) || (100..200).contains(&out.status) {
+        // RFC 9110, section 8.6: no `Content-Length` here, as on HTTP/1.
         out.content_type.clear();
         out.content_length = None;
         return Content::None;
     }
     match out.length() {
         Some(length) => {
-            // The body is gone when logs ask for its length.
+            // Noted now, because the body is gone when a log variable asks for its length.
             out.content_length = Some(length);
             match request.delivery.header_only {
                 true => Content::None,
@@ -51,16 +53,17 @@ pub(super) fn content(request: &mut Request) -> Content {
     }
 }
 
-/// Appends the head of the response. `ends` says that nothing follows. Gives its size on the wire.
+/// Appends the head of the response. `ends`: nothing follows. Returns its size on the wire.
 pub(super) fn write(request: &mut Request, stream: &Rc<Stream>, ends: bool) -> usize {
     if request.out.location.is_some() {
         request.out.location = Some(absolute_location(request).into());
     }
-    // To the client an upgrade is a request that succeeded (RFC 8441, section 5).
+    // For the client an accepted tunnel is a 200: HTTP/2 has no 101 (RFC 8441, section 5; RFC 9113, section 8.6).
     let status = match request.delivery.upgraded {
         true => 200,
         false => request.out.status,
     };
+    // A pass of its own, so that the debug log costs nothing where it is off.
     if host::error_log::debug_is_on() {
         request.debug(format_args!(
             "http2 output header: \":status: {status:03}\""
@@ -79,7 +82,7 @@ pub(super) fn write(request: &mut Request, stream: &Rc<Stream>, ends: bool) -> u
     })
 }
 
-/// Appends a header block of these fields alone: trailers.
+/// Encodes trailers: a header block of these fields alone.
 pub(super) fn write_fields(fields: &Fields, encoder: &mut Encoder, out: &mut Vec<u8>) {
     for (known, name, value) in fields.iter_known() {
         if may_be_sent(known, name) {
@@ -89,6 +92,8 @@ pub(super) fn write_fields(fields: &Fields, encoder: &mut Encoder, out: &mut Vec
 }
 
 fn write_field(encoder: &mut Encoder, known: Known, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    // Kept out of the compression table: an attacker who can make the server send guesses could otherwise recognize a
+    // match by its length (RFC 7541, section 7.1).
     let secrecy = match known {
         Known::SetCookie => Secrecy::Private,
         _ => Secrecy::Open,
@@ -96,12 +101,15 @@ fn write_field(encoder: &mut Encoder, known: Known, name: &[u8], value: &[u8], o
     if rules::is_value(value) {
         encoder.field(known, name, value, secrecy, out);
     } else {
+        // CR, LF or NUL would make the message malformed (RFC 9113, section 8.2.1), which clients answer with a reset:
+        // spaces take their place.
         let value = value.replace(b"\r", b" ").replace(b"\n", b" ");
         encoder.field(known, name, &value.replace(b"\0", b" "), secrecy, out);
     }
 }
 
-/// Whether a field may stand in a message of HTTP/2 at all.
+/// Whether a field may appear in an HTTP/2 message: nothing that concerns one connection (RFC 9113, section 8.2.2), and
+/// no name that is not a token (section 8.2.1).
 pub(super) fn may_be_sent(known: Known, name: &[u8]) -> bool {
     match known {
         Known::Connection
@@ -114,7 +122,7 @@ pub(super) fn may_be_sent(known: Known, name: &[u8]) -> bool {
     }
 }
 
-/// Gives the fields of the response's head to `take`: number, name in any case, value.
+/// Calls `take` for each field of the response's head: its number, its name in any case, its value.
 fn each_field(request: &Request, mut take: impl FnMut(Known, &[u8], &[u8])) {
     let mut add = |known: Known, value: &[u8]| take(known, known.name().as_bytes(), value);
     let response = &request.out;

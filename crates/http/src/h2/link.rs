@@ -1,4 +1,4 @@
-//! What the streams of a connection share, with each other and with the task that reads and writes it.
+//! State that the streams of a connection share with each other and with the task that reads and writes the connection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,96 +16,98 @@ use crate::http_loop::HttpLoop;
 use crate::request::Request;
 use crate::virtual_server::LastVirtualServer;
 
-/// No stream appends content while so much waits to be sent, in bytes. Together with the largest piece that one stream
-/// may append at a time it bounds the output.
+/// No stream appends content while this much waits to be sent, in bytes. Together with the most that one stream may
+/// append at a time it bounds the output.
 pub(super) const OUTPUT_FULL: usize = 64 * 1024;
 
-/// A piece of content smaller than this is sent only if it is the last one, or after some time: a window that opens byte by
-/// byte would make a frame, and a read of a file, of each. In bytes.
+/// A piece of content below this size is sent only if it is the last one, or after some time, in bytes. Otherwise a
+/// client that opens its window byte by byte would cost a frame, and a read of a file, for each.
 const LITTLE: u32 = 64;
 
-/// The same for a client whose account has been drawn upon, as one that opens windows by so little draws upon it.
+/// The same for a client whose budget is low, as one that opens small windows soon has.
 const LITTLE_FOR_COSTLY: u32 = 256;
 
-/// Streams that ended lately and whose frames are told from those of streams that never were.
+/// How many closed streams are remembered, to tell late frames from frames for streams that never existed.
 const CLOSED_KEPT: usize = 128;
 
-/// Requests that are kept to become others, while the connection is busy and for a second after that. An idle one keeps
-/// one.
+/// How many ended requests are kept for reuse while the connection is busy, and for a second after that. An idle
+/// connection keeps one.
 const SPARES_KEPT: usize = 32;
 
-/// See the module's description.
+/// What the tasks of one connection share. They run on one loop, so cells are enough; no borrow is held across a wait.
 pub(super) struct Link {
     pub(super) http: Rc<HttpLoop>,
     pub(super) client: Rc<Client>,
     pub(super) bytes: Rc<ByteStream>,
     pub(super) output: RefCell<Output>,
-    /// The open streams, by identifier. Their number is bounded by `http2_max_concurrent_streams`.
+    /// The open streams, sorted by identifier; new ones are always larger. `http2_max_concurrent_streams` bounds their
+    /// number.
     pub(super) streams: RefCell<Vec<Rc<Stream>>>,
-    /// Those that have content to send and may not yet.
+    /// The streams that have content to send and may not yet.
     pub(super) waiting: RefCell<Vec<Rc<Stream>>>,
-    /// The tasks of the streams.
+    /// The tasks of the streams, to be dropped with the connection and to share its rank.
     pub(super) tasks: RefCell<Vec<rt::JoinHandle<()>>>,
-    /// Streams that ended lately, the last one first.
+    /// Recently closed streams, the latest first.
     closed: RefCell<VecDeque<Closed>>,
-    /// Whom to wake when there is something to send, or a stream has ended.
+    /// The connection's task, to be woken when there is something to send or a stream has ended.
     waker: RefCell<Option<Waker>>,
-    /// Nothing is sent any more.
+    /// The connection is over: nothing is sent any more.
     pub(super) over: Cell<bool>,
-    /// Numbers the turns of streams that share the connection.
+    /// The number of the next turn: streams take turns in this order.
     turns: Cell<u64>,
-    /// Tasks of streams have ended since the connection's task looked.
+    /// A stream's task has ended since the connection's task looked.
     pub(super) ended: Cell<bool>,
-    /// Requests that came to their end since then, those left out that were reset.
+    /// How many requests have completed since then, without those that were reset.
     pub(super) served: Cell<u32>,
-    /// How many requests came to their end on the connection, those left out that were reset.
+    /// How many requests have completed on the connection, without those that were reset.
     pub(super) completed: Cell<u32>,
-    /// The rank of the connection's tasks.
+    /// The rank of the connection's task and those of its streams.
     pub(super) rank: Cell<rt::Rank>,
-    /// The client's account has been drawn upon.
+    /// The client's budget is low.
     pub(super) costly: Cell<bool>,
-    /// Little pieces are sent too: whoever waits has waited for long enough.
+    /// Small pieces may be sent now: the streams have waited long enough for a larger window.
     pub(super) takes_little: Cell<bool>,
-    /// Requests that have ended, to become others.
+    /// Ended requests, kept for reuse.
     #[allow(
         clippy::vec_box,
         reason = "they come and go as boxes, because a request is large"
     )]
     pub(super) spares: RefCell<Vec<Box<Request>>>,
-    /// The server that the client asked for last.
+    /// The virtual server that the client asked for last.
     pub(super) last_server: RefCell<LastVirtualServer>,
 }
 
-/// What is to be sent, and what bounds it.
+/// The frames that wait to be sent, and the connection-wide state that depends on their order: the compression table
+/// and the window.
 pub(super) struct Output {
-    /// Whole frames.
+    /// Whole frames only: whatever is appended may be sent at any time.
     pub(super) bytes: Vec<u8>,
-    /// How much of them is sent.
+    /// How many of these bytes have been sent.
     pub(super) sent: usize,
     pub(super) encoder: Encoder,
-    /// What the client has said about itself.
+    /// The client's SETTINGS.
     pub(super) peer: Settings,
-    /// What the client takes on the connection as a whole.
+    /// What is left of the client's window for the connection.
     pub(super) window: Window,
 }
 
-/// A stream that has ended.
+/// A recently closed stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Closed {
     pub(super) stream: u32,
     pub(super) how: How,
-    /// How much content the client had announced and not yet sent.
+    /// How much of the announced content has not arrived yet.
     pub(super) content_left: Option<u64>,
 }
 
-/// How a stream has ended, on the client's side.
+/// How the client's side of a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
     /// The client ended it: nothing may follow.
     Ended,
     /// The client reset it: nothing may follow.
     Reset,
-    /// We did: frames may be on their way.
+    /// We ended it: frames of the client may still be under way.
     Ours,
 }
 
@@ -147,19 +149,20 @@ impl Link {
         }
     }
 
-    /// The connection's task is what `context` wakes.
+    /// Registers the connection's task as the one to wake.
     pub(super) fn register(&self, context: &Context<'_>) {
         register(&self.waker, context);
     }
 
-    /// Has the connection's task look.
+    /// Wakes the connection's task.
     pub(super) fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
     }
 
-    /// Appends frames. Gives what `write` gives, and how many bytes it appended.
+    /// Appends frames and wakes the connection's task to send them. Returns what `write` returns, and how many bytes it
+    /// appended.
     pub(super) fn write<T>(&self, write: impl FnOnce(&mut Output) -> T) -> (T, usize) {
         let mut output = self.output.borrow_mut();
         let before = output.bytes.len();
@@ -172,7 +175,7 @@ impl Link {
         (value, appended)
     }
 
-    /// Resets a stream. Whoever serves it is not told.
+    /// Sends RST_STREAM. The stream's task does not learn of it from here.
     pub(super) fn write_reset(&self, stream: u32, code: ErrorCode) {
         if !self.over.get() {
             self.write(|output| frame::write_reset(stream, code, &mut output.bytes));
@@ -186,7 +189,7 @@ impl Link {
         Some(Rc::clone(&streams[index]))
     }
 
-    /// A stream has ended.
+    /// Removes a stream that has ended. Its windows and its place in the order are free: others may go on.
     pub(super) fn forget(&self, stream: &Stream, closed: Closed) {
         let mut streams = self.streams.borrow_mut();
         if let Ok(index) = streams.binary_search_by_key(&stream.id, |known| known.id) {
@@ -199,20 +202,20 @@ impl Link {
         self.wake();
     }
 
-    /// Remembers a stream that has ended, or was never begun.
+    /// Remembers a stream that was closed or refused. The oldest entry is dropped; late frames for it are then ignored.
     pub(super) fn note_closed(&self, closed: Closed) {
         let mut list = self.closed.borrow_mut();
         list.truncate(CLOSED_KEPT - 1);
         list.push_front(closed);
     }
 
-    /// What is known of a stream that has ended.
+    /// What is known of a closed stream.
     pub(super) fn closed(&self, id: u32) -> Option<Closed> {
         let closed = self.closed.borrow();
         closed.iter().find(|closed| closed.stream == id).copied()
     }
 
-    /// The client has reset a stream that has ended.
+    /// Notes that the client has reset a stream that had been closed.
     pub(super) fn reset_closed(&self, id: u32) {
         let mut list = self.closed.borrow_mut();
         if let Some(closed) = list.iter_mut().find(|closed| closed.stream == id) {
@@ -220,7 +223,7 @@ impl Link {
         }
     }
 
-    /// Counts content that came for a stream which has ended. `false`: it is more, or less, than was announced.
+    /// Counts content for a closed stream. `false`: it is more or less than the client announced.
     pub(super) fn count_late_content(&self, id: u32, bytes: u64, ends: bool) -> bool {
         let mut list = self.closed.borrow_mut();
         let closed = list.iter_mut().find(|closed| closed.stream == id);
@@ -236,7 +239,7 @@ impl Link {
         }
     }
 
-    /// The stream does not wait for room any more.
+    /// Removes the stream from those that wait for room.
     pub(super) fn leave_queue(&self, stream: &Stream) {
         let mut waiting = self.waiting.borrow_mut();
         if let Some(index) = waiting.iter().position(|known| known.id == stream.id) {
@@ -251,13 +254,13 @@ impl Link {
         turn
     }
 
-    /// Whether streams may append content.
+    /// Whether there is room for content, in the output and in the connection's window.
     pub(super) fn has_room(&self) -> bool {
         let output = self.output.borrow();
         output.pending() < OUTPUT_FULL && output.window.available() > 0
     }
 
-    /// What the client takes of a stream now, in bytes: 0 when that is so little that more is waited for.
+    /// How much the client accepts of a stream now, in bytes; 0 if that is so little that more is waited for.
     pub(super) fn usable(&self, stream: &Stream) -> u32 {
         let window = self.window(stream);
         let little = match self.costly.get() {
@@ -275,12 +278,12 @@ impl Link {
         stream.send_window.get().available().min(all)
     }
 
-    /// Whether a stream could send a little, and is not to.
+    /// Whether a stream could send a small piece and is held back.
     pub(super) fn has_little(&self, stream: &Stream) -> bool {
         self.window(stream) > 0 && self.usable(stream) == 0
     }
 
-    /// Whether such a stream waits.
+    /// Whether any waiting stream is held back so.
     pub(super) fn keeps_little(&self) -> bool {
         let waiting = self.waiting.borrow();
         waiting.iter().any(|stream| self.has_little(stream))
@@ -301,7 +304,7 @@ impl Link {
         }
     }
 
-    /// Wakes as many streams as there is room for, so that one call sends what all of them append.
+    /// Wakes as many streams as there is room for, in their order, so that one call sends what all of them append.
     pub(super) fn wake_fitting(&self) {
         if self.waiting.borrow().is_empty() || !self.has_room() {
             return;
@@ -321,7 +324,7 @@ impl Link {
         }
     }
 
-    /// A request without content, to be filled.
+    /// A request to be filled: a kept one, or a new one.
     pub(super) fn spare(&self) -> Box<Request> {
         let known = self.spares.borrow_mut().pop();
         known.unwrap_or_else(|| {
@@ -332,7 +335,7 @@ impl Link {
         })
     }
 
-    /// Keeps a request that has ended.
+    /// Keeps an ended request for reuse.
     pub(super) fn keep(&self, request: Box<Request>) {
         let mut spares = self.spares.borrow_mut();
         if spares.len() < SPARES_KEPT {
@@ -345,7 +348,7 @@ impl Link {
         self.spares.borrow().len() > 1
     }
 
-    /// Gives them back.
+    /// Frees all but one of the kept requests.
     pub(super) fn give_spares(&self) {
         let mut spares = self.spares.borrow_mut();
         spares.truncate(1);
@@ -353,7 +356,7 @@ impl Link {
     }
 }
 
-/// Notes whom to wake.
+/// Registers the task of `context` as the one to wake.
 pub(super) fn register(place: &RefCell<Option<Waker>>, context: &Context<'_>) {
     let mut place = place.borrow_mut();
     if !place

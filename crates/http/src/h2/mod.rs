@@ -3,7 +3,7 @@
 //! One task reads the connection's frames and writes what there is to write; each stream is a task of its own, which
 //! takes its request through the engine as HTTP/1 does. They meet in a [`link::Link`]: a stream appends its frames to the
 //! connection's output and wakes the connection, which sends what all streams have appended in one call. A stream that
-//! has content to send asks for room first ([`stream::Stream::poll_room`]): the client's windows, a bound on the output,
+//! has content to send first asks for room ([`stream::Stream::poll_room`]): the client's windows, a bound on the output,
 //! and the priorities of RFC 9218 decide whether it may, and a producer that may not is not asked for more.
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //!      └──────── link.output ◀┴──────────────────────────────────────┘
 //! ```
 //!
-//! Whatever a client can make the server do for little has a price, and its account is bounded: see [`budget`].
+//! Everything that a client can make the server do cheaply has a price, and its account is bounded: see [`budget`].
 
 mod body;
 mod budget;
@@ -34,11 +34,11 @@ use crate::lingering_close;
 
 pub(crate) use preface::{SpokenProtocol, detect_protocol};
 
-/// What a client may send after the end of its connection before that is broken off, in bytes: it has either read by then
-/// that it is over, or it does not read.
+/// How much a client may still send after the final GOAWAY before the connection is broken off, in bytes: by then it
+/// has either read that the connection is over, or it does not read at all.
 const LINGER: u64 = 1 << 20;
 
-/// Serves a connection until it ends. What has been read of it, the preface first, is in its input.
+/// Serves a connection until it ends. Its input holds what has been read of it, beginning with the preface.
 pub(crate) async fn serve_connection(
     http: &Rc<HttpLoop>,
     client: &Rc<Client>,
@@ -49,7 +49,8 @@ pub(crate) async fn serve_connection(
     if connection.core().delivery.tcp_nodelay {
         bytes.send_without_delay();
     }
-    // A client that only connects, again and again, is no better than one that stays.
+    // New connections, too, wait behind known clients: a client that only connects, again and again, must not delay
+    // others.
     rt::continue_as(rt::Rank::Patient).await;
     let end = std::future::poll_fn(|context| connection.poll(context)).await;
     connection.end_streams();
@@ -57,9 +58,10 @@ pub(crate) async fn serve_connection(
         let core = connection.core();
         lingering_close::close(&bytes.transport, &core, LINGER).await;
     }
-    // Handlers that do not mind whether their client is there come to their end.
+    // Handlers may finish work that is useful without a client (`proxy_ignore_client_abort`): the connection's state
+    // must exist until they end.
     std::future::poll_fn(|context| connection.poll_ended(context)).await;
-    // The task may serve other connections.
+    // The task serves other connections after this one.
     rt::set_rank(rt::Rank::Ordinary);
     http.debug_client(client, format_args!("close http connection"));
 }

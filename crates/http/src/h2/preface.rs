@@ -1,7 +1,9 @@
-//! Which protocol a client speaks that does not say so by TLS: HTTP/2 begins with its preface (RFC 9113, section 3.3).
+//! Finds out which protocol a client speaks that has not negotiated one by TLS. HTTP/2 begins with its preface (RFC
+//! 9113, section 3.3).
 //!
-//! What is neither that nor a request line with a version of HTTP is nobody's: the connection ends without an answer, as an
-//! invalid preface wants it (section 3.4). A request of HTTP/0.9 has no third word and stays one.
+//! Anything that is neither the preface nor a request line with a version of HTTP belongs to no protocol: the
+//! connection ends without an answer, as after an invalid preface (section 3.4). A request line of HTTP/0.9 has no
+//! version and remains valid.
 
 use std::io;
 use std::rc::Rc;
@@ -17,20 +19,20 @@ use crate::http_loop::HttpLoop;
 /// How much is read at once, in bytes.
 const READ_SIZE: usize = 16 * 1024;
 
-/// What the first bytes say.
+/// What the first bytes show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpokenProtocol {
-    /// HTTP/1, as far as one can tell.
+    /// HTTP/1, or something that HTTP/1 has the right error for.
     Http1,
     /// HTTP/2.
     Http2,
     /// Neither.
     Unknown,
-    /// Nothing: the client has had its time, or the server stops.
+    /// Nothing was sent before the timeout, or before the server stopped.
     Nothing,
 }
 
-/// Waits for as many bytes as it takes to tell. They stay in the input.
+/// Reads as many bytes as it takes to tell. They stay in the input.
 pub(crate) async fn detect_protocol(
     http: &Rc<HttpLoop>,
     client: &Rc<Client>,
@@ -64,7 +66,8 @@ pub(crate) async fn detect_protocol(
             if let Poll::Ready(read) = read {
                 return Poll::Ready(Some(read));
             }
-            // With a part of a preface it is not idle any more; without, it may go elsewhere only as what it is by then.
+            // With a part of a preface the connection is not idle any more. Without one it may be closed; and it may
+            // move only as HTTP/1, because what it will be is not known yet.
             if input.is_empty() && matches!(client.control.poll_order(context), Poll::Ready(order) if order != ConnectionOrder::None)
             {
                 return Poll::Ready(None);
@@ -72,12 +75,12 @@ pub(crate) async fn detect_protocol(
             timer.poll_expired(context).map(|()| None)
         })
         .await;
-        // HTTP/1 has words, and a time, for a line that does not come to its end.
+        // An incomplete line is left to HTTP/1, which has a timeout and a log line for it.
         let has_part = !bytes.input.borrow().is_empty();
         match read {
             Some(Ok(n)) if n > 0 => {}
             Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-            // HTTP/1 finds the same end, and has words for it.
+            // The client left, or reading failed: HTTP/1 meets the same again, and logs it.
             Some(_) => return SpokenProtocol::Http1,
             None if has_part || client.control.order() == ConnectionOrder::Leave => {
                 return SpokenProtocol::Http1;
@@ -87,6 +90,7 @@ pub(crate) async fn detect_protocol(
     }
 }
 
+/// Judges the bytes so far; `None` if they fit the preface but are not all of it.
 fn judge(input: &[u8]) -> Option<SpokenProtocol> {
     let n = input.len().min(PREFACE.len());
     if input[..n] != PREFACE[..n] {
@@ -95,17 +99,19 @@ fn judge(input: &[u8]) -> Option<SpokenProtocol> {
     (n == PREFACE.len()).then_some(SpokenProtocol::Http2)
 }
 
-/// Judges what is not the preface: by the second word if it can be a path, else by what a third one begins with.
+/// Judges input that is not the preface: by the second word if that can be a path, otherwise by the beginning of the
+/// third.
 fn judge_line(input: &[u8]) -> Option<SpokenProtocol> {
     const VERSION: &[u8] = b"HTTP/";
     let line = input.iter().position(|&b| b == b'\n');
     let text = &input[..line.unwrap_or(input.len())];
     let words = text.trim_ascii_end().split(|&b| b == b' ');
-    // HTTP/1 takes several spaces for one.
+    // HTTP/1 accepts several spaces in place of one.
     let mut words = words.filter(|word| !word.is_empty());
     let first = words.next().unwrap_or_default();
     let second = words.next().unwrap_or_default();
-    // What can not be a method is HTTP/1's to refuse at once, such as a hello of TLS.
+    // Whatever cannot be a method, such as a TLS hello, is refused by HTTP/1 at once. A line that fills the buffer is
+    // left to it, too.
     let is_method = |b: &u8| b.is_ascii_uppercase() || matches!(b, b'_' | b'-');
     if !first.iter().all(is_method) || second.starts_with(b"/") || input.len() >= READ_SIZE {
         return Some(SpokenProtocol::Http1);

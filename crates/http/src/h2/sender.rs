@@ -1,8 +1,8 @@
-//! Sends the content of a response on a stream, as far and as fast as the client takes it.
+//! Sends a response on a stream, as far and as fast as the client accepts it.
 //!
-//! Content goes into the connection's output in frames, never more than there is room for; what produces it is asked for
-//! the next piece only then. A file is read straight into the output, with one call for many frames; what is not in the
-//! page cache is fetched by a thread of the pool, while the stream, and only the stream, waits.
+//! Content goes into the connection's output in frames, never more than there is room for; only then is its producer
+//! asked for the next piece. A file is read straight into the output, with one call for many frames. What is not in the
+//! page cache is fetched by a thread of the pool while the stream, and only the stream, waits.
 
 use std::io;
 use std::rc::Rc;
@@ -21,14 +21,14 @@ use crate::limit_rate::{RateLimit, is_paced};
 use crate::request::Request;
 use crate::sending::{SendError, file_error, is_undecided, pool};
 
-/// Up to this size content is sent together with the head, without a future of its own.
+/// Up to this size content is sent together with the head, without a future of its own, in bytes.
 const AT_ONCE: u64 = 32 * 1024;
 
-/// What a thread of the pool reads at a time, in bytes: each stream whose client is slow holds so much.
+/// How much a thread of the pool reads at a time, in bytes: each stream of a slow client holds as much memory.
 const COLD_PIECE: u64 = 64 * 1024;
 
-/// Sends head and content, when the content is small and at hand and there is room for it. `None` when it does not come
-/// to that; then nothing has been sent.
+/// Sends head and content if the content is small and at hand and there is room for it. `None` if not; then nothing has
+/// been sent.
 pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option<()> {
     if request.delivery.upgraded || !request.out.trailers.is_empty() || may_have_trailers(request) {
         return None;
@@ -42,6 +42,8 @@ pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option
         Content::Length(length) if length <= AT_ONCE => length,
         Content::Length(_) | Content::Unknown => return None,
     };
+    // All or nothing: a head that leaves alone could not be taken back, and the content would need the slower path
+    // anyway.
     if u64::from(stream.room(length as u32)) < length
         || request.out.body.length() != Some(length)
         || is_paced(request)
@@ -59,7 +61,8 @@ pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option
         }
         Body::File(range) if !range.file.is_direct() => {
             let range = range.clone();
-            // The head comes first, but whether there is anything to follow shows only when the file is read.
+            // The head has to come first, but only reading the file shows whether there is content to follow it. So the
+            // file is read into the loop's buffer before anything is appended.
             let mut content = std::mem::take(&mut *stream.link.http.scratch.borrow_mut());
             content.clear();
             let read = range
@@ -83,12 +86,12 @@ pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option
     Some(())
 }
 
-/// Whether fields may follow the content that are not there yet.
+/// Whether trailers may follow that are not known yet.
 fn may_have_trailers(request: &Request) -> bool {
     matches!(&request.out.body, Body::Stream(source) if source.may_have_trailers())
 }
 
-/// The largest frame of a response, in bytes, if the client takes it.
+/// The largest DATA frame of a response, in bytes, as far as the client accepts it (`http2_chunk_size`).
 fn frame_size(request: &Request) -> usize {
     let core = &request.site.location(request.location).core;
     core.delivery.http2_chunk_size as usize
@@ -101,7 +104,7 @@ pub(super) struct Sender<'a> {
     timeout: Duration,
     timer: rt::Timer,
     pace: Option<RateLimit>,
-    /// Content that is still to come; `None`: that shows when it ends.
+    /// How much content is still to come; `None` if only its end will tell.
     left: Option<u64>,
     has_trailers: bool,
 }
@@ -133,18 +136,21 @@ impl<'a> Sender<'a> {
         let mut first = None;
         let mut failed = None;
         if content != Content::None && is_undecided(&request.out.body) {
-            // It may yet turn out that there is no response: the head waits.
+            // The producer may still find out that there is no response: the head waits.
             first = self.next_chunk(request).await?;
         } else if content != Content::None && request.delivery.head_waits {
-            // The first content follows: both are one record and one packet, as with nginx.
+            // The first content is about to follow: both become one record and one packet, as with nginx.
             match self.next_chunk(request).await {
                 Ok(chunk) => first = chunk,
                 Err(SendError::Body(error)) if error != BodyError::Withdrawn => {
+                    // The response has failed, but its head is valid and goes out, as from nginx: the client sees the
+                    // status and then the reset.
                     failed = Some(SendError::Body(error));
                 }
                 Err(error) => return Err(error),
             }
         }
+        // END_STREAM on the head saves an empty DATA frame.
         let ends = self.left == Some(0) && !self.has_trailers;
         request.ledger.bytes_sent += head::write(request, self.stream, ends) as u64;
         if let Some(error) = failed {
@@ -161,6 +167,7 @@ impl<'a> Sender<'a> {
             };
             match chunk {
                 None => break,
+                // Appending wakes the connection's task, which sends what there is: nothing is gathered here.
                 Some(Chunk::Flush) => {}
                 Some(Chunk::Bytes(bytes)) => self.bytes(request, bytes).await?,
                 Some(Chunk::File(range)) => self.file(request, range).await?,
@@ -169,6 +176,7 @@ impl<'a> Sender<'a> {
         self.end(request)
     }
 
+    /// The next chunk of the body; the client's reset ends the wait for it.
     async fn next_chunk(&self, request: &mut Request) -> Result<Option<Chunk>, SendError> {
         let stream = self.stream;
         let next = std::future::poll_fn(|context| {
@@ -177,6 +185,8 @@ impl<'a> Sender<'a> {
             if !matches!(next, Poll::Ready(None)) {
                 request.out.body = body;
             }
+            // A producer may wait for long: nothing is written meanwhile that could fail and reveal that the client
+            // left.
             if next.is_pending() && stream.poll_left(context).is_ready() {
                 return Poll::Ready(Err(SendError::ClientLeft));
             }
@@ -185,11 +195,12 @@ impl<'a> Sender<'a> {
         next.await
     }
 
-    /// What follows the content.
+    /// Ends the stream after the content, with trailers or an empty DATA frame.
     fn end(&mut self, request: &mut Request) -> Result<(), SendError> {
         if self.left.is_some_and(|left| left > 0) {
             return Err(SendError::Body(BodyError::Producer));
         }
+        // The last DATA frame carried END_STREAM.
         if self.stream.is_ended() {
             return Ok(());
         }
@@ -210,6 +221,8 @@ impl<'a> Sender<'a> {
     }
 
     async fn bytes(&mut self, request: &mut Request, bytes: Bytes) -> Result<(), SendError> {
+        // No more than was announced: a sum of DATA frames that differs makes the response malformed (RFC 9113, section
+        // 8.1.1).
         let mut bytes = match self.left.map(usize::try_from) {
             Some(Ok(most)) if most < bytes.len() => bytes.slice(..most),
             _ => bytes,
@@ -243,6 +256,7 @@ impl<'a> Sender<'a> {
                     offset += n as u64;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // This stream has no content at hand now, so another one may use its room.
                     self.stream.link.wake_next();
                     let piece = (end - offset).min(COLD_PIECE) as usize;
                     let data = self.read_cold(request, &range, offset, piece).await?;
@@ -255,6 +269,8 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
+    /// Reads a part of a file that is not in the page cache, on a thread of the pool. It goes to memory of its own,
+    /// because the connection's output is shared and cannot leave the loop.
     async fn read_cold(
         &mut self,
         request: &mut Request,
@@ -276,7 +292,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Whether the content ends with the next `n` bytes, and the response with it.
+    /// Whether the next `n` bytes end the content and the response.
     fn is_last(&self, n: usize) -> bool {
         self.left == Some(n as u64) && !self.has_trailers
     }
@@ -293,13 +309,14 @@ impl<'a> Sender<'a> {
         request.ledger.bytes_sent += appended as u64;
     }
 
-    /// Waits until something may be sent; gives how much, at most `want` bytes.
+    /// Waits until something may be sent; returns how much, at most `want` bytes.
     async fn room(&mut self, request: &mut Request, want: u64) -> Result<usize, SendError> {
         let mut want = want.min(u64::from(u32::MAX));
         if self.pace.is_some() {
             want = want.min(self.allowance(request).await?);
         }
         let stream = self.stream;
+        // Mostly there is room: then no future is made and no timer set.
         let ready = stream.room(want as u32);
         if ready > 0 {
             return Ok(ready as usize);
@@ -316,6 +333,7 @@ impl<'a> Sender<'a> {
                 .map(|()| Err(SendError::TimedOut))
         })
         .await;
+        // A stream that gave up must not be chosen as the next to send: nothing would come of its turn.
         if room.is_err() {
             stream.link.leave_queue(stream);
         }
@@ -339,7 +357,7 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// Appends content from memory, for which there is room. Gives how much it is on the wire.
+/// Appends content from memory, for which there must be room. Returns its size on the wire.
 fn append_bytes(stream: &Stream, bytes: &[u8], frame_size: usize, ends: bool) -> usize {
     let ((), appended) = stream.link.write(|output| {
         let frame_size = frame_size.min(output.peer.max_frame_size as usize);
@@ -354,8 +372,9 @@ fn append_bytes(stream: &Stream, bytes: &[u8], frame_size: usize, ends: bool) ->
     appended
 }
 
-/// Appends content from a file, for which there is room. Gives how much of it was read, and how much that is on the wire.
-/// The content is read once, behind the place where the frames' heads will be, and then moved between them.
+/// Appends content from a file, for which there must be room. Returns how much of it was read, and its size on the
+/// wire. One call reads the content behind the space for all frame heads; then each part is moved to its place between
+/// them.
 fn append_file(
     stream: &Stream,
     range: &FileRange,
@@ -369,6 +388,8 @@ fn append_file(
         let out = &mut output.bytes;
         let start = out.len();
         let content = start + want.div_ceil(frame_size) * HEAD_LENGTH;
+        // The heads come first in the buffer, so every part moves to the front, and never over content that has not
+        // moved yet.
         out.resize(content, 0);
         let n = match range.file.try_read_into(out, want, offset) {
             Ok(n) => n,
@@ -386,6 +407,7 @@ fn append_file(
             let head = FrameHead {
                 length: length as u32,
                 kind: kind::DATA,
+                // A short read is not the end: the file may have been truncated, which the next read shows.
                 flags: if ends && done == want {
                     flag::END_STREAM
                 } else {
@@ -410,9 +432,9 @@ fn append_file(
     Ok((n, appended))
 }
 
-/// Counts content that was appended, and lets the next stream have its turn.
+/// Counts content that was appended, and lets the next stream take its turn.
 fn sent(stream: &Stream, bytes: usize, ends: bool) {
-    // No more than there was room for, which is 32 bits.
+    // Never more than the room, which is a 32-bit number.
     stream.sent(bytes as u32);
     if ends {
         stream.has_sent_end();

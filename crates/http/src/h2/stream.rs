@@ -10,9 +10,9 @@
 //!                              END_STREAM (client)
 //! ```
 //!
-//! Beside that a stream may be given up at any time ([`GivenUp`]), by RST_STREAM of either side or with its connection: what
-//! the client has sent before that stays what it is. Once our side has ended a client has nothing more to say that
-//! matters: it is told so by RST_STREAM with NO_ERROR (RFC 9113, section 8.1).
+//! Independently of that a stream may be given up at any time ([`GivenUp`]), by RST_STREAM of either side or with its
+//! connection; what had been received before stays readable. Once our response is complete, the rest of the client's
+//! content is not needed: RST_STREAM with NO_ERROR tells it to stop (RFC 9113, section 8.1).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -27,17 +27,18 @@ use super::link::{Closed, How, Link, OUTPUT_FULL, register};
 use crate::byte_stream::ByteStream;
 use crate::client_stream::ClientStream;
 
-/// The most that a stream may append at a time, in bytes.
+/// How much a stream may append at a time, in bytes: together with the bound on the output it bounds the memory of the
+/// connection, and it is the grain in which streams take turns.
 const PORTION: u32 = 64 * 1024;
 
-/// The window of a stream whose content is being read, in bytes: what may be on its way.
+/// The receive window of a stream whose content is being read, in bytes: as much may be under way.
 const READ_WINDOW: u32 = 256 * 1024;
 
 /// The stream, or its connection, is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Left;
 
-/// Which sides have sent their end (RFC 9113, section 5.1). See the module's description.
+/// Which sides have sent END_STREAM (RFC 9113, section 5.1). See the picture above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamState {
     /// Neither.
@@ -53,11 +54,11 @@ enum StreamState {
 /// Why a stream is over before both sides have sent their end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GivenUp {
-    /// The client sent RST_STREAM, whatever happened before: it may send nothing more.
+    /// The client sent RST_STREAM. This replaces every other reason, since the client must send nothing more.
     ByClient,
-    /// We did.
+    /// We sent RST_STREAM.
     ByUs,
-    /// The connection is over.
+    /// The connection ended.
     WithConnection,
 }
 
@@ -85,27 +86,28 @@ impl StreamState {
     }
 }
 
-/// See the module's description.
+/// One stream of a connection.
 pub(super) struct Stream {
     pub(super) id: u32,
     pub(super) link: Rc<Link>,
-    /// What the client takes of this stream's content.
+    /// What is left of the client's window for this stream.
     pub(super) send_window: Cell<Window>,
-    /// How much content is at hand to be sent, in bytes.
+    /// How much content the sender has at hand, in bytes, as it said last: a window below that is little, see
+    /// [`Link::usable`].
     pub(super) wanted: Cell<u32>,
-    /// What the client may still send.
+    /// What is left of our window for this stream.
     pub(super) receive_window: Cell<u32>,
-    /// Content that has come and was not asked for yet.
+    /// Content that has arrived and has not been read. The receive window bounds it.
     pub(super) input: RefCell<Vec<u8>>,
-    /// How much content there was so far.
+    /// How much content has arrived so far.
     received: Cell<u64>,
-    /// How much the client has announced.
+    /// `Content-Length`, if the client sent it.
     announced: Cell<Option<u64>>,
-    /// Fields that followed the content.
+    /// The trailers.
     pub(super) trailers: RefCell<Fields>,
     state: Cell<StreamState>,
     given_up: Cell<Option<GivenUp>>,
-    /// The content is being read: the window is as large as it gets.
+    /// A handler has begun to read the content: from then on the window is kept at its full size.
     is_read: Cell<bool>,
     pub(super) priority: Cell<Option<Priority>>,
     turn: Cell<u64>,
@@ -115,7 +117,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// A stream that the client has begun. `window` is what the client may send before it is asked.
+    /// A stream that the client has begun. `window` is what the client may send before a handler reads.
     pub(super) fn new(id: u32, link: &Rc<Link>, window: u32, input_ended: bool) -> Stream {
         let size = link.output.borrow().peer.initial_window_size;
         Stream {
@@ -144,7 +146,7 @@ impl Stream {
 
     // -- the client's side --
 
-    /// Content has come. `counted` is what it took of the windows.
+    /// Receives content. `counted` is what it took of the windows, padding included.
     pub(super) fn receive(&self, bytes: &[u8], counted: u32, ends: bool) -> Result<(), ErrorCode> {
         if self.has_all_input() {
             return Err(ErrorCode::STREAM_CLOSED);
@@ -158,14 +160,14 @@ impl Stream {
         if ends {
             self.end_input();
         } else if counted as usize > bytes.len() {
-            // Padding is gone as soon as it is here.
+            // Padding is not buffered, so its share of the window is free again at once.
             self.open_window();
         }
         wake(&self.reader);
         Ok(())
     }
 
-    /// The client has ended its side.
+    /// Receives the client's END_STREAM.
     pub(super) fn end_input(&self) {
         self.state.set(self.state.get().after_end_of_client());
         wake(&self.reader);
@@ -176,7 +178,7 @@ impl Stream {
         self.state.get().client_has_ended()
     }
 
-    /// The client has reset the stream.
+    /// Receives the client's RST_STREAM.
     pub(super) fn take_reset(&self) {
         self.given_up.set(Some(GivenUp::ByClient));
         self.leave();
@@ -207,7 +209,8 @@ impl Stream {
         self.announced.set(Some(length));
     }
 
-    /// What is wrong about the amount of content, if anything.
+    /// What is wrong about the amount of content, if anything: RFC 9113, section 8.1.1, makes a request malformed whose
+    /// DATA frames do not add up to its `Content-Length`.
     pub(super) fn length_fault(&self) -> Option<String> {
         let (announced, received) = (self.announced.get()?, self.received.get());
         if received > announced {
@@ -227,12 +230,14 @@ impl Stream {
         max: usize,
         context: &Context<'_>,
     ) -> Poll<Result<bool, Left>> {
+        // The first read opens the window: a request that is refused never lets the client send more than it had.
         if !self.is_read.replace(true) {
             self.open_window();
         }
         let mut input = self.input.borrow_mut();
         let n = input.len().min(max);
         if n == input.len() && out.is_empty() && input.capacity() <= max {
+            // Everything fits into an empty buffer: the two are exchanged instead of copied.
             std::mem::swap(out, &mut input);
         } else {
             out.extend_from_slice(&input[..n]);
@@ -243,6 +248,8 @@ impl Stream {
         if n > 0 {
             self.open_window();
         }
+        // What arrived before a reset is delivered first; the loss of the client shows when there is nothing left to
+        // read.
         if self.has_all_input() && is_empty {
             return Poll::Ready(Ok(true));
         }
@@ -256,9 +263,10 @@ impl Stream {
         Poll::Pending
     }
 
-    /// Lets the client send more, when it may send much less than it could: not a little whenever a little was read,
-    /// which would have its frames and reads become as small.
+    /// Opens the window again once much of it is used. Small updates for every small read would make the client's
+    /// frames, and then our reads, as small.
     fn open_window(&self) {
+        // Before a handler reads, the client may send only what `http2_body_preread_size` lets it.
         if self.has_all_input() || self.is_gone() || !self.is_read.get() {
             return;
         }
@@ -274,7 +282,8 @@ impl Stream {
 
     // -- our side --
 
-    /// How much content may be appended now, at most `want` bytes; 0 when this stream has to wait.
+    /// How much content may be appended now, at most `want` bytes; 0 if the stream has to wait for a window, for room
+    /// in the output or for a stream that goes first.
     pub(super) fn room(&self, want: u32) -> u32 {
         self.wanted.set(want);
         let window = self.link.usable(self);
@@ -284,8 +293,8 @@ impl Stream {
         want.min(window).min(PORTION)
     }
 
-    /// How much content may be appended now, at most `want` bytes. Ready once it is one byte at least; whoever gets it
-    /// appends it before anything else happens.
+    /// Waits for the same; ready with at least one byte. The caller must append it before anything else runs: the room
+    /// is not reserved, other streams are told of the same bytes.
     pub(super) fn poll_room(&self, want: u32, context: &Context<'_>) -> Poll<Result<u32, Left>> {
         if self.is_gone() {
             return Poll::Ready(Err(Left));
@@ -299,7 +308,7 @@ impl Stream {
         Poll::Ready(Ok(room))
     }
 
-    /// Whether no other stream that could send is to do so first.
+    /// Whether no other stream that could send goes first.
     fn is_first(&self) -> bool {
         let waiting = self.link.waiting.borrow();
         if waiting.is_empty() {
@@ -320,15 +329,17 @@ impl Stream {
             waiting.push(me);
         }
         drop(waiting);
+        // This stream may have been woken for room that another one deserves.
         self.link.wake_next();
-        // The connection looks after those that wait for a larger window.
+        // The connection's task has the timer for streams that wait for a larger window.
         if self.link.has_little(self) {
             self.link.wake();
         }
     }
 
-    /// Who goes first: by urgency; then those whose parts are of no use, one after the other; then all others in turn.
-    /// A client that says nothing of priorities wants them all.
+    /// The order in which streams send (RFC 9218, section 10): by urgency; then streams whose parts are useless on
+    /// their own, one after the other; then the incremental ones in turn. Without a priority a stream counts as
+    /// incremental, so that no response of such a client waits for another one to end.
     pub(super) fn rank(&self) -> (u8, bool, u64) {
         match self.priority.get() {
             Some(priority) if !priority.incremental => (priority.urgency, false, self.id.into()),
@@ -337,12 +348,12 @@ impl Stream {
         }
     }
 
-    /// Wakes whoever waits for room.
+    /// Wakes the task that waits for room.
     pub(super) fn wake_sender(&self) {
         wake(&self.sender);
     }
 
-    /// Counts content against the windows.
+    /// Counts content against the windows of the stream and of the connection (RFC 9113, section 6.9.1).
     pub(super) fn sent(&self, bytes: u32) {
         let mut window = self.send_window.get();
         let mut output = self.link.output.borrow_mut();
@@ -350,10 +361,13 @@ impl Stream {
         debug_assert!(enough, "room was asked for before");
         drop(output);
         self.send_window.set(window);
+        // Having sent, the stream moves behind the others of its urgency.
         self.turn.set(self.link.next_turn());
     }
 
-    /// Appends a header block: the response's head, an interim one, or the fields that end it. Gives its size.
+    /// Appends a header block: the response's head, an interim one, or the trailers. Returns its size. Encoding and
+    /// appending are one step, because the order of blocks on the wire has to be the order in which they changed the
+    /// compression table.
     pub(super) fn write_headers(
         &self,
         ends: bool,
@@ -371,7 +385,7 @@ impl Stream {
         appended
     }
 
-    /// Our side ends with what was appended last.
+    /// Notes that what was appended last carries END_STREAM.
     pub(super) fn has_sent_end(&self) {
         self.state.set(self.state.get().after_our_end());
     }
@@ -390,7 +404,7 @@ impl Stream {
         }
     }
 
-    /// The request is over: the stream is closed, in the way that its state demands.
+    /// Closes the stream once its request is over, in the way that its state requires.
     pub(super) fn close(&self) {
         let how = match (self.was_reset(), self.has_all_input()) {
             (true, _) => How::Reset,
@@ -398,8 +412,11 @@ impl Stream {
             _ => How::Ours,
         };
         if !self.is_ended() {
+            // The task ended in the middle of the response (a panic, an abort): the client must not take it for
+            // complete.
             self.reset(ErrorCode::INTERNAL_ERROR);
         } else if !self.has_all_input() {
+            // The response is complete, the request's content is not: the client is told to stop sending.
             self.reset(ErrorCode::NO_ERROR);
         }
         let received = self.received.get();
@@ -453,6 +470,7 @@ impl ClientStream for Stream {
     }
 
     fn send_interim(&self, status: u16, fields: &Fields) {
+        // Interim responses are hints. A client that reads nothing must not make them pile up in the output.
         if self.is_gone() || self.is_ended() || self.link.output.borrow().pending() > OUTPUT_FULL {
             return;
         }

@@ -19,39 +19,40 @@ use crate::lifecycle::{self, Refusal, RequestCarrier};
 use crate::request::Request;
 use crate::sending::SendError;
 
-/// What a stream begins with.
+/// What the task of a stream starts from.
 pub(super) struct StreamStart {
-    /// The request, of which only the head is there.
+    /// The request, of which only the head has been filled in.
     pub(super) request: Box<Request>,
     pub(super) verdict: Result<(), Malformed>,
     pub(super) about: HeadFacts,
 }
 
-/// What the head does not say.
+/// What the connection knows of the request beyond its head.
 pub(super) struct HeadFacts {
     pub(super) protocol: ConnectProtocol,
-    /// Something may follow the head: it did not end the client's side.
+    /// The head did not end the client's side: content may follow.
     pub(super) has_content: bool,
-    /// Names of fields that were ignored.
+    /// Names of invalid fields that were ignored (`ignore_invalid_headers`), to be logged once the request can log.
     pub(super) ignored: Vec<Vec<u8>>,
 }
 
 /// What the client wants to speak on the stream after its request (RFC 8441).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectProtocol {
-    /// Nothing else.
+    /// Only HTTP.
     None,
     WebSocket,
     Unknown,
 }
 
-/// Closes the stream however its task ends.
+/// Closes the stream however its task ends: a panic or an abort must not leave it open for the client.
 struct OpenStream(Rc<Stream>);
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
         let link = &self.0.link;
         link.ended.set(true);
+        // Only a request that ran to its end earns the client credit: see [`super::budget`].
         if !self.0.is_gone() {
             link.served.set(link.served.get() + 1);
             link.completed.set(link.completed.get().saturating_add(1));
@@ -60,7 +61,7 @@ impl Drop for OpenStream {
     }
 }
 
-/// Serves the request of a stream.
+/// Serves the request of a stream, from its head to its last log line.
 pub(super) async fn serve_stream(stream: Rc<Stream>, start: StreamStart) {
     let open = OpenStream(Rc::clone(&stream));
     let StreamStart {
@@ -74,6 +75,8 @@ pub(super) async fn serve_stream(stream: Rc<Stream>, start: StreamStart) {
     if host::error_log::debug_is_on() {
         debug_head(&request);
     }
+    // A malformed request is served nonetheless: it gets a response with its error page, as from nginx, and then the
+    // reset.
     let mut carrier = StreamCarrier {
         stream: &stream,
         is_malformed: verdict.is_err(),
@@ -83,8 +86,10 @@ pub(super) async fn serve_stream(stream: Rc<Stream>, start: StreamStart) {
     let verdict = verdict.map_err(refusal_of);
     lifecycle::serve(&mut carrier, &mut request, verdict).await;
     request.end();
-    // The stream holds the connection, and the connection keeps the request.
+    // The kept request must not refer to its stream: the stream holds the connection, which holds the kept request, and
+    // the circle would never be freed.
     request.stream = stream.link.client.stream();
+    // The stream is closed before the struct is offered to the next one.
     drop(open);
     stream.link.keep(request);
 }
@@ -93,18 +98,18 @@ fn refusal_of(malformed: Malformed) -> Refusal {
     Refusal::Protocol(malformed.status, Cow::Owned(malformed.line))
 }
 
-/// One stream in the life of its request.
+/// The part of one stream in the life of its request.
 struct StreamCarrier<'a> {
     stream: &'a Rc<Stream>,
     about: HeadFacts,
-    /// The length that the client announced, if it did.
+    /// `Content-Length`, if the client sent it.
     announced: Option<u64>,
-    /// The request breaks a rule of RFC 9113, section 8.1.1: its client gets an answer and the error.
+    /// The request breaks a rule of RFC 9113, section 8.1.1: after the response its stream is reset.
     is_malformed: bool,
 }
 
 impl StreamCarrier<'_> {
-    /// Notes the length that the client announced; it must be right as far as that can be told already.
+    /// Notes `Content-Length`, and compares it with what is already known of the content.
     fn take_length(&mut self, request: &Request) -> Result<(), Refusal> {
         let Some(value) = request.head.wire.fields.get_known(Known::ContentLength) else {
             return Ok(());
@@ -113,6 +118,8 @@ impl StreamCarrier<'_> {
             return Err(Reject::new(RejectKind::InvalidContentLength).into());
         };
         self.stream.announce(length);
+        // The client has ended the stream without content: the sum of its DATA frames cannot equal the length any more
+        // (RFC 9113, section 8.1.1).
         if length > 0 && !self.about.has_content {
             self.is_malformed = true;
             let line = &b"client prematurely closed stream"[..];
@@ -122,7 +129,7 @@ impl StreamCarrier<'_> {
         Ok(())
     }
 
-    /// The client has its answer; that the stream was in error it learns too (RFC 9113, section 8.1.1).
+    /// The client has a response; the reset tells it that the fault was its own (RFC 9113, section 8.1.1).
     fn reset_if_malformed(&self) {
         if self.is_malformed {
             self.stream.reset(ErrorCode::PROTOCOL_ERROR);
@@ -141,6 +148,8 @@ impl RequestCarrier for StreamCarrier<'_> {
     }
 
     fn check_head(&mut self, request: &mut Request) -> Result<(), Refusal> {
+        // The connection was opened to the server that TLS named. A request on it may name another server, for which
+        // `http2` is off: 421 lets the client open a connection of its own for it (RFC 9110, section 15.5.20).
         let speaks = request.site.server(request.server).core.http2.on;
         if !speaks && !request.client.endpoint.borrow().http2 {
             let why = b"client attempted to request the server name for which the negotiated protocol is disabled";
@@ -161,6 +170,7 @@ impl RequestCarrier for StreamCarrier<'_> {
                 let why = b"client sent unknown :protocol header";
                 Err(Refusal::Protocol(501, why.into()))
             }
+            // Only the extended CONNECT of RFC 8441 is supported; this would be a tunnel through the server.
             (Method::Connect, ConnectProtocol::None) => {
                 Err(Reject::new(RejectKind::ConnectNotAllowed).into())
             }
@@ -170,7 +180,7 @@ impl RequestCarrier for StreamCarrier<'_> {
     }
 
     fn attach_content(&mut self, request: &mut Request) {
-        // A WebSocket's bytes are no content: they belong to whatever answers the request.
+        // The bytes of a WebSocket are not content: they belong to the handler that answers the request.
         let is_websocket = self.about.protocol == ConnectProtocol::WebSocket;
         if is_websocket || !self.about.has_content && self.announced.is_none() {
             return;
@@ -181,18 +191,20 @@ impl RequestCarrier for StreamCarrier<'_> {
         request.body = RequestBody::from_input(Box::new(input));
     }
 
-    /// It may have been reset in the same breath as it was begun.
+    /// A client may reset a stream right behind its HEADERS frame ("rapid reset", CVE-2023-44487): the task then runs
+    /// only after both frames have been read.
     fn is_given_up(&self) -> bool {
         self.stream.is_gone()
     }
 
-    /// The rest of the content holds up no other request: only its length is judged, and the response is sent all the same.
+    /// Other streams do not wait for the rest of this content. Only its length is judged, and the response is sent all
+    /// the same.
     async fn settle_content(&mut self, _: &mut Request) -> Result<(), u16> {
         self.is_malformed = self.stream.length_fault().is_some();
         Ok(())
     }
 
-    /// As on HTTP/1: a client that is silent gets no answer but the end.
+    /// As on HTTP/1 the client gets no response, only the end of the stream.
     fn end_silently(&mut self, request: &mut Request) {
         self.stream.reset(match request.out.status {
             408 => ErrorCode::PROTOCOL_ERROR,
@@ -206,6 +218,7 @@ impl RequestCarrier for StreamCarrier<'_> {
             request.out.body = Body::Empty;
             return Err(SendError::ClientLeft);
         }
+        // No handler switched protocols.
         if is_refused_websocket(request) {
             request.log(
                 Level::Info,
@@ -229,11 +242,12 @@ impl RequestCarrier for StreamCarrier<'_> {
 
     fn after_failure(&mut self, request: &mut Request, error: SendError) {
         match error {
+            // The code that nginx uses for it.
             SendError::TimedOut => self.stream.reset(ErrorCode::PROTOCOL_ERROR),
-            // It is reset, or the connection is over.
+            // The stream has been reset already, or the connection is over.
             SendError::ClientLeft | SendError::Failed(_) => {}
             SendError::Body(_) => self.stream.reset(match request.delivery.upgraded {
-                // The other end's TCP connection was reset (RFC 8441, section 5).
+                // The tunnel's TCP connection to the other end was reset (RFC 8441, section 5).
                 true => ErrorCode::CANCEL,
                 false => ErrorCode::INTERNAL_ERROR,
             }),
@@ -261,9 +275,9 @@ fn debug_head(request: &Request) {
     }
 }
 
-/// Whether a client that asked for a WebSocket (RFC 8441) would take the answer, a page, for an open one.
+/// Whether the client asked for a WebSocket (RFC 8441) and would take this answer, an ordinary page, for an open one.
 fn is_refused_websocket(request: &Request) -> bool {
-    // Clients of HTTP/2 cannot send this field: it stands for `:protocol`.
+    // An HTTP/2 client cannot send this field (RFC 9113, section 8.2.2): we added it in place of `:protocol`.
     let asked = request.head.wire.fields.has(Known::Upgrade);
     asked && !request.delivery.upgraded && (200..300).contains(&request.out.status)
 }
