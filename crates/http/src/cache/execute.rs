@@ -189,7 +189,7 @@ impl CacheRequest {
             return self.go_past(request, Found::Bypassed, now_ms).await;
         }
         // A stored response to GET answers HEAD as well (RFC 9111, section 4).
-        // after it.
+        // Its own key is looked up only if there is none.
         if let Some(key) = self.key_of_get.take()
             && let Some((object, stored)) = self.find_for_head(request, key, now_ms).await
         {
