@@ -1,8 +1,8 @@
 //! The upstream exchange: one request to another server, and its response.
 //!
-//! Everything that HTTP, FastCGI, SCGI, uwsgi and memcached upstreams have in common stands here: choosing a peer,
-//! connecting or taking an idle connection, sending, waiting, trying the next peer, reading the head, streaming the
-//! content, handing the connection back. A protocol module brings a codec, a [`Protocol`], and its directives.
+//! This is everything that HTTP, FastCGI, SCGI, uwsgi and memcached upstreams have in common: choosing a server,
+//! connecting or taking an idle connection, sending, waiting, trying the next server, reading the head, streaming the
+//! body, and keeping the connection. A protocol module contributes a codec, a [`Protocol`], and its directives.
 //!
 //! ```text
 //! handler (modules/http/proxy) → Plan { settings, target, protocol }
@@ -21,8 +21,8 @@
 //!   log               nginx's lines
 //! ```
 //!
-//! An exchange belongs to a [`Request`](crate::Request), but not to the client of it: what watches the client is
-//! [`Plan::watch_client`], so that a cache can run an exchange on a request of its own.
+//! An exchange belongs to a [`Request`](crate::Request), but not to that request's client. The client is watched only
+//! if [`Plan::watch_client`] says so, so that a cache can run an exchange on a request of its own.
 
 mod client_watch;
 mod connect;
