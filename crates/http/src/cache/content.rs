@@ -1,10 +1,10 @@
 //! The body of a fetch on its way into the store, and what happens if it breaks off.
 //!
 //! ```text
-//! broken ─┬─ strong validator, ranges ──▶ the rest is asked for (Range, If-Range) ─┬─ 206 ──▶ goes on
+//! broken ─┬─ strong validator, ranges ──▶ the rest is requested (Range, If-Range) ─┬─ 206 ──▶ goes on
 //!         │                                                                        ├─ 200 ──┐
 //!         │                                                                        └─ else ─┤
-//!         └─ else ──────────────────────▶ all of it is asked for again, once a fetch ───────┤
+//!         └─ else ──────────────────────▶ the whole is requested again, once a fetch ───────┤
 //!                       failed ◀── its head is another, or one byte of what came before ◀───┴──▶ goes on
 //! ```
 //!
@@ -140,7 +140,7 @@ impl Fetch {
             // A server may send more than the part that was asked for.
             let most = end.saturating_sub(writer.position());
             bytes.truncate(usize::try_from(most).unwrap_or(usize::MAX));
-            // An error means that nobody follows, and that the response cannot be stored any more: it was purged, or
+            // An error means that no client follows any more, and that the response cannot be stored: it was purged, or
             // does not fit.
             if writer.write(bytes).await.is_err() {
                 self.request.log(

@@ -94,7 +94,7 @@ pub(super) struct RequestTerms {
 
 impl RequestTerms {
     fn wants_only_stored(&self) -> bool {
-        // RFC 9111, section 5.2.1.7.
+        // `only-if-cached` (RFC 9111, section 5.2.1.7).
         self.control.is_some_and(|control| control.only_if_cached())
     }
 
@@ -274,7 +274,7 @@ fn on_miss(now_ms: u64, fill: Fill, terms: &RequestTerms, settings: &Settings) -
             Action::Collapse(status, lock_wait(now_ms, running, settings))
         }
         (RangeWanted::Part, None) => Action::FetchRange,
-        // `Beyond` returned above. It stands here to keep the match exhaustive.
+        // `Beyond` forbids storing and has returned above; it is listed to keep the match exhaustive.
         (RangeWanted::Whole | RangeWanted::Beyond, _) if is_unshared => {
             Action::FetchUnshared(status)
         }
@@ -355,7 +355,7 @@ fn on_partial(
     }
 }
 
-/// Starts a fill, or follows the one in progress. The status is what the client is told in either case.
+/// Starts a fill, or follows the one in progress. The client sees `status` in either case.
 fn fetch_or_collapse(
     now_ms: u64,
     status: Status,

@@ -343,7 +343,7 @@ impl CacheRequest {
                     _ => None,
                 };
                 if part.is_some() {
-                    // Nobody follows the new fill yet but this request; it ends before it asks the origin.
+                    // Only this request follows the new fill so far. It ends before it asks the origin.
                     writer.instead(Instead::new(FetchResult::LookAgain));
                     now.fill.running = part;
                     return Begun::DecideAgain;

@@ -36,7 +36,7 @@ impl From<Outcome> for Step {
     }
 }
 
-/// A fill that a request follows.
+/// A fill that a request follows, and how the request came to follow it.
 pub(super) struct FollowedFill {
     pub(super) follower: Follower,
     /// For the request that started the fill; `None` if it joined.

@@ -30,7 +30,7 @@ pub struct StoredHead {
     pub head: Arc<ResponseHead>,
     /// The reason phrase, if it is not the usual one.
     pub reason: Option<BString>,
-    /// How long it is fresh.
+    /// How long it is fresh, and whether it may be served when it is stale.
     pub freshness: Freshness,
     /// The variant that it is, if the response varies.
     pub variant: Option<Variant>,
@@ -45,7 +45,7 @@ pub enum Kind {
     Content,
     /// None: the response answered HEAD, and its fields describe a body that was not sent.
     HeadOnly,
-    /// None: the origin did not answer, and the status stands for that.
+    /// None: the origin did not answer, and the status is that of the failure.
     Error,
 }
 

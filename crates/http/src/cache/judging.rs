@@ -53,8 +53,8 @@ pub(super) fn judge(
     let fields = response.fields;
     let redirects =
         fields.has(Known::XAccelRedirect) && !settings.ignore_headers.has(Known::XAccelRedirect);
-    // A 304 or a 1xx is no complete response (RFC 9111, section 3). With `X-Accel-Redirect` the content comes from
-    // elsewhere. None of this says anything about the next response.
+    // A 1xx is not final (RFC 9111, section 3), a 304 has no content of its own, and with `X-Accel-Redirect` the
+    // content comes from elsewhere. None of this says anything about the next response.
     if response.status < 200 || response.status == 304 || redirects {
         return Storable::No { is_typical: false };
     }

@@ -237,8 +237,8 @@ impl Fetch {
                 self.store(whole, exchange, head, freshness).await;
             }
             (StoreAction::Replace, Judged::Whole(freshness)) => {
-                // Followers want a part of the old version, which nobody may get any more. They look up again and find
-                // the new fill, which must therefore have started before they are told.
+                // Followers want a part of the old version, which no request may get any more. They look up again and
+                // find the new fill, which must therefore have started before they are told.
                 self.discard();
                 let now_ms = self.times.received_ms;
                 let (whole, _) = self.store.start_fill(&self.at.key, now_ms);

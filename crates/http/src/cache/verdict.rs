@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! no response ── on_failure
-//! head ── on_head ─┬─ done: the stale object is renewed or served, a missing part goes into its place
+//! head ── on_head ─┬─ done: the stale object is renewed or served, a missing part is stored in its place
 //!                  └─ judge ── on_judgement ─┬─ stored
 //!                                            └─ released: for one client alone
 //! ```

@@ -142,8 +142,8 @@ impl Cache {
         let Some(opened) = self.opened.get() else {
             return 0;
         };
-        // Counted by a hash with random keys. A collision stores a response a few requests early, which nobody can
-        // force.
+        // Counted by a hash with random keys. A collision stores a response a few requests early, and a client cannot
+        // provoke one.
         let hash = opened.hasher.hash_one(key);
         let mut uses = opened.uses.lock();
         match uses.get(&hash) {
@@ -316,7 +316,7 @@ impl Caches {
 /// A message about a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// It was opened.
+    /// The store has been opened.
     Opened(Found),
     /// Something is wrong.
     Trouble(String),

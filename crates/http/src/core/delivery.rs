@@ -6,7 +6,7 @@ use bstr::ByteSlice;
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION_IF};
 use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
 
-/// The settings.
+/// The values of the directives below, for one location.
 #[derive(Clone, Debug, Default)]
 pub struct DeliveryConf {
     /// Whether larger files are sent with `sendfile`.
@@ -102,7 +102,7 @@ pub struct OpenFileCache {
     pub inactive: Duration,
 }
 
-/// The rows.
+/// The directives.
 pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
     Directive {
         name: "sendfile",

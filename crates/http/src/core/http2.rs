@@ -7,7 +7,7 @@
 use conf::{Arity, Diagnostic, Directive, HTTP, HTTP_SERVER, Line, Repeat, Setter, Table};
 use proto::h2::Window;
 
-/// The settings.
+/// The values of the directives below, for one server.
 #[derive(Clone, Debug, Default)]
 pub struct Http2Conf {
     /// Whether the server speaks HTTP/2.
@@ -20,7 +20,7 @@ pub struct Http2Conf {
     pub recv_buffer_size: u64,
 }
 
-/// The rows.
+/// The directives.
 pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
     Directive {
         name: "http2",

@@ -16,7 +16,7 @@ use super::Satisfy;
 use super::blocks::{self, PresentLocation};
 use crate::types::Types;
 
-/// The settings.
+/// The values of the directives below, for one location.
 #[derive(Clone, Debug, Default)]
 pub struct LocationConf {
     /// The directory of `root`, or the replacement of `alias`.
@@ -187,7 +187,7 @@ pub enum IfModifiedSince {
     Before,
 }
 
-/// The rows.
+/// The directives.
 pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
     Directive {
         name: "location",

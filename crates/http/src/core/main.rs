@@ -38,7 +38,7 @@ impl Identity {
     }
 }
 
-/// The rows.
+/// The directives.
 pub static DIRECTIVES: Table<MainConf> = Table::new(&[
     hash_row(
         "server_names_hash_max_size",

@@ -27,7 +27,7 @@ impl Default for ResolverConf {
     }
 }
 
-/// The rows.
+/// The directives.
 pub static DIRECTIVES: Table<ResolverConf> = Table::new(&[
     Directive {
         name: "resolver",

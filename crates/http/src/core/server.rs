@@ -12,7 +12,7 @@ use net::endpoint::Listen;
 use crate::listen::{self, ServerName};
 use crate::request::Request;
 
-/// The settings.
+/// The values of the directives below, for one server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerConf {
     /// The time limit for the head of a request.
@@ -42,7 +42,7 @@ pub struct ServerConf {
     pub http2: super::Http2Conf,
 }
 
-/// The rows.
+/// The directives.
 pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
     Directive {
         name: "listen",

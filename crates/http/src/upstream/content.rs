@@ -430,7 +430,7 @@ impl Source for Reader {
                     State::Cut => return Poll::Ready(Some(Err(BodyError::Producer))),
                 }
             }
-            // Errors of an earlier piece come before the end: what is in the queue has been received correctly.
+            // The file, the disk or the upstream has to catch up. Each of them wakes this task.
             if self.state != State::Reading
                 || !saved
                 || self.poll_receive(request, context).is_pending()

@@ -194,7 +194,7 @@ fn move_to(temporary: &Path, target: &Path, mode: u32) -> io::Result<()> {
     match fs::rename(temporary, target) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if let Some(folder) = target.parent() {
-                // Directories get an execute permission for everybody who may read the file.
+                // Every user who may read the file may also enter its directories.
                 let access = modes::of_folder(mode);
                 modes::make_folders(folder, access)?;
             }

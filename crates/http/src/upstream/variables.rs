@@ -12,7 +12,7 @@ use super::record::{Record, Try};
 use crate::request::Request;
 use base::text::{write_number, write_seconds};
 
-/// The rows. They are volatile, because each try changes them.
+/// The variables. They are volatile, because each try changes them.
 pub static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "upstream_addr",

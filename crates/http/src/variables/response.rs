@@ -44,7 +44,8 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
 /// What is shown as the status of an HTTP/0.9 response, which has no head and no status: as in nginx, the version.
 const SIMPLE_RESPONSE: u64 = 9;
 
-/// The status. One that was forced (such as 499) is only logged, and therefore comes first.
+/// The status of the response. One that is sent whatever the handler says comes first, since it is what the client
+/// gets.
 fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let status = match (request.flow.forced_status, request.out.status) {
         (Some(status), _) => status.into(),
