@@ -344,6 +344,14 @@ pub(super) struct Opened {
     hasher: rt::random::RandomState,
 }
 
+/// The state of a store that several loops use and a thread of the pool opens.
+///
+/// ```text
+/// closed ── opening ─┬─ open ───── directory vanished ──▶ closed, and opening at once
+///    ▲               ├─ failed ─── after a pause ───────▶ opening
+///    │               └─ locked ─── after a short pause ─▶ opening
+///    └── a new configuration ◀── given away, from any of these
+/// ```
 #[derive(Default)]
 struct State {
     store: Option<cache::Store>,

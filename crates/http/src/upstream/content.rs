@@ -3,6 +3,13 @@
 //! What has been received is in a queue that the client is served from. With buffering, the queue is filled even while
 //! the client is slow: first in memory, then in a temporary file that the thread pool writes. Without buffering, the
 //! upstream is read only when the client can take more, and each piece is sent at once.
+//!
+//! ```text
+//! upstream ─ decode ─┬─ memory (`…_buffers`) ───────────────────┬─▶ queue ─▶ client
+//!                    └─ file, while that is full (spool) ─ pool ┘
+//! ```
+//!
+//! While both are full, the upstream is not read, and TCP flow control makes it wait.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,5 +1,15 @@
 //! One exchange with an upstream: from the choice of a server to the head of its response, over as many tries as
 //! needed.
+//!
+//! ```text
+//! request written ─▶ try: choose ─ connect ─ send, read the head ─┬─ accepted ─▶ the exchange, for the body
+//!                     ▲                                           │
+//!                     └──────── another try ◀── failure, judged ◀─┴─ status of `…_next_upstream`
+//!                                                  └─▶ no response: a status for the client
+//! ```
+//!
+//! A server is leased from its group when it is chosen. The lease goes back with what the try says about the server, or is
+//! dropped if it says nothing: the balancer counts connections and failures by it.
 
 use std::rc::Rc;
 use std::sync::Arc;
