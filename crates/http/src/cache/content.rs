@@ -34,7 +34,7 @@ use crate::upstream::{ContentLength, Exchange, RetryReasons};
 /// How often a fetch whose body breaks off asks for the rest.
 const RESUMES: u32 = 3;
 
-/// The fields which, beside status and length, must be equal in two responses to count as the same one.
+/// The fields which, besides status and length, must be equal in two responses to count as the same one.
 const SAME: [Known; 5] = [
     Known::Etag,
     Known::LastModified,

@@ -188,7 +188,7 @@ fn brought(
     }
 }
 
-/// Whether the store can hold the body beside other objects. One of more than half the store's size would displace
+/// Whether the store can hold the body besides other objects. One of more than half the store's size would displace
 /// nearly everything else, and would be displaced in turn by the next.
 pub(super) fn fits(store: &Store, exchange: &Exchange) -> bool {
     match exchange.content_length() {

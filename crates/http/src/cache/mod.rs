@@ -26,7 +26,7 @@
 //! no I/O. Here they meet: directives, requests, exchanges.
 //!
 //! A miss starts one fetch, which belongs to no request: each client that asks for the key, including the first,
-//! follows it with a cursor of its own, so that a slow or disconnected client does not affect the others. Only if the
+//! follows it with a cursor of its own, so that a slow or disconnected client does not affect the others. If the
 //! response head says that the response must not be shared, the exchange is handed to the first client, and the others
 //! fetch for themselves.
 

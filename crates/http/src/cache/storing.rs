@@ -458,7 +458,7 @@ impl Fetch {
         Some(values_by_language(names, request, &language))
     }
 
-    /// What the store keeps beside the body. `length` is that of the whole.
+    /// What the store keeps besides the body. `length` is that of the whole.
     fn described(&self, stored: &StoredHead, fields: &Fields, length: Option<u64>) -> Head {
         Head {
             meta: meta(stored, length, self.times.received_ms),

@@ -188,7 +188,7 @@ fn sent_etag(request: &mut Request, out: &mut Vec<u8>) -> bool {
 fn sent_connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let connection = match request.out.status {
         101 => "upgrade",
-        // In nginx's access log this is `close` for every other response, whatever was sent.
+        // In the access log, as in nginx's, it is `close` whatever was sent.
         _ if request.delivery.close || request.ledger.responded.is_some() => "close",
         _ => "keep-alive",
     };
