@@ -1,4 +1,4 @@
-//! Answers to clients: of what is stored, of what is being fetched, and of an exchange for one client alone.
+//! Responses to clients: from a stored object, from a fill, and from an exchange for one client alone.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::request::Request;
 use crate::upstream::respond::is_event_stream;
 use crate::upstream::{Exchange, Plan, SettingsRef, respond};
 
-/// The most bytes that are taken from a fetch at a time.
+/// The maximum number of bytes that are taken from a fill at a time.
 pub(super) const PIECE: usize = 64 * 1024;
 
 impl From<cache::FileRange> for FileRange {
@@ -42,15 +42,15 @@ impl From<Part> for Chunk {
     }
 }
 
-/// That the origin was asked, for `Cache-Status` (RFC 9211, section 2.2).
+/// That and why the origin was asked, for `Cache-Status` (RFC 9211, section 2.2).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Forwarded {
     pub(super) why: Forward,
-    /// By the fetch of another request.
+    /// By another request's fetch.
     pub(super) is_collapsed: bool,
 }
 
-/// An answer out of the cache: stored content, or that of a fill.
+/// A response from the cache: a stored body, or that of a fill.
 pub(super) struct Answer<'a> {
     pub(super) now_ms: u64,
     pub(super) settings: &'a SettingsRef,
@@ -61,27 +61,30 @@ pub(super) struct Answer<'a> {
     /// `None`: the origin was not asked.
     pub(super) forwarded: Option<Forwarded>,
     pub(super) body: Body,
-    /// The length of the whole content, if it is known.
+    /// The length of the whole body, if known.
     pub(super) length: Option<u64>,
 }
 
 impl Answer<'_> {
-    /// Makes it the request's response.
+    /// Turns it into the request's response.
     pub(super) fn send(self, request: &mut Request) -> Outcome {
         let now_ms = self.now_ms;
         let stored = self.stored;
         let age_s = stored.freshness.age_s(now_ms);
+        // `$upstream_http_…` show the stored head, as in nginx.
         let record = request.upstream.get_or_make();
         record.head = Arc::clone(&stored.head);
         record.cache = Some(self.status);
         record.cache_age_s = Some(age_s);
+        // A stored failure has no content of the origin; `error_page` and the like apply as they do to a fresh one.
         if stored.kind == Kind::Error {
             return Outcome::Status(stored.head.status);
         }
         let settings = &**self.settings;
         let mut plan: Option<Plan> = None;
         let source = self.source;
-        // Only redirects and cookies need the protocol, and most responses have neither.
+        // The protocol is needed only to rewrite redirects and cookies. Most responses have neither, and a hit should
+        // not evaluate the upstream's address.
         let mut map = |request: &mut Request, field, value: &[u8], out: &mut Vec<u8>| {
             if plan.is_none() {
                 plan = (source.plan)(request).ok();
@@ -89,11 +92,14 @@ impl Answer<'_> {
             plan.as_mut()
                 .is_some_and(|plan| plan.protocol.map_field(request, field, value, out))
         };
+        // `X-Accel-Redirect` and `error_page` with `…_intercept_errors` replace the response.
         if let Some(outcome) = respond::instead(request, settings, &stored.head, &mut map) {
             make_ranges(request);
             return outcome;
         }
         let buffering = respond::copy_head(request, settings, &stored.head, &mut map);
+        // A body that is on its way may have its head sent together with the first bytes; an event stream must not wait
+        // for them.
         request.delivery.head_waits = buffering.unwrap_or(settings.buffering)
             && matches!(self.body, Body::Stream(_))
             && !is_event_stream(request);
@@ -103,15 +109,18 @@ impl Answer<'_> {
             Kind::HeadOnly => (respond::announced_length(&stored.head), Body::unsent()),
             Kind::Content | Kind::Error => (self.length, self.body),
         };
+        // What depends on a response's length, such as `gzip_min_length`, must not differ between a hit and a miss.
         out.transforms.unannounced_length = !stored.head.fields.has(Known::ContentLength);
-        // What is stored can be sent in any order, unless its origin refuses ranges. What comes just now may have a long way to
-        // its last part: one part of it, as in nginx.
+        // A stored body can be sent in any order, unless the origin refuses ranges. A body that is still arriving may
+        // be far from its last part, so as in nginx several ranges are not served from it.
         let is_stored = self.forwarded.is_none() || self.status == Status::Revalidated;
         out.transforms.single_range = !is_stored;
         let refused = stored.head.fields.get_known(Known::AcceptRanges);
         out.transforms.ranges = !refused.is_some_and(|value| value.eq_ignore_ascii_case(b"none"));
         make_ranges(request);
         let out = &mut request.out;
+        // RFC 9111, section 4: a stored response is sent with `Age`, and with the `Date` of its generation (RFC 9110,
+        // section 6.6.1), not that of the hit.
         if is_stored {
             let mut text = Vec::new();
             base::text::write_number(age_s.into(), &mut text);
@@ -122,6 +131,7 @@ impl Answer<'_> {
         }
         let ttl_s = stored.freshness.ttl_s(now_ms);
         let stored_status = stored.head.status;
+        // `Cache-Status` shows a full disk: the response is passed on, but not stored.
         let full = self.forwarded.is_some() && self.store.lacks_room(self.length);
         add_status_field(request, self.settings, move |name| CacheStatus {
             name,
@@ -141,7 +151,7 @@ impl Answer<'_> {
     }
 }
 
-/// Gives the response of an exchange to this client alone: nothing is stored.
+/// Answers this client alone with the response of an exchange; nothing is stored.
 pub(super) fn respond_unshared(
     request: &mut Request,
     settings: &SettingsRef,
@@ -152,7 +162,7 @@ pub(super) fn respond_unshared(
     record.cache = Some(status);
     let code = record.head.status;
     let outcome = exchange.respond(request);
-    // Conditions and ranges that the upstream did not hear of are judged here.
+    // If the fetch replaced the client's conditions and range, the origin has not judged them, so it is done here.
     request.out.transforms.unconditional &= request.state::<Ask>().is_none();
     request.out.transforms.single_range |= make_ranges(request);
     add_status_field(request, settings, |name| CacheStatus {
@@ -169,7 +179,7 @@ pub(super) fn respond_unshared(
     outcome
 }
 
-/// RFC 9211's word for nginx's.
+/// The reason for forwarding in RFC 9211's terms.
 pub(super) fn why_forwarded(status: Status) -> Forward {
     match status {
         Status::Bypass => Forward::Bypass,
@@ -180,8 +190,8 @@ pub(super) fn why_forwarded(status: Status) -> Forward {
     }
 }
 
-/// Makes ranges of the response, if the origin says that it has any: then they are not its own, and where they are made it
-/// is said again.
+/// Lets ranges be cut out of the response if the origin supports them. Its own `Accept-Ranges` is removed, and the
+/// filter that cuts the ranges adds it again.
 fn make_ranges(request: &mut Request) -> bool {
     let out = &mut request.out;
     let has_ranges = match out.fields.get_known(Known::AcceptRanges) {
@@ -193,7 +203,7 @@ fn make_ranges(request: &mut Request) -> bool {
     has_ranges
 }
 
-/// Adds `Cache-Status`, if it is wanted.
+/// Adds `Cache-Status` if `…_cache_status` asks for it.
 fn add_status_field<'a>(
     request: &mut Request,
     settings: &'a SettingsRef,
@@ -207,8 +217,10 @@ fn add_status_field<'a>(
     }
 }
 
-/// The content of an object of which nothing is missing.
+/// The body of a complete object.
 pub(super) fn body_of(object: &Object) -> Body {
+    // Small objects are in memory, and leave in the same write as the head. Others are ranges of segments, for
+    // `sendfile`.
     if let Some(bytes) = object.bytes() {
         return Body::bytes(bytes.clone());
     }
@@ -224,10 +236,10 @@ pub(super) fn body_of(object: &Object) -> Body {
     Body::Parts(parts)
 }
 
-/// The content of a fill.
+/// The body of a fill.
 pub(super) struct Following {
     follower: Follower,
-    /// For the client that began the fetch: what it knows of the exchange.
+    /// For the client that started the fetch: its record is updated at the end.
     first_client: Option<Rc<FirstClientSlot>>,
     length: Option<u64>,
 }
@@ -245,7 +257,8 @@ impl Following {
         }
     }
 
-    /// The body: plain bytes, or parts in order, if all of it is there already.
+    /// The response's body. If the fill is complete, it is plain bytes or a list of parts, which filters and the sender
+    /// handle faster than a stream.
     pub(super) fn into_body(mut self, request: &mut Request) -> Body {
         let body = match self.follower.whole() {
             Some(bytes) => Body::bytes(bytes),
@@ -277,6 +290,7 @@ impl crate::body::Source for Following {
                 None
             }
             Err(ended) => {
+                // The client that started the fetch has the cause in its log already, from the exchange itself.
                 if let Ended::Failed(why) = &ended
                     && self.first_client.is_none()
                 {

@@ -1,4 +1,4 @@
-//! What a fetch asks the origin for: the fields that stand in the place of the client's conditions and ranges.
+//! What a fetch asks the origin for: header fields that replace the client's conditions and range.
 
 use std::ops::Range;
 
@@ -7,29 +7,28 @@ use proto::Known;
 
 use crate::request::Request;
 
-/// What a fetch says to the server beside what the client's request says. The client's own conditions and ranges are not
-/// sent: the response is for all clients.
+/// The conditions and the range of a fetch. Those of the client are not sent, because the response is for all clients.
 #[derive(Clone, Debug, Default)]
 pub struct Ask {
     /// For `If-None-Match`.
     pub etag: Option<BString>,
     /// For `If-Modified-Since`.
     pub last_modified: Option<BString>,
-    /// A part of the content, where not all of it is wanted.
+    /// A part of the body, if the whole is not wanted.
     pub range: Option<AskedRange>,
 }
 
-/// A part of the content that is asked for.
+/// The part of a body that is asked for.
 #[derive(Clone, Debug)]
 pub struct AskedRange {
-    /// The `Range` field.
+    /// The value of `Range`.
     pub value: BString,
-    /// Only if the content is still what this validator says, for `If-Range`.
+    /// The value of `If-Range`: the part is wanted only if the body is still the one with this validator.
     pub condition: Option<BString>,
 }
 
 impl AskedRange {
-    /// The part of these bytes, if it is still that of this validator. Its end may lie behind that of the content.
+    /// These bytes of the body with this validator. The end may lie beyond that of the body.
     fn new(range: &Range<u64>, validator: BString) -> AskedRange {
         AskedRange {
             value: match range.end {
@@ -42,12 +41,12 @@ impl AskedRange {
 }
 
 impl Ask {
-    /// What the fetch that `request` belongs to asks for; `None` for requests that are passed on as they are.
+    /// What the fetch that uses this request asks for; `None` for a request that is passed on as it is.
     pub fn of(request: &mut Request) -> Option<&Ask> {
         request.state().map(|ask| &*ask)
     }
 
-    /// Asks for these bytes, if they are still those of this validator.
+    /// Asks for these bytes of the body with this validator.
     pub(super) fn for_part(range: &Range<u64>, validator: BString) -> Ask {
         Ask {
             range: Some(AskedRange::new(range, validator)),
@@ -55,8 +54,10 @@ impl Ask {
         }
     }
 
-    /// Whether a field of the client's request stays behind.
+    /// Whether the client's field is not sent to the origin.
     pub fn replaces(field: Known) -> bool {
+        // With the client's conditions, the origin could answer 304 or 412, which says nothing to other clients. With its
+        // range, the stored response would lack the rest.
         matches!(
             field,
             Known::IfModifiedSince
@@ -68,7 +69,7 @@ impl Ask {
         )
     }
 
-    /// The fields that are sent in the place of those that [`Ask::replaces`] holds back.
+    /// The fields that are sent instead of those that [`Ask::replaces`] suppresses.
     pub fn fields(&self) -> impl Iterator<Item = (Known, BString)> {
         let range = self.range.as_ref();
         [

@@ -1,16 +1,17 @@
-//! The content of a fetch on its way into the store, and what is done when it breaks off before its end.
+//! The body of a fetch on its way into the store, and what happens if it breaks off.
 //!
 //! ```text
-//! broken ─┬─ strong validator, ranges ──▶ the rest is asked for (Range, If-Range) ─┬─ 206 ──▶ goes on
+//! broken ─┬─ strong validator, ranges ──▶ the rest is requested (Range, If-Range) ─┬─ 206 ──▶ goes on
 //!         │                                                                        ├─ 200 ──┐
 //!         │                                                                        └─ else ─┤
-//!         └─ else ──────────────────────▶ all of it is asked for again, once a fetch ───────┤
+//!         └─ else ──────────────────────▶ the whole is requested again, once a fetch ───────┤
 //!                       failed ◀── its head is another, or one byte of what came before ◀───┴──▶ goes on
 //! ```
 //!
-//! Followers have had a part by then, so the second response is of use only if it begins with the very same bytes. They
-//! are in memory or in the store: each one is compared, none is sent twice. A response that differs in anything is another
-//! one: clients that have a part of the first are cut off, and what came of it is not kept.
+//! By then, followers have sent a part of the body to their clients. A second response is usable only if it begins with
+//! exactly the same bytes. These are in memory or in the store, so each byte is compared, and none is sent twice. If
+//! anything differs, it is another response: clients that have a part of the first one are cut off, and nothing of it
+//! is kept.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,10 +31,10 @@ use crate::body::{Body, Chunk};
 
 use crate::upstream::{ContentLength, Exchange, RetryReasons};
 
-/// How often a fetch whose content broke off asks for the rest.
+/// How often a fetch whose body breaks off asks for the rest.
 const RESUMES: u32 = 3;
 
-/// The fields by which two responses are told to be the same one, beside their status and length.
+/// The fields which, besides status and length, must be equal in two responses to count as the same one.
 const SAME: [Known; 5] = [
     Known::Etag,
     Known::LastModified,
@@ -42,48 +43,47 @@ const SAME: [Known; 5] = [
     Known::ContentRange,
 ];
 
-/// Content on its way into the store.
+/// The state of a body on its way into the store.
 struct ArrivingContent<'a> {
     stored: &'a StoredHead,
-    /// The fields of the response as it came: what is stored lacks some.
+    /// The head as the origin sent it; the stored one lacks some fields.
     head: Arc<ResponseHead>,
-    /// The length of the whole, if that is known.
+    /// The length of the whole, if known.
     length: Option<u64>,
-    /// Where the part ends that is brought, if it is one.
+    /// Where the fetched part ends; the maximum for the whole.
     end: u64,
-    /// What the response was asked for with.
+    /// What the fetch asked for.
     ask: Ask,
-    /// What the exchange said of its length.
+    /// The length that the response announced.
     framed: ContentLength,
     resumes: u32,
     repeated: bool,
-    /// What came before, while it is compared with what comes again.
+    /// The earlier bytes, while a repeated response is being compared with them.
     comparing: Option<Comparison>,
 }
 
-/// How content goes on that broke off.
+/// How a body that broke off continues.
 enum Continuation {
-    /// The request's body brings the rest.
+    /// The request's body has been replaced by one that continues it.
     Found,
-    /// It does not go on.
+    /// It does not. What has arrived is kept as a part of the object.
     None,
-    /// It does not, and what came is not kept: the origin has something else by now.
+    /// It does not, and what has arrived is discarded: the origin has another version.
     Changed,
 }
 
-/// What the origin answers when it is asked for the rest.
+/// What the origin answers to the request for the rest.
 enum RestAnswer {
-    /// The rest: the request's body goes on with it.
+    /// The rest, which is the request's body from here on.
     Rest,
-    /// No response at all.
+    /// No response.
     Nothing,
     /// Another response.
     Other(Box<Exchange>),
 }
 
 impl Fetch {
-    /// Brings the content into the store, up to `end` if it is a part. `length` is that of the whole, `framed` what the
-    /// exchange said.
+    /// Writes the body to the store, up to `end` if it is a part. `length` is that of the whole.
     pub(super) async fn content(
         mut self,
         mut writer: Writer,
@@ -94,13 +94,14 @@ impl Fetch {
         let mut content = self.describe(stored, length, end);
         loop {
             let bytes = match Body::next_of(&mut self.request).await {
-                // Less than there was before.
+                // The repetition is shorter than what has already been stored.
                 None if content.comparing.is_some() => return writer.fail(Failure::Changed),
                 None => break,
                 Some(Ok(Chunk::Flush)) => continue,
                 Some(Ok(Chunk::Bytes(bytes))) => Ok(bytes),
                 Some(Ok(Chunk::File(range))) => {
-                    // Only a reader that works ahead of a slow client writes files, and this one has none.
+                    // Bodies are spooled to files only to relieve the upstream of a slow client, and a fetch has no
+                    // client.
                     let len = usize::try_from(range.length).unwrap_or(0);
                     let pool = rt::pool::default_pool();
                     let read = range.file.read_at(Vec::new(), range.offset, len, &pool);
@@ -111,13 +112,14 @@ impl Fetch {
                         }
                     }
                 }
-                // All that it announced is there.
+                // The connection broke after the last announced byte, which is no loss.
                 Some(Err(_)) if writer.is_complete() => break,
                 Some(Err(error)) => Err(error),
             };
             let bytes = match bytes {
                 Ok(bytes) => bytes,
                 Err(error) => {
+                    // The first client's log shows the tries up to here, even if the fetch fails for good.
                     self.publish();
                     match self.find_continuation(&writer, &mut content).await {
                         Continuation::Found => continue,
@@ -135,8 +137,11 @@ impl Fetch {
                     return writer.fail(why);
                 }
             };
+            // A server may send more than the part that was asked for.
             let most = end.saturating_sub(writer.position());
             bytes.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+            // An error means that no client follows any more, and that the response cannot be stored: it was purged, or
+            // does not fit.
             if writer.write(bytes).await.is_err() {
                 self.request.log(
                     Level::Info,
@@ -156,7 +161,8 @@ impl Fetch {
         end: u64,
     ) -> ArrivingContent<'a> {
         let mut ask = self.request.state::<Ask>().cloned().unwrap_or_default();
-        // What was stale is replaced already.
+        // The head has replaced the stale object already, so a repetition must not be conditional: a 304 would have no
+        // body.
         (ask.etag, ask.last_modified) = (None, None);
         ArrivingContent {
             stored,
@@ -171,36 +177,43 @@ impl Fetch {
         }
     }
 
-    /// Looks for the rest of content that broke off.
+    /// Looks for a way to continue a body that broke off.
     async fn find_continuation(
         &mut self,
         writer: &Writer,
         content: &mut ArrivingContent<'_>,
     ) -> Continuation {
+        // A repetition may break off as well. The rest begins where the writer is, beyond everything that had to be
+        // compared.
         content.comparing = None;
         content.resumes += 1;
         let repeats = !content.repeated && self.may_repeat(writer, content);
+        // The rest is the cheaper question, and a 206 with a matching validator needs no comparison.
         if content.resumes <= RESUMES
             && let Some(ask) = content.ask_of_rest(writer.position())
         {
             match self.ask_for_rest(content, writer.position(), ask).await {
                 RestAnswer::Rest => return Continuation::Found,
                 RestAnswer::Nothing => return Continuation::None,
-                // Ranges are ignored there, or it is another response: the head tells.
+                // The server ignores ranges or has another version. Its head tells which.
                 RestAnswer::Other(mut exchange) => {
                     let head = Arc::clone(&self.request.upstream.get_or_make().head);
+                    // A 200 to a range request is what a repetition would bring. Using it saves asking once more.
                     if head.status == 200 && repeats && content.is_plain_whole() {
                         content.repeated = true;
                         return self.compare_with(writer, content, exchange, &head);
                     }
                     exchange.finish_without_content(&mut self.request);
-                    // It is gone there, or forbidden: that is no matter of ranges.
+                    // 404, 403 and the like: the resource is gone, and asking for the whole will not bring it back. 416
+                    // is about the range.
                     if (400..500).contains(&head.status) && head.status != 416 {
                         return Continuation::None;
                     }
                 }
             }
         }
+        // Without a validator or ranges, the whole is requested again, but only once: the origin would have to send all
+        // that came before each time.
         if !repeats {
             return Continuation::None;
         }
@@ -221,10 +234,11 @@ impl Fetch {
         self.compare_with(writer, content, exchange, &head)
     }
 
-    /// Whether the whole response may be asked for once more: it is safe, the rules for another try allow it, and there is
-    /// reason to believe that it would be the same.
+    /// Whether the whole response may be requested once more: the method is safe, `…_next_upstream` permits another
+    /// try, and the response is likely to be the same.
     fn may_repeat(&self, writer: &Writer, content: &ArrivingContent<'_>) -> bool {
         let settings = &*self.settings;
+        // The reason decides whether `…_next_upstream` covers this failure, and the record of the last try has it.
         let record = self.request.upstream.get();
         let timed_out = record
             .and_then(|record| record.tries.last())
@@ -241,15 +255,19 @@ impl Fetch {
         let is_stream =
             kind.len() >= EVENTS.len() && kind[..EVENTS.len()].eq_ignore_ascii_case(EVENTS);
         matches!(self.request.method, Method::Get | Method::Head)
+            // A purge or a full disk may have removed the first bytes. Then there is nothing to compare with.
             && writer.follow_from_start().is_some()
             && settings.next_upstream.permits_all(reason)
             && settings.next_upstream_tries != 1
             && (limit == 0 || u128::from(took) < limit)
+            // Without a validator, equality is only known after all earlier bytes have come again. That is tried up to
+            // a size.
             && (validated || writer.position() <= settings.cache.repeat_max)
+            // Events are generated as they happen, and are never the same twice.
             && !is_stream
     }
 
-    /// Goes on with a response to the same request, if it is the same one as far as its head tells.
+    /// Continues with a repeated response if its head is that of the first one.
     fn compare_with(
         &mut self,
         writer: &Writer,
@@ -263,14 +281,14 @@ impl Fetch {
                 .iter()
                 .all(|known| head.fields.get_known(*known) == first.fields.get_known(*known))
             && exchange.content_length() == content.framed
-            // What may not be stored any more may not be sent on to others either.
+            // If the origin does not permit storing it any more, it may not be passed on to several clients either.
             && self.freshness_of(head.status, &head.fields).is_some();
-        // What is not stored is not there any more.
+        // Without the stored bytes, the repetition cannot be compared.
         let before = is_same.then(|| writer.follow_from_start()).flatten();
         let Some(before) = before else {
             exchange.finish_without_content(&mut self.request);
             self.publish();
-            // A server that fails says nothing of what there is.
+            // An error of the server does not mean that the resource has changed, so what has arrived is kept.
             if is_same || head.status >= 500 {
                 return Continuation::None;
             }
@@ -288,7 +306,7 @@ impl Fetch {
         ));
     }
 
-    /// Asks for the rest of content that broke off. The request's body goes on with it if it comes.
+    /// Requests the rest of a body that broke off. If it comes, it becomes the request's body.
     async fn ask_for_rest(
         &mut self,
         content: &ArrivingContent<'_>,
@@ -324,16 +342,16 @@ impl Fetch {
     }
 }
 
-/// The type of a response that has no end to wait for.
+/// The content type of server-sent events, a body without an end.
 const EVENTS: &[u8] = b"text/event-stream";
 
 impl ArrivingContent<'_> {
-    /// Whether it is all that a request without `Range` gets.
+    /// Whether this is the whole body, as a request without `Range` gets it.
     fn is_plain_whole(&self) -> bool {
         self.head.status == 200 && self.end == u64::MAX
     }
 
-    /// How to ask for what is missing, if the parts of one version can be told from those of the next.
+    /// The request for the rest, if there is a strong validator that ties it to what has arrived.
     fn ask_of_rest(&self, position: u64) -> Option<Ask> {
         let fields = &self.stored.head.fields;
         let ranges = fields.get_known(Known::AcceptRanges);
@@ -341,7 +359,7 @@ impl ArrivingContent<'_> {
             && self.stored.version(self.length) != 0
             && position > 0
             && self.length.is_some()
-            // An origin that sent a part can send parts.
+            // An origin that sent a part supports ranges, whatever `Accept-Ranges` says.
             && (self.end != u64::MAX
                 || ranges.is_some_and(|value| value.eq_ignore_ascii_case(b"bytes")));
         let validator: BString = validator(fields).filter(|_| possible)?;
@@ -349,7 +367,7 @@ impl ArrivingContent<'_> {
         Some(Ask::for_part(&range, validator))
     }
 
-    /// What of some bytes is new: all, but for what is compared.
+    /// Removes the bytes that are a repetition; an error if they differ from the first time.
     async fn compare(&mut self, bytes: Bytes) -> Result<Bytes, Failure> {
         let Some(comparing) = &mut self.comparing else {
             return Ok(bytes);
@@ -362,7 +380,7 @@ impl ArrivingContent<'_> {
     }
 }
 
-/// What came before a response broke off, while it comes again.
+/// The bytes that were stored before the body broke off, and a cursor in them.
 struct Comparison {
     before: Follower,
     until: u64,
@@ -377,7 +395,7 @@ impl Comparison {
         self.before.position() >= self.until
     }
 
-    /// Compares bytes with those in their place. Gives what goes beyond them.
+    /// Compares bytes with the earlier ones in the same place, and returns those beyond the earlier ones.
     async fn take(&mut self, mut bytes: Bytes) -> Result<Bytes, Failure> {
         while !bytes.is_empty() && !self.is_over() {
             let held = match self.before.next(bytes.len()).await {

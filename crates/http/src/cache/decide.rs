@@ -1,10 +1,12 @@
-//! What is done with a request, by what was found for it: one table, without I/O, clock or store.
+//! The decision for a cached location: given what the store holds, what happens to this request? A pure function,
+//! without I/O, clock or store, so that every case of RFC 9111 and of nginx's `…_cache_…` directives is one row of the
+//! test below.
 //!
-//! The executor (`execute`) looks a key up, asks the table, and does what it says. What the store answers in place of what
-//! was to be done (a fill that another request began a moment ago, a key that is remembered as hit-for-miss) it puts into
-//! the table's input, and asks again. The rows stand in the test below.
+//! The executor (`execute`) looks up the key, calls the function and carries out the action. The store may refuse an
+//! action because it changed in the meantime: another request has started the same fill, or the key was marked
+//! hit-for-miss. The executor then puts that into the input and asks again.
 //!
-//! What becomes of a response when its head has come from the origin is the other table: `verdict`.
+//! What happens to a response once the origin has sent its head is the other table: `verdict`.
 
 use std::time::Duration;
 
@@ -14,150 +16,157 @@ use super::settings::Settings;
 use super::status::Status;
 use crate::upstream::RetryReasons;
 
-/// What was found under the key of a request.
+/// What the lookup found under the key of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Found<'a> {
-    /// Nothing was looked up: `…_cache_bypass`.
+    /// There was no lookup: `…_cache_bypass`.
     Bypassed,
-    /// Nothing, or nothing that can be read.
+    /// No object, or one whose stored head this version cannot read.
     Nothing,
-    /// An object with all of its content.
+    /// An object with its whole body.
     Complete {
         freshness: &'a Freshness,
-        /// It was purged softly: it counts as stale whatever its freshness says.
+        /// A soft purge: the object counts as stale whatever its freshness says.
         is_purged: bool,
     },
-    /// An object of whose content something is missing.
+    /// An object with a part of its body: the fetch broke off, or only a range was fetched.
     Partial {
         freshness: &'a Freshness,
         is_purged: bool,
         missing: MissingContent,
     },
-    /// A response that has come to its end and is not committed yet.
+    /// A fill that has received its last byte, but is not in the index yet. It is newer than anything in the index.
     Committing {
-        /// `None`: its head cannot be read.
+        /// `None`: the stored head cannot be read.
         freshness: Option<&'a Freshness>,
-        /// The request has waited for the commit, in vain.
+        /// The request has already waited for the commit, and the wait timed out.
         has_waited: bool,
     },
-    /// Something else each time it was looked up.
+    /// The store changed under every lookup until the limit of lookups was reached.
     Unsettled,
 }
 
-/// What is missing of the part of an object that a request wants.
+/// What is missing of the part of the body that this request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MissingContent {
-    /// Nothing: HEAD wants no content, and a range may lie in what is there.
+    /// Nothing: the request is a HEAD, or its range lies within what is stored.
     Nothing,
-    /// Something that can be fetched alone.
+    /// A part that can be fetched with a range request.
     Fetchable,
-    /// Something, and it cannot be fetched alone: nothing tells one version from the next, or the pieces are too many.
+    /// A part that cannot be fetched on its own: there is no strong validator to prove that it belongs to the same
+    /// version, or the body has too many holes.
     Unfetchable,
 }
 
-/// What is known of fills of the key.
+/// What the store knows about fills of the key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fill {
-    /// Its responses are remembered to be for one client each: to wait for the fill of another request is useless.
+    /// Earlier responses of this key could not be shared (`private`, `Set-Cookie`, …). Waiting for another request's
+    /// fill would be in vain, and would serialize the clients.
     pub(super) is_hit_for_miss: bool,
-    /// The fill of the whole that is under way.
+    /// The fill of the whole response that is in progress.
     pub(super) running: Option<RunningFill>,
 }
 
-/// A fill of the whole that another request began.
+/// A fill of the whole response that another request started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunningFill {
     pub(super) began_ms: u64,
-    /// It has come to its end: what it brought is newer than what is stored.
+    /// The last byte has arrived: its content is newer than what is stored.
     pub(super) is_complete: bool,
 }
 
-/// What counts of a request: its fields and directives, worked out once, so that the table has plain values.
+/// What counts about the request. It is derived from fields and directives once, so that the function above needs no
+/// request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RequestTerms {
-    /// The client's `Cache-Control`, where `…_cache_request_control` lets it count.
+    /// The client's `Cache-Control`; `None` where `…_cache_request_control` is off, since nginx ignores that header.
     pub(super) control: Option<RequestControl>,
     pub(super) range: RangeWanted,
-    /// The key was asked for less often than `…_cache_min_uses` says.
+    /// The key has been requested fewer times than `…_cache_min_uses` demands.
     pub(super) is_below_min_uses: bool,
-    /// A background subrequest: no client waits for it, so nothing stale helps it.
+    /// A background subrequest. No client waits for it, so serving it a stale response would renew nothing.
     pub(super) is_background: bool,
-    /// It followed a fill whose response turned out to be for another client alone.
+    /// It already followed a fill whose response turned out not to be shareable. Following another one could repeat
+    /// that without end.
     pub(super) was_refused: bool,
 }
 
 impl RequestTerms {
     fn wants_only_stored(&self) -> bool {
+        // `only-if-cached` (RFC 9111, section 5.2.1.7).
         self.control.is_some_and(|control| control.only_if_cached())
     }
 
-    /// Whether the response may not be stored because of the request.
+    /// Whether the request itself rules out storing the response (RFC 9111, section 5.2.1.5, or a range that is not
+    /// cached).
     fn forbids_storing(&self) -> bool {
         self.range == RangeWanted::Beyond || self.control.is_some_and(|control| control.no_store())
     }
 }
 
-/// What the `Range` of a request means for a fetch.
+/// How a fetch treats the request's `Range`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum RangeWanted {
-    /// The whole is fetched, and the range taken out of it.
+    /// The whole response is fetched, and the range is cut out of it, as nginx does.
     #[default]
     Whole,
-    /// The range is fetched, and kept as a part of the object: `…_cache_partial`.
+    /// Only the range is fetched, and kept as a part of the object: `…_cache_partial`.
     Part,
-    /// It begins at `…_cache_max_range_offset` or behind it: passed on, and nothing is stored.
+    /// The range begins at or after `…_cache_max_range_offset`: it is passed to the origin, and nothing is stored.
     Beyond,
 }
 
-/// What is done with a request.
+/// The action for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// 504: the client wants what is stored or nothing (RFC 9111, section 5.2.1.7).
+    /// Answer 504: the client accepts only a stored response (`only-if-cached`, RFC 9111, section 5.2.1.7).
     GatewayTimeout,
-    /// What is stored is served: HIT, STALE or UPDATING.
+    /// Serve the stored response as HIT, STALE or UPDATING.
     Serve(Status),
-    /// The content of a fill that has come to its end is served: HIT.
+    /// Serve a fill that has received its last byte, as HIT.
     ServeCompleted,
-    /// What is stored is served as STALE, and revalidated in the background.
+    /// Serve the stored response as STALE, and revalidate it in the background.
     ServeAndRevalidate(Sharing),
-    /// The request waits until what is committing is an object, and looks again.
+    /// Wait for the commit of the completed fill, then look up again.
     AwaitCommit,
-    /// The request follows the fill that is under way (RFC 9211's `collapsed`).
+    /// Follow the fill in progress (`collapsed` in RFC 9211).
     Collapse(Status, LockWait),
-    /// A fill begins, which the request follows.
+    /// Start a fill of the whole response, and follow it.
     Fetch(Status, Sharing),
-    /// The same for the range that the client asked for.
+    /// Start a fill of the range that the client asked for, and follow it.
     FetchRange,
-    /// The same for what is missing of a partial object.
+    /// Start a fill of what is missing of a partial object, and follow it.
     FetchMissing,
-    /// The origin is asked for this client alone. A response that may be stored is stored all the same.
+    /// Ask the origin for this client alone. If the response turns out to be storable, it is stored nevertheless.
     FetchUnshared(Status),
-    /// The request is passed on as it is; nothing is stored.
+    /// Pass the request to the origin unchanged; store nothing.
     Pass(Status),
 }
 
-/// Whether requests for the same share a fetch.
+/// Whether simultaneous requests for a key share one fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// One fetch at a time, as with `…_cache_lock on`: the store joins what another request began meanwhile.
+    /// They share it, as with `…_cache_lock on`. If another request started the fill after the lookup, the store joins
+    /// it.
     Collapsed,
-    /// A fetch of its own, whatever is under way.
+    /// This request fetches separately, whatever is in progress.
     Apart,
 }
 
-/// How long a request waits for the head of a fill that another one began, and what it does then.
+/// How long a request waits for the head of another request's fill, and what it does when that time is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LockWait {
-    /// As long as that takes.
+    /// There is no limit.
     Unlimited,
-    /// Until `…_cache_lock_age` is over, counted from the beginning of the fill: then it fetches itself.
+    /// Until the fill is older than `…_cache_lock_age`; then the request starts a fetch of its own.
     ThenFetch(Duration),
-    /// For `…_cache_lock_timeout`: then it is passed on, and nothing is stored.
+    /// For `…_cache_lock_timeout`; then the request is passed to the origin, and nothing is stored.
     ThenPass(Duration),
 }
 
-/// What is done with a request: the table. Rows that differ only in what they say of the origin's failure are one here; that
-/// is decided when it fails (`verdict`).
+/// Decides what happens to a request. Whether a stale object may replace an error is not decided here, but when the
+/// origin fails (`verdict`): only then is the kind of error known.
 pub(super) fn decide(
     now_ms: u64,
     found: Found<'_>,
@@ -166,8 +175,10 @@ pub(super) fn decide(
     settings: &Settings,
 ) -> Action {
     match found {
-        // As in nginx, the response is stored even so: `…_no_cache` is a directive of its own.
+        // `…_cache_bypass` skips the lookup only. As in nginx, the response is stored; `…_no_cache` is what prevents
+        // that.
         Found::Bypassed => Action::FetchUnshared(Status::Bypass),
+        // A store that keeps changing must not keep the client waiting. This row needs nothing from the store.
         Found::Unsettled => Action::FetchUnshared(Status::Miss),
         Found::Nothing => on_miss(now_ms, fill, terms, settings),
         Found::Complete {
@@ -186,24 +197,28 @@ pub(super) fn decide(
             missing,
         } => match reuse(now_ms, freshness, is_purged, terms, settings) {
             Reuse::Fresh => on_partial(now_ms, missing, fill, terms, settings),
-            // To validate parts is not worth it: the whole is fetched.
+            // A stale part is not revalidated: a 304 would confirm it and still leave the hole, which takes a second
+            // request. Fetching the whole takes one.
             Reuse::WhileRevalidate | Reuse::Validate { .. } => {
                 on_miss(now_ms, fill, terms, settings)
             }
         },
+        // Newer than the index and still fresh: it is served from the fill, without waiting for the disk.
         Found::Committing {
             freshness: Some(freshness),
             ..
         } if is_fresh(now_ms, freshness, terms, settings) => Action::ServeCompleted,
-        // What must be validated has to be an object first.
+        // Only a committed object can be revalidated, so a stale one is waited for, but only once.
         Found::Committing {
             has_waited: false, ..
         } => Action::AwaitCommit,
+        // The commit takes longer than the client should wait. The origin is asked without conditions instead.
         Found::Committing { .. } => Action::FetchUnshared(Status::Expired),
     }
 }
 
-/// The first row alone, a fresh object with all of its content: most requests end there, without the rest of the input.
+/// Whether a complete object is fresh. This is the most common row, split off so that a hit needs none of the other
+/// input.
 pub(super) fn is_fresh(
     now_ms: u64,
     freshness: &Freshness,
@@ -213,7 +228,7 @@ pub(super) fn is_fresh(
     reuse(now_ms, freshness, false, terms, settings) == Reuse::Fresh
 }
 
-/// Whether what is stored may be served, and what else it is good for.
+/// Whether the stored response may be served, and if not, what else it may be used for.
 pub(super) fn reuse(
     now_ms: u64,
     freshness: &Freshness,
@@ -223,13 +238,15 @@ pub(super) fn reuse(
 ) -> Reuse {
     let updating = settings.use_stale.permits_any(RetryReasons::UPDATING);
     if is_purged {
-        // The operator said that it is not good any more; what the origin allowed about its age is beside the point.
+        // The operator has declared the object outdated, so the origin's `stale-while-revalidate` and `stale-if-error`
+        // no longer apply. `…_cache_use_stale` still does, since the operator wrote that as well.
         return Reuse::Validate {
             on_any_error: false,
             on_listed_error: true,
             while_updating: updating,
         };
     }
+    // Which errors are listed in `…_cache_use_stale` does not matter yet: that is checked when one occurs.
     let rules = StaleRules {
         error: true,
         updating,
@@ -237,23 +254,27 @@ pub(super) fn reuse(
     caching::reuse(freshness, now_ms, rules, terms.control.as_ref())
 }
 
-/// Nothing that could be served is stored.
+/// The store has nothing to serve.
 fn on_miss(now_ms: u64, fill: Fill, terms: &RequestTerms, settings: &Settings) -> Action {
     let status = Status::Miss;
     if terms.wants_only_stored() {
         return Action::GatewayTimeout;
     }
+    // As in nginx, a response is not stored before the key has been requested `min_uses` times.
     if terms.is_below_min_uses || terms.forbids_storing() {
         return Action::Pass(status);
     }
     let is_unshared = fill.is_hit_for_miss || terms.was_refused;
     match (terms.range, fill.running) {
-        // The answer to a range is not what stands under the key, so it is not tried whether it may be stored.
+        // A range response does not tell whether the whole would be storable, so unlike below, there is no attempt to
+        // store it.
         (RangeWanted::Part, _) if is_unshared => Action::Pass(status),
+        // The whole is on its way, and the range is in it.
         (RangeWanted::Part, Some(running)) => {
             Action::Collapse(status, lock_wait(now_ms, running, settings))
         }
         (RangeWanted::Part, None) => Action::FetchRange,
+        // `Beyond` forbids storing and has returned above; it is listed to keep the match exhaustive.
         (RangeWanted::Whole | RangeWanted::Beyond, _) if is_unshared => {
             Action::FetchUnshared(status)
         }
@@ -263,7 +284,7 @@ fn on_miss(now_ms: u64, fill: Fill, terms: &RequestTerms, settings: &Settings) -
     }
 }
 
-/// What is stored must not be served before the origin has been asked, or only beside that: `is_served_meanwhile`.
+/// The stored response is stale. `is_served_meanwhile`: it may be served while the origin is being asked.
 fn on_stale(
     now_ms: u64,
     is_served_meanwhile: bool,
@@ -278,28 +299,35 @@ fn on_stale(
     if terms.forbids_storing() {
         return Action::Pass(status);
     }
+    // For a background subrequest there is no client to spare the wait, and it may be the one that has to renew the
+    // object.
     if is_served_meanwhile && !terms.is_background {
         match fill.running {
+            // Hit-for-miss responses cannot be shared, so a fill in progress for another client does not renew the
+            // object.
             _ if settings.background_update && fill.is_hit_for_miss => {
                 return Action::ServeAndRevalidate(Sharing::Apart);
             }
+            // Complete but not committed: the new response is available, so there is no reason to serve the stale one.
             Some(running) if running.is_complete => return Action::ServeCompleted,
             Some(_) => return Action::Serve(Status::Updating),
             None if settings.background_update => {
                 return Action::ServeAndRevalidate(Sharing::Collapsed);
             }
-            // One request has to ask: as in nginx, the first one waits for the origin.
+            // Without `background_update` one request has to renew the object. As in nginx, that is the first one, and
+            // it waits.
             None => {}
         }
     }
     match terms.was_refused || fill.is_hit_for_miss {
-        // Not `FetchUnshared`: what is stale is there to be validated, and to be served in place of an error.
+        // `FetchUnshared` would not do: this fetch must be able to revalidate the stale object, and to fall back on it
+        // when the origin fails.
         true => Action::Fetch(status, Sharing::Apart),
         false => fetch_or_collapse(now_ms, status, fill.running, settings),
     }
 }
 
-/// What is stored is fresh, and something of it is missing.
+/// The stored response is fresh, but a part of its body is missing.
 fn on_partial(
     now_ms: u64,
     missing: MissingContent,
@@ -309,14 +337,17 @@ fn on_partial(
 ) -> Action {
     match (missing, fill.running) {
         (MissingContent::Nothing, _) => Action::Serve(Status::Hit),
+        // The missing part cannot be verified, so the whole is fetched as if nothing were stored.
         (MissingContent::Unfetchable, _) => on_miss(now_ms, fill, terms, settings),
+        // What is missing may be neither fetched (504) nor stored (pass): the row for misses decides which.
         (MissingContent::Fetchable, _) if terms.wants_only_stored() || terms.forbids_storing() => {
             on_miss(now_ms, fill, terms, settings)
         }
-        // The whole comes already, and with it what is missing.
+        // The fill of the whole brings the missing part with it.
         (MissingContent::Fetchable, Some(running)) => {
             Action::Collapse(Status::Miss, lock_wait(now_ms, running, settings))
         }
+        // A range request could return a response for this client alone, which must not be joined with the stored part.
         (MissingContent::Fetchable, None) if fill.is_hit_for_miss => {
             on_miss(now_ms, fill, terms, settings)
         }
@@ -324,6 +355,7 @@ fn on_partial(
     }
 }
 
+/// Starts a fill, or follows the one in progress. The client sees `status` in either case.
 fn fetch_or_collapse(
     now_ms: u64,
     status: Status,
@@ -331,13 +363,16 @@ fn fetch_or_collapse(
     settings: &Settings,
 ) -> Action {
     match running {
+        // nginx's default: without `…_cache_lock`, each request that misses goes to the origin.
         _ if !settings.lock => Action::Fetch(status, Sharing::Apart),
         Some(running) => Action::Collapse(status, lock_wait(now_ms, running, settings)),
         None => Action::Fetch(status, Sharing::Collapsed),
     }
 }
 
+/// How long a request may wait for a fill, by `…_cache_lock_age` and `…_cache_lock_timeout`.
 fn lock_wait(now_ms: u64, running: RunningFill, settings: &Settings) -> LockWait {
+    // The age counts from the start of the fill, the timeout from the arrival of this request. The earlier one wins.
     let age = Duration::from_millis(now_ms.saturating_sub(running.began_ms));
     let left = settings.lock_age.map(|most| most.saturating_sub(age));
     match (left, settings.lock_timeout) {

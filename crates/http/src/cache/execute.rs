@@ -1,13 +1,15 @@
-//! What the table says is done here: the one place where a request at the cache serves, waits, fetches or passes.
+//! Carries out what `decide` says. This is the only place where a request at the cache serves, waits, fetches or
+//! passes.
 //!
 //! ```text
-//! look up ─▶ decide ─▶ serve | wait | follow | begin a fetch | pass
-//!    ▲         ▲                                │
-//!    │         └── another fill, hit-for-miss ──┤
-//!    └──────────── the index has changed ───────┘
+//! look up ─▶ decide ─▶ serve | wait | follow | start a fetch | pass
+//!    ▲         ▲                               │
+//!    │         └── another fill, hit-for-miss ─┤
+//!    └──────────── the index has changed ──────┘
 //! ```
 //!
-//! The clock is read when a request begins and after each wait; what is decided without a wait is decided by one time.
+//! The clock is read when a request begins and after each wait. Everything decided between two waits uses one point in
+//! time, so that an object cannot be fresh in one decision and stale in the next.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,18 +35,18 @@ use crate::module::Outcome;
 use crate::request::Request;
 use crate::upstream;
 
-/// How often a request looks again because the store changed under it, or a fill that it followed came to nothing. Then it
-/// asks the origin for itself.
+/// How many lookups a request makes while the store changes under it, or while fills that it follows end without a
+/// response. Then it asks the origin for itself, so that no sequence of purges and failures holds a client for ever.
 const LOOKUPS_MAX: u32 = 5;
 
-/// What may answer a request: what was found, as the actions need it.
+/// What the lookup found, in the form that the actions need.
 enum Candidate {
     Nothing,
-    /// An object with all of its content; whether it was purged softly.
+    /// An object with its whole body. The flag: it was purged softly.
     Complete(Object, Arc<StoredHead>, bool),
-    /// One of which something is missing; the same.
+    /// An object with a part of its body, and the same flag.
     Partial(Box<PartialContent>, bool),
-    /// The content of a fill that has come to its end, and how long that is fresh, if its head can be read.
+    /// A fill that has received its last byte, and the freshness of its response if the stored head can be read.
     Committing(Follower, Option<Freshness>),
 }
 
@@ -55,6 +57,7 @@ impl Candidate {
             EntryContent::Stored(Lookup::Stale(object, why)) => (object, why == Why::Purged),
             EntryContent::Stored(Lookup::Miss(..)) => return Candidate::Nothing,
             EntryContent::Committing(follower) => {
+                // The commit of this fill is pending; it is newer than the index.
                 let head = follower.known_head();
                 let stored = head.and_then(|head| StoredHead::decode(&head.head));
                 return Candidate::Committing(follower, stored.map(|stored| stored.freshness));
@@ -66,11 +69,12 @@ impl Candidate {
                 let parts = PartialContent::of_object(asker, object, stored, at.clone());
                 Candidate::Partial(Box::new(parts), is_purged)
             }
-            // Another version of Weir wrote it.
+            // Another version of Weir wrote the head. It is fetched anew, which replaces it.
             None => Candidate::Nothing,
         }
     }
 
+    /// The candidate as the decision's input.
     fn found(&self, request: &Request) -> Found<'_> {
         match self {
             Candidate::Nothing => Found::Nothing,
@@ -90,7 +94,7 @@ impl Candidate {
         }
     }
 
-    /// The object, for a fetch that validates it.
+    /// The object, for a fetch that revalidates it or falls back on it. A partial object is neither: see `decide`.
     fn into_stale(self, asker: &CacheRequest, now_ms: u64) -> Option<StaleObject> {
         let Candidate::Complete(object, stored, is_purged) = self else {
             return None;
@@ -105,12 +109,13 @@ impl Candidate {
     }
 }
 
-/// All that an action works with.
+/// The complete state that a decision is made on.
 struct Situation {
     candidate: Candidate,
-    /// Where the candidate stands, or would.
+    /// Where the candidate is stored, or would be.
     at: StorageKey,
-    /// What the index said at the lookup.
+    /// The version of the index at the lookup. The store refuses to start a fill if it has changed since: what was not
+    /// there may be there by now.
     seen: Seen,
     fill: FillState,
     now_ms: u64,
@@ -137,41 +142,43 @@ impl Situation {
     }
 }
 
-/// What an action started, and the request waits for.
+/// What an action has started, and what the request waits for.
 enum Started {
-    /// Nothing: there is a response.
+    /// There is a response already.
     Answered(Outcome),
     /// Nothing: the index has changed since the lookup.
     LookAgain,
-    /// A fill, or one that has come to its end.
+    /// A fill of its own, or one that has received its last byte.
     Following(FollowedFill),
-    /// The same for a fill that another request began.
+    /// A fill that another request started, with a limit on the wait.
     Collapsed(FollowedFill, LockWait, StorageKey),
-    /// What is missing of an object.
+    /// A fill of what is missing of an object.
     Missing(Box<PartialContent>, FetchedPart),
-    /// The commit of a fill, after which the request looks again.
+    /// The commit of a fill; then the request looks up again.
     Commit,
-    /// An exchange for this client, which may turn out to be for all.
+    /// An exchange for this client, whose response is stored if it turns out to be storable.
     Unshared(Status),
-    /// An exchange for this client alone.
+    /// An exchange for this client, of which nothing is stored.
     Passed(Status),
 }
 
-/// How a fill begins.
+/// What became of the attempt to start a fill.
 enum Begun {
     Fill(Writer, Follower),
     Part(FetchedPart),
-    /// It does not: what is known of fills now is something else than what was decided by.
+    /// It was not started: the store knows of a fill, or of a hit-for-miss, that the decision did not take into
+    /// account.
     DecideAgain,
-    /// It does not: the index has changed since the lookup.
+    /// It was not started: the index has changed since the lookup.
     LookAgain,
 }
 
 impl CacheRequest {
-    /// Answers the request, out of the store or through it. `now_ms` is the time at which it came here.
+    /// Answers the request from the store or through it. `now_ms` is the time at which it reached the cache.
     pub(super) async fn run(mut self: Box<Self>, request: &mut Request, now_ms: u64) -> Outcome {
         let mut now_ms = now_ms;
         request.upstream.get_or_make();
+        // As in nginx, the request's body is read even where a hit needs none: the connection cannot be reused with it unread.
         if request.body.exists() {
             if let Err(status) = crate::body_reader::read(request).await {
                 return Outcome::Status(status);
@@ -181,6 +188,8 @@ impl CacheRequest {
         if self.is_bypassed {
             return self.go_past(request, Found::Bypassed, now_ms).await;
         }
+        // A stored response to GET answers HEAD as well (RFC 9111, section 4).
+        // Its own key is looked up only if there is none.
         if let Some(key) = self.key_of_get.take()
             && let Some((object, stored)) = self.find_for_head(request, key, now_ms).await
         {
@@ -190,23 +199,24 @@ impl CacheRequest {
             let entry = self.find(request, now_ms).await;
             match self.act(request, entry, now_ms).await {
                 Step::Done(outcome) => return outcome,
+                // After a wait the time has moved on; without one, this costs a clock read and nothing else.
                 Step::LookAgain => now_ms = rt::wall_millis(),
             }
         }
         self.go_past(request, Found::Unsettled, now_ms).await
     }
 
-    /// Answers from the origin where there is nothing in the store to work with.
+    /// Answers from the origin in the cases where the store is of no help.
     async fn go_past(&mut self, request: &mut Request, found: Found<'_>, now_ms: u64) -> Outcome {
         let fill = Fill::default();
         match decide(now_ms, found, fill, &self.terms, &self.settings.cache) {
             Action::FetchUnshared(status) => self.fetch_unshared(request, status).await,
-            // The table has no other row for it.
+            // `found` is one of the rows that the table answers in this way.
             _ => self.pass(request, Status::Miss).await,
         }
     }
 
-    /// Decides what is done with what was found, and does it.
+    /// Decides on what was found, carries out the action, and waits for it.
     async fn act(&mut self, request: &mut Request, entry: CacheEntry, now_ms: u64) -> Step {
         match self.start(request, entry, now_ms) {
             Started::Answered(outcome) => outcome.into(),
@@ -214,6 +224,7 @@ impl CacheRequest {
             Started::Following(fill) => self.follow(request, fill).await,
             Started::Collapsed(fill, wait, at) => self.collapse(request, fill, wait, at).await,
             Started::Missing(parts, fetched) => self.follow_missing(request, *parts, fetched).await,
+            // The wait is bounded: a slow disk must not hold the client. On timeout the origin is asked.
             Started::Commit => match rt::timeout(COMMIT_WAIT, self.store.flush()).await {
                 Ok(()) => Step::LookAgain,
                 Err(_) => {
@@ -229,7 +240,8 @@ impl CacheRequest {
         }
     }
 
-    /// Asks the table until something has started. It does not wait, so that all is decided by one state of the store.
+    /// Asks the table until something has started. There is no `await` in it, so everything is decided on one state of
+    /// this loop; other loops can still change the store, which is what the loop below deals with.
     fn start(&mut self, request: &mut Request, entry: CacheEntry, now_ms: u64) -> Started {
         let CacheEntry { content, at } = entry;
         let seen = match &content {
@@ -244,16 +256,18 @@ impl CacheRequest {
             now_ms,
         };
         let mut action = now.action(self, request);
-        // A hit depends on nothing else: neither the lock of the fills nor the client's `Range` is looked at for it.
+        // A hit depends on nothing else. So the fill table, which is behind a lock, and the client's `Range` are not
+        // looked at for the most common case.
         if action != Action::Serve(Status::Hit) {
             self.terms.range = range_wanted(request, &self.settings.cache);
             now.fill = self.store.fill_state(&now.at.key, now_ms);
             action = now.action(self, request);
         }
-        // Twice around at most: a fill that does not begin is there, or the key is hit-for-miss, and no row begins one then that
-        // the store could refuse.
+        // Two iterations at most. A fill that could not be started is either in progress or hit-for-miss, and with that
+        // as its input the table has no row that starts a fill which the store would refuse.
         loop {
-            // No cursor stays at a fill that is not followed: its writer might wait for it.
+            // The cursor is taken out of the state. If it stayed there while something else is done, the writer of that
+            // fill would wait for a follower that never reads.
             let running = now.fill.running.take();
             match (action, running) {
                 (Action::GatewayTimeout, _) => return Started::Answered(Outcome::Status(504)),
@@ -269,6 +283,7 @@ impl CacheRequest {
                     };
                     return Started::Collapsed(fill, wait, now.at);
                 }
+                // The table saw a fill; without its cursor the state is outdated.
                 (Action::Collapse(..), None) => return Started::LookAgain,
                 (Action::FetchUnshared(status), _) => return Started::Unshared(status),
                 (Action::Pass(status), _) => return Started::Passed(status),
@@ -290,12 +305,15 @@ impl CacheRequest {
         }
     }
 
-    /// Begins the fill of an action, unless the store knows better by now.
+    /// Starts the fill of an action, unless the store has learned something that the decision did not know.
     fn begin(&self, request: &Request, now: &mut Situation, action: Action) -> Begun {
         let (coverage, sharing) = match action {
             Action::FetchMissing => return self.begin_missing(request, now),
             Action::FetchRange => {
                 let range = asked_range(request);
+                // A fetch for a range is identified by the words of the request, since the bytes that they select are
+                // unknown until the head arrives. `If-Range` belongs to them: with another validator the origin may
+                // send another version.
                 let condition = range.condition.as_deref().map_or(&[][..], |text| text);
                 let words = [&range.value, &b"\n"[..], condition].concat();
                 (self.store.asked_in(&words), Sharing::Collapsed)
@@ -303,8 +321,10 @@ impl CacheRequest {
             Action::Fetch(_, sharing) | Action::ServeAndRevalidate(sharing) => {
                 (Coverage::Whole, sharing)
             }
+            // No other action starts a fill.
             _ => return Begun::LookAgain,
         };
+        // A separate fetch does not ask what is in progress, and cannot be refused.
         if sharing == Sharing::Apart {
             let (writer, follower) = self.store.start_fill(&now.at.key, now.now_ms);
             return Begun::Fill(writer, follower);
@@ -315,13 +335,15 @@ impl CacheRequest {
             .join_or_start_fill(key, coverage, now.seen, now.now_ms)
         {
             FillStart::Started(writer, follower) => {
-                // The head of a fetch for the same range may have come a moment ago: then it is no longer known by the
-                // words that it was asked for with.
+                // As soon as the head of such a fetch arrives, its fill moves to the byte range that the head names,
+                // and cannot be found by the words any more. If that happened since the lookup, there is a part to
+                // follow.
                 let part = match action {
                     Action::FetchRange => self.part_under_way(request, key),
                     _ => None,
                 };
                 if part.is_some() {
+                    // Only this request follows the new fill so far. It ends before it asks the origin.
                     writer.instead(Instead::new(FetchResult::LookAgain));
                     now.fill.running = part;
                     return Begun::DecideAgain;
@@ -340,7 +362,7 @@ impl CacheRequest {
         }
     }
 
-    /// Begins the fill of what is missing of a partial object, or joins the one that brings it.
+    /// Starts the fill of what is missing of a partial object, or joins the one that brings it.
     fn begin_missing(&self, request: &Request, now: &mut Situation) -> Begun {
         let Candidate::Partial(parts, _) = &now.candidate else {
             return Begun::LookAgain;
@@ -355,17 +377,18 @@ impl CacheRequest {
         }
     }
 
-    /// The fill of the part that the client wants, if one is under way that begins there.
+    /// The fill in progress of the byte range that the client wants, if it begins at the client's first byte.
     fn part_under_way(&self, request: &Request, key: &Key) -> Option<Follower> {
         let begin = first_byte(request.head.known(Known::Range)?)?;
         let follower = self.store.running_fill(key, Coverage::Part(begin))?;
         let head = follower.known_head()?;
         let stored = StoredHead::decode(&head.head)?;
         let wanted = wanted_part(request, &stored, head.length?);
+        // Without a version nothing can be appended to a part, so it must then contain all that is wanted.
         is_begun_by(&wanted, &follower.part()?, head.meta.version != 0).then_some(follower)
     }
 
-    /// Starts the fetch that writes into a fill.
+    /// Starts the task that fetches into a fill.
     fn fetch(
         &self,
         request: &mut Request,
@@ -382,6 +405,8 @@ impl CacheRequest {
         let stale = candidate.into_stale(self, now_ms);
         let (fetch, status) = match action {
             Action::FetchRange => {
+                // The client's `Range` goes to the origin in its own words; only a whole response is asked for with
+                // validators.
                 let ask = Ask {
                     range: Some(asked_range(request)),
                     ..Ask::default()
@@ -397,7 +422,7 @@ impl CacheRequest {
         let first_client = storing::start(fetch, writer);
         match (action, stale) {
             (Action::ServeAndRevalidate(_), Some(stale)) => {
-                // This request does not follow: the fetch goes on for those that come next.
+                // This client has its answer already. The fetch continues without it, for the requests to come.
                 drop(follower);
                 let (object, stored) = (&stale.object, &stale.stored);
                 Started::Answered(self.serve_object(request, object, stored, status, now_ms))
@@ -411,7 +436,7 @@ impl CacheRequest {
         }
     }
 
-    /// Serves what is stored.
+    /// Serves the stored response.
     fn serve(&self, request: &mut Request, now: Situation, status: Status) -> Started {
         let now_ms = now.now_ms;
         Started::Answered(match now.candidate {
@@ -423,7 +448,7 @@ impl CacheRequest {
         })
     }
 
-    /// Follows the fill of another request, unless that takes too long.
+    /// Follows another request's fill for as long as `wait` allows.
     async fn collapse(
         &mut self,
         request: &mut Request,
@@ -436,16 +461,20 @@ impl CacheRequest {
             LockWait::Unlimited => return self.follow(request, fill).await,
             LockWait::ThenFetch(limit) | LockWait::ThenPass(limit) => limit,
         };
+        // The limit is for the head only. Once the body has begun, `…_cache_lock_timeout` no longer applies.
         let client = Rc::clone(&request.stream);
         let watch = self.watches_client(request);
         let waiting = rt::timeout(limit, fill.follower.head());
         match upstream::while_client_stays(&client, watch, waiting).await {
             Err(_) => return client_left(request).into(),
             Ok(Ok(_)) => return self.follow(request, fill).await,
+            // The time is over, and the other request's fill is left to itself.
             Ok(Err(_)) => {}
         }
         match wait {
             LockWait::ThenFetch(_) => {
+                // `…_cache_lock_age`: the fill is regarded as stuck. Requests that arrive from now on join this newer
+                // one.
                 let FollowedFill { status, stale, .. } = fill;
                 let (writer, follower) = self.store.start_fill(&at.key, rt::wall_millis());
                 let fetch = Fetch::of_whole(self, request, at, stale.clone());
@@ -458,7 +487,10 @@ impl CacheRequest {
                 self.follow(request, own).await
             }
             LockWait::ThenPass(_) | LockWait::Unlimited => {
+                // `…_cache_lock_timeout`: as in nginx, the response of a request that ran out of patience is not
+                // stored.
                 let status = fill.status;
+                // The follower goes first: the writer would otherwise wait for it while the origin is asked again.
                 drop(fill);
                 self.pass(request, status).await.into()
             }
@@ -466,7 +498,7 @@ impl CacheRequest {
     }
 }
 
-/// Follows what has come to its end: the candidate, or the fill that is newer than it.
+/// Follows content that is complete: the candidate itself, or the fill that is newer than the stored candidate.
 fn completed(candidate: Candidate, running: Option<Follower>) -> Started {
     let follower = match candidate {
         Candidate::Committing(follower, _) => Some(follower),
@@ -482,6 +514,7 @@ fn completed(candidate: Candidate, running: Option<Follower>) -> Started {
     })
 }
 
+/// Serves what is stored of a partial object, and what is being fetched.
 fn missing(candidate: Candidate, fetched: FetchedPart) -> Started {
     match candidate {
         Candidate::Partial(parts, _) => Started::Missing(parts, fetched),
@@ -491,7 +524,7 @@ fn missing(candidate: Candidate, fetched: FetchedPart) -> Started {
     }
 }
 
-/// The range that the client asks for, in its words.
+/// The range that the client asks for, as it wrote it.
 fn asked_range(request: &Request) -> AskedRange {
     let field = |known| request.head.known(known).map(BString::from);
     AskedRange {

@@ -1,5 +1,5 @@
-//! A fetch: a request of its own to the origin, which belongs to no client. What it is and what it asks with; how its
-//! response is stored is told in `storing`, what is done when the content breaks off in `content`.
+//! A fetch: a request of its own to the origin, which belongs to no client. This file says what it consists of and what
+//! it asks for. `storing` stores the response; `content` handles a body that breaks off.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -25,32 +25,32 @@ use crate::module::Outcome;
 use crate::request::Request;
 use crate::upstream::{ContentLength, Exchange, NoResponse, SettingsRef};
 
-/// A stored object that must not be served as it is.
+/// A stored object that may not be served before the origin has been asked.
 #[derive(Clone)]
 pub(super) struct StaleObject {
     pub(super) object: Object,
     pub(super) stored: Arc<StoredHead>,
-    /// Why it must not, and when it may all the same.
+    /// Why it may not be served, and in which cases it may be nevertheless.
     pub(super) reuse: Reuse,
 }
 
-/// What a fetch tells its followers in place of content.
+/// What a fetch tells its followers to do instead of reading content.
 pub(super) enum FetchResult {
-    /// The response is not to be shared: the first client has the exchange, the others ask for themselves.
+    /// The response must not be shared: the first client gets the exchange, the others ask the origin themselves.
     Released,
-    /// The origin failed, and what is stale may be served.
+    /// The origin failed, and the stale object may be served.
     UseStale,
-    /// What is stale is good, under this head.
+    /// The stale object has been validated, and has this head from now on.
     Revalidated(Arc<StoredHead>),
-    /// The origin failed: this is the status.
+    /// The origin failed: answer with this status.
     Failed(u16),
-    /// What is stored has changed: look again.
+    /// The stored response has changed: look up again.
     LookAgain,
-    /// It goes on in another fill: what came is a part, or all where a part was asked for.
+    /// Follow this fill instead: a range was asked for and the whole arrived, or the bytes of the range became known.
     FollowOther(Mutex<Follower>),
 }
 
-/// A part of an object that is missing, and fetched alone.
+/// A missing part of a stored object, which is fetched alone.
 pub(super) struct MissingPart {
     pub(super) range: Range<u64>,
     pub(super) object: Object,
@@ -58,7 +58,7 @@ pub(super) struct MissingPart {
 }
 
 impl MissingPart {
-    /// What a response is to it.
+    /// Whether a response fits into the hole.
     fn answered_by(&self, head: &ResponseHead) -> MissingAnswer {
         let fields = &self.stored.head.fields;
         match continues(head, fields, self.range.clone(), self.object.length()) {
@@ -68,30 +68,30 @@ impl MissingPart {
     }
 }
 
-/// A fetch: all that its task needs, since the request that began it may be gone before it ends.
+/// Everything that the fetching task needs. It owns all of it, since the request that started it may end first.
 pub(super) struct Fetch {
     pub(super) request: Request,
     pub(super) settings: SettingsRef,
     pub(super) source: &'static Source,
     pub(super) store: Store,
-    /// The key that requests have.
+    /// The key of the request, before `Vary` is considered.
     pub(super) primary: Key,
-    /// What is fetched: the same key, or that of a variant.
+    /// Where the response is expected to be stored: under the same key, or under that of a variant.
     pub(super) at: StorageKey,
-    /// The object that the origin is asked about, and that may stand in for an error.
+    /// The object that is validated, and that may replace an error.
     pub(super) stale: Option<StaleObject>,
-    /// What is fetched, if it is not the whole.
+    /// The part that is fetched; `None` for the whole.
     pub(super) missing: Option<MissingPart>,
     pub(super) first_client: Rc<FirstClientSlot>,
     pub(super) times: ExchangeTimes,
-    /// The birth of the fill, once it runs: purges from then on hit what comes of it.
+    /// The fill's number in the store. A purge with a later number applies to what this fetch stores.
     pub(super) born: u64,
-    /// What the exchange said of its length.
+    /// The length that the response announced.
     pub(super) framed: ContentLength,
 }
 
 impl Fetch {
-    /// A fetch for a request, which asks with these fields.
+    /// Makes a fetch on behalf of a request. `ask` replaces the client's conditions and range.
     pub(super) fn new(
         asker: &CacheRequest,
         request: &Request,
@@ -100,8 +100,10 @@ impl Fetch {
         ask: Ask,
     ) -> Fetch {
         let mut own = request.fork();
+        // No client is attached to it: nothing is written to a connection, and a disconnection does not cancel it.
         own.flow.background = true;
         if is_converted(&asker.settings, &own) {
+            // As in nginx (`…_cache_convert_head`), the body is fetched even for HEAD, so that the next GET is a hit.
             own.method = Method::Get;
         }
         own.delivery.header_only = own.method == Method::Head;
@@ -122,7 +124,8 @@ impl Fetch {
         }
     }
 
-    /// The same for the whole response. What is stale is validated, where `…_cache_revalidate` says so.
+    /// Makes a fetch of the whole response. With `…_cache_revalidate`, a stale object is validated by a conditional
+    /// request.
     pub(super) fn of_whole(
         asker: &CacheRequest,
         request: &Request,
@@ -132,6 +135,7 @@ impl Fetch {
         let mut ask = Ask::default();
         if let Some(stale) = &stale
             && asker.settings.cache.revalidate
+            // A HEAD response and a stored error have no content that a 304 could confirm.
             && stale.stored.kind == Kind::Content
             && caching::is_validated(stale.stored.head.status)
         {
@@ -142,14 +146,14 @@ impl Fetch {
         Fetch::new(asker, request, at, stale, ask)
     }
 
-    /// Asks the origin, and waits for the head.
+    /// Asks the origin, and waits for the head of the response.
     pub(super) async fn exchange(&mut self) -> Result<Box<Exchange>, NoResponse> {
         let (exchange, times) = exchange(&mut self.request, self.source, false).await?;
         self.times = times;
         Ok(exchange)
     }
 
-    /// How long a response with these fields is fresh, if it may be stored.
+    /// How long a response with these fields is fresh; `None` if it may not be stored.
     pub(super) fn freshness_of(&mut self, status: u16, fields: &Fields) -> Option<Freshness> {
         let response = self.times.response(status, fields);
         match judge(&mut self.request, &self.settings, &response) {
@@ -158,14 +162,14 @@ impl Fetch {
         }
     }
 
-    /// Lets the client that began see what happened so far.
+    /// Publishes the tries so far for the client that started the fetch: they are its `$upstream_…` variables.
     pub(super) fn publish(&self) {
         if let Some(record) = self.request.upstream.get() {
             self.first_client.publish(&record.tries);
         }
     }
 
-    /// What a response is to the missing part that was asked for, if one was.
+    /// How a response relates to the missing part, if one was asked for.
     pub(super) fn missing_answer(&self, head: &ResponseHead) -> MissingAnswer {
         self.missing
             .as_ref()
@@ -173,7 +177,7 @@ impl Fetch {
     }
 }
 
-/// Asks the origin with a request as it is, and waits for the head.
+/// Sends a request to the origin as it is, and waits for the head of the response.
 pub(super) async fn exchange(
     request: &mut Request,
     source: &Source,
@@ -183,7 +187,9 @@ pub(super) async fn exchange(
         Outcome::Status(status) => NoResponse::new(status),
         _ => NoResponse::new(500),
     })?;
+    // Without a client there is no connection to watch.
     plan.watch_client &= has_client;
+    // Both times enter the computation of the age (RFC 9111, section 4.2.3), so they enclose the exchange.
     let requested_ms = rt::wall_millis();
     let exchange = Exchange::run(request, plan).await?;
     let received_ms = rt::wall_millis();
@@ -194,8 +200,8 @@ pub(super) async fn exchange(
     Ok((exchange, times))
 }
 
-/// Whether the server is asked for GET though the client asks for HEAD (`…_cache_convert_head`): also where nothing is
-/// looked up, so that what is stored is renewed.
+/// Whether HEAD is sent to the origin as GET (`…_cache_convert_head`). That applies without a lookup too, so that a
+/// bypassed request renews what is stored.
 pub(super) fn is_converted(settings: &SettingsRef, request: &Request) -> bool {
     settings.cache.convert_head && request.method == Method::Head
 }

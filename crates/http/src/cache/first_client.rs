@@ -1,5 +1,5 @@
-//! What a fetch has for the client that began it, and for no other: interim responses, what is known of the tries, and the
-//! exchange itself if the response turns out not to be shared.
+//! What a fetch has for the client that started it, and for no other: interim responses, the record of its tries, and
+//! the exchange itself if the response turns out not to be shareable.
 
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Waker};
@@ -8,24 +8,24 @@ use crate::request::Request;
 use crate::upstream::record::Try;
 use crate::upstream::{Exchange, Slot};
 
-/// Where a fetch leaves what the client that began it gets, on the same loop.
+/// The slot in which a fetch leaves what is for its first client. Both run on the same loop, hence no lock.
 #[derive(Default)]
 pub(super) struct FirstClientSlot {
     exchange: RefCell<Option<(Box<Exchange>, Slot)>>,
     tries: RefCell<Vec<Try>>,
-    /// How many tries the client's request had before.
+    /// The number of tries that the client's request had made before this fetch.
     before: Cell<Option<usize>>,
-    /// Interim responses that the client has not got yet.
+    /// Interim responses that have not been sent to the client yet.
     interim: RefCell<Vec<u8>>,
-    /// Wakes the client's task when more of them come.
+    /// Wakes the client's task when another one arrives.
     waiting: RefCell<Option<Waker>>,
 }
 
 impl FirstClientSlot {
-    /// The exchange itself, when the response is for this client alone. The request gets its record.
+    /// Takes the exchange, if the response is for this client alone. Its record becomes the request's.
     pub(super) fn take_exchange(&self, request: &mut Request) -> Option<Box<Exchange>> {
         let (exchange, slot) = self.exchange.borrow_mut().take()?;
-        // What was copied of its tries so far comes with the record itself.
+        // The record contains all tries of the fetch, so the copies that were made of them are removed.
         if let Some(before) = self.before.get() {
             request.upstream.get_or_make().tries.truncate(before);
         }
@@ -33,17 +33,17 @@ impl FirstClientSlot {
         Some(exchange)
     }
 
-    /// Leaves the exchange, with the record of the fetch.
+    /// Leaves the exchange, together with its record.
     pub(super) fn leave_exchange(&self, exchange: Box<Exchange>, record: Slot) {
         self.exchange.replace(Some((exchange, record)));
     }
 
-    /// Leaves what is known of the tries.
+    /// Leaves a copy of the tries so far.
     pub(super) fn publish(&self, tries: &Vec<Try>) {
         self.tries.borrow_mut().clone_from(tries);
     }
 
-    /// Takes an interim response for the client that began.
+    /// Leaves an interim response.
     pub(super) fn relay(&self, bytes: &[u8]) {
         self.interim.borrow_mut().extend_from_slice(bytes);
         if let Some(waiting) = self.waiting.borrow_mut().take() {
@@ -51,19 +51,20 @@ impl FirstClientSlot {
         }
     }
 
-    /// The interim responses that came since it was asked last. What comes later wakes the asker.
+    /// The interim responses since the last call. A later one wakes the task.
     pub(super) fn poll_interim(&self, context: &mut Context<'_>) -> Vec<u8> {
         self.waiting.replace(Some(context.waker().clone()));
         self.interim.take()
     }
 
-    /// Copies what is known of the tries into the request's record.
+    /// Copies the tries of the fetch into the request's record. It may be called again as more becomes known.
     pub(super) fn update(&self, request: &mut Request) {
         let record = request.upstream.get_or_make();
         let before = self.before.get().unwrap_or(record.tries.len());
         self.before.set(Some(before));
         record.tries.truncate(before);
         let tries = self.tries.borrow();
+        // An empty try separates those of two exchanges: `$upstream_addr` and the like put a colon there, as in nginx.
         if before > 0 && !tries.is_empty() {
             record.tries.push(Try::default());
         }

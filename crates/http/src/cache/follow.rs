@@ -1,4 +1,5 @@
-//! A client that follows a fill: it waits for the head, and answers with what comes, or with what the fetch says instead.
+//! A client that follows a fill: it waits for the head, and answers with the fill's content, or with what the fetch
+//! tells its followers to do instead.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,11 +22,11 @@ use crate::module::{Outcome, internal_status};
 use crate::request::Request;
 use crate::upstream;
 
-/// What came of an action that the request had to wait for.
+/// The result of an action that the request had to wait for.
 pub(super) enum Step {
     /// The request has its response.
     Done(Outcome),
-    /// What is stored has changed, or is not what was followed: the request looks again.
+    /// The stored response has changed, or is not the one that was followed: the request looks up again.
     LookAgain,
 }
 
@@ -35,32 +36,34 @@ impl From<Outcome> for Step {
     }
 }
 
-/// A fill that a request follows.
+/// A fill that a request follows, and how the request came to follow it.
 pub(super) struct FollowedFill {
     pub(super) follower: Follower,
-    /// If the request began it.
+    /// For the request that started the fill; `None` if it joined.
     pub(super) first_client: Option<Rc<FirstClientSlot>>,
     pub(super) status: Status,
-    /// What may be served in its place.
+    /// The stale object that may be served instead.
     pub(super) stale: Option<StaleObject>,
 }
 
 impl FollowedFill {
-    /// Whether the request follows what another one began.
+    /// Whether another request started the fill.
     fn is_joined(&self) -> bool {
         self.first_client.is_none()
     }
 }
 
 impl CacheRequest {
-    /// Waits for the head of a fill and answers with what it says.
+    /// Waits for the head of a fill, and answers with what follows it.
     pub(super) async fn follow(&mut self, request: &mut Request, fill: FollowedFill) -> Step {
         let mut fill = fill;
+        // Asked before the wait: a fill that was complete by then is a hit, not a collapsed request.
         let was_there = fill.is_joined() && fill.follower.is_complete();
         let head = match self.head_of(request, &mut fill).await {
             Ok(head) => head,
             Err(step) => return step,
         };
+        // The wait may have been long, so `Age` is computed from now.
         let now_ms = rt::wall_millis();
         let Some(stored) = StoredHead::decode(&head.head).map(Arc::new) else {
             return Step::LookAgain;
@@ -69,13 +72,16 @@ impl CacheRequest {
             && fill.is_joined()
             && variant.values != values(&variant.names, &request.head.wire.fields)
         {
-            // Both requests asked for the same key, and only now it is known that their responses differ.
+            // Both requests had the same primary key, and only the head told that their responses vary (RFC 9111,
+            // section 4.1). The marker is remembered because it may not be in the index yet when this request looks up
+            // again.
             self.known_marker = Some(VaryMarker {
                 born: variant.born,
                 names: variant.names.clone(),
             });
             return Step::LookAgain;
         }
+        // A part is not the whole response, and needs checking against what this client asked for.
         if fill.follower.part().is_some() {
             return self.answer_with_part(request, fill, &head, stored, now_ms);
         }
@@ -105,12 +111,13 @@ impl CacheRequest {
         .into()
     }
 
-    /// Waits for the head of a fill; `Err` is what the request does without one.
+    /// Waits for the head of a fill. `Err` is what the request does without one.
     async fn head_of(
         &mut self,
         request: &mut Request,
         fill: &mut FollowedFill,
     ) -> Result<Arc<cache::Head>, Step> {
+        // The client's disconnection is watched for during the wait, since nothing is being read from it or written to it.
         let client = Rc::clone(&request.stream);
         let watch = self.watches_client(request);
         let FollowedFill {
@@ -119,6 +126,8 @@ impl CacheRequest {
             ..
         } = &mut *fill;
         let head = std::future::poll_fn(|context| {
+            // Interim responses (RFC 9110, section 15.2) go to the client that started the fetch, and arrive before the
+            // head.
             if let Some(first_client) = &first_client {
                 let interim = first_client.poll_interim(context);
                 if !interim.is_empty() {
@@ -126,6 +135,8 @@ impl CacheRequest {
                 }
             }
             loop {
+                // The fetch asked for a range and got a response to the whole, or the other way round: the head is that
+                // of the other fill.
                 match ready!(follower.poll_head(context)) {
                     Err(Ended::Instead(instead)) if turns_to(follower, &instead) => {}
                     head => return Poll::Ready(head),
@@ -145,21 +156,25 @@ impl CacheRequest {
                 Some(result) => self.apply(request, result, fill),
                 None => Step::LookAgain,
             }),
+            // The fill ended without a head. Looking up again either joins the next one or starts it.
             Err(Ended::Released | Ended::Failed(_)) => Err(Step::LookAgain),
         }
     }
 
-    /// Does what a fetch says in place of content.
+    /// Does what a fetch tells its followers to do in place of reading content.
     fn apply(&mut self, request: &mut Request, result: &FetchResult, fill: &FollowedFill) -> Step {
         let now_ms = rt::wall_millis();
         match (result, &fill.stale) {
             (FetchResult::Released, _) => {
+                // The exchange exists once. The client that started the fetch takes it; all others ask the origin
+                // themselves.
                 let slot = fill.first_client.as_ref();
                 match slot.and_then(|slot| slot.take_exchange(request)) {
                     Some(exchange) => {
                         respond_unshared(request, &self.settings, exchange, fill.status).into()
                     }
                     None => {
+                        // Remembered, so that the next lookup does not follow a fill that ends in the same way.
                         self.terms.was_refused = true;
                         Step::LookAgain
                     }
@@ -173,14 +188,15 @@ impl CacheRequest {
             (FetchResult::Revalidated(stored), Some(stale)) => self
                 .serve_object(request, &stale.object, stored, Status::Revalidated, now_ms)
                 .into(),
-            // A request that joined has no stale object of its own, and finds the renewed one.
+            // A request that joined a fill may have found nothing at its lookup. The renewed object is in the index by
+            // now.
             (FetchResult::UseStale | FetchResult::Revalidated(_), None)
             | (FetchResult::LookAgain | FetchResult::FollowOther(_), _) => Step::LookAgain,
             (FetchResult::Failed(code), _) => failed(request, *code, fill.status).into(),
         }
     }
 
-    /// Answers with a part that is being fetched, of something of which nothing that fits was stored before.
+    /// Answers with a byte range that is being fetched, of a response of which nothing usable was stored before.
     fn answer_with_part(
         &self,
         request: &mut Request,
@@ -199,11 +215,14 @@ impl CacheRequest {
         let (Some(part), Some(length)) = (follower.part(), head.length) else {
             return Step::LookAgain;
         };
+        // `Content-Range` has only now told which bytes these are. They are of use if this client's range begins in
+        // them and the remainder can be had from the same version.
         let wanted = wanted_part(request, &stored, length);
         let version = head.meta.version;
         if request.method != Method::Head && !is_begun_by(&wanted, &part, version != 0) {
             return Step::LookAgain;
         }
+        // A fill that was complete before this request came is a hit in every respect.
         let forwarded = match is_collapsed && follower.is_complete() {
             true => None,
             false => Some(Forwarded {
@@ -229,7 +248,8 @@ impl CacheRequest {
         parts.answer(request, now_ms, status, forwarded).into()
     }
 
-    /// Waits for the head of what is missing of an object, and answers with the object and that.
+    /// Waits for the head of the missing part of an object, then answers with the stored and the fetched content
+    /// together.
     pub(super) async fn follow_missing(
         &mut self,
         request: &mut Request,
@@ -249,10 +269,12 @@ impl CacheRequest {
             Ok(head) => head,
             Err(step) => return step,
         };
+        // The origin has another version by now. Nothing has been sent to the client yet, so it can still get the new
+        // one.
         if head.meta.version != parts.version {
             return Step::LookAgain;
         }
-        // What the part says of the whole is newer.
+        // The head of the part is newer than the stored one (RFC 9111, section 3.4).
         if let Some(stored) = StoredHead::decode(&head.head) {
             parts.stored = Arc::new(stored);
         }
@@ -276,12 +298,13 @@ impl CacheRequest {
             .into()
     }
 
-    /// Whether the end of the client's connection ends its wait.
+    /// Whether the client's disconnection ends the wait: `…_ignore_client_abort` is off, and there is a client to
+    /// watch.
     pub(super) fn watches_client(&self, request: &Request) -> bool {
         !self.settings.ignore_client_abort && !request.flow.background && !request.flow.post_action
     }
 
-    /// Serves an object with all of its content.
+    /// Serves an object with its whole body.
     pub(super) fn serve_object(
         &self,
         request: &mut Request,
@@ -290,6 +313,7 @@ impl CacheRequest {
         status: Status,
         now_ms: u64,
     ) -> Outcome {
+        // STALE and UPDATING are hits for `Cache-Status`: this request was not forwarded (RFC 9211, section 2.2).
         let forwarded = (status == Status::Revalidated).then_some(Forwarded {
             why: Forward::Stale,
             is_collapsed: false,
@@ -309,15 +333,17 @@ impl CacheRequest {
     }
 }
 
-/// Goes on with another fill, if that is what is said.
+/// Switches to another fill, if that is what the fetch says.
 fn turns_to(follower: &mut Follower, instead: &Instead) -> bool {
     let Some(FetchResult::FollowOther(other)) = instead.get::<FetchResult>() else {
         return false;
     };
+    // Cloned under the lock: several followers, on different loops, switch to the same fill.
     *follower = other.lock().clone();
     true
 }
 
+/// The client disconnected during the wait: nginx's 499 and its log line.
 pub(super) fn client_left(request: &Request) -> Outcome {
     request.log(
         Level::Info,
@@ -326,7 +352,7 @@ pub(super) fn client_left(request: &Request) -> Outcome {
     Outcome::Status(internal_status::CLIENT_CLOSED)
 }
 
-/// There is no response at all.
+/// Answers with a status, because there is no response to serve.
 pub(super) fn failed(request: &mut Request, code: u16, status: Status) -> Outcome {
     request.upstream.get_or_make().cache = Some(status);
     Outcome::Status(code)

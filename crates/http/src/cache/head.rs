@@ -1,4 +1,4 @@
-//! What is stored of a response beside its content, as bytes that the store keeps without reading them.
+//! What is stored of a response besides its body, in a format that the store does not interpret.
 //!
 //! ```text
 //! marker:    0 2 | names
@@ -10,8 +10,8 @@
 //!   text     4 length, bytes
 //! ```
 //!
-//! All numbers are little-endian. The first byte is the version of the whole: a head of another is not read, and its
-//! object fetched anew.
+//! All numbers are little-endian. The first byte is the version of the format. A head with another version is not
+//! decoded, and its object is fetched anew.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
@@ -23,54 +23,56 @@ use proto::fields::Fields;
 use proto::message::ResponseHead;
 use proto::{Known, date, etag};
 
-/// The head of a stored response, with what was decided when it was stored.
+/// The head of a stored response, with the decisions that were made when it was stored.
 #[derive(Clone, Debug)]
 pub struct StoredHead {
-    /// Status and fields, as a server sent them, but for those of the connection.
+    /// Status and fields as the server sent them, without those of the connection (RFC 9111, section 3.1).
     pub head: Arc<ResponseHead>,
-    /// The reason phrase where it is not the usual one.
+    /// The reason phrase, if it is not the usual one.
     pub reason: Option<BString>,
-    /// How long it is fresh.
+    /// How long it is fresh, and whether it may be served when it is stale.
     pub freshness: Freshness,
-    /// Which variant it is, if it is one of several.
+    /// The variant that it is, if the response varies.
     pub variant: Option<Variant>,
-    /// What its content is.
+    /// What its body is.
     pub kind: Kind,
 }
 
-/// What the content of a stored response is.
+/// What the body of a stored response is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What the store has.
+    /// The bytes in the store.
     Content,
-    /// None: the response answers HEAD, and its fields are about content that is not there.
+    /// None: the response answered HEAD, and its fields describe a body that was not sent.
     HeadOnly,
-    /// None: no server answered, and the status stands for that.
+    /// None: the origin did not answer, and the status is that of the failure.
     Error,
 }
 
-/// Which variant of a response it is.
+/// The variant that a stored response is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// The birth of the marker, which is a part of the key.
+    /// The marker's number, which is a part of the key.
     pub born: u64,
-    /// The fields of requests that the variants differ by.
+    /// The request fields that select the variant.
     pub names: Vec<Box<[u8]>>,
-    /// Their values, as [`values`] makes them.
+    /// Their values in the request, encoded by [`values`]. A request that followed the fill compares its own with
+    /// these.
     pub values: Vec<u8>,
 }
 
-/// The head of a marker: it stands under the key, and the responses stand under keys of their own.
+/// The content of a marker: it is stored under the primary key of a response that varies, whose variants have keys of
+/// their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
-    /// The fields of requests that the variants differ by.
+    /// The request fields that select a variant.
     pub names: Vec<Box<[u8]>>,
 }
 
 const RESPONSE: u8 = 1;
 const MARKER: u8 = 2;
 
-/// A head of this status and these fields.
+/// A head with this status and these fields.
 pub(super) fn head_of(status: u16, fields: Fields) -> ResponseHead {
     let mut head = ResponseHead::default();
     head.status = status;
@@ -78,7 +80,8 @@ pub(super) fn head_of(status: u16, fields: Fields) -> ResponseHead {
     head
 }
 
-/// Fields with a date: that of a hit is the date of the response, not of the hit (RFC 9110, section 6.6.1).
+/// Adds `Date` if it is missing: a recipient with a clock records the time of reception (RFC 9110, section 6.6.1), and
+/// a hit must not be dated by the time of the hit.
 pub(super) fn dated(mut fields: Fields) -> Fields {
     if !fields.has(Known::Date) {
         fields.push_known_with(Known::Date, crate::clock::write_http_date);
@@ -86,7 +89,7 @@ pub(super) fn dated(mut fields: Fields) -> Fields {
     fields
 }
 
-/// The values by which a request chooses among variants, as one text.
+/// The values of the request's selecting fields, as one string for use in a key.
 pub(super) fn values(names: &[Box<[u8]>], request: &Fields) -> Vec<u8> {
     let mut text = Vec::new();
     for value in vary::select(names, request) {
@@ -95,7 +98,7 @@ pub(super) fn values(names: &[Box<[u8]>], request: &Fields) -> Vec<u8> {
     text
 }
 
-/// The same for all requests that prefer this language to all others.
+/// The same string for all requests that prefer this language to all others.
 pub(super) fn values_by_language(
     names: &[Box<[u8]>],
     request: &Fields,
@@ -108,18 +111,18 @@ pub(super) fn values_by_language(
     text
 }
 
-/// The field by which a variant is chosen that has a language.
+/// The field that language variants are selected by.
 pub(super) const ACCEPT_LANGUAGE: &[u8] = b"accept-language";
 
 impl Marker {
-    /// The bytes for the store.
+    /// The encoded bytes for the store.
     pub fn encode(&self) -> Bytes {
         let mut out = vec![MARKER];
         write_names(&self.names, &mut out);
         out.into()
     }
 
-    /// What [`Marker::encode`] wrote.
+    /// Decodes what [`Marker::encode`] wrote; `None` for anything else.
     pub fn decode(bytes: &[u8]) -> Option<Marker> {
         let mut reader = Reader(bytes);
         (reader.byte()? == MARKER).then_some(())?;
@@ -129,7 +132,7 @@ impl Marker {
 }
 
 impl StoredHead {
-    /// The bytes for the store.
+    /// The encoded bytes for the store.
     pub fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(64 + self.head.fields.bytes());
         out.push(RESPONSE);
@@ -162,7 +165,7 @@ impl StoredHead {
         out.into()
     }
 
-    /// What [`StoredHead::encode`] wrote; `None` for anything else.
+    /// Decodes what [`StoredHead::encode`] wrote; `None` for anything else.
     pub fn decode(bytes: &[u8]) -> Option<StoredHead> {
         let mut reader = Reader(bytes);
         (reader.byte()? == RESPONSE).then_some(())?;
@@ -196,8 +199,8 @@ impl StoredHead {
         })
     }
 
-    /// Whether a `Last-Modified` tells versions apart: there was no time for a second change in the same second (RFC 9110,
-    /// section 8.8.2.2).
+    /// Whether `Last-Modified` is a strong validator: the response was generated in a later second than the change, so
+    /// there cannot be a second version with the same time (RFC 9110, section 8.8.2.2).
     fn is_strong(&self, modified: &[u8]) -> bool {
         let date = self
             .head
@@ -208,21 +211,25 @@ impl StoredHead {
         modified.is_some_and(|modified| date.is_some_and(|date| date > modified))
     }
 
-    /// The strong validator as a number; 0 when there is none. `length` is that of the whole content.
+    /// The strong validator as a number; 0 if there is none. `length` is that of the whole body.
     pub fn version(&self, length: Option<u64>) -> u64 {
         let fields = &self.head.fields;
+        // `DefaultHasher::new()` has fixed keys, so the number remains valid across restarts. With another algorithm in
+        // a later toolchain the numbers would differ, and stored parts would be fetched anew.
         let mut hasher = DefaultHasher::new();
         match (
             fields.get_known(Known::Etag),
             fields.get_known(Known::LastModified),
         ) {
             (Some(tag), _) if !etag::is_weak(tag) => hasher.write(tag),
+            // A time of one second's resolution is combined with the length, as an additional check.
             (None, Some(date)) if length.is_some() && self.is_strong(date) => {
                 hasher.write(date);
                 hasher.write_u64(length.unwrap_or_default());
             }
             _ => return 0,
         }
+        // 0 means that there is no validator.
         hasher.finish().max(1)
     }
 }
@@ -241,7 +248,7 @@ fn write_names(names: &[Box<[u8]>], out: &mut Vec<u8>) {
     }
 }
 
-/// Reads what is left of some bytes. Each step is `None` when there is less.
+/// Reads from the front of some bytes. Each method returns `None` if they are too few: what is on disk may be damaged.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -1,4 +1,4 @@
-//! A look at what is stored under a key: for those who ask about the cache, not for a response.
+//! Inspection of what is stored under a key, for status requests and commands rather than for a response.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use super::head::{Marker, StoredHead, values};
 
 /// What is stored under a key.
 pub struct Inspected {
-    /// The object: of several variants the one that the request would get.
+    /// The object; if the response varies, the variant that the request would get.
     pub object: Object,
     /// Its head; `None` if another version of Weir wrote it.
     pub stored: Option<Arc<StoredHead>>,
-    /// The fields of requests by which its variants differ.
+    /// The request fields by which its variants differ.
     pub varies_by: Vec<Box<[u8]>>,
-    /// It is stale: its time is over, or it was purged softly.
+    /// It is stale, or it was purged softly.
     pub is_stale: bool,
 }
 
-/// Looks a key up as a request with these fields would. `None`: there is nothing, or no such variant.
+/// Looks up a key as a request with these fields would. `None`: nothing is stored, or no such variant.
 pub async fn inspect(store: &Store, key: &[u8], fields: &Fields, now_ms: u64) -> Option<Inspected> {
     let key = Key::new(key);
     let (mut object, mut is_stale) = found(store.lookup(&key, now_ms).await)?;

@@ -1,5 +1,4 @@
-//! Requests that change what the cache has: purges, and unsafe methods, after which what is stored is no longer true
-//! (RFC 9111, section 4.4).
+//! Requests that remove stored responses: purges, and unsafe methods (RFC 9111, section 4.4).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,13 +17,15 @@ use crate::request::{Request, Uri};
 use crate::upstream::Exchange;
 
 impl CacheRequest {
-    /// A request with an unsafe method: what is stored for its key is no longer true when it succeeded.
+    /// Passes on a request with an unsafe method. If it succeeds, what is stored for its key is outdated.
     pub(super) async fn pass_and_invalidate(mut self: Box<Self>, request: &mut Request) -> Outcome {
         let (exchange, times) = match self.exchange(request).await {
             Ok(exchanged) => exchanged,
             Err(none) => return Outcome::Status(none.status),
         };
         let head = Arc::clone(&request.upstream.get_or_make().head);
+        // After the response head, since only a success invalidates; before the response is sent, so that the client's
+        // next request does not find the old object.
         if caching::invalidation::invalidates(request.method, head.status) {
             purge_key(&self.store, &self.primary);
             for key in self.keys_named_by(request, &head.fields) {
@@ -37,13 +38,14 @@ impl CacheRequest {
         let outcome = self
             .store_for_all(request, exchange, (freshness, times), Status::Miss)
             .await;
-        // The client's conditions were about what stood here before.
+        // `If-Match` and the like of a POST refer to the state before it, and the origin has judged them.
         request.out.transforms.unconditional = true;
         request.out.transforms.ranges = false;
         outcome
     }
 
-    /// Whether a response to POST says that it is what a GET would get, and for how long (RFC 9110, section 9.3.3).
+    /// Whether a response to POST declares itself to be what GET would return, and for how long (RFC 9110, section
+    /// 9.3.3).
     fn is_what_get_gets(
         &self,
         request: &mut Request,
@@ -66,6 +68,8 @@ impl CacheRequest {
         let Storable::Yes(freshness) = judge(request, &self.settings, &response) else {
             return None;
         };
+        // RFC 9110, section 9.3.3 requires explicit freshness. A lifetime from `…_cache_valid` or a heuristic does not
+        // suffice.
         let is_explicit = !matches!(
             freshness.source,
             FreshnessSource::Nobody | FreshnessSource::Configured | FreshnessSource::Heuristic
@@ -73,7 +77,8 @@ impl CacheRequest {
         is_explicit.then_some(freshness)
     }
 
-    /// The keys of what `Location` and `Content-Location` name on the same host, as far as the key is made of the path.
+    /// The keys of what `Location` and `Content-Location` name on the same host (RFC 9111, section 4.4). This works for
+    /// keys that are made of the path; a key with `$request_uri` remains that of the request itself.
     fn keys_named_by(&self, request: &Request, response: &Fields) -> Vec<Key> {
         let Some(host) = request.head.known(Known::Host) else {
             return Vec::new();
@@ -91,7 +96,7 @@ impl CacheRequest {
                 original: false,
                 is_refused: false,
             };
-            // Values that were made of the present path must be made anew.
+            // Variables may have been evaluated for the request's own path.
             other.variables = Rc::default();
             let key = self.settings.cache.key.as_ref();
             let text = key_text(&mut other, key, self.source).ok()?;
@@ -101,14 +106,15 @@ impl CacheRequest {
     }
 }
 
-/// Purges a key, or with `*` at its end all that begin so (`…_cache_purge`).
+/// Purges a key, or all keys that begin with it if it ends in `*` (`…_cache_purge`).
 pub(super) fn purge(store: &Store, text: &[u8]) -> Outcome {
     if let Some(prefix) = text.strip_suffix(b"*") {
         store.purge(Purge::Prefix(prefix), Mode::Hard);
         return Outcome::Status(204);
     }
     let key = Key::new(text);
-    // What is being fetched, or was a moment ago, counts as there: a request would get it.
+    // A fill that is in progress, or not committed yet, counts as present: a request would be answered from it. If the
+    // index would have to be read from disk (`None`), the answer is 204 as well, since a purge does not wait.
     let is_there = store.completed_fill(&key).is_some()
         || store.running_fill(&key, Coverage::Whole).is_some()
         || store.is_settling(&key)
@@ -119,7 +125,7 @@ pub(super) fn purge(store: &Store, text: &[u8]) -> Outcome {
     Outcome::Status(if is_there { 204 } else { 412 })
 }
 
-/// Purges a key, and what answers HEAD under it.
+/// Purges a key, together with the stored response to HEAD.
 fn purge_key(store: &Store, key: &Key) {
     store.purge(Purge::Key(key), Mode::Hard);
     let head_only = Key::new(&[key.text(), HEAD_ONLY].concat());

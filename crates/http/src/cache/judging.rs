@@ -1,5 +1,5 @@
-//! What a response of the origin is good for: what the tables of `verdict` are asked with, out of the request, the settings
-//! and the head.
+//! How a response of the origin is judged: the input for the tables of `verdict`, computed from the request, the
+//! settings and the head.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::request::Request;
 use crate::upstream::respond::is_buffered;
 use crate::upstream::{ContentLength, Exchange, SettingsRef};
 
-/// When a request was sent and the head of its response came, in milliseconds since the epoch.
+/// When a request was sent, and when the head of its response arrived, in milliseconds since the epoch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ExchangeTimes {
     pub(super) requested_ms: u64,
@@ -24,7 +24,7 @@ pub(super) struct ExchangeTimes {
 }
 
 impl ExchangeTimes {
-    /// What a response is judged by.
+    /// The response as the rules of RFC 9111 see it.
     pub(super) fn response<'a>(&self, status: u16, fields: &'a proto::Fields) -> Response<'a> {
         Response {
             status,
@@ -37,9 +37,10 @@ impl ExchangeTimes {
 
 /// Whether a response may be stored.
 pub(super) enum Storable {
-    /// It may, and is fresh for so long.
+    /// Yes, and it is fresh for this long.
     Yes(Freshness),
-    /// It is for its own client alone. `is_typical`: so will be the others of the key, as far as it tells.
+    /// It is for its own client alone. `is_typical`: later responses of the key are likely to be the same in this
+    /// respect, so the key may be marked hit-for-miss.
     No { is_typical: bool },
 }
 
@@ -52,18 +53,21 @@ pub(super) fn judge(
     let fields = response.fields;
     let redirects =
         fields.has(Known::XAccelRedirect) && !settings.ignore_headers.has(Known::XAccelRedirect);
+    // A 1xx is not final (RFC 9111, section 3), a 304 has no content of its own, and with `X-Accel-Redirect` the
+    // content comes from elsewhere. None of this says anything about the next response.
     if response.status < 200 || response.status == 304 || redirects {
         return Storable::No { is_typical: false };
     }
     let cache = &settings.cache;
     let asked = Asked {
+        // RFC 9111, section 3.5: a shared cache needs the origin's permission, unless the key keeps users apart.
         authorization: request.head.known(Known::Authorization).is_some()
             && !cache.key_has_credentials(),
     };
     let configured_s = cache.valid_s(response.status);
     match caching::judge(response, &asked, &cache.rules, configured_s) {
         Verdict::Store(freshness) => {
-            // `…_no_cache` is mostly about the request: the next one may be of another kind.
+            // `…_no_cache` usually depends on the request, so the next one may be storable.
             let refused = cache.no_cache.iter().any(|value| request.is_true(value));
             if refused {
                 return Storable::No { is_typical: false };
@@ -77,19 +81,19 @@ pub(super) fn judge(
     }
 }
 
-/// A response that was judged, with what is needed to store it.
+/// A response that has been judged, with what is needed to store it.
 pub(super) enum Judged {
-    /// It is not to be stored, for this reason.
+    /// It may not be stored.
     Unstorable { is_typical: bool },
-    /// It is all that stands under its key.
+    /// It is the whole response of its key.
     Whole(Freshness),
-    /// It is a part of that.
+    /// It is a part of it.
     Part(BroughtPart),
-    /// It is a part of which nothing is known.
+    /// It is a part that cannot be placed.
     Nothing,
 }
 
-/// A part of content, and the head of the whole.
+/// A part of a body, with the head of the whole.
 pub(super) struct BroughtPart {
     pub(super) stored: StoredHead,
     pub(super) range: Range<u64>,
@@ -106,7 +110,7 @@ impl Judged {
         head: &ResponseHead,
         times: ExchangeTimes,
     ) -> Judged {
-        // What is not buffered must come to the client as it is sent, and may never end.
+        // An unbuffered response must reach the client as it is sent, and may have no end.
         if !fits(store, exchange) || !is_buffered(settings, head) {
             return Judged::Unstorable { is_typical: true };
         }
@@ -120,7 +124,7 @@ impl Judged {
         }
     }
 
-    /// What the table wants to know.
+    /// The table's input.
     pub(super) fn judgement(&self) -> Judgement {
         match self {
             Judged::Unstorable { is_typical } => Judgement::Unstorable {
@@ -133,8 +137,8 @@ impl Judged {
     }
 }
 
-/// A 206 is a part where the client asked for one. Where the key has the range in it, as with `slice`, and where the location
-/// itself asks for a part, the response is what stands under the key, as in nginx.
+/// Whether a storable response is the whole or a part. A 206 is a part if the client asked for a range. It is the
+/// whole, as in nginx, if the key contains the range (`slice`), or if the location itself asks for a range.
 fn brought(
     request: &Request,
     settings: &SettingsRef,
@@ -142,7 +146,7 @@ fn brought(
     head: &ResponseHead,
     freshness: Freshness,
 ) -> Judged {
-    // Not even a part that was asked for (RFC 9110, section 15.3.7): nothing says what it is.
+    // A 206 without a range request violates RFC 9110, section 15.3.7, and it is unknown which part it is.
     if head.status == 206 && !exchange.asks().part {
         return Judged::Nothing;
     }
@@ -152,16 +156,18 @@ fn brought(
     }
     let range = head.fields.get_known(Known::ContentRange);
     let range = range.and_then(proto::range::parse_content_range);
+    // `*` as the length, or several ranges: the part cannot be placed in the whole.
     let Some((Some(range), Some(length))) = range else {
         return Judged::Nothing;
     };
-    // One that is not as long as it says belongs nowhere.
+    // If the length contradicts `Content-Range`, neither can be trusted.
     if matches!(exchange.content_length(), ContentLength::Known(len) if len != range.end - range.start)
     {
         return Judged::Nothing;
     }
     let mut fields = caching::keep(&head.fields);
     fields.remove_known(Known::ContentRange);
+    // The stored head is that of the whole: 200, and without `Content-Range`.
     let stored = StoredHead {
         head: Arc::new(head_of(200, dated(fields))),
         reason: None,
@@ -170,6 +176,8 @@ fn brought(
         kind: Kind::Content,
     };
     let has_version = stored.version(Some(length)) != 0;
+    // The origin may send another range than was asked for (RFC 9110, section 15.3.7). It must contain what this client
+    // wants.
     match is_begun_by(&wanted_part(request, &stored, length), &range, has_version) {
         true => Judged::Part(BroughtPart {
             stored,
@@ -180,8 +188,8 @@ fn brought(
     }
 }
 
-/// Whether the store can hold the content beside other things. One that is as large would push out all else, and then
-/// itself.
+/// Whether the store can hold the body besides other objects. One of more than half the store's size would displace
+/// nearly everything else, and would be displaced in turn by the next.
 pub(super) fn fits(store: &Store, exchange: &Exchange) -> bool {
     match exchange.content_length() {
         ContentLength::Known(length) => length <= store.max_size() / 2,

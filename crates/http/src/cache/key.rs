@@ -1,4 +1,4 @@
-//! The keys of requests: `…_cache_key`, or the protocol's own.
+//! Cache keys: `…_cache_key`, or the protocol's default.
 
 use conf::Expression;
 
@@ -6,10 +6,10 @@ use super::source::Source;
 use crate::module::Outcome;
 use crate::request::Request;
 
-/// What stands at the end of the keys of responses to HEAD. They have no content, which no GET must get.
+/// The suffix of keys of responses to HEAD, so that no GET finds a response without a body.
 pub(super) const HEAD_ONLY: &[u8] = b"\0HEAD";
 
-/// The key of a request. The error is what to answer with; it has been logged.
+/// The key of a request. The error is the response to answer with; it has been logged.
 pub(super) fn key_text(
     request: &mut Request,
     key: Option<&Expression>,

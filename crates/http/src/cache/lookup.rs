@@ -1,9 +1,11 @@
-//! A request at the cache: the keys of what may answer it, and what is found under them.
+//! A request at the cache: the keys under which a response to it may be stored, and what is found there.
 //!
 //! ```text
 //! primary key ─┬─ object ─────────────────────────────────────────▶ found
 //!              └─ marker (Vary) ── values of the request ── key of the variant ── object
 //! ```
+//!
+//! At every step, completed fills come before the index: they are newer than what it has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,34 +19,36 @@ use super::source::Source;
 use crate::request::Request;
 use crate::upstream::SettingsRef;
 
-/// How long a request waits until the store has what came to its end a moment ago, before it asks for itself.
+/// How long a request waits for the commit of a completed fill before it asks the origin. A commit takes one write to
+/// the log; a second means that the disk is overloaded, and the client must not wait for that.
 pub(super) const COMMIT_WAIT: Duration = Duration::from_secs(1);
 
-/// A request at the cache: what stays the same from its first lookup to its answer, and what it has learned since.
+/// A request at the cache: what is fixed from its first lookup to its answer, and what it has learned since.
 #[derive(Clone)]
 pub(super) struct CacheRequest {
     pub(super) settings: SettingsRef,
     pub(super) source: &'static Source,
     pub(super) store: Store,
     pub(super) primary: Key,
-    /// The key of what answers GET, for HEAD that has a key of its own.
+    /// The key of the response to GET, for a HEAD request with a key of its own.
     pub(super) key_of_get: Option<Key>,
     pub(super) terms: RequestTerms,
     pub(super) is_bypassed: bool,
-    /// The marker of a variant that a fetch turned out to bring: it may not be visible in the store yet.
+    /// The marker that a followed fetch turned out to bring. It may not be in the index yet.
     pub(super) known_marker: Option<VaryMarker>,
 }
 
-/// What stands under the key of a response that varies.
+/// The marker under the primary key of a response that varies.
 #[derive(Clone)]
 pub(super) struct VaryMarker {
-    /// Its birth, which is a part of the keys of its variants.
+    /// The marker's number in the store, which is a part of its variants' keys. A new marker, with other names, thereby
+    /// makes the old variants unreachable.
     pub(super) born: u64,
-    /// The fields of requests by which the variants differ.
+    /// The request fields that select a variant.
     pub(super) names: Vec<Box<[u8]>>,
 }
 
-/// Where a response stands: its key, and the marker above it if it is a variant.
+/// Where a response is stored: its key, and the marker above it if it is a variant.
 #[derive(Clone)]
 pub(super) struct StorageKey {
     pub(super) key: Key,
@@ -57,11 +61,11 @@ pub(super) struct CacheEntry {
     pub(super) at: StorageKey,
 }
 
-/// What stands under a key.
+/// What is stored under a key.
 pub(super) enum EntryContent {
-    /// What the store has, or has not.
+    /// The store's answer, which may be a miss.
     Stored(Lookup),
-    /// A response that has come to its end, and is not committed yet.
+    /// A fill that has received its last byte and is not committed yet.
     Committing(Follower),
 }
 
@@ -72,7 +76,7 @@ impl EntryContent {
 }
 
 impl CacheRequest {
-    /// A fresh object that is in memory: most requests are hits, and most hits end here, without a future.
+    /// Finds a fresh object in memory. Most requests are hits, and most hits end here, without a future.
     pub(super) fn find_in_memory(
         &self,
         request: &Request,
@@ -88,6 +92,7 @@ impl CacheRequest {
         self.fresh(found, now_ms)
     }
 
+    /// Looks up a key without waiting; `None` also if a completed fill is newer than what the index has.
     fn peek(&self, key: &Key, now_ms: u64) -> Option<Lookup> {
         match self.store.completed_fill(key) {
             Some(_) => None,
@@ -95,13 +100,14 @@ impl CacheRequest {
         }
     }
 
-    /// What stands for GET, if it may answer HEAD: fresh, with nothing missing.
+    /// The stored response to GET, if it may answer HEAD: fresh and complete.
     pub(super) async fn find_for_head(
         &mut self,
         request: &Request,
         key_of_get: Key,
         now_ms: u64,
     ) -> Option<(Object, Arc<StoredHead>)> {
+        // The lookup goes by the primary key, so the keys are exchanged for its duration.
         let key_of_head = std::mem::replace(&mut self.primary, key_of_get);
         let found = self.find(request, now_ms).await;
         self.primary = key_of_head;
@@ -111,6 +117,7 @@ impl CacheRequest {
         }
     }
 
+    /// What was found, if it can be served as it is.
     fn fresh(&self, found: Lookup, now_ms: u64) -> Option<(Object, Arc<StoredHead>)> {
         let Lookup::Hit(object) = found else {
             return None;
@@ -122,7 +129,7 @@ impl CacheRequest {
         is_hit.then_some((object, stored))
     }
 
-    /// Looks the request up: under its key, and under that of its variant if there is a marker.
+    /// Looks up the request: under its primary key, and under the key of its variant if there is a marker.
     pub(super) async fn find(&self, request: &Request, now_ms: u64) -> CacheEntry {
         let primary = &self.primary;
         let of_marker = |marker: VaryMarker| StorageKey {
@@ -135,8 +142,10 @@ impl CacheRequest {
         if let Some(marker) = &self.known_marker {
             return self.find_at(of_marker(marker.clone()), now_ms).await;
         }
+        // Asked before the index, which has this fill from its commit on: in the other order, a commit in between would
+        // be missed by both.
         if let Some(follower) = self.store.completed_fill(primary) {
-            // Its marker may not be there yet.
+            // Its marker may not be in the index yet, but the head names it.
             return match marker_of(&follower) {
                 Some(marker) => self.find_at(of_marker(marker), now_ms).await,
                 None => CacheEntry {
@@ -158,7 +167,7 @@ impl CacheRequest {
             let mut found = self.find_at(StorageKey { key, marker }, now_ms).await;
             self.find_by_language(request, born, &mut found, now_ms)
                 .await;
-            // A soft purge of the key is one of all its variants.
+            // A soft purge of the primary key covers all its variants, which are not marked themselves.
             if matches!(lookup, Lookup::Stale(_, Why::Purged))
                 && let EntryContent::Stored(Lookup::Hit(object)) = found.content
             {
@@ -175,7 +184,8 @@ impl CacheRequest {
         }
     }
 
-    /// Looks for a variant in a language that the client prefers, if there is none that was chosen by the same words.
+    /// Looks for a variant in the client's preferred language, if no variant was selected by the same `Accept-Language`
+    /// value.
     async fn find_by_language(
         &self,
         request: &Request,
@@ -183,6 +193,8 @@ impl CacheRequest {
         found: &mut CacheEntry,
         now_ms: u64,
     ) {
+        // RFC 9111, section 4.1 lets a cache normalize fields where their meaning is known. It is a directive, because
+        // nginx compares the text.
         let (true, Some(marker)) = (found.content.is_miss(), &found.at.marker) else {
             return;
         };
@@ -192,6 +204,7 @@ impl CacheRequest {
         }
         let names = names.clone();
         let fields = &request.head.wire.fields;
+        // Each language is one more lookup; their number is bounded where they are parsed.
         for language in caching::vary::preferred_languages(fields) {
             let values = values_by_language(&names, fields, &language);
             let names = names.clone();
@@ -207,6 +220,7 @@ impl CacheRequest {
         }
     }
 
+    /// Looks up one key.
     async fn find_at(&self, at: StorageKey, now_ms: u64) -> CacheEntry {
         let content = match self.store.completed_fill(&at.key) {
             Some(follower) => EntryContent::Committing(follower),
@@ -215,15 +229,17 @@ impl CacheRequest {
         CacheEntry { content, at }
     }
 
+    /// Looks up one key in the index, and waits for a commit under it that a plain lookup would miss.
     async fn lookup(&self, key: &Key, now_ms: u64) -> Lookup {
         if self.store.is_settling(key) {
-            // A part of a response is worth a moment; if it does not come, the whole is fetched.
+            // What is being committed is a part of a response, or has been purged softly. A part may save fetching the
+            // whole, so it is worth a short wait; on timeout the whole is fetched.
             let _ = rt::timeout(COMMIT_WAIT, self.store.settle(key)).await;
         }
         self.store.lookup(key, now_ms).await
     }
 
-    /// The key of the variant that this request gets, below a marker.
+    /// The key of the variant that answers this request, below a marker.
     fn variant_of(&self, request: &Request, marker: &Object) -> Option<(Key, Vec<Box<[u8]>>)> {
         let names = Marker::decode(&marker.head().head)?.names;
         let values = values(&names, &request.head.wire.fields);
@@ -231,7 +247,7 @@ impl CacheRequest {
     }
 }
 
-/// The marker of the variant that a fill brings, as its head says.
+/// The marker of the variant that a fill brings, according to its head.
 fn marker_of(follower: &Follower) -> Option<VaryMarker> {
     let head = follower.known_head()?;
     let variant = StoredHead::decode(&head.head)?.variant?;
@@ -241,7 +257,7 @@ fn marker_of(follower: &Follower) -> Option<VaryMarker> {
     })
 }
 
-/// The stored head of an object, decoded once for as long as the object is in memory.
+/// The stored head of an object. It is decoded once, and kept for as long as the object is in memory.
 pub(super) fn decode(object: &Object) -> Option<Arc<StoredHead>> {
     let stored = object.attached(|head| StoredHead::decode(&head.head).map(Arc::new));
     Option::clone(&stored)

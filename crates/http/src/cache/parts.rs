@@ -1,10 +1,9 @@
-//! An object of which something is missing, because its fetch broke off, or because only a range was asked for: what is there
-//! is served from the store, and what is not there and is wanted is fetched alone, with `Range` and `If-Range`. It stays in
-//! the store.
+//! A partial object: its fetch broke off, or only a range was fetched. What is stored is served from the store. What is
+//! missing and wanted is fetched alone with `Range` and `If-Range` (RFC 9110, section 13.1.5), and then stored as well.
 //!
-//! The first part that is missing is asked for before the response begins, so that a new version at the origin is a new
-//! response. Further ones are asked for when the client has come to them; if there is a new version by then, the response
-//! is cut so that the client can tell.
+//! The first missing part is fetched before the response begins: if the origin has a new version, the client simply
+//! gets that. Further parts are fetched when the client reaches them. If the version has changed by then, the response
+//! is cut off in a way that the client can detect, since two versions must never be joined.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -33,47 +32,49 @@ use crate::body::{Body, BodyError, Chunk};
 use crate::module::Outcome;
 use crate::request::Request;
 
-/// Of more parts than this a response is not put together: what a client wants is fetched anew.
+/// An object with more stored pieces than this in the wanted range is fetched anew: each hole costs a request to the
+/// origin.
 const HOLES_MAX: usize = 16;
 
-/// The content of an object of which something is missing.
+/// The body of a response, of which a part is stored and a part may be on its way.
 pub(super) struct PartialContent {
     asker: Box<CacheRequest>,
-    /// What the store has; `None` as long as only what is fetched is known.
+    /// What is stored; `None` while only a fetched part is known.
     object: Option<Object>,
     pub(super) stored: Arc<StoredHead>,
     pub(super) at: StorageKey,
-    /// The version of all parts; 0 if one cannot be told from another: then there is one part, and nothing is added.
+    /// The version that all parts belong to. 0 means that there is no strong validator: then there is exactly one part,
+    /// and nothing may be added to it (RFC 9110, section 15.3.7.3).
     pub(super) version: u64,
-    /// The length of the whole.
+    /// The length of the whole body.
     length: u64,
-    /// The next byte for the client, and where the client's part ends.
+    /// The next byte for the client, and the end of the range that it gets.
     position: u64,
     end: u64,
     pub(super) fetched: Option<FetchedPart>,
-    /// The store changed: the object is looked up again.
+    /// A lookup in progress, after the store has changed.
     looking: Option<Pin<Box<dyn Future<Output = Lookup>>>>,
 }
 
-/// Why a part is not to be had.
+/// Why a part cannot be fetched.
 pub(super) enum PartRefusal {
-    /// The store has another object by now, or more of it.
+    /// The store has another object, or more of this one.
     Changed,
-    /// It is remembered that responses of the key are for one client each.
+    /// Responses of the key are remembered as not shareable.
     HitForMiss,
 }
 
 /// A part that is being fetched.
 pub(super) struct FetchedPart {
     pub(super) follower: Follower,
-    /// For the client that began the fetch.
+    /// For the client that started the fetch.
     pub(super) first_client: Option<Rc<FirstClientSlot>>,
-    /// Where it begins.
+    /// Its first byte.
     pub(super) begin: u64,
 }
 
 impl PartialContent {
-    /// What the store has of an object.
+    /// A stored object with holes.
     pub(super) fn of_object(
         asker: &CacheRequest,
         object: Object,
@@ -94,7 +95,7 @@ impl PartialContent {
         }
     }
 
-    /// What a fetch brings of an object of `length` bytes of which nothing that fits was stored before.
+    /// A part that is being fetched, of a body of `length` bytes of which nothing usable is stored.
     pub(super) fn of_fetch(
         asker: &CacheRequest,
         fetched: FetchedPart,
@@ -116,8 +117,10 @@ impl PartialContent {
         }
     }
 
-    /// What is missing of what a request wants.
+    /// What is missing for this request.
     pub(super) fn missing(&self, request: &Request) -> MissingContent {
+        // Only a 200 of known length has parts that can be told apart by offsets: an error or a HEAD response has no
+        // holes to fill.
         let is_plain = self.stored.kind == Kind::Content
             && self.stored.head.status == 200
             && self
@@ -141,7 +144,7 @@ impl PartialContent {
         wanted_part(request, &self.stored, self.length)
     }
 
-    /// Fetches the first part that a request wants and the store has not.
+    /// Fetches the first part that the request wants and the store lacks.
     pub(super) fn fetch_missing(
         &self,
         request: &Request,
@@ -149,28 +152,31 @@ impl PartialContent {
     ) -> Result<FetchedPart, PartRefusal> {
         match self.hole(&self.wanted(request)) {
             Some(hole) => self.fetch_part(request, hole, now_ms),
+            // It has been filled since the decision.
             None => Err(PartRefusal::Changed),
         }
     }
 
-    /// Whether the store has all that is wanted: one range or several.
+    /// Whether everything that is wanted is stored, be it one range or several.
     fn has_all(&self, request: &Request, wanted: &Range<u64>) -> bool {
         match ranges(request, &self.stored, self.length) {
+            // Several ranges are cut out of the whole body by a filter, which needs parts of one version.
             Ranges::Many(ranges) => {
                 self.version != 0 && ranges.iter().all(|range| self.hole(range).is_none())
             }
-            // 416: it takes no content.
+            // 416 is answered without content.
             Ranges::Unsatisfiable => true,
             Ranges::One(_) | Ranges::Ignore => self.hole(wanted).is_none(),
         }
     }
 
-    /// Whether what is missing can be fetched alone, and that is worth it.
+    /// Whether the missing part can be fetched alone, at a cost below that of fetching the whole.
     fn can_be_completed(&self, wanted: &Range<u64>) -> bool {
         let Some(object) = &self.object else {
             return false;
         };
         let held = object.held();
+        // Only the pieces within the wanted range cause requests.
         let useful = held
             .iter()
             .filter(|held| held.start < wanted.end && wanted.start < held.end);
@@ -180,13 +186,13 @@ impl PartialContent {
             && useful.count() <= HOLES_MAX
     }
 
-    /// The first part of a range that is missing.
+    /// The first missing part of a range.
     fn hole(&self, wanted: &Range<u64>) -> Option<Range<u64>> {
         let hole = self.object.as_ref()?.hole(wanted.start)?;
         (hole.start < wanted.end).then(|| hole.start..hole.end.min(wanted.end))
     }
 
-    /// Answers with it.
+    /// Answers the request with this body.
     pub(super) fn answer(
         mut self,
         request: &mut Request,
@@ -197,7 +203,8 @@ impl PartialContent {
         let settings = self.asker.settings.clone();
         let stored = Arc::clone(&self.stored);
         let (source, length) = (self.asker.source, self.length);
-        // Nothing can be added to a part without a version, so no filter may want more than was asked for.
+        // Without a version nothing can be fetched to complete the part. It is answered as the 206 that it is, so that
+        // no filter asks this body for more than it has.
         let as_it_is = match self.version {
             0 => one_range(request, &stored, length),
             _ => None,
@@ -219,6 +226,7 @@ impl PartialContent {
             body: Body::stream(self),
         }
         .send(request);
+        // The filter for ranges is switched off, and its work is done here.
         if let (Some(range), Outcome::Respond) = (as_it_is, &outcome) {
             let out = &mut request.out;
             out.status = 206;
@@ -244,6 +252,7 @@ impl PartialContent {
             return Err(PartRefusal::Changed);
         };
         let (store, seen) = (&self.asker.store, object.seen());
+        // Fills of parts are identified by their first byte, so clients that meet the same hole share one request.
         let part = Coverage::Part(begin);
         match store.join_or_start_fill(&self.at.key, part, seen, now_ms) {
             FillStart::Joined(follower) => Ok(FetchedPart {
@@ -256,6 +265,7 @@ impl PartialContent {
                 let ask = validator.map(|validator| Ask::for_part(&range, validator));
                 let ask = ask.unwrap_or_default();
                 let mut fetch = Fetch::new(&self.asker, request, self.at.clone(), None, ask);
+                // The task checks the answer against the stored object: only the same version may fill the hole.
                 fetch.missing = Some(MissingPart {
                     range,
                     object: object.clone(),
@@ -272,37 +282,40 @@ impl PartialContent {
         }
     }
 
+    /// The stored bytes from `position` on, as far as they are contiguous.
     fn chunk_at(&self, position: u64, end: u64) -> Option<Chunk> {
         let range = self.object.as_ref()?.file_range(position)?;
         let length = range.len.min(end - position);
         Some(Chunk::File(range.into()).part(0, length))
     }
 
-    /// Looks again for what is in the store, when what is fetched has come to its end and was committed.
+    /// Looks up the object again, after the fetched part has been received and committed.
     fn look_again(&mut self) {
         let (store, key) = (self.asker.store.clone(), self.at.key.clone());
         let fetched = self.fetched.take();
         self.looking = Some(Box::pin(async move {
+            // The fill may not have come to its end. The rest of it is read and dropped, since the commit follows the
+            // last byte.
             if let Some(FetchedPart { mut follower, .. }) = fetched {
                 while let Ok(Some(_)) =
                     poll_fn(|context| follower.poll_part(context, usize::MAX)).await
                 {
                 }
             }
-            // If that takes too long, the part is not found.
+            // On timeout, the lookup below does not find the part, and the response is cut off.
             let _ = rt::timeout(COMMIT_WAIT, store.settle(&key)).await;
             store.lookup(&key, rt::wall_millis()).await
         }));
     }
 
-    /// What is in the store from the next byte on.
+    /// The next stored bytes for the client.
     fn stored_chunk(&mut self) -> Option<Chunk> {
         let chunk = self.chunk_at(self.position, self.end)?;
         self.position += chunk.len();
         Some(chunk)
     }
 
-    /// Asks for what is missing next, or finds it in the store by now.
+    /// Takes care of the next byte that is neither stored nor on its way: starts a fetch, or looks up the object again.
     fn poll_next_hole(
         &mut self,
         request: &Request,
@@ -311,9 +324,11 @@ impl PartialContent {
         if let Some(looking) = &mut self.looking {
             let found = ready!(looking.as_mut().poll(context));
             self.looking = None;
+            // The head of the response has been sent. Nothing can be done but to cut it off.
             let (Lookup::Hit(object) | Lookup::Stale(object, _)) = found else {
                 return Poll::Ready(Err(BodyError::Producer));
             };
+            // A part of another version must not be appended to what the client has.
             if object.head().meta.version != self.version || self.version == 0 {
                 return Poll::Ready(Err(BodyError::Producer));
             }
@@ -321,9 +336,11 @@ impl PartialContent {
             return Poll::Ready(Ok(()));
         }
         if self.object.is_none() {
+            // The body began as a fetched part. Only the store can tell what there is beyond it.
             self.look_again();
             return Poll::Ready(Ok(()));
         }
+        // The store claims to have the byte, and yet it could not be read.
         let Some(hole) = self.hole(&(self.position..self.end)) else {
             return Poll::Ready(Err(BodyError::Producer));
         };
@@ -335,7 +352,8 @@ impl PartialContent {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether the next byte comes with what is being fetched. Before there is an object, that is read from its beginning.
+    /// Whether the next byte comes with the part that is being fetched. As long as no object is known, the fetched part
+    /// is read from its beginning, and bytes before the client's range are skipped.
     fn is_being_fetched(&self) -> bool {
         let Some(FetchedPart { follower, .. }) = &self.fetched else {
             return false;
@@ -345,7 +363,7 @@ impl PartialContent {
             || self.object.is_none() && follower.position() < self.position && comes_later()
     }
 
-    /// The next chunk of what is being fetched, which may be empty; `None` at its end.
+    /// The next chunk of the part that is being fetched, possibly empty; `None` at its end.
     fn poll_fetched(
         &mut self,
         request: &mut Request,
@@ -356,6 +374,7 @@ impl PartialContent {
         };
         let version = self.version;
         let at = fetched.follower.position();
+        // A fill that was joined may turn out to be of another version; nothing of it has been sent yet.
         let next = match ready!(fetched.follower.poll_head(context)) {
             Ok(head) if head.meta.version == version => {
                 ready!(fetched.follower.poll_part(context, PIECE))
@@ -367,6 +386,7 @@ impl PartialContent {
         let chunk = match next {
             Ok(Some(part)) => Chunk::from(part),
             Ok(None) => {
+                // A part that ends without a byte would otherwise be fetched again and again for the same hole.
                 let came = fetched.follower.position() > fetched.begin;
                 if let Some(first_client) = &fetched.first_client {
                     first_client.update(request);
@@ -381,6 +401,7 @@ impl PartialContent {
                 return Poll::Ready(Some(Err(BodyError::Producer)));
             }
         };
+        // The fill may begin before the client's range, and may go on beyond it.
         let skipped = (self.position - at).min(chunk.len());
         let length = (chunk.len() - skipped).min(self.end - self.position);
         self.position += length;
@@ -395,6 +416,7 @@ impl crate::body::Source for PartialContent {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Chunk, BodyError>>> {
         while self.position < self.end {
+            // What is on its way goes first, because the store does not have it yet.
             if self.is_being_fetched() {
                 match ready!(self.poll_fetched(request, context)) {
                     Some(Ok(chunk)) if chunk.is_empty() => continue,

@@ -1,5 +1,5 @@
-//! Ranges, as the cache needs them: which part of a response a client wants, which one it gets, and whether two belong to
-//! the same version.
+//! Ranges from the cache's point of view: which bytes a client wants, which bytes a response has, and whether two
+//! responses are of the same version.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use super::head::StoredHead;
 use super::settings::Settings;
 use crate::request::Request;
 
-/// What the `Range` of a request means for a fetch.
+/// How the request's `Range` is treated by a fetch.
 pub(super) fn range_wanted(request: &Request, settings: &Settings) -> RangeWanted {
     let Some(value) = request.head.known(Known::Range) else {
         return RangeWanted::Whole;
@@ -22,7 +22,7 @@ pub(super) fn range_wanted(request: &Request, settings: &Settings) -> RangeWante
     let is_beyond = settings
         .max_range_offset
         .is_some_and(|most| most == 0 || first_byte(value).is_some_and(|first| first >= most));
-    // With an offset, what begins before it is fetched as a whole, and as in nginx the range is taken out of that.
+    // As in nginx, a range that begins below `…_cache_max_range_offset` is cut out of the whole response.
     let is_fetched_alone = settings.max_range_offset.is_none() || is_beyond;
     match is_fetched_alone && can_be_a_part(request, value, settings) {
         true => RangeWanted::Part,
@@ -31,21 +31,24 @@ pub(super) fn range_wanted(request: &Request, settings: &Settings) -> RangeWante
     }
 }
 
-/// Whether a range can be fetched alone and kept as a part of the object.
+/// Whether the range can be fetched alone, and kept as a part of the object.
 fn can_be_a_part(request: &Request, value: &BStr, settings: &Settings) -> bool {
-    // Where the key names the range, a part is the whole object.
+    // If the key contains the range, as with `slice`, a part is stored as a whole object.
     if !settings.partial || request.method != Method::Get || settings.key_has_range() {
         return false;
     }
     let core = &request.site.location(request.location).core;
+    // The length is not known yet. The range is parsed against the largest one, and a range that covers all of that is
+    // the whole body.
     let endless = i64::MAX as u64;
     match proto::range::parse(value, endless, core.max_ranges) {
         Ranges::One(range) => range != (0..endless),
+        // Several ranges cannot be stored as one part.
         Ranges::Many(_) | Ranges::Ignore | Ranges::Unsatisfiable => false,
     }
 }
 
-/// Where the first range of a `Range` field begins; the largest number for a suffix.
+/// The first byte of a `Range` field's first range; the maximum for a suffix range, which lies at the end of any body.
 pub(super) fn first_byte(value: &BStr) -> Option<u64> {
     let (unit, rest) = value.split_at_checked(6)?;
     unit.eq_ignore_ascii_case(b"bytes=").then_some(())?;
@@ -57,12 +60,12 @@ pub(super) fn first_byte(value: &BStr) -> Option<u64> {
     rest[..digits].to_str().ok()?.parse().ok()
 }
 
-/// The part of the content that the client wants: all, if it is not one range.
+/// The bytes that the client wants: the whole unless it asks for exactly one range.
 pub(super) fn wanted_part(request: &Request, stored: &StoredHead, length: u64) -> Range<u64> {
     one_range(request, stored, length).unwrap_or(0..length)
 }
 
-/// The one range that the client wants.
+/// The range that the client asks for, if it is exactly one.
 pub(super) fn one_range(request: &Request, stored: &StoredHead, length: u64) -> Option<Range<u64>> {
     match ranges(request, stored, length) {
         Ranges::One(range) => Some(range),
@@ -70,13 +73,14 @@ pub(super) fn one_range(request: &Request, stored: &StoredHead, length: u64) -> 
     }
 }
 
-/// The ranges that the client wants, if they are those of this response.
+/// The ranges that the client asks for, if `If-Range` holds for this response.
 pub(super) fn ranges(request: &Request, stored: &StoredHead, length: u64) -> Ranges {
     let fields = &stored.head.fields;
     let head = &request.head;
     let Some(range) = head.known(Known::Range) else {
         return Ranges::Ignore;
     };
+    // RFC 9110, section 13.1.5: if the validator does not match, `Range` is ignored and the whole is sent.
     let agrees = head.known(Known::IfRange).is_none_or(|condition| {
         let validators = Validators {
             etag: fields.get_known(Known::Etag),
@@ -91,15 +95,15 @@ pub(super) fn ranges(request: &Request, stored: &StoredHead, length: u64) -> Ran
     }
 }
 
-/// Whether a part of a response is where what a client wants begins, and the rest of that can be had: it is in the part
-/// too, or other parts can be told to be of the same version.
+/// Whether a part contains the first byte that is wanted, and the rest can be obtained: it is in this part too, or a
+/// version makes it possible to append other parts.
 pub(super) fn is_begun_by(wanted: &Range<u64>, part: &Range<u64>, has_version: bool) -> bool {
     part.contains(&wanted.start) && (has_version || wanted.end <= part.end)
 }
 
-/// What tells one version of a response from the next, for `If-Range`.
+/// The validator that is sent in `If-Range`.
 pub(super) fn validator(fields: &Fields) -> Option<BString> {
-    // A weak tag is no validator for parts of content (RFC 9110, section 13.1.5).
+    // A weak ETag does not prove that the bytes are equal (RFC 9110, section 13.1.5).
     let tag = fields
         .get_known(Known::Etag)
         .filter(|tag| !etag::is_weak(tag));
@@ -107,7 +111,7 @@ pub(super) fn validator(fields: &Fields) -> Option<BString> {
         .map(BString::from)
 }
 
-/// Whether a response is this part of one with these fields and this length.
+/// Whether a response is exactly this part of a response with these fields and this length.
 pub(super) fn continues(
     head: &ResponseHead,
     fields: &Fields,
@@ -118,6 +122,7 @@ pub(super) fn continues(
         .fields
         .get_known(Known::ContentRange)
         .and_then(proto::range::parse_content_range);
+    // A 206 may omit fields that the client already has (RFC 9110, section 15.3.7), but must not contradict them.
     let same = [Known::Etag, Known::LastModified].iter().all(|known| {
         head.fields
             .get_known(*known)

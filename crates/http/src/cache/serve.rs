@@ -1,4 +1,4 @@
-//! Where requests come to the cache: whether they have anything to do with it, and the hits that end at once.
+//! Where requests enter the cache: which of them concern it, and the hits that can be answered at once.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::module::{Outcome, Step};
 use crate::request::Request;
 use crate::upstream::{self, SettingsRef};
 
-/// Answers a request: from the cache, or through it, or past it.
+/// Answers a request from the cache, through it, or past it.
 pub fn serve<'a>(
     request: &'a mut Request,
     settings: SettingsRef,
@@ -27,6 +27,7 @@ pub fn serve<'a>(
     if !settings.cache.is_on() {
         return go_past(request, source);
     }
+    // Read once: everything up to the first wait is decided on this time.
     let now_ms = rt::wall_millis();
     match Admission::of(request, settings, source, now_ms) {
         Admission::Answered(outcome) => outcome.into(),
@@ -36,6 +37,7 @@ pub fn serve<'a>(
     }
 }
 
+/// Passes the request on as a location without a cache does.
 fn go_past<'a>(request: &'a mut Request, source: &'static Source) -> Step<'a> {
     match (source.plan)(request) {
         Ok(plan) => Step::later(upstream::pass(request, plan)),
@@ -43,19 +45,19 @@ fn go_past<'a>(request: &'a mut Request, source: &'static Source) -> Step<'a> {
     }
 }
 
-/// What a request is to the cache.
+/// How the cache treats a request.
 enum Admission {
-    /// One that could be answered at once.
+    /// It has been answered.
     Answered(Outcome),
-    /// Nothing: it is passed on as if there were no cache.
+    /// It does not concern the cache, and is passed on as if there were none.
     Past,
-    /// One after whose success what is stored is no longer true.
+    /// Its method is unsafe: if it succeeds, the stored response is outdated (RFC 9111, section 4.4).
     Invalidating(Box<CacheRequest>),
-    /// One for which the store, or the origin, has to be waited for.
+    /// It must wait for the store or for the origin.
     Cached(Box<CacheRequest>),
 }
 
-/// What a request does at the cache, by its method and the directives alone.
+/// What a request wants of the cache, by its method and the directives alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     LookUp,
@@ -65,7 +67,8 @@ enum Purpose {
 
 impl Purpose {
     fn of(request: &mut Request, settings: &Settings) -> Option<Purpose> {
-        // `…_cache_purge` goes before all else, as nginx's commercial version has it.
+        // As in nginx's commercial version, `…_cache_purge` comes first: a request that purges is never answered from
+        // the cache.
         let purges =
             !settings.purge.is_empty() && settings.purge.iter().any(|value| request.is_true(value));
         if purges {
@@ -74,6 +77,7 @@ impl Purpose {
         if settings.has_method(request.method) {
             return Some(Purpose::LookUp);
         }
+        // A safe method that the cache does not handle, such as OPTIONS, changes nothing (RFC 9110, section 9.2.1).
         let invalidates = settings.invalidate && !request.method.is_safe();
         invalidates.then_some(Purpose::Invalidate)
     }
@@ -90,6 +94,7 @@ impl Admission {
         let Some(purpose) = Purpose::of(request, conf) else {
             return Admission::Past;
         };
+        // The store comes before the key: without one there is no use in evaluating the key's variables.
         let (cache, store) = match choose(request, &conf.cache) {
             Ok(Some(chosen)) => chosen,
             Ok(None) => return Admission::Past,
@@ -104,7 +109,7 @@ impl Admission {
         }
         let mut key_of_get = None;
         if request.method == Method::Head && !conf.convert_head {
-            // What answers HEAD alone has a key of its own; but what answers GET answers HEAD.
+            // A response to HEAD has no body, so it must never answer GET. A response to GET does answer HEAD.
             key_of_get = Some(Key::new(&text));
             text.extend_from_slice(HEAD_ONLY);
         }
@@ -127,16 +132,19 @@ impl Admission {
         if purpose == Purpose::Invalidate {
             return Admission::Invalidating(Box::new(asker));
         }
+        // Only what is looked up can be bypassed. An unsafe request outdates the stored response in any case.
         let conf = &asker.settings.cache;
         asker.is_bypassed = conf.bypass.iter().any(|value| request.is_true(value));
         if asker.is_bypassed {
             return Admission::Cached(Box::new(asker));
         }
         if conf.min_uses > 1 {
+            // As in nginx, each request counts, hits included.
             let least = u64::try_from(conf.min_uses).unwrap_or(0);
             asker.terms.is_below_min_uses = cache.count_use(&text) < least;
         }
-        // Content of a request is read in any case.
+        // Hits in memory are answered here, without a future. Two kinds of request need one: a body must be read before
+        // the response, and a HEAD request has two keys to look up.
         if !request.body.exists()
             && asker.key_of_get.is_none()
             && let Some((object, stored)) = asker.find_in_memory(request, now_ms)
@@ -148,8 +156,8 @@ impl Admission {
     }
 }
 
-/// The cache of a location, with its store; `None` when a value says that there is none, or when the store cannot be used
-/// now. The error is the status to answer with; it has been logged.
+/// The cache of the location, with its store. `None` if the directive's value says so, or if the store cannot be used
+/// at the moment. The error is the status to answer with; it has been logged.
 fn choose(request: &mut Request, which: &Which) -> Result<Option<(Arc<Cache>, Store)>, u16> {
     let cache = match which {
         Which::Off => return Ok(None),
@@ -168,6 +176,6 @@ fn choose(request: &mut Request, which: &Which) -> Result<Option<(Arc<Cache>, St
             }
         }
     };
-    // A store that failed is no reason not to serve.
+    // A store that failed must not take the site down. `None` sends the request to the origin.
     Ok(cache.store().map(|store| (cache, store)))
 }

@@ -1,4 +1,4 @@
-//! What the `…_cache` directives say in a location. The rows are in `modules/shared/upstream_rows`.
+//! The `…_cache` directives of a location. Their rows are in `modules/shared/upstream_rows`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,55 +14,55 @@ use crate::upstream::RetryReasons;
 /// The cache settings of a location. Names are those of the directives without `…_cache_`.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Which cache, if any.
+    /// Which cache the location uses, if any.
     pub cache: Which,
     /// The key; `None`: the protocol's own.
     pub key: Option<Expression>,
-    /// How long responses of a status that say nothing themselves are fresh, in seconds; no status is any.
+    /// Lifetimes in seconds for responses that declare none themselves; `None` as status is `any`.
     pub valid: Vec<(Option<u16>, u32)>,
-    /// Bits of the methods that are looked up, beside GET and HEAD.
+    /// Bits of the methods that are looked up besides GET and HEAD.
     pub methods: u32,
-    /// From which request for a key on its response is stored.
+    /// The number of requests for a key from which on its response is stored.
     pub min_uses: i64,
-    /// The cache is not asked if one of these is true.
+    /// If one of these is true, nothing is looked up.
     pub bypass: Vec<Expression>,
-    /// The response is not stored if one of these is true.
+    /// If one of these is true, the response is not stored.
     pub no_cache: Vec<Expression>,
-    /// The key is purged if one of these is true.
+    /// If one of these is true, the key is purged.
     pub purge: Vec<Expression>,
-    /// When a stale object is served.
+    /// The cases in which a stale object is served.
     pub use_stale: RetryReasons,
-    /// Stale objects are renewed beside the request that meets them.
+    /// Stale objects are renewed in the background.
     pub background_update: bool,
-    /// Stale objects are renewed with a conditional request.
+    /// Stale objects are renewed by conditional requests.
     pub revalidate: bool,
-    /// One fetch per key, which all requests follow.
+    /// Requests for the same key share one fetch.
     pub lock: bool,
-    /// How long a request waits for the head of another one's fetch; `None`: as long as that takes.
+    /// How long a request waits for the head of another request's fetch; `None`: without limit.
     pub lock_timeout: Option<Duration>,
-    /// A fetch that is older and not complete is not waited for any more; `None`: never.
+    /// A fetch older than this that is not complete is no longer waited for; `None`: never.
     pub lock_age: Option<Duration>,
-    /// HEAD is fetched as GET.
+    /// HEAD is sent to the origin as GET.
     pub convert_head: bool,
-    /// Ranges that begin here or further on are passed by the cache.
+    /// Ranges that begin here or later are not cached.
     pub max_range_offset: Option<u64>,
-    /// A range of what is not stored is asked for as a range, and kept as a part.
+    /// If nothing is stored, only the client's range is fetched, and stored as a part.
     pub partial: bool,
-    /// A response without validators that broke off is asked for again if no more than this had come, in bytes.
+    /// A response without validators that breaks off is requested again, if at most this number of bytes had arrived.
     pub repeat_max: u64,
-    /// How long a key whose response could not be stored is remembered.
+    /// How long a key is remembered as hit-for-miss.
     pub uncacheable_time: Duration,
-    /// What the client's `Cache-Control` says counts.
+    /// The client's `Cache-Control` is observed; nginx ignores it.
     pub request_control: bool,
-    /// A variant by `Accept-Language` answers clients that prefer its language.
+    /// A variant by `Accept-Language` is served to all clients that prefer its language.
     pub language: bool,
-    /// A response to POST that says that it is what GET would get is stored for GET.
+    /// A response to POST that is declared to be what GET would return is stored for GET.
     pub post: bool,
-    /// An unsafe request that succeeded purges the key.
+    /// A successful unsafe request purges the key.
     pub invalidate: bool,
-    /// The `Cache-Status` field that responses get.
+    /// The `Cache-Status` header of responses.
     pub status_header: StatusHeader,
-    /// The rules by which responses are judged.
+    /// The rules that decide whether a response may be stored, and for how long.
     pub rules: Rules,
 }
 
@@ -72,29 +72,30 @@ pub enum Which {
     /// None.
     #[default]
     Off,
-    /// This one.
+    /// A fixed one.
     Cache(Arc<Cache>),
-    /// The one that the value names.
+    /// The one that this value names, evaluated for each request.
     Value(Expression),
 }
 
-/// Whether responses tell what the cache did.
+/// Whether responses report what the cache did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StatusHeader {
-    /// They do not.
+    /// No.
     #[default]
     Off,
-    /// By `Cache-Status` (RFC 9211), under this name.
+    /// In `Cache-Status` (RFC 9211), with this name for the cache.
     Named(bstr::BString),
 }
 
 impl Settings {
-    /// Whether there is a cache at all.
+    /// Whether the location may use a cache. A value that evaluates to `off` is found out per request.
     pub fn is_on(&self) -> bool {
         !matches!(self.cache, Which::Off)
     }
 
-    /// Whether the key tells users apart, so that what `Authorization` brought is found by that user alone.
+    /// Whether the key distinguishes users. Then a response to a request with `Authorization` can be reached by that
+    /// user alone, and the restriction of RFC 9111, section 3.5 is not needed.
     pub fn key_has_credentials(&self) -> bool {
         let named = [
             &b"$http_authorization"[..],
@@ -106,10 +107,11 @@ impl Settings {
         key.is_some_and(|key| named.iter().any(|name| key.source().contains_str(name)))
     }
 
-    /// Whether the key tells one range of a response from another, so that a part is all that stands under it.
+    /// Whether the key distinguishes ranges. Then a 206 is all that belongs under its key, as with `slice`.
     pub fn key_has_range(&self) -> bool {
         let key = self.key.as_ref();
         key.is_some_and(|key| {
+            // `$slice_range`, `$http_range`, or a variable of a `map` whose name says that it is a range.
             let names = key.source().split_str("$").skip(1);
             let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"_{".contains(byte);
             let mut names =
@@ -118,15 +120,16 @@ impl Settings {
         })
     }
 
-    /// Whether requests of this method are looked up.
+    /// Whether requests with this method are looked up.
     pub fn has_method(&self, method: Method) -> bool {
         matches!(method, Method::Get | Method::Head) || self.methods & method.bit() != 0
     }
 
-    /// How long a response of this status is fresh that says nothing itself, in seconds.
+    /// The lifetime in seconds for a response with this status that declares none itself.
     pub fn valid_s(&self, status: u16) -> Option<u32> {
         self.valid
             .iter()
+            // As in nginx, the first matching line wins, `any` included.
             .find(|(known, _)| known.is_none_or(|known| known == status))
             .map(|(_, seconds)| *seconds)
     }

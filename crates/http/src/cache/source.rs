@@ -1,13 +1,13 @@
-//! What a protocol brings that caches its responses: `proxy`, `fastcgi`, `scgi`, `uwsgi`.
+//! What the protocol modules (`proxy`, `fastcgi`, `scgi`, `uwsgi`) supply to the cache, which knows none of them.
 
 use crate::module::Outcome;
 use crate::request::Request;
 use crate::upstream::Plan;
 
-/// What a protocol module brings.
+/// The functions of a protocol module that the cache calls.
 pub struct Source {
-    /// How a request is passed on. It is asked once for each fetch, with the request that the fetch makes.
+    /// How a request is sent to the origin. It is called once per fetch, with the request that the fetch uses.
     pub plan: fn(&mut Request) -> Result<Plan, Outcome>,
-    /// Appends the key where no directive gives one.
+    /// Appends the protocol's default key, where no `…_cache_key` is configured.
     pub key: fn(&mut Request, &mut Vec<u8>) -> Result<(), Outcome>,
 }

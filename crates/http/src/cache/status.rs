@@ -1,26 +1,26 @@
-//! What the cache did with a request, in nginx's words.
+//! The cache status of a response, in nginx's terms.
 
-/// What the cache did with a request: `$upstream_cache_status`.
+/// The value of `$upstream_cache_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Nothing was stored; the origin was asked.
+    /// Nothing was stored, and the origin was asked.
     Miss,
-    /// `…_cache_bypass` said not to look.
+    /// `…_cache_bypass` prevented the lookup.
     Bypass,
-    /// What was stored is stale; the origin was asked.
+    /// The stored response is stale, and the origin was asked.
     Expired,
-    /// What was stored is stale and was served, because the origin failed or is asked in the background.
+    /// A stale response was served, because the origin failed or is being asked in the background.
     Stale,
-    /// What was stored is stale and was served, because another request is renewing it.
+    /// A stale response was served, because another request is already renewing it.
     Updating,
-    /// What was stored is stale, and the origin answered 304: it was served, and is fresh again.
+    /// The stored response was stale; the origin confirmed it by a 304, and it was served.
     Revalidated,
-    /// What was stored was served.
+    /// The stored response was served.
     Hit,
 }
 
 impl Status {
-    /// nginx's word.
+    /// The word in nginx's log.
     pub fn word(self) -> &'static str {
         match self {
             Status::Miss => "MISS",

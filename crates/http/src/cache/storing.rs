@@ -1,14 +1,14 @@
-//! A fetch at work, in a task of its own: from the server into the store, whatever happens to the clients that follow it.
+//! A fetch at work, in a task of its own: from the origin into the store, independent of the clients that follow.
 //!
 //! ```text
 //! head ─┬─ 304 for a stale object ────────▶ the object is renewed, followers serve it
 //!       ├─ an error, and stale is allowed ▶ followers serve the stale object
-//!       ├─ not to be stored ──────────────▶ the exchange goes to the first client, the others ask for themselves
-//!       └─ stored ── content ─┬─ end ─────▶ committed
-//!                             └─ broken ──▶ the rest is asked for, or all of it again (`content`), else it has failed
+//!       ├─ not storable ──────────────────▶ the exchange goes to the first client, the others ask for themselves
+//!       └─ storable ─ body ─┬─ end ───────▶ committed
+//!                           └─ broken ────▶ the rest is fetched, or the whole again (`content`); else it has failed
 //! ```
 //!
-//! Which of these it is the tables in `verdict` say.
+//! Which branch is taken is decided by the tables in `verdict`.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,17 +37,19 @@ use base::sync::Mutex;
 use crate::upstream::interim::Relay;
 use crate::upstream::{ContentLength, Exchange, NoResponse, RetryReasons};
 
-/// How often a fetch asks: a 304 about something else is answered by asking without conditions.
+/// How often a fetch asks the origin. A 304 that does not match the stored object is followed by an unconditional
+/// request; a second 304 would be the origin's error.
 const ASKS_MAX: u32 = 2;
 
-/// Starts a fetch, which writes into the fill. What it leaves for the client that began it is in the slot.
+/// Starts the task of a fetch, which writes into the fill. What it has for the client that started it goes into the
+/// slot.
 pub(super) fn start(fetch: Fetch, writer: Writer) -> Rc<FirstClientSlot> {
     let slot = Rc::clone(&fetch.first_client);
     rt::spawn_named("cache fetch", fetch.run(writer));
     slot
 }
 
-/// The same for a response whose head is there and was judged: it is stored.
+/// Starts the task of a fetch whose response head has been received and judged as storable.
 pub(super) fn start_with_response(
     fetch: Fetch,
     writer: Writer,
@@ -64,9 +66,10 @@ pub(super) fn start_with_response(
 }
 
 impl Fetch {
-    /// Asks the server and does all that follows.
+    /// Asks the origin, and does all that follows.
     async fn run(mut self, writer: Writer) {
         self.born = writer.born();
+        // Interim responses go to the client that started the fetch. Followers of a shared response get none.
         let slot = Rc::clone(&self.first_client);
         self.request
             .set_state(Relay(Rc::new(move |bytes| slot.relay(bytes))));
@@ -80,6 +83,7 @@ impl Fetch {
             };
             self.publish();
             let head = Arc::clone(&self.request.upstream.get_or_make().head);
+            // Merged first, because whether the merge succeeds is what tells a matching 304 from another one.
             let renewed = self.renewed_by(&head);
             match on_head(self.facts(&head, &renewed)) {
                 HeadAction::Revalidate => {
@@ -88,6 +92,7 @@ impl Fetch {
                 }
                 HeadAction::AskWithoutConditions => {
                     self.end_exchange(&mut exchange);
+                    // The stored validators are not those of the origin's current version (RFC 9111, section 4.3.4).
                     self.request.set_state(Ask::default());
                 }
                 HeadAction::UseStale => {
@@ -108,13 +113,14 @@ impl Fetch {
         tell(writer, FetchResult::Failed(502));
     }
 
-    /// What the table wants to know of a head. `renewed` is what a 304 makes of the fields of the stale object.
+    /// The input of the table for heads. `renewed` is the result of merging a 304 into the stale object's fields.
     fn facts(&mut self, head: &ResponseHead, renewed: &Option<Fields>) -> HeadFacts {
         let not_modified = match head.status {
             304 if renewed.is_some() => NotModified::OfStored,
             304 if self.has_conditions() => NotModified::OfAnother,
             _ => NotModified::No,
         };
+        // Statuses that `…_cache_use_stale` can name; 200 and the like have none.
         let reason = RetryReasons::of_status(head.status);
         HeadFacts {
             status: head.status,
@@ -124,11 +130,13 @@ impl Fetch {
         }
     }
 
+    /// Whether the request to the origin is conditional.
     fn has_conditions(&mut self) -> bool {
         let ask = self.request.state::<Ask>();
         ask.is_some_and(|ask| ask.etag.is_some() || ask.last_modified.is_some())
     }
 
+    /// Whether the stale object may replace a failure. `is_silent`: there is no response at all.
     fn may_use_stale(&self, reasons: RetryReasons, is_silent: bool) -> bool {
         let use_stale = self.settings.cache.use_stale;
         self.stale
@@ -136,13 +144,13 @@ impl Fetch {
             .is_some_and(|stale| may_use_stale(stale.reuse, reasons, is_silent, use_stale))
     }
 
-    /// Nothing of the response's content is wanted.
+    /// Ends an exchange whose body is not wanted.
     fn end_exchange(&mut self, exchange: &mut Exchange) {
         exchange.finish_without_content(&mut self.request);
         self.publish();
     }
 
-    /// There is no response.
+    /// Ends a fetch that got no response.
     fn fail(self, writer: Writer, none: NoResponse) {
         let NoResponse { status, reasons } = none;
         let stale = self.may_use_stale(reasons, true);
@@ -153,7 +161,8 @@ impl Fetch {
         }
     }
 
-    /// The fields of the stale object as a 304 makes them; `None` if it is no 304, or not about the object.
+    /// The stale object's fields, updated by a 304 (RFC 9111, section 3.2); `None` if it is not a 304, or not about the
+    /// object.
     fn renewed_by(&mut self, head: &ResponseHead) -> Option<Fields> {
         if head.status != 304 || !self.has_conditions() {
             return None;
@@ -162,7 +171,7 @@ impl Fetch {
         caching::merge_304(&stale.stored.head.fields, &caching::keep(&head.fields))
     }
 
-    /// Renews the stale object: the same content, under the fields that the 304 makes of the stored ones.
+    /// Renews the stale object: the same body, with fields updated by the 304.
     fn revalidate(mut self, writer: Writer, fields: Option<Fields>) {
         let (Some(stale), Some(fields)) = (self.stale.take(), fields) else {
             return tell(writer, FetchResult::LookAgain);
@@ -171,20 +180,23 @@ impl Fetch {
         let object = &stale.object;
         let length = object.head().length;
         let mut renewed = meta(&stored, length, self.times.received_ms);
+        // Only the validation is new. The time of storing remains that of the body.
         renewed.stored_ms = object.head().meta.stored_ms;
+        // The fill's number makes a purge during the validation apply to the renewed head as well.
         self.store
             .refresh(object, renewed, Some(stored.encode()), self.born);
         tell(writer, FetchResult::Revalidated(Arc::new(stored)));
     }
 
-    /// A stored head with fields that were said now.
+    /// A stored head with updated fields, judged anew.
     fn renewed(&mut self, stored: &StoredHead, fields: Fields) -> StoredHead {
         let mut stored = stored.clone();
         let mut renewed = ResponseHead::clone(&stored.head);
         renewed.fields = dated(fields);
         stored.head = Arc::new(renewed);
         let now_ms = self.times.received_ms;
-        // What is said of the time now counts first; then what was said with the content.
+        // A 304 may carry a new lifetime. If the merged fields do not permit storing at all, the object remains stale,
+        // so that the next request asks again.
         let fields = &stored.head.fields;
         stored.freshness = match self.freshness_of(stored.head.status, fields) {
             Some(freshness) => freshness,
@@ -197,7 +209,7 @@ impl Fetch {
         stored
     }
 
-    /// Goes on with a response of which nothing is decided yet but that it comes from the origin.
+    /// Continues with a response that is neither about the stale object nor about a missing part.
     async fn judge(mut self, writer: Writer, exchange: Box<Exchange>, head: &ResponseHead) {
         let (settings, times) = (self.settings.clone(), self.times);
         let judged = Judged::of(
@@ -217,6 +229,7 @@ impl Fetch {
                 self.store_part(writer, exchange, part, head).await;
             }
             (StoreAction::StoreWhole, Judged::Whole(freshness)) => {
+                // A range was asked for, and the whole came. Followers of the range switch to the fill of the whole.
                 let Some((whole, follower)) = writer.turn_into(&self.at.key, None) else {
                     return self.release(writer, exchange);
                 };
@@ -224,7 +237,8 @@ impl Fetch {
                 self.store(whole, exchange, head, freshness).await;
             }
             (StoreAction::Replace, Judged::Whole(freshness)) => {
-                // Requests that wanted a part of the old version find the new one, and none gets the old one any more.
+                // Followers want a part of the old version, which no request may get any more. They look up again and
+                // find the new fill, which must therefore have started before they are told.
                 self.discard();
                 let now_ms = self.times.received_ms;
                 let (whole, _) = self.store.start_fill(&self.at.key, now_ms);
@@ -235,7 +249,7 @@ impl Fetch {
                 self.remember_hit_for_miss();
                 self.release(writer, exchange);
             }
-            // Only what was judged to be storable is to be stored.
+            // The table stores only what was judged as storable, so the other combinations do not occur.
             _ => self.release(writer, exchange),
         }
     }
@@ -251,11 +265,12 @@ impl Fetch {
         }
     }
 
-    /// Takes out of the store what is there under the key.
+    /// Removes what is stored under the key.
     fn discard(&self) {
         self.store.purge(Purge::Key(&self.at.key), Mode::Hard);
     }
 
+    /// Marks the key as hit-for-miss: for a while, its requests do not wait for each other.
     fn remember_hit_for_miss(&self) {
         let time = self.settings.cache.uncacheable_time.as_millis();
         let time = u64::try_from(time).unwrap_or(u64::MAX);
@@ -263,8 +278,9 @@ impl Fetch {
         self.store.remember_hit_for_miss(&self.at.key, until_ms);
     }
 
-    /// The exchange is for the client that began; the others ask for themselves.
+    /// Hands the exchange to the client that started the fetch; the others ask the origin themselves.
     fn release(mut self, writer: Writer, exchange: Box<Exchange>) {
+        // If that client is gone, dropping the exchange closes the connection to the origin.
         if writer.first_stays() {
             let record = std::mem::take(&mut self.request.upstream);
             self.first_client.leave_exchange(exchange, record);
@@ -272,8 +288,8 @@ impl Fetch {
         tell(writer, FetchResult::Released);
     }
 
-    /// Stores what was missing of an object. What the part says of the whole is newer than what was said before (RFC 9111,
-    /// section 3.4).
+    /// Stores the missing part of an object. The part's fields are newer than the stored ones, and update them (RFC
+    /// 9111, section 3.4).
     async fn store_missing(
         mut self,
         mut writer: Writer,
@@ -290,6 +306,7 @@ impl Fetch {
             return self.release(writer, exchange);
         };
         let mut fields = caching::keep(&head.fields);
+        // `Content-Range` describes this part alone; the stored head describes the whole.
         fields.remove_known(Known::ContentRange);
         let before_fields = &before.head.fields;
         let merged =
@@ -302,13 +319,14 @@ impl Fetch {
             ..meta(&stored, Some(length), self.times.received_ms)
         };
         head.head = stored.encode();
+        // The end goes before the head: with the head, followers compute what they can get from this part.
         writer.ends_at(range.end);
         writer.head(head);
         self.request.out.body = exchange.into_content(&mut self.request);
         self.content(writer, &stored, Some(length), range.end).await;
     }
 
-    /// Stores a part of something of which nothing that fits is there: what is under the key stays incomplete.
+    /// Stores a part of a response of which nothing usable is stored. The object remains incomplete.
     async fn store_part(
         mut self,
         writer: Writer,
@@ -322,8 +340,10 @@ impl Fetch {
             length,
         } = part;
         self.framed = exchange.content_length();
+        // The origin lets it be stored, so a mark from an earlier response is outdated.
         self.store.forget_hit_for_miss(&self.at.key);
         let key = self.key_of(&mut stored);
+        // From here on the fill is identified by the bytes that it brings, so that requests in other words can join it.
         let Some((mut brings, follower)) = writer.turn_into(&self.at.key, Some(range.start)) else {
             return self.release(writer, exchange);
         };
@@ -334,7 +354,7 @@ impl Fetch {
         self.content(brings, &stored, Some(length), range.end).await;
     }
 
-    /// Stores the response.
+    /// Stores the whole response.
     async fn store(
         mut self,
         mut writer: Writer,
@@ -345,12 +365,14 @@ impl Fetch {
         self.store.forget_hit_for_miss(&self.at.key);
         self.framed = exchange.content_length();
         let header_only = self.request.delivery.header_only;
+        // A response to HEAD announces the length of a body that does not come.
         let length = match exchange.content_length() {
             _ if header_only => Some(0),
             ContentLength::Known(length) => Some(length),
             ContentLength::None => Some(0),
             ContentLength::Unknown => None,
         };
+        // The usual reason phrase is not stored: it follows from the status.
         let usual = proto::status::reason(head.status).as_bytes();
         let reason = head.status_text().get(4..).filter(|text| *text != usual);
         let kept = head_of(head.status, dated(caching::keep(&head.fields)));
@@ -368,14 +390,14 @@ impl Fetch {
         writer.head_as(key, self.described(&stored, &head.fields, length));
         self.request.out.body = exchange.into_content(&mut self.request);
         if self.request.method != self.request.head.wire.method {
-            // The client asked for HEAD: it does not follow the content, and what has come of it is known now.
+            // The client sent HEAD and does not read the body, so what is known by now is all that its log will show.
             self.publish();
         }
         self.content(writer, &stored, length, u64::MAX).await;
     }
 
-    /// The key under which the response belongs: its own for each variant. The first one puts a marker under the key that
-    /// requests have.
+    /// The key under which the response is stored. With `Vary`, each variant has its own (RFC 9111, section 4.1), and
+    /// the first one puts a marker under the primary key.
     fn key_of(&mut self, stored: &mut StoredHead) -> Key {
         let ignored = self.settings.cache.rules.ignore & Rules::VARY != 0;
         let names = match vary::of(&stored.head.fields) {
@@ -383,10 +405,13 @@ impl Fetch {
             _ => return self.primary.clone(),
         };
         let values = values(&names, &self.request.head.wire.fields);
+        // The same names mean the same set of variants. Different names start a new set, since the old keys were made
+        // from values of other fields.
         let born = match &self.at.marker {
             Some(VaryMarker { born, names: known }) if *known == names => *born,
             _ => self.put_marker(&names),
         };
+        // A variant in the client's preferred language is stored for all clients with that preference.
         let by_language = self.values_by_language(&names, &stored.head.fields);
         let key = self
             .primary
@@ -399,7 +424,7 @@ impl Fetch {
         key
     }
 
-    /// Stores a marker, and gives its birth.
+    /// Stores a marker, and returns its number.
     fn put_marker(&self, names: &[Box<[u8]>]) -> u64 {
         let now_ms = self.times.received_ms;
         let marker = Marker {
@@ -409,6 +434,7 @@ impl Fetch {
             kind: ObjectKind::Variants,
             stored_ms: now_ms,
             validated_ms: now_ms,
+            // A marker is not a response, and does not become stale; its variants do.
             fresh_until_ms: u64::MAX,
             version: 0,
         };
@@ -421,7 +447,8 @@ impl Fetch {
         self.store.put_marker(&self.primary, head, now_ms)
     }
 
-    /// What chooses a variant that is in the language which its client prefers.
+    /// The selecting values for all clients that prefer this response's language, if it has the one that its client
+    /// prefers.
     fn values_by_language(&self, names: &[Box<[u8]>], fields: &Fields) -> Option<Vec<u8>> {
         if !self.settings.cache.language || !names.iter().any(|name| **name == *ACCEPT_LANGUAGE) {
             return None;
@@ -431,7 +458,7 @@ impl Fetch {
         Some(values_by_language(names, request, &language))
     }
 
-    /// What the store keeps of a response beside its content. `length` is that of the whole.
+    /// What the store keeps besides the body. `length` is that of the whole.
     fn described(&self, stored: &StoredHead, fields: &Fields, length: Option<u64>) -> Head {
         Head {
             meta: meta(stored, length, self.times.received_ms),
@@ -445,12 +472,12 @@ impl Fetch {
     }
 }
 
-/// Tells followers what to do in place of waiting for content.
+/// Tells followers what to do instead of waiting for content.
 fn tell(writer: Writer, result: FetchResult) {
     writer.instead(Instead::new(result));
 }
 
-/// Stores that the origin failed, for as long as that is configured.
+/// Stores a failure of the origin for the time that `…_cache_valid` sets for its status.
 fn store_error(mut writer: Writer, status: u16, seconds: u32) {
     let now_ms = rt::wall_millis();
     let stored = StoredHead {
@@ -478,6 +505,7 @@ fn store_error(mut writer: Writer, status: u16, seconds: u32) {
     writer.finish();
 }
 
+/// The part of the head that the store itself reads.
 fn meta(stored: &StoredHead, length: Option<u64>, now_ms: u64) -> Meta {
     Meta {
         kind: ObjectKind::Object,

@@ -5,7 +5,7 @@ use conf::Variable;
 use super::ask::Ask;
 use crate::request::Request;
 
-/// The rows. They are volatile: what they tell changes while the request is answered.
+/// The variables. They are volatile, because their values change while the request is being answered.
 pub static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "upstream_cache_status",

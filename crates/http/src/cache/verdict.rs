@@ -1,8 +1,8 @@
-//! What becomes of a fetch, by what the origin answered: two tables, without I/O, clock or store.
+//! What happens to a fetch, depending on what the origin answers: tables without I/O, clock or store.
 //!
 //! ```text
 //! no response ── on_failure
-//! head ── on_head ─┬─ done: the stale object is renewed or served, a missing part goes into its place
+//! head ── on_head ─┬─ done: the stale object is renewed or served, a missing part is stored in its place
 //!                  └─ judge ── on_judgement ─┬─ stored
 //!                                            └─ released: for one client alone
 //! ```
@@ -12,12 +12,12 @@ use proto::caching::Reuse;
 use super::settings::Settings;
 use crate::upstream::RetryReasons;
 
-/// What the head of a response says, beside what it is judged by for storing.
+/// What is known about a response from its head, except whether it may be stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadFacts {
     pub(super) status: u16,
     pub(super) not_modified: NotModified,
-    /// The stale object may be served in place of a response with this status.
+    /// The stale object may be served instead of a response with this status.
     pub(super) may_use_stale: bool,
     pub(super) missing: MissingAnswer,
 }
@@ -25,43 +25,43 @@ pub(super) struct HeadFacts {
 /// Whether a response answers the validators that were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotModified {
-    /// It is no 304, or nothing was sent that it could be about.
+    /// It is not a 304, or the request was not conditional.
     No,
-    /// 304, about the object that is stored.
+    /// A 304 that confirms the stored object.
     OfStored,
-    /// 304, about something else: its validators are not those of the object (RFC 9111, section 4.3.4).
+    /// A 304 whose validators are not those of the stored object (RFC 9111, section 4.3.4).
     OfAnother,
 }
 
-/// What a response is to the missing part that was asked for.
+/// How a response relates to the missing part that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MissingAnswer {
     /// No missing part was asked for.
     NotAsked,
-    /// It is that part, of the version that is stored.
+    /// It is exactly that part, of the stored version.
     Fits,
-    /// It is something else.
+    /// It is anything else.
     Another,
 }
 
-/// What is done at the head of a response.
+/// What is done with a response, given its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeadAction {
-    /// The stale object is fresh again; followers serve it.
+    /// Renew the stale object; followers serve it.
     Revalidate,
-    /// The origin is asked again, without conditions.
+    /// Ask the origin again, without conditions.
     AskWithoutConditions,
-    /// Followers serve the stale object.
+    /// Let followers serve the stale object.
     UseStale,
-    /// The part goes to where it was missing.
+    /// Store the part in the place where it was missing.
     StoreMissing,
-    /// What is stored is not what the origin has: it goes, and followers look again.
+    /// Remove the stored object, since the origin has another version; followers look up again.
     Discard,
-    /// Whether it is stored depends on what it says of that.
+    /// Judge whether the response may be stored.
     Judge,
 }
 
-/// The table for the head of a response.
+/// Decides on the head of a response. A 304 comes first: it is a success, whatever `…_cache_use_stale` lists.
 pub(super) fn on_head(facts: HeadFacts) -> HeadAction {
     match facts.not_modified {
         NotModified::OfStored => return HeadAction::Revalidate,
@@ -73,13 +73,14 @@ pub(super) fn on_head(facts: HeadFacts) -> HeadAction {
     }
     match (facts.missing, facts.status) {
         (MissingAnswer::Fits, _) => HeadAction::StoreMissing,
-        // Another part, or none: the origin takes its own validator for another version.
+        // With a validator that it gave itself, the origin sent other bytes or none. What is stored must be of an older
+        // version.
         (MissingAnswer::Another, 206 | 416) => HeadAction::Discard,
         (MissingAnswer::Another | MissingAnswer::NotAsked, _) => HeadAction::Judge,
     }
 }
 
-/// Whether a stale object may be served for these reasons. `is_silent`: there is no response at all.
+/// Whether a stale object may be served for one of these reasons. `is_silent`: there is no response at all.
 pub(super) fn may_use_stale(
     reuse: Reuse,
     reasons: RetryReasons,
@@ -94,29 +95,32 @@ pub(super) fn may_use_stale(
         } => (on_any_error, on_listed_error),
         Reuse::WhileRevalidate | Reuse::Fresh => (true, true),
     };
-    // As in nginx, what the origin allows counts when it is not there, not when it says that it has failed.
+    // As in nginx, the origin's `stale-if-error` counts if the origin cannot be reached. If it answers with an error,
+    // only `…_cache_use_stale` counts.
     by_origin && is_silent && !reasons.is_empty() || by_operator && use_stale.permits_any(reasons)
 }
 
-/// What is done when there is no response.
+/// What is done if there is no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FailureAction {
-    /// Followers serve the stale object.
+    /// Let followers serve the stale object.
     UseStale,
-    /// The failure is stored as a response, because `…_cache_valid` names its status.
+    /// Store the failure as a response, because `…_cache_valid` names its status. This spares a dead origin further
+    /// requests.
     StoreError {
-        /// How long no request asks the origin.
+        /// For how long the origin is not asked.
         seconds: u32,
     },
-    /// Followers answer with the status.
+    /// Let followers answer with the status.
     Fail,
 }
 
-/// The table for an exchange without a response.
+/// Decides on an exchange without a response.
 pub(super) fn on_failure(status: u16, may_use_stale: bool, settings: &Settings) -> FailureAction {
     match settings.valid_s(status) {
         _ if may_use_stale => FailureAction::UseStale,
-        // Other statuses are of this server: it did not come to ask.
+        // 502 and 504 are about the origin. Any other status without a response has its cause here, and must not be
+        // remembered.
         Some(seconds) if seconds > 0 && matches!(status, 502 | 504) => {
             FailureAction::StoreError { seconds }
         }
@@ -124,64 +128,64 @@ pub(super) fn on_failure(status: u16, may_use_stale: bool, settings: &Settings) 
     }
 }
 
-/// Whether a response may be stored, and what it brings.
+/// Whether a response may be stored, and what it contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
-    /// It is for its own client alone. `is_typical`: so will be the others of the key, as far as it tells.
+    /// It is for its own client alone. `is_typical`: so will probably be the next responses of the key.
     Unstorable { is_typical: bool },
     /// It may be stored.
     Storable(Brought),
 }
 
-/// What a response brings of what stands under its key.
+/// What a response contains of what belongs under its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Brought {
-    /// It is what stands there, whatever its status.
+    /// All of it, whatever the status.
     Whole,
-    /// A part of the content.
+    /// A part of the body.
     Part,
-    /// A part that was not asked for, or is not the one that was, or that does not say where it belongs.
+    /// A part that cannot be used: it was not asked for, is another one, or does not say where it belongs.
     Nothing,
 }
 
-/// What the fetch asked the origin for.
+/// What the fetch asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AskedFor {
     /// The whole response.
     Whole,
     /// The range that a client wants.
     Range,
-    /// A part that is missing of a stored object.
+    /// A part that a stored object lacks.
     Missing,
 }
 
-/// What is done with a response that was judged.
+/// What is done with a response after it has been judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StoreAction {
-    /// The exchange goes to the client that began, the others ask for themselves. `remember`: for a while the requests of
-    /// the key do not wait for each other (hit-for-miss).
+    /// Hand the exchange to the client that started the fetch; the others ask the origin themselves. `remember`: mark
+    /// the key as hit-for-miss, so that for a while its requests do not wait for each other.
     Release { remember: bool },
-    /// It is stored.
+    /// Store it.
     Store,
-    /// It is stored as a part of what stands under the key.
+    /// Store it as a part.
     StorePart,
-    /// It is stored as the whole, though a range was asked for: the origin makes none. Followers go on with that.
+    /// Store it as the whole, though a range was asked for: the origin ignores ranges. Followers continue with it.
     StoreWhole,
-    /// It is another version: what was stored goes, it is stored, and followers look again.
+    /// Remove what is stored, since this is another version, and store it; followers look up again.
     Replace,
 }
 
-/// The table for a response that was judged.
+/// Decides on a response that has been judged.
 pub(super) fn on_judgement(judgement: Judgement, asked: AskedFor, status: u16) -> StoreAction {
     let released = StoreAction::Release { remember: false };
     match (judgement, asked) {
         (Judgement::Unstorable { is_typical }, _) => StoreAction::Release {
-            // An origin that fails says nothing of what it will say when it is well.
+            // A failing or overloaded origin says nothing about its normal responses, so the key is not marked.
             remember: is_typical && status < 500 && status != 429,
         },
         (Judgement::Storable(Brought::Nothing), _) => released,
         (Judgement::Storable(Brought::Part), _) => StoreAction::StorePart,
-        // It says that the range does not exist, not what stands under the key.
+        // 416 is about the range. It is not what belongs under the key.
         (Judgement::Storable(Brought::Whole), AskedFor::Range) if status == 416 => released,
         (Judgement::Storable(Brought::Whole), AskedFor::Range) => StoreAction::StoreWhole,
         (Judgement::Storable(Brought::Whole), AskedFor::Missing) => StoreAction::Replace,

@@ -1,8 +1,8 @@
-//! The caches of a configuration: `proxy_cache_path`, and the stores behind it.
+//! The caches of a configuration: `…_cache_path`, and the stores behind it.
 //!
-//! A configuration knows what its caches are to be. The worker opens their stores when it commits to it, on a thread of
-//! the pool, and keeps them by path: a reload finds them open. A store that cannot be opened, or that fails later, is
-//! no reason not to serve: requests pass it by, the error log says why, and it is tried again.
+//! A configuration declares its caches. When the worker commits to the configuration, it opens their stores on a thread
+//! of the pool and keeps them by path, so that a reload finds them open. If a store cannot be opened, or fails later,
+//! requests are served without it, the error log says why, and opening is tried again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,46 +18,47 @@ use conf::{Diagnostic, Line, Span};
 use host::engine::Zones;
 use rt::pool::Device;
 
-/// How long a start or a reload waits for a store to open: requests before that would all go to the origin. One whose disk
-/// is slower opens while requests are served.
+/// How long a start or a reload waits for a store to open: requests before that would all go to the origin. A store on
+/// a slower disk opens while requests are being served.
 const OPEN_WAIT: Duration = Duration::from_secs(1);
 
-/// How often a store that could not be opened is tried again.
+/// The interval between attempts to open a store.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// The same where the worker's user may not write: the master gives it the folder soon.
+/// The same if the worker's user lacks permission: the master is about to change the owner of the directory.
 const RETRY_DENIED: Duration = Duration::from_secs(2);
 
-/// The same while another process has it: mostly one that is about to end.
+/// The same while another process holds the store's lock: usually that process is about to exit.
 const RETRY_LOCKED: Duration = Duration::from_millis(50);
 
-/// How long another process may have a store before the log is told.
+/// How long another process may hold the lock before the error log mentions it.
 const LOCKED_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often a store is looked after.
+/// The interval of the stores' upkeep.
 pub const UPKEEP: Duration = Duration::from_secs(2);
 
-/// Keys whose uses are counted for `min_uses`, per cache. The one counted longest ago is forgotten for a new one.
+/// The number of keys per cache whose uses are counted for `min_uses`. The least recently used count is dropped for a
+/// new key, so that a scan of random keys cannot exhaust memory.
 const COUNTED_KEYS: usize = 32 * 1024;
 
-/// What a `…_cache_path` line says.
+/// A `…_cache_path` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
     /// The directory.
     pub path: PathBuf,
-    /// The size of `keys_zone` in bytes: it bounds the number of objects.
+    /// The size of `keys_zone` in bytes, which bounds the number of objects.
     pub keys: u64,
-    /// An object that was not asked for in this time goes; zero is never.
+    /// An object that is not requested for this time is removed; zero: never.
     pub inactive: Duration,
-    /// The most bytes on the disk.
+    /// The maximum number of bytes on disk.
     pub max_size: u64,
-    /// Bytes of the file system to leave free; 0 is no bound.
+    /// Bytes of the file system to leave free; 0: no bound.
     pub min_free: u64,
-    /// The most bytes of small objects in memory.
+    /// The maximum number of bytes of small objects in memory.
     pub memory: u64,
 }
 
-/// What an object in the index is reckoned at, in bytes of `keys_zone`. It takes less.
+/// The number of bytes of `keys_zone` that one object counts as. The index takes less.
 const BYTES_PER_KEY: u64 = 40;
 
 impl Declared {
@@ -72,17 +73,18 @@ impl Declared {
     }
 }
 
-/// A cache by the name of its zone.
+/// A cache, known by the name of its zone.
 pub struct Cache {
     name: BString,
+    /// The declaration, with the place of its line for messages.
     declared: OnceLock<(Declared, String)>,
-    /// Set when the worker commits to the configuration.
+    /// Set when the worker commits to the configuration: a configuration that is only tested opens no store.
     opened: OnceLock<Arc<Opened>>,
-    /// Where it was referred to first, and by which directive.
+    /// The first line that refers to it, and its directive, for the message that no line declares it.
     referred: Option<(Span, String)>,
 }
 
-/// The caches of a configuration. Clones share them.
+/// The caches of a configuration. Clones share the map.
 #[derive(Clone, Default)]
 pub struct Caches(Arc<Mutex<BTreeMap<BString, Arc<Cache>>>>);
 
@@ -98,19 +100,19 @@ impl Cache {
         self.name.as_ref()
     }
 
-    /// The directory; empty for one that was never declared, with which no configuration serves.
+    /// The directory; empty if it was never declared, and then the configuration is not accepted.
     pub fn path(&self) -> &Path {
         self.declared
             .get()
             .map_or(Path::new(""), |(declared, _)| declared.path.as_path())
     }
 
-    /// What was declared.
+    /// The declaration.
     pub fn declared(&self) -> Option<&Declared> {
         self.declared.get().map(|(declared, _)| declared)
     }
 
-    /// The store, if it can be used now.
+    /// The store, if it can be used at the moment. If not, another attempt to open it is made.
     pub fn store(&self) -> Option<cache::Store> {
         let opened = self.opened.get()?;
         let store = opened.store();
@@ -120,26 +122,28 @@ impl Cache {
         store
     }
 
-    /// What is wrong with it.
+    /// What is wrong with the store, for the error log and the status page.
     pub fn trouble(&self) -> Option<String> {
         self.opened.get()?.trouble()
     }
 
-    /// Figures, if it is open.
+    /// The store's figures, if it is open.
     pub fn stats(&self) -> Option<cache::Stats> {
         self.store().map(|store| store.stats())
     }
 
-    /// What it had when it was opened.
+    /// What the store contained when it was opened.
     pub fn found(&self) -> Option<Found> {
         self.opened.get()?.state().found
     }
 
-    /// Counts a use of a key and tells the number of uses.
+    /// Counts a request for a key, and returns the number of requests so far.
     pub(super) fn count_use(&self, key: &[u8]) -> u64 {
         let Some(opened) = self.opened.get() else {
             return 0;
         };
+        // Counted by a hash with random keys. A collision stores a response a few requests early, and a client cannot
+        // provoke one.
         let hash = opened.hasher.hash_one(key);
         let mut uses = opened.uses.lock();
         match uses.get(&hash) {
@@ -160,7 +164,7 @@ impl Caches {
         self.0.lock()
     }
 
-    /// The cache of a name.
+    /// The cache of this name.
     pub fn find(&self, name: &[u8]) -> Option<Arc<Cache>> {
         self.map().get(BStr::new(name)).cloned()
     }
@@ -170,7 +174,7 @@ impl Caches {
         self.map().values().cloned().collect()
     }
 
-    /// The cache of a name for a line that refers to it. It may be declared further down.
+    /// The cache of this name, for a line that refers to it. As in nginx, it may be declared further down.
     pub fn refer(line: &mut Line, name: &BStr) -> Arc<Cache> {
         let referred = Some((line.node.span, line.name().to_string()));
         let caches = line.shared::<Caches>().clone();
@@ -186,11 +190,12 @@ impl Caches {
         Arc::clone(map.entry(name.to_owned()).or_insert_with(make))
     }
 
-    /// Declares a cache.
+    /// Declares a cache; an error if its name or its directory is taken.
     pub fn declare(line: &mut Line, name: &BStr, declared: Declared) -> Result<(), Diagnostic> {
         let place = line.sources().place(line.node.span).unwrap_or_default();
         let cache = Caches::refer(line, name);
         let others = line.shared::<Caches>().all();
+        // Two stores in one directory would delete each other's files.
         let same_path = others.iter().find_map(|other| {
             let (known, place) = other.declared.get()?;
             (known.path == declared.path && other.name != name).then_some(place)
@@ -205,7 +210,7 @@ impl Caches {
         Ok(())
     }
 
-    /// Reports caches that lines refer to and none declares.
+    /// Reports names that lines refer to and that no line declares. Called at the end, when all lines are known.
     pub fn check(line: &mut Line) {
         for cache in line.shared::<Caches>().all() {
             if let (None, Some((span, directive))) = (cache.declared.get(), &cache.referred) {
@@ -215,7 +220,7 @@ impl Caches {
         }
     }
 
-    /// Finds or opens the stores. For the worker, before it serves.
+    /// Finds or opens the stores. Called by the worker before it serves.
     pub fn commit(&self, zones: &Zones) {
         let deadline = rt::clock::read() + OPEN_WAIT;
         let mut opened = Vec::new();
@@ -224,16 +229,19 @@ impl Caches {
                 continue;
             };
             let key = declared.path.to_string_lossy();
+            // By path, not by name: a zone that is renamed keeps its objects.
             let store = zones.get_or_create(&key, || Opened::new(declared));
             store.adopt(declared);
+            // A reload in this process cancels the handover to another one.
             store.state().given_away = false;
             Arc::clone(&store).open_soon();
             opened.push(Arc::clone(cache.opened.get_or_init(|| store)));
         }
+        // All are opening by now, so one deadline bounds the wait for them together.
         opened.iter().for_each(|store| store.wait_until(deadline));
     }
 
-    /// Lets the process that comes after this one have the stores: requests here go past them from now on.
+    /// Leaves the stores to the process that follows this one. From now on requests here bypass them.
     pub fn give_away(&self) {
         for cache in self.all() {
             let Some(opened) = cache.opened.get() else {
@@ -248,8 +256,8 @@ impl Caches {
         }
     }
 
-    /// Gives the stores away, if that has not been done, and waits until what they know is written down, until `deadline`
-    /// at most: a disk that is slower is left alone, and the next start reads a little more. Blocks.
+    /// Gives the stores away, if that has not been done, and waits until their index is written, but no longer than
+    /// until `deadline`. If a disk is slower, the next start reads a little more. Blocks.
     pub fn close(&self, deadline: Instant) {
         self.give_away();
         let leaving = self.all().into_iter().filter_map(|cache| {
@@ -257,11 +265,11 @@ impl Caches {
             opened.state().leaving.take()
         });
         let leaving: Vec<cache::Store> = leaving.collect();
-        // Room for all answers, so that no store waits for this thread.
+        // One place per store, so that no store's thread waits for this one.
         let (sender, receiver) = std::sync::mpsc::sync_channel(leaving.len());
         for store in &leaving {
             let sender = sender.clone();
-            // An error means that the receiver has gone: it took too long.
+            // An error means that this function has returned because the time was over.
             store.then(move || {
                 let _ = sender.send(());
             });
@@ -274,7 +282,7 @@ impl Caches {
         }
     }
 
-    /// Looks after the stores, and gives what is to be said of them in the log.
+    /// Does the stores' upkeep, and returns what the error log should say.
     pub fn maintain(&self) -> Vec<(Arc<Cache>, News)> {
         let mut news = Vec::new();
         for cache in self.all() {
@@ -282,6 +290,7 @@ impl Caches {
                 continue;
             };
             match opened.store() {
+                // The directory was removed or replaced. What the old store writes from now on is lost.
                 Some(store) if store.has_vanished() => {
                     let trouble = opened.give_up(&store);
                     news.extend(trouble.map(|why| (Arc::clone(&cache), News::Trouble(why))));
@@ -304,29 +313,29 @@ impl Caches {
     }
 }
 
-/// What there is to say of a cache.
+/// A message about a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// It was opened.
+    /// The store has been opened.
     Opened(Found),
     /// Something is wrong.
     Trouble(String),
-    /// Nothing is wrong any more.
+    /// The trouble is over.
     Well,
 }
 
-/// What a store had when it was opened.
+/// What a store contained when it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Objects in the index.
     pub objects: usize,
-    /// Files whose modes were open to others, and are not now.
+    /// Files whose permissions let other users read them, and that have been corrected.
     pub mended: usize,
-    /// How long it took until the index was whole.
+    /// How long it took until the index was complete.
     pub took: Duration,
 }
 
-/// A store by its path, over reloads.
+/// A store, kept by its path across reloads.
 pub(super) struct Opened {
     declared: Mutex<Declared>,
     state: Mutex<State>,
@@ -335,25 +344,33 @@ pub(super) struct Opened {
     hasher: rt::random::RandomState,
 }
 
+/// The state of a store that several loops use and a thread of the pool opens.
+///
+/// ```text
+/// closed ── opening ─┬─ open ───── directory vanished ──▶ closed, and opening at once
+///    ▲               ├─ failed ─── after a pause ───────▶ opening
+///    │               └─ locked ─── after a short pause ─▶ opening
+///    └── a new configuration ◀── given away, from any of these
+/// ```
 #[derive(Default)]
 struct State {
     store: Option<cache::Store>,
     opening: bool,
-    /// When opening failed last.
+    /// When the last attempt to open it failed.
     failed: Option<Instant>,
-    /// That was for want of rights.
+    /// It failed for lack of permission.
     denied: bool,
-    /// Since when another process has the directory.
+    /// Since when another process has held the lock.
     locked: Option<Instant>,
-    /// It is the other process's turn.
+    /// It has been left to another process, and must not be opened here.
     given_away: bool,
-    /// The store that was given away, until its end was waited for.
+    /// The store that was given away, until its end has been waited for.
     leaving: Option<cache::Store>,
     trouble: Option<String>,
-    /// What the log was told last.
+    /// What the log was told last, so that the same trouble is reported once.
     said: Option<String>,
     found: Option<Found>,
-    /// The log has not been told of `found`.
+    /// The log has not been told about `found` yet.
     found_lately: bool,
 }
 
@@ -376,7 +393,7 @@ impl Opened {
         self.state().store.clone()
     }
 
-    /// Takes over what a new configuration says of the same directory.
+    /// Applies the limits of a new configuration to the open store.
     fn adopt(&self, declared: &Declared) {
         let mut known = self.declared.lock();
         if *known == *declared {
@@ -397,17 +414,18 @@ impl Opened {
         }
     }
 
-    /// Lets go of a store whose directory has vanished, and gives what is to be said of it.
+    /// Drops a store whose directory has vanished, and returns what the log should say.
     fn give_up(&self, store: &cache::Store) -> Option<String> {
         let mut state = self.state();
         state.store = None;
+        // It is to be opened again at once, not after the usual pause.
         state.failed = None;
         state.said = store.trouble();
         state.trouble = state.said.clone();
         state.said.clone()
     }
 
-    /// What the store had when it was opened, if the log was not told yet.
+    /// What the store contained when it was opened, if the log has not been told yet.
     fn found_lately(&self) -> Option<Found> {
         let mut state = self.state();
         std::mem::take(&mut state.found_lately)
@@ -415,7 +433,7 @@ impl Opened {
             .flatten()
     }
 
-    /// The trouble, if it is not what the log was told last.
+    /// The trouble, if the log was told something else last.
     fn news(&self) -> Option<Option<String>> {
         let trouble = self.trouble();
         let mut state = self.state();
@@ -426,7 +444,8 @@ impl Opened {
         Some(trouble)
     }
 
-    /// Opens the store on a thread of the pool, unless it is open, or failed a moment ago.
+    /// Opens the store on a thread of the pool, unless it is open or the last attempt was too recent. Requests call
+    /// this too, so it must be cheap when there is nothing to do.
     fn open_soon(self: Arc<Self>) {
         let mut state = self.state();
         let pause = match (state.locked, state.denied) {
@@ -446,7 +465,7 @@ impl Opened {
         pool.submit(Device::UNKNOWN, Box::new(move || self.open()));
     }
 
-    /// Blocks.
+    /// Opens the store. Blocks.
     fn open(&self) {
         let options = self.declared.lock().options();
         let begun = rt::clock::read();
@@ -455,7 +474,7 @@ impl Opened {
         let mut state = self.state();
         state.opening = false;
         match opened {
-            // Too late: it goes back as it came.
+            // It was given away while it was being opened. Dropping it releases the lock.
             Ok(_) if state.given_away => {}
             Ok(store) => {
                 let stats = store.stats();
@@ -482,7 +501,8 @@ impl Opened {
                         now
                     }
                 };
-                // The process before this one is about to let go, as a rule.
+                // After an upgrade the previous process still holds the lock for a moment. That is worth a message only
+                // if it lasts.
                 if state.locked.is_none() || rt::clock::elapsed(since) >= LOCKED_PATIENCE {
                     state.trouble = Some(error.to_string());
                 }
@@ -492,6 +512,7 @@ impl Opened {
         self.changed.notify_all();
     }
 
+    /// Waits until an attempt to open the store has ended. Blocks.
     fn wait_until(&self, deadline: Instant) {
         let mut state = self.state();
         while state.opening {

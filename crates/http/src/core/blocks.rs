@@ -1,7 +1,7 @@
-//! What rows of the engine's tables need of the builder that reads the blocks they stand in, and what they leave for it.
+//! The connection between the engine's rows and the builder of the configuration.
 //!
-//! The builder is above the tables: it hands its functions down, once for each `http {}`, so that the tables import nothing
-//! of what is made of them.
+//! The builder is a layer above the tables. It hands down its functions for reading blocks, once for each `http {}`, so
+//! that the tables import nothing of what is built from them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use bstr::{BStr, BString};
 use conf::{Confs, Diagnostic, Line, Span};
 
-/// Reads a block of a certain name.
+/// Reads a block, such as `server { … }`, into the settings of its parent.
 type BlockReader = fn(&mut Line, &mut Confs) -> Result<(), Diagnostic>;
 
 /// The builder's functions.
@@ -21,10 +21,11 @@ pub(crate) struct BlockReaders {
     pub(crate) present_location: fn(&mut Line) -> PresentLocation,
 }
 
-/// Where the builder leaves them.
+/// The place where the builder leaves its functions.
 #[derive(Default)]
 pub(crate) struct HandedDown(pub(crate) Option<BlockReaders>);
 
+/// The builder's functions, while a configuration is being read.
 fn readers(line: &mut Line) -> BlockReaders {
     let handed_down = line.shared::<HandedDown>().0;
     handed_down.expect("the builder of `http {}` leaves its functions before it reads the block")
@@ -45,14 +46,14 @@ pub(super) fn limit_except(line: &mut Line, parents: &mut Confs) -> Result<(), D
     (readers(line).limit_except)(line, parents)
 }
 
-/// The location that a directive stands in.
+/// The location that a directive is in.
 pub(super) fn present_location(line: &mut Line) -> PresentLocation {
     (readers(line).present_location)(line)
 }
 
-/// What kind of location the present one is, for directives that care.
+/// The kind of the location that a directive is in.
 pub enum PresentLocation {
-    /// A prefix of this many bytes, or an exact path.
+    /// A prefix of this many bytes, or an exact path of this length: `alias` replaces that part.
     Prefix(usize),
     /// A regular expression.
     Regex,
@@ -60,16 +61,17 @@ pub enum PresentLocation {
     Named,
 }
 
-/// Folders that must exist before the worker starts, collected while the configuration is read.
+/// Directories that must exist before the worker starts, collected while the configuration is read.
 #[derive(Default)]
 pub struct Directories(pub BTreeSet<PathBuf>);
 
-/// Names of thread pools that directives asked for, with where.
+/// Names of thread pools that directives refer to, with the places. They are checked at the end: a pool may be defined
+/// further down.
 #[derive(Default)]
 pub struct WantedPools(pub Vec<(BString, Span)>);
 
 impl WantedPools {
-    /// Notes that a pool is wanted.
+    /// Notes that a directive refers to a pool.
     pub fn want(&mut self, name: &BStr, span: Span) {
         self.0.push((name.to_owned(), span));
     }

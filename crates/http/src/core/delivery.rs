@@ -1,4 +1,4 @@
-//! Settings of a location that say how files are read and responses are sent.
+//! Settings of a location that control how files are read and how responses are sent.
 
 use std::time::Duration;
 
@@ -6,80 +6,80 @@ use bstr::ByteSlice;
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION_IF};
 use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
 
-/// The settings.
+/// The values of the directives below, for one location.
 #[derive(Clone, Debug, Default)]
 pub struct DeliveryConf {
-    /// Larger files leave by `sendfile`.
+    /// Whether larger files are sent with `sendfile`.
     pub sendfile: bool,
-    /// The most that one turn sends of a file, in bytes; 0 is no limit.
+    /// The maximum number of bytes of a file sent per iteration of the event loop; 0: no limit.
     pub sendfile_max_chunk: u64,
-    /// Which pool reads cold files.
+    /// The pool that reads files which are not in memory.
     pub aio: Aio,
-    /// Accepted: writes always go to a pool.
+    /// Accepted without effect: writing is always done by a pool.
     pub aio_write: bool,
-    /// Bytes that the kernel reads ahead.
+    /// The number of bytes that the kernel reads ahead.
     pub read_ahead: u64,
-    /// From which size on files are read past the page cache.
+    /// The size from which on files are read past the page cache.
     pub directio: Directio,
-    /// The alignment of such reads, in bytes.
+    /// The alignment of reads past the page cache, in bytes.
     pub directio_alignment: u64,
-    /// Buffers for files that are read.
+    /// The number of buffers for files that are read.
     pub output_buffers: u64,
-    /// The size of each, in bytes.
+    /// The size of each of these buffers, in bytes.
     pub output_buffer_size: u64,
-    /// The largest DATA frame of HTTP/2, in bytes.
+    /// The maximum size of an HTTP/2 DATA frame, in bytes.
     pub http2_chunk_size: u32,
-    /// Output gathered before it is sent, in bytes.
+    /// The number of bytes of output that are gathered before they are sent.
     pub postpone_output: u64,
-    /// Full packets.
+    /// `TCP_CORK`: the head and the beginning of a file leave in full packets.
     pub tcp_nopush: bool,
-    /// Small packets at once.
+    /// `TCP_NODELAY`: small packets are sent at once.
     pub tcp_nodelay: bool,
-    /// How long a client may take nothing.
+    /// The time for which a client may accept nothing.
     pub send_timeout: Duration,
-    /// Accepted.
+    /// Accepted without effect: Linux has no such option.
     pub send_lowat: u64,
-    /// Bytes per second of a response; evaluates to a size.
+    /// The rate of a response in bytes per second; evaluates to a size.
     pub limit_rate: Expression,
-    /// Bytes before the limit begins; evaluates to a size.
+    /// The number of bytes before the limit applies; evaluates to a size.
     pub limit_rate_after: Expression,
-    /// Which symbolic links are refused.
+    /// The symbolic links that are refused.
     pub symlinks: Symlinks,
-    /// The part of the path from which links are checked.
+    /// The part of the path that is not checked for links.
     pub symlinks_from: Option<Expression>,
     /// The cache of open files.
     pub open_file_cache: Option<OpenFileCache>,
-    /// After how long an entry is checked again.
+    /// The age at which an entry is checked again.
     pub open_file_cache_valid: Duration,
-    /// Uses within `inactive` that keep a file open.
+    /// The number of uses within `inactive` that keeps a file open.
     pub open_file_cache_min_uses: i64,
-    /// Failures are kept too.
+    /// Whether failed lookups are cached too.
     pub open_file_cache_errors: bool,
-    /// Accepted.
+    /// Accepted without effect: it is about an event mechanism that Linux lacks.
     pub open_file_cache_events: bool,
 }
 
-/// Which pool reads what is not in memory.
+/// The pool that reads what is not in memory.
 #[derive(Clone, Debug, Default)]
 pub enum Aio {
     /// The pool `default`.
     #[default]
     Default,
-    /// The pool with this name; it may hold variables.
+    /// The pool with this name, which may contain variables.
     Pool(Expression),
 }
 
-/// From which size on files are read past the page cache.
+/// The size from which on files are read past the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Directio {
     /// Never.
     #[default]
     Off,
-    /// From this many bytes on.
+    /// For files of this size or larger.
     From(u64),
 }
 
-/// Which symbolic links are refused.
+/// The symbolic links that are refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Symlinks {
     /// None.
@@ -87,22 +87,22 @@ pub enum Symlinks {
     Allow,
     /// All.
     Refuse,
-    /// Those whose owner is not that of their target.
+    /// Those with another owner than their target.
     RefuseUnlessOwner,
-    /// Those that lead out of a folder.
+    /// Those that lead out of a directory.
     RefuseOutside,
 }
 
-/// The size of the cache of open files.
+/// The limits of the cache of open files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenFileCache {
-    /// How many entries.
+    /// The maximum number of entries.
     pub max: usize,
-    /// After how long without use an entry is dropped.
+    /// The time without use after which an entry is removed.
     pub inactive: Duration,
 }
 
-/// The rows.
+/// The directives.
 pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
     Directive {
         name: "sendfile",
@@ -337,11 +337,13 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
 fn aio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
     let text = line.arg(0).text.clone();
     conf.aio = match text.as_slice() {
+        // Reading is never done on a loop's thread, so all of nginx's values mean the same pool.
         b"on" | b"off" | b"threads" => Aio::Default,
         other => match other.strip_prefix(b"threads=") {
             Some(name) if !name.is_empty() => {
                 let name = line.expression_of(line.arg(0), name)?;
                 let span = line.node.span;
+                // A constant name can be checked now. A name with variables is looked up per request.
                 if let Some(constant) = name.constant() {
                     line.shared::<super::blocks::WantedPools>()
                         .want(constant, span);
@@ -354,9 +356,10 @@ fn aio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// A size, or variables that will give one.
+/// A size, or an expression that evaluates to one.
 fn size_expression(line: &mut Line) -> Result<Expression, Diagnostic> {
     let expression = line.expression(0)?;
+    // A constant is checked now, so that a mistake is found before the first request.
     if expression.constant().is_some() {
         line.size(0)?;
     }
@@ -373,14 +376,17 @@ fn directio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> 
 
 fn http2_chunk_size(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
     let size = line.size(0)?;
+    // Empty frames would carry no response to its end.
     if size == 0 {
         return Err(line.error("the http2 chunk size cannot be zero"));
     }
+    // A frame's length has 24 bits (RFC 9113, section 4.1).
     let most = u64::from(proto::h2::frame::MAX_FRAME_SIZE_MAX);
     conf.http2_chunk_size = size.min(most) as u32;
     Ok(())
 }
 
+/// The setter of directives that nginx has removed: a warning, as there.
 fn obsolete(_: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
     super::http2::warn_of_obsolete(line);
     Ok(())
@@ -409,17 +415,19 @@ fn disable_symlinks(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diag
             },
         }
     }
+    // Without `from`, there is no directory that a link could lead out of.
     if conf.symlinks == Symlinks::RefuseOutside && conf.symlinks_from.is_none() {
         let error = line.error("\"outside\" needs \"from\"");
         return Err(error.note("such as disable_symlinks outside from=$document_root;"));
     }
+    // As in nginx, `off` ignores `from`.
     if conf.symlinks == Symlinks::Allow {
         conf.symlinks_from = None;
     }
     Ok(())
 }
 
-/// How long an entry may be unused when the directive does not say.
+/// The default of `inactive`, which is nginx's.
 const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
 fn open_file_cache(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
@@ -451,6 +459,7 @@ fn open_file_cache(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagn
             return Err(invalid(line));
         }
     }
+    // A cache without a bound would keep all files of a site open.
     if cache.max == 0 {
         return Err(line.error("\"open_file_cache\" must have the \"max\" parameter".to_string()));
     }

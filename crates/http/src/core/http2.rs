@@ -1,25 +1,26 @@
-//! Settings of HTTP/2: what nginx's `ngx_http_v2_module` reads, but for those that belong to a location, which stand in
-//! [`super::delivery`].
+//! Settings of HTTP/2: the directives of nginx's `ngx_http_v2_module`, except those that belong to a location, which
+//! are in [`super::delivery`].
 //!
-//! nginx sizes its memory by some of these; here they are accepted, checked, and without effect.
+//! Some of them size nginx's memory. Here they are accepted and checked, so that a configuration is judged as by nginx,
+//! and have no effect.
 
 use conf::{Arity, Diagnostic, Directive, HTTP, HTTP_SERVER, Line, Repeat, Setter, Table};
 use proto::h2::Window;
 
-/// The settings.
+/// The values of the directives below, for one server.
 #[derive(Clone, Debug, Default)]
 pub struct Http2Conf {
     /// Whether the server speaks HTTP/2.
     pub on: bool,
-    /// Streams that a client may have open.
+    /// The maximum number of streams that a client may have open at the same time.
     pub max_concurrent_streams: i64,
-    /// The window that a stream begins with: content that may come before a handler asks for it, in bytes.
+    /// The initial window of a stream in bytes: how much of a body may arrive before a handler asks for it.
     pub body_preread_size: u64,
-    /// How much is read from a connection at once, in bytes.
+    /// The maximum number of bytes in one read from a connection.
     pub recv_buffer_size: u64,
 }
 
-/// The rows.
+/// The directives.
 pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
     Directive {
         name: "http2",
@@ -84,7 +85,7 @@ pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
     obsolete("http2_max_concurrent_pushes", "number"),
 ]);
 
-/// What came in place of directives that older configurations have.
+/// The replacements of directives that older configurations contain.
 const REPLACEMENTS: [(&str, &str); 5] = [
     ("http2_recv_timeout", "client_header_timeout"),
     ("http2_idle_timeout", "keepalive_timeout"),
@@ -93,6 +94,7 @@ const REPLACEMENTS: [(&str, &str); 5] = [
     ("http2_max_header_size", "large_client_header_buffers"),
 ];
 
+/// A row for a directive that nginx has removed.
 const fn obsolete(name: &'static str, syntax: &'static str) -> Directive<Http2Conf> {
     Directive {
         name,
@@ -108,6 +110,7 @@ const fn obsolete(name: &'static str, syntax: &'static str) -> Directive<Http2Co
     }
 }
 
+/// Warns of a directive that has been removed, and names its replacement if there is one. The wording is nginx's.
 pub(super) fn warn_of_obsolete(line: &mut Line) {
     let name = line.node.name.text.clone();
     let replacement = REPLACEMENTS.iter().find(|(old, _)| name == old.as_bytes());
@@ -121,6 +124,7 @@ pub(super) fn warn_of_obsolete(line: &mut Line) {
 
 fn body_preread_size(conf: &mut Http2Conf, line: &mut Line) -> Result<(), Diagnostic> {
     conf.body_preread_size = line.size(0)?;
+    // A window has 31 bits (RFC 9113, section 6.9.1).
     if conf.body_preread_size > u64::from(Window::MAX) {
         let most = Window::MAX;
         return Err(line.error(format!("the maximum body preread buffer size is {most}")));
@@ -128,7 +132,7 @@ fn body_preread_size(conf: &mut Http2Conf, line: &mut Line) -> Result<(), Diagno
     Ok(())
 }
 
-/// nginx keeps so much of its buffer for itself.
+/// nginx reserves this many bytes of its buffer, so smaller values are an error there.
 const RECV_BUFFER_LEAST: u64 = 16;
 
 fn recv_buffer_size(conf: &mut Http2Conf, line: &mut Line) -> Result<(), Diagnostic> {
@@ -151,7 +155,7 @@ fn streams_index_size(_: &mut Http2Conf, line: &mut Line) -> Result<(), Diagnost
     }
 }
 
-/// A size that nginx's pools of memory can have.
+/// Checks a size for nginx's memory pools. The bounds are those of its allocator.
 pub(super) fn check_pool_size(line: &mut Line) -> Result<(), Diagnostic> {
     match line.size(0)? {
         0..112 => Err(line.error("the pool size must be no less than 112")),

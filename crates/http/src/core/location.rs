@@ -1,6 +1,7 @@
-//! Settings of a location that shape its answers: where files are, error pages, redirects, keep-alive, request content.
+//! Settings of a location that determine its responses: the place of files, error pages, redirects, keep-alive, the
+//! request's body.
 //!
-//! How files are read and sent is in [`super::delivery`].
+//! How files are read and sent is configured in [`super::delivery`].
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,128 +16,129 @@ use super::Satisfy;
 use super::blocks::{self, PresentLocation};
 use crate::types::Types;
 
-/// The settings.
+/// The values of the directives below, for one location.
 #[derive(Clone, Debug, Default)]
 pub struct LocationConf {
-    /// The folder of `root` or what `alias` puts in place of the location's name.
+    /// The directory of `root`, or the replacement of `alias`.
     pub root: Root,
-    /// Only the server itself may come here.
+    /// Whether only internal redirects and subrequests may reach the location.
     pub internal: bool,
-    /// How access handlers are combined.
+    /// How the decisions of access handlers are combined.
     pub satisfy: Satisfy,
-    /// How long a 401 is delayed.
+    /// The delay of a 401.
     pub auth_delay: Duration,
-    /// Pages for statuses.
+    /// The pages for statuses.
     pub error_pages: Vec<ErrorPage>,
-    /// When an upstream's early hints go on to the client: when one of these is neither empty nor `0`.
+    /// An upstream's 103 is passed to the client if one of these values is neither empty nor `0`.
     pub early_hints: Vec<Expression>,
-    /// When its other interim responses do, in the same way.
+    /// The same for its other interim responses.
     pub interim_responses: Vec<Expression>,
-    /// Error pages may have error pages.
+    /// Whether error pages may themselves be replaced by error pages.
     pub recursive_error_pages: bool,
-    /// A path that is served after the response.
+    /// A path that is requested after the response.
     pub post_action: Option<BString>,
     /// The error log.
     pub log: Logger,
-    /// Missing files are errors in the log.
+    /// Whether missing files are logged as errors.
     pub log_not_found: bool,
-    /// Subrequests appear in the access log.
+    /// Whether subrequests are logged in the access log.
     pub log_subrequest: bool,
-    /// How much the server tells of itself.
+    /// How much the server reveals about itself.
     pub server_tokens: ServerTokens,
-    /// Redirects name scheme and host.
+    /// Whether redirects contain scheme and host.
     pub absolute_redirect: bool,
-    /// Redirects name the server's first name.
+    /// Whether redirects contain the server's first name rather than the request's host.
     pub server_name_in_redirect: bool,
-    /// Redirects name the port.
+    /// Whether redirects contain the port.
     pub port_in_redirect: bool,
-    /// Short error pages are padded for some browsers.
+    /// Whether short error pages are padded for some browsers.
     pub msie_padding: bool,
-    /// Redirects are refresh pages for some browsers.
+    /// Whether redirects are sent as refresh pages to some browsers.
     pub msie_refresh: bool,
-    /// How long an idle connection stays open; zero closes it.
+    /// How long an idle connection stays open; zero: not at all.
     pub keepalive_timeout: Duration,
-    /// What `Keep-Alive: timeout=` tells, in seconds.
+    /// The value of `Keep-Alive: timeout=`, in seconds.
     pub keepalive_header: Option<u64>,
-    /// The least time that an idle connection stays when the server stops.
+    /// The minimum time for which an idle connection stays open when the server shuts down.
     pub keepalive_min_timeout: Duration,
-    /// Requests per connection.
+    /// The maximum number of requests per connection.
     pub keepalive_requests: i64,
-    /// For how long a connection may bring requests.
+    /// The time for which a connection accepts requests.
     pub keepalive_time: Duration,
-    /// Bits: none, msie6, safari.
+    /// The browsers without keep-alive, as bits: none, msie6, safari.
     pub keepalive_disable: u32,
-    /// Whether a connection is read before it is closed.
+    /// Whether a connection is read before it is closed. Otherwise the kernel resets it if unread data arrives, and the
+    /// client may lose the response (RFC 9112, section 9.6).
     pub lingering_close: Lingering,
-    /// For how long at most.
+    /// The time limit for that.
     pub lingering_time: Duration,
-    /// How long the client may be silent meanwhile.
+    /// The time for which the client may be silent meanwhile.
     pub lingering_timeout: Duration,
-    /// Connections that timed out are reset.
+    /// Whether connections that timed out are reset.
     pub reset_timedout_connection: bool,
-    /// The largest request content in bytes; 0 is no limit.
+    /// The maximum size of a request's body in bytes; 0: no limit.
     pub client_max_body_size: u64,
-    /// Request content kept in memory, in bytes.
+    /// The number of bytes of a request's body that are kept in memory.
     pub client_body_buffer_size: u64,
-    /// How long the client may be silent while its content is read.
+    /// The time for which the client may send nothing of its body.
     pub client_body_timeout: Duration,
-    /// The folder for request content.
+    /// The directory for request bodies.
     pub client_body_temp_path: PathBuf,
-    /// Request content goes to a file.
+    /// Whether request bodies are written to files.
     pub body_in_file_only: BodyInFile,
-    /// Accepted: it always is.
+    /// Accepted without effect: a body in memory is always in one buffer.
     pub body_in_single_buffer: bool,
-    /// The largest response of a subrequest kept in memory, in bytes.
+    /// The maximum size of a subrequest's response that is kept in memory, in bytes.
     pub subrequest_output_buffer_size: u64,
-    /// Chunked responses are allowed.
+    /// Whether responses may be chunked.
     pub chunked_transfer_encoding: bool,
-    /// Files get entity tags.
+    /// Whether files get ETags.
     pub etag: bool,
     /// How `If-Modified-Since` is compared.
     pub if_modified_since: IfModifiedSince,
-    /// Ranges per request; `None` is no limit.
+    /// The maximum number of ranges per request; `None`: no limit.
     pub max_ranges: Option<usize>,
-    /// Media types by file name ending.
+    /// Media types by file name extension.
     pub types: Arc<Types>,
-    /// The media type of all others.
+    /// The media type of all other files.
     pub default_type: BString,
     /// How files are read and sent.
     pub delivery: super::delivery::DeliveryConf,
 }
 
-/// Where files are.
+/// The place of a location's files.
 #[derive(Clone, Debug, Default)]
 pub struct Root {
-    /// The folder, or what an alias puts in place.
+    /// The directory, or the replacement of an alias.
     pub path: Expression,
-    /// How it combines with the request's path.
+    /// How it is combined with the request's path.
     pub kind: RootKind,
 }
 
-/// How a location's folder combines with a request's path.
+/// How a location's directory is combined with a request's path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RootKind {
-    /// `root`: the whole path is added.
+    /// `root`: the whole path is appended.
     #[default]
     Root,
-    /// `alias`: this many bytes of the path, the location's name, are left away first.
+    /// `alias`: this many bytes of the path, those of the location, are removed first.
     Alias(usize),
-    /// `alias` in a location with a regular expression: the value is the whole file name.
+    /// `alias` in a location with a regular expression: the value is the complete file name.
     Whole,
 }
 
-/// One entry of `error_page`.
+/// One status of `error_page`.
 #[derive(Clone, Debug)]
 pub struct ErrorPage {
-    /// The status it is for.
+    /// The status that it replaces.
     pub status: u16,
-    /// What the response's status shall be: `None` keeps it, 0 takes what the page's handler says.
+    /// The status of the response: `None` keeps it, 0 takes that of the page.
     pub answer: Option<u16>,
-    /// Where the page is.
+    /// The page: a path, a named location or a URL.
     pub target: Expression,
 }
 
-/// What `server_tokens` shows.
+/// How much `server_tokens` reveals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServerTokens {
     /// Name and version.
@@ -153,22 +155,22 @@ pub enum ServerTokens {
 pub enum Lingering {
     /// Never.
     Off,
-    /// When the client may still be sending.
+    /// If the client may still be sending.
     #[default]
     On,
     /// Always.
     Always,
 }
 
-/// Whether request content goes to a file.
+/// Whether request bodies are written to files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyInFile {
-    /// Only what does not fit into memory.
+    /// Only if they do not fit into memory.
     #[default]
     Off,
-    /// Always, and the file stays.
+    /// Always, and the file is kept.
     On,
-    /// Always, and the file goes with the request.
+    /// Always, and the file is removed after the request.
     Clean,
 }
 
@@ -177,14 +179,15 @@ pub enum BodyInFile {
 pub enum IfModifiedSince {
     /// Not at all: the response always counts as modified.
     Off,
-    /// Not modified when the times are equal.
+    /// Not modified if the times are equal. This is nginx's default: a file that was replaced by an older one has
+    /// changed.
     #[default]
     Exact,
-    /// Not modified when the response is not younger.
+    /// Not modified if the response is not newer, as RFC 9110, section 13.1.3 defines it.
     Before,
 }
 
-/// The rows.
+/// The directives.
 pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
     Directive {
         name: "location",
@@ -631,7 +634,8 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
     },
 ])
 .finish_changed(|conf, outer, level| {
-    // Without a log of its own, http writes to the one of main.
+    // A block without `error_log` inherits. At the outermost level there is nothing to inherit, so `http` uses the main
+    // log.
     if outer.is_none() && level.seen("error_log").is_none() {
         conf.log = level.shared::<MainLog>().0.clone();
     }
@@ -644,6 +648,7 @@ fn root(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
         return Err(line
             .error("\"root\" directive is duplicate, \"alias\" directive was specified earlier"));
     }
+    // Without the slash at the end, because the request's path begins with one.
     let text = text.trim_end_with(|byte| byte == '/').as_bstr();
     conf.root = Root {
         path: file_expression(line, text)?,
@@ -663,6 +668,8 @@ fn alias(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
                 line.error("the \"alias\" directive cannot be used inside the named location")
             );
         }
+        // A prefix is removed by its length. A regular expression has no fixed length, so the value must be the whole
+        // file name.
         PresentLocation::Regex => RootKind::Whole,
         PresentLocation::Prefix(length) => RootKind::Alias(length),
     };
@@ -672,7 +679,7 @@ fn alias(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// A path that may hold variables; one without is made absolute now, from the prefix.
+/// A path that may contain variables. One without is made absolute while the configuration is read.
 fn file_expression(line: &mut Line, text: &BStr) -> Result<Expression, Diagnostic> {
     let word = line.arg(0);
     let expression = line.expression_of(word, text)?;
@@ -683,6 +690,8 @@ fn file_expression(line: &mut Line, text: &BStr) -> Result<Expression, Diagnosti
             Ok(Expression::literal(path.as_os_str().as_encoded_bytes()))
         }
         None => {
+            // With variables, the prefix is added per request. Here it is only noted that files below the prefix are
+            // accessed.
             line.level.build.prefix_for(conf::Access::Root, text);
             Ok(expression)
         }
@@ -699,6 +708,7 @@ fn max_ranges(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic
     Ok(())
 }
 
+/// The setter of `error_page`: statuses, an optional `=status`, and the page.
 fn error_page(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
     let last = line.args().len() - 1;
     let mut codes = last;
@@ -710,6 +720,7 @@ fn error_page(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic
         } else {
             parse_status(number.as_bstr())
         };
+        // `error_page =404 /page` names no status to replace.
         let Some(value) = value.filter(|_| last > 1) else {
             return Err(line.error_at(last - 1, format!("invalid value \"={number}\"")));
         };
@@ -719,6 +730,7 @@ fn error_page(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic
     let target = line.expression(last)?;
     for index in 0..codes {
         let text = line.arg(index).text.clone();
+        // 499 means that the client has disconnected, so there is no page to send. nginx rejects it too.
         let Some(status) = parse_status(text.as_bstr()).filter(|status| *status != 499) else {
             return Err(line.error_at(index, format!("invalid value \"{text}\"")));
         };
@@ -728,6 +740,8 @@ fn error_page(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic
                 format!("value \"{text}\" must be between 300 and 599"),
             ));
         }
+        // nginx's own codes (494 to 497: oversized header, certificate errors, HTTP on an HTTPS port) never reach the
+        // client.
         let shown = match status {
             494..=497 if answer.is_none() => Some(400),
             _ => answer,
@@ -741,6 +755,7 @@ fn error_page(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic
     Ok(())
 }
 
+/// A number, which the callers check for being a status.
 fn parse_status(text: &BStr) -> Option<u16> {
     text.to_str().ok()?.parse().ok()
 }
@@ -766,6 +781,7 @@ fn error_log(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic>
 
 fn keepalive_timeout(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
     conf.keepalive_timeout = line.millis(0)?;
+    // As in nginx, the header is only sent if the directive has a second value.
     conf.keepalive_header = match line.args().len() {
         1 => None,
         _ => Some(line.seconds(1)?.as_secs()),
@@ -774,7 +790,8 @@ fn keepalive_timeout(conf: &mut LocationConf, line: &mut Line) -> Result<(), Dia
 }
 
 fn client_body_temp_path(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
-    // The levels are accepted: temporary files have no names here, so that no folder grows large.
+    // The levels are accepted without effect. They exist to keep directories small, and temporary files here are not
+    // left in a directory under a name.
     conf.client_body_temp_path = line.temporary_path(line.arg(0));
     line.shared::<blocks::Directories>()
         .0
@@ -788,12 +805,12 @@ fn types(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 impl LocationConf {
-    /// Whether there is something that does not pass from a location to the locations inside it.
+    /// Whether some setting is not inherited by the locations inside this one.
     pub(crate) fn has_own_part(&self) -> bool {
         self.post_action.is_some()
     }
 
-    /// Forgets it.
+    /// Removes the settings that are not inherited.
     pub(crate) fn enter_child(&mut self) {
         self.post_action = None;
     }

@@ -1,21 +1,21 @@
-//! Settings of `http` as a whole.
+//! Settings of the `http` block as a whole.
 
 use conf::{Arity, Directive, HTTP, Repeat, Setter, Table};
 
-/// The settings: so far none that has an effect.
+/// The settings. None has an effect: they exist so that nginx's directives are accepted and checked.
 #[derive(Clone, Debug, Default)]
 pub struct MainConf;
 
-/// The names under which the server presents itself.
+/// The names by which the server identifies itself.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// `weir` or `nginx`: with `server_tokens off`.
+    /// `weir`, or `nginx`: shown with `server_tokens off`.
     pub name: String,
-    /// With the version.
+    /// Name and version: `server_tokens on`.
     pub token: String,
-    /// With the version and the build's name.
+    /// Name, version and the build's name: `server_tokens build`.
     pub build_token: String,
-    /// The bare version.
+    /// The version alone, for `$nginx_version`.
     pub version: String,
 }
 
@@ -26,7 +26,7 @@ impl Default for Identity {
 }
 
 impl Identity {
-    /// An identity of a program name and a version.
+    /// The identity for a program name and a version.
     pub fn new(name: &str, version: &str) -> Identity {
         let token = format!("{name}/{version}");
         Identity {
@@ -38,7 +38,7 @@ impl Identity {
     }
 }
 
-/// The rows.
+/// The directives.
 pub static DIRECTIVES: Table<MainConf> = Table::new(&[
     hash_row(
         "server_names_hash_max_size",
@@ -67,6 +67,7 @@ pub static DIRECTIVES: Table<MainConf> = Table::new(&[
     },
 ]);
 
+/// A row for one of nginx's hash tables. The number is still checked, so that a mistake is reported as nginx does.
 const fn hash_row(name: &'static str, doc: &'static str) -> Directive<MainConf> {
     Directive {
         name,

@@ -1,7 +1,8 @@
-//! The engine's own directives: what nginx's `ngx_http_core_module` reads.
+//! The engine's own directives: those of nginx's `ngx_http_core_module` and `ngx_http_v2_module`.
 //!
-//! They are rows of three tables, like a module's. The blocks that make up the configuration (`server`, `location`,
-//! `if`, `limit_except`) are rows too; what they do is in [`crate::configure`], which is above them ([`blocks`]).
+//! They are rows of tables, like those of a module. The blocks of the configuration (`server`, `location`,
+//! `limit_except`) are rows too. What they do is in [`crate::configure`], which is a layer above and hands its
+//! functions down ([`blocks`]).
 
 pub(crate) mod blocks;
 pub mod delivery;

@@ -1,4 +1,5 @@
-//! `resolver` and `resolver_timeout`: who knows the addresses of names that are only known while running.
+//! `resolver` and `resolver_timeout`: the resolution of names that are only known at run time, such as those in URLs
+//! with variables.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +9,12 @@ use conf::{Arity, Directive, Repeat, Setter, Table};
 use host::error_log::Logger;
 use net::resolver::{Resolver, Settings};
 
-/// Resolving in a location.
+/// The resolver of a location.
 #[derive(Clone)]
 pub struct ResolverConf {
-    /// Resolves names; one without servers where no directive says who could.
+    /// Resolves names. Without `resolver` it has no servers, and each lookup fails with a message that says so.
     pub resolver: Arc<Resolver>,
-    /// How long an answer is waited for.
+    /// The time limit for a name.
     pub timeout: Duration,
 }
 
@@ -26,7 +27,7 @@ impl Default for ResolverConf {
     }
 }
 
-/// The rows.
+/// The directives.
 pub static DIRECTIVES: Table<ResolverConf> = Table::new(&[
     Directive {
         name: "resolver",

@@ -1,11 +1,11 @@
-//! `satisfy`.
+//! The value of `satisfy`.
 
-/// `satisfy`: how the access handlers' answers are combined.
+/// How the decisions of the access handlers are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Satisfy {
-    /// All must grant.
+    /// All of them must allow the request.
     #[default]
     All,
-    /// One is enough.
+    /// One that allows it is enough.
     Any,
 }

@@ -1,4 +1,4 @@
-//! Settings that belong to a server, and which apply before a location is known: reading the request's head.
+//! Settings of a server, which apply before a location is known: mainly the reading of the request's head.
 
 use std::time::Duration;
 
@@ -12,36 +12,37 @@ use net::endpoint::Listen;
 use crate::listen::{self, ServerName};
 use crate::request::Request;
 
-/// The settings.
+/// The values of the directives below, for one server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerConf {
-    /// Time for the client to send a request's head.
+    /// The time limit for the head of a request.
     pub client_header_timeout: Duration,
-    /// The first buffer for a request's head, in bytes.
+    /// The size of the first buffer for a request's head, in bytes. Most heads fit into it.
     pub client_header_buffer_size: u64,
-    /// How many larger buffers a request's head may use.
+    /// The number of larger buffers that a request's head may use.
     pub large_buffers: u64,
-    /// The size of each of them: a longer request line is 414, a longer header field 400.
+    /// The size of each of them. A longer request line is answered with 414, a longer field with 400.
     pub large_buffer_size: u64,
-    /// How many header fields a request may have.
+    /// The maximum number of header fields of a request.
     pub max_headers: i64,
-    /// Invalid header fields are ignored instead of refused.
+    /// Whether invalid header fields are ignored; otherwise the request is refused.
     pub ignore_invalid_headers: bool,
-    /// Header names may hold underscores.
+    /// Whether field names may contain underscores. They become the same variable as hyphens, so by default such fields
+    /// are invalid.
     pub underscores_in_headers: bool,
-    /// Adjacent slashes of a path are one.
+    /// Whether adjacent slashes in a path are merged.
     pub merge_slashes: bool,
-    /// The names that the server answers to.
+    /// The names of the server.
     pub names: Vec<ServerName>,
-    /// The first name in lower case; what `$server_name` shows.
+    /// The first name in lower case: `$server_name`.
     pub name: BString,
-    /// Where it listens.
+    /// The addresses that it listens on.
     pub listens: Vec<Listen>,
     /// Its settings of HTTP/2.
     pub http2: super::Http2Conf,
 }
 
-/// The rows.
+/// The directives.
 pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
     Directive {
         name: "listen",
@@ -166,6 +167,7 @@ fn server_name(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic>
         let name = ServerName::parse(line, index, |line, pattern, caseless| {
             Pattern::compile::<Request>(line, index, pattern, caseless)
         })?;
+        // The first name is the one that redirects and `$server_name` show, so it is kept apart from the others.
         if conf.names.is_empty() {
             conf.name = name.display(&line.arg(index).text);
         }

@@ -1,4 +1,4 @@
-//! Waiting for something no longer than the client does.
+//! Waiting for something, but no longer than the client stays connected.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -6,10 +6,10 @@ use std::task::Poll;
 
 use crate::client_stream::ClientStream;
 
-/// The client is gone.
+/// The client has disconnected.
 pub(crate) struct ClientLeft;
 
-/// Waits for `future`, but, with `watch`, not for longer than the client does.
+/// Waits for `future`. With `watch`, the wait ends when the client disconnects.
 pub(crate) async fn while_client_stays<T>(
     client: &Rc<dyn ClientStream>,
     watch: bool,
@@ -17,6 +17,7 @@ pub(crate) async fn while_client_stays<T>(
 ) -> Result<T, ClientLeft> {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|context| {
+        // The result comes first: if both happen at the same time, the work has been done already.
         if let Poll::Ready(value) = future.as_mut().poll(context) {
             return Poll::Ready(Ok(value));
         }

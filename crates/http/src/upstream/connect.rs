@@ -1,4 +1,4 @@
-//! A connection to the peer of a try: an idle one, or a new one, with TLS where that is spoken.
+//! The connection for a try: an idle one, or a new one, with TLS if the protocol demands it.
 
 use std::io;
 
@@ -13,13 +13,13 @@ use super::retry::TryFailure;
 use super::settings::{Settings, SettingsRef};
 use crate::request::Request;
 
-/// What the connections of an exchange have in common, over all tries.
+/// What the connections of all tries of an exchange have in common.
 pub(super) struct Connector {
-    /// Which exchanges may use the same idle connections, where they are not for all.
+    /// Idle connections are shared only between exchanges with the same tag.
     tag: u64,
-    /// What TLS to the peers needs; `None`: it is not spoken.
+    /// The parameters of TLS; `None`: plain connections.
     tls: Option<Asked>,
-    /// The address to connect from.
+    /// The local address of `…_bind`.
     local: Option<Address>,
 }
 
@@ -38,7 +38,7 @@ impl Connector {
         Connector { tag, tls, local }
     }
 
-    /// Follows what a chooser says of the connection, for this try and those after it.
+    /// Applies a script's choice of connection parameters, for this try and later ones.
     pub(super) fn follow(&mut self, choice: ServerChoice) {
         self.local = choice.from.or(self.local.take());
         if choice.without_tls {
@@ -46,7 +46,7 @@ impl Connector {
         }
     }
 
-    /// A connection to the leased peer.
+    /// Connects to the leased server.
     pub(super) async fn connect(
         &self,
         request: &Request,
@@ -54,6 +54,8 @@ impl Connector {
         protocol: &dyn Protocol,
         lease: &Lease,
     ) -> Result<Connection, TryFailure> {
+        // An idle connection fits only if the request could have opened it: same tag, same protocol, same TLS
+        // parameters (certificate, server name). Otherwise a response could come from a host that was not verified.
         let reuse = Reuse {
             tag: self.tag,
             dialect: protocol.dialect(),
@@ -64,7 +66,7 @@ impl Connector {
         {
             return Ok(connection);
         }
-        // Seldom, with `keepalive`: its state is not to weigh on every exchange.
+        // With `keepalive` this is rare, so its state is boxed and does not enlarge the future of every exchange.
         Box::pin(self.open(request, settings, lease, reuse)).await
     }
 
@@ -93,6 +95,7 @@ impl Connector {
                 }
                 Ok(Connection::new(transport, reuse))
             }
+            // Logged later, together with the decision about another try.
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                 Err(TryFailure::TimedOut(Doing::Connecting))
             }
@@ -104,7 +107,7 @@ impl Connector {
     }
 }
 
-/// Speaks TLS on a new connection.
+/// Performs the TLS handshake on a new connection.
 async fn handshake(
     request: &Request,
     settings: &Settings,
@@ -122,6 +125,7 @@ async fn handshake(
             log::failed(request, line, doing);
             Err(TryFailure::Broken)
         }
+        // Something is wrong with this server's configuration, so other upstreams would fail in the same way.
         Err(NotSecure::Ours(line)) => {
             log::failed(request, line, doing);
             Err(TryFailure::Final(NoResponse::new(500)))
@@ -129,11 +133,12 @@ async fn handshake(
     }
 }
 
-/// The address of `bind` for this request.
+/// The value of `…_bind` for this request.
 fn local_address(request: &mut Request, settings: &Settings) -> Option<Address> {
     let bind = settings.bind.as_ref()?;
     let text = request.value(&bind.address);
     if text.is_empty() {
+        // As in nginx, an empty value means that the system chooses.
         return None;
     }
     let address = super::parse_local_address(&text);

@@ -1,8 +1,15 @@
-//! The content of a response on its way from the peer to the client.
+//! The body of a response on its way from the upstream to the client.
 //!
-//! What has been received stands in a queue, from which the client is served. With buffering, the queue is filled while
-//! the client is slow as well: first in memory, then by a temporary file that the pool writes. Without, the peer is only
-//! read when the client wants more, and every piece leaves at once.
+//! What has been received is in a queue that the client is served from. With buffering, the queue is filled even while
+//! the client is slow: first in memory, then in a temporary file that the thread pool writes. Without buffering, the
+//! upstream is read only when the client can take more, and each piece is sent at once.
+//!
+//! ```text
+//! upstream ─ decode ─┬─ memory (`…_buffers`) ───────────────────┬─▶ queue ─▶ client
+//!                    └─ file, while that is full (spool) ─ pool ┘
+//! ```
+//!
+//! While both are full, the upstream is not read, and TCP flow control makes it wait.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,30 +30,30 @@ use super::transmit::{Progress, SendFailure};
 use crate::body::{Body, BodyError, Chunk, Source};
 use crate::request::Request;
 
-/// The least and the most that is read at a time, in bytes. The buffers of the settings decide between them.
+/// The minimum and the maximum size of one read, in bytes. In between, `…_buffers` decides.
 const READ_SIZE: (usize, usize) = (4 * 1024, 64 * 1024);
 
-/// How often a peer that has sent all that `limit_rate` allows is read again.
+/// The interval at which reading is resumed when `…_limit_rate` permits no more at the moment.
 const RATE_TICK: Duration = Duration::from_millis(20);
 
-/// Reads the content of a response.
+/// Reads the body of a response.
 pub(super) struct Reader {
     exchange: Box<Exchange>,
     queue: VecDeque<Chunk>,
-    /// Bytes of `queue` that are in memory.
+    /// The bytes of `queue` that are in memory.
     queued: u64,
     spool: Spool,
     saving: Option<Saving>,
     state: State,
     buffering: bool,
-    /// The client shall have what was produced so far.
+    /// What has been produced so far is to be sent to the client.
     flush_due: bool,
-    /// Content left, if that is known.
+    /// The number of bytes still to come, if known.
     left: Option<u64>,
     read_size: usize,
     memory: u64,
     scratch: Vec<u8>,
-    /// `limit_rate`, in bytes per second; 0 is no limit.
+    /// `…_limit_rate` in bytes per second; 0: no limit.
     rate: u64,
     received: u64,
     pause: rt::Timer,
@@ -54,15 +61,16 @@ pub(super) struct Reader {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
+    /// More is to be received.
     Reading,
-    /// All of it was received.
+    /// Everything has been received.
     Ended,
-    /// It will not come to its end. That has been logged.
+    /// It broke off. That has been logged.
     Cut,
 }
 
 impl Reader {
-    /// A reader of the response of `exchange`, whose head was read.
+    /// A reader for the body of a response whose head has been read.
     pub(super) fn new(exchange: Box<Exchange>, request: &mut Request) -> Reader {
         let settings = &exchange.settings;
         let buffers = u64::from(settings.buffers.count) * settings.buffers.size;
@@ -76,6 +84,7 @@ impl Reader {
             ContentLength::Known(length) => Some(length),
             ContentLength::Unknown => None,
         };
+        // nginx applies `…_limit_rate` only to buffered responses.
         let rate = match (&settings.limit_rate, buffering) {
             (Some(rate), true) => {
                 base::units::parse_size(&request.value(&rate.clone())).unwrap_or(0)
@@ -83,10 +92,11 @@ impl Reader {
             _ => 0,
         };
         if !buffering {
-            // What is not buffered can not be slowed down either.
+            // As in nginx, `limit_rate` does not apply to an unbuffered response either.
             request.delivery.limit_rate = Some(0);
         }
         request.delivery.head_waits = buffering && !is_event_stream(request);
+        // `$upstream_response_time` in a header of this very response must not show a time that is not final.
         record_of(request).current().lasts = true;
         let spool = Spool::new(settings, buffering);
         let saving = Saving::begin(request, settings);
@@ -111,6 +121,7 @@ impl Reader {
             .exchange
             .timer
             .set(reader.exchange.settings.read_timeout);
+        // The bytes that came with the head are counted and decoded like those that are read later.
         let rest = std::mem::take(&mut reader.exchange.rest);
         reader.received = rest.len() as u64;
         record_of(request).current().response_length += rest.len() as u64;
@@ -118,8 +129,9 @@ impl Reader {
         reader
     }
 
-    /// The body of the response: plain bytes if all of it is there already.
+    /// The body of the response: plain bytes if it has been received completely.
     pub(super) fn into_body(mut self, request: &mut Request) -> Body {
+        // Most small responses end here. One chunk is sent together with the head, without a stream's bookkeeping.
         if self.state == State::Ended && self.queue.len() <= 1 && self.saving.is_none() {
             self.copy_trailers(request);
             return match self.queue.pop_front() {
@@ -133,12 +145,13 @@ impl Reader {
         Body::stream(self)
     }
 
-    /// Whether the response is being saved, and can be to its end without the client.
+    /// Whether the response is being stored, and can be without the client. A request body that still comes from the
+    /// client cannot.
     pub(super) fn saves(&self) -> bool {
         self.saving.is_some() && self.state != State::Cut && self.exchange.transmit.is_done()
     }
 
-    /// Takes what was received apart.
+    /// Decodes what has been received.
     fn decode(&mut self, request: &mut Request, mut input: Bytes) {
         let before = self.queue.len();
         while self.state == State::Reading {
@@ -151,6 +164,8 @@ impl Reader {
                 Ok(Piece::More) => return,
                 Ok(Piece::End(used)) => {
                     self.state = State::Ended;
+                    // As nginx does, the rest is dropped with a warning. It is not the beginning of another response,
+                    // so the connection is not kept.
                     if used < input.len() {
                         log::more_data_than_announced(request);
                     }
@@ -158,7 +173,8 @@ impl Reader {
                 }
                 Err(fault) => {
                     log::invalid_response(request, &fault.message, Doing::ReadingBody);
-                    // What came together with a wrong frame may be wrong too.
+                    // Bytes that arrived with an invalid frame may be invalid as well. If the body merely ended too
+                    // early, they are right.
                     if !fault.is_short {
                         for chunk in self.queue.drain(before..) {
                             self.queued = self.queued.saturating_sub(chunk.len());
@@ -170,6 +186,7 @@ impl Reader {
         }
     }
 
+    /// Appends a piece of the body to the queue, or to the file if the queue's memory is full.
     fn push(&mut self, data: Bytes) {
         if data.is_empty() {
             return;
@@ -180,6 +197,7 @@ impl Reader {
         if let Some(saving) = &mut self.saving {
             saving.add(&data);
         }
+        // Once the file is in use, everything goes through it: the order of the pieces must not change.
         if self.spool.is_active() {
             self.spool.add(&data);
         } else {
@@ -189,6 +207,7 @@ impl Reader {
         self.flush_due = !self.buffering;
     }
 
+    /// Ends the exchange. `clean`: nothing followed the body.
     fn end(&mut self, request: &mut Request, clean: bool) {
         if let Some(trailers) = self.exchange.protocol.trailers()
             && !trailers.is_empty()
@@ -198,6 +217,7 @@ impl Reader {
         self.exchange.finish(request, clean);
     }
 
+    /// Copies the trailers into the response, if the protocol passes them on.
     fn copy_trailers(&self, request: &mut Request) {
         if !self.exchange.protocol.passes_trailers() {
             return;
@@ -212,12 +232,13 @@ impl Reader {
         }
     }
 
+    /// Gives up the response. The client's connection is closed as well, so that it can tell (RFC 9112, section 8).
     fn cut(&mut self, request: &mut Request) {
         self.state = State::Cut;
         self.exchange.finish(request, false);
     }
 
-    /// Goes on with the request, if its content is still being sent.
+    /// Continues to send the request, whose body may still be on its way when the response begins.
     fn poll_send(&mut self, request: &mut Request, context: &mut Context<'_>) {
         let exchange = &mut self.exchange;
         let Some(link) = &exchange.attempt.link else {
@@ -234,19 +255,20 @@ impl Reader {
         ) {
             Ok(Progress::Done) => exchange.timer.set(exchange.settings.read_timeout),
             Ok(Progress::PeerBusy { .. } | Progress::Waiting) => {}
-            // The response is there; what else the client sends does not matter any more.
+            // The response is there already, so the failure to send the rest of the request does not matter.
             Err(SendFailure::Peer(_)) => exchange.transmit.abandon(),
             Err(SendFailure::Client(_)) => self.cut(request),
         }
     }
 
-    /// Receives once. `Ready` when something has changed.
+    /// Receives once. `Ready` if something has changed.
     fn poll_receive(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<()> {
         let Some(link) = &self.exchange.attempt.link else {
             return Poll::Pending;
         };
         let mut most = self.read_size;
         if self.rate > 0 {
+            // More was received than is permitted so far. After the pause, the next poll computes the allowance anew.
             match self.allowance() {
                 0 => {
                     if !self.pause.is_set() {
@@ -288,7 +310,7 @@ impl Reader {
                 self.exchange.timer.set(self.exchange.settings.read_timeout);
                 let input = self.take_scratch();
                 self.decode(request, input);
-                // What came may have made room for content, or want an acknowledgement.
+                // It may have opened a flow-control window, or may demand an acknowledgement.
                 self.poll_send(request, context);
             }
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -300,7 +322,7 @@ impl Reader {
         Poll::Ready(())
     }
 
-    /// What was just read, in memory of its own size: a small piece must not hold a large buffer.
+    /// The bytes that were just read. A small piece is copied, since otherwise it would keep a large buffer allocated.
     fn take_scratch(&mut self) -> Bytes {
         if self.scratch.len() * 2 < self.scratch.capacity() {
             return Bytes::copy_from_slice(&self.scratch);
@@ -308,6 +330,8 @@ impl Reader {
         Bytes::from(std::mem::take(&mut self.scratch))
     }
 
+    /// The upstream closed the connection. Whether that is the end of the body is for the protocol to say: for an
+    /// HTTP/1 response without a length it is (RFC 9112, section 6.3).
     fn end_of_input(&mut self, request: &mut Request) {
         match self.exchange.protocol.end_of_input() {
             Ok(()) => {
@@ -321,7 +345,7 @@ impl Reader {
         }
     }
 
-    /// How many bytes may be received now.
+    /// The number of bytes that `…_limit_rate` permits to receive at the moment.
     fn allowance(&self) -> u64 {
         let since = self
             .exchange
@@ -329,13 +353,13 @@ impl Reader {
             .head_arrived
             .unwrap_or(self.exchange.attempt.began);
         let millis = rt::now().saturating_duration_since(since).as_millis() as u64;
-        // The first second's bytes may come at once.
+        // The allowance of one second is granted in advance, so that small responses are not delayed.
         let allowed = u128::from(self.rate) * u128::from(millis.saturating_add(1000)) / 1000;
         let allowed = u64::try_from(allowed).unwrap_or(u64::MAX);
         allowed.saturating_sub(self.received)
     }
 
-    /// Goes on saving the response. `false` while the disk must catch up.
+    /// Continues to store the response. `false` while the disk must catch up.
     fn poll_saving(&mut self, request: &mut Request, context: &mut Context<'_>) -> bool {
         let Some(saving) = &mut self.saving else {
             return true;
@@ -351,6 +375,7 @@ impl Reader {
         self.state == State::Reading && !saving.is_full()
     }
 
+    /// Takes the next chunk for the client out of the queue.
     fn next_queued(&mut self) -> Option<Chunk> {
         let chunk = self.queue.pop_front()?;
         if let Chunk::Bytes(bytes) = &chunk {
@@ -359,7 +384,7 @@ impl Reader {
         Some(chunk)
     }
 
-    /// Takes over what was written to the file meanwhile.
+    /// Takes over what has been written to the file.
     fn poll_spool(&mut self, request: &mut Request, context: &mut Context<'_>) {
         match self.spool.poll(
             request,
@@ -370,6 +395,7 @@ impl Reader {
             Ok(()) => {}
             Err(()) => self.cut(request),
         }
+        // The client has caught up with the file, so what is not written yet is served from memory.
         if self.queue.is_empty()
             && let Some(data) = self.spool.take_unwritten()
         {
@@ -385,6 +411,7 @@ impl Source for Reader {
         request: &mut Request,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Chunk, BodyError>>> {
+        // First, because the upstream may wait for the rest of the request before it sends more.
         self.poll_send(request, context);
         loop {
             if self.spool.is_active() {
@@ -393,9 +420,11 @@ impl Source for Reader {
             if let Some(chunk) = self.next_queued() {
                 return Poll::Ready(Some(Ok(chunk)));
             }
+            // After the queue is empty: a flush before its pieces would send nothing.
             if std::mem::take(&mut self.flush_due) {
                 return Poll::Ready(Some(Ok(Chunk::Flush)));
             }
+            // The end of the body is reported only when the stored file has its name: the next request may look for it.
             let saved = self.poll_saving(request, context);
             if !self.spool.is_busy() {
                 match self.state {
@@ -408,6 +437,7 @@ impl Source for Reader {
                     State::Cut => return Poll::Ready(Some(Err(BodyError::Producer))),
                 }
             }
+            // The file, the disk or the upstream has to catch up. Each of them wakes this task.
             if self.state != State::Reading
                 || !saved
                 || self.poll_receive(request, context).is_pending()
@@ -419,6 +449,7 @@ impl Source for Reader {
 
     fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
         self.poll_send(request, context);
+        // Without buffering, reading depends on the client, which bounds the memory.
         if !self.buffering {
             return;
         }
@@ -426,6 +457,8 @@ impl Source for Reader {
             if self.spool.is_active() {
                 self.poll_spool(request, context);
             }
+            // When the buffers in memory are full, the file takes the rest. When that is full too, the upstream has to
+            // wait.
             let full = self.queued >= self.memory;
             let saved = self.poll_saving(request, context);
             if self.state != State::Reading

@@ -1,4 +1,15 @@
-//! One exchange: from the choice of a peer to the head of a response, over as many tries as it takes.
+//! One exchange with an upstream: from the choice of a server to the head of its response, over as many tries as
+//! needed.
+//!
+//! ```text
+//! request written ─▶ try: choose ─ connect ─ send, read the head ─┬─ accepted ─▶ the exchange, for the body
+//!                     ▲                                           │
+//!                     └──────── another try ◀── failure, judged ◀─┴─ status of `…_next_upstream`
+//!                                                  └─▶ no response: a status for the client
+//! ```
+//!
+//! A server is leased from its group when it is chosen. The lease goes back with what the try says about the server, or is
+//! dropped if it says nothing: the balancer counts connections and failures by it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,78 +34,78 @@ use crate::buffers;
 use crate::module::internal_status;
 use crate::request::Request;
 
-/// Room for the head of a usual request, in bytes.
+/// The initial capacity for a request head, in bytes: enough for a usual one without growing.
 const FIRST_CAPACITY: usize = 1024;
 
-/// Up to this much content is copied out of the buffer it came in, in bytes.
+/// Up to this many bytes of body that arrived with the head are copied, so that the buffer can be reused.
 const COPIED: usize = 4096;
 
-/// What a handler asks for.
+/// What a handler wants to be done.
 pub struct Plan {
-    /// What directives say.
+    /// The directives of the location.
     pub settings: SettingsRef,
-    /// Where it goes.
+    /// The destination.
     pub target: Target,
-    /// The codec.
+    /// The codec of the upstream protocol.
     pub protocol: Box<dyn Protocol>,
-    /// What becomes of the request's content.
+    /// What is done with the request's body.
     pub content: RequestContent,
-    /// Whether the exchange ends when the client leaves before the response.
+    /// Whether the exchange ends if the client disconnects before the response.
     pub watch_client: bool,
-    /// Which exchanges may use the same idle connections, where they are not for all.
+    /// Idle connections are shared only between exchanges with the same tag.
     pub tag: u64,
 }
 
-/// Where an exchange goes.
+/// The destination of an exchange.
 pub enum Target {
     /// A group.
     Group(Arc<Group>),
-    /// A host that a URL with variables named.
+    /// A host from a URL with variables, which is known only per request.
     Host {
         /// The name or address.
         host: bstr::BString,
-        /// The port, also where the URL did not name it; a unix socket has none.
+        /// The port, or the scheme's default if the URL names none; a unix socket has none.
         port: Option<u16>,
-        /// The URL named the port.
+        /// The URL names the port. As in nginx, it then does not mean an `upstream` block.
         explicit_port: bool,
     },
 }
 
-/// An exchange.
+/// An exchange in progress.
 pub struct Exchange {
     pub(super) settings: SettingsRef,
     pub(super) protocol: Box<dyn Protocol>,
     pub(super) transmit: Transmit,
-    /// What is waited for: that the peer takes something, or sends something.
+    /// The timer for whatever is being waited for: that the server accepts bytes, or that it sends some.
     pub(super) timer: rt::Timer,
-    /// The present try.
+    /// The current try.
     pub(super) attempt: Attempt,
-    /// What follows the head and was received with it.
+    /// Bytes that were received together with the head and follow it.
     pub(super) rest: Bytes,
-    /// Whether the response is read ahead of the client.
+    /// Whether the response is read ahead of the client (`…_buffering`).
     pub(super) buffering: bool,
     content: RequestContent,
     pub(super) watch_client: bool,
     connector: Connector,
-    /// The peers, and the tries that are left.
+    /// The servers that are left, and the number of tries.
     selection: Selection,
     sticky: Stickiness,
-    /// When the first try began, for `next_upstream_timeout`.
+    /// The start of the first try, for `…_next_upstream_timeout`.
     started: Instant,
 }
 
-/// One try: what begins anew with each.
+/// The state of one try, which begins anew with each.
 pub(super) struct Attempt {
     pub(super) began: Instant,
-    /// The peer, from when there is a connection to it until the exchange is over.
+    /// The server, from the moment when there is a connection to it until the exchange is over.
     pub(super) link: Option<PeerLink>,
-    /// How long it took so far.
+    /// The times that have been measured so far.
     times: Times,
     pub(super) head_arrived: Option<Instant>,
     pub(super) interim: InterimCount,
 }
 
-/// A peer in use, and the connection to it.
+/// A server in use, and the connection to it.
 pub(super) struct PeerLink {
     pub(super) lease: Lease,
     pub(super) connection: Connection,
@@ -111,7 +122,7 @@ impl Attempt {
         }
     }
 
-    /// Its times, if it is over now.
+    /// The times, if the try ends at this moment.
     fn times_at_end(&self) -> Times {
         Times {
             response: Some(rt::now().saturating_duration_since(self.began)),
@@ -121,7 +132,7 @@ impl Attempt {
 }
 
 impl Exchange {
-    /// Runs until the head of a response is there, which then is in `request.upstream`.
+    /// Runs until the head of a response has arrived, which is then in `request.upstream`.
     pub async fn run(request: &mut Request, plan: Plan) -> Result<Box<Exchange>, NoResponse> {
         let Plan {
             settings,
@@ -131,18 +142,19 @@ impl Exchange {
             watch_client,
             tag,
         } = plan;
-        // Before anything can fail: also a request whose content is refused was on its way here, and the log says so.
+        // Cleared before anything can fail: the error log names the upstream even if the request's body is refused.
         request.upstream.get_or_make().target.clear();
-        // What most requests do not need are futures of their own: their room would be copied with each request.
+        // Rarely needed futures are boxed. Otherwise their space would be part of this future, and be copied with every
+        // request.
         if !request.body.is_complete() {
             Box::pin(request_content::read(request, content)).await?;
         }
-        // Once for all tries, so that variables have one value for all of them, and before a name is looked up: a request
-        // that cannot be written needs no server.
+        // Written once for all tries, so that variables have the same value in each. It comes before the name lookup: a
+        // request that cannot be written needs no server.
         let transmit = write_request(request, content, &mut *protocol)?;
         request.upstream.get_or_make().begin();
         let scheme = protocol.scheme();
-        // Each look through the reference finds the settings anew.
+        // `SettingsRef` finds the settings again at each access, so one reference is kept for the lines below.
         let said: &Settings = &settings;
         let watch_client = watch_client && is_for_client_alone(request, said);
         let group = match target {
@@ -150,6 +162,7 @@ impl Exchange {
             host => Box::pin(find_group(request, host, watch_client)).await?,
         };
         let (mut selection, looked_up) = super::target::select(request, group);
+        // The number of servers in the group is the limit, unless `…_next_upstream_tries` is lower.
         selection.limit_tries(u32::try_from(said.next_upstream_tries).unwrap_or(0));
         let connector = Connector::new(request, said, &*protocol, tag);
         let buffering = said.buffering;
@@ -168,6 +181,7 @@ impl Exchange {
             sticky: Stickiness::new(looked_up),
             started: rt::now(),
         });
+        // This loop ends: every failed try uses up one of the tries that are left, or an idle connection.
         loop {
             let record = record_of(request);
             record.begin_try();
@@ -179,17 +193,19 @@ impl Exchange {
         }
     }
 
-    /// One try.
+    /// Makes one try: choose a server, connect, send the request, read the head.
     async fn attempt(&mut self, request: &mut Request) -> Result<(), TryFailure> {
         self.attempt = Attempt::begin();
-        // Before the group's balancer, which it may replace for this try.
+        // Asked first, because it may replace the group's balancer for this try.
         self.ask_chooser(request)?;
         let client = Rc::clone(&request.stream);
         let watch = self.watch_client;
+        // `queue` may let this wait for a free slot, and a client that disconnects must leave the queue.
         let lease = while_client_stays(&client, watch, self.selection.acquire())
             .await
             .map_err(|ClientLeft| client_left(request))?
             .map_err(|why| no_peer(request, self.selection.group(), why))?;
+        // Recorded before connecting, so that a failure to connect is logged with the server's name.
         record_of(request).current().peer = Some(PeerName::Peer(Arc::clone(lease.peer())));
         self.sticky.picked(request, self.selection.group(), &lease);
         let connecting = self
@@ -201,12 +217,14 @@ impl Exchange {
         let connection = match connection.and_then(|result| result) {
             Ok(connection) => connection,
             Err(failure) => {
+                // The lease must be returned here: without a link, nothing else knows of it.
                 self.release(request, lease, &failure);
                 return Err(failure);
             }
         };
         self.begin_on(request, PeerLink { lease, connection });
         let mut head = record_of(request).take_head();
+        // CONNECT: the connection itself is the response (RFC 9110, section 9.3.6).
         if self.protocol.is_tunnel() {
             head.status = 200;
             record_of(request).set_head(head);
@@ -216,15 +234,15 @@ impl Exchange {
         let result =
             std::future::poll_fn(|context| self.poll_head(request, &mut input, &mut head, context))
                 .await;
-        // Also when the try has failed: its memory serves the next one.
+        // Put back even if the try failed, so that the next one reuses its memory.
         record_of(request).set_head(head);
         self.rest = rest_of(input, result?);
         self.accept_head(request)
     }
 
-    /// Lets the chooser that the group names (such as Lua) choose the server of this try.
+    /// Lets a script choose the server of this try, if the group has one (`balancer_by_lua`).
     fn ask_chooser(&mut self, request: &mut Request) -> Result<(), TryFailure> {
-        // The last try of the record is the one that begins now.
+        // The last entry is the try that is starting, so the one before it is what failed.
         let tries = &record_of(request).tries;
         let status = tries.iter().rev().nth(1).map_or(0, |failed| failed.status);
         let choice = match self.selection.ask_chooser(request, status) {
@@ -232,11 +250,13 @@ impl Exchange {
             Ok(Some(choice)) => choice,
             Err(NoChoice { status }) => return Err(TryFailure::Final(NoResponse::new(status))),
         };
+        // The script made no choice, and the group has nothing to fall back on.
         if choice.group.is_none() && self.selection.group().settings.servers.is_empty() {
             log::no_chosen_peer(request);
             return Err(TryFailure::Final(NoResponse::new(500)));
         }
         self.settings.override_timeouts(&choice.timeouts);
+        // The script changed variables that the request was written from.
         if choice.rewrites_request {
             self.transmit = write_request(request, self.content, &mut *self.protocol)
                 .map_err(TryFailure::Final)?;
@@ -245,23 +265,25 @@ impl Exchange {
         Ok(())
     }
 
-    /// The connection stands: both sides begin.
+    /// Starts the exchange on an established connection.
     fn begin_on(&mut self, request: &mut Request, mut link: PeerLink) {
         let took = match rt::now() {
-            // A connection that was idle: the usual case.
+            // The loop's clock has not advanced: an idle connection was taken, which is the usual case.
             now if now == self.attempt.began => Duration::ZERO,
             now => now.saturating_duration_since(self.attempt.began),
         };
         self.attempt.times.connect = Some(took);
         record_of(request).current().connect_time = Some(took);
+        // HTTP/2 keeps its state (HPACK table, stream numbers) with the connection, not with the exchange.
         self.transmit
             .begin(&mut *self.protocol, link.connection.carried.take());
         self.attempt.link = Some(link);
         self.protocol.begin_response();
+        // From here on the server must accept bytes; `…_read_timeout` starts when the request has been sent.
         self.timer.set(self.settings.send_timeout);
     }
 
-    /// Notes that the head is there, and judges its status.
+    /// Records the arrival of the head, and decides whether its status calls for another try.
     fn accept_head(&mut self, request: &mut Request) -> Result<(), TryFailure> {
         let now = rt::now();
         let took = now.saturating_duration_since(self.attempt.began);
@@ -275,8 +297,8 @@ impl Exchange {
         let current = record.current();
         current.header_time = Some(took);
         current.status = status;
-        // A response that no other try can replace is the client's, whatever its status: this try counts as one of those
-        // that are left until it is over.
+        // If no try is left, the response goes to the client, whatever its status. This try has not been returned yet,
+        // hence the subtraction.
         let failure = TryFailure::Status(status);
         let others = self.selection.tries_left().saturating_sub(1);
         if RetryReasons::of_status(status).is_some()
@@ -284,10 +306,12 @@ impl Exchange {
         {
             return Err(failure);
         }
+        // Only a response that the client gets may create a session.
         self.learn(request, Moment::Head);
         Ok(())
     }
 
+    /// Asks the retry table.
     fn decide(&self, request: &Request, failure: TryFailure, tries_left: u32) -> RetryDecision {
         let rules = RetryRules {
             reasons: self.settings.next_upstream,
@@ -303,7 +327,7 @@ impl Exchange {
         decide(rules, &failed)
     }
 
-    /// Ends a try that failed. `Ok` when there is to be another.
+    /// Ends a failed try. `Ok` if another one follows.
     fn retry_or_stop(
         &mut self,
         request: &mut Request,
@@ -313,7 +337,8 @@ impl Exchange {
             let reused = connection.is_reused();
             drop(connection);
             self.release(request, lease, &failure);
-            // It says little of a server that it closed a connection which had been idle, so this was none of its tries.
+            // The server may have closed an idle connection at the same moment. That says nothing about the server, so
+            // as in nginx the try is not counted.
             if reused && failure.may_be_stale_connection() {
                 self.selection.grant_try();
             }
@@ -324,7 +349,7 @@ impl Exchange {
         let status = failure.status();
         let current = record_of(request).current();
         current.end(self.attempt.began);
-        // That the client left says nothing of the server.
+        // The client's disconnection is not the server's status.
         if status != internal_status::CLIENT_CLOSED {
             current.status = status;
         }
@@ -334,6 +359,7 @@ impl Exchange {
                 Ok(())
             }
             RetryDecision::Stop(_) => {
+                // The queue empties as requests finish, so the client may try again soon (RFC 9110, section 10.2.3).
                 if failure == TryFailure::NoPeer(NoPeer::QueueFull) {
                     request.out.fields.set(b"Retry-After", b"1");
                 }
@@ -345,10 +371,10 @@ impl Exchange {
         }
     }
 
-    /// Gives a peer back after a try that failed on it.
+    /// Returns a server after a failed try, with what the failure says about it.
     fn release(&mut self, request: &Request, lease: Lease, failure: &TryFailure) {
         let Some(outcome) = failure.outcome(self.attempt.times_at_end()) else {
-            // Dropped, the lease counts no try and no failure: the peer is not to blame.
+            // Dropping the lease counts neither a try nor a failure: the server is not to blame.
             return;
         };
         if self.selection.release(lease, outcome).disabled {
@@ -356,6 +382,7 @@ impl Exchange {
         }
     }
 
+    /// Learns a `sticky learn` session from the response.
     fn learn(&self, request: &mut Request, at: Moment) {
         if let Some(link) = &self.attempt.link {
             let (group, state) = (self.selection.group(), self.selection.state());
@@ -364,8 +391,8 @@ impl Exchange {
         }
     }
 
-    /// Sends acknowledgements that the peer waits for, if the socket takes them at once. Otherwise they are too late: the
-    /// connection is not used again.
+    /// Sends pending acknowledgements if the socket accepts them at once. Otherwise the connection is not kept: the
+    /// next request would have to wait for them.
     fn send_control(&mut self) -> bool {
         let mut control = Vec::new();
         self.protocol.take_control(&mut control);
@@ -376,14 +403,15 @@ impl Exchange {
         matches!(link.connection.stream.try_write(&control), Ok(n) if n == control.len())
     }
 
-    /// Ends the exchange when its response is over. `reusable` says that nothing more can come on the connection.
+    /// Ends the exchange after its response. `reusable`: no more bytes of this response can arrive on the connection.
     pub(super) fn finish(&mut self, request: &mut Request, reusable: bool) {
         let began = self.attempt.began;
         let record = record_of(request);
-        // A tunnel has counted more than the request.
+        // A tunnel has counted its own bytes in addition to the request's.
         record.current().bytes_sent = record.current().bytes_sent.max(self.transmit.sent());
         record.current().end(began);
         self.learn(request, Moment::End);
+        // An unsent rest of the request would be taken for the beginning of the next one.
         let reusable = reusable && self.transmit.is_done() && self.send_control();
         let Some(PeerLink {
             lease,
@@ -393,6 +421,7 @@ impl Exchange {
             return;
         };
         if !reusable || !self.protocol.keeps_alive() {
+            // A TLS close_notify, so that the server can tell the end from a truncation (RFC 8446, section 6.1).
             connection.stream.say_goodbye();
         } else {
             connection.carried = self.protocol.carry();
@@ -404,7 +433,7 @@ impl Exchange {
     }
 }
 
-/// The request as it goes out, of which the head is written.
+/// Writes the request's head, once for all tries.
 fn write_request(
     request: &mut Request,
     content: RequestContent,
@@ -417,8 +446,8 @@ fn write_request(
     Ok(Transmit::new(first, source, request, protocol))
 }
 
-/// Whether the exchange is of no use to anything but the client's response. A response that is saved goes on without its
-/// client, and what runs beside or after the client's response has none.
+/// Whether the exchange serves nothing but the client's response. A response that is stored continues without its
+/// client; background subrequests and `post_action` have none.
 fn is_for_client_alone(request: &Request, settings: &Settings) -> bool {
     !settings.ignore_client_abort
         && matches!(settings.store, Store::Off)
@@ -426,7 +455,7 @@ fn is_for_client_alone(request: &Request, settings: &Settings) -> bool {
         && !request.flow.post_action
 }
 
-/// The group that a target made of variables means.
+/// The group for a destination with variables.
 async fn find_group(
     request: &mut Request,
     target: Target,
@@ -442,19 +471,22 @@ async fn find_group(
     }
 }
 
-/// The client is gone: so is the reason for the exchange.
+/// The failure for a client that has disconnected.
 pub(super) fn client_left(request: &Request) -> TryFailure {
     log::client_left(request);
     TryFailure::Final(NoResponse::new(internal_status::CLIENT_CLOSED))
 }
 
+/// The failure if the group has no server to offer.
 fn no_peer(request: &mut Request, group: &Group, why: NoPeer) -> TryFailure {
+    // nginx shows the name of the group in `$upstream_addr` if no server was tried.
     record_of(request).current().peer = Some(PeerName::Group(group.name().to_owned()));
     log::no_peer(request, why);
     TryFailure::NoPeer(why)
 }
 
-/// What follows the first `used` bytes of the input. A little is copied, so that the buffer can serve the next exchange.
+/// The input after its first `used` bytes. A small rest is copied, so that the large buffer can serve the next
+/// exchange.
 fn rest_of(input: Vec<u8>, used: usize) -> Bytes {
     let rest = &input[used..];
     if rest.len() > COPIED {

@@ -1,5 +1,6 @@
-//! Interim responses: they go on to a client for which the configuration says so, 103 by `early_hints` and others by
-//! `interim_responses`. 100 ends here, because it is we who asked for it (RFC 9110, section 15.2).
+//! Interim responses (RFC 9110, section 15.2). They are passed to the client if the configuration says so: 103 by
+//! `early_hints`, others by `interim_responses`. 100 is never passed on: the request for it was this server's, not the
+//! client's.
 
 use std::rc::Rc;
 
@@ -12,17 +13,18 @@ use super::settings::Settings;
 use crate::core::location::LocationConf;
 use crate::request::{Request, Version};
 
-/// How many interim responses a server may send before its response.
+/// The number of interim responses that an upstream may send before the final one. Without a limit it could keep a
+/// request open for ever.
 pub(super) const MOST: u32 = 100;
 
-/// Takes interim responses in place of the client, for a request that has none of its own: a fetch of the cache.
+/// Receives interim responses for a request without a client of its own: a fetch of the cache.
 pub(crate) struct Relay(pub(crate) Rc<Take>);
 
-/// What takes the bytes of an interim response.
+/// Receives the bytes of an interim response.
 pub(crate) type Take = dyn Fn(&[u8]);
 
-/// Passes an interim response on, if it is to be. `length` is how many bytes of them came with this one: more than one
-/// buffer of them is too much, as in nginx.
+/// Passes an interim response on, if that is configured. `length` is the size of all interim responses so far; as in
+/// nginx, more than one buffer of them is too much.
 pub(super) fn pass_on(
     request: &mut Request,
     settings: &Settings,
@@ -30,10 +32,12 @@ pub(super) fn pass_on(
     length: u64,
 ) {
     let strings: fn(&LocationConf) -> &[Expression] = match head.status {
+        // 101 ends the exchange of HTTP and is handled with the final responses.
         100 | 101 => return,
         103 => |core| &core.early_hints,
         _ => |core| &core.interim_responses,
     };
+    // A client of HTTP/1.0 does not know them (RFC 9110, section 15.2). Subrequests have no response head of their own.
     let wanted = !request.is_subrequest()
         && !request.flow.post_action
         && (!request.flow.background || request.state::<Relay>().is_some())
@@ -53,7 +57,7 @@ pub(super) fn pass_on(
             write_field(name, value, &mut out);
         }
     }
-    // Hints without a field hint at nothing; any other says that the server is at work.
+    // A 103 without fields says nothing. Any other interim response at least says that the server is working.
     if out.len() == bare && status == 103 {
         return;
     }
@@ -64,7 +68,7 @@ pub(super) fn pass_on(
     }
 }
 
-/// Whether one of the strings says so.
+/// Whether one of the values of the directive is true: neither empty nor "0".
 fn is_asked_for(request: &mut Request, strings: fn(&LocationConf) -> &[Expression]) -> bool {
     let site = Rc::clone(&request.site);
     let mut strings = strings(&site.location(request.location).core).iter();
@@ -74,7 +78,7 @@ fn is_asked_for(request: &mut Request, strings: fn(&LocationConf) -> &[Expressio
     })
 }
 
-/// Sends interim responses, which the client's protocol has a form of its own for.
+/// Sends interim responses to the client in its own protocol's form.
 pub(crate) fn send(request: &Request, mut out: &[u8]) {
     let mut head = ResponseHead::default();
     while let Ok(Status::Complete(used)) = Parser::new().parse(out, out.len(), &mut head) {

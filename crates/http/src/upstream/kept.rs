@@ -1,5 +1,5 @@
-//! A response that is saved goes on when its client leaves: the file is for everybody. nginx does not watch such clients
-//! either.
+//! A response that is stored as a file (`…_store`) continues if its client disconnects, because the file is for other
+//! clients too. nginx does not watch the clients of such responses either.
 
 use std::task::{Context, Poll};
 
@@ -8,15 +8,16 @@ use super::record::record_of;
 use crate::body::{BodyError, Chunk, Source};
 use crate::request::Request;
 
-/// A reader that is read to its end by a task of its own once nobody else reads it.
+/// A reader that a task of its own reads to the end once the client's response has been dropped.
 pub(super) struct Kept {
-    /// The reader, and the request that it goes on with.
+    /// The reader, and the request that it continues with.
     reader: Option<(Reader, Box<Request>)>,
 }
 
 impl Kept {
-    /// Keeps `reader` going, which saves what it reads.
+    /// Wraps a reader that stores what it reads.
     pub(super) fn new(reader: Reader, request: &Request) -> Kept {
+        // Made now, because the client's request no longer exists when it is needed.
         let mut own = request.fork();
         own.flow.background = true;
         let record = record_of(&mut own);
@@ -71,7 +72,7 @@ impl Drop for Kept {
         rt::spawn_named("stored response", async move {
             let next = |context: &mut Context<'_>| reader.poll_next(&mut request, context);
             let mut next = std::future::poll_fn(next);
-            // What comes is in the file; an end of any kind has been logged.
+            // What it returns has been written to the file already. Errors have been logged.
             while let Some(Ok(_)) = (&mut next).await {}
         });
     }

@@ -1,13 +1,14 @@
-//! What a client may not put into the head of a request to a server: the end of a line, and what follows it.
+//! Prevents a client from ending a line in the head of a request to an upstream.
 //!
-//! A value is made of variables, and some of them hold decoded bytes of the client's: `$uri` and what expressions capture
-//! of it, `$remote_user`, the content. With CR and LF in a line of HTTP/1 such a value would be two lines, or two
-//! requests, of which the client wrote the second. Where a head is framed by lines (HTTP/1; HTTP/2, whose fields become
-//! lines elsewhere) or by zero bytes (SCGI), every value passes through [`Ends::write`] on its way into it: with such a byte
-//! from a client the request is refused. Texts of the configuration stay what they are. Targets are never refused; their
-//! controls and spaces are escaped ([`proto::uri::make_target`]).
+//! Values are made of variables, and some of these hold decoded bytes from the client: `$uri` and captures of it,
+//! `$remote_user`, the body. With CR and LF in a line of HTTP/1, such a value would become two lines, or two requests,
+//! the second of which was written by the client (request smuggling; RFC 9112, section 11.2). If a protocol frames a
+//! head by lines (HTTP/1, and HTTP/2, whose fields become lines elsewhere) or by zero bytes (SCGI), every value passes
+//! through [`Ends::write`]. If such a byte comes from a client, the request is refused. Text from the configuration is
+//! left as it is. Request targets are never refused: their control characters and spaces are escaped
+//! ([`proto::uri::make_target`]).
 //!
-//! FastCGI and uwsgi say how long each value is, and take any byte.
+//! FastCGI and uwsgi send the length of each value, so any byte is harmless there.
 
 use bstr::{BStr, ByteSlice};
 use conf::{Expression, Part, Scope, VarId};
@@ -17,29 +18,29 @@ use memchr::{memchr, memchr3};
 use super::no_response::NoResponse;
 use crate::request::Request;
 
-/// What ends a value in a protocol.
+/// The bytes that end a value in a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// CR, LF and NUL: lines (RFC 9110, section 5.5).
+    /// CR, LF and NUL: field lines (RFC 9110, section 5.5).
     Line,
-    /// The same and the space: the method (RFC 9112, section 3).
+    /// The same and space: the method (RFC 9112, section 3).
     Word,
     /// NUL alone.
     Zero,
 }
 
-/// Where a value stands in the configuration.
+/// The place of a value in the configuration, for the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// `proxy_set_header`
     pub directive: &'a str,
-    /// Which of them, where there may be several: the field. Empty otherwise.
+    /// The field, if there may be several such directives; empty otherwise.
     pub name: &'a [u8],
 }
 
 impl Ends {
-    /// Appends the value of an expression. The error is the status to answer with, when a client sent what would end it;
-    /// that has been logged.
+    /// Appends the value of an expression. The error is the status to answer with, if the value has such a byte from a
+    /// client; that has been logged.
     #[inline]
     pub fn write(
         self,
@@ -48,12 +49,14 @@ impl Ends {
         place: Place<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), NoResponse> {
+        // A constant was written by the operator.
         if let Some(text) = value.constant() {
             out.extend_from_slice(text);
             return Ok(());
         }
         let start = out.len();
         value.eval(request, out);
+        // The usual value has no such byte, and is scanned once. Only otherwise its parts are told apart.
         match self.find(&out[start..]) {
             None => Ok(()),
             Some(_) => {
@@ -63,13 +66,13 @@ impl Ends {
         }
     }
 
-    /// Whether a text has none of them.
+    /// Whether a text has no such byte.
     #[inline]
     pub fn allows(self, text: &[u8]) -> bool {
         self.find(text).is_none()
     }
 
-    /// Judges a text that is not the configuration's.
+    /// Checks a text that does not come from the configuration.
     #[inline]
     pub fn check(self, request: &Request, text: &[u8], place: Place<'_>) -> Result<(), NoResponse> {
         match self.find(text) {
@@ -88,7 +91,7 @@ impl Ends {
         }
     }
 
-    /// There is such a byte: whose is it?
+    /// Writes the value again, part by part, to find out where such a byte comes from.
     #[cold]
     fn write_parts(
         self,
@@ -124,9 +127,9 @@ impl Ends {
     }
 }
 
-/// Whether the configuration, or the server itself, wrote a value of several lines: a text that the configuration gives
-/// the variable as it stands, or a certificate, whose lines are made here (with a tab in front, so that they go on with a
-/// field), under whatever name it travels.
+/// Whether a value of several lines comes from the configuration or from this server: it is a text that the
+/// configuration assigns to the variable, or a certificate, whose lines are made here (with a tab at the beginning of
+/// each, which continues the field), whatever variable it was copied to.
 fn is_ours(request: &mut Request, id: VarId, text: &[u8]) -> bool {
     let site = std::rc::Rc::clone(&request.site);
     let variables = &site.variables;
@@ -140,6 +143,7 @@ fn is_ours(request: &mut Request, id: VarId, text: &[u8]) -> bool {
     })
 }
 
+/// Logs the refusal, and returns 400.
 #[cold]
 fn refuse(request: &Request, byte: u8, place: Place<'_>) -> NoResponse {
     let what = match byte {

@@ -1,4 +1,4 @@
-//! What the error log says of an exchange, in nginx's words.
+//! The error log lines of an exchange. Their wording is nginx's, which existing log analysis relies on.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -11,10 +11,10 @@ use rt::net::Address;
 
 use crate::request::Request;
 
-/// The number that stands for the system's `ETIMEDOUT` in logs.
+/// How logs show `ETIMEDOUT`: the timeouts are this server's, but nginx words them as the system's.
 const TIMED_OUT: &str = "(110: Connection timed out)";
 
-/// What an exchange was doing: the end of most lines.
+/// What the exchange was doing, which ends most lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
     Connecting,
@@ -36,18 +36,19 @@ impl fmt::Display for Doing {
     }
 }
 
-/// An error that `text` describes.
+/// An error described by `text`.
 #[cold]
 pub(super) fn failed(request: &Request, text: impl fmt::Display, doing: Doing) {
     request.error(format_args!("{text} while {doing}"));
 }
 
-/// What a codec found wrong with the response.
+/// An error in the response that a codec found.
 #[cold]
 pub(super) fn invalid_response(request: &Request, message: &[u8], doing: Doing) {
     failed(request, message.as_bstr(), doing);
 }
 
+/// The upstream did not accept or send anything for the time that a directive allows.
 #[cold]
 pub(super) fn timed_out(request: &Request, doing: Doing) {
     failed(
@@ -57,12 +58,13 @@ pub(super) fn timed_out(request: &Request, doing: Doing) {
     );
 }
 
+/// Reading from the upstream failed.
 #[cold]
 pub(super) fn read_failed(request: &Request, error: &io::Error, doing: Doing) {
     failed(request, net::ReadFailed(error), doing);
 }
 
-/// The peer may have answered before it closed, so that this alone is no error.
+/// Sending failed. The upstream may have answered before it closed the connection, so this alone is no error.
 #[cold]
 pub(super) fn send_failed(request: &Request, error: &io::Error) {
     let doing = Doing::SendingRequest;
@@ -72,8 +74,11 @@ pub(super) fn send_failed(request: &Request, error: &io::Error) {
     );
 }
 
+/// Connecting failed.
 #[cold]
 pub(super) fn connect_failed(request: &Request, address: &Address, error: &io::Error) {
+    // These happen when a server is down, or the network is. Anything else is this machine's problem, hence `crit`, as
+    // in nginx.
     let usual = matches!(
         error.kind(),
         ErrorKind::ConnectionRefused
@@ -83,7 +88,7 @@ pub(super) fn connect_failed(request: &Request, address: &Address, error: &io::E
     );
     let level = if usual { Level::Error } else { Level::Crit };
     let (error, doing) = (Errno(error), Doing::Connecting);
-    // The address of a socket of the network is in what follows each line.
+    // The address of an internet socket follows at the end of every line.
     match address.is_unix() {
         true => request.log(
             level,
@@ -93,6 +98,7 @@ pub(super) fn connect_failed(request: &Request, address: &Address, error: &io::E
     }
 }
 
+/// The group has no server to offer.
 #[cold]
 pub(super) fn no_peer(request: &Request, why: NoPeer) {
     let text = match why {
@@ -103,7 +109,7 @@ pub(super) fn no_peer(request: &Request, why: NoPeer) {
     failed(request, text, Doing::Connecting);
 }
 
-/// A chooser left the choice to a group that has no servers.
+/// A script left the choice to a group without servers.
 #[cold]
 pub(super) fn no_chosen_peer(request: &Request) {
     request.error(format_args!(
@@ -111,6 +117,7 @@ pub(super) fn no_chosen_peer(request: &Request) {
     ));
 }
 
+/// A server has reached `max_fails`.
 #[cold]
 pub(super) fn peer_disabled(request: &Request) {
     let doing = Doing::ReadingHeader;
@@ -120,6 +127,7 @@ pub(super) fn peer_disabled(request: &Request) {
     );
 }
 
+/// The client disconnected, which ends the exchange.
 #[cold]
 pub(super) fn client_left(request: &Request) {
     let doing = Doing::SendingRequest;
@@ -131,6 +139,7 @@ pub(super) fn client_left(request: &Request) {
     );
 }
 
+/// The client disconnected during the name lookup.
 #[cold]
 pub(super) fn client_left_while_resolving(request: &Request) {
     request.log(
@@ -139,6 +148,7 @@ pub(super) fn client_left_while_resolving(request: &Request) {
     );
 }
 
+/// Bytes followed the body.
 #[cold]
 pub(super) fn more_data_than_announced(request: &Request) {
     let doing = Doing::ReadingBody;
@@ -150,6 +160,7 @@ pub(super) fn more_data_than_announced(request: &Request) {
     );
 }
 
+/// The interim responses are larger than a buffer.
 #[cold]
 pub(super) fn too_big_early_hints(request: &Request) {
     let doing = Doing::ReadingHeader;
@@ -159,6 +170,7 @@ pub(super) fn too_big_early_hints(request: &Request) {
     );
 }
 
+/// The value of `…_bind` is not an address.
 #[cold]
 pub(super) fn invalid_local_address(request: &Request, text: &BStr) {
     request.error(format_args!("invalid local address \"{text}\""));

@@ -1,28 +1,28 @@
 //! The upstream exchange: one request to another server, and its response.
 //!
-//! Everything that HTTP, FastCGI, SCGI, uwsgi and memcached upstreams have in common stands here: choosing a peer,
-//! connecting or taking an idle connection, sending, waiting, trying the next peer, reading the head, streaming the
-//! content, handing the connection back. A protocol module brings a codec, a [`Protocol`], and its directives.
+//! This is everything that HTTP, FastCGI, SCGI, uwsgi and memcached upstreams have in common: choosing a server,
+//! connecting or taking an idle connection, sending, waiting, trying the next server, reading the head, streaming the
+//! body, and keeping the connection. A protocol module contributes a codec, a [`Protocol`], and its directives.
 //!
 //! ```text
 //! handler (modules/http/proxy) → Plan { settings, target, protocol }
-//!   exchange          tries: peer → (queue) → connection → request → head → (another try …)
-//!     target          the group that the plan means, and what its balancer looks at
+//!   exchange          tries: server → (queue) → connection → request → head → (another try …)
+//!     target          the group of the plan, and the input of its balancer
 //!     connect         an idle connection, or a new one, with TLS
-//!     transmit        the request: head, and content from memory, a file or the client (request_content)
-//!     response_head   the response's head; interim responses go on (interim)
-//!     retry           pure: whether a try that failed is repeated on another server
-//!     no_response     why there is none, and what the client gets instead
+//!     transmit        the request: head, and body from memory, a file or the client (request_content)
+//!     response_head   the response's head; interim responses are passed on (interim)
+//!     retry           pure: whether a failed try is repeated on another server
+//!     no_response     why there is no response, and the status for the client
 //!   respond           the head → request.out
-//!     content         the content → a body::Source, with read-ahead and a temporary file (spool, store, kept)
-//!     tunnel          after 101: both directions until both ended
-//!   lines             what a client may not put into a head
+//!     content         the body → a body::Source, with read-ahead and a temporary file (spool, store, kept)
+//!     tunnel          after 101 or CONNECT: both directions until both have ended
+//!   lines             keeps a client from ending a line of a head
 //!   record            what `$upstream_…` shows (variables)
-//!   log               nginx's lines
+//!   log               the error log lines, in nginx's wording
 //! ```
 //!
-//! An exchange belongs to a [`Request`](crate::Request), but not to the client of it: what watches the client is
-//! [`Plan::watch_client`], so that a cache can run an exchange on a request of its own.
+//! An exchange belongs to a [`Request`](crate::Request), but not to that request's client. The client is watched only
+//! if [`Plan::watch_client`] says so, so that a cache can run an exchange on a request of its own.
 
 mod client_watch;
 mod connect;

@@ -1,14 +1,14 @@
-//! Why there is no response, and what the client gets instead.
+//! The absence of a response: its reasons, and the status for the client.
 
 use std::ops::BitOr;
 
-/// Reasons for which a try may be repeated on another server, or a stale object served: the words of
-/// `proxy_next_upstream` and `proxy_cache_use_stale`. One value says what a directive permits, another why a try failed.
+/// Reasons for trying another server or for serving a stale object: the parameters of `…_next_upstream` and
+/// `…_cache_use_stale`. The same type says what a directive permits and why a try failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetryReasons(u32);
 
 impl RetryReasons {
-    /// The words of the directives; word `i` is bit `i`.
+    /// The parameters of the directives; parameter `i` is bit `i`.
     pub const WORDS: &'static [&'static str] = &[
         "error",
         "timeout",
@@ -32,16 +32,16 @@ impl RetryReasons {
     pub const TIMEOUT: RetryReasons = RetryReasons(1 << 1);
     /// The head of the response is invalid.
     pub const INVALID_HEADER: RetryReasons = RetryReasons(1 << 2);
-    /// Part of a request that must not be made twice was sent.
+    /// Some of a request that must not be repeated has been sent.
     pub const NON_IDEMPOTENT: RetryReasons = RetryReasons(1 << 3);
     /// The status is 404.
     pub const HTTP_404: RetryReasons = RetryReasons(1 << 9);
     /// A stale object is being renewed.
     pub const UPDATING: RetryReasons = RetryReasons(1 << 11);
-    /// Never, whatever else the directive names.
+    /// Never, whatever else the directive lists.
     pub const OFF: RetryReasons = RetryReasons(1 << 12);
 
-    /// The reason that a status is; `None` for a status that the directives have no word for.
+    /// The reason for a status; `None` if the directives have no parameter for it.
     pub fn of_status(status: u16) -> Option<RetryReasons> {
         let bit = match status {
             500 => 4,
@@ -61,17 +61,17 @@ impl RetryReasons {
         &mut self.0
     }
 
-    /// Whether there is no reason at all.
+    /// Whether there is no reason.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether a directive of this value names all of `reasons`.
+    /// Whether a directive with this value lists all of `reasons`.
     pub fn permits_all(self, reasons: RetryReasons) -> bool {
         self.0 & Self::OFF.0 == 0 && self.0 & reasons.0 == reasons.0
     }
 
-    /// Whether a directive of this value names one of `reasons`.
+    /// Whether a directive with this value lists any of `reasons`.
     pub fn permits_any(self, reasons: RetryReasons) -> bool {
         self.0 & Self::OFF.0 == 0 && self.0 & reasons.0 != 0
     }
@@ -85,17 +85,17 @@ impl BitOr for RetryReasons {
     }
 }
 
-/// There is no response: the client gets this status. Why has been logged.
+/// There is no response, and the client gets this status. The cause has been logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoResponse {
     /// The status to answer with.
     pub status: u16,
-    /// What the servers did wrong; empty where no server is to blame.
+    /// What the servers did wrong; empty if no server is to blame.
     pub reasons: RetryReasons,
 }
 
 impl NoResponse {
-    /// No response, and no server is to blame.
+    /// No response, for a cause that is no server's.
     pub fn new(status: u16) -> NoResponse {
         NoResponse {
             status,

@@ -1,8 +1,8 @@
-//! What an upstream protocol is: how a request is written, and how a response is read.
+//! The interface of an upstream protocol: how a request is written, and how a response is read.
 //!
-//! A protocol moves bytes between buffers. It never sees a socket, a clock or a peer; the exchange owns those. One value
-//! serves one exchange: the request is written once and sent again for each try, so that variables have one value for
-//! all tries, and [`Protocol::begin_response`] starts the reading anew.
+//! A protocol moves bytes between buffers. It never sees a socket, a clock or a server; these belong to the exchange.
+//! One value serves one exchange. The request is written once and sent again for each try, so that variables have the
+//! same value in each; [`Protocol::begin_response`] resets the reading side.
 
 use std::any::Any;
 
@@ -15,16 +15,16 @@ pub use proto::h1::Piece;
 use super::no_response::NoResponse;
 use crate::request::Request;
 
-/// What a protocol knows of a connection and wants to know again when the connection carries its next request.
+/// What a protocol keeps with an idle connection for the next request on it.
 pub type Carried = Box<dyn Any + Send>;
 
 /// A codec between the exchange and the wire.
 pub trait Protocol {
-    /// What stands before the peer's name in logs: `http://`, `fastcgi://`.
+    /// The prefix of the server's name in logs: `http://`, `fastcgi://`.
     fn scheme(&self) -> &'static str;
 
-    /// Appends the head of the request. Called once per exchange. `content` says what follows. What stands after the peer's
-    /// name in logs, the path that is asked for, goes to `target` of the request's record, which is empty.
+    /// Appends the head of the request. Called once per exchange. `content` says what follows the head. The path that
+    /// logs show after the server's name is written to `target` of the request's record, which is empty at the time.
     fn write_head(
         &mut self,
         request: &mut Request,
@@ -32,35 +32,34 @@ pub trait Protocol {
         out: &mut Vec<u8>,
     ) -> Result<(), NoResponse>;
 
-    /// What the connections of this protocol are called, where its idle ones are of no use to others of the scheme, and
-    /// what TLS shall agree on (ALPN): `h2`.
+    /// The kind of connection, which separates idle connections of the same scheme that cannot be exchanged for one
+    /// another, and which TLS negotiates (ALPN): `h2`.
     fn dialect(&self) -> &'static str {
         ""
     }
 
-    /// The host that TLS is spoken to, which is the name of its certificate unless the settings name another; `None`: TLS is
-    /// not spoken.
+    /// The host for TLS, whose name the certificate must have unless the settings name another; `None`: no TLS.
     fn secure_host(&self) -> Option<&BStr> {
         None
     }
 
-    /// Whether a request is written differently on each connection, as in HTTP/2. Then [`Protocol::write_head`] appends
-    /// nothing, and [`Protocol::begin_request`] writes the head for each try.
+    /// Whether a request is written differently on each connection, as in HTTP/2 with its header compression and stream
+    /// numbers. Then [`Protocol::write_head`] appends nothing, and [`Protocol::begin_request`] writes the head for each
+    /// try.
     fn is_framed(&self) -> bool {
         false
     }
 
-    /// Appends the head for a connection: `carried` is what [`Protocol::carry`] gave when it was used last, `None` if
-    /// it is new.
+    /// Appends the head for a connection. `carried` is what [`Protocol::carry`] returned after the previous request on
+    /// it; `None` on a new connection.
     fn begin_request(&mut self, _carried: Option<Carried>, _out: &mut Vec<u8>) {}
 
-    /// What to keep with the connection for its next request. Called when the exchange is over and
-    /// [`Protocol::keeps_alive`].
+    /// What to keep with the connection for its next request. Called after the exchange if [`Protocol::keeps_alive`].
     fn carry(&mut self) -> Option<Carried> {
         None
     }
 
-    /// How much content the peer lets us send now, in bytes.
+    /// The number of body bytes that the upstream permits to send now (flow control).
     fn room(&self) -> usize {
         usize::MAX
     }
@@ -70,21 +69,22 @@ pub trait Protocol {
         false
     }
 
-    /// Appends what has to be sent besides the request, such as acknowledgements. It is sent between two pieces.
+    /// Appends what has to be sent besides the request, such as acknowledgements. It is sent between two pieces of the
+    /// body.
     fn take_control(&mut self, _out: &mut Vec<u8>) {}
 
-    /// The least room for input while the head is read, in bytes, whatever the buffer's size is set to: a frame.
+    /// The minimum space for input while the head is read, in bytes, even if `…_buffer_size` is smaller: one frame.
     fn least_buffer(&self) -> usize {
         0
     }
 
-    /// Appends a piece of the request's content in the protocol's framing. Must not depend on the pieces before: the
-    /// next try begins again with the first.
+    /// Appends a framed piece of the request's body. It must not depend on earlier pieces, because the next try starts
+    /// again with the first one.
     fn write_content(&mut self, piece: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(piece);
     }
 
-    /// Appends the last piece, which may be empty, and what ends the content.
+    /// Appends the last piece, which may be empty, and the end of the body.
     fn write_last_content(&mut self, piece: &[u8], trailers: &Fields, out: &mut Vec<u8>) {
         if !piece.is_empty() {
             self.write_content(piece, out);
@@ -92,19 +92,19 @@ pub trait Protocol {
         self.write_content_end(trailers, out);
     }
 
-    /// Appends what ends the content of a request, also of one without content.
+    /// Appends the end of a request's body, which some protocols need even if there is no body.
     fn write_content_end(&mut self, _trailers: &Fields, _out: &mut Vec<u8>) {}
 
-    /// Whether content goes out as it is, so that a file may be sent by `sendfile`.
+    /// Whether the body is sent without framing, so that `sendfile` can send a file.
     fn content_is_plain(&self) -> bool {
         false
     }
 
-    /// The next bytes come from another connection. Forget everything about the response so far.
+    /// Resets the reading side: the next bytes come from another connection.
     fn begin_response(&mut self);
 
-    /// Reads the head of the response. `input` is all that was received since [`HeadProgress::Interim`] or the
-    /// beginning; it only grows from call to call.
+    /// Reads the head of the response. `input` is everything received since the beginning, or since the last
+    /// [`HeadProgress::Interim`], and only grows between calls.
     fn read_head(
         &mut self,
         request: &Request,
@@ -112,28 +112,27 @@ pub trait Protocol {
         head: &mut ResponseHead,
     ) -> Result<HeadProgress, Fault>;
 
-    /// Whether the response has content, and how long it is if that is known. Called once the head is complete.
-    /// `head` has the fields as received.
+    /// The length of the response's body. Called once the head is complete.
     fn content_length(&self) -> ContentLength;
 
-    /// The content is this many bytes as they stand on the wire, and the response ends with them.
+    /// The length of a body that is on the wire without framing, and with which the response ends.
     fn plain_content(&self) -> Option<u64> {
         None
     }
 
-    /// Reads content. `input` begins where the piece before ended. Not called after [`Piece::End`].
+    /// Reads a piece of the body. `input` begins where the previous piece ended. Not called after [`Piece::End`].
     fn read_content(&mut self, request: &Request, input: &[u8]) -> Result<Piece, Fault>;
 
-    /// The connection was closed by the peer before [`Piece::End`]: whether that is the end of the content. The fault
-    /// is what the log shall say.
+    /// The upstream closed the connection before [`Piece::End`]. `Ok` if that is a valid end of the body; otherwise the
+    /// line for the log.
     fn end_of_input(&mut self) -> Result<(), Fault>;
 
-    /// Fields that followed the content.
+    /// The fields after the body.
     fn trailers(&self) -> Option<&Fields> {
         None
     }
 
-    /// Whether those fields go on to the client.
+    /// Whether the trailers are passed to the client.
     fn passes_trailers(&self) -> bool {
         false
     }
@@ -141,7 +140,7 @@ pub trait Protocol {
     /// Whether the connection can carry another request after [`Piece::End`].
     fn keeps_alive(&self) -> bool;
 
-    /// Rewrites a field of the response: `Location`, `Refresh`, `Set-Cookie`. `false` leaves it as it is.
+    /// Rewrites a field of the response: `Location`, `Refresh`, `Set-Cookie`. `false` leaves it unchanged.
     fn map_field(
         &mut self,
         _request: &mut Request,
@@ -152,69 +151,69 @@ pub trait Protocol {
         false
     }
 
-    /// What the head asks for that some responses are only right as an answer to. Called when it was written.
+    /// What the written head asks for, without which some responses are invalid.
     fn asks(&self) -> Asks {
         Asks::default()
     }
 
-    /// Whether the connection is a tunnel as soon as it is made: nothing is written to it and no head is read, the
-    /// client gets a 200. Such a connection is always a new one.
+    /// Whether the connection is a tunnel as soon as it is established (CONNECT). Then nothing is written, no head is
+    /// read, and the client gets a 200. Such a connection is never an idle one.
     fn is_tunnel(&self) -> bool {
         false
     }
 }
 
-/// What a request, as it went out, asks for.
+/// What a request asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asks {
-    /// Another protocol (`Upgrade`): without it no 101 (RFC 9110, section 15.2.2).
+    /// Another protocol (`Upgrade`). Without it, a 101 is invalid (RFC 9110, section 15.2.2).
     pub upgrade: bool,
-    /// A part of the content (`Range`): without it no 206 (section 15.3.7).
+    /// A part of the body (`Range`). Without it, a 206 is invalid (section 15.3.7).
     pub part: bool,
 }
 
 /// What follows the head of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// The client sent no content, and announced none.
+    /// The client sent no body and announced none.
     None,
     /// This many bytes.
     Length(u64),
-    /// Content of a length that nobody knows yet.
+    /// A body whose length is not known yet.
     Unknown,
 }
 
-/// How far [`Protocol::read_head`] came.
+/// The result of [`Protocol::read_head`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadProgress {
     /// More input is needed.
     Partial,
-    /// The head is complete; this much of the input belonged to it.
+    /// The head is complete, and took this many bytes of the input.
     Complete(usize),
-    /// This much of the input was an interim response (1xx), which now stands in the head; the real one follows. The
-    /// exchange clears the head.
+    /// An interim response (1xx) took this many bytes and is now in the head; the final one follows. The exchange
+    /// clears the head.
     Interim(usize),
 }
 
-/// How much content a response has.
+/// The length of a response's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentLength {
-    /// None at all, whatever the fields say: a response to HEAD, 204, 304.
+    /// There is none, whatever the fields say: a response to HEAD, a 204, a 304 (RFC 9112, section 6.3).
     None,
     /// This many bytes.
     Known(u64),
-    /// It ends where the protocol says so.
+    /// The framing tells where it ends.
     Unknown,
 }
 
-/// What is wrong with what the peer sent.
+/// An error in what the upstream sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The line for the error log.
     pub message: Vec<u8>,
-    /// The peer says that it did not look at the request: another connection may carry it.
+    /// The upstream states that it has not processed the request, so another connection may carry it.
     pub is_unseen: bool,
-    /// There is less content than there should be; what came before is right.
+    /// The body ended too early; what arrived of it is valid.
     pub is_short: bool,
 }
 
@@ -228,7 +227,7 @@ impl Fault {
         }
     }
 
-    /// A fault that says that the content ended too early.
+    /// The fault of a body that ended too early.
     pub fn short(message: impl Into<Vec<u8>>) -> Fault {
         Fault {
             is_short: true,
@@ -236,7 +235,7 @@ impl Fault {
         }
     }
 
-    /// A fault that says that the peer did not look at the request.
+    /// The fault of a request that the upstream has not processed.
     pub fn unseen(message: impl Into<Vec<u8>>) -> Fault {
         Fault {
             is_unseen: true,

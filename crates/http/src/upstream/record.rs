@@ -1,4 +1,4 @@
-//! What a request remembers of its upstream exchanges, for `$upstream_…` and the error log.
+//! What a request records about its upstream exchanges, for `$upstream_…` and the error log.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -14,57 +14,57 @@ use crate::request::Request;
 /// All exchanges of a request.
 #[derive(Default)]
 pub struct Record {
-    /// The tries, in order. Between those before and after an internal redirect stands one without a peer.
+    /// The tries in order. An entry without a server separates those before and after an internal redirect.
     pub tries: Vec<Try>,
-    /// The head of the last response.
+    /// The head of the latest response.
     pub head: Arc<ResponseHead>,
-    /// Fields after the content of the last response.
+    /// The trailers of the latest response.
     pub trailers: Fields,
-    /// `http://` and the like, for the error log; empty before a peer was chosen.
+    /// `http://` and the like, for the error log; empty until a server has been chosen.
     pub scheme: &'static str,
-    /// The path that is asked for, for the error log.
+    /// The requested path, for the error log.
     pub target: Vec<u8>,
-    /// What the cache said; `None` where there is none.
+    /// The cache status; `None` if there is no cache.
     pub cache: Option<crate::cache::Status>,
-    /// How old what the cache served is, in seconds.
+    /// The age in seconds of what the cache served.
     pub cache_age_s: Option<u32>,
 }
 
 /// One try.
 #[derive(Clone, Debug, Default)]
 pub struct Try {
-    /// Where it went.
+    /// The server, or the group if no server could be used.
     pub peer: Option<PeerName>,
-    /// The status of the response, or the one that stands for the failure; 0: none.
+    /// The status of the response, or of the failure; 0: none.
     pub status: u16,
-    /// Until the connection stood.
+    /// The time until the connection was established.
     pub connect_time: Option<Duration>,
-    /// Until the head of the response was there.
+    /// The time until the head of the response had arrived.
     pub header_time: Option<Duration>,
-    /// Until it was over.
+    /// The time until the try was over.
     pub response_time: Option<Duration>,
-    /// The body is being passed to the client: its time is not known yet, for variables that are read before the client's
-    /// header is made.
+    /// The body is still being passed to the client. Variables that are evaluated before the client's head is written
+    /// must not see a response time.
     pub lasts: bool,
-    /// Bytes that came after the response's head, as they came: with chunks, records and what else frames content.
+    /// The number of bytes after the response head, including the framing of the body (chunks, records).
     pub response_length: u64,
-    /// Bytes received.
+    /// All bytes received.
     pub bytes_received: u64,
-    /// Bytes sent.
+    /// All bytes sent.
     pub bytes_sent: u64,
 }
 
-/// What a try went to.
+/// What `$upstream_addr` shows.
 #[derive(Clone, Debug)]
 pub enum PeerName {
-    /// A peer.
+    /// The server that was tried.
     Peer(Arc<Peer>),
-    /// A group of which no peer could be used.
+    /// The group, if none of its servers could be used.
     Group(BString),
 }
 
 impl PeerName {
-    /// The text.
+    /// The text for logs and variables.
     pub fn as_bytes(&self) -> &[u8] {
         match self {
             PeerName::Peer(peer) => peer.name(),
@@ -73,22 +73,24 @@ impl PeerName {
     }
 }
 
-/// Records that a loop keeps for those that come; more than this are given back to the system.
+/// The number of unused records that a loop keeps. More than this are released.
 const MOST_SPARE: usize = 64;
 
 rt::local! {
-    // Boxes, because a record travels in the box that it will be given back in.
+    // Boxed, because a record travels in the box that it is returned in.
     #[allow(clippy::vec_box)]
     static SPARE: RefCell<Vec<Box<Record>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// A record from the spare ones, or a new one.
 fn take_record() -> Box<Record> {
     SPARE.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
 
+/// Returns a record to the spare ones.
 fn give_record(mut record: Box<Record>) {
     record.clear();
-    // A thread that ends has no use for it any more.
+    // A thread that is ending has released its spare records already.
     let _ended = SPARE.try_with(|all| {
         if let Ok(mut all) = all.try_borrow_mut()
             && all.len() < MOST_SPARE
@@ -98,22 +100,22 @@ fn give_record(mut record: Box<Record>) {
     });
 }
 
-/// Where a request keeps its record, if it has one. The memory goes to the next request that needs one.
+/// The place of a request's record, if it has one. Its memory is reused by the next request that needs one.
 #[derive(Default)]
 pub struct Slot(Option<Box<Record>>);
 
 impl Slot {
-    /// The record, if there was an exchange.
+    /// The record, if there has been an exchange.
     pub fn get(&self) -> Option<&Record> {
         self.0.as_deref()
     }
 
-    /// The record, made now if there is none.
+    /// The record, which is created if there is none.
     pub fn get_or_make(&mut self) -> &mut Record {
         self.0.get_or_insert_with(take_record)
     }
 
-    /// Takes over the record of an exchange that was another request's so far.
+    /// Takes over the record of an exchange that ran on another request.
     pub(crate) fn absorb(&mut self, mut other: Slot) {
         let Some(before) = &self.0 else {
             self.0 = other.0.take();
@@ -139,13 +141,13 @@ impl Drop for Slot {
     }
 }
 
-/// The request's record. Every exchange makes sure that there is one before its first try.
+/// The request's record. It exists from the first try of an exchange on.
 pub(super) fn record_of(request: &mut Request) -> &mut Record {
     request.upstream.get_or_make()
 }
 
 impl Record {
-    /// Forgets everything and keeps the memory.
+    /// Clears everything, and keeps the memory.
     fn clear(&mut self) {
         self.tries.clear();
         self.trailers.clear();
@@ -153,13 +155,14 @@ impl Record {
         self.scheme = "";
         self.cache = None;
         self.cache_age_s = None;
+        // A head that a stored response shares must not be changed.
         match Arc::get_mut(&mut self.head) {
             Some(head) => head.clear(),
             None => self.head = Arc::default(),
         }
     }
 
-    /// Takes the head out to be filled, empty and with the memory it had.
+    /// Takes the head out, empty and with its memory, so that it can be filled while the request is borrowed.
     pub(super) fn take_head(&mut self) -> ResponseHead {
         match Arc::get_mut(&mut self.head) {
             Some(head) => {
@@ -170,7 +173,7 @@ impl Record {
         }
     }
 
-    /// Puts a head in.
+    /// Puts a head back.
     pub(super) fn set_head(&mut self, new: ResponseHead) {
         match Arc::get_mut(&mut self.head) {
             Some(head) => *head = new,
@@ -178,8 +181,9 @@ impl Record {
         }
     }
 
-    /// Begins an exchange; tries of an earlier one stay.
+    /// Starts an exchange. The tries of earlier ones remain.
     pub fn begin(&mut self) {
+        // The separator between the exchanges before and after an internal redirect.
         if !self.tries.is_empty() {
             self.tries.push(Try::default());
         }
@@ -191,12 +195,12 @@ impl Record {
         self.scheme = "";
     }
 
-    /// Begins a try.
+    /// Starts a try.
     pub fn begin_try(&mut self) {
         self.tries.push(Try::default());
     }
 
-    /// The present try.
+    /// The current try.
     pub fn current(&mut self) -> &mut Try {
         if self.tries.is_empty() {
             self.begin_try();
@@ -206,7 +210,7 @@ impl Record {
             .expect("one was pushed just now if there was none")
     }
 
-    /// Appends what the error log shows of the upstream.
+    /// Appends the upstream's part of an error log line.
     pub fn describe(&self, out: &mut Vec<u8>) {
         let peer = self.tries.last().and_then(|last| last.peer.as_ref());
         let Some(peer) = peer.filter(|_| !self.scheme.is_empty()) else {
@@ -216,6 +220,7 @@ impl Record {
         out.extend_from_slice(self.scheme.as_bytes());
         let name = peer.as_bytes();
         out.extend_from_slice(name);
+        // nginx separates a socket's path from the request's path by a colon.
         if name.starts_with(b"unix:") && !self.target.is_empty() {
             out.push(b':');
         }
@@ -225,7 +230,7 @@ impl Record {
 }
 
 impl Try {
-    /// Sets the time at which it is over, if that was not set before.
+    /// Sets the time at which the try was over, unless that is already set.
     pub fn end(&mut self, began: Instant) {
         self.response_time
             .get_or_insert_with(|| rt::now().saturating_duration_since(began));

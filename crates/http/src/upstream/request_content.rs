@@ -1,4 +1,4 @@
-//! The content of the request: what is read of it before the exchange, and what the head announces.
+//! The request's body: what is read of it before the exchange, and what the head announces.
 
 use std::rc::Rc;
 
@@ -8,18 +8,18 @@ use super::transmit::ContentSource;
 use crate::body_reader;
 use crate::request::Request;
 
-/// What becomes of a request's content.
+/// How a request's body is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestContent {
-    /// It is read first, and sent then.
+    /// It is read completely, then sent.
     Buffered,
-    /// It is sent while it is read.
+    /// It is sent while it is being read (`…_request_buffering off`).
     Streamed,
-    /// It is read, but not sent.
+    /// It is read, but not sent (`…_pass_request_body off`).
     Dropped,
 }
 
-/// Reads the content of a request, unless it is to be sent while it is read.
+/// Reads the request's body, unless it is to be sent while it is being read.
 pub(super) async fn read(request: &mut Request, content: RequestContent) -> Result<(), NoResponse> {
     let read = if content != RequestContent::Streamed {
         body_reader::read(request).await
@@ -31,8 +31,8 @@ pub(super) async fn read(request: &mut Request, content: RequestContent) -> Resu
     read.map_err(NoResponse::new)
 }
 
-/// Whether all of a request's content is here already, and fits into its buffer: then nothing is gained by streaming it,
-/// and it can be sent to another peer if the first one fails.
+/// Whether the whole body has already arrived and fits into its buffer. Then streaming it has no advantage, whereas a
+/// body in memory can be sent to another server if the first one fails.
 fn has_arrived(request: &Request) -> bool {
     if request.body.is_complete() {
         return true;
@@ -44,7 +44,7 @@ fn has_arrived(request: &Request) -> bool {
         .has_all(announced, core.client_body_buffer_size)
 }
 
-/// What the head shall announce, and where content comes from.
+/// What the head announces, and where the body comes from.
 pub(super) fn describe(request: &Request, content: RequestContent) -> (Content, ContentSource) {
     if content == RequestContent::Dropped {
         return (Content::None, ContentSource::None);
@@ -57,7 +57,8 @@ pub(super) fn describe(request: &Request, content: RequestContent) -> (Content, 
         return (announced, ContentSource::Client);
     }
     if body.length() == 0 {
-        // A client that says so sends no content: `Content-Length: 0`, or chunks or frames without any.
+        // The client sent an empty body explicitly: `Content-Length: 0`, or chunks or frames without data. That is
+        // passed on, because for some methods it differs from no body (RFC 9110, section 8.6).
         let fields = &request.head.wire.fields;
         let says_so = body.has_come()
             || fields.has(proto::Known::ContentLength)

@@ -1,4 +1,4 @@
-//! From the head of an upstream's response to the response that the client gets.
+//! Turns the head of an upstream's response into the head that the client gets.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::module::Outcome;
 use crate::request::{Request, Version};
 use crate::response::Unsaid;
 
-/// Runs an exchange and makes its response the request's.
+/// Runs an exchange, and makes its response the response to the request.
 pub async fn pass(request: &mut Request, plan: Plan) -> Outcome {
     match Exchange::run(request, plan).await {
         Ok(exchange) => exchange.respond(request),
@@ -25,7 +25,7 @@ pub async fn pass(request: &mut Request, plan: Plan) -> Outcome {
     }
 }
 
-/// What an internal redirect keeps of the response that asked for it.
+/// The fields of a response with `X-Accel-Redirect` that the redirected response keeps. The list is nginx's.
 const KEPT_BY_REDIRECT: [Known; 5] = [
     Known::SetCookie,
     Known::ContentDisposition,
@@ -35,7 +35,7 @@ const KEPT_BY_REDIRECT: [Known; 5] = [
 ];
 
 impl Exchange {
-    /// Makes the response `request.out`.
+    /// Makes the upstream's response `request.out`.
     pub fn respond(mut self: Box<Self>, request: &mut Request) -> Outcome {
         let head = Arc::clone(&record_of(request).head);
         let settings = self.settings.clone();
@@ -56,17 +56,20 @@ impl Exchange {
             ContentLength::Unknown => None,
         };
         out.transforms.unannounced_length = out.content_length.is_none();
+        // The client's conditions have been sent to the server, which has judged them (RFC 9110, section 13.2.2).
         out.transforms.unconditional = true;
         request.out.body = self.into_body(request, &head);
         Outcome::Respond
     }
 
-    /// Ends the exchange without looking at the content, if there is any.
+    /// Ends the exchange without reading the body.
     pub(crate) fn finish_without_content(&mut self, request: &mut Request) {
         let none = matches!(
             self.protocol.content_length(),
             ContentLength::None | ContentLength::Known(0)
         );
+        // A body that was not read would be taken for the next response, so the connection is kept only if there is
+        // none.
         let reusable = none && self.rest.is_empty();
         self.finish(request, reusable);
     }
@@ -76,16 +79,17 @@ impl Exchange {
         self.protocol.asks()
     }
 
-    /// The length of the content, as far as the head tells.
+    /// The length of the body, as far as the head tells.
     pub(crate) fn content_length(&self) -> ContentLength {
         self.protocol.content_length()
     }
 
-    /// The content alone: for who makes the response himself.
+    /// The body alone, for callers that make the head themselves.
     pub(crate) fn into_content(mut self: Box<Self>, request: &mut Request) -> Body {
         if request.delivery.header_only {
             self.finish_without_content(request);
-            // A length of zero would be a statement about the response to GET (RFC 9110, section 8.6).
+            // An empty body would send `Content-Length: 0`, which would be wrong about the response to GET (RFC 9110,
+            // section 8.6).
             return Body::unsent();
         }
         if self.protocol.content_length() == ContentLength::None {
@@ -100,7 +104,7 @@ impl Exchange {
     }
 
     fn into_body(self: Box<Self>, request: &mut Request, head: &ResponseHead) -> Body {
-        // A 101 that was not asked for did not come so far.
+        // A 101 that was not asked for has been refused while the head was read.
         let upgrades = self.protocol.is_tunnel() || head.status == 101;
         if upgrades && !request.is_subrequest() {
             request.delivery.upgraded = true;
@@ -109,12 +113,13 @@ impl Exchange {
         self.into_content(request)
     }
 
-    /// The content, if all of it came with the head: most responses end here, without a reader.
+    /// The body, if all of it arrived with the head. This is the most common case, and needs no reader.
     fn whole_body(&mut self, request: &mut Request) -> Option<Body> {
         let length = self.protocol.plain_content()?;
         if self.rest.len() as u64 != length || !matches!(self.settings.store, Store::Off) {
             return None;
         }
+        // As in nginx, `limit_rate` does not apply to an unbuffered response.
         if !self.buffering {
             request.delivery.limit_rate = Some(0);
         }
@@ -125,10 +130,10 @@ impl Exchange {
     }
 }
 
-/// Rewrites a field of a response as the protocol wants it; `false` leaves it as it is.
+/// Rewrites a field of the response for the protocol; `false` leaves it unchanged.
 pub(crate) type MapField<'a> = dyn FnMut(&mut Request, Known, &[u8], &mut Vec<u8>) -> bool + 'a;
 
-/// What is done instead of sending a response: its error page, or an internal redirect that it asks for.
+/// What is sent instead of the upstream's response: an error page, or the target of an internal redirect.
 pub(crate) fn instead(
     request: &mut Request,
     settings: &Settings,
@@ -136,6 +141,8 @@ pub(crate) fn instead(
     map: &mut MapField,
 ) -> Option<Outcome> {
     if settings.intercept_errors && head.status >= 300 && has_error_page(request, head.status) {
+        // The page replaces the response, but a 401 without `WWW-Authenticate` would be invalid (RFC 9110, section
+        // 15.5.2).
         if head.status == 401 {
             for value in head.fields.all_known(Known::WwwAuthenticate) {
                 request.out.fields.push_known(Known::WwwAuthenticate, value);
@@ -146,6 +153,7 @@ pub(crate) fn instead(
     if settings.ignore_headers.has(Known::XAccelRedirect) {
         return None;
     }
+    // `X-Accel-Redirect` comes after `…_intercept_errors`, and its headers take effect even though the body is dropped.
     let target = head.fields.get_known(Known::XAccelRedirect)?.to_owned();
     apply_controls(request, settings, head);
     for (known, name, value) in head.fields.iter_known() {
@@ -159,8 +167,7 @@ pub(crate) fn instead(
     Some(redirect(request, &target))
 }
 
-/// Makes a head that of the response, but for the length of its content. Tells whether the content is to be buffered, if
-/// the head says that.
+/// Copies the head, except for the body's length. Returns whether the body is to be buffered, if the head says so.
 pub(crate) fn copy_head(
     request: &mut Request,
     settings: &Settings,
@@ -171,6 +178,7 @@ pub(crate) fn copy_head(
     let out = &mut request.out;
     out.status = head.status;
     out.passed_on = true;
+    // The upstream's own reason phrase is passed on; the usual one need not be stored.
     let usual = proto::status::reason(head.status).as_bytes();
     out.reason = match head.status_text().get(4..) {
         Some(reason) if reason != usual => Some(reason.into()),
@@ -181,6 +189,7 @@ pub(crate) fn copy_head(
             copy_field(request, settings, (known, name, value), map);
         }
     }
+    // `…_pass_header Date` leaves the field to the upstream: if that sent none, none is added here.
     let unsaid = |known, name: &str| {
         let passed = |passed: &BString| passed.eq_ignore_ascii_case(name.as_bytes());
         settings.pass_header.iter().any(passed) && !head.fields.has(known)
@@ -190,6 +199,7 @@ pub(crate) fn copy_head(
         date: unsaid(Known::Date, "Date"),
         expires: false,
     };
+    // `…_force_ranges`: ranges are cut out of the response regardless of what the upstream supports, one range at most.
     if settings.force_ranges {
         request.out.transforms.ranges = true;
         request.out.transforms.single_range = true;
@@ -197,7 +207,7 @@ pub(crate) fn copy_head(
     buffering
 }
 
-/// The length that a head names though it has no content.
+/// The `Content-Length` of a response without a body, such as one to HEAD.
 pub(crate) fn announced_length(head: &ResponseHead) -> Option<u64> {
     let value = head.fields.get_known(Known::ContentLength)?;
     proto::message::parse_length(value)
@@ -209,6 +219,7 @@ fn copy_field(
     (known, name, value): (Known, &[u8], &[u8]),
     map: &mut MapField,
 ) {
+    // These describe the connection to the upstream; the connection to the client gets its own.
     match known {
         Known::ContentLength | Known::TransferEncoding | Known::Connection | Known::KeepAlive => {}
         Known::ContentType => request.out.set_content_type(value),
@@ -230,13 +241,14 @@ fn copy_field(
                 request.out.fields.push(name, value);
             }
         }
+        // HTTP/2 has no `Upgrade` (RFC 9113, section 8.2.2).
         Known::Upgrade if request.head.version() >= Version::Http2 => {}
         Known::AcceptRanges if settings.force_ranges => {}
         _ => request.out.fields.push_spelled(known, name, value),
     }
 }
 
-/// What fields of a response ask of the server itself; whether the content is to be buffered, if they say that.
+/// Applies the `X-Accel-…` fields that control this server. Returns whether the body is to be buffered, if they say so.
 fn apply_controls(request: &mut Request, settings: &Settings, head: &ResponseHead) -> Option<bool> {
     let ignored = settings.ignore_headers;
     let wanted = |known| head.fields.get_known(known).filter(|_| !ignored.has(known));
@@ -252,7 +264,7 @@ fn apply_controls(request: &mut Request, settings: &Settings, head: &ResponseHea
     said_of_buffering(settings, head)
 }
 
-/// Whether the content is to be buffered, if the head says that.
+/// Whether the body is to be buffered, if the head says so.
 fn said_of_buffering(settings: &Settings, head: &ResponseHead) -> Option<bool> {
     let value = head.fields.get_known(Known::XAccelBuffering)?;
     if settings.ignore_headers.has(Known::XAccelBuffering) {
@@ -261,20 +273,22 @@ fn said_of_buffering(settings: &Settings, head: &ResponseHead) -> Option<bool> {
     if value.eq_ignore_ascii_case(b"no") {
         Some(false)
     } else {
+        // Any other value is ignored, as in nginx.
         value.eq_ignore_ascii_case(b"yes").then_some(true)
     }
 }
 
-/// Whether the content of a response is read ahead of the client.
+/// Whether the body is read ahead of the client.
 pub(crate) fn is_buffered(settings: &Settings, head: &ResponseHead) -> bool {
     said_of_buffering(settings, head).unwrap_or(settings.buffering)
 }
 
-/// Whether the client hears of events as they come: that there is a stream of them is news, too.
+/// Whether the response is a stream of events. Its head must reach the client before the first event occurs.
 pub(crate) fn is_event_stream(request: &Request) -> bool {
     request.out.content_type.starts_with(b"text/event-stream")
 }
 
+/// Whether `error_page` covers the status.
 fn has_error_page(request: &Request, status: u16) -> bool {
     let core = &request.site.location(request.location).core;
     core.error_pages.iter().any(|page| page.status == status)
@@ -293,13 +307,14 @@ fn redirect(request: &mut Request, target: &[u8]) -> Outcome {
         ));
         return Outcome::Status(404);
     };
+    // As in nginx, the redirected request is a GET unless it is a HEAD.
     if request.method != proto::message::Method::Head {
         request.method = proto::message::Method::Get;
     }
     request.redirect(path, &target[args])
 }
 
-/// A date that is written as we write it becomes the response's; any other is passed on as it is.
+/// Takes over a date in the usual format, so that filters need not parse it again. Any other is passed on unchanged.
 fn copy_last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
     match crate::clock::canonical_date(value) {
         Some(time) => {

@@ -1,4 +1,4 @@
-//! From a connection to the head of a response: the request goes out, and what comes back is read.
+//! Sends the request on a connection, and reads the head of the response.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -14,7 +14,7 @@ use super::retry::TryFailure;
 use super::transmit::{Progress, SendFailure};
 use crate::request::Request;
 
-/// Interim responses of a try, which are bounded.
+/// The interim responses of a try, which are limited.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InterimCount {
     pub(super) responses: u32,
@@ -22,7 +22,7 @@ pub(super) struct InterimCount {
 }
 
 impl Exchange {
-    /// Sends, and reads until the head is complete. Gives how many bytes of the input belonged to it.
+    /// Sends the request, and reads until the head is complete. Returns how many bytes of the input belong to it.
     pub(super) fn poll_head(
         &mut self,
         request: &mut Request,
@@ -30,10 +30,14 @@ impl Exchange {
         head: &mut ResponseHead,
         context: &mut Context<'_>,
     ) -> Poll<Result<usize, TryFailure>> {
+        // Checked on every wake-up: nothing is being written to the client, so nothing else would notice that it is
+        // gone.
         if self.watch_client && request.stream.poll_left(context).is_ready() {
             return Poll::Ready(Err(client_left(request)));
         }
         loop {
+            // Sending and receiving alternate, since a server may answer, or refuse, before it has read the whole body
+            // (RFC 9112, section 9.5).
             if self.transmit.has_work(&*self.protocol)
                 && let Err(failure) = self.poll_send(request, context)
             {
@@ -60,7 +64,7 @@ impl Exchange {
         Poll::Pending
     }
 
-    /// Sends what can be sent, and sets the timer for what is waited for then.
+    /// Sends as much as possible, and sets the timer for what is being waited for.
     fn poll_send(
         &mut self,
         request: &mut Request,
@@ -78,11 +82,12 @@ impl Exchange {
             Ok(Progress::Done) => self.timer.set(self.settings.read_timeout),
             Ok(Progress::PeerBusy { moved: true }) => self.timer.set(self.settings.send_timeout),
             Ok(Progress::PeerBusy { moved: false }) => {}
-            // The peer is not to blame for the client's silence, which has a timer of its own.
+            // The client's silence has a timer of its own, and the upstream is not to blame for it.
             Ok(Progress::Waiting) => self.timer.set(self.settings.read_timeout),
             Err(SendFailure::Client(none)) => return Err(TryFailure::Final(none)),
             Err(SendFailure::Peer(error)) => {
-                // It may have answered before it closed: what it said counts, and if it said nothing that is logged.
+                // The upstream may have answered before it closed the connection, for example with 413. So its response
+                // is read; if there is none, that is logged.
                 log::send_failed(request, &error);
                 self.transmit.abandon();
                 self.timer.set(self.settings.read_timeout);
@@ -92,7 +97,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Appends what the peer sent to `input`.
+    /// Appends what the upstream has sent to `input`.
     fn poll_receive(
         &mut self,
         request: &mut Request,
@@ -103,6 +108,7 @@ impl Exchange {
             return Poll::Pending;
         };
         let doing = Doing::ReadingHeader;
+        // At least one byte is read, so that a full buffer is noticed as one, and not as the end of the connection.
         let room = self.head_room().saturating_sub(input.len());
         let result = match link
             .connection
@@ -119,6 +125,7 @@ impl Exchange {
             }
             Ok(n) => {
                 record_of(request).current().bytes_received += n as u64;
+                // While the request is being sent, `…_send_timeout` counts, whatever the upstream sends.
                 if self.transmit.is_done() {
                     self.timer.set(self.settings.read_timeout);
                 }
@@ -132,13 +139,14 @@ impl Exchange {
         })
     }
 
-    /// How much input the head may take, in bytes.
+    /// The maximum size of a response head, in bytes.
     fn head_room(&self) -> usize {
         usize::try_from(self.settings.buffer_size)
             .unwrap_or(usize::MAX)
             .max(self.protocol.least_buffer())
     }
 
+    /// Reads the head from the input. `None` if more input is needed.
     fn read_head(
         &mut self,
         request: &mut Request,
@@ -149,6 +157,8 @@ impl Exchange {
         loop {
             match self.protocol.read_head(request, input, head) {
                 Ok(HeadProgress::Complete(_))
+                    // An unexpected 101 must not turn the client's connection into a tunnel, through which it could
+                    // send requests past this server's rules.
                     if head.status == 101 && !self.may_switch(request) =>
                 {
                     log::failed(
@@ -159,6 +169,7 @@ impl Exchange {
                     return Err(TryFailure::InvalidHeader);
                 }
                 Ok(HeadProgress::Complete(used)) => return Ok(Some(used)),
+                // One read may have brought several interim responses.
                 Ok(HeadProgress::Interim(used)) => {
                     if head.status != 0 {
                         self.count_interim(request, head, used)?;
@@ -182,15 +193,15 @@ impl Exchange {
         }
     }
 
-    /// Whether a 101 makes sense: it was asked for by what was sent, and by a client who can have it. On a stream of HTTP/2
-    /// there is nothing to switch from, unless the client asked for it in its own way.
+    /// Whether a 101 is valid: it was asked for, and the client can receive it. On an HTTP/2 stream there is nothing to
+    /// switch from, unless the client asked for it in HTTP/2's own way (RFC 8441).
     fn may_switch(&self, request: &Request) -> bool {
         self.protocol.asks().upgrade
             && request.head.wire.fields.has(proto::Known::Upgrade)
             && !request.is_subrequest()
     }
 
-    /// Lets an interim response go on, unless there were too many.
+    /// Passes an interim response on, unless there have been too many.
     fn count_interim(
         &mut self,
         request: &mut Request,

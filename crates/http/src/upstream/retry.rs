@@ -1,6 +1,7 @@
-//! Whether a request that failed on one server goes to another one: `proxy_next_upstream`, its `_tries` and its `_timeout`.
+//! Whether a request that failed on one server is sent to another: `…_next_upstream`, `…_next_upstream_tries` and
+//! `…_next_upstream_timeout`.
 //!
-//! Nothing here does anything: a try that failed is judged by what is known of it, and the exchange obeys.
+//! Pure functions: they judge a failed try by what is known of it, and the exchange acts on the result.
 
 use std::time::Duration;
 
@@ -10,80 +11,81 @@ use proto::message::Method;
 use super::log::Doing;
 use super::no_response::{NoResponse, RetryReasons};
 
-/// How a try failed. All but [`TryFailure::TimedOut`] and [`TryFailure::Status`] have been logged.
+/// How a try failed. Everything except [`TryFailure::TimedOut`] and [`TryFailure::Status`] has already been logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TryFailure {
-    /// No peer can be used.
+    /// No server can be used.
     NoPeer(NoPeer),
-    /// The connection could not be made or broke.
+    /// The connection could not be made, or broke.
     Broken,
-    /// The peer says that it did nothing with the request.
+    /// The server says that it has not processed the request (HTTP/2: REFUSED_STREAM or GOAWAY).
     Unprocessed,
-    /// The peer took too long.
+    /// The server took too long.
     TimedOut(Doing),
     /// The head of the response is invalid.
     InvalidHeader,
-    /// The response has a status for which another peer may be tried.
+    /// The status of the response permits trying another server.
     Status(u16),
-    /// Something that no other peer can change.
+    /// The cause is not with the server, so another one would not help.
     Final(NoResponse),
 }
 
-/// What a request can still be after a try.
+/// How much of a request has been sent, which decides whether it can be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestSent {
-    /// No byte of it has left.
+    /// No byte.
     Nothing,
-    /// Some of it has left, and all of it can be sent again.
+    /// Some of it; all of it can be sent again.
     Repeatable,
-    /// Some of its content came from the client and went to the peer, and is not kept.
+    /// Some of its body was passed from the client to the server, and has not been kept.
     Streamed,
 }
 
 /// What the directives permit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetryRules {
-    /// `next_upstream`.
+    /// `…_next_upstream`
     pub(super) reasons: RetryReasons,
-    /// `next_upstream_timeout`; zero is without limit.
+    /// `…_next_upstream_timeout`; zero: no limit.
     pub(super) timeout: Duration,
 }
 
-/// A try that failed, as far as it matters to another one.
+/// What the decision needs to know about a failed try.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FailedTry {
     pub(super) failure: TryFailure,
     pub(super) method: Method,
     pub(super) sent: RequestSent,
-    /// How many more `next_upstream_tries` and the number of servers leave.
+    /// The number of tries that `…_next_upstream_tries` and the number of servers leave.
     pub(super) tries_left: u32,
-    /// The time since the first try began.
+    /// The time since the first try started.
     pub(super) elapsed: Duration,
 }
 
-/// What follows a try that failed.
+/// The decision after a failed try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RetryDecision {
-    /// Another try.
+    /// Try another server.
     Retry,
-    /// The client is told, because of this.
+    /// Answer the client, for this reason.
     Stop(StopReason),
 }
 
-/// Why there is no other try.
+/// Why no other server is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopReason {
-    /// Another server would not change it.
+    /// It would fail in the same way.
     SameEverywhere,
-    /// There is no other server, or `next_upstream_tries` is reached.
+    /// There is none left, or `…_next_upstream_tries` is reached.
     NoTriesLeft,
-    /// `next_upstream` does not name the reason.
+    /// `…_next_upstream` does not list the failure.
     NotPermitted,
-    /// The request may have been processed, must not be twice, and `next_upstream` does not say `non_idempotent`.
+    /// The request may have been processed and must not be processed twice, and `…_next_upstream` does not list
+    /// `non_idempotent`.
     NotIdempotent,
-    /// The client's content is gone.
+    /// The client's body has been passed on and is gone.
     ContentGone,
-    /// `next_upstream_timeout` is over.
+    /// `…_next_upstream_timeout` has elapsed.
     OutOfTime,
 }
 
@@ -106,8 +108,9 @@ pub(super) fn decide(rules: RetryRules, failed: &FailedTry) -> RetryDecision {
     if !rules.reasons.permits_all(reason) {
         return RetryDecision::Stop(StopReason::NotPermitted);
     }
-    // Twice is once too much where the method is not idempotent (RFC 9110, section 9.2.2), unless no byte has left, or the
-    // peer itself says that it has not looked at the request (RFC 9113, section 8.7).
+    // A method that is not idempotent must not be repeated automatically (RFC 9110, section 9.2.2), unless no byte was
+    // sent, or the server states that it has not processed the request (RFC 9113, section 8.7). As in nginx,
+    // `non_idempotent` overrides this.
     let maybe_processed = sent != RequestSent::Nothing && failure != TryFailure::Unprocessed;
     let twice = reason | RetryReasons::NON_IDEMPOTENT;
     if maybe_processed && !method.is_idempotent() && !rules.reasons.permits_all(twice) {
@@ -116,6 +119,7 @@ pub(super) fn decide(rules: RetryRules, failed: &FailedTry) -> RetryDecision {
     if sent == RequestSent::Streamed {
         return RetryDecision::Stop(StopReason::ContentGone);
     }
+    // A running try is not cut off by this limit; as in nginx it only prevents the next one.
     if !rules.timeout.is_zero() && elapsed >= rules.timeout {
         return RetryDecision::Stop(StopReason::OutOfTime);
     }
@@ -123,7 +127,7 @@ pub(super) fn decide(rules: RetryRules, failed: &FailedTry) -> RetryDecision {
 }
 
 impl TryFailure {
-    /// The word of `next_upstream` for it.
+    /// The parameter of `…_next_upstream` that covers this failure.
     pub(super) fn reason(&self) -> RetryReasons {
         match self {
             TryFailure::NoPeer(_) | TryFailure::Broken | TryFailure::Unprocessed => {
@@ -138,8 +142,10 @@ impl TryFailure {
         }
     }
 
-    /// The status that stands for it: in `$upstream_status`, and for the client if no other try follows.
+    /// The status for this failure: in `$upstream_status`, and for the client if there is no other try.
     pub(super) fn status(&self) -> u16 {
+        // A full queue is a temporary overload of this server (RFC 9110, section 15.6.4); the others are failures
+        // behind a gateway (sections 15.6.3 and 15.6.5).
         match self {
             TryFailure::NoPeer(NoPeer::QueueFull) => 503,
             TryFailure::NoPeer(_)
@@ -152,10 +158,11 @@ impl TryFailure {
         }
     }
 
-    /// What it says of the peer that was tried; `None`: nothing, the peer is not to blame.
+    /// What the failure says about the server; `None` if the server is not to blame.
     pub(super) fn outcome(&self, times: Times) -> Option<Outcome> {
         match self {
-            // A server that has answered so has done what it should.
+            // As in nginx, a server that answers 403 or 404 is alive. Another one is tried, but `max_fails` does not
+            // count it.
             TryFailure::Status(403 | 404) => Some(Outcome::Next(times)),
             TryFailure::Final(_) | TryFailure::NoPeer(_) => None,
             TryFailure::Broken
@@ -166,7 +173,7 @@ impl TryFailure {
         }
     }
 
-    /// Whether a connection that had been idle may be to blame, which the server has closed meanwhile.
+    /// Whether the cause may be an idle connection that the server has closed.
     pub(super) fn may_be_stale_connection(&self) -> bool {
         matches!(self, TryFailure::Broken | TryFailure::Unprocessed)
     }

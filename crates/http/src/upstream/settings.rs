@@ -1,4 +1,4 @@
-//! What directives say about an exchange. The rows are in `modules/shared/upstream_rows`, once for all protocols.
+//! The directives of an exchange. Their rows are in `modules/shared/upstream_rows`, once for all protocols.
 
 use std::any::Any;
 use std::ops::Deref;
@@ -16,88 +16,89 @@ use super::no_response::RetryReasons;
 use crate::request::Request;
 use crate::site::{ConfSet, LocationId, Site};
 
-/// The settings of a location. Names are those of the directives without their prefix.
+/// The settings of a location. Fields have the names of the directives without their prefix.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The local address to connect from.
+    /// The local address of connections.
     pub bind: Option<Bind>,
-    /// How long connecting may take.
+    /// The time limit for connecting.
     pub connect_timeout: Duration,
-    /// How long the peer may take nothing of the request.
+    /// The time for which the server may accept nothing of the request.
     pub send_timeout: Duration,
-    /// How long the peer may be silent.
+    /// The time for which the server may send nothing.
     pub read_timeout: Duration,
-    /// When the next peer is tried.
+    /// The failures after which another server is tried.
     pub next_upstream: RetryReasons,
-    /// How many peers are tried; 0 is all.
+    /// The maximum number of tries; 0: one per server.
     pub next_upstream_tries: i64,
-    /// For how long peers are tried; zero is without limit.
+    /// The time limit for starting further tries; zero: none.
     pub next_upstream_timeout: Duration,
-    /// The buffer for the head of the response.
+    /// The size of the buffer for the head of the response.
     pub buffer_size: u64,
-    /// The response is read ahead of the client.
+    /// Whether the response is read ahead of the client.
     pub buffering: bool,
-    /// How far it is read ahead in memory.
+    /// The memory for reading ahead.
     pub buffers: Buffers,
-    /// How much of that may wait for the client; only checked.
+    /// How much of that may be busy sending to the client. It is only checked, for nginx's error messages.
     pub busy_buffers_size: Option<u64>,
-    /// How far it is read ahead into a file; 0 is not at all.
+    /// The maximum size of the temporary file for reading ahead; 0: no file.
     pub max_temp_file_size: Option<u64>,
-    /// How much is written to that file at a time.
+    /// The number of bytes written to that file at a time.
     pub temp_file_write_size: Option<u64>,
-    /// Where that file is.
+    /// The directory of that file.
     pub temp_path: PathBuf,
-    /// The content of the request is read before the peer is connected to.
+    /// Whether the request's body is read before a server is connected to.
     pub request_buffering: bool,
-    /// The exchange goes on when the client leaves.
+    /// Whether the exchange continues if the client disconnects.
     pub ignore_client_abort: bool,
-    /// Statuses that have an error page get it.
+    /// Whether `error_page` applies to the upstream's statuses.
     pub intercept_errors: bool,
-    /// Ranges are made here, whatever the peer says.
+    /// Whether ranges are cut out here, whatever the upstream supports.
     pub force_ranges: bool,
-    /// The client's fields are sent.
+    /// Whether the client's header fields are sent.
     pub pass_request_headers: bool,
-    /// The client's content is sent.
+    /// Whether the client's body is sent.
     pub pass_request_body: bool,
-    /// TLS to peers.
+    /// The parameters of TLS to upstreams.
     pub secure: Secure,
-    /// TCP keep-alive probes.
+    /// Whether TCP keep-alive probes are sent.
     pub socket_keepalive: bool,
-    /// The socket's receive buffer in bytes; 0 is the system's choice.
+    /// The size of the socket's receive buffer in bytes; 0: the system's choice.
     pub socket_rcvbuf: u64,
-    /// The socket's send buffer in bytes; 0 is the system's choice.
+    /// The size of the socket's send buffer in bytes; 0: the system's choice.
     pub socket_sndbuf: u64,
-    /// Bytes per second that are read; empty is no limit.
+    /// The rate of reading in bytes per second; empty: no limit.
     pub limit_rate: Option<Expression>,
-    /// Fields of the response that have no effect here.
+    /// Fields of the response that do not control this server.
     pub ignore_headers: IgnoreHeaders,
-    /// Fields that are not passed on.
+    /// Fields of the response that are not passed on. Computed from the two below and the protocol's defaults.
     pub hide: FieldSet,
     /// `hide_header` lines.
     pub hide_header: Vec<BString>,
     /// `pass_header` lines.
     pub pass_header: Vec<BString>,
-    /// Whether responses are saved as files.
+    /// Whether responses are stored as files.
     pub store: Store,
-    /// The permissions of such files.
+    /// The permissions of these files.
     pub store_access: u32,
-    /// Where responses are cached, and how.
+    /// The cache of responses.
     pub cache: crate::cache::Settings,
 }
 
-/// The struct of a location whose type only its module knows.
+/// The settings of a location, in a struct whose type only its module knows. It keeps the configuration alive, since an
+/// exchange may outlast a reload.
 #[derive(Clone)]
 pub struct SettingsRef {
     site: Rc<Site>,
     location: LocationId,
     position: usize,
     find: fn(&ConfSet, usize) -> &Settings,
-    /// What counts in their place.
+    /// Replaces them for this exchange, if a script changed timeouts.
     changed: Option<Rc<Settings>>,
 }
 
 impl SettingsRef {
-    /// The settings of the request's present location that stand in its struct of type `C`, where `find` finds them.
+    /// The settings of the request's current location: `find` finds them in the location's struct of type `C`.
     pub fn new<C: Any>(request: &Request, find: fn(&ConfSet, usize) -> &Settings) -> SettingsRef {
         let position = request
             .site
@@ -113,8 +114,9 @@ impl SettingsRef {
         }
     }
 
-    /// Puts other timeouts in the place of configured ones, for the rest of the exchange.
+    /// Replaces the configured timeouts for the rest of the exchange.
     pub(super) fn override_timeouts(&mut self, timeouts: &TimeoutOverrides) {
+        // The usual case. A copy of all settings is made only if a script has set something.
         if *timeouts == TimeoutOverrides::default() {
             return;
         }
@@ -141,21 +143,21 @@ impl Deref for SettingsRef {
     }
 }
 
-/// The local address of connections.
+/// The local address of connections (`…_bind`).
 #[derive(Clone, Debug)]
 pub struct Bind {
     /// The address, with or without port.
     pub address: Expression,
-    /// The address need not be one of this machine.
+    /// The address need not belong to this machine (`IP_TRANSPARENT`).
     pub transparent: bool,
 }
 
-/// Fields of a response that have no effect: bits of [`IgnoreHeaders::WORDS`].
+/// The fields of `…_ignore_headers`: bits of [`IgnoreHeaders::WORDS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IgnoreHeaders(pub u32);
 
 impl IgnoreHeaders {
-    /// The words of the directive; word `i` is bit `i`.
+    /// The parameters of the directive; parameter `i` is bit `i`.
     pub const WORDS: &'static [&'static str] = &[
         "X-Accel-Redirect",
         "X-Accel-Expires",
@@ -186,7 +188,8 @@ impl IgnoreHeaders {
     }
 }
 
-/// A set of field names. Names that the server knows by number cost one test.
+/// A set of field names. For names that the server knows by number, a lookup is one test of a bit: it happens for each
+/// field of each response.
 #[derive(Clone, Debug, Default)]
 pub struct FieldSet {
     known: u128,
@@ -208,7 +211,7 @@ impl FieldSet {
         }
     }
 
-    /// Takes a name out.
+    /// Removes a name.
     pub fn remove(&mut self, name: &[u8]) {
         match Known::from_name(name) {
             Known::Other => self
@@ -218,7 +221,7 @@ impl FieldSet {
         }
     }
 
-    /// Whether a field is in the set. `known` is what [`Known::from_name`] says of `name`.
+    /// Whether the set contains a field. `known` is [`Known::from_name`] of `name`.
     pub fn contains(&self, known: Known, name: &[u8]) -> bool {
         if known != Known::Other {
             return self.known & known.bit() != 0;
@@ -229,19 +232,19 @@ impl FieldSet {
     }
 }
 
-/// `store`.
+/// `…_store`.
 #[derive(Clone, Debug, Default)]
 pub enum Store {
-    /// Responses are not saved.
+    /// Responses are not stored.
     #[default]
     Off,
-    /// They are saved where `root` or `alias` would look for them.
+    /// They are stored where `root` or `alias` would look for them.
     On,
-    /// They are saved under this name.
+    /// They are stored under this path.
     Path(Expression),
 }
 
-/// The address of `bind`: an IP address with or without port. `None` when it is none.
+/// Parses the address of `…_bind`: an IP address with or without a port. `None` if it is invalid.
 pub fn parse_local_address(text: &[u8]) -> Option<rt::net::Address> {
     use std::net::{IpAddr, SocketAddr};
     let text = std::str::from_utf8(text).ok()?;
@@ -253,5 +256,6 @@ pub fn parse_local_address(text: &[u8]) -> Option<rt::net::Address> {
         .and_then(|rest| rest.strip_suffix(']'))
         .unwrap_or(text);
     let ip: IpAddr = bare.parse().ok()?;
+    // Port 0: the system chooses one for each connection.
     Some(SocketAddr::new(ip, 0).into())
 }

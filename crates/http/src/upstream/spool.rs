@@ -1,7 +1,7 @@
 //! The temporary file of a response that is larger than its buffers and faster than its client.
 //!
-//! Data gathers in memory, is written in batches on the pool, and comes back as ranges of the file. The file has no
-//! name from the moment it is open, so that nothing is left behind.
+//! Data is gathered in memory, written in batches by the thread pool, and comes back as ranges of the file. The file's
+//! name is removed as soon as it is open, so that a crash leaves nothing behind.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -20,25 +20,31 @@ use crate::body::{Chunk, FileRange};
 use crate::body_reader::create_temporary;
 use crate::request::Request;
 
-/// The bound of a temporary file that is not configured, in bytes.
+/// The maximum size of a temporary file, unless it is configured, in bytes. The default is nginx's.
 const DEFAULT_MAX: u64 = 1 << 30;
 
-/// See the module's page.
+/// The file, and the data on its way into it.
 pub(super) struct Spool {
     folder: PathBuf,
+    /// 0: there is no file.
     max: u64,
     batch_size: usize,
     file: Option<File>,
+    /// The number of bytes in the file: the position of the next write.
     written: u64,
+    /// Data that is waiting to be written.
     batch: Vec<u8>,
     writing: Option<Writing>,
+    /// New data goes to the file rather than to the queue in memory.
     active: bool,
 }
 
+/// The file, its path if it has just been created, and the buffer for reuse.
 type Written = io::Result<(File, Option<PathBuf>, Vec<u8>)>;
 type Writing = Pin<Box<dyn Future<Output = Written>>>;
 
 impl Spool {
+    /// A spool by the settings of the location. It creates nothing yet.
     pub(super) fn new(settings: &Settings, buffering: bool) -> Spool {
         let largest = settings.buffer_size.max(settings.buffers.size);
         let batch = settings.temp_file_write_size.unwrap_or(2 * largest);
@@ -62,39 +68,44 @@ impl Spool {
         }
     }
 
-    /// Sends what comes next to the file. `false` when there is to be none, or it is full.
+    /// Directs further data to the file. `false` if there must be no file, or if it is full.
     pub(super) fn begin(&mut self, _request: &mut Request) -> bool {
         self.active = self.active || self.written < self.max;
         self.active
     }
 
-    /// Whether data goes to the file now.
+    /// Whether new data goes to the file.
     pub(super) fn is_active(&self) -> bool {
         self.active
     }
 
-    /// Whether the file takes no more for now.
+    /// Whether the file accepts no more at the moment. Up to two batches may wait besides the one that is being
+    /// written; beyond that, the upstream waits for the disk.
     pub(super) fn is_full(&self) -> bool {
         self.active
             && (self.written + self.batch.len() as u64 >= self.max
                 || self.batch.len() >= 2 * self.batch_size)
     }
 
-    /// Whether something has still to come back.
+    /// Whether some data has not come back yet.
     pub(super) fn is_busy(&self) -> bool {
         self.writing.is_some() || !self.batch.is_empty()
     }
 
+    /// The number of bytes that are waiting to be written.
     pub(super) fn unwritten(&self) -> u64 {
         self.batch.len() as u64
     }
 
+    /// Adds data that is to be written.
     pub(super) fn add(&mut self, data: &[u8]) {
         self.batch.extend_from_slice(data);
     }
 
-    /// The client has caught up: what is not written yet goes to it directly, and so does what follows.
+    /// Called when the client has read everything that was written. What is still in memory goes to the client
+    /// directly, and so does what follows.
     pub(super) fn take_unwritten(&mut self) -> Option<Bytes> {
+        // The data that is being written comes before what is waiting.
         if self.writing.is_some() {
             return None;
         }
@@ -103,7 +114,7 @@ impl Spool {
         (!batch.is_empty()).then(|| Bytes::from(batch))
     }
 
-    /// Goes on writing. What was written is put into `queue`. An error has been logged.
+    /// Continues to write. What has been written is put into `queue`. An error has been logged.
     pub(super) fn poll(
         &mut self,
         request: &mut Request,
@@ -129,11 +140,13 @@ impl Spool {
                 append(queue, &file, self.written, length);
                 self.file = Some(file);
                 self.written += length;
+                // The buffer of the previous batch is reused for the next one.
                 if self.batch.is_empty() {
                     self.batch = data;
                     self.batch.clear();
                 }
             }
+            // At the end, a last batch is written even if it is small.
             if self.batch.len() < self.batch_size && (!ended || self.batch.is_empty()) {
                 return Ok(());
             }
@@ -148,6 +161,7 @@ impl Spool {
     }
 }
 
+/// Writes a batch, and creates the file for the first one.
 async fn write(file: Option<File>, folder: PathBuf, data: Vec<u8>, offset: u64) -> Written {
     let (file, path) = match file {
         Some(file) => (file, None),
@@ -162,7 +176,8 @@ async fn write(file: Option<File>, folder: PathBuf, data: Vec<u8>, offset: u64) 
     Ok((file, path, data))
 }
 
-/// Adds a range of the file to the queue, to the one before it if it follows that.
+/// Adds a range of the file to the queue. It is merged with the previous one if it follows that, so that `sendfile` can
+/// send both with one call.
 fn append(queue: &mut VecDeque<Chunk>, file: &File, offset: u64, length: u64) {
     match queue.back_mut() {
         Some(Chunk::File(range)) if range.offset + range.length == offset => range.length += length,

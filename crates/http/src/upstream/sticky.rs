@@ -1,4 +1,4 @@
-//! `sticky` around an exchange: the cookie that names the server, and sessions that are learned.
+//! `sticky` during an exchange: the cookie that names the server, and the learning of sessions.
 
 use bstr::{BStr, BString, ByteSlice};
 use net::upstream::{CookieAttributes, Group, GroupState, Learn, Peer, StickyMethod};
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::request::Request;
 
-/// What an exchange remembers of it.
+/// The state of `sticky` in an exchange.
 pub(super) struct Stickiness {
-    /// What was looked up: a server or a session; empty when nothing was.
+    /// The server or the session that the request named; empty if it named none.
     looked_up: BString,
-    /// The cookie of the present try.
+    /// The cookie of the current try.
     cookie: Option<Vec<u8>>,
 }
 
@@ -22,7 +22,8 @@ impl Stickiness {
         }
     }
 
-    /// A peer was chosen: the response shall name it. The cookie of the try before goes.
+    /// Adds the cookie that names the chosen server to the response. It replaces the cookie of the previous try: the
+    /// client must return to the server that answered.
     pub(super) fn picked(&mut self, request: &mut Request, group: &Group, peer: &Peer) {
         let Some(sticky) = &group.settings.sticky else {
             return;
@@ -40,7 +41,7 @@ impl Stickiness {
             .push_known(proto::Known::SetCookie, &cookie);
     }
 
-    /// The response is good: its session belongs to the peer from now on.
+    /// Assigns the session of a successful response to the server.
     pub(super) fn learn(
         &self,
         request: &mut Request,
@@ -55,20 +56,22 @@ impl Stickiness {
         let StickyMethod::Learn(learn) = &sticky.method else {
             return;
         };
+        // With the parameter `header`, the session is learned as soon as the head has arrived; otherwise only from a
+        // response that is complete.
         if learn.after_head == (at == Moment::Head) {
             state.learn(&created(request, learn), &self.looked_up, peer);
         }
     }
 }
 
-/// How far a response is.
+/// The point of a response at which a session can be learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
     Head,
     End,
 }
 
-/// The session that the response began.
+/// The session that the response created: the first value of `create` that is not empty.
 fn created(request: &mut Request, learn: &Learn) -> BString {
     for expression in &learn.create {
         let session = request.value(expression);
@@ -79,6 +82,7 @@ fn created(request: &mut Request, learn: &Learn) -> BString {
     BString::default()
 }
 
+/// The text of the cookie, with its variables evaluated.
 fn cookie(request: &mut Request, attributes: &CookieAttributes, sid: &BStr) -> Vec<u8> {
     let domain = attributes
         .domain
@@ -91,6 +95,7 @@ fn cookie(request: &mut Request, attributes: &CookieAttributes, sid: &BStr) -> V
         .map(|value| request.value(value))
         .unwrap_or_default();
     let mut expires = Vec::new();
+    // `expires=max` is written by the attributes themselves; only a duration depends on the present time.
     if let Some(age) = attributes.expires.filter(|&age| age != Duration::MAX) {
         let at = Duration::from_millis(rt::wall_millis()).saturating_add(age);
         proto::date::write_cookie(

@@ -1,7 +1,8 @@
-//! `store`: responses that are saved as files.
+//! `…_store`: responses that are stored as files.
 //!
-//! The content goes to a temporary file beside the client, batch by batch on the pool. When all of it is there, the file
-//! gets its permissions, its time and its name, so that nobody ever sees a part of it.
+//! While the client reads the response, its body is also written to a temporary file, batch by batch on the thread
+//! pool. When the body is complete, the file gets its permissions, its time and its name, so that an incomplete file is
+//! never visible under that name.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,12 +24,13 @@ use super::settings::{Settings, Store};
 use crate::body_reader::create_temporary;
 use crate::request::Request;
 
-/// What waits to be written before the peer is no longer read, in bytes.
+/// The number of bytes waiting to be written at which the upstream is no longer read.
 const BACKLOG: usize = 1024 * 1024;
 
+/// The temporary file after a step; `None` after it has been given its name.
 type Step = io::Result<Option<(File, PathBuf)>>;
 
-/// A response being saved.
+/// A response that is being stored.
 pub(super) struct Saving {
     folder: PathBuf,
     target: PathBuf,
@@ -42,9 +44,10 @@ pub(super) struct Saving {
 }
 
 impl Saving {
-    /// Begins to save the response, if it is to be. `record` must have its head.
+    /// Starts to store the response, if that is configured. `record` must have its head.
     pub(super) fn begin(request: &mut Request, settings: &Settings) -> Option<Saving> {
         let head = super::record::record_of(request).head.clone();
+        // As in nginx, only a 200 is stored: the file is later served as one.
         if head.status != 200 || request.is_subrequest() && request.delivery.header_only {
             return None;
         }
@@ -71,6 +74,7 @@ impl Saving {
         })
     }
 
+    /// Adds a piece of the body.
     pub(super) fn add(&mut self, data: &[u8]) {
         self.backlog.extend_from_slice(data);
     }
@@ -80,8 +84,8 @@ impl Saving {
         self.backlog.len() >= BACKLOG
     }
 
-    /// Goes on. Ready when the file has its name, or when saving failed, which was logged. `ended` says that all of the
-    /// response was added.
+    /// Continues. Ready when the file has its name, or when storing has failed, which has been logged. `ended`: the
+    /// whole body has been added.
     pub(super) fn poll(
         &mut self,
         request: &mut Request,
@@ -112,6 +116,7 @@ impl Saving {
                     return Poll::Ready(());
                 }
             }
+            // An empty response becomes an empty file.
             if !self.backlog.is_empty() || ended && self.file.is_none() {
                 let data = std::mem::take(&mut self.backlog);
                 let offset = self.written;
@@ -142,13 +147,14 @@ impl Drop for Saving {
     fn drop(&mut self) {
         if let Some((_, temporary)) = self.file.take() {
             rt::spawn(async move {
-                // Whoever else removed it did what was wanted.
+                // If it has already been removed, that is just as well.
                 let _ = rt::file::remove_file(&temporary, &rt::pool::default_pool()).await;
             });
         }
     }
 }
 
+/// Writes a piece, and creates the file for the first one.
 async fn write(file: Option<(File, PathBuf)>, folder: PathBuf, data: Vec<u8>, offset: u64) -> Step {
     let (file, path) = match file {
         Some(file) => file,
@@ -159,16 +165,18 @@ async fn write(file: Option<(File, PathBuf)>, folder: PathBuf, data: Vec<u8>, of
     Ok(Some((file, path)))
 }
 
-/// Gives the file its permissions, its time and its name. On a thread of the pool.
+/// Gives the file its permissions, its time and its name. Runs on a thread of the pool, since it may block.
 fn name(temporary: &Path, target: &Path, mode: u32, modified: Option<i64>) -> io::Result<()> {
     let result = prepare(temporary, mode, modified).and_then(|()| move_to(temporary, target, mode));
     if result.is_err() {
-        // It is of no use without its name.
+        // Without its name the file would never be removed.
         let _ = fs::remove_file(temporary);
     }
     result
 }
 
+/// Permissions and time are set before the file becomes visible. The time is that of `Last-Modified`, so that serving
+/// the file repeats it.
 fn prepare(temporary: &Path, mode: u32, modified: Option<i64>) -> io::Result<()> {
     fs::set_permissions(temporary, fs::Permissions::from_mode(mode))?;
     if let Some(seconds) = modified.and_then(|seconds| u64::try_from(seconds).ok()) {
@@ -181,18 +189,19 @@ fn prepare(temporary: &Path, mode: u32, modified: Option<i64>) -> io::Result<()>
     Ok(())
 }
 
+/// Renames the file, which replaces an older one atomically.
 fn move_to(temporary: &Path, target: &Path, mode: u32) -> io::Result<()> {
     match fs::rename(temporary, target) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if let Some(folder) = target.parent() {
-                // A user that may read the file may go to it.
+                // Every user who may read the file may also enter its directories.
                 let access = modes::of_folder(mode);
                 modes::make_folders(folder, access)?;
             }
             fs::rename(temporary, target)
         }
         Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
-            // The name must appear at once, so the copy is made under another one, on the right device.
+            // A copy is not atomic. It is made on the target's device under another name, and then renamed.
             let mut beside = target.as_os_str().to_owned();
             beside.push(".part");
             fs::copy(temporary, &beside)?;

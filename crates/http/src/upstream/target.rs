@@ -1,4 +1,4 @@
-//! Which group an exchange goes to, and what its balancer looks at.
+//! The group that an exchange goes to, and the input of its balancer.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -15,7 +15,8 @@ use super::no_response::NoResponse;
 use crate::core::ResolverConf;
 use crate::request::Request;
 
-/// The group of a target.
+/// The group for a destination. A host from a URL with variables may be the name of an `upstream` block, an address, or
+/// a name to be resolved, in that order.
 pub(super) async fn group(request: &mut Request, target: Target) -> Result<Arc<Group>, NoResponse> {
     let (host, port, explicit_port) = match target {
         Target::Group(group) => return Ok(group),
@@ -26,6 +27,7 @@ pub(super) async fn group(request: &mut Request, target: Target) -> Result<Arc<G
         } => (host, port, explicit_port),
     };
     let groups = request.site.main_confs.get::<Groups>();
+    // As in nginx, a group that is configured under this name comes before DNS.
     if let Some(group) = groups.find_url(&host, port, explicit_port) {
         return Ok(group);
     }
@@ -47,7 +49,7 @@ pub(super) async fn group(request: &mut Request, target: Target) -> Result<Arc<G
     resolve(request, host, port).await
 }
 
-/// A group of the addresses that the `resolver` of the location finds.
+/// Resolves the host by the `resolver` of the location, and makes a group of its addresses.
 async fn resolve(
     request: &mut Request,
     host: bstr::BString,
@@ -62,6 +64,7 @@ async fn resolve(
                 .collect();
             Ok(Arc::new(Group::of_addresses(host, addresses)))
         }
+        // As in nginx, both failures are answered with 502.
         Err(error) => {
             match error.is_no_resolver() {
                 true => request.error(format_args!("no resolver defined to resolve {host}")),
@@ -72,7 +75,7 @@ async fn resolve(
     }
 }
 
-/// Begins the choice of a peer. Gives too what `sticky` looked up.
+/// Starts the choice of a server. Also returns what `sticky` looked up.
 pub(super) fn select(request: &mut Request, group: Arc<Group>) -> (Selection, bstr::BString) {
     let key = match group.settings.method().key() {
         Some(key) => request.value(key),
@@ -80,6 +83,7 @@ pub(super) fn select(request: &mut Request, group: Arc<Group>) -> (Selection, bs
     };
     let mut sticky = bstr::BString::default();
     if let Some(configured) = &group.settings.sticky {
+        // The first lookup with a value counts, as the order of the directive's parameters says.
         for lookup in &configured.lookup {
             sticky = request.value(lookup);
             if !sticky.is_empty() {

@@ -1,4 +1,5 @@
-//! The request on its way to the peer: a head, then content from memory, from a file, or from the client as it comes.
+//! The request on its way to the upstream: a head, then a body from memory, from a file, or from the client as it
+//! arrives.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -16,77 +17,77 @@ use super::retry::RequestSent;
 use crate::body_reader::{self, BodyReadError, TemporaryFile};
 use crate::request::Request;
 
-/// How much content is framed and sent at a time, in bytes.
+/// The maximum number of body bytes that are framed and sent at a time.
 pub(super) const PIECE: usize = 64 * 1024;
 
-/// How much is sent in one poll, in bytes. A peer that takes all as fast as it comes may have answered meanwhile, and others
-/// wait: that is looked at before more is sent.
+/// The maximum number of bytes sent in one poll. A fast upstream may already have answered, and other requests are
+/// waiting; both are looked at before more is sent.
 const SHARE: usize = 4 * PIECE;
 
-/// How much is taken from the client at a time, in bytes.
+/// The maximum number of bytes that are taken from the client at a time.
 const CLIENT_READ: usize = 16 * 1024;
 
-/// A piece of a file that is being read.
+/// A read of the body's file that is in progress on the thread pool.
 type Reading = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>;
 
-/// A request being sent. It can be sent again from its beginning, unless its content comes from the client.
+/// A request that is being sent. It can be sent again from its beginning, unless its body comes from the client.
 pub(super) struct Transmit {
-    /// The head, and the first piece of content when that is in memory.
+    /// The head, together with the first piece of the body if that is in memory: both leave in one write.
     first: Vec<u8>,
-    /// Bytes of `first` that are sent.
+    /// The number of bytes of `first` that have been sent.
     first_sent: usize,
-    /// What follows, framed.
+    /// What follows, framed for the protocol.
     out: Vec<u8>,
     out_sent: usize,
     source: ContentSource,
-    /// Where in `source` the next piece begins.
+    /// The position in the body at which the next piece begins.
     position: u64,
-    /// Where `first` ends in the content.
+    /// The position in the body at which `first` ends, for sending again.
     first_end: u64,
     done: bool,
     reading: Option<Reading>,
-    /// Bytes sent on the present connection.
+    /// The number of bytes sent on the current connection.
     sent: u64,
     scratch: Vec<u8>,
     client_timer: rt::Timer,
 }
 
-/// Where content comes from.
+/// Where the body comes from.
 pub(super) enum ContentSource {
-    /// There is none.
+    /// There is no body.
     None,
-    /// It is all in the memory of the request.
+    /// All of it is in the request's memory.
     Memory,
-    /// It is all in a file.
+    /// All of it is in a file of this length.
     File(Rc<TemporaryFile>, u64),
-    /// The client sends it.
+    /// The client is still sending it.
     Client,
 }
 
 /// Why sending failed.
 pub(super) enum SendFailure {
-    /// The connection to the peer.
+    /// The connection to the upstream failed.
     Peer(io::Error),
-    /// What the client sends is refused.
+    /// The client's body is refused.
     Client(NoResponse),
 }
 
-/// What a call of [`Transmit::poll`] came to.
+/// The result of a call of [`Transmit::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Everything is sent.
+    /// Everything has been sent.
     Done,
-    /// The peer takes nothing now.
+    /// The upstream accepts nothing at the moment.
     PeerBusy {
-        /// Whether it took something in this call.
+        /// Whether it accepted something in this call: that restarts `…_send_timeout`.
         moved: bool,
     },
-    /// The client has not sent the next piece, or a disk has not.
+    /// The next piece has not arrived from the client, or from the disk.
     Waiting,
 }
 
 impl Transmit {
-    /// A request whose head is `first`.
+    /// A request with the head `first`.
     pub(super) fn new(
         mut first: Vec<u8>,
         source: ContentSource,
@@ -96,7 +97,7 @@ impl Transmit {
         let mut first_end = 0;
         let mut done = false;
         match &source {
-            // The connection decides how it is written.
+            // A framed protocol (HTTP/2) writes the head for each connection, so nothing can be joined with it here.
             ContentSource::None if protocol.is_framed() => done = true,
             ContentSource::Memory if protocol.is_framed() => {}
             ContentSource::None => {
@@ -116,6 +117,7 @@ impl Transmit {
             }
             ContentSource::File(..) | ContentSource::Client => {}
         }
+        // With everything in `first`, sending again needs no source.
         let source = if done { ContentSource::None } else { source };
         Transmit {
             first,
@@ -133,7 +135,7 @@ impl Transmit {
         }
     }
 
-    /// The head, for the connection that it goes to now.
+    /// Writes the head for the connection that it is sent on, if the protocol requires that.
     pub(super) fn begin(&mut self, protocol: &mut dyn Protocol, carried: Option<Carried>) {
         if protocol.is_framed() {
             self.first.clear();
@@ -146,17 +148,17 @@ impl Transmit {
         !self.is_done() || protocol.has_control()
     }
 
-    /// Whether everything was sent.
+    /// Whether everything has been sent.
     pub(super) fn is_done(&self) -> bool {
         self.done && self.first_sent == self.first.len() && self.out_sent == self.out.len()
     }
 
-    /// Bytes sent on the present connection.
+    /// The number of bytes sent on the current connection.
     pub(super) fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// What has left on the present connection, as far as it matters to another one.
+    /// How much of the request has been sent on the current connection, for the decision about another try.
     pub(super) fn request_sent(&self) -> RequestSent {
         match self.source {
             _ if self.sent == 0 => RequestSent::Nothing,
@@ -167,7 +169,7 @@ impl Transmit {
         }
     }
 
-    /// Goes back to the beginning, for another connection.
+    /// Starts again from the beginning, for another connection.
     pub(super) fn rewind(&mut self) {
         self.first_sent = 0;
         self.out.clear();
@@ -178,14 +180,14 @@ impl Transmit {
         self.sent = 0;
     }
 
-    /// Gives the memory back, when the exchange is over.
+    /// Releases the memory at the end of the exchange.
     pub(super) fn release(&mut self) {
         self.abandon();
         self.first_sent = 0;
         crate::buffers::give(std::mem::take(&mut self.first));
     }
 
-    /// Sends no more: the peer does not want it.
+    /// Stops sending: the upstream does not want the rest.
     pub(super) fn abandon(&mut self) {
         self.first_sent = self.first.len();
         self.out.clear();
@@ -194,7 +196,7 @@ impl Transmit {
         self.done = true;
     }
 
-    /// Sends what can be sent now.
+    /// Sends as much as can be sent now.
     pub(super) fn poll(
         &mut self,
         request: &mut Request,
@@ -204,12 +206,13 @@ impl Transmit {
     ) -> Result<Progress, SendFailure> {
         let before = self.sent;
         if self.sent == 0 && self.out.is_empty() && !self.done {
-            // What is there of the content already travels with the head.
+            // The part of the body that is already available is sent together with the head.
             self.poll_refill(request, protocol, context)?;
         }
         loop {
             let (first, out) = (&self.first[self.first_sent..], &self.out[self.out_sent..]);
             if !first.is_empty() || !out.is_empty() {
+                // One system call for both, and one segment if they are small.
                 let written = match (first.is_empty(), out.is_empty()) {
                     (false, false) => {
                         stream.poll_writev(context, &[IoSlice::new(first), IoSlice::new(out)])
@@ -231,11 +234,13 @@ impl Transmit {
             }
             self.out.clear();
             self.out_sent = 0;
+            // Acknowledgements go between two pieces: the upstream may wait for them before it opens its window.
             protocol.take_control(&mut self.out);
             if !self.out.is_empty() {
                 continue;
             }
             if self.done {
+                // With TLS, accepted bytes may still be in the session's buffer.
                 return match stream.poll_flush(context) {
                     Poll::Ready(Ok(())) => Ok(Progress::Done),
                     Poll::Ready(Err(error)) => Err(SendFailure::Peer(error)),
@@ -243,7 +248,7 @@ impl Transmit {
                 };
             }
             if self.sent - before >= SHARE as u64 {
-                // Polled again after the next look at the sockets.
+                // This task is polled again after the event loop has looked at the sockets.
                 let _ = std::pin::pin!(rt::yield_now()).poll(context);
                 return Ok(self.busy(before));
             }
@@ -253,14 +258,14 @@ impl Transmit {
         }
     }
 
-    /// The peer takes nothing now; `before` is what it had when the call began.
+    /// The result for an upstream that accepts nothing; `before` is the number of bytes sent when the call began.
     fn busy(&self, before: u64) -> Progress {
         Progress::PeerBusy {
             moved: self.sent > before,
         }
     }
 
-    /// Puts the next piece into `out`. `false` when it is not there yet.
+    /// Puts the next piece into `out`. `false` if it is not available yet.
     fn poll_refill(
         &mut self,
         request: &mut Request,
@@ -268,6 +273,7 @@ impl Transmit {
         context: &mut Context<'_>,
     ) -> Result<bool, SendFailure> {
         let room = protocol.room();
+        // The flow-control window is closed (RFC 9113, section 5.2). The upstream's next frame opens it.
         if room == 0 {
             return Ok(self.done);
         }
@@ -290,13 +296,14 @@ impl Transmit {
                 };
                 let piece = piece.map_err(|error| {
                     let error = base::Errno(&error);
+                    // The failure is this server's, so no other upstream is tried.
                     request.log(host::error_log::Level::Crit, format_args!("read() of request content failed{error} while sending request to upstream"));
                     SendFailure::Client(NoResponse::new(500))
                 })?;
                 self.position += piece.len() as u64;
                 let is_last = piece.is_empty() || self.position >= length;
                 self.put(&piece, is_last.then_some(&request.body.trailers), protocol);
-                // Its room serves the next one.
+                // The memory is reused for the next piece.
                 self.scratch = piece;
             }
             ContentSource::Client => return self.poll_client(request, protocol, room, context),
@@ -304,7 +311,7 @@ impl Transmit {
         Ok(true)
     }
 
-    /// Frames a piece of content; with `trailers` it is the last.
+    /// Frames a piece of the body. With `trailers` it is the last one.
     fn put(&mut self, piece: &[u8], trailers: Option<&Fields>, protocol: &mut dyn Protocol) {
         match trailers {
             Some(trailers) => {
@@ -315,6 +322,7 @@ impl Transmit {
         }
     }
 
+    /// Reads the next piece of the body's file. `None` while the thread pool is reading it.
     fn poll_read_file(
         &mut self,
         file: File,
@@ -328,6 +336,7 @@ impl Transmit {
             .min(PIECE)
             .min(room);
         if self.reading.is_none() {
+            // Tried without waiting first: a body that was just written is usually still in the page cache.
             self.scratch.clear();
             match file.try_read_into(&mut self.scratch, wanted, position) {
                 Ok(_) => return Some(Ok(std::mem::take(&mut self.scratch))),
@@ -350,6 +359,7 @@ impl Transmit {
         }
     }
 
+    /// Takes the next piece of the body from the client.
     fn poll_client(
         &mut self,
         request: &mut Request,
@@ -363,6 +373,7 @@ impl Transmit {
             .body
             .poll_read(&mut self.scratch, CLIENT_READ.min(room), context)
         {
+            // The client's silence is limited by its own directive, not by the upstream's timeouts.
             Poll::Pending => {
                 if !self.client_timer.is_set() {
                     self.client_timer.set(core.client_body_timeout);
@@ -378,6 +389,7 @@ impl Transmit {
             Poll::Ready(Ok(ended)) => ended,
         };
         self.client_timer.clear();
+        // A body of unknown length was let in, so it has to be measured as it arrives.
         let limit = core.client_max_body_size;
         if limit != 0 && request.body.length() > limit {
             let length = request.body.length();
@@ -394,6 +406,7 @@ impl Transmit {
     }
 }
 
+/// The failure for a client that does not send what it announced.
 fn client_failed(request: &mut Request, error: BodyReadError) -> SendFailure {
     SendFailure::Client(NoResponse::new(body_reader::refuse(request, error)))
 }

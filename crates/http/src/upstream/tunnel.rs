@@ -1,9 +1,8 @@
-//! After 101, or CONNECT: bytes in both directions, until both have ended (RFC 9110, sections
-//! 7.8 and 9.3.6).
+//! The tunnel after 101 or CONNECT: bytes in both directions until both have ended (RFC 9110, sections 7.8 and 9.3.6).
 //!
-//! What the peer sends is the body of the response, so that it passes the client's connection like any content. What the
-//! client sends is carried whenever that body is asked for more, or the client's connection is waited for. One side may
-//! end and still receive: its end is passed on.
+//! What the upstream sends is the body of the response, so that it takes the same path to the client as any body. What
+//! the client sends is passed on whenever that body is polled, or while the client's connection is waited for. Either
+//! side may stop sending and still receive (half-close): its end is passed on.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -17,34 +16,36 @@ use super::record::record_of;
 use crate::body::{BodyError, Chunk, Source};
 use crate::request::Request;
 
-/// How much is read at a time, in bytes.
+/// The maximum number of bytes in one read.
 const READ_SIZE: usize = 16 * 1024;
 
-/// Carries bytes between a client and a peer.
+/// Passes bytes between a client and an upstream.
 pub(super) struct Tunnel {
     exchange: Box<Exchange>,
     from_client: Vec<u8>,
+    /// The number of bytes of `from_client` that have been sent.
     carried: usize,
     client_ended: bool,
     peer: Peer,
-    /// Runs while the peer takes nothing of what there is for it.
+    /// Runs while the upstream accepts nothing of what is waiting for it.
     send_timer: rt::Timer,
     peer_is_full: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The upstream's side of the tunnel.
 enum Peer {
     Open,
-    /// It ended; what it sent has still to reach the client.
+    /// It has ended; what it sent before must still reach the client.
     Ending,
-    /// It ended, and the client knows.
+    /// It has ended, and the client has been told.
     Ended,
-    /// It broke.
+    /// Its connection broke.
     Broken,
 }
 
 impl Tunnel {
-    /// A tunnel over the connection of an exchange, whose response was a 101 or needs none.
+    /// A tunnel over the connection of an exchange whose response was a 101, or that needs none.
     pub(super) fn new(exchange: Box<Exchange>) -> Tunnel {
         exchange.timer.set(exchange.settings.read_timeout);
         Tunnel {
@@ -58,16 +59,18 @@ impl Tunnel {
         }
     }
 
-    /// Carries what the client has sent. `Err` when the peer's connection broke.
+    /// Passes on what the client has sent. `Err` if the connection to the upstream broke.
     fn poll_client(&mut self, request: &mut Request, context: &mut Context<'_>) -> io::Result<()> {
         let Some(link) = &self.exchange.attempt.link else {
             return Ok(());
         };
         let stream = &link.connection.stream;
         loop {
+            // What is waiting goes first. No more is taken from the client before that, so the buffer cannot grow.
             while self.carried < self.from_client.len() {
                 match stream.poll_write(context, &self.from_client[self.carried..]) {
                     Poll::Pending => {
+                        // Started once, not at every poll, so that the client's activity does not extend it.
                         if !std::mem::replace(&mut self.peer_is_full, true) {
                             self.send_timer.set(self.exchange.settings.send_timeout);
                         }
@@ -78,6 +81,7 @@ impl Tunnel {
                         self.peer_is_full = false;
                         self.carried += n;
                         record_of(request).current().bytes_sent += n as u64;
+                        // Activity in either direction keeps the tunnel alive, as in nginx.
                         self.exchange.timer.set(self.exchange.settings.read_timeout);
                     }
                 }
@@ -95,18 +99,20 @@ impl Tunnel {
                 Poll::Ready(true) => {}
                 Poll::Ready(false) => {
                     self.client_ended = true;
-                    // The peer may be gone already, and then it needs no end.
+                    // If the upstream is gone already, it needs no end.
                     let _gone = stream.shutdown_write();
                 }
             }
         }
     }
 
+    /// Receives from the upstream.
     fn poll_peer(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
     ) -> Poll<Option<Chunk>> {
+        // Bytes that arrived together with the 101 belong to the new protocol.
         if !self.exchange.rest.is_empty() {
             return Poll::Ready(Some(Chunk::Bytes(std::mem::take(&mut self.exchange.rest))));
         }
@@ -122,6 +128,7 @@ impl Tunnel {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(0)) => {
                 self.peer = Peer::Ending;
+                // Flushed first, so that the end does not overtake the last bytes.
                 Poll::Ready(Some(Chunk::Flush))
             }
             Poll::Ready(Ok(n)) => {
@@ -129,6 +136,7 @@ impl Tunnel {
                 let current = record_of(request).current();
                 current.bytes_received += n as u64;
                 current.response_length += n as u64;
+                // A small piece is copied, since otherwise it would keep the whole buffer allocated.
                 Poll::Ready(Some(Chunk::Bytes(if n * 2 < data.capacity() {
                     Bytes::copy_from_slice(&data)
                 } else {
@@ -149,6 +157,7 @@ impl Tunnel {
         }
     }
 
+    /// Ends the exchange. The connection has changed its protocol, so it cannot be kept.
     fn finish(&mut self, request: &mut Request) -> Poll<Option<Result<Chunk, BodyError>>> {
         self.exchange.finish(request, false);
         Poll::Ready(None)
@@ -170,6 +179,7 @@ impl Source for Tunnel {
                         Errno(&error)
                     ),
                 );
+                // The upstream can no longer be written to, but it may have sent something before.
                 self.client_ended = true;
                 self.from_client.clear();
                 self.carried = 0;
@@ -177,14 +187,14 @@ impl Source for Tunnel {
             match self.peer {
                 Peer::Open => {}
                 Peer::Ending => {
-                    // Everything before this was flushed: the client learns of the end.
+                    // Everything before has been flushed. The client's connection is closed for writing.
                     self.peer = Peer::Ended;
                     request.stream.end();
                 }
                 Peer::Ended if self.client_ended => return self.finish(request),
                 Peer::Ended => {}
                 Peer::Broken if request.stream.can_be_reset() => {
-                    // A stream can say that it was no good end.
+                    // On an HTTP/2 stream, RST_STREAM tells the client that this is not a regular end.
                     self.exchange.finish(request, false);
                     return Poll::Ready(Some(Err(BodyError::Producer)));
                 }
@@ -209,7 +219,7 @@ impl Source for Tunnel {
     }
 
     fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
-        // An error shows when the body is asked the next time.
+        // The error occurs again when the body is polled.
         let _later = self.poll_client(request, context);
     }
 }

@@ -1,7 +1,6 @@
-//! The variables `$upstream_…`
-//! (<https://nginx.org/en/docs/http/ngx_http_upstream_module.html#variables>).
+//! The variables `$upstream_…` (<https://nginx.org/en/docs/http/ngx_http_upstream_module.html#variables>).
 //!
-//! Values of several tries are separated by `, `, those before and after an internal redirect by ` : `.
+//! The values of several tries are separated by `, `, those before and after an internal redirect by ` : `.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use super::record::{Record, Try};
 use crate::request::Request;
 use base::text::{write_number, write_seconds};
 
-/// The rows.
+/// The variables. They are volatile, because each try changes them.
 pub static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "upstream_addr",
@@ -94,6 +93,8 @@ pub static VARIABLES: &[Variable<Request>] = &[
     .volatile(),
 ];
 
+/// The response times. Until the client's response has been sent, the time of a body that is still being passed on is
+/// not final, and is shown as `-`.
 fn response_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if request.ledger.responded.is_some() {
         return each(request, out, true, |t, out| time(t.response_time, out));
@@ -103,6 +104,7 @@ fn response_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
     })
 }
 
+/// Writes a value for each try. `separators`: also for tries without a server.
 fn each(
     request: &mut Request,
     out: &mut Vec<u8>,
@@ -112,7 +114,8 @@ fn each(
     let Some(record) = request.upstream.get() else {
         return false;
     };
-    // An entry without a peer stands for an internal redirect, but the only or last one is a try that found no peer.
+    // An entry without a server in the middle separates exchanges. As the only or the last entry, it is a try for which
+    // no server was found.
     let last = record.tries.len().saturating_sub(1);
     let mut begins = true;
     for (index, entry) in record.tries.iter().enumerate() {
@@ -132,6 +135,7 @@ fn each(
     !record.tries.is_empty()
 }
 
+/// A time in seconds with milliseconds; `-` if the try did not get that far, as in nginx.
 fn time(time: Option<Duration>, out: &mut Vec<u8>) {
     match time {
         None => out.push(b'-'),
@@ -139,6 +143,7 @@ fn time(time: Option<Duration>, out: &mut Vec<u8>) {
     }
 }
 
+/// A field of the response's head or trailers. Several are joined (RFC 9110, section 5.3).
 fn field(request: &mut Request, name: &str, out: &mut Vec<u8>, of: fn(&Record) -> &Fields) -> bool {
     let Some(record) = request.upstream.get() else {
         return false;
@@ -146,6 +151,8 @@ fn field(request: &mut Request, name: &str, out: &mut Vec<u8>, of: fn(&Record) -
     crate::variables::fields::joined(of(record), name, b", ", out)
 }
 
+/// A cookie that the upstream sets. Unlike other fields, `Set-Cookie` cannot be joined (RFC 9110, section 5.3), so the
+/// first one with this name counts.
 fn cookie(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
     let Some(record) = request.upstream.get() else {
         return false;

@@ -1,4 +1,4 @@
-//! Variables of the connection and of who is at its other end, beside those of [`net::client`].
+//! Variables of the connection and of the client, besides those in [`net::client`].
 
 use std::fmt;
 
@@ -63,6 +63,7 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     .volatile(),
 ];
 
+/// The name that an authentication module has verified, else the name that the client claims.
 fn remote_user(request: &mut Request, out: &mut Vec<u8>) -> bool {
     match &request.user {
         Some(user) => text(user, out),
@@ -70,7 +71,7 @@ fn remote_user(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// nginx decodes what clients send though its padding may be missing.
+/// Like nginx, this accepts Base64 without padding, which some clients send.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -79,8 +80,9 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
 );
 
 impl Request {
-    /// User and password of the `Authorization` field (RFC 7617), nobody having checked them. An empty name is none. Who
-    /// asks for a tunnel talks to a proxy, and sends `Proxy-Authorization` (RFC 9110, section 11.7).
+    /// User and password of the `Authorization` field (RFC 7617). They have not been verified. An empty name counts as
+    /// none. A client that asks for a tunnel is talking to a proxy, and sends `Proxy-Authorization` (RFC 9110, section
+    /// 11.7).
     pub fn basic_credentials(&self) -> Option<(BString, BString)> {
         let name = match self.method {
             Method::Connect => Known::ProxyAuthorization,
@@ -92,6 +94,7 @@ impl Request {
         let mut decoded = LENIENT
             .decode(encoded.trim_start_with(|sign| sign == ' '))
             .ok()?;
+        // The first colon separates: the password may contain further ones, the name may not (RFC 7617, section 2).
         let colon = decoded.find_byte(b':').filter(|&length| length > 0)?;
         let password = decoded.split_off(colon + 1);
         decoded.pop();
@@ -99,12 +102,14 @@ impl Request {
     }
 }
 
+/// The time since the connection was accepted.
 fn connection_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let open = rt::now().saturating_duration_since(request.client.accepted);
     base::text::write_seconds(open.as_millis() as u64, out);
     true
 }
 
+/// A figure of the kernel about the connection; no value for a unix socket.
 fn tcp(request: &Request, part: fn(&TcpInfo) -> u32, out: &mut Vec<u8>) -> bool {
     let info = request.client.connection.tcp_info();
     info.is_some_and(|info| number(part(&info).into(), out))

@@ -1,7 +1,7 @@
-//! Variables of header fields, of the request and of the response: families by name.
+//! Variables of header fields of the request and of the response, as families with the field's name in theirs.
 //!
-//! A name is written in lower case with `_` for `-`. Several fields of one name are one value, joined by `, `; cookies
-//! by `; ` (RFC 9110, section 5.3; RFC 6265, section 4.2.1).
+//! A name is in lower case with `_` for `-`. Several fields with one name are joined by `, `, cookies by `; ` (RFC
+//! 9110, section 5.3; RFC 6265, section 4.2.1).
 
 use bstr::ByteSlice;
 use conf::Variable;
@@ -15,6 +15,8 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::prefix("cookie_", cookie, "A request cookie, by name."),
     Variable::prefix("sent_http_", response_field, "A response header, by name.").volatile(),
     Variable::prefix("sent_trailer_", trailer, "A response trailer, by name.").volatile(),
+    // The rows below take precedence over the family: these fields are not in the list of fields before the head is
+    // written.
     Variable::new(
         "sent_http_content_type",
         sent_content_type,
@@ -78,7 +80,7 @@ fn trailer(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
     joined(&request.out.trailers, name, b", ", out)
 }
 
-/// Appends the values of all fields whose name is `name` as a variable writes it.
+/// Appends the values of all fields with this name, which is written as in a variable.
 pub(crate) fn joined(fields: &Fields, name: &str, between: &[u8], out: &mut Vec<u8>) -> bool {
     let mut found = false;
     for (field, value) in fields.iter() {
@@ -93,12 +95,13 @@ pub(crate) fn joined(fields: &Fields, name: &str, between: &[u8], out: &mut Vec<
     found
 }
 
-/// Whether a variable's name is that of a field: `x_real_ip` and `X-Real-IP`.
+/// Whether a field has the name that the variable spells: `x_real_ip` for `X-Real-IP`.
 fn is_named(field: &[u8], variable: &[u8]) -> bool {
     field.len() == variable.len()
         && field
             .iter()
             .zip(variable)
+            // An underscore in the field's own name matches an underscore too.
             .all(|(&field, &variable)| match field {
                 b'-' => variable == b'_',
                 other => variable == other.to_ascii_lowercase(),
@@ -113,6 +116,7 @@ fn cookie(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
     )
 }
 
+/// The type, with the charset that is appended when the head is written.
 fn sent_content_type(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let response = &request.out;
     if response.content_type.is_empty() {
@@ -126,7 +130,7 @@ fn sent_content_type(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Once the head was written it says what was sent; the body is used up then.
+/// The length. After the head has been written it is what was sent: the body itself has been consumed by then.
 fn sent_content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let response = &request.out;
     let length = if request.ledger.responded.is_some() {
@@ -139,11 +143,12 @@ fn sent_content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
         .is_some_and(|length| number(length, out))
 }
 
-/// Whether a response of this status has content at all; before there is one, nobody knows.
+/// Whether a response with this status has content (RFC 9110, section 6.4.1). Before there is a status, it has none.
 fn has_content(request: &Request) -> bool {
     !matches!(request.out.status, 0..=199 | 204 | 304)
 }
 
+/// The target of a redirect, made absolute as `absolute_redirect` and the like say.
 fn sent_location(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if request.out.location.is_some() {
         return text(crate::absolute_redirect::absolute_location(request), out);
@@ -151,8 +156,8 @@ fn sent_location(request: &mut Request, out: &mut Vec<u8>) -> bool {
     response_field(request, "location", out)
 }
 
-/// Once the head was written, only a response with content to date has a date, as in nginx; one that is no date stays. The
-/// field was sent all the same.
+/// The date of the content. As in nginx, after the head has been written it has a value only for statuses with content
+/// that has a date, although the field was sent. A field that is not a valid date remains.
 fn sent_last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let is_dated = matches!(request.out.status, 200 | 206 | 304);
     let is_gone = request.ledger.responded.is_some() && !is_dated;
@@ -171,6 +176,7 @@ fn sent_last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
     is_there
 }
 
+/// The ETag, whether it was generated here or comes from an upstream.
 fn sent_etag(request: &mut Request, out: &mut Vec<u8>) -> bool {
     match &request.out.etag {
         Some(etag) => text(etag, out),
@@ -178,16 +184,18 @@ fn sent_etag(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
+/// The connection option that is sent.
 fn sent_connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let connection = match request.out.status {
         101 => "upgrade",
-        // The log says so whatever was sent, as nginx's does.
+        // In the access log, as in nginx's, it is `close` whatever was sent.
         _ if request.delivery.close || request.ledger.responded.is_some() => "close",
         _ => "keep-alive",
     };
     text(connection, out)
 }
 
+/// The parameter of `keepalive_timeout`, unless the connection is being closed.
 fn sent_keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let seconds = request
         .site

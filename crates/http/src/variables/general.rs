@@ -1,4 +1,4 @@
-//! Variables of the server itself: time, process, names, and an identifier for each request.
+//! Variables of the server itself: time, process, names, and an identifier per request.
 
 use std::cell::Cell;
 use std::hash::BuildHasher;
@@ -51,9 +51,10 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     ),
 ];
 
-/// Read once: the name of a machine does not change under a running server.
+/// Read once: the name is expected not to change while the server runs.
 static HOSTNAME: LazyLock<String> = LazyLock::new(host::process::hostname);
 
+/// Appends what a function of the clock writes.
 fn written(out: &mut Vec<u8>, write: fn(&mut Vec<u8>)) -> bool {
     write(out);
     true
@@ -64,8 +65,10 @@ rt::local! {
     static COUNTER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A keyed hash of a counter: unique on this loop, and nobody who sees some can guess the next.
+/// A keyed hash of a counter. It is unique on this loop as far as the hash does not collide, and seeing some of them
+/// does not allow guessing the next.
 fn request_id(_: &mut Request, out: &mut Vec<u8>) -> bool {
+    // A hash has 64 bits, and nginx's identifier has 128.
     for _ in 0..2 {
         let count = COUNTER.get();
         COUNTER.set(count.wrapping_add(1));

@@ -1,9 +1,9 @@
 //! The variables that exist without any module: nginx's core variables
 //! (<https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>).
 //!
-//! Each is a row: name, how it is found, what it is. Those that may change while a request is served are `volatile`,
-//! so that every use sees the present value; nginx keeps the first value of a few of them (`$sent_http_*`,
-//! `$bytes_sent`), which only ever surprised people, so that here they are volatile as well.
+//! Each is a row: its name, the function that evaluates it, and its documentation. Variables that may change during a
+//! request are `volatile`, so that each use sees the current value. nginx keeps the first value of a few of them
+//! (`$sent_http_*`, `$bytes_sent`), which is rarely what a configuration means; here they are volatile as well.
 
 mod client;
 pub(crate) mod fields;
@@ -15,7 +15,7 @@ use conf::Variable;
 
 use crate::request::Request;
 
-/// Everything, in the order of the reference.
+/// All of them, in the order of the reference.
 pub static VARIABLES: &[&[Variable<Request>]] = &[
     target::VARIABLES,
     fields::VARIABLES,
@@ -27,13 +27,13 @@ pub static VARIABLES: &[&[Variable<Request>]] = &[
     crate::cache::VARIABLES,
 ];
 
-/// Appends a text that is there.
+/// Appends a text.
 fn text(value: impl AsRef<[u8]>, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(value.as_ref());
     true
 }
 
-/// Appends a text that may be missing.
+/// Appends a text that may be missing. `false` means that the variable has no value, which logs show as `-`.
 fn optional(value: Option<impl AsRef<[u8]>>, out: &mut Vec<u8>) -> bool {
     value.is_some_and(|value| text(value, out))
 }
@@ -44,7 +44,7 @@ fn number(value: u64, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Appends a port; nothing where there is none (unix sockets).
+/// Appends a port; an empty value if there is none (unix sockets).
 fn port(value: u16, out: &mut Vec<u8>) -> bool {
     value == 0 || number(value.into(), out)
 }

@@ -1,4 +1,4 @@
-//! Variables of the response and of how far it is.
+//! Variables of the response and of its progress.
 
 use conf::Variable;
 use host::error_log::Level;
@@ -41,9 +41,11 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     .settable(set_limit_rate),
 ];
 
-/// The status of a response without a head is shown as the version of its protocol.
+/// What is shown as the status of an HTTP/0.9 response, which has no head and no status: as in nginx, the version.
 const SIMPLE_RESPONSE: u64 = 9;
 
+/// The status of the response. One that is sent whatever the handler says comes first, since it is what the client
+/// gets.
 fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let status = match (request.flow.forced_status, request.out.status) {
         (Some(status), _) => status.into(),
@@ -67,6 +69,7 @@ fn limit_rate(request: &mut Request, out: &mut Vec<u8>) -> bool {
     number(request.delivery.limit_rate.unwrap_or(0), out)
 }
 
+/// Sets the rate limit of this response. An invalid value is logged and leaves the limit as it is.
 fn set_limit_rate(request: &mut Request, value: &[u8]) {
     match base::units::parse_size(value) {
         Some(rate) => request.delivery.limit_rate = Some(rate),

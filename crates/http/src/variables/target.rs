@@ -1,4 +1,4 @@
-//! Variables of what the request asks for: line, path, arguments, file.
+//! Variables of the request's target: request line, path, arguments, file.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -133,12 +133,13 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     .volatile(),
 ];
 
+/// The request line as the client sent it; no value if it was not received completely.
 fn request_line(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let line = request.head.wire.request_line();
     !line.is_empty() && text(line, out)
 }
 
-/// An error page is made with GET, whatever the client sent; a subrequest shows the method of the client.
+/// The method. An error page is requested with GET, and shows that; a subrequest shows the client's method.
 fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let wire = &request.head.wire;
     if !request.is_subrequest() && request.method != wire.method {
@@ -153,6 +154,7 @@ fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool {
     !protocol.is_empty() && text(protocol, out)
 }
 
+/// The name of the protocol as in ALPN; no value for other versions.
 fn http2(request: &mut Request, out: &mut Vec<u8>) -> bool {
     request.head.wire.version == proto::message::Version::HTTP_2
         && text(if request.is_tls() { "h2" } else { "h2c" }, out)
@@ -162,6 +164,7 @@ fn args(request: &mut Request, out: &mut Vec<u8>) -> bool {
     !request.uri.args.is_empty() && text(&request.uri.args, out)
 }
 
+/// Replaces the arguments. The path is kept; the target is no longer the one that the client sent.
 fn set_args(request: &mut Request, value: &[u8]) {
     request.uri = Uri {
         args: value.into(),
@@ -171,6 +174,7 @@ fn set_args(request: &mut Request, value: &[u8]) {
     };
 }
 
+/// `?` if there are arguments: `$uri$is_args$args` is then a complete target.
 fn is_args(request: &mut Request, out: &mut Vec<u8>) -> bool {
     request.uri.args.is_empty() || text("?", out)
 }
@@ -182,6 +186,7 @@ fn argument(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
     )
 }
 
+/// The host. A request of HTTP/1.0 may have none, and then gets the server's name.
 fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if !request.head.host.is_empty() {
         return text(&request.head.host, out);
@@ -189,16 +194,17 @@ fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
     text(&request.site.server(request.server).name, out)
 }
 
+/// `:` if the request's host has a port: `$host$is_request_port$request_port` is then a complete authority.
 fn is_request_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
     request.head.port.is_none_or(|port| port == 0) || text(":", out)
 }
 
-/// The field as it was sent; for chunked content what has been counted, once all of it is there.
+/// The length that the client announced. For a chunked body it is what was counted, once the body has been read.
 fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if let Some(field) = request.head.known(proto::Known::ContentLength) {
         return text(field, out);
     }
-    // A client that announces content, but sends none, has sent content of length 0.
+    // A body that was announced but not sent has a length of 0.
     let has_content =
         request.body.length() > 0 || request.head.wire.fields.has(proto::Known::TransferEncoding);
     let length = match request.body.is_thrown_away() {
@@ -208,6 +214,7 @@ fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     request.body.is_complete() && has_content && number(length, out)
 }
 
+/// The body, if all of it is in memory. If it is in a file, the variable has no value, as in nginx.
 fn request_body(request: &mut Request, out: &mut Vec<u8>) -> bool {
     optional(
         request.body.in_memory().filter(|body| !body.is_empty()),
@@ -225,6 +232,7 @@ fn request_body_file(request: &mut Request, out: &mut Vec<u8>) -> bool {
     )
 }
 
+/// The bytes of the head, and of the body as far as it has been received.
 fn request_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     number(request.head.wire.size() as u64 + request.body.taken(), out)
 }
@@ -239,6 +247,7 @@ fn document_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
     text(path, out)
 }
 
+/// The directory without symbolic links. A failure is logged, and the variable has no value, as in nginx.
 fn realpath_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let root = request.document_root();
     match real_path(&root) {
@@ -254,8 +263,8 @@ fn realpath_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// The folder without symbolic links. A variable can not wait for a pool; but the folder of a site
-/// in use is in the kernel's memory, so that the way that may wait is hardly ever gone.
+/// Resolves symbolic links. The evaluation of a variable cannot wait for a thread pool. As a rule the directory of a
+/// site in use is in the kernel's cache, so that the blocking alternative is hardly ever taken.
 fn real_path(path: &[u8]) -> std::io::Result<BString> {
     let path = crate::files::as_path(path);
     let real = rt::file::try_real_path(path).unwrap_or_else(|| std::fs::canonicalize(path))?;
