@@ -194,8 +194,7 @@ impl Store {
     pub fn completed_fill(&self, key: &Key) -> Option<Follower> {
         let core = &self.0;
         let fills = &core.fills;
-        // Every lookup of a location with a cache begins here, and hardly ever is a commit pending: an atomic load
-        // saves it the lock.
+        // Asked before every lookup, and hardly ever is a commit pending: an atomic load saves it the lock.
         if !fills.has_arrived_any() {
             return None;
         }
