@@ -157,6 +157,7 @@ pub(crate) struct Fill {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
+    /// No head yet: whether the response may be stored and shared is not known.
     Waiting,
     /// The body goes to the store.
     Storing,
