@@ -132,6 +132,7 @@ pub(crate) fn create(
         machines.retain(|(_, vm)| !vm.configuration.is_retired());
         machines.push(((engine, generation), Rc::clone(&vm)));
     });
+    // Kept all the same: otherwise each request would create it anew, and fail again.
     if !vm.initialize() {
         vm.init_failed.set(true);
     }
@@ -169,6 +170,7 @@ fn dictionaries(
             if known.size == *size {
                 return known;
             }
+            // Scripts of the old configuration keep the old one until they end.
             let made = Arc::new(SharedDict::new(name, *size));
             zones.replace(zone, Arc::clone(&made));
             made

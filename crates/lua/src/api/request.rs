@@ -162,6 +162,8 @@ fn set_args(stack: &LuaStack) -> CallResult {
         }
     };
     scope::with_request(|request| {
+        // From here on the upstream request is built from the parts, not from the line that the
+        // client sent.
         request.uri.args = args.into();
         request.uri.original = false;
     })?;
@@ -392,6 +394,7 @@ fn read_body(stack: &LuaStack) -> CallResult {
     count(stack, 0..=0, "0 arguments")?;
     super::called::need_request_control()?;
     let complete = scope::with_request(|request| {
+        // There is nothing left to wait for.
         if request.state::<BodyDiscarded>().is_some() {
             return true;
         }

@@ -81,6 +81,7 @@ fn nil_and(stack: &LuaStack, message: impl Into<Vec<u8>>) -> CallResult {
 
 /// `clear_certs()`: forgets the configured certificates.
 fn clear(stack: &LuaStack) -> CallResult {
+    // An empty list and not none: the configured certificates must not be shown instead.
     current_offer()?.borrow_mut().chosen = Some(Vec::new());
     push_true(stack)
 }
@@ -197,6 +198,8 @@ fn complete_identity(
         half.key = key.or(half.key.take());
         match (half.chain.clone(), half.key.clone()) {
             (Some(chain), Some(key)) => {
+                // Both halves are used up: the next call begins another pair, of another kind of
+                // key.
                 *half = PendingIdentity::default();
                 Some((chain, key))
             }

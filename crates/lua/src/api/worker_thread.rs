@@ -28,9 +28,8 @@ use crate::vm_configuration::{LuaSubsystem, VmConfiguration};
 
 pub(super) const FUNCTIONS: NativeTable = &[("run_worker_thread", run)];
 
-/// A value that can be passed from one VM to another.
-/// A value without ties to a VM. What has none of these forms, such as a function, cannot be
-/// passed.
+/// A value without ties to a VM, which can be passed from one to another. What has none of these
+/// forms, such as a function, cannot.
 #[derive(Clone, Debug)]
 enum PortableValue {
     Nil,
