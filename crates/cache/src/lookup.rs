@@ -218,7 +218,8 @@ impl Store {
             return Lookup::Miss(Miss::Damaged, Seen(None));
         }
         core.memory.insert(hash, &object);
-        // Validated, but not written yet. A mark of a soft purge in the index is older than the validation.
+        // Validated, but not written yet: judged by its new head, without the mark that the index may have for the old
+        // one.
         match core.fills.renewed(hash, location) {
             Some(object) => self.judge(object, false, now_ms),
             None => self.judge(object, entry.is_stale(), now_ms),

@@ -31,8 +31,8 @@ pub struct Options {
     pub segment_size: Option<u64>,
 }
 
-/// A store has about 32 segments, so that reclaiming one evicts a small part of it. The bounds keep a small store from
-/// files of a few records, and a large one from files that take long to reclaim.
+/// A store has about 32 segments, so that reclaiming one evicts a small part of it. Their size has bounds, whatever
+/// `max_size` is.
 const SEGMENT_MIN: u64 = 64 * 1024;
 const SEGMENT_MAX: u64 = 64 * 1024 * 1024;
 const SEGMENTS: u64 = 32;
@@ -57,8 +57,8 @@ impl Options {
         self.segment_size.unwrap_or(derived)
     }
 
-    /// The most bytes of body in a record. Less in a small store, whose segments could not hold even a few of the
-    /// largest.
+    /// The most bytes of body in a record. Less in a small store, where such records would make segments exceed their
+    /// size.
     pub(crate) fn run_size(&self) -> usize {
         let quarter = usize::try_from(self.segment_size() / 4).unwrap_or(RUN_MAX);
         quarter.clamp(EXTENT_MAX, RUN_MAX)

@@ -161,7 +161,7 @@ impl<K: Hash + Eq + Clone, V> S3Fifo<K, V> {
             } else {
                 self.remove(&key);
                 if from_small {
-                    // As many ghosts as values, as the paper has it.
+                    // Bounded by the number of values, so that ghosts never need more room than what they stand beside.
                     self.ghosts.remember(key, number, self.map.len());
                 }
                 return true;

@@ -489,6 +489,7 @@ fn note_body_file(stack: &LuaStack) -> CallResult {
 
 /// Replaces the body, and the headers that describe it.
 fn replace_body(request: &mut Request, body: Vec<u8>) {
+    // Scripts must not find the new body under the name of the old file.
     if request.state::<BodyFile>().is_some() {
         request.set_state(BodyFile(Vec::new()));
     }
@@ -497,6 +498,7 @@ fn replace_body(request: &mut Request, body: Vec<u8>) {
     let fields = &mut Rc::make_mut(&mut request.head).wire.fields;
     fields.set(b"Content-Length", length.to_string().as_bytes());
     fields.remove(b"Transfer-Encoding");
+    // These may have been evaluated before, and their values are kept.
     for name in ["content_length", "http_content_length", "request_body"] {
         forget_variable(request, name);
     }

@@ -52,6 +52,8 @@ struct JobPermit;
 impl JobPermit {
     /// `None` if there are `limit` already.
     fn new(limit: Option<usize>) -> Option<JobPermit> {
+        // Counted first and given back if it is one too many: two loops that ask at the same moment
+        // must not both get the last place.
         let before = AT_WORK.fetch_add(1, Ordering::Relaxed);
         let counted = JobPermit;
         limit.is_none_or(|limit| before < limit).then_some(counted)
@@ -157,6 +159,7 @@ impl ThreadJob {
     /// The VM of this thread; a new one after a reload.
     fn thread_vm(&self) -> Option<Rc<LuaVm>> {
         MACHINE.with_borrow_mut(|machine| {
+            // The VM of a replaced configuration is dropped here, when its thread next has work.
             if let Some((of, vm)) = machine
                 && *of == self.key
             {
