@@ -88,6 +88,7 @@ impl ServerChooser<Session> for LuaBalancer {
 }
 
 impl LuaBalancer {
+    /// Reads the script of a line. The code is compiled when a VM first runs it.
     fn read(line: &mut Line) -> Result<Arc<LuaBalancer>, Diagnostic> {
         Ok(Arc::new(LuaBalancer {
             chunk: LuaChunk::read(line, ScriptKind::Balancer, 0)?,

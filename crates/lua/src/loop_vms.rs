@@ -75,6 +75,8 @@ pub(crate) fn for_session(session: &mut Session) -> Option<Rc<LuaVm>> {
 }
 
 impl PerRequestVm {
+    /// The VM of one request (`lua_code_cache off`), created at its first script and kept for the
+    /// others.
     fn for_request(&self, vm: &LuaVm) -> Option<Rc<LuaVm>> {
         if let Some(own) = &*self.0.borrow() {
             return Some(Rc::clone(own));

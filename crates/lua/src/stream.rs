@@ -69,6 +69,7 @@ static SOCKETS: Module = Module {
     name: "lua_sockets",
     doc: "Settings of Lua cosockets.",
     server: &cosocket_settings::STREAM,
+    // It has directives only: scripts read their values, and nothing runs in a phase.
     enabled: |_| false,
     ..Module::EMPTY
 };

@@ -201,6 +201,8 @@ fn create_subrequest(
         }
         None => None,
     };
+    // Taken before the body moves into the options: it becomes the Content-Length of the
+    // subrequest.
     let length = body.as_ref().map(RequestBody::length);
     let options = Options {
         method: wanted.method,

@@ -214,6 +214,8 @@ fn object(stack: &LuaStack, at: i32, depth: u32, out: &mut Vec<u8>) -> Result<()
         }
         match stack.type_at(-2) {
             LuaType::String => string(stack.bytes(-2).unwrap_or_default(), out),
+            // JSON has text as names only (RFC 8259, section 4); lua-cjson writes numbers as text,
+            // too.
             LuaType::Number => {
                 out.push(b'"');
                 number(stack.number(-2).unwrap_or(0.0), out)?;
@@ -270,6 +272,7 @@ fn push(stack: &LuaStack, value: &Json) -> Result<(), LuaError> {
     Ok(())
 }
 
+/// Lua has doubles only: whole numbers beyond 2^53 lose digits, as with lua-cjson.
 fn as_f64(number: &Number) -> f64 {
     number.as_f64().unwrap_or(0.0)
 }

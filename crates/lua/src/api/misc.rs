@@ -208,6 +208,7 @@ fn update_time(_: &LuaStack) -> CallResult {
     super::NONE
 }
 
+/// The cached clock of the loop, in seconds.
 fn seconds() -> i64 {
     (rt::wall_millis() / 1000) as i64
 }
@@ -239,6 +240,7 @@ fn utctime(stack: &LuaStack) -> CallResult {
     super::ONE
 }
 
+/// A number in the first argument. Text that reads as one is refused, as by lua-nginx-module.
 fn only_number(stack: &LuaStack) -> Result<i64, crate::luajit::LuaError> {
     match stack.type_at(1) {
         LuaType::Number => Ok(number(stack, 1)? as i64),

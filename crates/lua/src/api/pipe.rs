@@ -483,6 +483,7 @@ fn signal(stack: &LuaStack) -> CallResult {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
             return answer(stack, LuaValue::failure("invalid signal"));
         }
+        // ESRCH: it has ended since the look above.
         Err(error) if error.raw_os_error() == Some(3) => {
             return answer(stack, LuaValue::failure("exited"));
         }

@@ -121,6 +121,7 @@ fn as_number(stack: &LuaStack, at: i32, what: &str) -> Result<Option<f64>, LuaEr
     }
 }
 
+/// The wall clock in milliseconds: an expiry time must mean the same on all loops.
 fn now() -> u64 {
     rt::wall_millis()
 }
@@ -131,6 +132,7 @@ fn push_item(stack: &LuaStack, item: &DictValue) {
         DictValue::Boolean(value) => stack.push_boolean(*value),
         DictValue::Number(value) => stack.push_number(*value),
         DictValue::Bytes(value) => stack.push_bytes(value),
+        // Does not occur: `get` reports a list as an error, and the items of a list are no lists.
         DictValue::List(_) => stack.push_nil(),
     }
 }

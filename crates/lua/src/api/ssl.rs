@@ -128,10 +128,12 @@ fn push_chain(stack: &LuaStack, chain: Option<Chain>, why: &str) -> CallResult {
     super::ONE
 }
 
+/// `parse_pem_cert(pem)`: a chain that can be set in many handshakes and is parsed once.
 fn parse_pem_certificate(stack: &LuaStack) -> CallResult {
     push_chain(stack, Chain::from_pem(bytes(stack, 1)?), NO_CERTIFICATE)
 }
 
+/// `parse_der_cert(der)`.
 fn parse_der_certificate(stack: &LuaStack) -> CallResult {
     push_chain(
         stack,
@@ -149,16 +151,19 @@ fn push_key(stack: &LuaStack, key: Result<Key, String>) -> CallResult {
     super::ONE
 }
 
+/// `parse_pem_priv_key(pem, password)`.
 fn parse_pem_key(stack: &LuaStack) -> CallResult {
     push_key(stack, Key::from_pem(bytes(stack, 1)?, &passwords(stack)?))
 }
 
+/// `parse_der_priv_key(der)`.
 fn parse_der_key(stack: &LuaStack) -> CallResult {
     push_key(stack, Key::from_der(bytes(stack, 1)?))
 }
 
 // -- choosing --
 
+/// `set_der_cert(der)`: parses and sets in one call.
 fn set_der_certificate(stack: &LuaStack) -> CallResult {
     match Chain::from_der(bytes(stack, 1)?) {
         Some(chain) => complete_identity(stack, Some(Rc::new(chain)), None),
@@ -166,6 +171,7 @@ fn set_der_certificate(stack: &LuaStack) -> CallResult {
     }
 }
 
+/// `set_der_priv_key(der)`.
 fn set_der_key(stack: &LuaStack) -> CallResult {
     match Key::from_der(bytes(stack, 1)?) {
         Ok(key) => complete_identity(stack, None, Some(Rc::new(key))),

@@ -211,6 +211,7 @@ impl ThreadJob {
         let count = i32::try_from(self.arguments.len()).unwrap_or(0);
         let scope = RunScope::new(Rc::clone(vm), Script::WorkerThread, vm.log.clone());
         let results: Rc<RefCell<Vec<PortableValue>>> = Rc::default();
+        // A pool has few threads: a call that never ends would take one of them for ever.
         let limits = &self.settings.limits;
         let mut run = ScriptRun::of_coroutine(Rc::clone(&scope), coroutine, count, limits);
         let taken = Rc::clone(&results);
@@ -259,6 +260,8 @@ fn pack(stack: &LuaStack, at: i32, depth: u32) -> Result<PortableValue, String> 
                 match (key, value) {
                     (Ok(key), Ok(value)) => entries.push((key, value)),
                     (Err(why), _) | (_, Err(why)) => {
+                        // The walk through the table is given up: its key and value must not stay
+                        // on the stack.
                         stack.pop(2);
                         return Err(why);
                     }

@@ -38,6 +38,7 @@ impl BlockCipher {
         })
     }
 
+    /// Encrypts one block. Every mode but ECB and CBC needs this direction only.
     fn encrypt(&self, block: &AesBlock) -> AesBlock {
         let mut block = (*block).into();
         match self {
@@ -48,6 +49,7 @@ impl BlockCipher {
         block.into()
     }
 
+    /// Decrypts one block, for ECB and CBC.
     fn decrypt(&self, block: &AesBlock) -> AesBlock {
         let mut block = (*block).into();
         match self {
