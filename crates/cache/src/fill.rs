@@ -7,11 +7,12 @@
 //!    └─── pass ──▶ passing: joiners released, the first follower goes on alone
 //! ```
 //!
-//! No follower leads: the writer belongs to the fetch, and each follower, the first client's included, has a cursor of
-//! its own, on any loop.
-//! The body stands in memory until it is in the store, then (above `fill_memory`) only there, and slow followers read
-//! it from the disk. When it is not stored, the writer waits for the slowest follower instead. Wake-ups are
-//! wakers called in the order in which their followers began to wait.
+//! No follower leads: the writer belongs to the fetch, and each follower, that of the first client included, has a
+//! cursor of its own, on any loop. So no client can slow down another, or end the fetch by leaving.
+//!
+//! The body is in memory until it is in the store, then (above `fill_memory`) only there, and slow followers read it
+//! from the disk. If it is not stored, the writer waits for the slowest follower instead, because nothing else bounds
+//! the memory. Followers are woken in the order in which they began to wait.
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -31,13 +32,13 @@ use crate::{Head, Key};
 /// Why a fill ended before its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The writer was dropped without a word.
+    /// The writer was dropped before the end of the body.
     ProducerGone,
-    /// What the producer said.
+    /// The reason that the producer gave.
     Producer(Arc<str>),
     /// The body is not as long as its head said.
     Length,
-    /// It broke off, and what the producer got when it asked again was something else. Nothing of it is kept.
+    /// The transfer broke off, and the next answer of the origin was another response. Nothing of it is kept.
     Changed,
     /// The part that this follower needs next could not be read back from the store.
     Storage(Arc<str>),
@@ -61,11 +62,11 @@ impl fmt::Display for Failure {
 /// What a follower gets instead of a head or of more body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The answer is not to be shared: fetch for yourself.
+    /// The response must not be shared: each client fetches for itself.
     Released,
-    /// It ended early. A follower that has received nothing may start again.
+    /// The body ended early. A follower that has received nothing may start again.
     Failed(Failure),
-    /// There is no body to follow; what to do instead, its producer says.
+    /// There is no body to follow. The producer says what to do instead.
     Instead(Instead),
 }
 
@@ -84,7 +85,7 @@ impl fmt::Display for Ended {
 pub struct Instead(Arc<dyn Any + Send + Sync>);
 
 impl Instead {
-    /// Wraps what the followers shall get.
+    /// Wraps the message for the followers.
     pub fn new(message: impl Any + Send + Sync) -> Self {
         Self(Arc::new(message))
     }
@@ -116,8 +117,8 @@ pub enum Coverage {
     Whole,
     /// A part that begins at this byte.
     Part(u64),
-    /// What a client asked for with a range, by the hash of its words ([`crate::Store::asked_in`]). The answer tells what
-    /// part that is, and another fill brings it.
+    /// What a `Range` field asks for, by its hash ([`crate::Store::asked_in`]). Which part of the body that is can be
+    /// told from the head of the response; another fill brings it.
     Asked(u64),
 }
 
@@ -131,24 +132,24 @@ impl Coverage {
     }
 }
 
-/// No follower is left and nothing is stored: to fetch on would be useless.
+/// No follower is left and nothing is stored: to fetch on would be of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abandoned;
 
 /// A fill. Shared by its writer, its followers, the table of fills and jobs of the store's writer.
 pub(crate) struct Fill {
-    /// Of the store. A fill knows no more of it, so that the table of fills can stand below the store.
+    /// The options of the store. A fill knows no more of the store, so that the table of fills can be a part of it.
     pub(crate) options: Arc<Options>,
     /// The key that was looked up, under which others join.
     pub(crate) key: Key,
     pub(crate) hash: u64,
-    /// The key under which it is stored, and its hash, where that is another one: the head named a variant.
+    /// The key under which it is stored, and its hash, if the head named a variant.
     pub(crate) stored_as: OnceLock<(Key, u64)>,
     /// What it brings of the body: requests for something else do not join.
     pub(crate) coverage: Coverage,
     /// The first byte of the body that it brings.
     pub(crate) base: u64,
-    /// The sequence when it began: a later purge hits it.
+    /// The sequence number when it began: a purge with a higher one hits what it brings.
     pub(crate) born: u64,
     pub(crate) began_ms: u64,
     pub(crate) state: Mutex<State>,
@@ -156,7 +157,9 @@ pub(crate) struct Fill {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
+    /// No head yet: whether the response may be stored and shared is not known.
     Waiting,
+    /// The body goes to the store.
     Storing,
     /// Not to be stored: private, or the disk failed.
     Passing,
@@ -164,7 +167,7 @@ pub(crate) enum Phase {
 
 pub(crate) struct State {
     pub(crate) phase: Phase,
-    /// The answer is for the first follower only.
+    /// The response is for the first follower only.
     pub(crate) private: bool,
     pub(crate) head: Option<Arc<Head>>,
     pub(crate) instead: Option<Instead>,
@@ -177,16 +180,18 @@ pub(crate) struct State {
     pub(crate) softened: bool,
     /// Where the body, or the part that is fetched, ends, if that is known.
     pub(crate) ends_at: Option<u64>,
-    /// The end of what was handed to the store's writer.
+    /// The end of what was handed to the writer of the store.
     pub(crate) submitted: u64,
     pub(crate) written: Vec<(Extent, Arc<Segment>)>,
+    /// How the body ended; `None` while more of it may come.
     pub(crate) end: Option<Result<(), Failure>>,
     /// The cursors of the followers, by their number; the first is 0.
     pub(crate) cursors: BTreeMap<u64, u64>,
     pub(crate) next_follower: u64,
-    /// The wakers of those that wait, in order of arrival.
+    /// The wakers of the followers that wait, in order of arrival.
     pub(crate) waiting: BTreeMap<u64, Waker>,
     pub(crate) next_ticket: u64,
+    /// The waker of the producer, which waits for room in memory, or for its last follower to leave.
     pub(crate) producer: Option<Waker>,
 }
 
@@ -196,15 +201,17 @@ impl State {
         self.written.last().map_or(base, |(extent, _)| extent.end())
     }
 
-    /// Frees what can be read back from the store, or what all followers have had.
+    /// Frees chunks that can be read back from the store, or that all followers have had.
     pub(crate) fn trim(&mut self, base: u64, limit: usize) {
         let on_disk = self.on_disk(base);
+        // Without a store a chunk is kept for the slowest follower. With one, the followers do not matter.
         let slowest = match self.phase {
             Phase::Passing => self.cursors.values().min().copied().unwrap_or(u64::MAX),
             Phase::Waiting | Phase::Storing => 0,
         };
         while let Some((offset, chunk)) = self.chunks.front() {
             let end = offset + chunk.len() as u64;
+            // What is on the disk stays in memory while there is room: followers that keep up need no reads.
             let stored = end <= on_disk && self.chunk_bytes > limit;
             if !stored && end > slowest {
                 break;
@@ -286,7 +293,7 @@ impl Fill {
         self.state().end == Some(Ok(()))
     }
 
-    /// Bytes that it is yet to write, as far as its length is known.
+    /// Bytes that it will still write, if its length is known.
     pub(crate) fn pending(&self) -> u64 {
         let state = self.state();
         let end = state.ends_at.unwrap_or(0).max(state.received);
@@ -296,7 +303,7 @@ impl Fill {
         }
     }
 
-    /// Where in a segment the last byte stands of what it has stored there.
+    /// The end of the last byte that it has stored in a segment.
     pub(crate) fn needs(&self, segment: u32) -> u64 {
         let state = self.state();
         let of_it = state
@@ -314,7 +321,8 @@ impl Fill {
         self.coverage == Coverage::Whole
     }
 
-    /// Whether what came of it is kept though it is not all.
+    /// Whether an incomplete body is kept. Without a strong validator and a length the rest can neither be asked for
+    /// nor joined with it.
     pub(crate) fn is_worth_keeping(&self) -> bool {
         let state = self.state();
         let told_apart = |head: &Arc<Head>| head.meta.version != 0 && head.length.is_some();
@@ -325,7 +333,8 @@ impl Fill {
         self.key == *key || self.target().0 == key
     }
 
-    /// Changes the state, then wakes all that wait: outside of the lock, because a waker may run at once and ask for it.
+    /// Changes the state, then wakes all that wait. Outside the lock, because a waker may run its task at once, and
+    /// that asks for the lock.
     pub(crate) fn change(&self, change: impl FnOnce(&mut State)) {
         let wakers = {
             let mut state = self.state();
@@ -336,21 +345,23 @@ impl Fill {
         wakers.for_each(Waker::wake);
     }
 
-    /// Takes the next piece for the store, if enough has come or all has.
+    /// Takes the next run for the store, if a whole one is there or `all` that is left is wanted.
     pub(crate) fn next_run(&self, state: &mut State, all: bool) -> Option<(u64, Bytes)> {
         let most = self.options.run_size();
         let ready = (state.received - state.submitted) as usize;
+        // A small body goes into the object record with the commit, and is not written as a run even at its end.
         let small = self.is_whole() && state.submitted == 0 && ready <= INLINE_MAX;
         if state.phase != Phase::Storing || ready == 0 || (ready < most && (!all || small)) {
             return None;
         }
         let begin = state.submitted;
         let data = gather(&state.chunks, begin, ready.min(most));
+        // Under the same lock as the look: no byte is handed over twice.
         state.submitted += data.len() as u64;
         Some((begin, data))
     }
 
-    /// A soft purge by its key. What is whole becomes stale with its commit; false: it is not whole.
+    /// A soft purge by its key. A whole body becomes stale with its commit. False: it is not whole.
     pub(crate) fn soften(&self) -> bool {
         let mut state = self.state();
         state.softened |= state.end == Some(Ok(()));

@@ -1,5 +1,5 @@
-//! The way of a fill into the log: runs of its body while it comes, and the object's record at its end. What is here runs on
-//! the store's writer, or hands it work.
+//! How a fill gets into the log: runs of its body while it comes, the object record at its end. These functions run on
+//! the writer of the store, or queue work for it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::store_core::StoreCore;
 use crate::{Head, Mode};
 
 impl Fill {
-    /// Hands the store's writer what has come, if that is enough for a run or `all` of it.
+    /// Queues what has come for the writer, if that is a whole run or `all` of it is wanted.
     pub(crate) fn store_ready(self: &Arc<Self>, core: &Arc<StoreCore>, all: bool) {
         loop {
             let Some((offset, data)) = self.next_run(&mut self.state(), all) else {
@@ -27,14 +27,15 @@ impl Fill {
         }
     }
 
-    /// Hands the store's writer what is left, and the commit.
+    /// Queues what is left for the writer, and the commit.
     pub(crate) fn commit_soon(self: &Arc<Self>, core: &Arc<StoreCore>, whole: bool) {
-        // It is passed through only: there is nothing to commit, and new requests must not join it.
+        // Not stored: there is nothing to commit, and new requests must not join.
         if self.state().phase != Phase::Storing {
             core.fills.remove(self);
             return;
         }
         self.store_ready(core, true);
+        // Jobs run in the order of the queue: by then all runs are written.
         let fill = Arc::clone(self);
         core.enqueue(Box::new(move |core, log| fill.commit(core, log, whole)));
     }
@@ -46,6 +47,7 @@ impl Fill {
         }
         let written =
             append_run(core, log, false, self.target().1, offset, data).and_then(|extents| {
+                // Written at once: followers are told to read these extents from the file.
                 log.flush(core)?;
                 Ok(extents)
             });
@@ -55,6 +57,7 @@ impl Fill {
         });
         match found {
             Some((extents, segment))
+                // An object record has no place for more.
                 if self.state().written.len() + extents.len() <= EXTENTS_MAX =>
             {
                 let extents = extents
@@ -66,22 +69,25 @@ impl Fill {
         }
     }
 
-    /// The commit, on the writer's thread, after all extents.
+    /// The commit. Runs on the writer after all runs of the body.
     fn commit(self: Arc<Self>, core: &Arc<StoreCore>, log: &mut Log, whole: bool) {
         let Some(entry) = self.prepare(core, log, whole) else {
             core.fills.remove(&self);
             return;
         };
         let fill = Arc::clone(&self);
-        // A failure runs the closure too, or the record was never taken: then the guard in it says so.
+        // Runs whether the record was written or lost. A record that was not even taken drops it, and the fill is
+        // removed below.
         let committed = move |core: &StoreCore, _| {
             let hash = fill.target().1;
+            // A soft purge has come between the end of the body and this commit: it had no entry to mark.
             if fill.state().softened
                 && let Some(entry) = core.index.get(hash, None)
             {
                 core.index
                     .update(hash, entry.location(), |entry| entry.stale(true));
             }
+            // After the index has the object: in between a request would find neither, and fetch.
             core.fills.remove(&fill);
         };
         if commit(core, log, entry, committed).is_err() {
@@ -104,6 +110,7 @@ impl Fill {
                 gather(&state.chunks, state.on_disk(self.base), rest),
             )
         };
+        // Purged since it began: to store it would undo the purge. The tags have only been known since the head.
         if core
             .purges()
             .verdict(self.born, self.target().0.text(), &head.tags)
@@ -112,6 +119,7 @@ impl Fill {
             return None;
         }
         let mut head = Head::clone(&head);
+        // A body without an announced length (chunked) has one when it has ended.
         if whole && self.is_whole() && head.length.is_none() {
             head.length = Some(extents.last().map_or(0, Extent::end) + inline.len() as u64);
         }
@@ -121,6 +129,7 @@ impl Fill {
             return None;
         }
         let (key, hash) = self.target();
+        // Evicted not long ago and fetched again: it goes to the main side at once.
         let main = log.ghosts.take(hash);
         Some(Commit {
             hash,
@@ -141,8 +150,8 @@ impl Fill {
         whole && self.is_whole() && head.length == Some(self.state().received)
     }
 
-    /// Joins a part with what the store has of the same version. False: it is not to be stored, because it would take
-    /// the place of an object that is whole or cannot be told apart from another.
+    /// Joins a part with what the store has of the same version. False: it is not stored, because it would replace a
+    /// whole object, or nothing tells its version.
     fn join(
         &self,
         core: &Arc<StoreCore>,
@@ -151,9 +160,11 @@ impl Fill {
         extents: &mut Vec<Extent>,
         inline: &mut Bytes,
     ) -> bool {
+        // Without the length of the whole body nothing tells what is still missing.
         let Some(length) = head.length else {
             return false;
         };
+        // The object record holds a body from its first byte. What is left of a part becomes a record of its own.
         if !inline.is_empty() {
             let Ok(more) = append_run(core, log, false, self.target().1, self.base, inline) else {
                 return false;
@@ -169,26 +180,28 @@ impl Fill {
         let present = core
             .segment(location.segment)
             .and_then(|segment| Stored::parse(segment.read_record(location).ok()?, location, hash));
+        // What is stored cannot be read: the part replaces it.
         let Some(present) = present else { return true };
         let there = &present.description.head;
+        // RFC 9111, section 3.4: parts are combined only if they share a strong validator.
         let same = present.description.key == *key
             && head.meta.version != 0
             && there.meta.version == head.meta.version
             && there.length == head.length;
         if !same {
-            // Something else is there. If it is whole: stale is better than a part.
+            // Another object is there. If it is whole it stays: even stale it is of more use than a part.
             let held: u64 = present.extents.iter().map(|old| u64::from(old.len)).sum();
             let is_whole = there.length.is_none_or(|length| held >= length);
             return !is_whole && !extents.is_empty();
         }
         join_extents(extents, &present.extents);
-        // What is there already may be there under a new head.
+        // Stored even if all of its bytes were there already: the head of the part is newer.
         extents.last().is_some_and(|last| last.end() <= length) && extents.len() <= EXTENTS_MAX
     }
 }
 
-/// Adds to extents those of the same body that were stored before. Where they overlap the old ones stay, because they cannot
-/// be cut, unless a new one has all that they have.
+/// Adds to extents those of the same body that were stored before. Where they overlap the old one stays, because an
+/// extent cannot be cut without its checksum, unless the new one covers all of it.
 fn join_extents(extents: &mut Vec<Extent>, before: &[Extent]) {
     let overlaps = |old: &Extent, new: &Extent| old.offset < new.end() && new.offset < old.end();
     let covers = |new: &Extent, old: &Extent| new.offset <= old.offset && old.end() <= new.end();

@@ -1,4 +1,4 @@
-//! The table of fills: those under way, one per key and coverage, those that have come to their end and are not committed,
+//! The table of fills: those under way, one for each key and coverage; those that have ended and are not committed yet;
 //! and the keys that are remembered as hit-for-miss.
 
 use std::collections::{HashMap, HashSet};
@@ -13,37 +13,37 @@ use crate::index::Location;
 use crate::object::Object;
 use base::sync::{Mutex, MutexGuard};
 
-/// The most keys remembered as uncacheable.
+/// The most keys that are remembered as hit-for-miss.
 const LEARNED_MAX: usize = 65_536;
 
 #[derive(Default)]
 pub(crate) struct FillTable {
     tables: Mutex<FillMaps>,
-    /// How many objects are renewed and not yet written so.
+    /// The number of objects that are renewed and not yet written, so that a lookup takes no lock while there is none.
     renewed: AtomicUsize,
-    /// How many keys have an object that has arrived and is not committed yet.
+    /// The number of keys with a fill that has ended and is not committed yet; for the same reason.
     arrived: AtomicUsize,
 }
 
 #[derive(Default)]
 pub(crate) struct FillMaps {
-    /// By hash, and by what they bring.
+    /// By hash and coverage.
     pub(crate) running: HashMap<(u64, Coverage), Arc<Fill>>,
-    /// Hash, and until when in milliseconds.
+    /// Hash, and until when it is remembered, in milliseconds.
     learned: HashMap<u64, u64>,
-    /// Objects with a new head that the store's writer has not written yet, by hash. It holds as many as jobs wait.
+    /// Objects with a new head that is not written yet, by hash. At most one for each job that waits.
     renewed: HashMap<u64, Object>,
-    /// Fills that have come to their end and that the store's writer has not committed yet, by the hashes of their keys.
-    /// It holds as many as jobs wait.
+    /// Fills that have ended and are not committed yet, by the hashes of their keys. At most one for each job that
+    /// waits.
     pub(crate) arrived: HashMap<u64, Arc<Fill>>,
 }
 
 impl FillTable {
-    /// Bytes that fills under way are yet to write.
+    /// Bytes that fills under way will still write.
     pub(crate) fn pending(&self) -> u64 {
         let tables = self.lock();
         let fills = tables.running.values().chain(tables.arrived.values());
-        // One that has arrived stands in both, one of a variant under two keys.
+        // A fill may be in both tables, and that of a variant under two keys.
         let mut seen = HashSet::new();
         fills
             .filter(|fill| seen.insert(Arc::as_ptr(fill)))
@@ -51,7 +51,7 @@ impl FillTable {
             .sum()
     }
 
-    /// Where in a segment the last byte stands that a fill under way needs.
+    /// The end of the last byte in a segment that a fill under way needs.
     pub(crate) fn needs(&self, segment: u32) -> u64 {
         let tables = self.lock();
         let fills = tables.running.values().chain(tables.arrived.values());
@@ -62,7 +62,8 @@ impl FillTable {
         self.tables.lock()
     }
 
-    /// From now on, and until [`FillTable::written`], a lookup that finds the object at this place gives it with its new head.
+    /// From now on, until [`FillTable::written`], a lookup that finds the object at this place returns it with its new
+    /// head.
     pub(crate) fn renew(&self, hash: u64, object: Object) {
         if self.lock().renewed.insert(hash, object).is_none() {
             self.renewed.fetch_add(1, Relaxed);
@@ -81,6 +82,7 @@ impl FillTable {
     /// The new head was written, or never will be.
     pub(crate) fn written(&self, hash: u64, object: &Object) {
         let mut tables = self.lock();
+        // Validated again meanwhile: that head is still to be written, and must go on being found.
         let same = tables
             .renewed
             .get(&hash)
@@ -91,8 +93,9 @@ impl FillTable {
         }
     }
 
-    /// To be called before anybody can see that a fill has come to its end: from then on, and until it is taken out, it is
-    /// what is found under its keys, whatever the index says and whatever began since. For a part one waits.
+    /// To be called before the end of a fill can be seen. From then on, until it is taken out, the fill is what is
+    /// found under its keys, before whatever the index has or was begun since. If it brought a part, requests wait for
+    /// its commit.
     pub(crate) fn arrive(&self, fill: &Arc<Fill>) {
         let mut tables = self.lock();
         for hash in fill.hashes() {
@@ -110,13 +113,13 @@ impl FillTable {
         self.arrived.load(Acquire) != 0
     }
 
-    /// The disk does not take it: those who follow go on from memory, new ones begin anew.
+    /// The disk has failed, or a purge has hit it: followers go on from memory, new requests begin another fill.
     pub(crate) fn stop_storing(&self, fill: &Fill) {
         self.remove(fill);
         fill.change(|state| state.phase = Phase::Passing);
     }
 
-    /// Takes a fill out, if it is still the one under its key.
+    /// Takes a fill out. An entry that a newer fill has taken stays.
     pub(crate) fn remove(&self, fill: &Fill) {
         let is_it = |found: Option<&Arc<Fill>>| {
             found.is_some_and(|found| std::ptr::eq(Arc::as_ptr(found), fill))
@@ -136,7 +139,7 @@ impl FillTable {
 }
 
 impl FillMaps {
-    /// Until when a key is known to be uncacheable, if it is now.
+    /// Until when a key is remembered as hit-for-miss, if it is at present.
     pub(crate) fn learned(&mut self, hash: u64, now_ms: u64) -> Option<u64> {
         let until = *self.learned.get(&hash)?;
         if until > now_ms {
@@ -148,7 +151,7 @@ impl FillMaps {
 
     pub(crate) fn learn(&mut self, hash: u64, until_ms: u64) {
         if self.learned.len() >= LEARNED_MAX && !self.learned.contains_key(&hash) {
-            // Any half may go: what is forgotten is learned again by one fill.
+            // Any half may go: what is forgotten costs one shared fill, and is learned again.
             let mut keep = false;
             self.learned.retain(|_, _| {
                 keep = !keep;

@@ -1,4 +1,4 @@
-//! The end of a fill that belongs to the fetch.
+//! The producer's end of a fill: the fetch writes head and body into it.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -39,22 +39,28 @@ impl Writer {
 
     /// The answer may be stored and shared.
     pub fn head(&mut self, head: Head) {
+        // The object record must hold head, tags and key, with a tag's length in two bytes. What does not fit is passed
+        // through.
         let fits = head.size() + self.fill.key.text().len() <= Head::MAX;
         let fits = fits
             && head
                 .tags
                 .iter()
                 .all(|tag| tag.len() <= usize::from(u16::MAX));
+        // A request that came later would find the beginning gone from memory.
         if !fits {
             self.core.fills.remove(&self.fill);
         }
-        // A client that is told that there is no body has the whole answer, and what it asks next must find it.
+        // A head that announces no body is the whole response. The next request of a client that has it must find the
+        // object, so the fill counts as complete before its head can be seen.
         let whole = fits && self.fill.is_whole() && head.length == Some(0);
         if whole {
             self.core.fills.arrive(&self.fill);
         }
         self.fill.change(|state| {
             state.phase = if fits { Phase::Storing } else { Phase::Passing };
+            // The end of a part follows from its range and was set before: the length in a head is that of the whole
+            // body.
             if self.fill.is_whole() {
                 state.ends_at = head.length;
             }
@@ -66,8 +72,9 @@ impl Writer {
         }
     }
 
-    /// The same, stored under another key: that of a variant, which this head was found to be. Those who look for it
-    /// join as well as those who look for the key that the fill began with; who must not have it can tell by the head.
+    /// As [`Writer::head`], but stored under the key of the variant that the head turned out to be. Requests join under
+    /// either key. Those that came by the first key compare their own values with the head, and look again if theirs is
+    /// another variant.
     pub fn head_as(&mut self, key: Key, head: Head) {
         let hash = self.core.hash(&key);
         if key != self.fill.key && self.fill.stored_as.set((key, hash)).is_ok() {
@@ -79,7 +86,7 @@ impl Writer {
         self.head(head);
     }
 
-    /// There is no body to follow. All that wait are told `instead`, and none can join from now on.
+    /// There is no body to follow. All that wait are told `instead`; from now on none can join.
     pub fn instead(self, instead: Instead) {
         self.core.fills.remove(&self.fill);
         self.fill.change(|state| {
@@ -89,8 +96,9 @@ impl Writer {
         });
     }
 
-    /// Goes on as the fetch of all of the body of `key`, or of the part that begins at `part`: what is written there is as
-    /// old as this fill. The other half is a follower of it, to be cloned for each. `None`: what this fill fetched was purged.
+    /// Continues the fetch as a fill of the whole body of `key`, or of the part that begins at `part`. It is as old as
+    /// this fill, so that a purge since then hits it too. The follower is to be cloned for each client. `None`: what
+    /// this fill fetched was purged, or is not stored.
     pub fn turn_into(&self, key: &Key, part: Option<u64>) -> Option<(Writer, Follower)> {
         let (core, fill) = (&self.core, &self.fill);
         if core.purge_of(fill).is_some() || fill.state().phase == Phase::Passing {
@@ -111,39 +119,46 @@ impl Writer {
         self.fill.state().cursors.contains_key(&0)
     }
 
-    /// The fill's birth: purges from then on hit what comes of it.
+    /// The birth of the fill: purges from then on hit what it brings.
     pub fn born(&self) -> u64 {
         self.fill.born
     }
 
-    /// When the fill began: what a marker that was stored now would be born after.
+    /// When the fill began, in milliseconds as the caller gave them.
     pub fn began_ms(&self) -> u64 {
         self.fill.began_ms
     }
 
-    /// The answer is for one client only: followers that joined are released at once, the first one goes on. Until `until_ms` the key
-    /// is known as uncacheable.
+    /// The response is for one client only. Followers that joined are released at once; the first one keeps it. Until
+    /// `until_ms` the key is remembered as hit-for-miss.
     pub fn pass(&mut self, head: Head, until_ms: u64) {
+        // Remembered before the fill leaves the table: a request in between would start a fill that others join in
+        // vain.
         self.core.fills.lock().learn(self.fill.hash, until_ms);
         self.core.fills.remove(&self.fill);
         self.fill.change(|state| {
             state.phase = Phase::Passing;
             state.private = true;
             state.head = Some(Arc::new(head));
+            // Only the first client sets the pace from here on.
             state.cursors.retain(|&number, _| number == 0);
         });
     }
 
-    /// Brings a piece of the body; waits while too much of it is neither stored nor taken. Call [`Writer::head`] or
-    /// [`Writer::pass`] before. With the last byte of a body of known length it has come to its end: what is written after
-    /// that is not taken, and how the producer ends has no say any more.
+    /// Adds a piece of the body, and waits while too much of it is neither stored nor taken. Call [`Writer::head`] or
+    /// [`Writer::pass`] before.
+    ///
+    /// The last byte of a body of known length ends the fill: what is written after it is ignored, and how the producer
+    /// ends no longer matters.
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), Abandoned> {
         let mut rest = bytes;
         while !rest.is_empty() && !self.is_complete() {
             poll_fn(|cx| self.poll_room(cx)).await?;
+            // In pieces, so that the bound of memory holds whatever the producer hands over at once.
             let chunk = rest.split_to(rest.len().min(EXTENT_MAX));
             let whole = self.is_last(chunk.len());
-            // A client that has the last byte has the whole answer, and what it asks next must find it.
+            // With the last byte a client has the whole response, and its next request must find the object: the fill
+            // counts as complete before that byte can be seen.
             if whole {
                 self.core.fills.arrive(&self.fill);
             }
@@ -164,14 +179,15 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether a body that is stored is whole with these bytes. One that is longer than it said is not.
+    /// Whether a body that is stored is whole with these bytes. A body that goes beyond its announced length never is.
     fn is_last(&self, len: usize) -> bool {
         let state = self.fill.state();
         let end = state.received + len as u64;
         state.phase == Phase::Storing && state.ends_at == Some(end)
     }
 
-    /// Says where the part ends that this fill brings, if it is one: before its head, so that those who have that know.
+    /// Sets where the part that this fill brings ends. To be called before its head is given, so that followers who
+    /// have the head know the end.
     pub fn ends_at(&mut self, end: u64) {
         self.fill.state().ends_at = Some(end);
     }
@@ -186,7 +202,8 @@ impl Writer {
         if state.is_abandoned() {
             return Poll::Ready(Err(Abandoned));
         }
-        // What the store takes at a time must always fit, else it would never be handed to it.
+        // A whole run must fit into memory. Otherwise none would ever be complete, nothing would be written, and this
+        // would wait for ever.
         let options = &self.core.options;
         if state.chunk_bytes <= options.fill_memory.max(2 * options.run_size()) {
             return Poll::Ready(Ok(()));
@@ -212,45 +229,49 @@ impl Writer {
     pub fn finish(self) {
         let length = self.fill.state().head.as_ref().and_then(|head| head.length);
         let received = self.fill.state().received;
+        // A whole body must have the announced length; a part ends earlier, but never later.
         let wrong = self.fill.is_whole() && length.is_some_and(|length| length != received);
         let wrong = wrong || length.is_some_and(|length| length < received);
         self.end(if wrong { Err(Failure::Length) } else { Ok(()) });
     }
 
-    /// The body ends here for this reason. Followers are told; what came is kept as a part of the object if its head
-    /// has a version and a length.
+    /// The body ends here for this reason, and followers are told. What has come is kept as a part of the object if its
+    /// head has a strong validator and a length.
     pub fn fail(self, why: Failure) {
         self.end(Err(why));
     }
 
     fn end(&self, end: Result<(), Failure>) {
+        // The last byte of a known length has ended it: the producer has no say any more.
         if self.fill.state().end.is_some() {
             return;
         }
         let whole = end.is_ok();
+        // A wrong length or another response: what has come cannot be trusted to be part of anything.
         let useless = matches!(end, Err(Failure::Length | Failure::Changed));
         if useless || !whole && !self.fill.is_worth_keeping() {
             self.core.fills.remove(&self.fill);
             self.fill.change(|state| state.end = Some(end.clone()));
             return;
         }
-        // Until it is committed, it is found, or those who look wait for the part.
+        // From here until the commit, requests find this fill, or wait for the part that it brought. Otherwise they
+        // would fetch again what is about to be stored.
         self.core.fills.arrive(&self.fill);
         self.fill.change(|state| state.end = Some(end.clone()));
         self.fill.commit_soon(&self.core, whole);
     }
 
-    /// The end of what was brought: where a broken fetch resumes.
+    /// The end of what has come: where a broken fetch resumes.
     pub fn position(&self) -> u64 {
         self.fill.state().received
     }
 
-    /// A cursor over what was brought so far, from its beginning. `None`: it is not stored, so the beginning may be gone.
+    /// A cursor at the beginning. `None`: it is not stored, so that the beginning may be gone.
     pub fn follow_from_start(&self) -> Option<Follower> {
         Follower::of(&self.fill)
     }
 
-    /// How many follow now.
+    /// The number of followers.
     pub fn followers(&self) -> usize {
         self.fill.state().cursors.len()
     }

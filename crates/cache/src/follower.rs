@@ -1,4 +1,4 @@
-//! A cursor over a fill: what comes, from memory or from where the store has put it.
+//! A cursor over a fill. It reads from memory, or from where the store has put the body.
 
 use std::future::{Future, poll_fn};
 use std::ops::Range;
@@ -14,11 +14,13 @@ use crate::object::{FileRange, ReadError, read_extent};
 use crate::segment::Segment;
 use crate::{Head, Key};
 
-/// A cursor over a fill. Follows on any thread; a clone is another cursor at the same place.
+/// A cursor over a fill, on any thread. A clone is another cursor at the same place.
 pub struct Follower {
     fill: Arc<Fill>,
+    /// 0 is the client that began the fill: a private response is for it.
     number: u64,
     position: u64,
+    /// Its place in the order of those that wait.
     ticket: Option<u64>,
     /// An extent that is being read back, and where it begins.
     reading: Option<(u64, Reading)>,
@@ -26,19 +28,19 @@ pub struct Follower {
 
 type Reading = Pin<Box<dyn Future<Output = Result<Bytes, ReadError>> + Send>>;
 
-/// A part of a body that is being fetched.
+/// A piece of a body that is being fetched.
 #[derive(Clone)]
 pub enum Part {
     /// From memory.
     Bytes(Bytes),
-    /// As it stands in the store: for `sendfile`.
+    /// A place in a file of the store, for `sendfile`.
     File(FileRange),
 }
 
-/// What a follower finds at its place.
+/// What comes next for a follower.
 enum Next {
     Memory(Bytes),
-    /// The extent, its segment, and where in the body it ends together with what stands right behind it in the file.
+    /// The extent, its segment, and where in the body everything ends that follows it without a gap in the file.
     Disk(Extent, Arc<Segment>, u64),
     End,
 }
@@ -57,9 +59,10 @@ impl Follower {
         }
     }
 
-    /// A cursor at the beginning. `None`: it is not to be shared any more.
+    /// A cursor at the beginning. `None`: the fill must not be shared, has failed, or has let go of its beginning.
     pub(crate) fn of(fill: &Arc<Fill>) -> Option<Follower> {
         let mut state = fill.state();
+        // The beginning is in memory, or all that is missing there can be read back.
         let begun = state
             .chunks
             .front()
@@ -74,7 +77,7 @@ impl Follower {
         Some(Follower::new(fill, &mut state, fill.base))
     }
 
-    /// The cursor of the client that began it.
+    /// The cursor of the client for which the fill began.
     pub(crate) fn first(fill: &Arc<Fill>) -> Follower {
         Follower::new(fill, &mut fill.state(), fill.base)
     }
@@ -94,6 +97,7 @@ impl Follower {
         if let Some(instead) = &state.instead {
             return Poll::Ready(Err(Ended::Instead(instead.clone())));
         }
+        // The head before the end: a fill that broke off after its head still has bytes to give.
         if let Some(head) = &state.head {
             return Poll::Ready(Ok(Arc::clone(head)));
         }
@@ -129,6 +133,7 @@ impl Follower {
                 Next::Memory(bytes) => break bytes,
                 Next::Disk(extent, segment, _) => {
                     let pool = self.fill.options.pool.clone();
+                    // Kept over polls: the read goes on while the task sleeps, and is verified as a whole extent.
                     let read = async move { read_extent(&segment, &extent, &pool).await };
                     self.reading = Some((extent.offset, Box::pin(read)));
                 }
@@ -139,8 +144,9 @@ impl Follower {
         Poll::Ready(Ok(Some(bytes)))
     }
 
-    /// As [`Follower::poll_next`], but what is not in memory is not read: it is told where it stands. The store wrote it a
-    /// moment ago, so it is not verified again. A part in a file is as large as it can be, `max` is for those in memory.
+    /// As [`Follower::poll_next`], but what is not in memory is not read: the result says where it is. It is not
+    /// verified, because this process wrote it a moment ago. `max` is for pieces in memory; a piece in a file is as
+    /// large as can be.
     pub fn poll_part(
         &mut self,
         cx: &mut Context<'_>,
@@ -167,7 +173,7 @@ impl Follower {
         Poll::Ready(Ok(Some(part)))
     }
 
-    /// The whole body, if it came to its end and is in memory still.
+    /// The whole body, if it has ended and is still in memory.
     pub fn whole(&self) -> Option<Bytes> {
         let state = self.fill.state();
         let complete = state.end == Some(Ok(()))
@@ -176,7 +182,7 @@ impl Follower {
         complete.then(|| gather(&state.chunks, 0, state.chunk_bytes))
     }
 
-    /// All of the body that is left, if it came to its end: nothing of it has to be waited for.
+    /// All that is left of the body, if it has ended, so that nothing of it has to be waited for.
     pub fn rest(&mut self) -> Option<Vec<Part>> {
         if !self.is_complete() {
             return None;
@@ -192,7 +198,7 @@ impl Follower {
         None
     }
 
-    /// Whether the body came to its end: what is there is the new object, though it may not be committed yet.
+    /// Whether the body has ended. It is the new object then, even if it is not committed yet.
     pub fn is_complete(&self) -> bool {
         self.fill.is_complete()
     }
@@ -202,7 +208,7 @@ impl Follower {
         self.fill.state().head.clone()
     }
 
-    /// Whether it is the one that began with the fill.
+    /// Whether it belongs to the client for which the fill began.
     pub fn is_first(&self) -> bool {
         self.number == 0
     }
@@ -215,6 +221,7 @@ impl Follower {
         }
         let at = self.position;
         let first = state.chunks.front().map_or(u64::MAX, |(offset, _)| *offset);
+        // Memory first: what is on the disk may be in memory as well.
         if first <= at && at < state.received {
             let found = state
                 .chunks
@@ -230,6 +237,7 @@ impl Follower {
             let end = run_end(state.written[found..].iter().map(|(extent, _)| extent));
             return Poll::Ready(Ok(Next::Disk(*extent, Arc::clone(segment), end)));
         }
+        // The end last: a follower gets all bytes that came before a failure.
         match &state.end {
             Some(Ok(())) => Poll::Ready(Ok(Next::End)),
             Some(Err(why)) => Poll::Ready(Err(Ended::Failed(why.clone()))),
@@ -248,7 +256,8 @@ impl Follower {
         }
     }
 
-    /// Keeps the place in the order of arrival while it waits for the same thing.
+    /// Registers the waker, under the lock under which nothing was found: no wake-up can be lost in between. A follower
+    /// that was not woken keeps its place in the order of arrival.
     fn wait(&mut self, state: &mut State, cx: &Context<'_>) {
         let known = self
             .ticket
@@ -265,7 +274,8 @@ impl Follower {
         self.position += len;
         let mut state = self.fill.state();
         state.cursors.insert(self.number, self.position);
-        // Only a fill that is not stored waits for its followers.
+        // Only a fill that is not stored waits for its followers. The producer is woken without the lock, since its
+        // task may run at once.
         if state.phase == Phase::Passing {
             state.trim(self.fill.base, self.fill.options.fill_memory);
             let producer = state.producer.take();
@@ -274,12 +284,12 @@ impl Follower {
         }
     }
 
-    /// The next byte of the body that it will get.
+    /// The offset of the next byte that it gets.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// The part of the body that comes, if it is not all of it.
+    /// The range of the body that the fill brings, if that is not all of it.
     pub fn part(&self) -> Option<Range<u64>> {
         let end = self.fill.state().ends_at.unwrap_or(u64::MAX);
         (!self.fill.is_whole()).then_some(self.fill.base..end)
@@ -290,7 +300,7 @@ impl Follower {
         self.fill.target().0.clone()
     }
 
-    /// When the fill began, in the milliseconds that were given.
+    /// When the fill began, in milliseconds as the caller gave them.
     pub fn began_ms(&self) -> u64 {
         self.fill.began_ms
     }
@@ -310,6 +320,8 @@ impl Drop for Follower {
             if let Some(ticket) = self.ticket {
                 state.waiting.remove(&ticket);
             }
+            // This cursor may have been the slowest, and the producer may have waited for it, or for the last one to
+            // leave.
             state.trim(self.fill.base, self.fill.options.fill_memory);
             state.producer.take()
         };

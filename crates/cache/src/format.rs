@@ -106,13 +106,16 @@ pub(crate) const SUPERSEDES: u8 = 1;
 pub(crate) struct Record {
     pub(crate) kind: RecordKind,
     pub(crate) flags: u8,
+    /// Its place in the one order of records, purges and beginnings of fills. The index is rebuilt by it.
     pub(crate) sequence: u64,
+    /// Of the key; 0 where a record has none.
     pub(crate) hash: u64,
     pub(crate) meta_len: u32,
     pub(crate) data_len: u32,
     /// For an object: the sequence at which its fill began. Purges with a higher one hit it.
     pub(crate) born: u64,
     pub(crate) segment: u32,
+    /// Of the data alone, so that a head can be verified without its body.
     pub(crate) data_sum: u64,
 }
 
@@ -138,11 +141,13 @@ impl Record {
         out.extend_from_slice(&self.segment.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(&self.data_sum.to_le_bytes());
+        // One checksum over header and meta: the meta is never used without the lengths that say where it ends.
         let sum = xxh64(meta, xxh64(&out[begin..], 0));
         out.extend_from_slice(&sum.to_le_bytes());
         out.extend_from_slice(meta);
         out.extend_from_slice(data);
         let end = begin as u64 + padded((out.len() - begin) as u64);
+        // Padded, so that the next record begins at a place that the index can name.
         out.resize(end as usize, 0);
     }
 
@@ -163,11 +168,13 @@ impl Record {
             segment: u32_at(bytes, 40),
             data_sum: u64_at(bytes, 48),
         };
+        // The checksum cannot be verified before the meta is read, and a damaged length must not allocate gigabytes for
+        // that.
         let fits = record.meta_len as usize <= META_MAX && record.data_len as usize <= RUN_MAX;
         fits.then_some(record)
     }
 
-    /// Header and meta, verified; `bytes` must hold both. The meta is given back.
+    /// The meta, after header and meta were verified together; `bytes` must hold both.
     pub(crate) fn meta<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let meta = bytes.get(HEADER..HEADER + self.meta_len as usize)?;
         let sum = xxh64(meta, xxh64(&bytes[..56], 0));
@@ -205,7 +212,8 @@ impl Extent {
     }
 }
 
-/// Where in the body these extents end, as far as each stands right behind the one before, in the body and in the file.
+/// Where in the body the first of these extents end that follow each other without a gap, in the body and in the file:
+/// what one `sendfile` can send.
 pub(crate) fn run_end<'a>(mut extents: impl Iterator<Item = &'a Extent>) -> u64 {
     let Some(mut last) = extents.next() else {
         return 0;
@@ -289,6 +297,8 @@ impl Description {
         if meta.len() < 64 {
             return None;
         }
+        // The checksum has been verified, but a store may have been written by another version: counts that go beyond
+        // the bytes end in `None`, not in a panic or a large allocation.
         let [extents, tags, key, head] = [48, 52, 56, 60].map(|at| u32_at(meta, at) as usize);
         let mut rest = &meta[64..];
         let table = rest.split_off(..extents.checked_mul(EXTENT_BYTES)?)?;
@@ -326,6 +336,8 @@ impl Description {
             tags: names,
             length: (length != UNKNOWN_LENGTH).then_some(length),
         };
+        // Extents are searched by halves and joined with others: both rely on their order. And each is read into memory
+        // as a whole, hence the bound.
         let ordered = extents.windows(2).all(|pair| {
             pair[0]
                 .offset
@@ -351,6 +363,7 @@ pub(crate) struct TableEntry {
     pub(crate) flags: u8,
 }
 
+/// The table as it stands in the meta of its record.
 pub(crate) fn write_table(entries: &[TableEntry]) -> Vec<u8> {
     let mut out = Vec::with_capacity(entries.len() * TABLE_ENTRY);
     for entry in entries {
@@ -363,6 +376,7 @@ pub(crate) fn write_table(entries: &[TableEntry]) -> Vec<u8> {
     out
 }
 
+/// Reads a verified table. `None`: it has a kind of record that this version does not know.
 pub(crate) fn read_table(meta: &[u8]) -> Option<Vec<TableEntry>> {
     let entries = meta.chunks_exact(TABLE_ENTRY).map(|bytes| {
         Some(TableEntry {
@@ -420,8 +434,8 @@ pub(crate) fn read_trailer(bytes: &[u8], number: u32) -> Option<u64> {
     whole.then(|| u64_at(bytes, 8))
 }
 
-/// The file `store`: `u64 magic, u64 seed, zeros, u64 checksum`. The seed is drawn when the store is made; hashes
-/// depend on it, so that a client cannot compute keys that meet in one place.
+/// The file `store`: `u64 magic, u64 seed, zeros, u64 checksum`. The seed is drawn when the store is made. Hashes
+/// depend on it, so that a client cannot compute keys that collide.
 pub(crate) fn write_store(seed: u64) -> [u8; HEADER] {
     let mut out = [0; HEADER];
     out[..8].copy_from_slice(&STORE_MAGIC.to_le_bytes());
@@ -433,6 +447,7 @@ pub(crate) fn read_store(bytes: &[u8]) -> Option<u64> {
     is_whole(bytes, STORE_MAGIC).then(|| u64_at(bytes, 8))
 }
 
+/// Puts the checksum of all before into the last eight bytes.
 fn close(mut out: [u8; HEADER]) -> [u8; HEADER] {
     let sum = xxh64(&out[..56], 0);
     out[56..].copy_from_slice(&sum.to_le_bytes());

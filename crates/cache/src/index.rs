@@ -1,17 +1,20 @@
-//! The index: where each object's record stands. 24 bytes an entry, in tables that are filled to at least 68 %.
+//! The index: where the record of each object stands. 24 bytes an entry, in tables that are at least 68 % full.
 //!
-//! A general map would take 52 bytes an object at a million (it doubles, and keeps control bytes). Here growth is by
-//! a quarter and in one of 256 shards at a time, so that no lookup waits for more than a few thousand
-//! moves. Order of eviction needs no links: it is the order on the disk.
+//! A general map would take 52 bytes an object at a million (it doubles, and keeps control bytes). Here growth is by a
+//! quarter and in one of 256 shards at a time, so that no lookup waits for more than a few thousand moves. The order of
+//! eviction needs no links in memory: it is the order on the disk.
 
 use base::sync::{Mutex, MutexGuard};
 
+/// Chosen by the upper byte of the hash. A small shard is locked for a short time even while it grows.
 const SHARDS: usize = 256;
-/// A shard's first size.
+/// The slots that a shard begins with.
 const FIRST: usize = 8;
 
 /// The most that the access counter of an entry reaches.
 pub(crate) const FREQUENCY_MAX: u8 = 3;
+/// The lower byte of the last number of a location: two bits that count accesses, and two flags. The size of the record
+/// is above it.
 const FREQUENCY: u32 = 0b11;
 const SUPERSEDES: u32 = 0b100;
 const STALE: u32 = 0b1000;
@@ -32,10 +35,10 @@ pub(crate) struct Location {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) hash: u64,
-    /// 0: the slot is empty.
+    /// 0: the slot is empty. Numbers of segments begin at 1.
     segment: u32,
     at: u32,
-    /// Units in the upper 24 bits, flags below.
+    /// The size in the upper 24 bits, access count and flags below: one number, so that an entry has 24 bytes.
     packed: u32,
     /// Seconds since the epoch.
     pub(crate) accessed: u32,
@@ -77,6 +80,8 @@ impl Entry {
         self
     }
 
+    /// Whether an older object of the key may still be in the log. When this one goes, a tombstone must be written, or
+    /// the older one would be back at the next start.
     pub(crate) fn supersedes(&self) -> bool {
         self.packed & SUPERSEDES != 0
     }
@@ -90,6 +95,8 @@ impl Entry {
         self
     }
 
+    /// Whether a soft purge of its key has hit it. Purges by prefix, by tag and of all are not marked here: a lookup
+    /// asks their table.
     pub(crate) fn is_stale(&self) -> bool {
         self.packed & STALE != 0
     }
@@ -111,6 +118,7 @@ impl Entry {
         )
     }
 
+    /// From the numbers of a checkpoint, whose checksum was verified.
     pub(crate) fn from_words(hash: u64, [segment, at, packed, accessed]: [u32; 4]) -> Self {
         Self {
             hash,
@@ -122,7 +130,8 @@ impl Entry {
     }
 }
 
-/// A table with linear probing: no tombstones, removal closes the gap.
+/// A table with linear probing. Removal closes the gap instead of leaving a mark, so that probes do not become longer
+/// with the age of the process.
 #[derive(Default)]
 struct Shard {
     slots: Vec<Entry>,
@@ -131,7 +140,8 @@ struct Shard {
 
 impl Shard {
     fn home(&self, hash: u64) -> usize {
-        // The upper byte chose the shard; the lower half is spread over the slots.
+        // The upper byte chose the shard, so the lower half is spread over the slots. By multiplication: a table that
+        // grows by a quarter has no power of two for a mask.
         ((u64::from(hash as u32) * self.slots.len() as u64) >> 32) as usize
     }
 
@@ -149,6 +159,7 @@ impl Shard {
             return None;
         }
         let mut at = self.home(hash);
+        // This ends, because a table is never more than 85 % full.
         loop {
             let entry = &self.slots[at];
             if entry.segment == 0 {
@@ -172,6 +183,7 @@ impl Shard {
         if let Some(old) = self.get(entry.hash) {
             return Some(std::mem::replace(old, entry));
         }
+        // At 85 % linear probes become long. Growth by a quarter then leaves 68 %.
         if (self.used + 1) * 20 > self.slots.len() * 17 {
             self.grow();
         }
@@ -187,6 +199,7 @@ impl Shard {
             .max(FIRST)
             .max(self.slots.len() + 2);
         let old = std::mem::replace(&mut self.slots, vec![Entry::EMPTY; size]);
+        // Every entry is placed again, because its home depends on the size of the table.
         for entry in old.into_iter().filter(|entry| entry.segment != 0) {
             if let Some((at, false)) = self.find(entry.hash) {
                 self.slots[at] = entry;
@@ -201,7 +214,8 @@ impl Shard {
         let removed = std::mem::replace(&mut self.slots[gap], Entry::EMPTY);
         self.used -= 1;
         let mut at = self.next(gap);
-        // What follows moves into the gap unless its home lies behind the gap, up to where it stands now.
+        // The entries behind the gap, up to the next empty slot, move into it, unless that would put them before their
+        // home, where no probe finds them. The second comparison is for a run that wraps around the end.
         while self.slots[at].segment != 0 {
             let home = self.home(self.slots[at].hash);
             let stays = if gap <= at {
@@ -227,8 +241,9 @@ impl Index {
         Self((0..SHARDS).map(|_| Mutex::default()).collect())
     }
 
-    /// An index of these entries, with its tables at their final size. Inserted one by one into growing tables, entries
-    /// that come in the order of their slots (a checkpoint's do) would all crowd at the front: 1.5 s a million, not 0.1.
+    /// An index of these entries, with its tables at their final size. A checkpoint has its entries in the order of
+    /// their slots; put one by one into tables that grow, they would all crowd at the front (1.5 s for a million, not
+    /// 0.1 s).
     pub(crate) fn of(entries: &[Entry]) -> Self {
         let mut counts = [0usize; SHARDS];
         entries
@@ -257,7 +272,8 @@ impl Index {
         self.0[shard].lock()
     }
 
-    /// The entry, counted as an access when `now` (in seconds) is given.
+    /// The entry. With `now` (in seconds) this counts as an access; the writer and upkeep give none, because what they
+    /// look at has not been used.
     pub(crate) fn get(&self, hash: u64, now: Option<u32>) -> Option<Entry> {
         let mut shard = self.shard(hash);
         let entry = shard.get(hash)?;
@@ -272,7 +288,8 @@ impl Index {
         self.shard(entry.hash).insert(entry)
     }
 
-    /// Changes the entry if it still stands at `location`.
+    /// Changes the entry if it still stands at `location`: otherwise a newer object has replaced the one that the
+    /// change is about.
     pub(crate) fn update(
         &self,
         hash: u64,
@@ -306,7 +323,7 @@ impl Index {
         SHARDS
     }
 
-    /// A copy of one shard's entries.
+    /// A copy of the entries of one shard, so that lookups do not wait while the caller works on them.
     pub(crate) fn entries(&self, shard: usize) -> Vec<Entry> {
         let shard = self.lock(shard);
         shard

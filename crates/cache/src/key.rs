@@ -1,4 +1,4 @@
-//! The words at the store's door: a key, the metadata of an object, its opaque head.
+//! What a caller names things by: a key, the metadata of an object, its opaque head.
 
 use bytes::Bytes;
 
@@ -18,9 +18,9 @@ impl Key {
         &self.0
     }
 
-    /// The secondary key of one variant below a [`Kind::Variants`] object. The marker's birth is part of it: once
-    /// the marker is purged or replaced, no variant of it can be found any more, however many there are. It is known
-    /// before the marker can be found ([`crate::Store::put_marker`]).
+    /// The secondary key of one variant below a [`Kind::Variants`] object. The birth of the marker is part of it: once
+    /// the marker is purged or replaced, none of its variants can be found any more, however many there are. It is
+    /// known before the marker can be found ([`crate::Store::put_marker`]).
     pub fn variant_of(&self, born: u64, values: &[u8]) -> Self {
         let mut text = Vec::with_capacity(self.0.len() + values.len() + 9);
         text.extend_from_slice(&self.0);
@@ -48,12 +48,12 @@ pub struct Meta {
     pub kind: Kind,
     /// When it was stored first.
     pub stored_ms: u64,
-    /// When its origin last said that it is good.
+    /// When its origin last confirmed it.
     pub validated_ms: u64,
     /// Until when a lookup answers with a hit; afterwards it is stale.
     pub fresh_until_ms: u64,
     /// The strong validator as a number, 0 when there is none. Parts of a body are joined only when theirs are equal
-    /// and not 0.
+    /// and not 0 (RFC 9111, section 3.4).
     pub version: u64,
 }
 

@@ -12,7 +12,8 @@
 //!                u64 checksum of all before
 //! ```
 //!
-//! It is written aside and renamed, so that it is whole or the one before; the checksum tells when not even that held.
+//! It is written under another name and renamed, so that what is found is the new one or the one before. The checksum
+//! tells when not even that held.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, TryLockError};
@@ -44,10 +45,12 @@ pub(crate) fn load(options: &Options, now_ms: u64) -> Result<Loaded, OpenError> 
     modes::make_folders(&options.path, modes::PRIVATE_FOLDER)
         .inspect_err(|error| rt::sandbox::note_refusal(&options.path, error))
         .map_err(failed)?;
+    // Locked before anything is read: another process may still be writing.
     let (lock, seed) = take_lock(&options.path)?;
     let device = lock.metadata().map_err(failed)?.dev();
     let found = open_segments(&options.path, seed).map_err(failed)?;
     let mended = make_private(&lock, &found);
+    // Without a checkpoint all records count as newer than it: the start takes longer, and nothing is lost.
     let checkpoint = read_checkpoint(&options.path, seed).unwrap_or_default();
     let mut loading = Loading {
         checkpoint,
@@ -60,6 +63,8 @@ pub(crate) fn load(options: &Options, now_ms: u64) -> Result<Loaded, OpenError> 
     for segment in found {
         loading.segment(segment, &mut newer);
     }
+    // The two sides of the log are written at the same time, so the order of segments says nothing about that of
+    // events.
     newer.sort_unstable_by_key(|(entry, _)| entry.sequence);
     let index = loading.index(&newer);
     let next_segment = loading.segments.keys().last().map_or(1, |last| last + 1);
@@ -76,7 +81,7 @@ pub(crate) fn load(options: &Options, now_ms: u64) -> Result<Loaded, OpenError> 
     })
 }
 
-/// Takes all rights but the owner's from the files; gives the number of those that were open to others.
+/// Takes all permissions but those of the owner from the files. Gives the number of files that had others.
 fn make_private(lock: &File, segments: &[Segment]) -> usize {
     // One that belongs to another user cannot be changed; it could not have been opened to write, either.
     let is_mended = |wrong: &io::Result<Option<modes::Wrong>>| matches!(wrong, Ok(Some(_)));
@@ -86,8 +91,8 @@ fn make_private(lock: &File, segments: &[Segment]) -> usize {
     all.filter(is_mended).count()
 }
 
-/// Locks the directory for this process. Gives the store's seed: a new one when there is none, or it is damaged; then
-/// nothing that is there belongs to the store any more.
+/// Locks the directory for this process, and gives the seed of the store. If there is none or it is damaged it is a new
+/// one, and nothing that is there belongs to the store any more.
 fn take_lock(path: &Path) -> Result<(File, u64), OpenError> {
     let failed = |error| OpenError::Io(path.to_owned(), error);
     let name = path.join("store");
@@ -95,6 +100,7 @@ fn take_lock(path: &Path) -> Result<(File, u64), OpenError> {
         .read(true)
         .write(true)
         .create(true)
+        // Until the lock is held the file may be in use by another process.
         .truncate(false)
         .mode(modes::PRIVATE_FILE)
         .open(&name)
@@ -113,6 +119,7 @@ fn take_lock(path: &Path) -> Result<(File, u64), OpenError> {
     if let Some(seed) = format::read_store(&bytes) {
         return Ok((file, seed));
     }
+    // On the disk before any segment refers to it: without its seed a store is nothing.
     let seed = rt::random::RandomState::new().hash_one(path);
     file.rewind().map_err(failed)?;
     file.write_all_at(&format::write_store(seed), 0)
@@ -121,7 +128,7 @@ fn take_lock(path: &Path) -> Result<(File, u64), OpenError> {
     Ok((file, seed))
 }
 
-/// All segments of this store, ascending. What has the name of a segment and is none of this store's is removed.
+/// All segments of this store, ascending. A file that has the name of a segment but belongs to another seed is removed.
 fn open_segments(path: &Path, seed: u64) -> io::Result<Vec<Segment>> {
     let mut segments = Vec::new();
     for item in fs::read_dir(path)? {
@@ -130,11 +137,13 @@ fn open_segments(path: &Path, seed: u64) -> io::Result<Vec<Segment>> {
         let number = name
             .to_str()
             .and_then(|name| u32::from_str_radix(name.strip_suffix(".segment")?, 16).ok());
+        // Exactly the names that this program gives: the conversion from text also takes shorter ones and capitals.
         let Some(number) = number.filter(|&number| Segment::name(number).as_str() == name) else {
             continue;
         };
         match Segment::open(&item.path(), number, seed)? {
             Some((segment, _)) => segments.push(segment),
+            // Nothing refers to it, it takes space that is not counted, and its number may be given again.
             None => fs::remove_file(item.path())?,
         }
     }
@@ -164,13 +173,16 @@ impl Loading {
     fn segment(&mut self, segment: Segment, newer: &mut Vec<(TableEntry, u32)>) {
         let file = segment.file.clone();
         self.take_in(segment, newer);
-        // From here on, what stands behind a record belongs to others.
+        // Reading ahead has helped the table and the scan. From here on reads are of single records, and what stands
+        // behind one belongs to other objects.
         file.read_randomly();
     }
 
     fn take_in(&mut self, mut segment: Segment, newer: &mut Vec<(TableEntry, u32)>) {
         let number = segment.number;
         if self.checkpoint.finished.contains(&number) && segment.is_finished() {
+            // The checkpoint has all of its records, so its table is not read. 0 keeps each tombstone and purge that
+            // might concern one of them.
             segment.first_sequence = 0;
             self.segments.insert(number, Arc::new(segment));
             return;
@@ -180,8 +192,10 @@ impl Loading {
             _ => {
                 let (table, end) = segment.scan();
                 segment.len.store(end, Relaxed);
+                // The scan has verified every record.
                 segment.trust_all();
-                // When the disk is full it is scanned again at the next start.
+                // Finished, so that the next start need not scan it again. On a full disk that fails, and the next
+                // start scans.
                 let _ = segment.finish(&table, end);
                 table
             }
@@ -189,6 +203,8 @@ impl Loading {
         segment.first_sequence = table.iter().map(|entry| entry.sequence).min().unwrap_or(0);
         for entry in table {
             self.sequence = self.sequence.max(entry.sequence);
+            // Purges are taken from every table, whether the checkpoint has them or not: to record one twice changes
+            // nothing.
             if entry.kind == RecordKind::Purge {
                 self.purge(&segment, &entry);
             } else if entry.kind != RecordKind::Body && entry.sequence >= self.checkpoint.sequence {
@@ -219,6 +235,7 @@ impl Loading {
         let highest = purge::read_list(&self.checkpoint.purges, &mut self.purges);
         self.sequence = self.sequence.max(highest);
         let mut entries = std::mem::take(&mut self.checkpoint.entries);
+        // Segments that were reclaimed after the checkpoint was written have taken their objects along.
         entries.retain(|entry| self.segments.contains_key(&entry.location().segment));
         let index = Index::of(&entries);
         for (entry, segment) in newer {
@@ -229,6 +246,8 @@ impl Loading {
             };
             match entry.kind {
                 RecordKind::Object => {
+                    // The object before it may still be in the log, and would be back once this one goes without a
+                    // tombstone.
                     let supersedes =
                         entry.flags & SUPERSEDES != 0 || index.get(entry.hash, None).is_some();
                     index
@@ -274,6 +293,8 @@ pub(crate) fn remembered(path: &Path, seed: u64) -> Remembered {
 fn read_checkpoint(path: &Path, seed: u64) -> Option<Checkpoint> {
     let bytes = fs::read(path.join("checkpoint")).ok()?;
     let (content, sum) = bytes.split_last_chunk::<8>()?;
+    // Verified as a whole before any number in it is used. The seed is part of the checksum, so that the checkpoint of
+    // another store does not pass.
     let whole =
         content.len() >= CHECKPOINT_HEADER && xxh64(content, seed) == u64::from_le_bytes(*sum);
     if !whole || u64_at(content, 0) != CHECKPOINT_MAGIC || u64_at(content, 8) != seed {
@@ -301,7 +322,10 @@ fn read_checkpoint(path: &Path, seed: u64) -> Option<Checkpoint> {
 
 /// Writes the checkpoint. Everything appended must be in the index.
 pub(crate) fn write_checkpoint(core: &Arc<StoreCore>, log: &Log) -> io::Result<()> {
+    // Taken before anything is copied: what happens meanwhile has a higher number, and the next start takes it from the
+    // tables.
     let sequence = core.sequence();
+    // A segment that is being written must be read at the next start, whatever the checkpoint has of it.
     let open: HashSet<u32> = log.open_segments().collect();
     let finished: Vec<u32> = {
         let segments = core.segments.read();
@@ -311,7 +335,7 @@ pub(crate) fn write_checkpoint(core: &Arc<StoreCore>, log: &Log) -> io::Result<(
             .filter(|number| !open.contains(number))
             .collect()
     };
-    // A copy: lookups ask the purges, and would wait while 131,072 names are written.
+    // A copy: lookups ask the purges, and would wait while up to 131,072 names are written.
     let purges = core.purges().clone();
     let purges = purges.list();
     let mut bytes =
@@ -344,15 +368,17 @@ pub(crate) fn write_checkpoint(core: &Arc<StoreCore>, log: &Log) -> io::Result<(
         .truncate(true)
         .mode(modes::PRIVATE_FILE)
         .open(&aside)?;
-    // One that an earlier process has left may have another.
+    // The mode is for a new file only: one that an earlier process left keeps its own.
     modes::make_private(&file)?;
     file.write_all(&bytes)?;
+    // Before the rename: the name must never lead to bytes that are not on the disk.
     file.sync_all()?;
     fs::rename(&aside, core.options.path.join("checkpoint"))
 }
 
-/// Notices that the directory is not ours any more: files would go on growing where no path leads to them.
+/// Notices that the directory was removed or replaced: files would go on growing where no path leads to them.
 pub(crate) fn check_directory(core: &StoreCore) {
+    // The descriptor knows the file that was locked, the path the one that is there now.
     let ours = core.lock.metadata().map(|found| found.ino());
     let there = fs::metadata(core.options.path.join("store")).map(|found| found.ino());
     match (ours, there) {

@@ -20,18 +20,19 @@ use crate::store_core::StoreCore;
 
 /// A piece of work for the writer.
 pub(crate) type Job = Box<dyn FnOnce(&Arc<StoreCore>, &mut Log) + Send>;
-/// What is to happen once a record is in the file (true) or is lost (false).
+/// What to do once a record is in the file (true) or is lost (false).
 pub(crate) type Done = Box<dyn FnOnce(&StoreCore, bool) + Send>;
 
-/// As much is written at once.
+/// A buffer is written when it has this many bytes, so that a disk gets few large writes.
 const WRITE_BYTES: usize = 1024 * 1024;
-/// After a failed write the store takes nothing for so long.
+/// After a failed write the store takes nothing for this long: a broken disk is not tried for every response.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// The writer of a store: two open segments, and what waits for them to be written.
 pub(crate) struct Log {
     /// The small side and the main side.
     open: [Option<Open>; 2],
+    /// What waits for the buffers to be written, in the order of the records.
     pending: Vec<Done>,
     pub(crate) ghosts: GhostTable,
     pub(crate) next_segment: u32,
@@ -74,8 +75,8 @@ impl Log {
         self.open.iter().flatten().map(|open| open.segment.number)
     }
 
-    /// Appends a record; `record.segment` is set here. `done` runs when it is in the file.
-    /// An error has been reported and everything pending has been told.
+    /// Appends a record; `record.segment` is set here. What `done` gives runs when the record is in the file. After an
+    /// error, the failure has been reported, and all that was pending knows that it is lost.
     pub(crate) fn append(
         &mut self,
         core: &Arc<StoreCore>,
@@ -144,10 +145,12 @@ impl Log {
         let side = usize::from(main);
         let full = self.open[side].as_ref().is_some_and(|open| {
             let used = open.written + open.buffer.len() as u64;
+            // A record that is larger than a segment gets one of its own: an empty segment takes anything.
             open.table.len() >= TABLE_MAX
                 || (used + size > core.options.segment_size() && used > HEADER as u64)
         });
         if full {
+            // The records before the table that lists them.
             self.write_buffers(core)?;
             if let Some(open) = self.open[side].take() {
                 open.segment.finish(&open.table, open.written)?;
@@ -174,8 +177,11 @@ impl Log {
             main,
         };
         self.next_segment += 1;
+        // Drawn before the first record: whether a segment can have something for a purge to hit is judged by this
+        // number.
         let first = core.next_sequence();
         let segment = Segment::create(&core.options.path, header, first)?;
+        // Known before any record of it is, so that an entry of the index always leads to a file.
         core.segments
             .write()
             .insert(segment.number, Arc::clone(&segment));
@@ -187,7 +193,7 @@ impl Log {
         })
     }
 
-    /// Writes what is gathered and tells those who wait for it.
+    /// Writes the buffers, then does what waited for that.
     pub(crate) fn flush(&mut self, core: &Arc<StoreCore>) -> io::Result<()> {
         let written = self.write_buffers(core);
         if let Err(error) = &written {
@@ -203,6 +209,7 @@ impl Log {
             .flatten()
             .filter(|open| !open.buffer.is_empty())
         {
+            // Reclaiming may use the reserve: it needs a little room to free much.
             if !self.reclaiming {
                 room::take(core, open.buffer.len() as u64)?;
             }
@@ -212,20 +219,24 @@ impl Log {
             open.buffer.clear();
         }
         if !self.pending.is_empty() {
+            // The disk takes writes again: what was reported is over.
             core.clear_trouble();
         }
+        // Only after both buffers: an object record on one side may refer to bodies on the other.
         for done in self.pending.drain(..) {
             done(core, true);
         }
         Ok(())
     }
 
-    /// Gives up what is not in the files. The open segments are left as they are: at the next start they are read
-    /// record by record, and until then nothing points behind what was written.
+    /// Gives up what is not in the files. The open segments are left as they are: the next start reads them record by
+    /// record, and until then nothing points behind what was written.
     fn fail(&mut self, core: &Arc<StoreCore>, error: &io::Error) {
+        // Failures within the pause follow from the first one: one report and one attempt to make room are enough.
         let first = self
             .paused_until
             .is_none_or(|until| rt::clock::read() >= until);
+        // Never continued: what a failed write has left in them behind the last record is not known.
         let left: Vec<Open> = self.open.iter_mut().filter_map(Option::take).collect();
         for done in self.pending.drain(..) {
             done(core, false);
@@ -264,8 +275,10 @@ pub(crate) fn drain(core: &Arc<StoreCore>) {
     loop {
         let jobs = std::mem::take(&mut core.queue().jobs);
         if jobs.is_empty() {
-            // Those that it concerns have been told of a failure.
+            // A failure has been reported to those that wait.
             let _ = log.flush(core);
+            // Looked at again under the lock: a job that came during the flush found a writer at work, and started
+            // none.
             let mut queue = core.queue();
             if queue.jobs.is_empty() {
                 queue.running = false;
@@ -274,7 +287,7 @@ pub(crate) fn drain(core: &Arc<StoreCore>) {
             continue;
         }
         for job in jobs {
-            // A panic must not end the writer: nothing would start another one.
+            // A panic must not end the writer: the queue would count as served, and no job would ever run again.
             let ran = catch_unwind(AssertUnwindSafe(|| job(core, &mut log)));
             if ran.is_err() {
                 log.fail(core, &io::Error::other("the writer panicked"));

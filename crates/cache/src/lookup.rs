@@ -1,4 +1,4 @@
-//! Lookups: what the index, the memory tier, the disk, the purges and the fills together say of a key.
+//! Lookups: what the index, the memory tier, the disk, the purges and the fills together know of a key.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
@@ -50,25 +50,27 @@ pub enum Miss {
     Purged,
     /// It is remembered that responses under this key are for one client each (Varnish's hit-for-miss).
     HitForMiss {
-        /// How long that is remembered, in milliseconds since the epoch.
+        /// When that is forgotten, in milliseconds since the epoch.
         until_ms: u64,
     },
     /// What the disk gave was not what was written; it is removed.
     Damaged,
-    /// The disk gave an error; the object is removed, so that the next request does not wait for the same.
+    /// The read failed; the object is removed, so that the next request does not wait for the same failure.
     Unreadable,
 }
 
 impl Store {
-    /// The object of a record, once all that it names is there.
+    /// The object of a record, if everything that it refers to is there.
     fn object(&self, stored: Stored, location: Location, hash: u64) -> Option<Object> {
         let mut segments: Vec<Arc<Segment>> = Vec::new();
         for extent in &stored.extents {
             if segments.iter().any(|known| known.number == extent.segment) {
                 continue;
             }
+            // Its segment was reclaimed, or did not survive a crash.
             segments.push(self.0.segment(extent.segment)?);
         }
+        // A crash or a full disk may have cut a segment before the end of an extent.
         let whole = stored.extents.iter().all(|extent| {
             let segment = segments
                 .iter()
@@ -93,19 +95,21 @@ impl Store {
         })
     }
 
-    /// What an object is now: purged, fresh, stale.
+    /// Decides between fresh, stale and gone.
     fn judge(&self, object: Object, softened: bool, now_ms: u64) -> Lookup {
         let head = object.head();
         let verdict = self
             .0
             .purges()
             .verdict(object.born(), object.key().text(), &head.tags);
+        // Hard before soft, and soft before expired: an object that was purged hard must not even be validated.
         if verdict == Some(Mode::Hard) {
             return Lookup::Miss(Miss::Purged, Seen(Some(object.location())));
         }
         if softened || verdict == Some(Mode::Soft) {
             return Lookup::Stale(object, Why::Purged);
         }
+        // RFC 9111, section 4.2: fresh while the lifetime exceeds the age, so stale at the very moment.
         if head.meta.fresh_until_ms <= now_ms {
             return Lookup::Stale(object, Why::Expired);
         }
@@ -126,7 +130,9 @@ impl Store {
         let Some(entry) = core.index.get(hash, Some((now_ms / 1000) as u32)) else {
             return Some(self.absent(hash, Seen(None), now_ms));
         };
+        // Only what the index still refers to: what was replaced may be in memory for a while.
         let object = core.memory.get(hash, entry.location())?;
+        // Another key with the same hash. For this one there is nothing, and what is fetched takes the place.
         if object.key() != key {
             return Some(self.absent(hash, Seen(Some(entry.location())), now_ms));
         }
@@ -147,7 +153,8 @@ impl Store {
             let entry = self.0.index.get(hash, None);
             let found = self.read(key, hash, entry, now_ms).await;
             let current = self.0.index.get(hash, None).map(|entry| entry.location());
-            // A miss counts only if the object did not move while it was read. Moves are rare: this ends.
+            // The object may have been moved by reclaiming between the index and the read. A miss counts only if the
+            // index still says the same. Moves are rare: this ends.
             let settled = current.is_none() || current == entry.map(|entry| entry.location());
             if settled || !matches!(found, Lookup::Miss(..)) {
                 return found;
@@ -194,6 +201,7 @@ impl Store {
         let Some(object) = self.object(stored, location, hash) else {
             return lost(Miss::Damaged);
         };
+        // Looked at before the extents are: of a file that was changed, none counts as verified.
         for segment in object
             .sent_segments()
             .filter(|segment| segment.was_changed())
@@ -204,11 +212,14 @@ impl Store {
             let (core, segment) = (Arc::clone(core), Arc::clone(&segment));
             move || core.lose(hash, location, &segment)
         };
+        // A hit promises a body that can be sent without being read. Afterwards it would be too late for a miss.
         if object.prove(core.device, damaged).await.is_err() {
             core.lose(hash, location, &segment);
             return Lookup::Miss(Miss::Damaged, Seen(None));
         }
         core.memory.insert(hash, &object);
+        // Validated, but not written yet: judged by its new head, without the mark that the index may have for the old
+        // one.
         match core.fills.renewed(hash, location) {
             Some(object) => self.judge(object, false, now_ms),
             None => self.judge(object, entry.is_stale(), now_ms),

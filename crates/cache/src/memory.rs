@@ -1,7 +1,7 @@
-//! The memory tier: small objects that are in use, head and body ready to write.
+//! The memory tier: small objects that are in use, head and body ready to be written to a client.
 //!
 //! It holds nothing that the index does not have: an object counts only while the index says that it stands where it
-//! was read from. So a replaced or purged object needs no second removal here.
+//! was read from. So a replaced or purged object need not be removed here as well.
 
 use crate::Object;
 use crate::index::Location;
@@ -9,7 +9,7 @@ use crate::policy::S3Fifo;
 use base::sync::Mutex;
 
 const SHARDS: usize = 16;
-/// What an object weighs besides its bytes.
+/// What an object takes besides its bytes: its struct, its places in a map and a queue.
 const OVERHEAD: usize = 512;
 
 pub(crate) struct MemoryTier(Vec<Mutex<S3Fifo<u64, Object>>>);
@@ -25,6 +25,7 @@ impl MemoryTier {
     }
 
     fn shard(&self, hash: u64) -> &Mutex<S3Fifo<u64, Object>> {
+        // Bits that choose neither the shard of the index nor the slot there.
         &self.0[(hash >> 40) as usize % SHARDS]
     }
 
@@ -36,6 +37,7 @@ impl MemoryTier {
     }
 
     pub(crate) fn insert(&self, hash: u64, object: &Object) {
+        // Large bodies leave by `sendfile`: the page cache is their memory tier.
         let Some(body) = object.bytes() else { return };
         let weight = body.len() + object.head().size() + object.key().text().len() + OVERHEAD;
         let mut shard = self.shard(hash).lock();

@@ -16,7 +16,8 @@ use crate::index::Location;
 use crate::segment::Segment;
 use crate::{Head, Key};
 
-/// An object. Clones share it. It stays readable though it is purged, replaced or evicted meanwhile.
+/// An object. Clones share it. It stays readable although it is purged, replaced or evicted meanwhile, because it keeps
+/// the files of its segments open.
 #[derive(Clone)]
 pub struct Object(Arc<Shared>);
 
@@ -28,22 +29,23 @@ pub(crate) struct Shared {
     /// Ascending, without overlap; with the body of the object's own record.
     pub(crate) extents: Vec<Extent>,
     pub(crate) body: Option<Bytes>,
-    /// All that the extents name.
+    /// Every segment that the extents name, kept open.
     pub(crate) segments: Vec<Arc<Segment>>,
     pub(crate) pool: Pool,
-    /// The store that is told when it turns out to be damaged, and its hash there.
+    /// The store that is told of damage, and the hash of the object there. Weak: an object in a slow response must not
+    /// keep a store open.
     pub(crate) home: (Weak<dyn ObjectHome>, u64),
-    /// What the caller made of the head.
+    /// What the caller decoded from the head.
     pub(crate) attached: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
-/// What an object reports damage to: the store that it was found in.
+/// What an object reports damage to: the store in which it was found.
 pub(crate) trait ObjectHome: Send + Sync {
-    /// Lets an object go whose body is not what was written.
+    /// Removes an object whose body is not what was written.
     fn lose(&self, hash: u64, location: Location, segment: &Segment);
 }
 
-/// What the index said at a lookup. A fill that finds something else there sends the caller back to look again.
+/// What the index said at a lookup. If it says something else when a fill is to start, the caller has to look again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen(pub(crate) Option<Location>);
 
@@ -59,7 +61,7 @@ pub enum ReadError {
     Hole,
     /// What the disk gave is not what was written.
     Damaged,
-    /// The disk gave nothing.
+    /// The read failed.
     Io(io::Error),
 }
 
@@ -101,15 +103,15 @@ impl Object {
         &self.0.head
     }
 
-    /// What the caller makes of the head, made once for as long as the object is in memory. Only one type can be
-    /// attached; with another the answer is made anew each time.
+    /// What the caller decodes from the head, once for as long as the object is in memory. Only one type can be
+    /// attached; for another the result is made anew each time.
     pub fn attached<T: Any + Send + Sync>(&self, make: impl Fn(&Head) -> T) -> Arc<T> {
         let known = self.0.attached.get_or_init(|| Arc::new(make(&self.0.head)));
         let known = Arc::clone(known).downcast();
         known.unwrap_or_else(|_| Arc::new(make(&self.0.head)))
     }
 
-    /// The number of its beginning; [`Key::variant_of`] takes that of a marker.
+    /// The sequence number at which its fill began; [`Key::variant_of`] takes that of a marker.
     pub fn born(&self) -> u64 {
         self.0.born
     }
@@ -136,6 +138,7 @@ impl Object {
             segments: shared.segments.clone(),
             pool: shared.pool.clone(),
             home: shared.home.clone(),
+            // Empty: what is attached was decoded from the former head.
             attached: OnceLock::new(),
         })
     }
@@ -148,9 +151,9 @@ impl Object {
         &self.0.extents
     }
 
-    /// Compares with their checksums what of the body no one has compared since the start, on the pool: after that it may
-    /// be sent unseen. What is beyond [`PROVEN_AT_ONCE`] is compared while the object is used already, and `damaged` is
-    /// called if it is not as it was written.
+    /// Verifies the extents of the body that were not verified since the start, on the pool. After that they may be
+    /// sent without being read first. Only the first [`PROVEN_AT_ONCE`] bytes are waited for; the rest is verified
+    /// while the object is in use already, and `damaged` is called if it is not as it was written.
     pub(crate) async fn prove(
         &self,
         device: Device,
@@ -168,6 +171,7 @@ impl Object {
         let later = open.split_off(at_once.count());
         let pool = &self.0.pool;
         pool.run_on(device, move || prove_all(&open)).await?;
+        // Not waited for. If it is damaged the object is removed, so that the next request fetches it.
         if !later.is_empty() {
             let prove = move || {
                 if prove_all(&later).is_err() {
@@ -179,14 +183,15 @@ impl Object {
         Ok(())
     }
 
-    /// The segments that parts of the body are sent from.
+    /// The segments from which parts of the body are sent; none if the body is in memory.
     pub(crate) fn sent_segments(&self) -> impl Iterator<Item = &Arc<Segment>> {
         let in_memory = self.0.body.is_some();
         self.0.segments.iter().filter(move |_| !in_memory)
     }
 
-    /// The extents of the body that were not compared since the start.
+    /// The extents of the body that were not verified since the start.
     fn unproven(&self) -> Vec<(Arc<Segment>, Extent)> {
+        // A body in memory was verified together with its record.
         if self.0.body.is_some() {
             return Vec::new();
         }
@@ -239,6 +244,7 @@ impl Object {
     }
 
     fn extent_at(&self, offset: u64) -> Option<&Extent> {
+        // Extents ascend without overlap: the first one that ends behind the offset is the only candidate.
         let after = self
             .0
             .extents
@@ -268,6 +274,7 @@ impl Object {
         }
         let extent = *self.extent_at(offset).ok_or(ReadError::Hole)?;
         let segment = self.segment(extent.segment).ok_or(ReadError::Damaged)?;
+        // The whole extent even for one byte of it, because that is what the checksum covers.
         let whole = read_extent(segment, &extent, &self.0.pool).await?;
         let begin = (offset - extent.offset) as usize;
         Ok(whole.slice(begin..whole.len().min(begin + max)))
@@ -284,6 +291,8 @@ impl Object {
             .partition_point(|other| other.offset < extent.offset);
         let end = run_end(self.0.extents[after..].iter());
         Some(FileRange {
+            // What `sendfile` finds in memory has been verified. What has to come from the device once more is verified
+            // again by the pool thread that reads it.
             file: segment.file.checked_by(self.0.clone()),
             offset: extent.position + skip,
             len: end - offset,
@@ -292,8 +301,8 @@ impl Object {
 }
 
 impl Check for Shared {
-    /// What comes from the device while it is sent. An extent of another segment that stands at the same place there is
-    /// compared in vain; objects have few segments.
+    /// Verifies what was read from the device in order to be sent. Only a place is given, not the file: extents of
+    /// other segments at the same place are verified needlessly, but an object has few segments.
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset.saturating_add(len);
         let touched = self.extents.iter().filter(|extent| {
@@ -306,6 +315,8 @@ impl Check for Shared {
                 .find(|segment| segment.number == extent.segment);
             let Some(segment) = segment else { continue };
             if let Err(error) = segment.verify(extent) {
+                // What damaged one extent may have damaged others of the file. The object goes, and the response is
+                // cut: its client must not take the damaged bytes for the rest of the body.
                 segment.distrust();
                 if let Some(home) = self.home.0.upgrade() {
                     home.lose(self.home.1, self.location, segment);
@@ -317,7 +328,7 @@ impl Check for Shared {
     }
 }
 
-/// The most bytes that are compared with their checksums before a response begins: what a slow disk reads in half a second.
+/// The most bytes that are verified before a response begins: what a slow disk reads in half a second.
 const PROVEN_AT_ONCE: u64 = 64 * 1024 * 1024;
 
 fn prove_all(extents: &[(Arc<Segment>, Extent)]) -> io::Result<()> {
@@ -340,6 +351,7 @@ impl Stored {
     /// Reads the record that stands at `location`. `None`: it is damaged, or another one.
     pub(crate) fn parse(bytes: Vec<u8>, location: Location, hash: u64) -> Option<Self> {
         let record = Record::read(&bytes)?;
+        // After damage anything may stand here: another record, or a block of another segment.
         let same = record.kind == RecordKind::Object
             && record.hash == hash
             && record.segment == location.segment;
@@ -347,12 +359,14 @@ impl Stored {
             return None;
         }
         let description = Description::read(record.meta(&bytes)?)?;
+        // Verified even where only the head is needed: whatever this returns counts as undamaged.
         record.data(&bytes)?;
         let mut extents = description.extents.clone();
         let mut body = (extents.is_empty() && description.head.length.is_none_or(|len| len == 0))
             .then(Bytes::new);
         let range = record.data_range();
         if !range.is_empty() {
+            // A body is in the object record or in records of its own, never in both.
             if !extents.is_empty() {
                 return None;
             }
@@ -390,6 +404,7 @@ pub(crate) async fn read_extent(
         .read_at(Vec::new(), extent.position, len, pool)
         .await;
     let bytes = read.map_err(ReadError::Io)?;
+    // A short read is damage as well: the file has been cut.
     if bytes.len() != len || xxh64(&bytes, 0) != extent.sum {
         return Err(ReadError::Damaged);
     }

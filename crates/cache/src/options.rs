@@ -21,7 +21,7 @@ pub struct Options {
     pub max_objects: u64,
     /// Bytes of the file system to leave free; 0 is no bound.
     pub min_free: u64,
-    /// An object that was not asked for in this time goes; 0 is never.
+    /// An object that is not used for this long is removed; 0 is never.
     pub inactive_ms: u64,
     /// The most bytes of the memory tier.
     pub memory: usize,
@@ -31,7 +31,8 @@ pub struct Options {
     pub segment_size: Option<u64>,
 }
 
-/// The bounds of a segment's size, and how many there should be.
+/// A store has about 32 segments, so that reclaiming one evicts a small part of it. Their size has bounds, whatever
+/// `max_size` is.
 const SEGMENT_MIN: u64 = 64 * 1024;
 const SEGMENT_MAX: u64 = 64 * 1024 * 1024;
 const SEGMENTS: u64 = 32;
@@ -56,7 +57,8 @@ impl Options {
         self.segment_size.unwrap_or(derived)
     }
 
-    /// The most bytes of body in a record: less in a small store, where they would make segments too large.
+    /// The most bytes of body in a record. Less in a small store, where such records would make segments exceed their
+    /// size.
     pub(crate) fn run_size(&self) -> usize {
         let quarter = usize::try_from(self.segment_size() / 4).unwrap_or(RUN_MAX);
         quarter.clamp(EXTENT_MAX, RUN_MAX)
@@ -66,7 +68,7 @@ impl Options {
 /// Why a store could not be opened. The server goes on without it.
 #[derive(Debug)]
 pub enum OpenError {
-    /// Another process (or another store of this one) has it.
+    /// Another process, or another store of this one, has it open.
     Locked(PathBuf),
     /// What the disk said, and about which path.
     Io(PathBuf, io::Error),

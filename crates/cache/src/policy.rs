@@ -64,12 +64,15 @@ impl<K: Hash + Eq + Clone, V> S3Fifo<K, V> {
     /// The value, counted as used.
     pub fn get(&mut self, key: &K) -> Option<&V> {
         let slot = self.map.get_mut(key)?;
+        // The only thing that a hit changes: no queue is touched.
         slot.frequency = (slot.frequency + 1).min(FREQUENCY_MAX);
         Some(&slot.value)
     }
 
     /// Takes a value in and lets others go until there is room. What is heavier than all is not taken.
     pub fn insert(&mut self, key: K, value: V, weight: usize) {
+        // An older value of the key must not be counted twice. Its place in a queue is skipped, because the number
+        // differs.
         self.remove(&key);
         if weight > self.capacity {
             return;
@@ -81,6 +84,7 @@ impl<K: Hash + Eq + Clone, V> S3Fifo<K, V> {
         }
         let number = self.next;
         self.next += 1;
+        // A ghost has shown that it is asked for again: the small queue has nothing left to find out.
         let main = self.ghosts.numbers.remove(&key).is_some();
         let queue = if main {
             &mut self.main
@@ -128,6 +132,7 @@ impl<K: Hash + Eq + Clone, V> S3Fifo<K, V> {
     /// Lets one value go; false when there is none.
     fn evict(&mut self) -> bool {
         loop {
+            // The small queue gives as long as it has more than its tenth.
             let from_small = self.small_used * 10 >= self.capacity || self.main.is_empty();
             let queue = if from_small {
                 &mut self.small
@@ -140,9 +145,11 @@ impl<K: Hash + Eq + Clone, V> S3Fifo<K, V> {
                 }
                 continue;
             };
+            // Removed, or inserted again since it was queued.
             let Some(slot) = self.map.get_mut(&key).filter(|slot| slot.number == number) else {
                 continue;
             };
+            // More than one use: a scan uses each value once.
             if from_small && slot.frequency > 1 {
                 slot.main = true;
                 slot.frequency = 0;
@@ -154,6 +161,7 @@ impl<K: Hash + Eq + Clone, V> S3Fifo<K, V> {
             } else {
                 self.remove(&key);
                 if from_small {
+                    // Bounded by the number of values, so that ghosts never need more room than what they stand beside.
                     self.ghosts.remember(key, number, self.map.len());
                 }
                 return true;
@@ -167,6 +175,7 @@ impl<K: Hash + Eq + Clone> Ghosts<K> {
         self.queue.push_back((key.clone(), number));
         self.numbers.insert(key, number);
         while self.queue.len() > most.max(1) {
+            // A key that became a ghost again has a newer number, and stays.
             if let Some((key, number)) = self.queue.pop_front()
                 && self.numbers.get(&key) == Some(&number)
             {
@@ -188,6 +197,7 @@ impl GhostTable {
     }
 
     pub(crate) fn remember(&mut self, hash: u64) {
+        // The lowest bit is always set, because 0 is an empty slot.
         self.0[hash as usize % Self::SIZE] = (hash >> 32) as u32 | 1;
     }
 

@@ -1,8 +1,8 @@
-//! Purges by prefix, tag or of everything: a table of sequence numbers, not a walk over objects.
+//! Purges by prefix, by tag or of everything: a table of sequence numbers, not a walk over objects.
 //!
-//! A purge takes the next sequence number and is remembered under its name; an object whose fill began before it is
-//! gone (or stale) when it is looked up. Both tables are bounded. What does not fit makes its sequence the floor for
-//! everything: then too much is purged, never too little.
+//! A purge takes the next sequence number and is remembered under its name. An object whose fill began before it is
+//! gone (or stale) when it is looked up. Both tables are bounded. What does not fit makes its sequence number the floor
+//! for everything: then too much is purged, never too little.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,7 +19,7 @@ const NAMES_MAX: usize = 65_536;
 pub enum Purge<'a> {
     /// One key; with a [`Kind::Variants`](crate::Kind::Variants) marker, all its variants.
     Key(&'a Key),
-    /// All keys that begin so.
+    /// All keys that begin with these bytes.
     Prefix(&'a [u8]),
     /// All objects with this tag.
     Tag(&'a [u8]),
@@ -32,7 +32,7 @@ pub enum Purge<'a> {
 pub enum Mode {
     /// Gone.
     Hard,
-    /// Stale: good for revalidation and for times when the origin is down.
+    /// Stale: it may be validated, or served while the origin is down.
     Soft,
 }
 
@@ -69,10 +69,12 @@ impl Newest {
     }
 }
 
-/// The purges that still may hit an object.
+/// The purges that may still hit an object.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Purges {
+    /// The highest number of all: what was born later needs no look at the tables.
     newest: u64,
+    /// Purges of everything, and those for which a table had no room.
     floor: Newest,
     tags: HashMap<Bytes, Newest>,
     /// By length, so that a key is compared with one prefix of each length.
@@ -91,6 +93,7 @@ impl Purges {
                 let same_length = self.prefixes.entry(name.len()).or_default();
                 same_length.entry(Bytes::copy_from_slice(name)).or_default()
             }
+            // A table is full: rather everything than not what was asked for.
             Scope::All | Scope::Tag | Scope::Prefix => &mut self.floor,
         };
         slot.raise(mode, sequence);
@@ -98,6 +101,7 @@ impl Purges {
 
     /// What the purges say about an object; hard wins over soft.
     pub(crate) fn verdict(&self, born: u64, key: &[u8], tags: &[Bytes]) -> Option<Mode> {
+        // Nearly every lookup ends here: nothing was purged since the object was born.
         if born > self.newest {
             return None;
         }
@@ -110,6 +114,7 @@ impl Purges {
         let mut verdict = None;
         for hit in hits {
             match hit.verdict(born) {
+                // A soft purge by one name must not save what a hard one by another has hit.
                 Some(Mode::Hard) => return Some(Mode::Hard),
                 Some(Mode::Soft) => verdict = Some(Mode::Soft),
                 None => {}
@@ -142,6 +147,7 @@ impl Purges {
 
     /// Forgets a purge that can hit nothing any more, unless there was a newer one of the name.
     pub(crate) fn expire(&mut self, scope: Scope, name: &[u8], sequence: u64) {
+        // The name may have been purged again since, by a record that still counts.
         let old = |newest: &Newest| newest.hard.max(newest.soft) <= sequence;
         match scope {
             Scope::Tag if self.tags.get(name).is_some_and(old) => {
@@ -157,6 +163,7 @@ impl Purges {
                     }
                 }
             }
+            // The floor is one number and stays.
             Scope::Tag | Scope::All => {}
         }
     }

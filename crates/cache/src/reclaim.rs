@@ -1,12 +1,12 @@
-//! Making room: the oldest segment of a side goes, and what of it is worth keeping moves on.
+//! Making room: the oldest segment of a side goes, and what of it is worth keeping is copied.
 //!
-//! This is S3-FIFO with the log as its queues. New objects stand on the small side, a tenth of the store. What was
-//! used twice or more when its segment is reclaimed moves to the main side; the rest is evicted and remembered as
-//! a ghost. On the main side each use counted (up to three) is worth a new turn. So one pass evicts and cleans; live
-//! data is copied only for objects that are used. Bounded: after [`ROUNDS`] segments in one go nothing is kept.
+//! This is S3-FIFO with the log as its queues. New objects stand on the small side, a tenth of the store. What was used
+//! twice or more when its segment is reclaimed moves to the main side; the rest is evicted and remembered as a ghost.
+//! On the main side each use counted (up to three) is worth a new turn. So one pass evicts and cleans, and only objects
+//! that are used are copied. Bounded: after [`ROUNDS`] segments in one go nothing is kept.
 //!
-//! What must not come back after a crash: an evicted object that had replaced an older one leaves a tombstone. A tombstone
-//! or purge is copied on while any other segment has records older than it.
+//! What must not come back after a crash: an evicted object that had replaced an older one leaves a tombstone. A
+//! tombstone or purge is copied as long as any other segment has records older than it.
 
 use std::collections::HashSet;
 use std::io;
@@ -26,13 +26,15 @@ use crate::purge::{self, Mode};
 use crate::segment::Segment;
 use crate::store_core::StoreCore;
 
-/// From this number of segments on, nothing is moved on.
+/// After this many segments in one go all that is left is evicted: if most of the store is in use, copying alone frees
+/// nothing.
 const ROUNDS: usize = 8;
 
 /// Reclaims segments until a new one fits below `max_size` and leaves `min_free`.
 pub(crate) fn make_room(core: &Arc<StoreCore>, log: &mut Log) -> io::Result<()> {
     // What is pending must be in the index before anything is judged by it.
     log.flush(core)?;
+    // Copying may need a new segment, which must not begin to reclaim in its turn.
     log.reclaiming = true;
     let result = reclaim_until_it_fits(core, log);
     log.reclaiming = false;
@@ -42,6 +44,7 @@ pub(crate) fn make_room(core: &Arc<StoreCore>, log: &mut Log) -> io::Result<()> 
 fn reclaim_until_it_fits(core: &Arc<StoreCore>, log: &mut Log) -> io::Result<()> {
     let mut round = 0;
     while !fits(core) {
+        // Only segments that are being written are left. The store may then exceed its bound by them.
         let Some(victim) = choose(core, log) else {
             return Ok(());
         };
@@ -76,8 +79,10 @@ pub(crate) fn choose(core: &StoreCore, log: &Log) -> Option<Arc<Segment>> {
         .filter(|segment| !segment.main)
         .map(|segment| segment.len.load(Relaxed))
         .sum();
+    // The small side has a tenth of the store, as the small queue of S3-FIFO. Within a side numbers ascend with age.
     let from_small = small * 10 >= core.limits().max_size;
     let oldest = full().find(|segment| segment.main != from_small);
+    // If that side has no full segment the other one gives: room is needed in any case.
     oldest.or_else(|| full().next()).cloned()
 }
 
@@ -93,6 +98,7 @@ pub(crate) fn reclaim(
         .ok()
         .flatten()
         .unwrap_or_else(|| victim.scan().0);
+    // An object may have many records in one segment. It is decided about once.
     let mut seen = HashSet::new();
     for entry in &table {
         match entry.kind {
@@ -113,10 +119,12 @@ pub(crate) fn reclaim(
             RecordKind::Table => {}
         }
     }
+    // The copies must be in their file before the original goes. After a crash in between both are there, and the
+    // higher sequence number counts.
     log.flush(core)?;
     core.segments.write().remove(&victim.number);
     core.reclaimed.fetch_add(1, Relaxed);
-    // The last reader may be a loop, which must not wait for the close.
+    // The last reader may be a loop, and to close a file without a name frees its blocks: a thread of the pool does it.
     victim.file.close_on(&core.options.pool);
     match std::fs::remove_file(&victim.path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -124,7 +132,7 @@ pub(crate) fn reclaim(
     }
 }
 
-/// Copies a tombstone or a purge, with its sequence, while it may still be needed.
+/// Copies a tombstone or a purge, under its sequence number, while there may be something for it to hit.
 fn carry_on(
     core: &Arc<StoreCore>,
     log: &mut Log,
@@ -145,6 +153,7 @@ fn carry_on(
     let Some(meta) = record.meta(&bytes) else {
         return Ok(());
     };
+    // What it hits is older than it, and can only be in a segment that begins before it.
     let needed = {
         let segments = core.segments.read();
         segments
@@ -153,6 +162,7 @@ fn carry_on(
     };
     if needed {
         log.append(core, true, record, (meta, &[]), |_| None)?;
+    // No object is as old as this purge: its name makes room in the table for another.
     } else if let Some((scope, _, name)) =
         purge::read(meta).filter(|_| record.kind == RecordKind::Purge)
     {
@@ -169,7 +179,7 @@ struct Move<'a> {
 }
 
 impl Move<'_> {
-    /// Decides about the live object of a hash, if it has anything in the victim.
+    /// Decides about the live object of a hash, if part of it is in the victim.
     fn object(&mut self, hash: u64) -> io::Result<()> {
         let Some(entry) = self.core.index.get(hash, None) else {
             return Ok(());
@@ -179,9 +189,11 @@ impl Move<'_> {
             .core
             .segment(location.segment)
             .and_then(|segment| Stored::parse(segment.read_record(location).ok()?, location, hash));
+        // A record that cannot be read is of no use to a lookup either.
         let Some(stored) = stored else {
             return self.evict(&entry);
         };
+        // The object of this hash may be a newer one, whose records are all elsewhere.
         let concerned = location.segment == self.victim.number
             || stored
                 .extents
@@ -190,6 +202,8 @@ impl Move<'_> {
         if !concerned {
             return Ok(());
         }
+        // A single use is what a scan makes of an object, so the small side asks for two. The main side gives a turn
+        // for each use.
         let turns = if self.victim.main {
             entry.frequency() > 0
         } else {
@@ -201,11 +215,13 @@ impl Move<'_> {
             description.key.text(),
             &description.head.tags,
         );
+        // To copy what a purge has hit would only cost writes: no lookup returns it.
         if !self.keep || !turns || purged == Some(Mode::Hard) {
             return self.evict(&entry);
         }
         match self.move_on(&entry, stored) {
-            // A damaged extent costs the object; a failed write ends the whole.
+            // Damage costs this object only. A failed write ends all reclaiming, because the next copy would fail as
+            // well.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => self.evict(&entry),
             moved => moved,
         }
@@ -220,17 +236,20 @@ impl Move<'_> {
         {
             return Ok(());
         }
+        // Only what leaves the small side becomes a ghost: if it is asked for again soon, it enters the main side at
+        // once.
         self.core.evicted.fetch_add(1, Relaxed);
         if !self.victim.main {
             self.log.ghosts.remember(entry.hash);
         }
+        // Its older version may still be in the log, and would be found at the next start.
         if entry.supersedes() {
             bury(self.core, self.log, entry.hash)?;
         }
         Ok(())
     }
 
-    /// Copies what of the object is in the victim to the main side, then its record.
+    /// Copies the parts of the object that are in the victim to the main side, then its record.
     fn move_on(&mut self, entry: &Entry, stored: Stored) -> io::Result<()> {
         let damaged = || io::Error::from(io::ErrorKind::InvalidData);
         let mut description = stored.description;
@@ -241,6 +260,7 @@ impl Move<'_> {
         while let Some(first) = rest.first() {
             let count = run_of(rest, self.victim.number, most);
             let Some((run, others)) = rest.split_at_checked(count).filter(|_| count > 0) else {
+                // In another segment: it stays there.
                 extents.push(*first);
                 rest = &rest[1..];
                 continue;
@@ -250,6 +270,7 @@ impl Move<'_> {
             for extent in run {
                 data.extend(self.victim.read_extent(extent).map_err(|_| damaged())?);
             }
+            // Back into the object record, so that a hit on a small object remains one read.
             if stored.extents.len() == 1 && first.offset == 0 && data.len() <= INLINE_MAX {
                 inline = data.into();
             } else {
@@ -258,6 +279,7 @@ impl Move<'_> {
             }
         }
         description.extents = extents;
+        // A turn on the main side costs one use. What is promoted begins with none, and has to be used there.
         let frequency = if self.victim.main {
             entry.frequency() - 1
         } else {
@@ -265,6 +287,7 @@ impl Move<'_> {
         };
         let (hash, old) = (entry.hash, entry.location());
         let record = Record {
+            // A new number: after a crash the copy and the original may both be found.
             sequence: self.core.next_sequence(),
             ..stored.record
         };
@@ -282,6 +305,8 @@ impl Move<'_> {
                             .stale(entry.is_stale())
                     };
                     if written {
+                        // Only if the index still has the original: it may have been replaced or purged while the copy
+                        // waited to be written.
                         core.index.update(hash, old, moved);
                     }
                 }))
@@ -291,8 +316,8 @@ impl Move<'_> {
     }
 }
 
-/// How many of these extents, from the first on, are in this segment and follow each other in the body, `most` bytes
-/// together or one extent.
+/// How many of these extents, from the first on, are in this segment and follow each other in the body: one extent, or
+/// several of `most` bytes together.
 fn run_of(extents: &[Extent], segment: u32, most: usize) -> usize {
     let mut end = None;
     let mut bytes = 0;
@@ -319,6 +344,7 @@ pub(crate) fn append_run(
     let record = new_record(core, RecordKind::Body, hash, 0);
     let location = log.append(core, main, record, (&[], data), |_| None)?;
     let begin = data_position(location, 0);
+    // A checksum for each extent: to verify any byte, 256 KB are read and not the whole run.
     let extents = data.chunks(EXTENT_MAX).enumerate().map(|(number, piece)| {
         let skip = (number * EXTENT_MAX) as u64;
         Extent {
@@ -354,7 +380,8 @@ pub(crate) fn new_record(core: &StoreCore, kind: RecordKind, hash: u64, born: u6
     }
 }
 
-/// Commits an object: its record, and the index once that is in the file. `committed` is told how it went.
+/// Commits an object: its record, and the index once that is in the file. `committed` is called with whether it was
+/// written.
 pub(crate) fn commit(
     core: &Arc<StoreCore>,
     log: &mut Log,
@@ -381,7 +408,7 @@ pub(crate) fn commit(
         |location| {
             Some(Box::new(move |core: &StoreCore, written| {
                 if written {
-                    // What it replaces may have been pending with it.
+                    // Asked again: the object that it replaces may have been pending when the record was made.
                     let supersedes = supersedes || core.index.get(hash, None).is_some();
                     let entry = Entry::new(hash, location, accessed);
                     core.index

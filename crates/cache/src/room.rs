@@ -1,5 +1,6 @@
-//! Room on the disk. The store leaves a reserve free, as if `min_free` said so, so that uploads and logs on the same disk go on
-//! when it is full; what was begun then and has no object goes.
+//! Room on the disk. The store leaves a reserve free, as if `min_free` asked for it, so that uploads and logs on the
+//! same disk go on when the cache has filled it. When a write fails for want of room, records that no object needs are
+//! given back.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,17 +14,18 @@ use crate::reclaim::{choose, reclaim};
 use crate::segment::Segment;
 use crate::store_core::StoreCore;
 
-/// The most that is left free, in bytes. Of a small disk it is a part.
+/// The most that is left free, in bytes: a twentieth of a large disk would be wasted.
 const RESERVE_MAX: u64 = 64 << 20;
-/// That part: the twentieth.
+/// The reserve is this part of the file system.
 const RESERVE_PART: u64 = 20;
-/// With more room than this, in bytes, it is not counted what is yet to be written.
+/// With more room than this, in bytes, the fills under way are not added up: that takes a lock, and hardly ever changes
+/// the answer.
 const NEAR: u64 = 256 << 20;
-/// The most segments that go at a time.
+/// The most segments that are reclaimed in one go. The next round of upkeep goes on.
 const SEGMENTS_A_GO: usize = 4;
 
-/// What is known of the room on the disk: bytes that may be written beside the reserve, by the last look and what was
-/// written since. `u64::MAX`: it was not measured yet.
+/// How many bytes may be written without touching the reserve: what was last measured, less what was written since.
+/// `u64::MAX`: not measured yet.
 pub(crate) struct Room(AtomicU64);
 
 impl Default for Room {
@@ -32,9 +34,11 @@ impl Default for Room {
     }
 }
 
-/// Whether a body of this length would not be stored, beside all that fills under way are yet to write, as far as is known.
+/// Whether a body of this length would not be stored for want of room, with all that fills under way are still to
+/// write.
 pub(crate) fn is_lacking(core: &StoreCore, length: u64) -> bool {
     let left = core.room.0.load(Relaxed);
+    // The larger of the two, not the sum: a fill whose head has come is among those that are pending.
     left < NEAR && core.fills.pending().max(length).saturating_add(UNIT) > left
 }
 
@@ -49,7 +53,7 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 /// What may be written, and what is missing of the reserve. Blocks.
 fn measure(core: &StoreCore) -> (u64, u64) {
     let Ok(system) = rustix::fs::statvfs(&core.options.path) else {
-        // The writes will tell.
+        // Unknown: then the writes tell whether there is room.
         return (u64::MAX, 0);
     };
     let total = system.f_blocks.saturating_mul(system.f_frsize);
@@ -60,11 +64,13 @@ fn measure(core: &StoreCore) -> (u64, u64) {
     (left, reserve.saturating_sub(free))
 }
 
-/// Takes this many bytes of the room; an error if the reserve would be touched. Only the store's writer does.
+/// Takes this many bytes of the room; an error if the reserve would be touched. Only the writer calls it, so that
+/// reading the counter and changing it need not be one step.
 pub(crate) fn take(core: &StoreCore, bytes: u64) -> io::Result<()> {
     let known = core.room.0.load(Relaxed);
     let left = match known {
         u64::MAX => measure(core).0,
+        // Measured again before anything is refused: other programs may have removed files.
         left if left < bytes => measure(core).0,
         left => left,
     };
@@ -75,15 +81,15 @@ pub(crate) fn take(core: &StoreCore, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Cuts segments that are not written any more behind the last record that an object or a purge needs; those in which there
-/// is none go.
+/// Cuts segments that are no longer written behind the last record that an object or a purge needs, and removes those
+/// that have none.
 pub(crate) fn give_back<'a>(
     core: &StoreCore,
     segments: impl Iterator<Item = (&'a Arc<Segment>, &'a [TableEntry])>,
 ) {
     for (segment, table) in segments {
         let end = needed(core, segment, table);
-        // What cannot be given back stays as it is, and is harmless.
+        // Nothing depends on it: what cannot be given back only takes space until its segment is reclaimed.
         let _ = match end {
             0 => {
                 core.segments.write().remove(&segment.number);
@@ -102,10 +108,12 @@ fn needed(core: &StoreCore, segment: &Segment, table: &[TableEntry]) -> u64 {
     let mut of_objects: HashMap<u64, u64> = HashMap::new();
     for entry in table {
         let end = (u64::from(entry.at) + u64::from(entry.units)) * UNIT;
+        // It was never written as a whole.
         if end > segment.len.load(Relaxed) {
             continue;
         }
         let is_needed = match entry.kind {
+            // Whether something is left for it to hit is decided when the segment is reclaimed.
             RecordKind::Tombstone | RecordKind::Soften | RecordKind::Purge => true,
             RecordKind::Table => false,
             RecordKind::Body | RecordKind::Object => {
@@ -119,14 +127,14 @@ fn needed(core: &StoreCore, segment: &Segment, table: &[TableEntry]) -> u64 {
             needed = needed.max(end);
         }
     }
-    // Not within a record.
+    // An extent ends anywhere, a record at a unit: the cut must leave the last record whole.
     match needed {
         0 => 0,
         end => end.next_multiple_of(UNIT).max(HEADER as u64),
     }
 }
 
-/// Where in a segment the last byte stands that the object of a hash needs.
+/// The end of the last byte in a segment that the object of a hash needs.
 fn end_in(core: &StoreCore, segment: &Segment, hash: u64) -> u64 {
     let Some(location) = core.index.get(hash, None).map(|entry| entry.location()) else {
         return 0;
@@ -146,8 +154,9 @@ fn end_in(core: &StoreCore, segment: &Segment, hash: u64) -> u64 {
     ends.max().unwrap_or(0).next_multiple_of(UNIT).max(own)
 }
 
-/// Looks how much room there is, and lets the oldest of several segments go while the reserve is not free.
+/// Measures the room, and reclaims the oldest segments while the reserve is not free.
 pub(crate) fn look(core: &Arc<StoreCore>, log: &mut Log) {
+    // A write that fails while a segment is reclaimed leads here again, and must not begin another.
     if std::mem::replace(&mut log.reclaiming, true) {
         return;
     }
@@ -168,7 +177,7 @@ fn free(core: &Arc<StoreCore>, log: &mut Log) {
         let Some(victim) = choose(core, log) else {
             return;
         };
-        // A failure has been reported.
+        // Nothing is kept of it: copies would need the room that is missing. A failure has been reported.
         if reclaim(core, log, &victim, false).is_err() {
             return;
         }

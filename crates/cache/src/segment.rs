@@ -1,7 +1,8 @@
-//! One segment file: blocking reads and writes for the writer's thread, and what readers hold.
+//! One segment file: blocking reads and writes for the writer, and what readers keep open.
 //!
 //! A segment is never written twice at the same place, and its number is never used again. When it is reclaimed its
-//! name goes, its bytes stay as long as an object that is being read has it open: no reader ever sees other bytes.
+//! name goes; its bytes stay for as long as an object that is being read has it open. So no reader ever sees other
+//! bytes than those that it was promised.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -26,15 +27,16 @@ pub(crate) struct Segment {
     pub(crate) main: bool,
     pub(crate) file: File,
     pub(crate) path: PathBuf,
-    /// The bytes that are written and whole; nothing behind is read.
+    /// Bytes that were written completely. Nothing behind them is read.
     pub(crate) len: AtomicU64,
-    /// Which extents may be sent unseen.
+    /// Which extents may be sent without being read first.
     trust: Mutex<Trust>,
-    /// What the file looked like when this process had last to do with it.
+    /// Length and times of the file when this process last touched it.
     stamp: Mutex<Stamp>,
-    /// This process is writing: what the file looks like says nothing.
+    /// This process is writing, so that a change of length and times proves nothing.
     writing: AtomicBool,
-    /// The sequence when it was begun: its records are newer, but for copied tombstones and purges.
+    /// The sequence number when it was begun: its records have higher ones, except for tombstones and purges that were
+    /// copied here.
     pub(crate) first_sequence: u64,
 }
 
@@ -51,7 +53,8 @@ enum Trust {
 struct Stamp([i64; 5]);
 
 impl Stamp {
-    /// Of an open file: known to the system without a look at the device. A file that cannot be asked is one that changes.
+    /// `fstat` of an open file does not wait for the device. If it fails, the default differs from any real stamp, and
+    /// the file counts as changed.
     fn of(file: &File) -> Stamp {
         rustix::fs::fstat(file).map_or(Stamp::default(), |stat| {
             Stamp([
@@ -80,6 +83,7 @@ impl Segment {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
+            // A number is never used twice: a file of that name would be the work of another writer.
             .create_new(true)
             .mode(PRIVATE_FILE)
             .open(&path)?;
@@ -96,7 +100,7 @@ impl Segment {
         };
         *segment.stamp() = Stamp::of(&segment.file);
         if let Err(error) = segment.write(&header.write(), 0) {
-            // A disk that stays full would have one more of them with each attempt.
+            // Removed again: on a disk that stays full each attempt would leave one more of them.
             let _ = std::fs::remove_file(&segment.path);
             return Err(error);
         }
@@ -118,6 +122,7 @@ impl Segment {
             file: File::from_fd(OwnedFd::from(file)),
             path: path.to_owned(),
             len: AtomicU64::new(len),
+            // Nothing is trusted: what an earlier process wrote may have been damaged since.
             trust: Mutex::new(Trust::These(HashSet::new())),
             stamp: Mutex::default(),
             writing: AtomicBool::new(false),
@@ -149,15 +154,16 @@ impl Segment {
         self.trust.lock()
     }
 
-    /// Looks whether another process has written to the file. If so, nothing of it is sent unseen from now on: gives true.
-    /// Costs one call, which does not wait for a device.
+    /// Whether another process has written to the file since the last look. If so, nothing of it is sent unread from
+    /// now on. One `fstat`, which does not wait for the device: lookups call this on a loop.
     pub(crate) fn was_changed(&self) -> bool {
         let mut known = loop {
             match self.stamp.try_lock() {
                 Some(known) => break known,
-                // The writer may hold it for as long as the device takes, and looks itself.
+                // The writer keeps the stamp for as long as the device takes. It compares before it writes, so that no
+                // change is missed by leaving here.
                 None if self.writing.load(SeqCst) => return false,
-                // Another thread that looks.
+                // Another thread looks, which takes one `fstat`.
                 None => std::hint::spin_loop(),
             }
         };
@@ -174,20 +180,22 @@ impl Segment {
         changed
     }
 
-    /// From now on each extent is compared with its checksum before it is sent.
+    /// From now on each extent is verified before it is sent.
     pub(crate) fn distrust(&self) {
         *self.trust() = Trust::These(HashSet::new());
     }
 
-    /// The whole of it was read and is as it was written.
+    /// All of it was read and is as it was written.
     pub(crate) fn trust_all(&self) {
         *self.trust() = Trust::All;
     }
 
-    /// Does something to the file that must not look like the work of another process.
+    /// Runs a change of our own, so that it is not taken for that of another process.
     fn changing<T>(&self, change: impl FnOnce() -> T) -> T {
+        // Before the stamp is locked: a loop that finds it locked must not spin for the length of a write.
         self.writing.store(true, SeqCst);
         let mut known = self.stamp();
+        // What has changed so far was not us; below the stamp is overwritten, and the trace would be lost.
         self.compare(&mut known);
         let result = change();
         *known = Stamp::of(&self.file);
@@ -201,8 +209,9 @@ impl Segment {
         self.changing(|| self.write_all(bytes, position))
     }
 
-    /// Gives the disk back what stands from `end` on.
+    /// Cuts the file at `end`, which gives the blocks behind it back to the disk.
     pub(crate) fn cut(&self, end: u64) -> io::Result<()> {
+        // The length first: no reader may go beyond the new end while the file becomes shorter.
         self.len.store(end, Relaxed);
         self.changing(|| rustix::fs::ftruncate(&self.file, end))?;
         Ok(())
@@ -220,12 +229,14 @@ impl Segment {
                 Err(error) => return Err(error.into()),
             }
         }
+        // Only after the last byte: what a failed write has left in the file is never read.
         self.len.store(position, Relaxed);
         Ok(())
     }
 
     /// Fills `bytes`; an error when the segment ends before.
     pub(crate) fn read(&self, bytes: &mut [u8], position: u64) -> io::Result<()> {
+        // By the count of complete bytes, not by the size of the file, which may include half a write.
         let end = position.checked_add(bytes.len() as u64);
         if end.is_none_or(|end| end > self.len.load(Relaxed)) {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -259,7 +270,7 @@ impl Segment {
         Ok(bytes)
     }
 
-    /// Whether the extent needs no look any more.
+    /// Whether the extent may be sent without being read first.
     pub(crate) fn is_proven(&self, extent: &Extent) -> bool {
         match &*self.trust() {
             Trust::All => true,
@@ -267,25 +278,24 @@ impl Segment {
         }
     }
 
-    /// Reads an extent and compares it with its checksum, so that from then on it may be sent unseen. Blocks.
+    /// Verifies an extent, so that it may be sent without being read from then on. Blocks.
     pub(crate) fn prove(&self, extent: &Extent) -> io::Result<()> {
         let before = *self.stamp();
         self.verify(extent)?;
-        // What was written to the file meanwhile may have come after the read.
+        // If the file was changed meanwhile, the change may have come after the read: then nothing is proven.
         if before == *self.stamp()
             && let Trust::These(proven) = &mut *self.trust()
         {
-            // As many as there are extents in the segment.
+            // Bounded by the number of extents in the segment.
             proven.insert(extent.position);
         }
         Ok(())
     }
 
-    /// Reads an extent and compares it with its checksum; an error of kind `InvalidData` when it is not what was written.
-    /// Blocks.
+    /// Verifies an extent; an error of kind `InvalidData` when it is not what was written. Blocks.
     pub(crate) fn verify(&self, extent: &Extent) -> io::Result<()> {
         rt::local! {
-            /// Fresh memory of that size would come from the system each time.
+            /// Kept: memory of that size would come fresh from the kernel for each extent.
             static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }
         SCRATCH.with_borrow_mut(|bytes| {
@@ -305,6 +315,7 @@ impl Segment {
     pub(crate) fn read_table(&self) -> io::Result<Option<Vec<TableEntry>>> {
         let len = self.len.load(Relaxed);
         let mut trailer = [0; HEADER];
+        // Too short for a header and a trailer, or cut within a unit: it was not finished.
         if len < 2 * HEADER as u64 || !len.is_multiple_of(UNIT) {
             return Ok(None);
         }
@@ -312,6 +323,7 @@ impl Segment {
         let Some(at) = format::read_trailer(&trailer, self.number) else {
             return Ok(None);
         };
+        // `at` comes from the disk: bounded before memory is allocated for it.
         let Some(size) = (len - HEADER as u64)
             .checked_sub(at)
             .filter(|&size| size <= format::META_MAX as u64 + 2 * UNIT)
@@ -324,10 +336,10 @@ impl Segment {
         Ok(record.and_then(|record| format::read_table(record.meta(&bytes)?)))
     }
 
-    /// Reads the record of the table that `number` chooses. False: it is not what was written.
+    /// Verifies one record of the segment, chosen by `number`. False: it is not what was written.
     pub(crate) fn sample(&self, number: u64) -> bool {
         let Ok(Some(table)) = self.read_table() else {
-            // One that is not finished yet has no table.
+            // A segment that is still written has no table; its turn comes when it is finished.
             return true;
         };
         let Some(entry) = table.get(number as usize % table.len().max(1)) else {
@@ -350,6 +362,7 @@ impl Segment {
         let mut entries = Vec::new();
         let mut at = HEADER as u64;
         while let Some((record, size)) = self.scan_one(at) {
+            // A crash may have left a table without its trailer: it is no part of the contents.
             if record.kind != crate::format::RecordKind::Table {
                 entries.push(table_entry(&record, at));
             }
@@ -364,13 +377,16 @@ impl Segment {
         let record = Record::read(&header).filter(|record| record.segment == self.number)?;
         let mut bytes = vec![0; record.size() as usize];
         self.read(&mut bytes, at).ok()?;
+        // The data too: without a trailer nothing vouches for its having reached the disk.
         record.meta(&bytes)?;
         record.data(&bytes)?;
         Some((record, record.size()))
     }
 
-    /// Makes the segment a finished one: what is before `end` reaches the disk, then the table says so.
+    /// Finishes a segment: what is before `end` reaches the disk, then the table and the trailer vouch for it.
     pub(crate) fn finish(&self, entries: &[TableEntry], end: u64) -> io::Result<()> {
+        // Before the trailer is written: wherever a crash happens, a valid trailer must prove that the records are
+        // there.
         rustix::fs::fdatasync(&self.file)?;
         let mut bytes = Vec::new();
         let record = Record {
@@ -387,6 +403,8 @@ impl Segment {
         record.write(&format::write_table(entries), &[], &mut bytes);
         bytes.extend_from_slice(&format::write_trailer(end, self.number));
         self.changing(|| {
+            // What a failed write has left behind the last record goes, because the trailer is looked for in the last
+            // bytes of the file.
             rustix::fs::ftruncate(&self.file, end)?;
             self.write_all(&bytes, end)
         })?;

@@ -1,4 +1,6 @@
-//! The store: lookups, fills, purges, upkeep. Any thread may call; what waits for the disk is on the device's pool.
+//! The interface of a store: fills, purges, upkeep and its end; lookups are in `lookup`. Any thread may call. What
+//! waits for the disk runs as a job on the device's pool, so that a loop never blocks here; opening a store is the
+//! exception.
 
 use std::io;
 use std::sync::Arc;
@@ -21,27 +23,28 @@ use crate::store_core::StoreCore;
 use crate::upkeep;
 use crate::{Head, Key, Meta, Mode, Purge};
 
-/// What [`Store::join_or_start_fill`] came to.
+/// How [`Store::join_or_start_fill`] answers a miss.
 pub enum FillStart {
-    /// A new fill: what is fetched is written into the first, and the client that began it reads from the second.
+    /// No fill was under way. The caller fetches and writes into the first; the client that asked reads from the
+    /// second.
     Started(Writer, Follower),
-    /// A fill that was under way.
+    /// Another fetch brings the same: follow it.
     Joined(Follower),
-    /// None: it is remembered that the responses under this key are for one client each.
+    /// No fill: responses under this key are known to be for one client each, so each client fetches for itself.
     HitForMiss {
-        /// How long that is remembered, in milliseconds since the epoch.
+        /// When that is forgotten, in milliseconds since the epoch.
         until_ms: u64,
     },
-    /// None: the index changed since the lookup.
+    /// No fill: the index has changed since the lookup, so that the object may be there by now. Look again.
     Changed,
 }
 
-/// What [`Store::fill_state`] found.
+/// What is known of the fills of a key.
 #[derive(Default)]
 pub struct FillState {
-    /// It is remembered that the responses under the key are for one client each.
+    /// Responses under the key are known to be for one client each.
     pub is_hit_for_miss: bool,
-    /// The fill of the whole that is under way, or has come to its end a moment ago.
+    /// The fill of the whole body: under way, or ended and not yet committed.
     pub running: Option<Follower>,
 }
 
@@ -70,7 +73,7 @@ pub struct Stats {
     pub reclaimed: u64,
     /// Fills under way.
     pub fills: usize,
-    /// Files that were open to others at the start, and are not now.
+    /// Files that other users could open at the start, and whose permissions were corrected.
     pub mended: usize,
 }
 
@@ -85,13 +88,15 @@ impl Store {
         Ok(Self(Arc::new(StoreCore::new(options, loaded))))
     }
 
-    /// What a client asks for with these words, whose answer is not there yet.
+    /// The coverage that a `Range` field asks for. It is hashed, because which part of the body it means is known only
+    /// from the head of the response.
     pub fn asked_in(&self, words: &[u8]) -> Coverage {
         Coverage::Asked(xxh64(words, self.0.seed))
     }
 
-    /// Joins the fill under way that brings this of the key, or starts one: which of the two is decided under one lock, so
-    /// that of all who miss at the same moment one fetches. `seen` is what the lookup said.
+    /// Joins the fill that is under way for this coverage of the key, or starts one. Both happen under one lock, so
+    /// that of all clients that miss at the same moment exactly one fetches. `seen` is what the lookup of the caller
+    /// found.
     pub fn join_or_start_fill(
         &self,
         key: &Key,
@@ -102,26 +107,31 @@ impl Store {
         let core = &self.0;
         let hash = core.hash(key);
         let mut tables = core.fills.lock();
+        // Asked first: a client that joined a private response would wait for its head only to be released.
         if let Some(until_ms) = tables.learned(hash, now_ms) {
             return FillStart::HitForMiss { until_ms };
         }
         if let Some(follower) = self.running(&tables, key, hash, coverage) {
             return FillStart::Joined(follower);
         }
-        // A fill leaves the table after its object is in the index: a request that looked before that looks again.
+        // A fill leaves the table only after its object is in the index. If the index differs from what the lookup saw,
+        // a fill has ended in between: the caller looks again, or it would fetch what is stored already.
         let present = core.index.get(hash, None).map(|entry| entry.location());
         if present.is_some() && present != seen.0 {
             return FillStart::Changed;
         }
+        // Numbered before the fetch begins: a purge that comes later has a higher number, and hits what is fetched.
         let since = (core.next_sequence(), now_ms);
         let writer = Writer::start(core, (key, hash), coverage, since);
+        // The first cursor is taken before others can find the fill: the first client is the one that keeps a response
+        // that turns out to be private.
         let follower = Follower::first(writer.fill());
         let fill = Arc::clone(writer.fill());
         tables.running.insert((hash, coverage), fill);
         FillStart::Started(writer, follower)
     }
 
-    /// A cursor over the fill of a key that runs and brings this, unless what it brings was purged meanwhile.
+    /// A cursor over the running fill of the key with this coverage. None if a purge has hit it since it began.
     fn running(
         &self,
         fills: &FillMaps,
@@ -130,18 +140,21 @@ impl Store {
         coverage: Coverage,
     ) -> Option<Follower> {
         let fill = fills.running.get(&(hash, coverage))?;
+        // The table goes by hashes, which two keys may share. Of a purged fill, only clients that asked before the
+        // purge may have the rest.
         let is_it = fill.answers_to(key) && self.0.purge_of(fill).is_none();
         is_it.then(|| Follower::of(fill))?
     }
 
-    /// Changes `max_size`, `max_objects`, `min_free` and `inactive_ms` to those of `options`. The upkeep makes room when
-    /// there is less of it now.
+    /// Changes `max_size`, `max_objects`, `min_free` and `inactive_ms` to those of `options`. If they have become
+    /// smaller, the next upkeep evicts.
     pub fn set_limits(&self, options: &Options) {
         let mut limits = self.0.limits.lock();
         *limits = Limits::of(options);
     }
 
-    /// Starts a fill of the whole, whatever is stored or under way. Requests that come later join this one.
+    /// Starts a fill of the whole body, although an object is stored or a fill is under way. Later requests join this
+    /// one.
     pub fn start_fill(&self, key: &Key, now_ms: u64) -> (Writer, Follower) {
         let core = &self.0;
         let hash = core.hash(key);
@@ -149,6 +162,8 @@ impl Store {
         let writer = Writer::start(core, (key, hash), Coverage::Whole, since);
         let follower = Follower::first(writer.fill());
         let fill = Arc::clone(writer.fill());
+        // A fill that is under way loses its entry to this one. It goes on for its followers, and at its end it leaves
+        // this entry alone, because entries are compared before they are removed.
         core.fills
             .lock()
             .running
@@ -156,7 +171,7 @@ impl Store {
         (writer, follower)
     }
 
-    /// What is known of fills of the key before one is joined or started.
+    /// What is known of the fills of the key; starts none.
     pub fn fill_state(&self, key: &Key, now_ms: u64) -> FillState {
         let hash = self.0.hash(key);
         let mut tables = self.0.fills.lock();
@@ -166,17 +181,20 @@ impl Store {
         }
     }
 
-    /// The fill of the key under way that brings this.
+    /// The running fill of the key with this coverage.
     pub fn running_fill(&self, key: &Key, coverage: Coverage) -> Option<Follower> {
         let hash = self.0.hash(key);
         self.running(&self.0.fills.lock(), key, hash, coverage)
     }
 
-    /// The fill of the key that came to its end and is not committed yet: it is what is there, whatever a lookup finds.
-    /// To be asked **before** a lookup, which finds it from its commit on.
+    /// The fill of the key whose body is whole but not committed yet. It counts before whatever the index has.
+    ///
+    /// To be asked **before** a lookup: the other way round, a commit between the two questions would hide the object
+    /// from both.
     pub fn completed_fill(&self, key: &Key) -> Option<Follower> {
         let core = &self.0;
         let fills = &core.fills;
+        // Asked before every lookup, and hardly ever is a commit pending: an atomic load saves it the lock.
         if !fills.has_arrived_any() {
             return None;
         }
@@ -188,17 +206,17 @@ impl Store {
         is_it.then(|| Follower::of(&fill))?
     }
 
-    /// Whether something is about to be committed under the key that is not fresh and whole, because its fill broke off or
-    /// brought a part, or it was purged softly: [`Store::settle`] waits for that.
+    /// Whether a fill of the key has ended, is not committed yet, and cannot be served before it is: it broke off,
+    /// brought a part, or was purged softly. [`Store::settle`] waits for the commit.
     pub fn is_settling(&self, key: &Key) -> bool {
         let fills = &self.0.fills;
         let settling = |fill: Arc<Fill>| fill.answers_to(key) && self.0.is_settling(&fill);
         fills.has_arrived_any() && fills.arrived(self.0.hash(key)).is_some_and(settling)
     }
 
-    /// Waits until what is about to be committed under the key is.
+    /// Waits until nothing that is pending under the key is left to be committed.
     pub async fn settle(&self, key: &Key) {
-        // An end is seen before its commit is handed in.
+        // The end of a fill can be seen before its commit is queued, so that one flush may come too early: repeat.
         loop {
             self.flush().await;
             if !self.is_settling(key) {
@@ -207,8 +225,9 @@ impl Store {
         }
     }
 
-    /// Stores a marker ([`crate::Kind::Variants`]) and gives its birth, with which the keys of its variants are made at
-    /// once ([`Key::variant_of`]).
+    /// Stores a marker ([`crate::Kind::Variants`]) and returns its birth. The birth is known before the marker is
+    /// written, so that the fetch goes on under the key of its variant ([`Key::variant_of`]) without waiting for the
+    /// disk.
     pub fn put_marker(&self, key: &Key, head: Head, now_ms: u64) -> u64 {
         let hash = self.0.hash(key);
         let born = self.0.next_sequence();
@@ -227,32 +246,37 @@ impl Store {
                 main: false,
                 frequency: 0,
             };
-            // A failure has been reported; the variants are not found then.
+            // A failure has been reported. Without their marker the variants are not found, and are fetched again.
             let _ = commit(core, log, entry, |_, _| ());
         }));
         born
     }
 
-    /// After a validation: the same body under new metadata and, if given, a new head. `born` is the birth of the fill that
-    /// validated ([`Writer::born`]).
+    /// Gives a stored body new metadata and, if given, a new head, after the origin has validated it. `born` is the
+    /// birth of the fill that validated ([`Writer::born`]).
     pub fn refresh(&self, object: &Object, meta: Meta, head: Option<bytes::Bytes>, born: u64) {
         let mut new_head = object.head().clone();
         new_head.meta = meta;
         new_head.head = head.unwrap_or(new_head.head);
         let hash = self.0.hash(object.key());
-        // It is as new as its validation: a soft purge before that has had its effect, one since then must hit it.
+        // The object is as new as its validation: it is the answer to a soft purge from before, and one since then must
+        // hit it.
         let object = object.with_head(new_head, born.max(object.born()));
-        // A lookup finds it so from now on, though it is written later.
+        // Lookups return the new head from here on; the record is written when the writer comes to it.
         self.0.fills.renew(hash, object.clone());
         let job = move |core: &Arc<StoreCore>, log: &mut Log| {
-            // What is pending may be newer than the object.
+            // Flushed first: a commit that is pending may replace the object, and this job must not put the older one
+            // back.
             let flushed = log.flush(core);
             let current = core.index.get(hash, None);
             let same = current.is_some_and(|entry| entry.location() == object.location());
+            // Replaced, purged or evicted meanwhile: to write the old body again would bring it back.
             if !same || flushed.is_err() {
                 return core.fills.written(hash, &object);
             }
             let new_head = object.head().clone();
+            // A body in the object record moves with the record. One in records of its own stays where it is, and is
+            // only referred to.
             let small = object
                 .bytes()
                 .filter(|_| object.extents().len() == 1)
@@ -276,7 +300,8 @@ impl Store {
             };
             let done = object.clone();
             let committed = move |core: &StoreCore, _| core.fills.written(hash, &done);
-            // A failure has been reported; the old metadata stays.
+            // A failure has been reported. The old metadata stays: the object is validated once more when it is asked
+            // for.
             if commit(core, log, entry, committed).is_err() {
                 core.fills.written(hash, &object);
             }
@@ -284,8 +309,8 @@ impl Store {
         self.0.enqueue(Box::new(job));
     }
 
-    /// Until then, fills of the key are neither shared nor stored. Without this, the clients of such a key would wait in a
-    /// row, each for a fill that turns out to be for another.
+    /// Until `until_ms`, fills of the key are neither shared nor stored. Without this, the clients of an uncacheable
+    /// key would form a queue, each waiting for a response that turns out to be for another.
     pub fn remember_hit_for_miss(&self, key: &Key, until_ms: u64) {
         self.0.fills.lock().learn(self.0.hash(key), until_ms);
     }
@@ -295,8 +320,8 @@ impl Store {
         self.0.fills.lock().forget(self.0.hash(key));
     }
 
-    /// Purges. When it returns no lookup finds what was there before; a running fill is not stored. In a crash the purge
-    /// holds once [`Store::flush`] has returned.
+    /// Purges. When it returns, no lookup finds what was there before, and a fill that is under way is not stored. The
+    /// purge survives a crash of the process once [`Store::flush`] has returned.
     pub fn purge(&self, what: Purge<'_>, mode: Mode) {
         let core = &self.0;
         let (scope, name) = match what {
@@ -309,11 +334,13 @@ impl Store {
         let sequence = core.next_sequence();
         purges.record(scope, name, mode, sequence);
         drop(purges);
+        // The table makes the purge hold in this process, the record after a restart. Both have the same number, so
+        // that objects born since then outlive the purge in either case.
         let meta = purge::write(scope, mode, name);
         core.enqueue(Box::new(move |core, log| {
             let mut record = new_record(core, RecordKind::Purge, 0, 0);
             record.sequence = sequence;
-            // A failure has been reported.
+            // A failure has been reported; the purge holds until the next start.
             let _ = log.append(core, true, record, (&meta, &[]), |_| None);
         }));
     }
@@ -321,25 +348,30 @@ impl Store {
     fn purge_key(&self, key: &Key, mode: Mode) {
         let core = &self.0;
         let hash = core.hash(key);
+        // At once, for lookups that come now. The job below does it again, for what is committed before it runs.
         self.purge_entry(hash, mode);
         let fills: Vec<Arc<Fill>> = {
             let tables = core.fills.lock();
             let of_key = tables.running.iter().filter(|((of, _), _)| *of == hash);
             let of_key = of_key.map(|(_, fill)| Arc::clone(fill));
-            // Another fetch may have taken its place among those that run.
+            // A fill that has ended may have lost its entry among the running ones to a newer fetch: both are hit.
             of_key.chain(tables.arrived.get(&hash).cloned()).collect()
         };
         for fill in fills {
+            // A whole body may still be stored after a soft purge: its commit marks it stale. One that is still coming
+            // cannot be marked, so that it is not stored at all.
             if mode == Mode::Hard || !fill.soften() {
                 core.fills.stop_storing(&fill);
             }
         }
         let store = self.clone();
         core.enqueue(Box::new(move |core, log| {
-            // What was committed before this job is in the index after the flush. A failure has been reported.
+            // After the flush the index has all that was committed before this job, so that the purge hits that too. A
+            // failure has been reported.
             let _ = log.flush(core);
             store.purge_entry(hash, mode);
-            // Said in the log even if the index has nothing: an inactive object may still be there to come back.
+            // Written even if the index has no such object: inactive objects leave the index without a tombstone, and
+            // the record of one would bring it back at the next start.
             let _ = match mode {
                 Mode::Hard => bury(core, log, hash),
                 Mode::Soft => {
@@ -364,14 +396,15 @@ impl Store {
         }
     }
 
-    /// Upkeep, to be called every few seconds: lets inactive objects go (a sixteenth of the index in a round), keeps
-    /// `min_free`, notices a directory that has vanished, writes a checkpoint each minute if anything changed.
+    /// Upkeep, to be called every few seconds: removes inactive objects (a sixteenth of the index in a round), keeps
+    /// `min_free`, notices that the directory has vanished, writes a checkpoint each minute if anything has changed.
     pub fn maintain(&self, now_ms: u64) {
         self.0
             .enqueue(Box::new(move |core, log| upkeep::round(core, log, now_ms)));
     }
 
-    /// Waits until everything handed in before is in the files (not: on the disk).
+    /// Waits until everything handed in before has been written to the files: it survives the process, not a loss of
+    /// power.
     pub async fn flush(&self) {
         self.after(|core, log| {
             // A failure has been reported.
@@ -383,6 +416,7 @@ impl Store {
     /// Writes the index to the disk, so that the next start need not read tables.
     pub async fn checkpoint(&self) -> io::Result<()> {
         self.after(|core, log| {
+            // Flushed first: a checkpoint may only name records that are in their files.
             log.flush(core)?;
             crate::load::write_checkpoint(core, log)
         })
@@ -405,10 +439,13 @@ impl Store {
             let ended = log
                 .finish(core)
                 .and_then(|()| crate::load::write_checkpoint(core, log));
+            // Appends are refused before the lock goes: the next owner numbers its segments by what it finds, and two
+            // writers would want the same file. This holds even if the end has failed, because another process waits
+            // for the lock.
             log.give_away();
             if let Err(error) = ended.and_then(|()| core.lock.unlock()) {
                 core.report(&format!("closing the store failed: {error}"));
-                // It goes with the descriptor, at the latest.
+                // If this fails as well, the lock goes when the descriptor is closed.
                 let _ = core.lock.unlock();
             }
         }));
@@ -425,7 +462,7 @@ impl Store {
     ) -> T {
         let (sender, receiver) = remote_oneshot::channel();
         self.0.enqueue(Box::new(move |core, log| {
-            // An Err is the caller gone meanwhile.
+            // An error means that the caller has been dropped meanwhile and wants no answer.
             drop(sender.send(f(core, log)));
         }));
         match receiver.await {
@@ -434,24 +471,24 @@ impl Store {
         }
     }
 
-    /// Whether the upkeep found that the directory is gone, or another one: what is stored from now on is lost. To be
-    /// dropped and opened again.
+    /// Whether upkeep found that the directory has been removed or replaced. What is stored from now on is lost with
+    /// it: drop the store and open it again.
     pub fn has_vanished(&self) -> bool {
         self.0.vanished.load(Relaxed)
     }
 
-    /// Whether a body of this length would not be stored, because the disk is full, as far as is known; `None`: of a
-    /// length that is not known.
+    /// Whether a body of this length (`None`: unknown) would not be stored because the disk is full. This is an
+    /// estimate from the last measurement, so that it can be asked at the head of each response.
     pub fn lacks_room(&self, length: Option<u64>) -> bool {
         crate::room::is_lacking(&self.0, length.unwrap_or(0))
     }
 
-    /// The most bytes of segments: an object of half that size would push out all others, and then itself.
+    /// The most bytes that all segments may have. An object of half that size would evict all others, and then itself.
     pub fn max_size(&self) -> u64 {
         self.0.limits().max_size
     }
 
-    /// What went wrong last and has not gone well since: for the log and the status page.
+    /// The last failure, until something is written again: for the log and the status page.
     pub fn trouble(&self) -> Option<String> {
         self.0.trouble.lock().clone()
     }

@@ -1,5 +1,6 @@
-//! The core of a store: its index, segments, tables, counters and the queue of its writer. All that works on a store
-//! stands above it; the store's interface is `store`.
+//! What the parts of a store share: index, segments, tables of fills and purges, counters, the queue of the writer.
+//! Lookups, fills, eviction and upkeep are built on it and are not known here, so that the files of the crate do not
+//! import each other in a circle. The public interface is `store`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,28 +24,33 @@ use crate::room::Room;
 use crate::segment::Segment;
 use crate::{Key, Mode};
 
-/// What all parts of a store share. It knows no lookup, no fill's content, no policy: those stand above it.
+/// An open store.
 pub(crate) struct StoreCore {
-    /// As it was opened; the bounds that count are in `limits`.
+    /// As given when the store was opened. Its bounds may have changed since: those in force are in `limits`.
     pub(crate) options: Arc<Options>,
     pub(crate) limits: Mutex<Limits>,
+    /// Drawn when the store was made. Hashes of keys depend on it, so that a client cannot choose keys that collide.
     pub(crate) seed: u64,
+    /// The disk of the directory: its jobs wait for other jobs of the same disk only.
     pub(crate) device: Device,
-    /// Locked for this process while it is open.
+    /// The file `store`. Its lock keeps other processes out for as long as it is open.
     pub(crate) lock: File,
     pub(crate) mended: usize,
     pub(crate) index: Index,
     pub(crate) memory: MemoryTier,
     purges: Mutex<Purges>,
     pub(crate) fills: FillTable,
+    /// All segments by number, those that are being written included. One that is removed here is found no more;
+    /// objects that are being read keep it open.
     pub(crate) segments: RwLock<BTreeMap<u32, Arc<Segment>>>,
-    /// The next number for a record, a purge or a fill: one order for all three.
+    /// The next number for a record, a purge or a fill. All three share one order, so that whether an object is older
+    /// than a purge is a comparison of two numbers.
     sequence: AtomicU64,
     queue: Mutex<Queue>,
     pub(crate) log: Mutex<Log>,
     pub(crate) trouble: Mutex<Option<String>>,
     pub(crate) room: Room,
-    /// The directory is not the one that was opened any more.
+    /// The path leads to another directory than the one that was opened, or to none.
     pub(crate) vanished: AtomicBool,
     pub(crate) upkeep: Mutex<UpkeepProgress>,
     pub(crate) written: AtomicU64,
@@ -54,21 +60,23 @@ pub(crate) struct StoreCore {
     pub(crate) memory_hits: AtomicU64,
 }
 
-/// Where upkeep is.
+/// Where the next round of upkeep goes on.
 #[derive(Default)]
 pub(crate) struct UpkeepProgress {
     pub(crate) next_shard: usize,
     pub(crate) checkpoint_ms: u64,
-    /// How much was stored at the last checkpoint.
+    /// The counter of stored objects at the last checkpoint: if it has not moved, no new one is needed.
     pub(crate) stored: u64,
     /// The number of the next sample.
     pub(crate) sample: u64,
 }
 
-/// What the writer has to do.
+/// Work that waits for the writer.
 #[derive(Default)]
 pub(crate) struct Queue {
     pub(crate) jobs: Vec<Job>,
+    /// A pool thread runs jobs, or will. Cleared under the lock and only when no job is left, so that no job stays
+    /// without a thread.
     pub(crate) running: bool,
 }
 
@@ -82,13 +90,14 @@ pub(crate) struct Loaded {
     pub(crate) segments: BTreeMap<u32, Arc<Segment>>,
     pub(crate) next_segment: u32,
     pub(crate) sequence: u64,
-    /// Files that were open to others, and are not now.
+    /// Files that other users could open, and whose permissions were corrected.
     pub(crate) mended: usize,
 }
 
 impl Drop for StoreCore {
     fn drop(&mut self) {
-        // It may end on a loop, and its directory may have been removed: then each close frees the blocks of a file.
+        // The last reference may be dropped on a loop. To free the index of a million objects takes time, and closing
+        // the segments of a directory that was removed frees their blocks on the disk: the pool does both.
         let index = std::mem::replace(&mut self.index, Index::new());
         let memory = std::mem::replace(&mut self.memory, MemoryTier::new(0));
         let segments = self.segments.get_mut();
@@ -142,6 +151,7 @@ impl StoreCore {
     }
 
     pub(crate) fn next_sequence(&self) -> u64 {
+        // Relaxed: only the numbers matter, and one counter always has one order.
         self.sequence.fetch_add(1, Relaxed)
     }
 
@@ -161,6 +171,7 @@ impl StoreCore {
         self.segments.read().get(&number).cloned()
     }
 
+    /// Bytes of the segments that can be found. A removed one counts no more, though readers may keep it open.
     pub(crate) fn size(&self) -> u64 {
         let segments = self.segments.read();
         segments
@@ -169,10 +180,11 @@ impl StoreCore {
             .sum()
     }
 
-    /// Hands the writer a job, and a pool thread to the writer if it has none.
+    /// Queues a job for the writer, and gives the writer a thread of the pool if it has none.
     pub(crate) fn enqueue(self: &Arc<Self>, job: Job) {
         let mut queue = self.queue();
         queue.jobs.push(job);
+        // A writer at work takes the job with its next batch: there is never more than one.
         if std::mem::replace(&mut queue.running, true) {
             return;
         }
@@ -199,19 +211,22 @@ impl StoreCore {
         ));
     }
 
-    /// How what a fill brings was purged since it began: requests that come now must not get it.
+    /// Whether and how a purge has hit a fill since it began. If so, requests that come now must not get what it
+    /// brings; those that follow it asked before the purge.
     pub(crate) fn purge_of(&self, fill: &Fill) -> Option<Mode> {
+        // Copied, so that the lock of the fill is not held while that of the purges is taken.
         let (head, softened) = {
             let state = fill.state();
             (state.head.clone(), state.softened)
         };
+        // Before the head its tags are unknown, and only the key can be judged. This is asked again at the commit.
         let tags = head.as_ref().map_or(&[][..], |head| &head.tags);
         let key = fill.target().0;
         let verdict = self.purges().verdict(fill.born, key.text(), tags);
         verdict.or(softened.then_some(Mode::Soft))
     }
 
-    /// Whether a fill has ended and will be something else than fresh and whole when it is committed.
+    /// Whether a fill has ended, and its commit will be something else than a fresh object with its whole body.
     pub(crate) fn is_settling(&self, fill: &Fill) -> bool {
         let end = fill.state().end.clone();
         end.is_some_and(|end| {
@@ -221,12 +236,13 @@ impl StoreCore {
 }
 
 impl ObjectHome for StoreCore {
-    /// Lets an object go whose body is not what was written.
+    /// Removes an object whose body is not what was written.
     fn lose(&self, hash: u64, location: Location, segment: &Segment) {
         self.report(&format!(
             "an object in \"{}\" refers to damaged data",
             segment.path.display()
         ));
+        // By its place: an object that has replaced it meanwhile is not the damaged one.
         self.index.remove_at(hash, location);
     }
 }

@@ -1,8 +1,8 @@
-//! A look at a store's directory from outside: for tools, also while a server has the store open.
+//! A look at the directory of a store from outside: for tools, also while a server has the store open.
 //!
-//! It takes no lock and changes nothing. It reads the records of all segments, and finds what a start would find: of
-//! each key the newest object, unless it was removed, purged or let go since. What a running server has only in memory is not
-//! seen, and a segment that it removes meanwhile is passed over.
+//! It takes no lock and changes nothing. It reads the records of all segments, and finds what a start would find: the
+//! newest object of each key, unless it was removed, purged or evicted since. It does not see what a running server has
+//! only in memory, and it passes over a segment that the server removes meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -52,7 +52,7 @@ struct Newest {
     softened: u64,
 }
 
-/// How much damage is told in words; more is only more of it.
+/// The most damage that is listed. A file full of it must not fill the memory as well.
 const MOST_DAMAGE: usize = 1000;
 
 /// Reads the store at `path` and gives each live object to `each`, in the order of their keys' hashes. With `verify` all
@@ -76,7 +76,8 @@ pub fn survey(path: &Path, verify: bool, mut each: impl FnMut(&Listed)) -> io::R
             },
         );
     }
-    // Of what was let go for want of space or use, the record stays until its segment's turn.
+    // An object that was evicted or was inactive keeps its record until its segment is reclaimed. The checkpoint says
+    // that it is gone.
     let was_kept =
         |hash: &u64, sequence| sequence >= remembered.sequence || remembered.hashes.contains(hash);
     let live: BTreeMap<u64, Newest> = newest
@@ -97,6 +98,7 @@ pub fn survey(path: &Path, verify: bool, mut each: impl FnMut(&Listed)) -> io::R
             ));
             continue;
         };
+        // Purges are applied last: the record of one may stand in a segment behind that of the object.
         let verdict = purges.verdict(record.born, description.key.text(), &description.head.tags);
         if verdict == Some(Mode::Hard) {
             continue;
@@ -195,7 +197,7 @@ fn read_meta(file: &File, number: u32, position: u64) -> Option<(Record, Vec<u8>
     let mut header = [0; HEADER];
     file.read_exact_at(&mut header, position).ok()?;
     let record = Record::read(&header).filter(|record| record.segment == number)?;
-    // The length is within its bound: `Record::read` has seen to that.
+    // The header is not verified yet, but its reader has bounded the length.
     let mut bytes = vec![0; HEADER + record.meta_len as usize];
     file.read_exact_at(&mut bytes, position).ok()?;
     Some((record, bytes))
@@ -220,7 +222,8 @@ fn note(
                 purges.record(scope, name, mode, record.sequence);
             }
         }
-        // The segments of both sides are read by their numbers, so a record may come before one that it is about.
+        // Segments are read by their numbers, and both sides are written at the same time: a tombstone may come before
+        // the object that it is about. The higher sequence number counts.
         RecordKind::Object | RecordKind::Tombstone | RecordKind::Soften => {
             let found = newest.entry(record.hash).or_insert(Newest {
                 sequence: 0,
@@ -242,8 +245,8 @@ fn note(
     }
 }
 
-/// How many bytes of the body are there; tells of those that are not as they were. `None`: a part of it was in a segment
-/// that is gone, and the object with it.
+/// How many bytes of the body are there; those that are damaged are listed. `None`: a part of it was in a segment that
+/// is gone, and the object with it.
 fn held(
     record: &Record,
     description: &Description,

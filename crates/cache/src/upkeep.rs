@@ -1,4 +1,4 @@
-//! What a store does every few seconds, on the device's pool: lets inactive objects go, keeps to its bounds, writes
+//! What a store does every few seconds on the device's pool: removes inactive objects, keeps to its bounds, writes
 //! checkpoints.
 
 use std::io;
@@ -10,9 +10,10 @@ use crate::log::Log;
 use crate::reclaim::bury;
 use crate::store_core::StoreCore;
 
-/// A checkpoint is written at most this often.
+/// A checkpoint is written at most this often, because it copies the whole index.
 const CHECKPOINT_MS: u64 = 60_000;
-/// As many shards of the index are searched for inactive objects in one round of upkeep.
+/// Shards of the index that are searched for inactive objects in one round: the work of a round stays small, and an
+/// object may stay up to sixteen rounds too long.
 const SHARDS_A_ROUND: usize = 16;
 
 /// One round.
@@ -21,9 +22,11 @@ pub(crate) fn round(core: &Arc<StoreCore>, log: &mut Log, now_ms: u64) {
     crate::load::check_directory(core);
     look_for_damage(core);
     crate::room::look(core, log);
+    // Before room is made, so that inactive objects are not copied as used ones.
     expire_inactive(core, log, now_ms);
     // Failures have been reported.
     let _ = crate::reclaim::make_room(core, log);
+    // The log takes no records: a checkpoint would fail as well.
     if thin_out(core, log).is_err() {
         return;
     }
@@ -34,9 +37,11 @@ pub(crate) fn round(core: &Arc<StoreCore>, log: &mut Log, now_ms: u64) {
     }
 }
 
-/// Looks whether another process has written to a segment, and reads one record of one segment in each round: damage that
-/// leaves no trace in the file's times is found in the end, and then nothing of that segment is sent unseen.
+/// Checks whether another process has written to a segment, and verifies one record of one segment in each round. So
+/// damage that leaves no trace in the times of the file is found in the end, and nothing of that segment is sent unread
+/// any more.
 fn look_for_damage(core: &Arc<StoreCore>) {
+    // Copied, because the sample reads from the disk and lookups need the lock.
     let segments: Vec<_> = {
         let segments = core.segments.read();
         segments.values().cloned().collect()
@@ -49,7 +54,7 @@ fn look_for_damage(core: &Arc<StoreCore>) {
         upkeep.sample += 1;
         upkeep.sample
     };
-    // Neighbours in time are far apart in the table.
+    // Spread by the golden ratio, so that consecutive samples are far apart in the table.
     let place = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let chosen = segments.get(number as usize % segments.len().max(1));
     if let Some(segment) = chosen.filter(|segment| !segment.sample(place)) {
@@ -73,18 +78,19 @@ fn checkpoint_is_due(core: &StoreCore, now_ms: u64) -> bool {
     due
 }
 
-/// Takes out what was asked for longest ago while there are more objects than there may be. What is in open segments
-/// cannot be reclaimed by [`crate::reclaim`].
+/// Removes what was used longest ago while there are more than `max_objects`. To reclaim segments would not do, since
+/// the surplus may be in those that are being written.
 fn thin_out(core: &Arc<StoreCore>, log: &mut Log) -> io::Result<()> {
     let most = usize::try_from(core.limits().max_objects).unwrap_or(usize::MAX);
     let present = core.index.len();
     if most == 0 || present <= most {
         return Ok(());
     }
-    // An eighth more than must be, so that this is seldom.
+    // An eighth more than necessary, so that not every round has to.
     let excess = present - most + most / 8;
     for shard in 0..Index::shards() {
         let mut entries = core.index.entries(shard);
+        // Hashes are spread evenly, so each shard gives its share, and the whole index is never sorted.
         let share = (entries.len() * excess)
             .div_ceil(present)
             .min(entries.len());
@@ -100,7 +106,7 @@ fn thin_out(core: &Arc<StoreCore>, log: &mut Log) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes out of some shards what was not asked for in time.
+/// Removes inactive objects from the next few shards.
 fn expire_inactive(core: &Arc<StoreCore>, log: &mut Log, now_ms: u64) {
     let inactive_ms = core.limits().inactive_ms;
     if inactive_ms == 0 {

@@ -30,11 +30,13 @@ pub(crate) struct BalancerConf;
 /// A `balancer_by_lua` line.
 struct LuaBalancer {
     chunk: Arc<LuaChunk>,
-    /// The groups of the servers that were chosen, by address.
+    /// The groups of the servers that were chosen, by address. One map for all loops: failures that
+    /// one loop has seen count on the others too.
     groups: Mutex<Lru<String, Arc<Group>>>,
 }
 
-/// How many servers are remembered, the least recently chosen one is forgotten first.
+/// The most servers that are remembered; the least recently chosen one is forgotten first. A script
+/// may derive addresses from what clients send, so their number must be bounded.
 const MAX_SERVERS: usize = 1000;
 
 /// Reads a line in an upstream of http.
@@ -86,6 +88,7 @@ impl ServerChooser<Session> for LuaBalancer {
 }
 
 impl LuaBalancer {
+    /// Reads the script of a line. The code is compiled when a VM first runs it.
     fn read(line: &mut Line) -> Result<Arc<LuaBalancer>, Diagnostic> {
         Ok(Arc::new(LuaBalancer {
             chunk: LuaChunk::read(line, ScriptKind::Balancer, 0)?,
@@ -93,7 +96,7 @@ impl LuaBalancer {
         }))
     }
 
-    /// Runs the script over a try that begins; the error is the status that comes of it.
+    /// Runs the script at the beginning of a try. The error is the status of the response.
     fn run_balancer(
         &self,
         mut run: ScriptRun,
@@ -108,6 +111,7 @@ impl LuaBalancer {
         match run.run_to_completion(guest) {
             RunEnd::Completed(_) | RunEnd::Exit(0) => {}
             RunEnd::Exit(status) => return Err(u16::try_from(status).unwrap_or(500)),
+            // Without a decision there is no server to try, and another run would end the same way.
             RunEnd::Exec(..) | RunEnd::Jump | RunEnd::Failed => return Err(500),
         }
         let BalancerDecision {

@@ -14,6 +14,7 @@ use crate::scope::RunScope;
 
 /// A run of a chunk for a request. The error is the status to answer with when it cannot start.
 pub(crate) fn for_request(request: &mut Request, chunk: &LuaChunk) -> Result<ScriptRun, u16> {
+    // No VM: `init_by_lua` has failed, or there is no memory for one.
     let vm = loop_vms::for_request(request).ok_or(500_u16)?;
     let function = match vm.function(chunk, request.into()) {
         Ok(function) => function,
@@ -22,6 +23,7 @@ pub(crate) fn for_request(request: &mut Request, chunk: &LuaChunk) -> Result<Scr
             return Err(unloaded.status);
         }
     };
+    // The logger is cloned, because a run may outlive its borrow of the request.
     let scope = RunScope::new(Rc::clone(&vm), chunk.kind, request.logger().clone());
     Ok(ScriptRun::new(scope, &function, &vm.settings.limits))
 }

@@ -12,7 +12,6 @@ use conf::{
 use crate::balancer::{self, BalancerConf};
 use crate::chunk::{LuaChunk, ScriptKind};
 use crate::rows::{CERTIFICATE, CLIENT_HELLO, LOG, block_row, kind_of, word_row};
-/// The `*_by_lua_no_postpone` directives: which scripts run at the beginning of their phase.
 use crate::scripts::HttpScripts;
 
 /// The setter of all script rows.

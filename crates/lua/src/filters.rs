@@ -92,6 +92,7 @@ impl LuaFilteredBody {
             _ => return Err(BodyError::Producer),
         }
         let (piece, last) = scope.body_chunk.take().unwrap_or_default();
+        // A script may end the body early: what the handler would still produce is not asked for.
         self.is_done |= last;
         Ok(piece)
     }

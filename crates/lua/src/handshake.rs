@@ -40,6 +40,7 @@ pub(crate) fn on_http_handshake(
         let Some(chunk) = chunk else {
             return Ok(());
         };
+        // Without the script the handshake must not go on: it may be what keeps clients out.
         let run = begin_run::for_request(request, &chunk).map_err(|_| http::module::Objection)?;
         match run_to_decision(run, request.into(), offer).await {
             true => Ok(()),

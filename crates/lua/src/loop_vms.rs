@@ -75,6 +75,8 @@ pub(crate) fn for_session(session: &mut Session) -> Option<Rc<LuaVm>> {
 }
 
 impl PerRequestVm {
+    /// The VM of one request (`lua_code_cache off`), created at its first script and kept for the
+    /// others.
     fn for_request(&self, vm: &LuaVm) -> Option<Rc<LuaVm>> {
         if let Some(own) = &*self.0.borrow() {
             return Some(Rc::clone(own));
@@ -132,6 +134,7 @@ pub(crate) fn create(
         machines.retain(|(_, vm)| !vm.configuration.is_retired());
         machines.push(((engine, generation), Rc::clone(&vm)));
     });
+    // Kept all the same: otherwise each request would create it anew, and fail again.
     if !vm.initialize() {
         vm.init_failed.set(true);
     }
@@ -169,6 +172,7 @@ fn dictionaries(
             if known.size == *size {
                 return known;
             }
+            // Scripts of the old configuration keep the old one until they end.
             let made = Arc::new(SharedDict::new(name, *size));
             zones.replace(zone, Arc::clone(&made));
             made

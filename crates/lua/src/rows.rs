@@ -73,6 +73,7 @@ pub(crate) const fn ignored_row<C>(
 /// function.
 pub(crate) fn kind_of(line: &Line) -> ScriptKind {
     let name = line.name().to_string();
+    // The three spellings of a directive differ in their ends only.
     let stem = name
         .strip_suffix("_block")
         .or_else(|| name.strip_suffix("_file"))

@@ -56,6 +56,7 @@ impl ScriptStep for SetByLua {
 
     fn run(&self, request: &mut Request, inputs: Vec<BString>) -> ScriptProgress {
         let Some(vm) = loop_vms::for_request(request) else {
+            // The variable would stay without its value, and later directives may decide by it.
             return ScriptProgress::Done(Outcome::Status(500));
         };
         let function = match vm.function(&self.chunk, request.into()) {

@@ -275,6 +275,7 @@ const MIN_DICTIONARY: u64 = 8191;
 fn shared_dict(main: &mut LuaMainConf, line: &mut Line) -> Result<(), Diagnostic> {
     let name = line.text(0).to_string();
     let size = line.size(1)?;
+    // lua-nginx-module blames the size for either.
     if name.is_empty() || size <= MIN_DICTIONARY {
         return Err(line.error_at(
             1,

@@ -163,7 +163,8 @@ impl DictEntries {
         Some(entry)
     }
 
-    /// Removes up to two expired entries at the old end. Called by each operation that writes.
+    /// Removes up to two expired entries at the old end. Called by each operation that writes, so
+    /// that expired entries go without a sweep over all of them under the lock.
     pub(crate) fn expire_oldest(&mut self, now: u64) {
         for _ in 0..2 {
             if !self.remove_oldest_if(|entry| entry.is_expired(now)) {

@@ -69,6 +69,7 @@ static SOCKETS: Module = Module {
     name: "lua_sockets",
     doc: "Settings of Lua cosockets.",
     server: &cosocket_settings::STREAM,
+    // It has directives only: scripts read their values, and nothing runs in a phase.
     enabled: |_| false,
     ..Module::EMPTY
 };
@@ -218,6 +219,7 @@ fn run_script(session: &mut Session, chunk: Arc<LuaChunk>) -> Step<'_> {
             Err(status) => return Outcome::Status(status),
         };
         let end = drive_run(session, &mut run).await;
+        // However it ended: what the script has read and not consumed belongs to the next handler.
         crate::api::give_back_to_session(&run.scope, session);
         match end {
             Ok(end) => outcome_of(&end, chunk.kind),
@@ -252,11 +254,15 @@ async fn drive_run(session: &mut Session, run: &mut ScriptRun) -> Result<RunEnd,
         let event = match next.await {
             Ok(event) => event,
             Err(ClientGone) if run.on_client_abort() => {
+                // The script has a handler for this (`ngx.on_abort`), which decides what becomes of
+                // it. The event comes once.
                 watch = false;
                 continue;
             }
             Err(ClientGone) => return Err(ClientGone),
         };
+        // Before the event is answered, so that the client gets the output in the order of the
+        // calls.
         send_output(session, &run.scope, patience).await?;
         match event {
             RunEvent::Ended(end) => return Ok(end),
@@ -280,6 +286,7 @@ async fn send_output(
     if !said.is_empty() && !::stream::serve::send_within(session, &said, patience).await {
         return Err(ClientGone);
     }
+    // `ngx.eof`: after the output that came before it, and once.
     if scope.eof_sent.replace(false)
         && let Some(stream) = session.client.stream()
     {

@@ -1,4 +1,4 @@
-//! The client's side of a session: a TCP connection, or the datagrams of one address.
+//! The client of a session: a TCP connection, or the datagrams of one address.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -13,7 +13,7 @@ use crate::datagrams::Flow;
 
 /// One client.
 pub struct Client {
-    /// The number of the connection, as `$connection` and the error log show it. Unique among stream's.
+    /// The number of the connection, as `$connection` and the error log show it. Unique among those of stream.
     pub number: u64,
     /// How bytes come and go.
     pub transport: Transport,
@@ -27,15 +27,16 @@ pub struct Client {
     pub accepted: Instant,
     /// Bytes written to the client since the session began.
     pub sent: Cell<u64>,
-    /// Bytes that were read and are the content handler's to use: what came behind a PROXY protocol header.
+    /// Bytes that were read and not used: what came behind a PROXY protocol header, or was preread. The content handler
+    /// takes them before it reads.
     pub input: RefCell<Vec<u8>>,
-    /// The server name that it asked for by TLS, once its hello was read.
+    /// The server name that it asked for by TLS, once its ClientHello was read.
     pub asked_name: RefCell<Option<Box<str>>>,
-    /// The listening socket that it came by.
+    /// The listening socket that accepted it.
     pub socket: ListenAddress,
-    /// The address that it counts as accepted at, where another one of the server's passed it on.
+    /// The address at which it counts as accepted, if another address of the server has passed it on.
     pub passed_at: Option<Address>,
-    /// How often it was passed on.
+    /// How often it was passed on; bounded, so that two addresses cannot pass it to each other for ever.
     pub passes: u8,
 }
 
@@ -71,17 +72,18 @@ impl Client {
         }
     }
 
-    /// Whether it speaks UDP.
+    /// Whether it sends datagrams.
     pub fn is_udp(&self) -> bool {
         self.stream().is_none()
     }
 
-    /// Sends all of these bytes; as one datagram if it is datagrams.
+    /// Sends all of these bytes, as one datagram if the client sends datagrams.
     pub async fn send(&self, bytes: &[u8]) -> io::Result<()> {
         match &self.transport {
             Transport::Stream(stream) => stream.write_all(bytes).await?,
             Transport::Datagrams(flow) => flow.send(bytes).await?,
         }
+        // Counted when all was taken: a session that ends in between does not claim bytes that the client never got.
         self.sent.set(self.sent.get() + bytes.len() as u64);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The time as logs show it. A session writes it once or twice, so that nothing is kept between two uses.
+//! Local time for logs. A session needs it once or twice, so that no formatted text is kept between two uses.
 
 use jiff::tz::{Offset, TimeZone};
 use proto::date;
@@ -15,7 +15,7 @@ pub fn write_iso8601(out: &mut Vec<u8>) {
     date::write_iso8601(second, &zone, out);
 }
 
-/// The C library knows the zone, as it does for the error log, so that both logs agree.
+/// The zone comes from the C library, as it does for the error log, so that both logs agree.
 fn now() -> (i64, TimeZone) {
     let second = rt::wall_millis() / 1000;
     let offset = Offset::from_seconds(rt::local_time(second).offset);

@@ -14,15 +14,17 @@ const MAIN_GROUP: usize = 0;
 /// The group of tables whose structs belong to a server.
 const SERVER_GROUP: usize = 1;
 
-/// What is being built. Setters of blocks reach it through `line.level.engine()`.
+/// What is being built. Setters of blocks get it through `line.level.engine()`.
 struct Builder {
     modules: &'static [&'static Module],
     servers: Vec<Server>,
-    /// Where the servers' blocks stand.
+    /// Where the blocks of the servers are in the files, for messages.
     places: Vec<Span>,
     claims: Vec<listen::Claim>,
 }
 
+/// The tables of all modules, by the block to which their settings belong. Empty ones would cost a struct in each
+/// server.
 fn groups(modules: &[&'static Module]) -> Vec<TableSet> {
     let mut groups: Vec<TableSet> = vec![vec![&core::MAIN], vec![&core::SERVER]];
     for module in modules {
@@ -55,6 +57,7 @@ pub(crate) fn stream(
         claims: Vec::new(),
     };
     let mut confs = Confs::new(groups(modules));
+    // Set before any directive is read, so that every server inherits the log of main.
     if let Some(core) = confs.get_mut::<ServerConf>() {
         core.log = line.shared::<MainLog>().0.clone();
     }
@@ -64,12 +67,14 @@ pub(crate) fn stream(
         dispatch(line.node.block.nodes(), &mut confs, None, &mut level);
     }
     for module in modules {
+        // Only here are all names declared: a line may refer to one that comes later.
         (module.complete)(line);
     }
     let endpoints = net::endpoint::endpoints(builder.claims, line);
     let variables = match registry.finish() {
         Ok(variables) => variables,
         Err(mut errors) => {
+            // All unknown variables are reported, so that a file can be mended in one go.
             let last = errors.pop();
             for error in errors {
                 line.level.report(error);
@@ -87,11 +92,12 @@ pub(crate) fn stream(
         conf_prefix: line.level.build.in_conf_prefix(conf::Access::Opened, ""),
         generation: crate::engine::next_generation(),
     };
+    // Needs the endpoints: which server is the default of an address follows from all `listen` lines.
     crate::tls::check_configuration(&frozen, &builder.places, line);
     Ok(frozen)
 }
 
-/// The tables of modules whose directives stand in `upstream { … }`, for who reads such a block.
+/// The tables of modules whose directives stand in `upstream { … }`, for the module that reads such a block.
 pub fn upstream_tables(line: &mut Line) -> TableSet {
     let modules = line.level.engine::<Builder>().modules;
     let tables = modules.iter().map(|module| module.upstream);
@@ -117,6 +123,7 @@ pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnos
         handshake: None,
         phases: Phases::default(),
     };
+    // Asked before the engine is borrowed from the line.
     let has_errors = line.level.build.has_errors();
     let (span, block) = (line.node.name.span, line.node.span);
     let builder = line.level.engine::<Builder>();
@@ -130,11 +137,13 @@ pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnos
         .filter_map(|module| module.handshake)
         .find(|handshake| (handshake.when)(&server.confs))
         .map(|handshake| handshake.handler);
+    // Content has one handler: the first module in the list whose directive the server has.
     let answer = builder
         .modules
         .iter()
         .filter_map(|module| module.answer.as_ref())
         .find(|answer| (answer.when)(&server));
+    // Handlers that can do nothing in this server are left out here, not asked at each session.
     let active = builder
         .modules
         .iter()
@@ -145,13 +154,14 @@ pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnos
     let listens = !server.core.listens.is_empty();
     handlers.extend(answer.map(|answer| (Phase::Content, answer.handler)));
     server.phases = Phases::collect(handlers.into_iter());
+    // The number is the index in the list, so it is taken before the server is added.
     let id = ServerId(builder.servers.len() as u32);
     builder
         .claims
         .extend(listen::claims(&server.core, id, span));
     builder.servers.push(server);
     builder.places.push(block);
-    // A line that was refused has said why.
+    // An error in the block was reported. The missing `listen` may be the refused line.
     if has_errors {
         return Ok(());
     }

@@ -17,7 +17,7 @@ use net::endpoint::Listen;
 use crate::listen;
 use crate::session::Session;
 
-/// Settings of `stream` as a whole: none that has an effect.
+/// Settings of `stream` as a whole: it has none that takes effect.
 #[derive(Clone, Debug, Default)]
 pub struct MainConf;
 
@@ -50,6 +50,8 @@ pub static MAIN: Table<MainConf> = Table::new(&[
     },
 ]);
 
+/// A directive of nginx that sizes a hash table. It is checked and has no effect, because the tables here size
+/// themselves; to refuse it would break configurations that work.
 const fn hash_row(name: &'static str, doc: &'static str) -> Directive<MainConf> {
     Directive {
         name,
@@ -75,17 +77,17 @@ pub struct ServerConf {
     pub name: BString,
     /// The error log.
     pub log: Logger,
-    /// Who knows addresses of names that are made of variables; one without servers where no directive says who could.
+    /// Resolves names that contain variables. Without a `resolver` directive it has no servers.
     pub resolver: Arc<Resolver>,
-    /// How long an answer is waited for.
+    /// How long an answer of the resolver is waited for.
     pub resolver_timeout: Duration,
     /// Time for a client to send its PROXY protocol header.
     pub proxy_protocol_timeout: Duration,
-    /// Small packets are sent at once.
+    /// Whether small packets are sent at once.
     pub tcp_nodelay: bool,
-    /// How many of a client's first bytes are looked at.
+    /// The most of the first bytes of a client that handlers may look at.
     pub preread_buffer_size: u64,
-    /// Time for them to come.
+    /// The time for them to arrive.
     pub preread_timeout: Duration,
 }
 
@@ -224,6 +226,7 @@ fn server_name(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic>
         let name = ServerName::parse(line, index, |line, pattern, caseless| {
             Pattern::compile::<Session>(line, index, pattern, caseless)
         })?;
+        // The first name of all lines is the one that `$server_name` shows.
         if conf.names.is_empty() {
             conf.name = name.display(&line.arg(index).text);
         }

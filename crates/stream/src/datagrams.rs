@@ -1,10 +1,10 @@
 //! Sessions of datagrams: what one client address sends to a socket belongs together.
 //!
-//! A socket has one reader. It hands each datagram to the session of its sender, or begins one. Sessions answer by the
-//! socket itself, so that the client sees the address that it asked.
+//! A socket has one reader. It hands each datagram to the session of its sender, or begins one. Sessions answer through
+//! the socket itself, so that the client sees the address that it asked.
 //!
-//! Without `reuseport` a socket is read by one loop only, whichever its number says: if several did, the datagrams of a
-//! client would come to different loops, and make a session on each. (nginx has that.)
+//! Without `reuseport` a socket is read by a single loop, which its number chooses. If several read it, the datagrams
+//! of one client would come to different loops and make a session on each, as they do with several workers of nginx.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -14,10 +14,11 @@ use std::task::{Context, Poll, Waker};
 
 use rt::net::{Address, UdpSocket};
 
-/// Datagrams that may wait for a session; more are lost, as in a full socket buffer.
+/// Datagrams that may wait for a session. More are lost, as in a full socket buffer: a session that does not read must
+/// not fill the memory.
 const MAX_WAITING: usize = 256;
 
-/// The largest datagram, in bytes.
+/// The largest datagram, in bytes: its length is a number of 16 bits.
 pub const MAX_DATAGRAM: usize = 65_535;
 
 /// A listening socket for datagrams, and its sessions.
@@ -25,13 +26,13 @@ pub struct Datagrams {
     socket: UdpSocket,
     sessions: RefCell<HashMap<Address, Rc<Flow>>>,
     next: Cell<u64>,
-    /// Datagrams that came to a session after the one that began it, and that it had not read when it ended: they begin
-    /// the next one. Each session keeps one, so this ends.
+    /// Datagrams that a session had received behind its first one and had not read when it ended: they begin the next
+    /// one. Each session keeps its first, so that this comes to an end.
     returned: RefCell<VecDeque<(Address, Vec<u8>)>>,
     waker: RefCell<Option<Waker>>,
 }
 
-/// What a socket's reader takes in: with the client, a datagram.
+/// What the reader of a socket takes in: a datagram with its client.
 enum Received {
     /// One that came back from a session.
     Returned(Address, Vec<u8>),
@@ -42,13 +43,13 @@ enum Received {
 /// The datagrams of one session.
 pub struct Flow {
     datagrams: Rc<Datagrams>,
-    /// Tells it from an earlier session of the same client.
+    /// Tells it from a later session of the same client.
     id: u64,
     client: Address,
     /// The datagram that began the session, until it is read. Read or not, it belongs to this session and begins no
     /// other: a session that ends without a look at it (`return`, `deny`) would follow itself for ever.
     opening: RefCell<Option<Vec<u8>>>,
-    /// What came behind it.
+    /// Datagrams that came behind it. At most [`MAX_WAITING`].
     waiting: RefCell<VecDeque<Vec<u8>>>,
     waker: RefCell<Option<Waker>>,
 }
@@ -74,6 +75,7 @@ impl Datagrams {
             let (client, datagram) = match received.await {
                 Ok(Received::Returned(client, datagram)) => (client, datagram),
                 Ok(Received::New(client, length)) => (client, scratch[..length].to_vec()),
+                // An ICMP message about an earlier answer, whose client has gone. The socket is well.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(error) => return Err(error),
             };
@@ -88,19 +90,23 @@ impl Datagrams {
         context: &mut Context<'_>,
         scratch: &mut [u8],
     ) -> Poll<io::Result<Received>> {
+        // Before the socket: these came earlier.
         if let Some((client, datagram)) = self.returned.borrow_mut().pop_front() {
             return Poll::Ready(Ok(Received::Returned(client, datagram)));
         }
         let received = self.socket.poll_recv_from(context, scratch);
+        // A datagram that a session gives back does not wake the socket, so the reader's waker is kept for that.
         if received.is_pending() {
             *self.waker.borrow_mut() = Some(context.waker().clone());
         }
         received.map_ok(|(length, client)| Received::New(client, length))
     }
 
+    /// Gives a datagram to the session of its client. Without one, a new session begins with it.
     fn deliver(self: &Rc<Self>, client: Address, datagram: Vec<u8>) -> Option<Rc<Flow>> {
         let mut sessions = self.sessions.borrow_mut();
         if let Some(flow) = sessions.get(&client) {
+            // The client has a session: nothing begins.
             flow.push(datagram);
             return None;
         }
@@ -159,8 +165,8 @@ impl Flow {
             .map(drop)
     }
 
-    /// The next datagram of this client begins another session, and so do those that this one has not read, but for the
-    /// one that began it.
+    /// Ends the session for this client: its next datagram begins another one, and so do those that this session has
+    /// not read, except for its first.
     pub fn detach(&self) {
         self.leave();
         let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
@@ -177,14 +183,16 @@ impl Flow {
         }
     }
 
-    /// There is no session for this client now, and its datagrams are lost.
+    /// Forgets the client without a session. What it has sent so far is lost.
     pub(crate) fn refuse(&self) {
         self.leave();
         self.waiting.borrow_mut().clear();
     }
 
+    /// Takes the session out of those of the socket, unless a later one has its place.
     fn leave(&self) {
         let mut sessions = self.datagrams.sessions.borrow_mut();
+        // Called more than once at the end of a session, by when the client may have a new one.
         if sessions
             .get(&self.client)
             .is_some_and(|flow| flow.id == self.id)
@@ -193,6 +201,7 @@ impl Flow {
         }
     }
 
+    /// Adds a datagram for the session to read, and wakes it.
     fn push(&self, datagram: Vec<u8>) {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.len() < MAX_WAITING {

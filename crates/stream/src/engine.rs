@@ -1,4 +1,4 @@
-//! Stream at work: one configuration as the binary sees it, and the part of it that runs on one loop.
+//! The stream engine as the binary sees it: one configuration, and the part of it that runs on one loop.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -36,17 +36,18 @@ pub struct Engine {
 pub struct StreamConfiguration {
     frozen: Arc<Frozen>,
     modules: &'static [&'static Module],
-    /// How long sessions of this generation may go on after a reload; zero: until they end.
+    /// How long sessions of this generation may go on after a reload (`worker_shutdown_timeout`); zero: until they end.
     shutdown_timeout: Duration,
 }
 
+/// Numbers generations, so that the sessions of one and of all before it can be found when their time is over.
 static GENERATIONS: AtomicU64 = AtomicU64::new(1);
 
 pub(crate) fn next_generation() -> u64 {
     GENERATIONS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Numbers sessions, over all loops.
+/// Numbers sessions, over all loops: `$connection` must not repeat.
 static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
 
 /// The number of the next session.
@@ -139,16 +140,18 @@ impl Configuration for StreamConfiguration {
 
 /// Stream on one loop.
 pub struct StreamLoop {
-    /// The loop's number, from 0: what is to run once in the process runs on loop 0.
+    /// The number of the loop, from 0. What must run once in the process runs on loop 0.
     pub index: usize,
     modules: &'static [&'static Module],
     site: RefCell<Rc<Site>>,
     shutdown_timeout: Cell<Duration>,
     sockets: Sockets,
+    /// The sessions that run, by a key that is unique on this loop. At most `limit`.
     sessions: RefCell<HashMap<u64, Underway>>,
     next_key: Cell<u64>,
+    /// `worker_connections`.
     limit: Cell<usize>,
-    /// Main's error log, for what belongs to no server.
+    /// The error log of main, for what belongs to no server.
     pub log: Logger,
     /// What lives longer than a configuration.
     pub zones: Zones,
@@ -164,10 +167,12 @@ struct Underway {
     task: rt::JoinHandle<()>,
 }
 
+/// The handle of the host on a loop of stream.
 struct Running(Rc<StreamLoop>);
 
 impl LoopEngine for Running {
     fn reload(&self, configuration: Arc<dyn Configuration>, context: LoopContext) {
+        // The host matches configurations by their kind, so that another type never comes here.
         let Ok(configuration) = configuration.as_any().downcast::<StreamConfiguration>() else {
             return;
         };
@@ -175,6 +180,8 @@ impl LoopEngine for Running {
             .0
             .site
             .replace(Site::new(Arc::clone(&configuration.frozen)));
+        // The timeout that replaced sessions get is the one of their own configuration, as an old worker of nginx keeps
+        // its own.
         let patience = self
             .0
             .shutdown_timeout
@@ -186,12 +193,14 @@ impl LoopEngine for Running {
             );
         }
         self.0.limit.set(context.main.worker_connections);
+        // Before listening: the first session must find what the modules prepare.
         self.0.start_modules();
         self.0.listen(context);
     }
 
     fn adopt(&self, arriving: Arriving) {
-        // A session has no moment at which it could move.
+        // Only connections that were just accepted come from other loops. A session cannot move: unlike HTTP, it has no
+        // pause between two requests at which nothing of it is under way.
         if let Arriving::New { spec, stream } = arriving {
             self.0.open(stream.attach(), &spec);
         }
@@ -202,6 +211,7 @@ impl LoopEngine for Running {
     }
 
     fn stop(&self) {
+        // First, so that no connection is passed on to a loop that is about to stop.
         net::passing::withdraw(StreamLoop::KIND);
         for module in self.0.modules {
             (module.stop)(&self.0);
@@ -219,7 +229,7 @@ impl LoopEngine for Running {
     }
 }
 
-/// Ends the sessions of a generation that was replaced, when `worker_shutdown_timeout` has passed.
+/// Ends the sessions of a replaced generation, and of those before it, when `worker_shutdown_timeout` has passed.
 async fn end_generation(engine: Rc<StreamLoop>, generation: u64, patience: Duration) {
     rt::sleep(patience).await;
     engine.abort_sessions(|session| session.generation <= generation);
@@ -256,8 +266,10 @@ impl StreamLoop {
         Rc::clone(&self.site.borrow())
     }
 
+    /// Drops the tasks of sessions. Their clients see the connection close.
     fn abort_sessions(&self, which: impl Fn(&Underway) -> bool) {
-        // Out of the map first: a task that is dropped looks itself up there.
+        // Taken out of the map before any task is dropped: a dropped task removes its own entry, for which the map must
+        // not be borrowed.
         let ended: Vec<Underway> = self
             .sessions
             .borrow_mut()
@@ -271,6 +283,7 @@ impl StreamLoop {
 
     /// Accepts from exactly the sockets of `context` from now on.
     fn listen(self: &Rc<Self>, context: LoopContext) {
+        // Known to `pass` before anything is accepted: the first session may already want to pass on.
         let engine = Rc::clone(self);
         let take = move |passed, socket: &Arc<ListenerSpec>| engine.take_passed(passed, socket);
         let sockets = context.listeners.iter();
@@ -296,8 +309,9 @@ impl StreamLoop {
         });
     }
 
+    /// Begins a session, unless the loop has as many as `worker_connections` allows.
     fn take_in(self: &Rc<Self>, newcomer: Newcomer) {
-        // One that another address passes on is no new one.
+        // A connection that another address passed on was counted when it was accepted.
         let is_new = newcomer.passed_at.is_none();
         let limit = self.limit.get();
         if self.sessions.borrow().len() >= limit {
@@ -305,6 +319,8 @@ impl StreamLoop {
                 Level::Alert,
                 format_args!("{limit} worker_connections are not enough"),
             );
+            // A connection is closed by being dropped. A client of datagrams has to be forgotten, so that its next one
+            // may begin a session when there is room.
             if let Transport::Datagrams(flow) = newcomer.transport {
                 flow.refuse();
             }
@@ -315,6 +331,7 @@ impl StreamLoop {
         self.next_key.set(key + 1);
         let serve = crate::serve::serve(Rc::clone(self), newcomer, key);
         let task = rt::spawn_handle("stream session", serve);
+        // The task is polled later, so its entry is there before it can end.
         let generation = self.site.borrow().generation;
         self.sessions
             .borrow_mut()
@@ -331,6 +348,7 @@ impl StreamLoop {
     }
 }
 
+/// Reads a socket of datagrams for as long as it works, and begins a session for each new client.
 async fn receive(engine: Rc<StreamLoop>, socket: Rc<Datagrams>, spec: Arc<ListenerSpec>) {
     let mut scratch = vec![0; MAX_DATAGRAM];
     loop {
@@ -340,6 +358,8 @@ async fn receive(engine: Rc<StreamLoop>, socket: Rc<Datagrams>, spec: Arc<Listen
                 engine.take_in(Newcomer::new(Transport::Datagrams(flow), &spec));
             }
             Err(error) => {
+                // Errors about a single answer were passed over already: the socket itself is broken, and to ask again
+                // at once would spin.
                 engine.log.plain(
                     Level::Alert,
                     format_args!("recvmsg() failed{}", Errno(&error)),

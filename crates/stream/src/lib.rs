@@ -1,10 +1,10 @@
-//! The stream engine: TCP connections and UDP sessions, their phases, and what is known of them.
+//! The stream engine: TCP connections and UDP sessions, their phases, and their variables.
 //!
-//! It names no module. What a server does with a session is said by [`module::Module`]s that the program hands over as a
-//! list; the engine knows their shape only. It does not know processes, signals or configuration files either: those
+//! It names no module. What a server does with a session is up to the [`module::Module`]s that the program hands over
+//! as a list; the engine knows only their shape. It knows neither processes, signals nor configuration files: those
 //! meet it at [`host::engine`]. It knows nothing of HTTP.
 //!
-//! Begin to read at [`serve`], the way of a session; then [`engine`], where sessions come from.
+//! Begin to read at [`serve`], the course of a session; then [`engine`], where sessions come from.
 #![forbid(unsafe_code)]
 
 pub mod client;

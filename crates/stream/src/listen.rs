@@ -13,10 +13,10 @@ use crate::site::ServerId;
 /// A server's claim to an address.
 pub type Claim = net::endpoint::Claim<ServerId, Pattern>;
 
-/// An address with the servers that answer there: which one, says the name that a TLS client asks for.
+/// An address with the servers that listen there. The name that a TLS client asks for chooses among them.
 pub type Endpoint = net::endpoint::Endpoint<ServerId, Pattern>;
 
-/// Parameters that make no sense for datagrams.
+/// Parameters that make no sense for datagrams; nginx refuses them together with `udp`.
 const STREAM_ONLY: [&str; 7] = [
     "ssl",
     "fastopen",
@@ -37,6 +37,7 @@ pub fn set(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
             b"udp" => udp = true,
             b"proxy_protocol" => listen.flags.proxy_protocol = true,
             b"ssl" => listen.flags.tls = true,
+            // Options of the socket may be given once for an address, so it is noted that this line gave some.
             _ if net::listen::socket_parameter(&mut listen.options, line, index)? => {
                 listen.set = true
             }
@@ -49,6 +50,7 @@ pub fn set(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
         }
     }
     if udp {
+        // After all parameters were read, because `udp` may come behind those that it excludes.
         check_datagrams(line)?;
     }
     let addresses = net::listen::addresses(line, None)?.into_iter();
@@ -56,6 +58,7 @@ pub fn set(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
     listen.add_to(&mut conf.listens, addresses, line)
 }
 
+/// Refuses parameters that need a connection.
 fn check_datagrams(line: &Line) -> Result<(), Diagnostic> {
     for word in line.args() {
         let name = word
@@ -82,6 +85,7 @@ fn datagrams(address: ListenAddress) -> ListenAddress {
 
 /// A server's claims.
 pub fn claims(core: &ServerConf, server: ServerId, span: Span) -> impl Iterator<Item = Claim> {
+    // As in nginx, a server without `server_name` has the empty name, which no client asks for.
     let names = match core.names.is_empty() {
         true => vec![ServerName::Exact(BString::default())],
         false => core.names.clone(),

@@ -25,32 +25,32 @@ pub struct Module {
     pub main: &'static dyn Rows,
     /// Directives whose value belongs to a server.
     pub server: &'static dyn Rows,
-    /// Directives that stand in `upstream { … }`, whoever reads that block.
+    /// Directives that stand in `upstream { … }`. Another module reads that block.
     pub upstream: &'static dyn Rows,
     /// The tables of blocks that its directives open and dispatch themselves (`upstream`), for help and the reference.
     pub blocks: &'static [&'static dyn Rows],
-    /// For modules that can be all that a server does with its sessions (`proxy_pass`).
+    /// For modules that decide what becomes of a session (`proxy_pass`, `return`, `pass`).
     pub answer: Option<Answer>,
-    /// What a server does about TLS, from the module that has the directives about it.
+    /// The TLS settings of a server, from the module that has the directives for them.
     pub tls: fn(&ConfSet) -> Option<Arc<net::tls::Service>>,
-    /// For modules that have a say in handshakes with clients.
+    /// For modules that take part in handshakes with clients.
     pub handshake: Option<Handshake>,
-    /// Handlers and the phases they run in.
+    /// Handlers, each with the phase in which it runs.
     pub phases: &'static [(Phase, Handler)],
-    /// Whether this server uses the module at all. Where it says no, its handlers are not on the path of a session.
+    /// Whether this server uses the module at all. If not, its handlers are left out when the configuration is built.
     pub enabled: fn(&Server) -> bool,
     /// Variables of fixed names. A directive may define more while the configuration is read.
     pub variables: &'static [Variable<Session>],
-    /// Called when all of `stream {}` was read, with its line: reports names that lines refer to and none declares.
+    /// Called when all of `stream {}` was read, with its line: reports names that are used and not declared.
     pub complete: fn(&mut Line),
-    /// What has to be tried before a configuration is taken on: [`host::engine::Configuration::trials`].
+    /// What has to be tried before a configuration takes effect: [`host::engine::Configuration::trials`].
     pub trial: fn(&Frozen) -> Option<host::engine::Trial>,
-    /// Called once for each generation in the worker, before it serves: finds or makes zones.
+    /// Called once for each generation in the worker, before it serves: finds or makes shared zones.
     pub commit: fn(&Frozen, &host::engine::Zones) -> Result<(), String>,
-    /// Called on each loop when it begins to serve a generation: for tasks of the loop's own. What belongs to the former
-    /// generation is to be ended here.
+    /// Called on each loop when it begins to serve a generation: starts tasks of the loop, and ends those of the
+    /// generation before.
     pub start: fn(&StreamLoop),
-    /// Called on each loop that is to end, when it accepts no more.
+    /// Called on each loop that is about to end, when it accepts no more.
     pub stop: fn(&StreamLoop),
 }
 
@@ -77,16 +77,16 @@ impl Module {
     };
 }
 
-/// A say in the handshakes of a server.
+/// How a module takes part in the handshakes of a server.
 #[derive(Clone, Copy)]
 pub struct Handshake {
-    /// Whether a server makes use of it.
+    /// Whether the server uses it.
     pub when: fn(&ConfSet) -> bool,
-    /// Changes what the client will be shown. The handshake ends when it objects; why was logged then.
+    /// Changes what the client will be shown. If it objects the handshake ends; it has logged why.
     pub handler: HandshakeHandler,
 }
 
-/// Looks at a handshake that has begun.
+/// Called during a handshake.
 pub type HandshakeHandler = for<'a> fn(
     &'a mut Session,
     Moment,
@@ -94,13 +94,13 @@ pub type HandshakeHandler = for<'a> fn(
 )
     -> Pin<Box<dyn Future<Output = Result<(), Objection>> + 'a>>;
 
-/// A handshake is not to be completed.
+/// The handshake must not be completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Objection;
 
 /// What a server does with a session once it was let in.
 pub struct Answer {
-    /// Whether a server is this module's.
+    /// Whether the server has the directive of this module.
     pub when: fn(&Server) -> bool,
     /// The handler. The session ends with it.
     pub handler: Handler,
@@ -111,29 +111,30 @@ static NO_ROWS: Table<()> = Table::new(&[]);
 /// The phases of a session, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// The connection stands, and a PROXY protocol header was read. Handlers may change who the client is (`realip`).
+    /// The connection is accepted, and its PROXY protocol header was read. Handlers may change the address of the
+    /// client (`realip`), which all later phases judge.
     PostAccept,
-    /// Limits: who is refused here costs nothing more.
+    /// Limits. They come before access, as in nginx.
     Preaccess,
-    /// Who may come in.
+    /// Whether the client may come in.
     Access,
-    /// What can be learned from the first bytes, before it is decided what becomes of the session.
+    /// Handlers look at the first bytes, before it is decided what becomes of the session.
     Preread,
-    /// The server's one handler.
+    /// The one handler that serves the session.
     Content,
-    /// The session is over. Handlers can not change anything any more.
+    /// The session is over. Handlers cannot change anything any more.
     Log,
 }
 
 /// How many phases there are.
 pub(crate) const PHASES: usize = 6;
 
-/// Runs in a phase. It must not block.
+/// A handler of a phase. It must not block.
 ///
-/// It answers at once with [`Step::Now`], which costs no allocation, or hands back a future.
+/// It answers at once with [`Step::Now`], which costs no allocation, or returns a future.
 pub type Handler = for<'a> fn(&'a mut Session) -> Step<'a>;
 
-/// What a handler says.
+/// What a handler answers.
 pub enum Step<'a> {
     /// The handler is done.
     Now(Outcome),
@@ -144,9 +145,9 @@ pub enum Step<'a> {
 /// How a handler ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Not my business: the next handler of the phase.
+    /// It leaves the decision to the next handler of the phase.
     Declined,
-    /// The phase is over.
+    /// It has decided: the rest of the phase is skipped.
     Ok,
     /// The session is over, with this status.
     Status(u16),
@@ -154,13 +155,13 @@ pub enum Outcome {
 
 /// The statuses of a session. They are those of HTTP that mean the same.
 pub mod status {
-    /// It went well, or as well as the two ends wanted.
+    /// Both ends have had what they wanted, or the client left.
     pub const OK: u16 = 200;
-    /// The client sent what can not be understood: its PROXY protocol header.
+    /// What the client sent cannot be understood: its PROXY protocol header, or its first bytes.
     pub const BAD_REQUEST: u16 = 400;
-    /// The client may not come in.
+    /// Access is denied.
     pub const FORBIDDEN: u16 = 403;
-    /// It can not be served as it is configured.
+    /// The session cannot be served as it is configured.
     pub const INTERNAL_SERVER_ERROR: u16 = 500;
     /// No upstream server could be reached.
     pub const BAD_GATEWAY: u16 = 502;

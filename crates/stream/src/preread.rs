@@ -1,4 +1,4 @@
-//! Looking at a client's first bytes before it is decided what becomes of the session.
+//! Reading the first bytes of a client before it is decided what becomes of the session.
 //!
 //! What was read stays in [`Client::input`](crate::client::Client::input), where the content handler finds it.
 
@@ -7,17 +7,18 @@ use std::task::Poll;
 use crate::module::status;
 use crate::session::Session;
 
-/// What a look at the bytes so far came to.
+/// Whether the bytes that have come so far are enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// More of them are needed.
     More,
-    /// They suffice.
+    /// They are enough.
     Enough,
 }
 
-/// Reads until `judge`, which gets all bytes that have come, has enough, but no more than `preread_buffer_size`. The error
-/// is the status that the session ends with: that of a client that left or waited for too long is not one of failure.
+/// Reads until `judge`, which gets all bytes that have come, has enough, but at most `preread_buffer_size`. The error
+/// is the status with which the session ends; for a client that left or was too slow that is not a failure, as in
+/// nginx.
 pub async fn preread(
     session: &mut Session,
     mut judge: impl FnMut(&[u8]) -> Look,
@@ -27,22 +28,26 @@ pub async fn preread(
     };
     let core = &session.server().core;
     let most = usize::try_from(core.preread_buffer_size).unwrap_or(usize::MAX);
+    // One timer for all reads: a client that sends a byte now and then must not hold the session for ever.
     let timer = rt::Timer::new();
     timer.set(core.preread_timeout);
     loop {
         let held = {
             let input = session.client.input.borrow();
+            // Before any read: what came behind a PROXY protocol header may be enough.
             if !input.is_empty() && judge(&input) == Look::Enough {
                 return Ok(());
             }
             input.len()
         };
+        // Judged first: a message that fills the buffer exactly is complete.
         if held >= most {
             session.error(format_args!("preread buffer full"));
             return Err(status::BAD_REQUEST);
         }
         let received = std::future::poll_fn(|context| {
             let mut input = session.client.input.borrow_mut();
+            // Bytes before the timer: what has come in time counts, even if both are ready.
             match stream.poll_read_into(context, &mut input, most - held) {
                 Poll::Ready(received) => Poll::Ready(Some(received)),
                 Poll::Pending => timer.poll_expired(context).map(|()| None),
@@ -50,7 +55,7 @@ pub async fn preread(
         });
         match received.await {
             Some(Ok(1..)) => {}
-            // It left, or its time is over: nobody is to be told.
+            // The client has left or was too slow: there is nothing to tell it.
             Some(Ok(0)) | None => return Err(status::OK),
             Some(Err(error)) => {
                 session.log(

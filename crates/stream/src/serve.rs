@@ -1,4 +1,4 @@
-//! The way of a session, from the client's arrival to its line in the log.
+//! The course of a session, from the arrival of the client to its line in the log.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::engine::StreamLoop;
 use crate::module::{Outcome, Phase, status};
 use crate::session::{Ending, Session};
 
-/// The phases before the end, and what the error log says is being done in them.
+/// The phases up to the content, and what the error log says is being done in them, in the words of nginx.
 const PHASES: [(Phase, &str); 5] = [
     (Phase::PostAccept, "initializing session"),
     (Phase::Preaccess, "initializing session"),
@@ -27,22 +27,22 @@ const PHASES: [(Phase, &str); 5] = [
     (Phase::Content, ""),
 ];
 
-/// What a session begins with.
+/// A connection or a first datagram, before it is a session.
 pub(crate) struct Newcomer {
     /// The connection or datagrams.
     pub(crate) transport: Transport,
     /// The listening socket.
     pub(crate) socket: Arc<ListenerSpec>,
-    /// The address that it counts as accepted at, where another one of the server's passed it on.
+    /// The address at which it counts as accepted, if another address of the server has passed it on.
     pub(crate) passed_at: Option<Address>,
     /// How often it was passed on.
     pub(crate) passes: u8,
-    /// What was read of it before.
+    /// What was read of it and not used before it was passed on.
     pub(crate) input: Vec<u8>,
 }
 
 impl Newcomer {
-    /// One that has just come.
+    /// One that was just accepted.
     pub(crate) fn new(transport: Transport, socket: &Arc<ListenerSpec>) -> Newcomer {
         Newcomer {
             transport,
@@ -56,6 +56,7 @@ impl Newcomer {
 
 /// Serves one session.
 pub(crate) async fn serve(engine: Rc<StreamLoop>, newcomer: Newcomer, key: u64) {
+    // Made first: it takes the session off the counters however this ends, also when the task is dropped.
     let place = Place {
         engine: Rc::clone(&engine),
         key,
@@ -68,6 +69,7 @@ pub(crate) async fn serve(engine: Rc<StreamLoop>, newcomer: Newcomer, key: u64) 
         Ok(()) => run(&mut session).await,
         Err(status) => status,
     };
+    // No log phase and no TLS end: for the client nothing is over.
     if let Some(address) = session.pass_to.take() {
         return pass(session, address);
     }
@@ -77,6 +79,7 @@ pub(crate) async fn serve(engine: Rc<StreamLoop>, newcomer: Newcomer, key: u64) 
         .stream()
         .filter(|_| session.pass_to.is_none())
     {
+        // With TLS the client can tell an end from a cut (RFC 8446, section 6.1).
         stream.say_goodbye();
     }
     let site = Rc::clone(&session.site);
@@ -84,23 +87,25 @@ pub(crate) async fn serve(engine: Rc<StreamLoop>, newcomer: Newcomer, key: u64) 
         // Nothing can be decided any more, so what a handler says does not count.
         let _ = handler(&mut session).outcome().await;
     }
-    // The client may know already that this is over: what its next session, or that of another client, asks for must not be
-    // held by this one while it waits.
+    // Before logs are waited for: the client may know already that the session is over, and `limit_conn` must not
+    // refuse its next one because of this one.
     let endings = session.release();
     if let Some(flow) = &place.flow {
         flow.detach();
     }
-    // The line is there once the connection has ended, and a slow disk holds up nobody for long.
+    // A client that sees its connection closed finds the line in the log. The wait is bounded, so that a slow disk does
+    // not keep connections open.
     let lines = session.logger().written();
     if !lines.is_empty() || !endings.is_empty() {
         let _ = rt::timeout(PATIENCE, all(lines, endings)).await;
     }
 }
 
-/// Hands the connection of a session on. The session leaves no line in the access log, as in nginx: that is for who has
-/// the connection now.
+/// Hands the connection of a session to another address. The session writes no line in the access log, as in nginx: the
+/// address that gets the connection writes one.
 fn pass(session: Session, address: Address) {
     let passes = session.client.passes + 1;
+    // The handlers have ended, so the session is the last owner. Were it not, the connection would close.
     let client = Rc::try_unwrap(session.client).ok();
     let Some(Client {
         transport: Transport::Stream(stream),
@@ -120,10 +125,10 @@ fn pass(session: Session, address: Address) {
     }
 }
 
-/// How long the end of a session waits for its lines in logs. When it is over they are written all the same, so that a slow
-/// disk holds up nobody.
+/// How long the end of a session waits for its lines in logs. They are written even when it is over.
 const PATIENCE: Duration = Duration::from_millis(20);
 
+/// Waits for everything that is to be done before the connection ends.
 async fn all(lines: Vec<rt::sync::remote_oneshot::Receiver<()>>, endings: Vec<Ending>) {
     for ending in endings {
         ending.await;
@@ -141,7 +146,8 @@ fn flow(transport: &Transport) -> Option<Rc<crate::datagrams::Flow>> {
     }
 }
 
-/// The session's place among those of the loop and of its socket, given back however its task ends.
+/// Counts the session on its loop, and holds its client at the socket of datagrams. Gives both back when the task ends,
+/// in whatever way.
 struct Place {
     engine: Rc<StreamLoop>,
     key: u64,
@@ -151,12 +157,14 @@ struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Some(flow) = &self.flow {
+            // Also when the task was aborted, by when nothing of the end of a session has run.
             flow.detach();
         }
         self.engine.closed(self.key);
     }
 }
 
+/// Makes a session of what was accepted, at the default server of its address.
 fn begin(engine: Rc<StreamLoop>, newcomer: Newcomer) -> Option<Session> {
     let site = engine.site();
     let socket = &newcomer.socket;
@@ -166,6 +174,7 @@ fn begin(engine: Rc<StreamLoop>, newcomer: Newcomer) -> Option<Session> {
     };
     let debug = engine.main.is_debugged(address.ip());
     if debug {
+        // Lines at level `debug` are not even formatted until a client or a log asks for them.
         host::error_log::turn_on_debug();
     }
     let client = Client {
@@ -182,11 +191,13 @@ fn begin(engine: Rc<StreamLoop>, newcomer: Newcomer) -> Option<Session> {
         passed_at: newcomer.passed_at,
         passes: newcomer.passes,
     };
+    // None after a reload that took the address away while the connection was in a queue: it is closed.
     let endpoint =
         net::endpoint::endpoint_of(&site.endpoints, &socket.address, || client.local().ip())?;
     let endpoint = Arc::clone(endpoint);
     let udp = if client.is_udp() { "udp " } else { "" };
     let (number, remote) = (client.number, &client.remote.address);
+    // By the log of the default server: no name has chosen another one yet.
     let log = &site.server(endpoint.default_server).core.log;
     log.plain(
         Level::Info,
@@ -195,7 +206,7 @@ fn begin(engine: Rc<StreamLoop>, newcomer: Newcomer) -> Option<Session> {
             client.socket
         ),
     );
-    // The datagram that begins a session counts for it, whether anything reads it or not.
+    // The datagram that begins a session counts as received, whether a handler reads it or not.
     let received = match &client.transport {
         Transport::Datagrams(flow) => flow.opening_length().unwrap_or(0),
         Transport::Stream(_) => 0,
@@ -205,23 +216,25 @@ fn begin(engine: Rc<StreamLoop>, newcomer: Newcomer) -> Option<Session> {
     Some(session)
 }
 
-/// Runs the phases up to the content; gives the status that the session ends with.
+/// Runs the phases up to the content. Gives the status with which the session ends.
 async fn run(session: &mut Session) -> u16 {
     let site = Rc::clone(&session.site);
     for (phase, action) in PHASES {
+        // TLS has its place here, as in nginx: after access, so that a client that is refused costs no handshake, and
+        // before preread, whose handlers look at decrypted bytes.
         if phase == Phase::Preread
             && let Err(status) = crate::tls::secure(session).await
         {
             return status;
         }
         session.action = action;
-        // Looked up again: what a client's first bytes say may choose another server.
+        // Looked up again in each phase: the first bytes of a client may choose another server.
         let server = site.server(session.server);
         if phase == Phase::Content
             && let Some(stream) = session.client.stream().filter(|_| server.core.tcp_nodelay)
             && !session.remote.address.is_unix()
         {
-            // It fails on a connection that is gone, which its first use tells better.
+            // It fails on a connection that is gone, and then the first use tells why.
             let _ = stream.socket().set_nodelay(true);
         }
         for handler in &server.phases[phase] {
@@ -232,12 +245,13 @@ async fn run(session: &mut Session) -> u16 {
             }
         }
     }
+    // No directive of the server says what to do with a session. The configuration is accepted, so it is found out
+    // here.
     session.debug(format_args!("no handler for server"));
     status::INTERNAL_SERVER_ERROR
 }
 
-/// Reads the PROXY protocol header that the connection begins with, if it is to begin with one. The error is the
-/// session's status.
+/// Reads the PROXY protocol header, if the address expects one. The error is the status of the session.
 async fn read_proxy_header(session: &mut Session) -> Result<(), u16> {
     let Some(stream) = session
         .client
@@ -248,6 +262,7 @@ async fn read_proxy_header(session: &mut Session) -> Result<(), u16> {
         return Ok(());
     };
     session.action = "reading PROXY protocol";
+    // Of the default server: names are known later than this.
     let timeout = session.server().core.proxy_protocol_timeout;
     let mut input = session.client.input.take();
     match rt::timeout(timeout, receive_proxy_header(session, &stream, &mut input)).await {
@@ -260,7 +275,7 @@ async fn read_proxy_header(session: &mut Session) -> Result<(), u16> {
         }
         Ok(Err(status)) => Err(status),
         Ok(Ok(header)) => {
-            // Nobody else has it yet.
+            // Nothing else refers to the client yet, so that this cannot fail.
             if let Some(client) = Rc::get_mut(&mut session.client) {
                 client.proxy = header.map(Box::new);
                 client.input = RefCell::new(input);
@@ -270,7 +285,7 @@ async fn read_proxy_header(session: &mut Session) -> Result<(), u16> {
     }
 }
 
-/// What comes behind the header is left in `input`.
+/// Reads until the header is complete. What comes behind it is left in `input`.
 async fn receive_proxy_header(
     session: &Session,
     stream: &net::Transport,
@@ -291,13 +306,15 @@ async fn receive_proxy_header(
         }
         match stream.read_into(input, MAX_HEADER).await {
             Ok(1..) => {}
+            // The statuses of nginx: a client that closes has sent a bad header, a connection that breaks is no fault
+            // of its own.
             Ok(0) => return Err(status::BAD_REQUEST),
             Err(_) => return Err(status::OK),
         }
     }
 }
 
-/// Sends all of `bytes`, giving the client `patience` for it. The answer is whether it took them.
+/// Sends all of `bytes`, and waits at most `patience` for the client to take them. Whether it has taken them.
 pub async fn send_within(session: &Session, bytes: &[u8], patience: Duration) -> bool {
     matches!(
         rt::timeout(patience, session.client.send(bytes)).await,

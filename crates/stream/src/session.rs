@@ -22,40 +22,42 @@ use crate::upstream::Record;
 
 /// A session.
 pub struct Session {
-    /// The loop that it is on.
+    /// The loop on which it runs.
     pub engine: Rc<StreamLoop>,
-    /// The configuration that it began under, and ends under.
+    /// The configuration under which it began. A reload does not change it.
     pub site: Rc<Site>,
     /// The client's connection or datagrams.
     pub client: Rc<Client>,
-    /// Where it came in.
+    /// The address at which it was accepted, with its servers.
     pub endpoint: std::sync::Arc<Endpoint>,
-    /// The server that it belongs to.
+    /// The server that serves it: the default of the address, until a TLS name chooses another.
     pub server: ServerId,
-    /// Who the client is. `realip` changes it; everything that judges or logs a client reads it.
+    /// The address of the client. `realip` changes it; everything that judges or logs a client reads it here.
     pub remote: Remote,
-    /// The listening address that the connection goes on to when the session has ended.
+    /// The listening address to which the connection is passed when the session has ended.
     pub pass_to: Option<Address>,
-    /// How it ended; 0 while it has not.
+    /// The status with which it ended; 0 before.
     pub status: u16,
     /// Bytes that came from the client.
     pub received: u64,
-    /// What is known of the upstream servers that it was passed to.
+    /// The upstream servers that were tried; none before a content handler tries one.
     pub upstream: Option<Record>,
-    /// What is being done, for the error log; empty: nothing worth a word.
+    /// What is being done, as the error log says it behind "while"; empty: nothing is said.
     pub action: &'static str,
     slots: Vec<Slot>,
-    /// How many variables are being evaluated, each for the sake of the one before.
+    /// How many variables are being evaluated, each because the one before refers to it.
     depth: u8,
     captured: Captured,
+    /// At most one value of each type. Searched in a row: few modules remember anything about a session.
     states: Vec<Box<dyn Any>>,
+    /// What the end of the connection waits for, beside the lines of logs.
     endings: Vec<Ending>,
 }
 
-/// Something that goes on when a session is over otherwise.
+/// Work that goes on when the session is over.
 pub(crate) type Ending = Pin<Box<dyn Future<Output = ()>>>;
 
-/// How deep variables may stand inside variables, before it must be a circle; nginx's bound.
+/// How deep variables may refer to variables before it must be a cycle; the bound of nginx.
 const MAX_VARIABLE_DEPTH: u8 = 100;
 
 /// The value of a variable.
@@ -107,15 +109,17 @@ impl Session {
         self.site.server(self.server)
     }
 
-    /// Goes over to the server that a name leads to, if one at the session's address has it: the name that a TLS client
-    /// asks for. The name is checked first; one that is no host name changes nothing.
+    /// Chooses the server for a name that a TLS client asks for, among those of the address of the session. A text that
+    /// is no valid host name chooses none.
     pub fn choose_server(&mut self, name: &[u8]) {
         let Ok(host) = proto::host::parse(name) else {
             return;
         };
+        // Names were stored in lower case: host names do not depend on case (RFC 4343).
         let mut lower = Vec::with_capacity(host.name.len());
         host.write_lowercase(&mut lower);
         let endpoint = std::sync::Arc::clone(&self.endpoint);
+        // No match keeps the default server of the address, as in nginx.
         if let Some((server, pattern)) = endpoint.names.find(BStr::new(&lower)) {
             if let Some(pattern) = pattern {
                 self.matches(pattern, &lower);
@@ -124,7 +128,7 @@ impl Session {
         }
     }
 
-    /// A module's struct in the session's server. It may be held while the session changes.
+    /// The settings of a module in the server of the session. They may be held while the session changes.
     pub fn conf<C: Any>(&self) -> ConfRef<C> {
         ConfRef::new(Rc::clone(&self.site), self.server)
     }
@@ -142,13 +146,13 @@ impl Session {
         self.states.push(Box::new(state));
     }
 
-    /// Lets the end of the client's connection wait a moment for something that is under way: a line of a log. The session
-    /// holds nothing any more then.
+    /// Makes the end of the connection wait a moment for something under way, such as a line of a log. What the modules
+    /// held for the session is released before.
     pub fn wait_at_end(&mut self, ending: impl Future<Output = ()> + 'static) {
         self.endings.push(Box::pin(ending));
     }
 
-    /// Forgets what modules remember, such as the places that are counted by `limit_conn`; gives what is to be waited for.
+    /// Drops what modules remember, such as what `limit_conn` counts, and gives what is still to be waited for.
     pub(crate) fn release(&mut self) -> Vec<Ending> {
         self.states.clear();
         std::mem::take(&mut self.endings)
@@ -167,6 +171,7 @@ impl Session {
     pub fn matches(&mut self, pattern: &Pattern, subject: &[u8]) -> bool {
         let mut groups = Captures::new();
         if !pattern.regex.captures(subject, &mut groups) {
+            // The captures of the last match stay.
             return false;
         }
         self.captured = Captured {
@@ -174,6 +179,7 @@ impl Session {
             groups,
         };
         for &(variable, group) in &pattern.variables {
+            // A group that took no part in the match is not found, rather than what an earlier match left.
             let value = self
                 .captured
                 .groups
@@ -184,17 +190,20 @@ impl Session {
         true
     }
 
-    /// Sets a variable that `set`, a capture or a module gave a value.
+    /// Sets a variable, for `set`, a capture or a module.
     pub fn set_variable(&mut self, id: VarId, value: &[u8]) {
         let site = Rc::clone(&self.site);
         match site.variables.get(id).set {
+            // Some variables are part of the session and not only a text.
             Some(set) => set(self, value),
             None => *self.slot(id) = Slot::Value(value.into()),
         }
     }
 
+    /// The place of a value; unset if nothing was set or evaluated yet.
     fn slot(&mut self, id: VarId) -> &mut Slot {
         let index = id.0 as usize;
+        // Grown on demand: most sessions use few of the variables that a configuration has.
         if self.slots.len() <= index {
             self.slots.resize(index + 1, Slot::Unset);
         }
@@ -211,7 +220,7 @@ impl Session {
         self.write(level, self, message);
     }
 
-    /// The same without saying whose session it is: for lines that say so themselves.
+    /// As [`Session::log`] without naming the client: for lines that name it themselves.
     pub fn log_plainly(&self, level: Level, message: fmt::Arguments<'_>) {
         self.write(level, &NumberOnly(self.client.number), message);
     }
@@ -231,6 +240,7 @@ impl Session {
 
     fn write(&self, level: Level, context: &dyn Context, message: fmt::Arguments<'_>) {
         let logger = self.logger();
+        // `debug_connection` wins over the level of the log.
         if self.client.debug {
             logger.debug_connection().log(level, context, message);
         } else if logger.enabled(level) {
@@ -242,6 +252,7 @@ impl Session {
 impl Scope for Session {
     fn variable(&mut self, id: VarId, out: &mut Vec<u8>) -> bool {
         let site = Rc::clone(&self.site);
+        // A value that was set or kept comes first; only then is the variable evaluated.
         let definition = site.variables.get(id);
         match self.slot(id) {
             Slot::NotFound => return false,
@@ -259,9 +270,11 @@ impl Scope for Session {
             return false;
         }
         self.depth += 1;
+        // `out` may begin with other text: only what is added from here on is the value.
         let start = out.len();
         let found = definition.value(self, out);
         self.depth -= 1;
+        // Kept for the session, as in nginx: all uses of a variable see one value.
         if definition.cache {
             *self.slot(id) = if found {
                 Slot::Value(out[start..].into())
@@ -298,6 +311,7 @@ impl Context for Session {
         } else {
             b", client: "
         });
+        // As `realip` has it: an administrator looks for the client, not for the proxy before it.
         out.extend_from_slice(&self.remote.text);
         out.extend_from_slice(b", server: ");
         out.extend_from_slice(self.client.socket.to_string().as_bytes());

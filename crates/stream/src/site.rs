@@ -1,7 +1,7 @@
-//! The frozen configuration of `stream {}`: its servers and the handlers that run in each.
+//! The configuration of `stream {}` once it is built: its servers, and the handlers that run in each.
 //!
-//! One [`Frozen`] exists per generation of the configuration and is shared by all loops. A session keeps the one that
-//! it began under until it ends.
+//! There is one [`Frozen`] for each generation, shared by all loops and never changed. A session keeps the one under
+//! which it began until it ends, so that a reload cannot change the rules in the middle of it.
 
 use std::any::Any;
 use std::ops::{Deref, Index};
@@ -41,19 +41,19 @@ impl Deref for Site {
 pub struct Frozen {
     /// The confs of the modules' main tables.
     pub main_confs: ConfSet,
-    /// The confs of the server tables as `stream {}` itself has them, for what belongs to no server.
+    /// The confs of the server tables as `stream {}` itself sets them, for what belongs to no server.
     pub outer_confs: ConfSet,
     /// All servers, in the order of the configuration.
     pub servers: Vec<Server>,
-    /// What is listened on, and which server is behind it.
+    /// The addresses that are listened on, and the servers behind each.
     pub endpoints: Vec<Arc<Endpoint>>,
-    /// Every variable that the configuration knows.
+    /// All variables that the configuration knows.
     pub variables: Variables<Session>,
     /// The version that `$nginx_version` shows.
     pub version: String,
-    /// The directory of the configuration, which the paths of certificates count from.
+    /// The directory of the configuration: paths of certificates are relative to it.
     pub conf_prefix: PathBuf,
-    /// Tells generations apart.
+    /// The number of the generation.
     pub generation: u64,
 }
 
@@ -72,15 +72,15 @@ pub struct ServerId(pub u32);
 pub struct Server {
     /// Its first name.
     pub name: BString,
-    /// The engine's own settings of it.
+    /// Its settings for the directives of the engine.
     pub core: ServerConf,
     /// The confs of the modules' server tables.
     pub confs: ConfSet,
-    /// What it does about TLS; `None`: nothing of its own.
+    /// Its TLS settings; `None`: it has no directive about TLS.
     pub tls: Option<Arc<net::tls::Service>>,
-    /// Who has a say in its handshakes.
+    /// The handler that takes part in its handshakes.
     pub handshake: Option<HandshakeHandler>,
-    /// The handlers that run in it.
+    /// The handlers that run in its sessions.
     pub phases: Phases,
 }
 
@@ -107,8 +107,8 @@ impl Index<Phase> for Phases {
     }
 }
 
-/// The structs of a block's tables, found by their type. There are few, and a session asks few times: they are searched
-/// in a row.
+/// The structs of the tables of a block, found by their type. A linear search: there are few, and a session asks
+/// rarely.
 pub struct ConfSet(Box<[Arc<dyn AnyConf>]>);
 
 impl ConfSet {
@@ -128,7 +128,8 @@ impl ConfSet {
     }
 }
 
-/// A module's struct in a server. It keeps the generation alive, so it may be held while the session changes.
+/// The settings of a module in a server. It keeps the generation alive without borrowing the session, so that it may be
+/// held while the session changes.
 pub struct ConfRef<C> {
     site: Rc<Site>,
     server: ServerId,

@@ -1,7 +1,7 @@
-//! TLS of a session: between the decision that the client may come in and the look at its first bytes.
+//! TLS of a session. It comes between access and preread.
 //!
-//! The client's hello is read first: the name in it chooses among the servers of the address, and that server's
-//! settings run the handshake.
+//! The ClientHello is read first: the name in it chooses among the servers of the address, and the settings of that
+//! server run the handshake.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,23 +20,27 @@ use crate::module::{Objection, status};
 use crate::session::Session;
 use crate::site::{Frozen, ServerId, Site};
 
-/// Runs the handshake, if the session's address is one with TLS. The error is the status that the session ends with.
+/// Runs the handshake, if the address has TLS. The error is the status with which the session ends.
 pub(crate) async fn secure(session: &mut Session) -> Result<(), u16> {
     let Some(stream) = session.client.stream().cloned() else {
         return Ok(());
     };
+    // A connection that another address passed on may have had its handshake there.
     if !session.endpoint.tls || stream.is_tls() {
         return Ok(());
     }
     session.action = "SSL handshaking";
     if session.server().core.tcp_nodelay && !session.remote.address.is_unix() {
-        // It fails on a connection that is gone, which its first use tells better.
+        // It fails on a connection that is gone, and then the first use tells why.
         let _ = stream.socket().set_nodelay(true);
     }
+    // The timeout is that of the default server: the name that chooses another one is part of the handshake.
     let service = session.server().tls.clone();
     let timeout = service.map_or(DEFAULT_TIMEOUT, |service| service.handshake_timeout);
     let outcome = rt::timeout(timeout, handshake(session, &stream)).await;
+    // However it ended: the handshake lowered the rank of the task, and the session must not keep that.
     rt::set_rank(rt::Rank::Ordinary);
+    // The connection must have a single owner when TLS is put on it below.
     drop(stream);
     let error = match outcome {
         Ok(Ok(tls)) => {
@@ -52,6 +56,7 @@ pub(crate) async fn secure(session: &mut Session) -> Result<(), u16> {
     };
     match error {
         Failure::Handshake(error) => {
+            // What any client can cause is `info`, so that clients cannot fill the log at its usual levels.
             let level = match error.is_peers() {
                 true => Level::Info,
                 false => Level::Crit,
@@ -63,10 +68,10 @@ pub(crate) async fn secure(session: &mut Session) -> Result<(), u16> {
     Err(status::INTERNAL_SERVER_ERROR)
 }
 
-/// For servers that say nothing of it.
+/// The default of `ssl_handshake_timeout`, for servers without TLS settings.
 const DEFAULT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Puts TLS on the session's connection. Nobody else has it yet.
+/// Puts TLS on the connection. At this point the session is its only owner, so that both borrows succeed.
 fn keep(session: &mut Session, tls: net::tls::Session) {
     if let Some(client) = Rc::get_mut(&mut session.client)
         && let Transport::Stream(stream) = &mut client.transport
@@ -78,7 +83,7 @@ fn keep(session: &mut Session, tls: net::tls::Session) {
 
 enum Failure {
     Handshake(HandshakeError),
-    /// A certificate that depends on the client can not be had.
+    /// A certificate whose name contains variables could not be loaded.
     Certificate(String),
 }
 
@@ -88,6 +93,7 @@ impl From<HandshakeError> for Failure {
     }
 }
 
+/// Reads the ClientHello, chooses server and certificate by it, and runs the handshake to its end.
 async fn handshake(
     session: &mut Session,
     stream: &net::Transport,
@@ -97,9 +103,11 @@ async fn handshake(
         Beginning::Hello(hello) => hello,
         Beginning::Plain(_) => return Err(HandshakeError::NotTls.into()),
     };
-    // Others have their turn before a signature is made, as in http.
+    // A signature takes long, and this client has not shown yet that it is worth it: other tasks come first, as in
+    // http.
     rt::continue_as(rt::Rank::Patient).await;
     if session.server().handshake.is_some() {
+        // Before a server is chosen: such a handler sees the ClientHello as it came.
         let offer = Offer::new(&hello, None, None);
         if let Err(Objection) = consult(session, Moment::Hello, offer).await {
             return Err(hello.object(stream.socket()).into());
@@ -111,19 +119,23 @@ async fn handshake(
     }
     let site = Rc::clone(&session.site);
     let service = |server: ServerId| site.server(server).tls.as_ref();
+    // `ssl_reject_handshake`: no certificate is shown to a client that asks for a name that is not served.
     if service(session.server).is_some_and(|service| service.rejects) {
         return Err(hello.refuse(stream.socket()).into());
     }
+    // As in nginx, a server without a certificate of its own shows that of the default server.
     let found = [session.server, session.endpoint.default_server]
         .into_iter()
         .find_map(|server| settings(service(server)?));
     let Some((service, settings)) = found else {
         return Err(HandshakeError::NoCertificate.into());
     };
+    // Only now is the server known whose variables name the certificate.
     let mut identities = None;
     if !service.dynamic.is_empty() {
         identities = match load(session, &site, service).await {
             Ok(identities) => Some(identities),
+            // The client gets an alert, so that it does not wait for the timeout.
             Err(failure) => {
                 hello.object(stream.socket());
                 return Err(failure);
@@ -133,6 +145,7 @@ async fn handshake(
     if session.server().handshake.is_some() {
         let offer = Offer::new(&hello, Some(settings), identities.as_deref());
         match consult(session, Moment::Certificate, offer).await {
+            // What a handler chose comes before what the configuration names.
             Ok(chosen) => identities = chosen.or(identities),
             Err(Objection) => return Err(hello.object(stream.socket()).into()),
         }
@@ -143,6 +156,7 @@ async fn handshake(
         timeout: core.resolver_timeout,
     };
     settings.refresh_staples(network, {
+        // The request for a staple may outlive the session: it keeps the configuration, not the session.
         let (site, server) = (Rc::clone(&site), session.server);
         move |line| {
             let line = format_args!("{line} while requesting certificate status");
@@ -155,6 +169,8 @@ async fn handshake(
     let mut tls = hello
         .accept(stream.socket(), settings, identities, None)
         .await?;
+    // After the handshake, because only then is the certificate of the client known. The connection is judged by the
+    // result below.
     if let (Some(check), Some(trust)) = (&service.status, settings.trust())
         && let Some(line) = check.check(&mut tls, trust, &network()).await
     {
@@ -163,7 +179,7 @@ async fn handshake(
     Ok(tls)
 }
 
-/// Asks who has a say in the handshakes of the session's server; the certificates that were chosen, if any were.
+/// Asks the handler that takes part in the handshakes of the server. Gives the certificates that it chose, if any.
 async fn consult(
     session: &mut Session,
     moment: Moment,
@@ -177,11 +193,12 @@ async fn consult(
     Ok(offer.borrow_mut().chosen.take())
 }
 
+/// The settings for handshakes, if the service has a certificate.
 fn settings(service: &Arc<Service>) -> Option<(&Service, &ServerSettings)> {
     Some((service, service.settings.as_ref()?))
 }
 
-/// Loads the certificates whose names depend on this client.
+/// Loads the certificates whose names contain variables.
 async fn load(
     session: &mut Session,
     site: &Site,
@@ -201,7 +218,7 @@ async fn load(
     Ok(identities)
 }
 
-/// Whether a client with such a certificate may come in.
+/// Whether `ssl_verify_client` lets in a client with this certificate, or with none.
 fn judge(session: &mut Session) -> Result<(), u16> {
     let asks = match &session.server().tls {
         Some(service) => service.asks,
@@ -224,11 +241,13 @@ fn judge(session: &mut Session) -> Result<(), u16> {
     }
 }
 
-/// Reports addresses with TLS whose servers have no certificate. `places` are those of the servers' blocks.
+/// Reports addresses with TLS whose default server has no certificate. Other servers fall back to that of the default
+/// server. `places` are those of the blocks of the servers.
 pub(crate) fn check_configuration(frozen: &Frozen, places: &[Span], line: &mut Line) {
     let endpoints = frozen.endpoints.iter().filter(|endpoint| endpoint.tls);
     for endpoint in endpoints {
         let service = frozen.server(endpoint.default_server).tls.as_ref();
+        // A server that rejects every handshake needs no certificate.
         if service.is_some_and(|service| service.settings.is_some() || service.rejects) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! What is known of the upstream servers that a session was passed to: for variables and for the error log.
+//! The upstream servers that a session has tried: for variables and for the error log.
 
 use std::io::Write;
 use std::ops::Deref;
@@ -10,7 +10,7 @@ use conf::Variable;
 
 use crate::session::Session;
 
-/// The groups of servers of `stream`, apart from those of `http`, also where they have the same name.
+/// The groups of servers of `stream`. Those of `http` are kept apart, even if they have the same name.
 #[derive(Clone)]
 pub struct StreamGroups(net::upstream::Groups);
 
@@ -28,23 +28,23 @@ impl Deref for StreamGroups {
     }
 }
 
-/// The tries of a session.
+/// The upstream servers that a session has tried.
 #[derive(Default)]
 pub struct Record {
-    /// One after the other.
+    /// In the order in which they were tried.
     pub tries: Vec<Try>,
 }
 
 /// One server that was tried.
 #[derive(Clone, Debug, Default)]
 pub struct Try {
-    /// Its address as text; the name of the group when it had none to try.
+    /// Its address as text; the name of the group if it had no server to try, as in nginx.
     pub address: BString,
-    /// How long it took until the connection stood.
+    /// The time until the connection was established.
     pub connect: Option<Duration>,
-    /// Until the first byte came.
+    /// The time until the first byte arrived.
     pub first_byte: Option<Duration>,
-    /// Until it was over.
+    /// The time until the session with it ended.
     pub session: Option<Duration>,
     /// Bytes sent to it.
     pub sent: u64,
@@ -53,7 +53,7 @@ pub struct Try {
 }
 
 impl Record {
-    /// Appends what the error log says of it.
+    /// Appends what the error log says of the tries, in the words of nginx.
     pub(crate) fn describe(&self, received: u64, sent: u64, out: &mut Vec<u8>) {
         let last = self.tries.last().cloned().unwrap_or_default();
         if !last.address.is_empty() {
@@ -110,7 +110,9 @@ pub static VARIABLES: &[Variable<Session>] = &[
     .volatile(),
 ];
 
+/// Writes one value for each try.
 fn list(session: &mut Session, out: &mut Vec<u8>, write: fn(&Try, &mut Vec<u8>)) -> bool {
+    // Without a try the variables have no value, which a log shows as `-`.
     let Some(record) = session
         .upstream
         .as_ref()
@@ -120,6 +122,7 @@ fn list(session: &mut Session, out: &mut Vec<u8>, write: fn(&Try, &mut Vec<u8>))
     };
     for (index, a_try) in record.tries.iter().enumerate() {
         if index > 0 {
+            // nginx separates tries by a comma, so that log parsers find as many values in each of these variables.
             out.extend_from_slice(b", ");
         }
         write(a_try, out);
@@ -131,8 +134,10 @@ fn number(value: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(value.to_string().as_bytes());
 }
 
+/// A time, or `-` if what it measures never happened.
 fn time(time: Option<Duration>, out: &mut Vec<u8>) {
     match time {
+        // It was never reached. The place in the list stays, so that the lists of several variables match.
         None => out.push(b'-'),
         Some(time) => write_seconds(u64::try_from(time.as_millis()).unwrap_or(u64::MAX), out),
     }

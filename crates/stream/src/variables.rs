@@ -13,10 +13,11 @@ use rt::net::Address;
 use crate::clock;
 use crate::session::Session;
 
-/// Everything, in the order of the reference.
+/// All variables of the engine, in the order of the reference.
 pub static VARIABLES: &[&[Variable<Session>]] =
     &[Rows::<Session>::VARIABLES, CORE, crate::upstream::VARIABLES];
 
+/// What changes during a session is `volatile`: it is evaluated at each use, not kept from the first one.
 static CORE: &[Variable<Session>] = &[
     Variable::new(
         "protocol",
@@ -82,7 +83,7 @@ static CORE: &[Variable<Session>] = &[
     ),
 ];
 
-/// Read once: the name of a machine does not change under a running server.
+/// Read once, because the name of a machine does not change under a running server, and each read is a system call.
 static HOSTNAME: LazyLock<String> = LazyLock::new(host::process::hostname);
 
 fn text(value: impl AsRef<[u8]>, out: &mut Vec<u8>) -> bool {
@@ -95,7 +96,7 @@ fn number(value: u64, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Nothing where there is no port (unix sockets).
+/// A time in seconds with three decimals, as nginx writes times.
 fn seconds(millis: u64, out: &mut Vec<u8>) -> bool {
     base::text::write_seconds(millis, out);
     true
@@ -112,6 +113,7 @@ fn session_time(session: &mut Session, out: &mut Vec<u8>) -> bool {
 }
 
 fn status(session: &mut Session, out: &mut Vec<u8>) -> bool {
+    // Three digits as in nginx, `000` while the session runs.
     text(format!("{:03}", session.status), out)
 }
 

@@ -59,6 +59,7 @@ fn address(host: &str, port: f64) -> Option<Address> {
     if let Some(path) = host.strip_prefix("unix:") {
         return Some(Address::Unix(UnixPath::new(std::path::Path::new(path))));
     }
+    // A port in the text wins over the argument.
     if let Ok(address) = host.parse::<SocketAddr>() {
         return Some(address.into());
     }
@@ -78,6 +79,7 @@ fn set_more_tries(stack: &LuaStack) -> CallResult {
         let total = history.failures + history.left;
         let most = match history.limit {
             0 => count,
+            // The bound counts all attempts of the request, those that are already made included.
             limit => limit.saturating_sub(total).min(count),
         };
         balancing.more_tries = Some(most);
@@ -130,7 +132,8 @@ fn set_timeouts(stack: &LuaStack) -> CallResult {
 
 /// `enable_keepalive(idle_timeout, max_requests)`: accepted, and without effect.
 fn enable_keepalive(stack: &LuaStack) -> CallResult {
-    // Connections are kept alive by default and by the settings of the group.
+    // Connections are kept alive by default, by the settings of the group. Called only to refuse
+    // other phases.
     with(|_| ())?;
     yes(stack)
 }

@@ -201,6 +201,8 @@ fn create_subrequest(
         }
         None => None,
     };
+    // Taken before the body moves into the options: it becomes the Content-Length of the
+    // subrequest.
     let length = body.as_ref().map(RequestBody::length);
     let options = Options {
         method: wanted.method,
@@ -212,6 +214,8 @@ fn create_subrequest(
         return fail("subrequests cycle, or there are too many of them");
     };
     let mut request = Box::new(request);
+    // With `lua_code_cache off` each request has a VM of its own. A subrequest shares that of its
+    // parent, because tables such as `ctx` cannot pass from one to another.
     if let Some(own) = parent.state::<PerRequestVm>() {
         let own = own.clone();
         request.set_state(own);
@@ -225,6 +229,8 @@ fn create_subrequest(
     if let Some(length) = length {
         fields.set(b"Content-Length", length.to_string().as_bytes());
     }
+    // A subrequest begins with the variables of its parent, which is what `share_all_vars` asks
+    // for.
     if !wanted.share_all_vars {
         request.variables = match wanted.copy_all_vars {
             true => Rc::new(parent.variables.copy()),
@@ -235,6 +241,7 @@ fn create_subrequest(
     for (name, value) in &wanted.fields {
         super::request::set_field(&mut request, name, value);
     }
+    // After the variables of the parent are shared or copied, which these replace.
     for (name, value) in &wanted.variables {
         let name = String::from_utf8_lossy(name);
         super::variables::assign(&mut request, &name, Some(value))?;
@@ -339,6 +346,8 @@ async fn append_chunk(chunk: Chunk, out: &mut Vec<u8>) -> Result<(), ()> {
                     .read_at(std::mem::take(out), at, want, &rt::pool::default_pool())
                     .await;
                 *out = read.map_err(drop)?;
+                // The file has become shorter than the response said: without this the loop would
+                // never end.
                 if out.len() == before {
                     return Err(());
                 }

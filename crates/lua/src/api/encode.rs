@@ -109,6 +109,7 @@ pub(super) fn unescaped(text: &[u8]) -> Vec<u8> {
                 .and_then(|byte| (*byte as char).to_digit(16))
         };
         match text[at] {
+            // Forms encode a space like this, and query strings are read as forms.
             b'+' => out.push(b' '),
             b'%' => match (digit(1), digit(2)) {
                 (Some(high), Some(low)) => {
@@ -140,6 +141,7 @@ pub(super) fn args_of(stack: &LuaStack, at: i32) -> Result<Vec<u8>, crate::luaji
     let mut out = Vec::new();
     stack.push_nil();
     while stack.next(at) {
+        // In the order of the table, which is not defined: signatures need a script that sorts.
         if stack.type_at(-2) != LuaType::String {
             return fail("attempt to use a non-string key in the \"args\" option table");
         }
@@ -280,6 +282,7 @@ pub(super) fn collect(stack: &LuaStack, table: i32, key: &[u8]) {
             stack.pop(1);
         }
         _ => {
+            // The second value of a name: the first one becomes the head of a list.
             stack.push_table(2, 0);
             stack.insert(-2);
             stack.set_element(-2, 1);
@@ -398,6 +401,7 @@ fn hmac_sha1(stack: &LuaStack) -> CallResult {
     }
     let (key, text) = (bytes(stack, 1)?, bytes(stack, 2)?);
     let mut block = [0_u8; BLOCK];
+    // RFC 2104, section 2: the digest takes the place of a key that is longer than a block.
     if key.len() > BLOCK {
         let digest = Sha1::digest(key);
         block[..digest.len()].copy_from_slice(&digest);

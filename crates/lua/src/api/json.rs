@@ -71,6 +71,7 @@ fn write(stack: &LuaStack, at: i32, depth: u32, out: &mut Vec<u8>) -> Result<(),
             return fail("Cannot serialise, excessive depth");
         }
         LuaType::Table => {
+            // LuaJIT does not check its own stack for native code: room is asked for at each level.
             if !stack.reserve(8) {
                 return fail("Cannot serialise, excessive depth");
             }
@@ -96,10 +97,12 @@ fn number(value: f64, out: &mut Vec<u8>) -> Result<(), LuaError> {
     if !value.is_finite() {
         return fail("Cannot serialise number: must not be NaN or Infinity");
     }
+    // Whole numbers are the common case, and up to here they have at most 14 digits.
     if value == value.trunc() && value.abs() < 1e14 {
         out.extend_from_slice(format!("{}", value as i64).as_bytes());
         return Ok(());
     }
+    // One digit before the point and 13 behind it; the exponent is known only after rounding.
     let text = format!("{value:.13e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -132,6 +135,7 @@ fn string(text: &[u8], out: &mut Vec<u8>) {
             b'\t' => out.extend_from_slice(b"\\t"),
             0x08 => out.extend_from_slice(b"\\b"),
             0x0c => out.extend_from_slice(b"\\f"),
+            // RFC 8259, section 7, requires the first range; lua-cjson escapes DEL as well.
             0..=0x1f | 0x7f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
             other => out.push(other),
         }
@@ -145,6 +149,7 @@ fn list_length(stack: &LuaStack, at: i32) -> Result<Option<usize>, LuaError> {
         stack.field(REGISTRY, LIST);
         let is_list = stack.is_same(-1, -2);
         stack.pop(2);
+        // Marked by the script: its length counts, even where `nil` makes holes.
         if is_list {
             return Ok(Some(stack.length(at)));
         }
@@ -209,6 +214,8 @@ fn object(stack: &LuaStack, at: i32, depth: u32, out: &mut Vec<u8>) -> Result<()
         }
         match stack.type_at(-2) {
             LuaType::String => string(stack.bytes(-2).unwrap_or_default(), out),
+            // JSON has text as names only (RFC 8259, section 4); lua-cjson writes numbers as text,
+            // too.
             LuaType::Number => {
                 out.push(b'"');
                 number(stack.number(-2).unwrap_or(0.0), out)?;
@@ -242,6 +249,7 @@ fn push(stack: &LuaStack, value: &Json) -> Result<(), LuaError> {
         return fail("Found too many nested data structures");
     }
     match value {
+        // A table cannot hold nil: a null in an array would end it.
         Json::Null => stack.push_light(std::ptr::null_mut()),
         Json::Bool(value) => stack.push_boolean(*value),
         Json::Number(value) => stack.push_number(as_f64(value)),
@@ -264,6 +272,7 @@ fn push(stack: &LuaStack, value: &Json) -> Result<(), LuaError> {
     Ok(())
 }
 
+/// Lua has doubles only: whole numbers beyond 2^53 lose digits, as with lua-cjson.
 fn as_f64(number: &Number) -> f64 {
     number.as_f64().unwrap_or(0.0)
 }

@@ -117,6 +117,7 @@ fn log(stack: &LuaStack) -> CallResult {
 fn is_logged(level: Level) -> Result<bool, crate::luajit::LuaError> {
     scope::with_request(|request| request.client.debug || request.logger().enabled(level)).or_else(
         |_| match scope::serves_session() {
+            // The log of the session decides when the line is written.
             true => Ok(true),
             false => scope::with(|scope| scope.log.enabled(level)),
         },
@@ -207,6 +208,7 @@ fn update_time(_: &LuaStack) -> CallResult {
     super::NONE
 }
 
+/// The cached clock of the loop, in seconds.
 fn seconds() -> i64 {
     (rt::wall_millis() / 1000) as i64
 }
@@ -238,6 +240,7 @@ fn utctime(stack: &LuaStack) -> CallResult {
     super::ONE
 }
 
+/// A number in the first argument. Text that reads as one is refused, as by lua-nginx-module.
 fn only_number(stack: &LuaStack) -> Result<i64, crate::luajit::LuaError> {
     match stack.type_at(1) {
         LuaType::Number => Ok(number(stack, 1)? as i64),
@@ -340,6 +343,7 @@ fn get_ctx(stack: &LuaStack) -> CallResult {
             true => stack.push_copy(1),
             false => stack.push_table(0, 4),
         }
+        // One for the registry, one as the result.
         stack.push_copy(-1);
         Rc::new(RegistryRef::take(&scope.vm.state, stack))
     };
@@ -396,6 +400,7 @@ fn handshake_ctx(
 /// Makes the handshake's context the metatable of the new context on top.
 fn inherit_handshake_ctx(stack: &LuaStack, scope: &scope::RunScope, number: u64) {
     let mut handshakes = scope.vm.handshakes.borrow_mut();
+    // Without handshake scripts a new context costs no search.
     if handshakes.is_empty() {
         return;
     }
@@ -421,6 +426,7 @@ fn set_ctx(stack: &LuaStack) -> CallResult {
                         session.set_state(NgxCtx(Some(Rc::clone(&context))))
                     })
                 });
+        // A timer has neither: the context lives in its run.
         if set.is_err() {
             *scope.context.borrow_mut() = Some(context);
         }

@@ -46,6 +46,7 @@ fn write_output(stack: &LuaStack, end: &[u8]) -> CallResult {
         if scope.eof_sent.get() {
             return answer(stack, LuaValue::failure("seen eof"));
         }
+        // The script writes the response itself; anything else on the connection would corrupt it.
         if scope.raw_socket.get() {
             return answer(stack, LuaValue::failure("raw request socket acquired"));
         }
@@ -105,6 +106,8 @@ fn append_array(
     if depth == MAX_DEPTH {
         return bad(stack, argument, "too many tables in tables found");
     }
+    // The highest index is found first: the length operator of Lua is not defined for a table with
+    // holes.
     let mut last = 0.0_f64;
     stack.push_nil();
     while stack.next(at) {
@@ -185,6 +188,7 @@ fn eof(stack: &LuaStack) -> CallResult {
         if scope.eof_sent.replace(true) {
             return answer(stack, LuaValue::failure("seen eof"));
         }
+        // A response without output ends as well, and its head is sent with the end.
         scope.head_sent.set(true);
         *scope.pending_operation.borrow_mut() = Some(YieldOperation::Flush);
         Ok(NativeReturn::Wait)

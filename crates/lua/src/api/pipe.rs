@@ -243,6 +243,7 @@ async fn run_bounded<T>(
         if way.is_some_and(|way| way.pipe.borrow().is_none()) {
             return std::task::Poll::Ready(BoundedOutcome::Aborted);
         }
+        // Before the look at `closing`: what has arrived in the same turn is not lost.
         if let std::task::Poll::Ready(done) = work.as_mut().poll(context) {
             return std::task::Poll::Ready(BoundedOutcome::Done(done));
         }
@@ -251,6 +252,7 @@ async fn run_bounded<T>(
             .poll(context)
             .map(|()| BoundedOutcome::Aborted)
     });
+    // 0 is no timeout.
     if millis <= 0.0 {
         return both.await;
     }
@@ -288,6 +290,7 @@ fn read(stack: &LuaStack) -> CallResult {
         _ => ReadPattern::Exactly(n),
     };
     super::tcp::need_yield()?;
+    // Not an empty result: a script would take it for a program that wrote no errors.
     if errors && process.merged {
         return answer(stack, LuaValue::failure("merged to stdout"));
     }
@@ -470,6 +473,7 @@ fn exit_reply(ended: Ended) -> ResumeValues {
 fn signal(stack: &LuaStack) -> CallResult {
     let process = this_process(stack)?;
     let number = number(stack, 2)? as i32;
+    // After the end of the program its number may belong to another process.
     let running = |child: &&Child| !process.ended.get() && !child.has_ended();
     let Some(child) = process.child.as_ref().filter(running) else {
         return answer(stack, LuaValue::failure("exited"));
@@ -479,6 +483,7 @@ fn signal(stack: &LuaStack) -> CallResult {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
             return answer(stack, LuaValue::failure("invalid signal"));
         }
+        // ESRCH: it has ended since the look above.
         Err(error) if error.raw_os_error() == Some(3) => {
             return answer(stack, LuaValue::failure("exited"));
         }

@@ -58,6 +58,7 @@ fn options(stack: &LuaStack, at: i32) -> Result<(RegexOptions, &[u8]), LuaError>
     let letters = match stack.type_at(at) {
         LuaType::Nil | LuaType::None => &b""[..],
         LuaType::Boolean if !stack.boolean(at) => b"",
+        // lua-resty-core asks for the length only, so an empty table means no flags.
         LuaType::Table if stack.length(at) == 0 => b"",
         LuaType::String => stack.bytes(at).unwrap_or_default(),
         LuaType::Table => return fail("bad argument #1 to 'byte' (string expected, got table)"),
@@ -90,6 +91,8 @@ fn pattern(stack: &LuaStack, at: i32) -> Result<Result<Rc<LuaRegex>, Vec<u8>>, L
     };
     scope::with(|scope| {
         let vm = &scope.vm;
+        // Without flag `o` nothing is kept: scripts that build patterns from input must not fill
+        // the cache.
         if !options.compile_once {
             let made = CompiledRegex::compile(source, options, &vm.matcher);
             return made
@@ -277,6 +280,7 @@ fn find(stack: &LuaStack) -> CallResult {
     if let Some((_, end)) = pattern.group(0) {
         set_position(stack, end);
     }
+    // `false` and nil both mean the whole match.
     let nth = match (stack.boolean(5), stack.number(5)) {
         (false, _) => 0,
         (true, Some(nth)) => nth.max(0.0) as usize,

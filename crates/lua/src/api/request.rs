@@ -162,6 +162,8 @@ fn set_args(stack: &LuaStack) -> CallResult {
         }
     };
     scope::with_request(|request| {
+        // From here on the upstream request is built from the parts, not from the line that the
+        // client sent.
         request.uri.args = args.into();
         request.uri.original = false;
     })?;
@@ -392,6 +394,7 @@ fn read_body(stack: &LuaStack) -> CallResult {
     count(stack, 0..=0, "0 arguments")?;
     super::called::need_request_control()?;
     let complete = scope::with_request(|request| {
+        // There is nothing left to wait for.
         if request.state::<BodyDiscarded>().is_some() {
             return true;
         }
@@ -486,6 +489,7 @@ fn note_body_file(stack: &LuaStack) -> CallResult {
 
 /// Replaces the body, and the headers that describe it.
 fn replace_body(request: &mut Request, body: Vec<u8>) {
+    // Scripts must not find the new body under the name of the old file.
     if request.state::<BodyFile>().is_some() {
         request.set_state(BodyFile(Vec::new()));
     }
@@ -494,6 +498,7 @@ fn replace_body(request: &mut Request, body: Vec<u8>) {
     let fields = &mut Rc::make_mut(&mut request.head).wire.fields;
     fields.set(b"Content-Length", length.to_string().as_bytes());
     fields.remove(b"Transfer-Encoding");
+    // These may have been evaluated before, and their values are kept.
     for name in ["content_length", "http_content_length", "request_body"] {
         forget_variable(request, name);
     }

@@ -93,6 +93,7 @@ fn header_index(stack: &LuaStack) -> CallResult {
             && name.eq_ignore_ascii_case(b"content-type")
             && let Some(usual) = default_content_type(request)
         {
+            // Only shown: the response itself gets it where it is sent.
             stack.push_bytes(usual);
             return super::ONE;
         }
@@ -306,6 +307,7 @@ fn add_header(stack: &LuaStack) -> CallResult {
         let name = shown_name(request, &name);
         match builtin_field(&request.out, &name) {
             Some(_) => set_response_field(request, &name, &[value]),
+            // Beside others of the name; those above can have one value only.
             None => request.out.fields.push(&name, &value),
         }
     })?;
@@ -340,6 +342,7 @@ fn set_status(stack: &LuaStack) -> CallResult {
         return super::NONE;
     }
     scope::with_request(|request| {
+        // The reason phrase goes with the status: that of an earlier call must not stay.
         request.out.status = status as u16;
         request.out.reason = reason.map(BString::from);
         if request.flow.forced_status.is_some() {

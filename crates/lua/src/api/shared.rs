@@ -121,6 +121,7 @@ fn as_number(stack: &LuaStack, at: i32, what: &str) -> Result<Option<f64>, LuaEr
     }
 }
 
+/// The wall clock in milliseconds: an expiry time must mean the same on all loops.
 fn now() -> u64 {
     rt::wall_millis()
 }
@@ -131,6 +132,7 @@ fn push_item(stack: &LuaStack, item: &DictValue) {
         DictValue::Boolean(value) => stack.push_boolean(*value),
         DictValue::Number(value) => stack.push_number(*value),
         DictValue::Bytes(value) => stack.push_bytes(value),
+        // Does not occur: `get` reports a list as an error, and the items of a list are no lists.
         DictValue::List(_) => stack.push_nil(),
     }
 }
@@ -166,6 +168,7 @@ fn read_value(stack: &LuaStack, stale: bool) -> CallResult {
         stack.push_nil();
         return super::ONE;
     };
+    // A list has functions of its own, and no single value.
     if matches!(entry.value, DictValue::List(_)) {
         return answer(stack, LuaValue::failure("value is a list"));
     }
@@ -288,6 +291,7 @@ fn write_value(stack: &LuaStack, mode: WriteMode, may_force: bool) -> CallResult
     // Setting nil deletes.
     let Some(value) = value else {
         entries.remove(&key);
+        // Also if there was nothing to delete: the key is not there afterwards.
         return write_result(stack, true, None, false);
     };
     let new = NewEntry {
@@ -311,6 +315,7 @@ fn incr(stack: &LuaStack) -> CallResult {
     let Some(by) = stack.number(3) else {
         return fail("cannot convert 'nil' to 'double'");
     };
+    // `false` is the same as no initial value.
     let init = match stack.type_at(4) {
         LuaType::Boolean if !stack.boolean(4) => None,
         _ => as_number(stack, 4, "init")?,
@@ -444,6 +449,7 @@ fn ttl(stack: &LuaStack) -> CallResult {
         Ok(key) => key,
         Err(message) => return answer(stack, LuaValue::failure(message)),
     };
+    // Not `get`: to ask for the lifetime is no use of the entry.
     let expires = dictionary.lock().peek(&key).map(|entry| entry.expires);
     match expires {
         None => return answer(stack, LuaValue::failure("not found")),
@@ -482,6 +488,8 @@ fn expire(stack: &LuaStack) -> CallResult {
 
 /// `dict:flush_all()`.
 fn flush_all(stack: &LuaStack) -> CallResult {
+    // Marked as expired and not removed, as documented: `get_stale` still finds them, and their
+    // memory is taken when it is needed.
     dictionary(stack)?.lock().expire_all(now());
     super::NONE
 }

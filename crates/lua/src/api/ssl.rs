@@ -81,6 +81,7 @@ fn nil_and(stack: &LuaStack, message: impl Into<Vec<u8>>) -> CallResult {
 
 /// `clear_certs()`: forgets the configured certificates.
 fn clear(stack: &LuaStack) -> CallResult {
+    // An empty list and not none: the configured certificates must not be shown instead.
     current_offer()?.borrow_mut().chosen = Some(Vec::new());
     push_true(stack)
 }
@@ -127,10 +128,12 @@ fn push_chain(stack: &LuaStack, chain: Option<Chain>, why: &str) -> CallResult {
     super::ONE
 }
 
+/// `parse_pem_cert(pem)`: a chain that can be set in many handshakes and is parsed once.
 fn parse_pem_certificate(stack: &LuaStack) -> CallResult {
     push_chain(stack, Chain::from_pem(bytes(stack, 1)?), NO_CERTIFICATE)
 }
 
+/// `parse_der_cert(der)`.
 fn parse_der_certificate(stack: &LuaStack) -> CallResult {
     push_chain(
         stack,
@@ -148,16 +151,19 @@ fn push_key(stack: &LuaStack, key: Result<Key, String>) -> CallResult {
     super::ONE
 }
 
+/// `parse_pem_priv_key(pem, password)`.
 fn parse_pem_key(stack: &LuaStack) -> CallResult {
     push_key(stack, Key::from_pem(bytes(stack, 1)?, &passwords(stack)?))
 }
 
+/// `parse_der_priv_key(der)`.
 fn parse_der_key(stack: &LuaStack) -> CallResult {
     push_key(stack, Key::from_der(bytes(stack, 1)?))
 }
 
 // -- choosing --
 
+/// `set_der_cert(der)`: parses and sets in one call.
 fn set_der_certificate(stack: &LuaStack) -> CallResult {
     match Chain::from_der(bytes(stack, 1)?) {
         Some(chain) => complete_identity(stack, Some(Rc::new(chain)), None),
@@ -165,6 +171,7 @@ fn set_der_certificate(stack: &LuaStack) -> CallResult {
     }
 }
 
+/// `set_der_priv_key(der)`.
 fn set_der_key(stack: &LuaStack) -> CallResult {
     match Key::from_der(bytes(stack, 1)?) {
         Ok(key) => complete_identity(stack, None, Some(Rc::new(key))),
@@ -197,6 +204,8 @@ fn complete_identity(
         half.key = key.or(half.key.take());
         match (half.chain.clone(), half.key.clone()) {
             (Some(chain), Some(key)) => {
+                // Both halves are used up: the next call begins another pair, of another kind of
+                // key.
                 *half = PendingIdentity::default();
                 Some((chain, key))
             }

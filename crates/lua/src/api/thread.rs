@@ -265,6 +265,7 @@ impl LuaSemaphore {
     fn grant(&self) {
         let waiting = self.waiting.borrow();
         for one in waiting.iter().filter(|one| !one.granted.get()) {
+            // Later waits come after this one: none of them may be granted what it was not.
             if self.count.get() == 0 {
                 return;
             }

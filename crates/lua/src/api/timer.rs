@@ -38,6 +38,7 @@ fn timer(stack: &LuaStack) -> CallResult {
     };
     scope::with(|scope| {
         let vm = &scope.vm;
+        // These run outside an event loop, where nothing would call the function.
         if matches!(scope.kind, Script::Init | Script::WorkerThread) {
             return fail(scope.kind.refusal());
         }
@@ -48,6 +49,7 @@ fn timer(stack: &LuaStack) -> CallResult {
         if vm.is_shut_down.get() && !delay.is_zero() {
             return super::called::answer(stack, LuaValue::failure("process exiting"));
         }
+        // In the registry, because the stack of the caller is gone when the timer runs.
         let mut values = Vec::new();
         for at in 3..=stack.top() {
             stack.push_copy(at);
@@ -111,6 +113,7 @@ async fn run_turn(vm: Rc<LuaVm>, early: bool, values: Rc<Vec<RegistryRef>>) {
 
 /// Waits for the delay; `false` if the loop or the configuration ended first.
 async fn wait_delay(vm: &LuaVm, delay: Duration) -> bool {
+    // A reload must not wait for a timer that is due in hours.
     let mut sleep = std::pin::pin!(rt::sleep(delay));
     let mut ending = std::pin::pin!(vm.shutdown.notified());
     std::future::poll_fn(|context| {
@@ -134,6 +137,7 @@ async fn call_function(vm: &Rc<LuaVm>, early: bool, values: &[RegistryRef]) {
     for argument in arguments {
         argument.push(&stack);
     }
+    // `premature` takes the place of the function in the count.
     let count = i32::try_from(values.len()).unwrap_or(1);
     let mut run = ScriptRun::of_coroutine(
         RunScope::of_vm(vm, Script::Timer),

@@ -142,6 +142,7 @@ fn bind(stack: &LuaStack) -> CallResult {
     let Ok(ip) = address.to_str_lossy().parse() else {
         return failed(stack, "bad address");
     };
+    // Only the address: the kernel chooses the port.
     *socket.local_address.borrow_mut() = Some(Address::from(SocketAddr::new(ip, 0)));
     stack.push_number(1.0);
     super::ONE
@@ -159,6 +160,7 @@ fn connect(stack: &LuaStack) -> CallResult {
         return failed(stack, format!("bad port number: {port}"));
     }
     socket.check_owner()?;
+    // Before the name is resolved: another request must not take the socket meanwhile.
     *socket.owner.borrow_mut() = Some(Rc::downgrade(&super::tcp::owner()?));
     let destination = match destination(&host, port as u16)? {
         Ok(destination) => destination,
@@ -212,6 +214,8 @@ fn send(stack: &LuaStack) -> CallResult {
 /// `sock:receive(size)`.
 fn receive(stack: &LuaStack) -> CallResult {
     let socket = this_socket(stack)?;
+    // The buffer is allocated before the datagram arrives, so a script cannot ask for more than one
+    // can have.
     let most = optional_number(stack, 2)?
         .map_or(MAX_DATAGRAM, |n| n as usize)
         .min(MAX_DATAGRAM);
@@ -226,6 +230,7 @@ fn receive(stack: &LuaStack) -> CallResult {
     let reading = UdpReadGuard::new(socket);
     wait(YieldOperation::task(async move {
         let received = rt::timeout(time, port.receive(most)).await;
+        // Before the coroutine continues, which may receive again at once.
         drop(reading);
         match received {
             Ok(Ok(datagram)) => vec![LuaValue::Bytes(datagram)],

@@ -70,6 +70,8 @@ fn push(stack: &LuaStack, value: Option<&[u8]>) {
 pub(super) fn value(request: &mut Request, name: &str) -> Option<Vec<u8>> {
     let site = Rc::clone(&request.site);
     let mut out = Vec::new();
+    // By slot where there is one: its value is kept for the request, and what `set` gave it is
+    // there.
     let found = match site.variables.id(name) {
         Some(id) => request.variable(id, &mut out),
         None => site.variables.find(name)?.value(request, &mut out),
@@ -99,6 +101,7 @@ fn set(stack: &LuaStack) -> CallResult {
         return fail("bad variable name");
     };
     let name = &lower(name);
+    // Nil unsets the variable; anything else becomes text, as in lua-nginx-module.
     let text = match stack.type_at(3) {
         LuaType::Nil => None,
         _ => Some(stack.tostring(3)),

@@ -28,9 +28,8 @@ use crate::vm_configuration::{LuaSubsystem, VmConfiguration};
 
 pub(super) const FUNCTIONS: NativeTable = &[("run_worker_thread", run)];
 
-/// A value that can be passed from one VM to another.
-/// A value without ties to a VM. What has none of these forms, such as a function, cannot be
-/// passed.
+/// A value without ties to a VM, which can be passed from one to another. What has none of these
+/// forms, such as a function, cannot.
 #[derive(Clone, Debug)]
 enum PortableValue {
     Nil,
@@ -53,6 +52,8 @@ struct JobPermit;
 impl JobPermit {
     /// `None` if there are `limit` already.
     fn new(limit: Option<usize>) -> Option<JobPermit> {
+        // Counted first and given back if it is one too many: two loops that ask at the same moment
+        // must not both get the last place.
         let before = AT_WORK.fetch_add(1, Ordering::Relaxed);
         let counted = JobPermit;
         limit.is_none_or(|limit| before < limit).then_some(counted)
@@ -158,6 +159,7 @@ impl ThreadJob {
     /// The VM of this thread; a new one after a reload.
     fn thread_vm(&self) -> Option<Rc<LuaVm>> {
         MACHINE.with_borrow_mut(|machine| {
+            // The VM of a replaced configuration is dropped here, when its thread next has work.
             if let Some((of, vm)) = machine
                 && *of == self.key
             {
@@ -209,6 +211,7 @@ impl ThreadJob {
         let count = i32::try_from(self.arguments.len()).unwrap_or(0);
         let scope = RunScope::new(Rc::clone(vm), Script::WorkerThread, vm.log.clone());
         let results: Rc<RefCell<Vec<PortableValue>>> = Rc::default();
+        // A pool has few threads: a call that never ends would take one of them for ever.
         let limits = &self.settings.limits;
         let mut run = ScriptRun::of_coroutine(Rc::clone(&scope), coroutine, count, limits);
         let taken = Rc::clone(&results);
@@ -257,6 +260,8 @@ fn pack(stack: &LuaStack, at: i32, depth: u32) -> Result<PortableValue, String> 
                 match (key, value) {
                     (Ok(key), Ok(value)) => entries.push((key, value)),
                     (Err(why), _) | (_, Err(why)) => {
+                        // The walk through the table is given up: its key and value must not stay
+                        // on the stack.
                         stack.pop(2);
                         return Err(why);
                     }

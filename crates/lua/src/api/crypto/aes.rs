@@ -38,6 +38,7 @@ impl BlockCipher {
         })
     }
 
+    /// Encrypts one block. Every mode but ECB and CBC needs this direction only.
     fn encrypt(&self, block: &AesBlock) -> AesBlock {
         let mut block = (*block).into();
         match self {
@@ -48,6 +49,7 @@ impl BlockCipher {
         block.into()
     }
 
+    /// Decrypts one block, for ECB and CBC.
     fn decrypt(&self, block: &AesBlock) -> AesBlock {
         let mut block = (*block).into();
         match self {
@@ -240,6 +242,7 @@ impl AesCipher {
 
     /// ECB and CBC.
     fn decrypt_blocks(&self, input: &[u8]) -> Option<Vec<u8>> {
+        // Padding always adds something, so padded data has at least one block.
         if !input.len().is_multiple_of(BLOCK) || (self.padding && input.is_empty()) {
             return None;
         }
@@ -251,10 +254,12 @@ impl AesCipher {
             if self.mode == CipherMode::Cbc {
                 xor_into(&mut block, &last);
             }
+            // The chain is made of ciphertext in both directions.
             last = sealed;
             out.extend_from_slice(&block);
         }
         if self.padding {
+            // With a wrong key this is a random byte: nothing about it may be believed.
             let more = usize::from(*out.last()?);
             let kept = out.len().checked_sub(more)?;
             if more == 0 || more > BLOCK || out[kept..].iter().any(|b| usize::from(*b) != more) {
@@ -271,6 +276,8 @@ impl AesCipher {
         let mut out = Vec::with_capacity(input.len());
         for chunk in input.chunks(step) {
             let stream = self.cipher.encrypt(&register);
+            // The register moves on by what was used, and ciphertext follows, whichever side that
+            // is.
             register.copy_within(chunk.len().., 0);
             for (n, byte) in chunk.iter().enumerate() {
                 let made = byte ^ stream[n];
@@ -315,6 +322,7 @@ impl AesCipher {
             out.extend(chunk.iter().zip(stream).map(|(byte, key)| byte ^ key));
             register = match self.mode {
                 CipherMode::Ofb => stream,
+                // OpenSSL counts all 16 bytes of the block, unlike GCM.
                 _ => u128::from_be_bytes(register).wrapping_add(1).to_be_bytes(),
             };
         }
@@ -357,6 +365,7 @@ impl AesCipher {
     /// The authentication tag.
     fn tag(&self, content: &[u8], data: &[u8], first: &AesBlock) -> AesBlock {
         let mut hash = self.ghash();
+        // The order and the padding of SP 800-38D, section 7.1, step 5.
         hash.update_padded(data);
         hash.update_padded(content);
         hash.update(&[lengths(data.len(), content.len()).into()]);
@@ -377,6 +386,7 @@ impl AesCipher {
     fn open(&self, content: &[u8], tag: &[u8], data: &[u8]) -> Option<Vec<u8>> {
         let first = self.first_counter();
         let wanted = self.tag(content, data, &first);
+        // Before anything is decrypted: no byte of a forged text reaches the script.
         let same = aws_lc_rs::constant_time::verify_slices_are_equal(&wanted, tag);
         same.ok().map(|()| self.gctr(content, &first))
     }

@@ -108,6 +108,7 @@ fn update(stack: &LuaStack) -> CallResult {
     let digest = this_digest(stack)?;
     let data = bytes(stack, 2)?;
     let length = optional_number(stack, 3)?.map_or(data.len(), |n| n as usize);
+    // The original passes the length to C and reads beyond the string.
     let Some(data) = data.get(..length) else {
         return fail("bad argument #3 (the string is shorter)");
     };
@@ -172,6 +173,7 @@ fn bytes_to_key(stack: &LuaStack) -> CallResult {
     let (mut derived, mut last) = (Vec::new(), Vec::new());
     while derived.len() < key + vector {
         let mut sum = fresh.clone();
+        // The order is part of the result: keys must be those that OpenSSL derives.
         sum.update(&last);
         sum.update(password);
         sum.update(salt);

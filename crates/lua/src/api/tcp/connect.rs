@@ -84,6 +84,7 @@ fn read_pool_options(stack: &LuaStack, at: i32, usual_size: i64) -> Result<PoolO
 
 /// The port argument; `None` for a unix socket. The error is returned to the script.
 fn port(stack: &LuaStack, last: i32, host: &[u8]) -> Result<Option<u16>, String> {
+    // For a unix socket the options may follow the host directly, so only a number is a port.
     if last >= 3
         && let Some(port) = stack.number(3)
     {
@@ -126,6 +127,7 @@ pub(super) fn connect(stack: &LuaStack) -> CallResult {
         None => host.clone(),
     });
     socket.check_owner()?;
+    // The connection of the client cannot be exchanged for another one.
     let is_request_socket = socket.open().is_ok_and(|wire| !wire.is_own());
     if let Err(message) = socket.check_not_busy(true, true) {
         return refuse(stack, message);
@@ -205,6 +207,7 @@ async fn open_connection(
     slot: Option<PoolSlot>,
     destination: ConnectTarget,
 ) -> Result<(), String> {
+    // If anything below fails the slot is dropped, and the next connect in the queue has its turn.
     socket.reused.set(0);
     let address = destination.resolve().await?;
     let options = net::ConnectOptions {
@@ -248,6 +251,7 @@ pub(in crate::api) fn destination(
     if host.is_empty() {
         return Ok(Err("failed to parse host name \"\": no host".to_owned()));
     }
+    // An IPv6 address may be in brackets, as in a URL.
     let literal = text.trim_start_matches('[').trim_end_matches(']');
     if let Ok(ip) = literal.parse::<IpAddr>() {
         return Ok(Ok(ConnectTarget::Address(Address::from(SocketAddr::new(
@@ -281,6 +285,7 @@ fn resolver() -> Result<Option<(Arc<Resolver>, Duration)>, LuaError> {
     if let Ok(known) = of_session {
         return Ok(Some(known));
     }
+    // A timer belongs to no request and no session.
     scope::with(|scope| scope.vm.configuration.resolver())
 }
 

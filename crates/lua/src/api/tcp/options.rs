@@ -57,6 +57,7 @@ pub(super) fn set_timeouts(stack: &LuaStack) -> CallResult {
     let socket = this_socket(stack)?;
     let settings = &socket.settings;
     let connect = millis(stack, 2, settings.connect_timeout)?;
+    // All three are read before one is set: a call that fails changes nothing.
     let send = millis(stack, 3, settings.send_timeout)?;
     let read = millis(stack, 4, settings.read_timeout)?;
     socket.connect_timeout.set(connect);
@@ -135,6 +136,7 @@ pub(super) fn set_option(stack: &LuaStack) -> CallResult {
     };
     let value = match stack.number(3) {
         Some(value) => value as i32,
+        // A flag may be given as a boolean.
         None => i32::from(stack.boolean(3)),
     };
     match transport.socket().set_option(option, value) {

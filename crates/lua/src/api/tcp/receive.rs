@@ -142,6 +142,7 @@ impl ReadDelimiter {
 
     /// The data before the delimiter, if that is there.
     fn find(&self, input: &mut Vec<u8>, scanned: &mut usize) -> Option<ResumeValues> {
+        // The delimiter may have been cut by the end of the last read.
         let from = scanned.saturating_sub(self.text.len() - 1);
         *scanned = input.len();
         let at = from + input.get(from..)?.find(&self.text)?;
@@ -333,6 +334,8 @@ async fn fill(
                 if let Some(reply) = wanted.take(&mut input, &mut scanned) {
                     return reply;
                 }
+                // The pattern may never be satisfied, and a server must not fill the memory
+                // meanwhile.
                 if input.len() > MAX_INPUT {
                     return with_partial("too much data", std::mem::take(&mut input));
                 }

@@ -31,6 +31,7 @@ static SESSION: ObjectClass = ObjectClass {
 
 /// The TLS settings that apply to the running script.
 fn settings() -> Result<ClientSettings, LuaError> {
+    // A timer belongs to neither a request nor a session: for it the outermost settings apply.
     let of_request = scope::with_request(|request| request.conf::<CosocketTls>().client_settings());
     let found = match of_request {
         Ok(found) => found,
@@ -131,6 +132,8 @@ fn begin(
         match secured {
             Ok(()) => vec![reply],
             Err(message) => {
+                // Both sides disagree about where in the stream they are: the connection is of no
+                // use for anything else.
                 socket.drop_connection();
                 LuaValue::failure(message)
             }
@@ -166,6 +169,7 @@ async fn run_handshake(socket: &TcpCosocket, wish: &HandshakeWish) -> Result<(),
         return Err("closed".to_owned());
     };
     let transport: Transport = Rc::try_unwrap(transport).map_err(|_| "socket busy".to_owned())?;
+    // The extension has no form for an empty name (RFC 6066, section 3): none is sent.
     let name = wish.name.as_deref().filter(|name| !name.is_empty());
     let client = ClientName {
         name: name.unwrap_or_default(),

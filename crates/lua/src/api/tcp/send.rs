@@ -78,6 +78,7 @@ pub(super) fn send(stack: &LuaStack) -> CallResult {
         return ONE;
     }
     data.drain(..sent);
+    // Another light thread that sends while this one waits would mix its bytes into these.
     let busy = SocketBusyGuard::new(&socket, |socket| &socket.writing);
     wait(YieldOperation::task(async move {
         let sent = send_all(&wire, &data, socket.send_timeout.get()).await;
@@ -109,6 +110,7 @@ async fn send_all(wire: &CosocketTransport, mut data: &[u8], time: Duration) -> 
             }
         }
     }
+    // With TLS, encrypted bytes may still be held back when the last plain one was taken.
     rt::timeout(time, transport.flush())
         .await
         .map_err(io::Error::from)?
@@ -199,6 +201,7 @@ pub(super) fn set_keepalive(stack: &LuaStack) -> CallResult {
     let timeout = whole(stack, 2)?;
     let size = whole(stack, 3)?.unwrap_or(socket.settings.pool_size as f64);
     socket.check_closed_with_owner()?;
+    // Half a connection is of no use to the next request.
     if socket.read_closed.get() || socket.write_closed.get() {
         return refuse(stack, "closed");
     }
@@ -215,6 +218,7 @@ pub(super) fn set_keepalive(stack: &LuaStack) -> CallResult {
     }
     let key = socket.pool.borrow().clone().unwrap_or_default();
     let pools = scope::with(|scope| Rc::clone(&scope.vm.pools))?;
+    // The size counts only in the call that creates the pool; later ones are ignored.
     if size < 1.0 && !pools.has(&key) {
         let message = format!("bad \"pool_size\" option value: {size}");
         return Err(stack.bad_argument(stack.top(), &message));
@@ -227,6 +231,8 @@ pub(super) fn set_keepalive(stack: &LuaStack) -> CallResult {
         Some(millis) if millis <= 0.0 => Duration::MAX,
         Some(millis) => Duration::from_millis(millis as u64),
     };
+    // Taken before the connection is dropped: a slot that is freed here would let a waiting connect
+    // open one connection more than the pool may have.
     let slot = socket.slot.take();
     socket.drop_connection();
     // The configuration is going away, and its pools with it.
@@ -253,6 +259,7 @@ fn unfit(
     if let Err(message) = socket.check_not_busy(true, true) {
         return Ok(Err(message));
     }
+    // Read from the connection, but not by the script: the rest of an answer.
     if !socket.input.borrow().is_empty() {
         return Ok(Err("unread data in buffer"));
     }
