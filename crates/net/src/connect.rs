@@ -14,7 +14,6 @@ pub struct ConnectOptions {
     pub from: Option<Address>,
     /// `from` may be an address of another machine (`proxy_bind … transparent`). Without the capability for that
     /// (`CAP_NET_RAW` or `CAP_NET_ADMIN`) the attempt fails with `PermissionDenied`.
-    /// fails with `PermissionDenied`.
     pub transparent: bool,
     /// How long the attempt may take (`proxy_connect_timeout`). Name resolution is not part of it.
     pub timeout: Duration,

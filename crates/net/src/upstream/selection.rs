@@ -99,7 +99,7 @@ impl Selection {
     /// Lets the group's chooser, if there is one, choose the server of the next try. `status` is the result of the
     /// previous try.
     ///
-    /// What a chooser says about tries and timeouts counts even if it leaves the choice to the group, as in nginx.
+    /// What a chooser says holds for the group's own servers too, as in nginx.
     pub fn ask_chooser<R: 'static>(
         &mut self,
         request: &mut R,

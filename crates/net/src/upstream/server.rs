@@ -125,7 +125,7 @@ impl Server {
         }
         server.backup |= found.backup;
         server.name.clone_from(&found.name);
-        // nginx's rule: a weight in the line overrides that of the record.
+        // A weight in the line overrides that of the record.
         if server.weight == 1 {
             server.weight = found.weight.max(1);
         }

@@ -114,6 +114,5 @@ pub struct Queue {
 
 /// A chooser ([`ServerChooser`](super::ServerChooser)) of either engine. The type that it chooses for is not known
 /// to this crate.
-/// not know.
 #[derive(Clone)]
 pub struct AnyChooser(pub(super) Arc<dyn Any + Send + Sync>);

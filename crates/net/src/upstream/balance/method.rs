@@ -12,7 +12,6 @@ use crate::upstream::peer::Peer;
 /// A balancing method as its directive describes it.
 pub trait BalanceMethod: fmt::Debug + Send + Sync {
     /// The expression whose value the method hashes. The engine evaluates it and passes the value as
-    /// [`SelectionRequest::key`](crate::upstream::SelectionRequest::key).
     fn key(&self) -> Option<&Expression> {
         None
     }
