@@ -1,14 +1,13 @@
-//! The loops of a process as they see each other: how many connections each has, who is late, and a
-//! place where one leaves connections for another.
+//! The loops of a process as they see each other: how many connections each has, which are late, and a queue in
+//! which one leaves connections for another.
 //!
-//! Three needs meet here. Long-lived connections shall spread evenly, though the kernel wakes whoever
-//! waits: a loop that has more than its share gives a new connection to the one with the fewest
-//! ([`Seats::lighter`]). A loop that a reload removes gives its idle connections to those that stay.
-//! And what was left for a loop that then stalls is taken back by a buddy ([`Seat::take`] may be called
-//! by anyone).
+//! This serves three needs. Long-lived connections should be spread evenly although the kernel wakes any loop that
+//! waits: a loop with more than its share passes a new connection to the one with the fewest ([`Seats::lighter`]).
+//! A loop that a reload removes passes its idle connections to those that stay. And connections that were left for
+//! a loop that then stalls are taken back by another one ([`Seat::take`] may be called by any thread).
 //!
-//! What is given does not travel in a message of the loop's inbox, which only the loop itself could
-//! read, but in a queue of the seat; the message only says that there is something.
+//! A connection does not travel in a message of the loop's inbox, which only that loop could read, but in a queue
+//! here; the message only says that the queue is not empty.
 
 use std::any::Any;
 use std::collections::VecDeque;
