@@ -148,7 +148,7 @@ pub struct ListenError {
 }
 
 impl ListenError {
-    /// Somebody else has the address; trying again a little later may help.
+    /// Another process has the address; a later try may succeed.
     pub fn in_use(&self) -> bool {
         self.error.kind() == io::ErrorKind::AddrInUse
     }
@@ -181,19 +181,20 @@ pub fn open(address: &ListenAddress, options: &ListenOptions) -> Result<OwnedFd,
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(address.family(), kind, flags, protocol)
         .map_err(named("socket()"))?;
-    // Connections of the process before this one may still be in TIME_WAIT at this address.
+    // Connections of an earlier process at this address may still be in TIME_WAIT, and would make bind() fail.
     sockopt::set_socket_reuseaddr(&socket, true).map_err(named("setsockopt(SO_REUSEADDR)"))?;
     if options.reuse_port && address.path().is_none() {
         sockopt::set_socket_reuseport(&socket, true).map_err(named("setsockopt(SO_REUSEPORT)"))?;
     }
-    // Said in either case: what the system would do by itself is the administrator's setting (net.ipv6.bindv6only).
+    // Always set: the default depends on the administrator's net.ipv6.bindv6only.
     if address.family() == AddressFamily::INET6 {
         sockopt::set_ipv6_v6only(&socket, options.ipv6_only)
             .map_err(named("setsockopt(IPV6_V6ONLY)"))?;
     }
     bind(&socket, address).map_err(named("bind() to"))?;
     if let Some(path) = address.path() {
-        // Any local user may connect, as with a TCP port; the directory's mode restricts it.
+        // Any local user may connect, as with a TCP port and as in nginx; the mode of the directory can restrict
+        // it.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(
             |error| ListenError {
                 step: format!("chmod() \"{}\" failed", path.display()),
@@ -201,7 +202,7 @@ pub fn open(address: &ListenAddress, options: &ListenOptions) -> Result<OwnedFd,
             },
         )?;
     }
-    // Buffers must be set before listen: the window scale of a connection is chosen at its start.
+    // Before listen(): the window scale of a connection is fixed in its handshake.
     set_buffers(&socket, options);
     if address.is_stream() {
         rustix::net::listen(&socket, options.backlog).map_err(|error| ListenError {
@@ -212,8 +213,8 @@ pub fn open(address: &ListenAddress, options: &ListenOptions) -> Result<OwnedFd,
     Ok(socket)
 }
 
-/// Could this address be listened on? It is bound for a moment, but nothing listens: a client that tries meanwhile is
-/// refused, and not taken in by a socket that is about to be closed.
+/// Whether this address could be listened on. The socket is bound for a moment but does not listen: a client that
+/// connects meanwhile is refused, and not accepted by a socket that is about to be closed.
 pub fn try_bind(address: SocketAddr) -> io::Result<()> {
     let address = ListenAddress::Tcp(address);
     let flags = SocketFlags::CLOEXEC;
@@ -276,7 +277,7 @@ fn bind(socket: &OwnedFd, address: &ListenAddress) -> rustix::io::Result<()> {
     }
 }
 
-/// Buffer sizes are wishes: the kernel bounds them anyway, so a refusal is not an error.
+/// The kernel limits buffer sizes anyway, so a refusal is not an error.
 fn set_buffers(socket: &OwnedFd, options: &ListenOptions) {
     if let Some(size) = options.receive_buffer {
         let _ = sockopt::set_socket_recv_buffer_size(socket, size);

@@ -1,16 +1,13 @@
-//! Log sinks: lines are appended in memory, a writer thread puts them where they belong.
+//! Log sinks: lines are appended in memory, and a writer thread writes them.
 //!
-//! A loop's thread must not write to a log: a full disk queue, a slow network file system or a stuck
-//! pipe would hold it. [`Sink::write`] copies the line into the sink's buffer and returns. The writer is
-//! woken at the end of the loop's turn (once for all lines of the turn) or, on other threads, at once;
-//! it takes the whole buffer and writes it with one call. On an idle machine a line is in the file
-//! within some tens of microseconds.
+//! A loop's thread must not write to a log: a full disk queue, a slow network file system or a stuck pipe would
+//! block it. [`Sink::write`] copies the line into the sink's buffer and returns. The writer is woken at the end of
+//! the loop's turn, once for all its lines, or at once on other threads. It takes the whole buffer and writes it
+//! with one call. On an idle machine a line is in the file within some tens of microseconds.
 //!
-//! There is one writer thread for each device, one for each pipe or terminal (which may stand still for
-//! ever), and one for all sockets (which never wait). So a stuck target holds nobody else's lines, and
-//! a thousand logs on a disk need one thread. A sink is drained by one writer at a time, and in order.
-//!
-//! A sink's buffer holds [`BUFFER_LIMIT`] bytes; lines beyond that are dropped, counted and reported.
+//! There is one writer thread for each device, one for each pipe or terminal (which may block for ever), and one
+//! for all sockets (which never block). So a stuck target does not hold up other lines, and a thousand logs on one
+//! disk need one thread. A sink is drained by one writer at a time, in order.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -27,9 +24,9 @@ use rustix::net::SendFlags;
 use rt::report::{self, Event, Limit};
 use rt::sync::remote_oneshot;
 
-/// Bytes a sink holds at most while its target is slow.
+/// The most bytes that a sink buffers while its target is slow.
 pub const BUFFER_LIMIT: usize = 8 << 20;
-/// A buffer larger than this is given back to the system once it is empty.
+/// A larger buffer is freed once it is empty.
 const BUFFER_KEPT: usize = 256 << 10;
 
 /// Where lines go. Clones are the same sink.
@@ -39,21 +36,21 @@ pub struct Sink(Arc<Shared>);
 struct Shared {
     name: String,
     state: Mutex<State>,
-    /// Told when a writer has emptied the buffer.
+    /// Signalled when a writer has emptied the buffer.
     drained: Condvar,
     lost: AtomicU64,
     report: Limit,
 }
 
 struct State {
-    /// What is not written yet; for a socket each line is preceded by its length.
+    /// Lines that are not written yet; for a socket each is preceded by its length.
     buffer: Vec<u8>,
     target: Arc<Target>,
-    /// What belongs to targets before the present one.
+    /// Lines that belong to earlier targets, from before a reopen.
     before: Vec<(Arc<Target>, Vec<u8>)>,
-    /// On the way to a writer, or being written: who writes need not call one.
+    /// It is queued at a writer or being written, so no writer needs to be woken.
     scheduled: bool,
-    /// Who waits until the buffer is empty.
+    /// Tasks that wait until the buffer is empty.
     waiting: Vec<remote_oneshot::Sender<()>>,
 }
 
@@ -62,7 +59,7 @@ struct Target {
     /// A socket: each line is a message of its own.
     datagrams: bool,
     writer: Arc<Writer>,
-    /// The writer is this target's alone, and ends with it.
+    /// The target has a writer of its own, which ends with it.
     own_writer: bool,
 }
 
@@ -75,14 +72,14 @@ impl Drop for Target {
 }
 
 impl Sink {
-    /// A sink that appends to an open file, pipe or terminal (opened with `O_APPEND` if others write
-    /// there too).
+    /// A sink that appends to an open file, pipe or terminal (opened with `O_APPEND` if other processes write to it
+    /// too).
     pub fn file(name: &str, fd: OwnedFd) -> Self {
         Self::new(name, Target::file(fd))
     }
 
-    /// A sink that sends each line as a datagram over a connected socket (syslog). A message that the
-    /// socket does not take at once is lost, and counted.
+    /// A sink that sends each line as a datagram over a connected socket (syslog). A line that the socket does not
+    /// take at once is lost, and counted.
     pub fn datagrams(name: &str, fd: OwnedFd) -> Self {
         Self::new(name, Target::datagrams(fd))
     }
@@ -112,8 +109,8 @@ impl Sink {
         }))
     }
 
-    /// Appends a line (its line end included). Never waits; the line is lost if the buffer is full. The writer is
-    /// called at the end of the loop's turn, once for all lines of the turn.
+    /// Appends a line, which includes its line end. Never blocks: if the buffer is full, the line is lost. The
+    /// writer is woken at the end of the loop's turn, once for all lines of the turn.
     pub fn write(&self, line: &[u8]) {
         if self.append(line) {
             return;
@@ -122,15 +119,15 @@ impl Sink {
         rt::at_turn_end(move || sink.schedule());
     }
 
-    /// As [`Sink::write`], but the writer is called at once: for lines that are rare and that somebody waits for,
-    /// such as those about errors. They are on their way to the disk before the response that they are about.
+    /// As [`Sink::write`], but wakes the writer at once. For rare lines that are waited for, such as errors: they
+    /// are on their way to the disk before the response that they are about.
     pub fn write_now(&self, line: &[u8]) {
         if !self.append(line) {
             self.0.schedule();
         }
     }
 
-    /// Appends a line. Says whether nothing more is to do: a writer is on its way, or the line is lost.
+    /// Appends a line. Returns whether nothing more has to be done: a writer is on its way, or the line is lost.
     fn append(&self, line: &[u8]) -> bool {
         let mut state = self.0.state();
         if state.buffer.len() + line.len() > BUFFER_LIMIT {
@@ -146,7 +143,7 @@ impl Sink {
         std::mem::replace(&mut state.scheduled, true)
     }
 
-    /// Goes on in another file, as after `USR1`: what was written before goes to the old one.
+    /// Continues in another file, as after `USR1`; earlier lines still go to the old one.
     pub fn reopen(&self, fd: OwnedFd) {
         let target = Arc::new(Target::file(fd));
         let mut state = self.0.state();
@@ -157,7 +154,7 @@ impl Sink {
         }
     }
 
-    /// Waits until all that was written is in the file. Not for a loop's thread.
+    /// Blocks until everything is written. Not for a loop's thread.
     pub fn flush_blocking(&self) {
         let mut state = self.0.state();
         while state.scheduled {
@@ -165,7 +162,7 @@ impl Sink {
         }
     }
 
-    /// Ends when all that was written is in the file; `None` when it is already.
+    /// Ready when everything is written; `None` if it already is.
     pub fn written(&self) -> Option<remote_oneshot::Receiver<()>> {
         let mut state = self.0.state();
         state.scheduled.then(|| {
@@ -213,14 +210,14 @@ impl Shared {
     fn schedule(self: &Arc<Self>) {
         loop {
             let writer = Arc::clone(&self.state().target.writer);
-            // Refused only if the target was replaced meanwhile.
+            // Refused only if the target was replaced meanwhile: then the new target's writer is asked.
             if writer.schedule(self) == Scheduled::Taken {
                 return;
             }
         }
     }
 
-    /// Writes what is there, on a writer's thread, until nothing is.
+    /// Writes until the buffer is empty, on a writer's thread.
     fn drain(&self) {
         let mut spare = Vec::new();
         loop {
@@ -234,7 +231,7 @@ impl Shared {
                 let waiting = std::mem::take(&mut state.waiting);
                 drop(state);
                 for waiting in waiting {
-                    // Who waited may have left.
+                    // An error means that this task has ended.
                     let _ = waiting.send(());
                 }
                 return;
@@ -274,7 +271,7 @@ impl Target {
             Ok(stat) => (FileType::from_raw_mode(stat.st_mode), stat.st_dev),
             Err(_) => (FileType::Unknown, 0),
         };
-        // Nothing ever waits for /dev/null, but it is not worth telling from a terminal.
+        // /dev/null never blocks, but telling it from a terminal is not worth the effort.
         let own_writer = kind != FileType::RegularFile;
         let writer = if own_writer {
             Arc::default()
@@ -333,11 +330,11 @@ impl Target {
     }
 }
 
-/// Waits until a pipe that somebody made non-blocking takes more.
+/// Waits until a non-blocking pipe has room. The mode is shared with other processes, so it cannot be changed here.
 fn wait_writable(fd: &OwnedFd) {
     use rustix::event::{PollFd, PollFlags, poll};
     let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::OUT)];
-    // Whatever it says, the next write will tell.
+    // An error is ignored: the next write reports it.
     let _ = poll(&mut fds, None);
 }
 
@@ -386,7 +383,8 @@ impl Writer {
             let builder = std::thread::Builder::new().name("log".to_owned());
             queue.started = builder.spawn(move || writer.work()).is_ok();
             if !queue.started {
-                // No thread can be had: better a loop that waits once than a log that is not written.
+                // No thread can be started: it is better that this loop blocks once than that the log is not
+                // written.
                 queue.sinks.pop_back();
                 drop(queue);
                 sink.drain();

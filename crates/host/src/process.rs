@@ -31,13 +31,13 @@ pub fn fork() -> io::Result<Fork> {
     Ok(side)
 }
 
-/// Goes to the background: a new session, standard input and output on `/dev/null`. The process that
-/// called exits with code 0; its child returns. Standard error stays, the error log takes it over later.
+/// Becomes a daemon: a new session, with standard input and output on `/dev/null`. The calling process exits with
+/// code 0, and its child returns. Standard error stays open until the error log replaces it.
 pub fn daemonize() -> io::Result<()> {
     if let Fork::Parent(_) = fork()? {
         std::process::exit(0);
     }
-    // Only a process that leads no group may begin a session: the child of a fork never leads one.
+    // setsid() needs a process that is not a group leader, and the child of a fork never is one.
     rustix::process::setsid()?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -45,7 +45,7 @@ pub fn daemonize() -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the standard error stream write to `file` from now on.
+/// Redirects the standard error stream to `file`.
 pub fn redirect_stderr(file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::stdio::dup2_stderr(file)?)
 }
@@ -55,7 +55,8 @@ pub fn change_owner(path: &Path, user: &User) -> io::Result<()> {
     std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid))
 }
 
-/// Gives an empty directory of root's to a user and group. One with entries, or a link, or somebody else's stays as it is.
+/// Changes the owner of an empty directory that belongs to root. One with entries, a link, or one with another
+/// owner is left alone.
 pub fn give_empty_directory(path: &Path, user: &User) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
     let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW;
@@ -69,7 +70,7 @@ pub fn give_empty_directory(path: &Path, user: &User) -> io::Result<()> {
     if !is_empty || directory.metadata()?.uid() != 0 {
         return Ok(());
     }
-    // By its descriptor: another directory could have taken the path since it was looked at.
+    // By the descriptor: the path could by now lead to another directory.
     std::os::unix::fs::fchown(&directory, Some(user.uid), Some(user.gid))
 }
 

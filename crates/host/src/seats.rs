@@ -1,14 +1,13 @@
-//! The loops of a process as they see each other: how many connections each has, who is late, and a
-//! place where one leaves connections for another.
+//! The loops of a process as they see each other: how many connections each has, which are late, and a queue in
+//! which one leaves connections for another.
 //!
-//! Three needs meet here. Long-lived connections shall spread evenly, though the kernel wakes whoever
-//! waits: a loop that has more than its share gives a new connection to the one with the fewest
-//! ([`Seats::lighter`]). A loop that a reload removes gives its idle connections to those that stay.
-//! And what was left for a loop that then stalls is taken back by a buddy ([`Seat::take`] may be called
-//! by anyone).
+//! This serves three needs. Long-lived connections should be spread evenly although the kernel wakes any loop that
+//! waits: a loop with more than its share passes a new connection to the one with the fewest ([`Seats::lighter`]).
+//! A loop that a reload removes passes its idle connections to those that stay. And connections that were left for
+//! a loop that then stalls are taken back by another one ([`Seat::take`] may be called by any thread).
 //!
-//! What is given does not travel in a message of the loop's inbox, which only the loop itself could
-//! read, but in a queue of the seat; the message only says that there is something.
+//! A connection does not travel in a message of the loop's inbox, which only that loop could read, but in a queue
+//! here; the message only says that the queue is not empty.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -23,16 +22,16 @@ use base::sync::{Mutex, MutexGuard};
 use rt::Handle;
 use rt::net::Detached;
 
-/// Connections that may wait in a seat's queue; the giver keeps what does not fit.
+/// How many connections may wait for a loop; beyond that, the giving loop keeps them.
 pub const QUEUE_LIMIT: usize = 1024;
 
-/// A loop may have so many connections more than the one with the fewest before it gives any away,
-/// besides a share of [`SLACK_SHARE`] of what that one has.
+/// How many connections more than the least loaded loop a loop may have before it gives any away. Added to this is
+/// a [`SLACK_SHARE`]th of what that loop has, so that small differences cause no moves.
 const SLACK: usize = 2;
-/// See [`SLACK`].
+/// The divisor of the relative part of [`SLACK`].
 const SLACK_SHARE: usize = 32;
 
-/// A loop whose present turn has lasted so long is not given anything.
+/// A loop whose present turn has lasted this long is given nothing.
 const BUSY: Duration = Duration::from_millis(5);
 
 /// A connection on its way to a loop.
@@ -43,11 +42,11 @@ pub struct Arrival {
     pub what: Arriving,
 }
 
-/// See [`Arrival`].
+/// The connection of an [`Arrival`].
 pub enum Arriving {
     /// One that was just accepted.
     New {
-        /// The socket that it came by.
+        /// The listening socket that accepted it.
         spec: Arc<ListenerSpec>,
         /// The connection.
         stream: Detached,
@@ -56,16 +55,17 @@ pub enum Arriving {
     Idle(Parcel),
 }
 
-/// A client connection between two requests, with what its engine knows of it: it may move to
-/// another loop, and to another process.
+/// A client connection between two requests, with what its engine knows about it, ready to move to another loop or
+/// another process.
 pub struct Parcel {
-    /// The address of the listening socket that it came by.
+    /// The address of the listening socket that accepted it.
     pub socket: ListenAddress,
     /// The connection.
     pub descriptor: OwnedFd,
-    /// The engine's own notes; it begins them with the version of their format.
+    /// The engine's data, which begins with the version of its format: another process may be another release.
     pub facts: Vec<u8>,
-    /// What only another loop of this process can use, such as the state of TLS. Never there if it goes beyond.
+    /// State that only another loop of this process can use, such as a TLS session. Absent when the connection goes
+    /// to another process.
     pub state: Option<Box<dyn Any + Send>>,
 }
 
@@ -79,11 +79,11 @@ pub struct Seat {
     /// Connections of all engines. Written by the loop only.
     connections: AtomicUsize,
     queue: Mutex<Queue>,
-    /// The length of the queue, for those who only look.
+    /// The length of the queue, for readers without the lock.
     queued: AtomicUsize,
-    /// [`State::Open`], likewise.
+    /// Whether the state is [`State::Open`], for readers without the lock.
     open: AtomicBool,
-    /// What the loop runs when something was left for it.
+    /// What the loop runs when a connection was left for it.
     arrive: fn(),
 }
 
@@ -93,7 +93,7 @@ struct Queue {
     state: State,
 }
 
-/// Does a seat take connections? It goes through these once.
+/// Whether a loop takes connections. It goes through these states once, in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     /// Its loop has no configuration yet.
@@ -147,15 +147,14 @@ impl Seat {
         self.queue.lock()
     }
 
-    /// Leaves a connection for the loop. It comes back when the loop takes no more, or has too much
-    /// already.
+    /// Leaves a connection for the loop. It is returned if the loop takes no more connections or its queue is full.
     pub fn give(&self, arrival: Arrival) -> Result<(), Arrival> {
         let mut queue = self.queue();
         if queue.state != State::Open || queue.arrivals.len() >= QUEUE_LIMIT {
             return Err(arrival);
         }
-        // One message is enough for all that is there when it comes. A loop that can not be told gets
-        // nothing.
+        // One message is enough for everything that is in the queue when it arrives. A loop that cannot be told
+        // gets nothing.
         if queue.arrivals.is_empty() && self.handle.post(self.arrive).is_err() {
             return Err(arrival);
         }
@@ -164,14 +163,14 @@ impl Seat {
         Ok(())
     }
 
-    /// Takes everything that was left for the loop: its own work, or that of a buddy while it is late.
+    /// Takes everything that was left for the loop: done by itself, or by another loop while it is late.
     pub fn take(&self) -> VecDeque<Arrival> {
         let mut queue = self.queue();
         self.queued.store(0, Relaxed);
         std::mem::take(&mut queue.arrivals)
     }
 
-    /// The loop serves: from now on it can be given connections, unless it was closed already.
+    /// Lets the loop be given connections, unless it was closed already.
     pub fn open(&self) {
         let mut queue = self.queue();
         if queue.state == State::Waiting {
@@ -180,7 +179,7 @@ impl Seat {
         }
     }
 
-    /// Nothing can be given any more; what was given so far is returned.
+    /// Closes the queue; returns what is in it.
     pub fn close(&self) -> VecDeque<Arrival> {
         let mut queue = self.queue();
         queue.state = State::Closed;
@@ -189,13 +188,13 @@ impl Seat {
         std::mem::take(&mut queue.arrivals)
     }
 
-    /// Could it take a connection at once?
+    /// Whether it would serve a connection without delay.
     fn is_responsive(&self) -> bool {
         self.open.load(Relaxed) && self.handle.late() < BUSY
     }
 }
 
-/// The loops of a process at one time. The number changes with a reload, and each loop learns of it
+/// The loops of a process under one configuration. A reload may change their number, and each loop learns of it
 /// with the new configuration.
 #[derive(Clone, Default)]
 pub struct Seats {
@@ -220,7 +219,7 @@ impl Seats {
         if !has_more(least) {
             return None;
         }
-        // The clock is read only now, for one loop as a rule.
+        // Lateness needs the clock, so it is checked only for the candidate, which is enough in most cases.
         match least.is_responsive() {
             true => Some(least),
             false => open()
@@ -233,7 +232,7 @@ impl Seats {
     /// The loop with the fewest connections of those that are not late.
     pub fn lightest(&self) -> Option<&Arc<Seat>> {
         let responsive = self.list.iter().filter(|seat| seat.is_responsive());
-        // All are late: better a loop that answers late than none.
+        // All are late: a loop that answers late is better than none.
         responsive.min_by_key(|seat| seat.load()).or_else(|| {
             let open = self.list.iter().filter(|seat| seat.open.load(Relaxed));
             open.min_by_key(|seat| seat.load())

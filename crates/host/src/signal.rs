@@ -1,8 +1,7 @@
-//! Signals as something to read.
+//! Signals, read from a descriptor.
 //!
-//! Master and worker block the signals they understand, in all threads, and read them from a
-//! descriptor between other events. So no code ever runs inside a signal handler, and a signal that
-//! arrives during a reload waits its turn.
+//! Master and worker block the signals they understand in all threads, and read them from a descriptor between
+//! other events. So no code runs inside a signal handler, and a signal that arrives during a reload waits its turn.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

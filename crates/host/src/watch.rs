@@ -1,7 +1,7 @@
-//! Sockets in Linux's abstract namespace, by which a command hears from a running server.
+//! Sockets in Linux's abstract namespace, through which a command talks to a running server.
 //!
-//! Messages are whole (`SOCK_SEQPACKET`), nothing waits, and each side learns from the kernel who the
-//! other is, which a name alone does not prove.
+//! Messages are whole (`SOCK_SEQPACKET`) and nothing blocks. Each side learns the other's identity from the kernel
+//! (SO_PEERCRED), because any process may take a name.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -33,7 +33,7 @@ pub fn listen(name: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The next who has connected, and the number of its user. `WouldBlock` if there is none.
+/// The next connection and the user that made it. `WouldBlock` if there is none.
 pub fn accept(socket: &OwnedFd) -> io::Result<(OwnedFd, u32)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let peer = rustix::net::accept_with(socket, flags)?;
@@ -61,9 +61,9 @@ pub fn connect_channel(name: &str) -> io::Result<(Channel, u32, u32)> {
     Ok((Channel::from_accepted(socket)?, process, user))
 }
 
-/// The names that begin so and under which somebody listens, or has a connection.
+/// The names with this prefix on which a process listens or has a connection.
 pub fn names(prefix: &str) -> Vec<String> {
-    // Where this cannot be read, nothing is found.
+    // If this cannot be read, nothing is found.
     let list = std::fs::read("/proc/net/unix").unwrap_or_default();
     let list = String::from_utf8_lossy(&list);
     let mut names: Vec<String> = list

@@ -1,8 +1,8 @@
-//! The listening sockets of an engine on one loop: who accepts from them, which loop gets a new connection, and how nobody
-//! is lost when sockets come and go.
+//! The listening sockets of an engine on one loop: which of them this loop accepts from, which loop a new
+//! connection goes to, and how no client is lost when sockets are added or removed.
 //!
-//! The loop that accepts leaves a connection to a lighter one (`host::seats`). While another loop is stuck it accepts in that
-//! one's place.
+//! A loop that has more connections than its share passes a new one on to a loop with fewer (`host::seats`). While
+//! another loop is stuck, this one can accept in its place.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -18,23 +18,24 @@ use host::error_log::{Level, Logger};
 use host::seats::{Arrival, Arriving, Seat, Seats};
 use rt::net::{Listener, Stream};
 
-/// How often a buddy looks whether the loop that it accepts for is well again.
+/// How often a loop that accepts for a stuck one checks whether that one has recovered.
 const RESCUE_CHECK: Duration = Duration::from_millis(20);
 
-/// An engine's part on one loop, as what takes connections.
+/// An engine, http or stream, on one loop: what the code here needs of it to accept connections.
 pub trait Accepts: 'static {
-    /// The kind of the engine.
+    /// The kind of the engine: a connection that is passed to another loop goes to the engine of the same kind
+    /// there.
     const KIND: &'static str;
-    /// What reports call the tasks that accept.
+    /// The name of the accepting tasks in reports about slow or failed tasks.
     const TASK: &'static str;
 
-    /// Its sockets.
+    /// Its listening sockets on this loop.
     fn sockets(&self) -> &Sockets;
 
-    /// Takes in a new connection.
+    /// Starts to serve a connection that was accepted, here or by another loop.
     fn open(self: &Rc<Self>, stream: Stream, spec: &Arc<ListenerSpec>);
 
-    /// Begins to read the datagrams of a socket. An error where the engine knows no datagrams.
+    /// Starts to read the datagrams of a UDP socket. An error for an engine that serves no datagrams.
     fn receive(
         self: &Rc<Self>,
         _socket: OwnedFd,
@@ -44,31 +45,33 @@ pub trait Accepts: 'static {
     }
 }
 
-/// See the module.
+/// The listening sockets of one engine on one loop.
 pub struct Sockets {
     /// The loop's number, from 0.
     index: usize,
+    /// How many loops there are; a reload can change it.
     loops: Cell<usize>,
     seat: Arc<Seat>,
     seats: RefCell<Seats>,
-    /// By socket, and its number among those of one address.
+    /// By listener, and by the socket's number among those of one address: with `reuseport` each loop has its own.
     open: RefCell<HashMap<(ListenerId, usize), Accepting>>,
+    /// Accepting has ended for good: a loop that accepts for this one must stop too.
     is_closed: Cell<bool>,
     log: Logger,
 }
 
 /// A listening socket and the task that accepts from it.
 struct Accepting {
-    /// The socket, if it takes connections.
+    /// `None` for a UDP socket, which has no connections to accept.
     socket: Option<Rc<Listener>>,
     spec: Arc<ListenerSpec>,
-    /// Every socket of its address.
+    /// All sockets of this address, those of other loops included: needed to accept in another loop's place.
     members: Arc<[Arc<OwnedFd>]>,
     task: rt::JoinHandle<()>,
 }
 
 impl Sockets {
-    /// None yet.
+    /// No sockets yet: [`listen`] opens them.
     pub fn new(context: &LoopContext) -> Self {
         Sockets {
             index: context.index,
@@ -81,12 +84,14 @@ impl Sockets {
         }
     }
 
-    /// The loop's place among the loops.
+    /// This loop, as the others see it: how many connections it has, and what was passed on to it.
     pub fn seat(&self) -> &Seat {
         &self.seat
     }
 
-    /// Datagrams of a socket that the loops share are read by one of them.
+    /// Whether this loop serves the socket. Connections can be accepted by any loop. The datagrams of one client
+    /// must all reach the loop that holds its session, so a shared UDP socket is read by one loop only; with
+    /// `reuseport` the kernel does that choice by the client's address.
     fn is_mine(&self, listener: &LoopListener) -> bool {
         let ListenerSpec { address, options } = &*listener.spec;
         address.is_stream()
@@ -95,12 +100,15 @@ impl Sockets {
     }
 }
 
-/// Accepts from exactly the sockets of `context` from now on.
+/// Replaces the sockets that this loop accepts from by those of `context`. A socket that is in both stays open, so
+/// a reload loses no client.
 pub fn listen<E: Accepts>(engine: &Rc<E>, context: LoopContext) {
     let sockets = engine.sockets();
     sockets.loops.set(context.loops);
     *sockets.seats.borrow_mut() = context.seats;
     let listeners = context.listeners;
+    // A UDP socket can become another loop's when the number of loops changes: it is not kept here, although it is
+    // still listed.
     let kept: Vec<(ListenerId, usize)> = listeners
         .iter()
         .filter(|listener| sockets.is_mine(listener))
@@ -112,11 +120,14 @@ pub fn listen<E: Accepts>(engine: &Rc<E>, context: LoopContext) {
         .extract_if(|key, _| !kept.contains(key))
         .map(|(_, listener)| listener)
         .collect();
+    // Taken out of the map before any of them is closed: closing takes in clients, and that code may borrow the
+    // map.
     for listener in gone {
         close(engine, &listener);
     }
     for listener in listeners {
         let key = (listener.id, listener.member);
+        // Only the list of sockets changes: a reload may have opened or closed some for other loops.
         if let Some(known) = sockets.open.borrow_mut().get_mut(&key) {
             known.members = listener.members;
             continue;
@@ -127,7 +138,7 @@ pub fn listen<E: Accepts>(engine: &Rc<E>, context: LoopContext) {
     }
 }
 
-/// Accepts from no socket any more.
+/// Closes all sockets of this loop: no connection is accepted from now on.
 pub fn stop<E: Accepts>(engine: &Rc<E>) {
     let sockets = engine.sockets();
     sockets.is_closed.set(true);
@@ -137,8 +148,10 @@ pub fn stop<E: Accepts>(engine: &Rc<E>) {
     }
 }
 
+/// Opens a listener on this loop. A failure is logged and costs this loop one socket: the others go on serving.
 fn start<E: Accepts>(engine: &Rc<E>, listener: LoopListener) {
     let spec = Arc::clone(&listener.spec);
+    // A duplicate of its own: this loop closes it without closing the socket for the other loops.
     let started = listener.descriptor.try_clone().and_then(|descriptor| {
         if !spec.address.is_stream() {
             let task = engine.receive(descriptor, Arc::clone(&spec))?;
@@ -170,8 +183,9 @@ fn start<E: Accepts>(engine: &Rc<E>, listener: LoopListener) {
     }
 }
 
-/// Stops accepting from a socket. In this order: a client that comes later is told to another loop that shares the socket,
-/// and one that came before, whom the kernel may have told to this loop only, is taken in.
+/// Stops accepting from a socket. The order matters: first the socket leaves this loop's epoll set, so that the
+/// kernel wakes another loop for clients that connect from now on; then what is already in the queue is accepted,
+/// because the kernel may have woken only this loop for it.
 fn close<E: Accepts>(engine: &Rc<E>, listener: &Accepting) {
     listener.task.abort();
     if let Some(socket) = &listener.socket {
@@ -182,8 +196,11 @@ fn close<E: Accepts>(engine: &Rc<E>, listener: &Accepting) {
     }
 }
 
-/// Takes in the clients that the kernel has already accepted for a socket that is about to be closed.
+/// Accepts the connections that are complete in the kernel's queue of a socket that is about to be closed: without
+/// this they would be reset.
 fn drain(socket: &Listener, spec: &ListenerSpec, take: impl Fn(Stream)) {
+    // The kernel's queue holds no more than the backlog. Without this bound, a flood of new clients would keep the
+    // loop here.
     for _ in 0..spec.options.backlog.max(0) {
         match socket.try_accept() {
             Ok(stream) => take(stream),
@@ -192,11 +209,13 @@ fn drain(socket: &Listener, spec: &ListenerSpec, take: impl Fn(Stream)) {
     }
 }
 
+/// Accepts until the socket fails or the task is aborted.
 async fn accept<E: Accepts>(engine: Rc<E>, socket: Rc<Listener>, spec: Arc<ListenerSpec>) {
     loop {
         match socket.accept().await {
             Ok(stream) => accepted(&engine, stream, &spec),
-            // What passes by itself was waited for already; what is left is a socket that is no good.
+            // A lack of descriptors or memory was already waited out below. What arrives here does not pass: to try
+            // again would be a busy loop.
             Err(error) => {
                 engine.sockets().log.plain(
                     Level::Alert,
@@ -208,14 +227,16 @@ async fn accept<E: Accepts>(engine: Rc<E>, socket: Rc<Listener>, spec: Arc<Liste
     }
 }
 
-/// Takes in a connection that was just accepted here, or leaves it to a loop that has fewer.
+/// Serves a connection that was just accepted, or passes it on to a loop that has fewer.
 fn accepted<E: Accepts>(engine: &Rc<E>, stream: Stream, spec: &Arc<ListenerSpec>) {
     let sockets = engine.sockets();
     let seats = sockets.seats.borrow();
     let Some(lighter) = seats.lighter(&sockets.seat) else {
+        // Released before the engine runs: what it opens may need the list of loops.
         drop(seats);
         return engine.open(stream, spec);
     };
+    // Out of this loop's epoll set, so that the other loop can register it in its own.
     let what = Arriving::New {
         spec: Arc::clone(spec),
         stream: stream.detach(),
@@ -223,6 +244,8 @@ fn accepted<E: Accepts>(engine: &Rc<E>, stream: Stream, spec: &Arc<ListenerSpec>
     let kind = E::KIND;
     let given = lighter.give(Arrival { kind, what });
     drop(seats);
+    // The other loop is ending or its queue is full. The client has been accepted and must not pay for that: it is
+    // served here.
     if let Err(Arrival {
         what: Arriving::New { stream, .. },
         ..
@@ -232,7 +255,7 @@ fn accepted<E: Accepts>(engine: &Rc<E>, stream: Stream, spec: &Arc<ListenerSpec>
     }
 }
 
-/// Accepts in the place of the loop of number `index` while `still` says so.
+/// Accepts in the place of loop `index`, which is stuck, while `still` returns true.
 pub fn accept_for<E: Accepts>(engine: &Rc<E>, index: usize, still: &Rc<dyn Fn() -> bool>) {
     let sockets = engine.sockets();
     let loops = sockets.loops.get().max(1);
@@ -241,13 +264,18 @@ pub fn accept_for<E: Accepts>(engine: &Rc<E>, index: usize, still: &Rc<dyn Fn() 
         if seen.contains(id) || !listener.spec.address.is_stream() {
             continue;
         }
+        // A listener with one socket for each loop stands in the map once for each: its list of sockets is gone
+        // through once.
         seen.push(*id);
-        // One socket that all share: the loop may have been woken for a connection that it can not take.
+        // One socket shared by all: epoll may have woken the stuck loop alone for a connection, and does not wake
+        // another for it. With a socket for each loop, only that loop's is taken over.
         let shared = listener.members.len() == 1;
         for (member, descriptor) in listener.members.iter().enumerate() {
             if !shared && member % loops != index {
                 continue;
             }
+            // A failure costs nothing that is not lost already: the stuck loop still has the socket and accepts
+            // when it recovers.
             if let Ok(socket) = descriptor.try_clone().and_then(Listener::from_fd) {
                 let spec = Arc::clone(&listener.spec);
                 let task = accept_while(Rc::clone(engine), socket, spec, Rc::clone(still));
@@ -257,6 +285,7 @@ pub fn accept_for<E: Accepts>(engine: &Rc<E>, index: usize, still: &Rc<dyn Fn() 
     }
 }
 
+/// Accepts from a stuck loop's socket until that loop recovers or this one stops.
 async fn accept_while<E: Accepts>(
     engine: Rc<E>,
     socket: Listener,
@@ -264,13 +293,14 @@ async fn accept_while<E: Accepts>(
     still: Rc<dyn Fn() -> bool>,
 ) {
     while still() && !engine.sockets().is_closed.get() {
+        // The timeout is what ends this task when no client comes any more.
         match rt::timeout(RESCUE_CHECK, socket.accept()).await {
             Ok(Ok(stream)) => accepted(&engine, stream, &spec),
             Ok(Err(_)) => return,
             Err(_) => {}
         }
     }
-    // As in `close`.
+    // In the order of `close`, and for the same reason: a wake-up that only this registration got must not be lost.
     socket.stop();
     drain(&socket, &spec, |stream| accepted(&engine, stream, &spec));
 }

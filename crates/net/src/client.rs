@@ -1,4 +1,4 @@
-//! Who is at the other end of an accepted connection, and the variables that say so in http and in stream alike.
+//! The two ends of an accepted connection, and the variables that show them: the same in http and in stream.
 
 use std::fmt;
 use std::io::Write;
@@ -11,7 +11,7 @@ use conf::Variable;
 use proto::proxy_protocol::{Endpoint, Header, is_tlv_name};
 use rt::net::Address;
 
-/// Who the client is.
+/// The client's address, and the text that variables and logs show.
 #[derive(Clone)]
 pub struct Remote {
     /// The address and port.
@@ -26,7 +26,7 @@ impl Remote {
         let text = match address.ip() {
             None => "unix:".into(),
             Some(IpAddr::V6(ip)) => ip.to_string().into(),
-            // Every connection has one: the formatting machinery takes 1,300 instructions for it.
+            // Written by hand because it is done for every connection: `format!` takes 1,300 instructions for it.
             Some(IpAddr::V4(ip)) => {
                 let mut text = Vec::with_capacity("255.255.255.255".len());
                 for (index, octet) in ip.octets().into_iter().enumerate() {
@@ -42,32 +42,32 @@ impl Remote {
     }
 }
 
-/// A request or a session, as the variables of its two ends see it.
+/// What the variables below read of an http request or a stream session.
 pub trait Ends: 'static {
     /// The client, which `realip` may have corrected.
     fn remote(&self) -> &Remote;
 
-    /// The address that the client connected to.
+    /// The local address of the connection, which the client connected to.
     fn local(&self) -> Address;
 
-    /// The first name of the server that it came to.
+    /// The first `server_name` of the server that answers.
     fn server_name(&self) -> &BStr;
 
-    /// The number of the connection.
+    /// The serial number of the connection in this process.
     fn connection(&self) -> u64;
 
-    /// What stood before the connection's first byte, where the listener wants that.
+    /// The PROXY protocol header that preceded the connection's data; `None` where the listener expects none.
     fn proxy_header(&self) -> Option<&Header>;
 
-    /// Writes a line of level `error` about it.
+    /// Logs a message at level `error`, with the context of this request or session.
     fn complain(&self, message: fmt::Arguments<'_>);
 }
 
-/// The rows for one kind of request or session.
+/// The table of variables for one kind of request or session.
 pub struct Rows<S>(PhantomData<S>);
 
 impl<S: Ends> Rows<S> {
-    /// The variables of the two ends of a connection: nginx's, of its http and stream core modules.
+    /// nginx has each of these twice, in its http and its stream core module.
     pub const VARIABLES: &'static [Variable<S>] = &[
         Variable::new(
             "remote_addr",
@@ -154,15 +154,18 @@ fn number(value: u64, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Nothing where there is no port (unix sockets).
+/// Empty where there is no port (unix sockets), as in nginx.
 fn port(value: u16, out: &mut Vec<u8>) -> bool {
     value == 0 || number(value.into(), out)
 }
 
+/// Network byte order, so that `limit_req_zone` and `limit_conn_zone` get the shortest key that tells clients
+/// apart.
 fn binary(remote: &Remote, out: &mut Vec<u8>) -> bool {
     match remote.address.ip() {
         Some(IpAddr::V4(ip)) => text(ip.octets(), out),
         Some(IpAddr::V6(ip)) => text(ip.octets(), out),
+        // All clients of a unix socket are one to a limit, as in nginx.
         None => text(&remote.text, out),
     }
 }
@@ -177,10 +180,13 @@ fn endpoint<S: Ends>(
     header.is_some_and(|header| write(which(header), out))
 }
 
+/// The name is part of the variable's name, so it is known only when the variable is read.
 fn tlv<S: Ends>(session: &mut S, name: &str, out: &mut Vec<u8>) -> bool {
     let Some(header) = session.proxy_header() else {
         return false;
     };
+    // A misspelled name would be empty for ever without a word; a TLV that the peer did not send is normal, and
+    // silent.
     if !is_tlv_name(name) {
         session.complain(format_args!("unknown PROXY protocol TLV \"{name}\""));
         return false;

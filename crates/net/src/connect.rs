@@ -1,27 +1,28 @@
-//! Opening connections.
+//! Opening connections to servers.
 //!
-//! A connection attempt always has an end: the caller gives the time that it may take.
+//! Every attempt is limited in time by the caller: the kernel alone would retry an unanswered SYN for two minutes.
 
 use std::io;
 use std::time::Duration;
 
 use rt::net::{Address, Stream};
 
-/// How to connect.
+/// The socket options and the time limit of a connection attempt.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
     /// The local address to connect from (`proxy_bind`); port 0 leaves the port to the kernel.
     pub from: Option<Address>,
-    /// `from` need not be an address of this machine (`proxy_bind … transparent`): without the right to that the attempt
-    /// fails with `PermissionDenied`.
+    /// `from` may be an address of another machine (`proxy_bind … transparent`). Without the capability for that
+    /// (`CAP_NET_RAW` or `CAP_NET_ADMIN`) the attempt fails with `PermissionDenied`.
     pub transparent: bool,
-    /// How long the attempt may take (`proxy_connect_timeout`).
+    /// How long the attempt may take (`proxy_connect_timeout`). Name resolution is not part of it.
     pub timeout: Duration,
     /// TCP keep-alive probes with the system's times (`proxy_socket_keepalive`).
     pub keepalive: bool,
-    /// Bytes of the socket's receive buffer (`proxy_socket_rcvbuf`); 0: the system's.
+    /// Bytes of the socket's receive buffer (`proxy_socket_rcvbuf`); 0 leaves it to the kernel, which then tunes it
+    /// by itself.
     pub receive_buffer: usize,
-    /// Bytes of the socket's send buffer (`proxy_socket_sndbuf`); 0: the system's.
+    /// Bytes of the socket's send buffer (`proxy_socket_sndbuf`); 0 as above.
     pub send_buffer: usize,
 }
 
@@ -40,7 +41,8 @@ impl Default for ConnectOptions {
 
 /// Connects to `address`.
 ///
-/// The error is the system's; `TimedOut` without an errno when the time of the options is over.
+/// The error is the kernel's, or `TimedOut` without an errno when the options' own limit is reached: logs tell the
+/// two apart.
 pub async fn connect(address: &Address, options: &ConnectOptions) -> io::Result<Stream> {
     let socket = rt::net::ConnectOptions {
         from: options.from.clone(),
@@ -53,7 +55,8 @@ pub async fn connect(address: &Address, options: &ConnectOptions) -> io::Result<
     let stream = rt::timeout(options.timeout, attempt)
         .await
         .map_err(io::Error::from)??;
-    // A small request must not wait for the acknowledgement of the one before it.
+    // Without TCP_NODELAY, a request that is written in two pieces waits for the acknowledgement of the first,
+    // which the server's kernel may delay by 40 ms.
     stream.set_nodelay(true)?;
     Ok(stream)
 }

@@ -1,11 +1,11 @@
 //! What the server counts all the time: connections and requests.
 //!
-//! Every loop has counters of its own and is the only one that writes them, so counting is a load and a store and no
-//! two processors fight over a cache line. Whoever wants to know (`stub_status`, a status page) adds the loops up. The
-//! sums are exact for a loop that stands still and a moment old for one that runs.
+//! Every loop has its own counters and is the only one that writes them. So counting is a plain load and store, and
+//! no two processors contend for a cache line. A reader (`stub_status`, a status page) adds the loops up. The sum
+//! is exact for a loop that stands still and a moment old for one that runs.
 //!
-//! The numbers outlive a reload: they belong to the loops, not to a configuration. Sessions of stream are connections as
-//! well; requests and stages are of HTTP.
+//! The numbers outlive a reload: they belong to the loops, not to a configuration. A stream session counts as a
+//! connection too; requests, and the stages of a connection, exist in HTTP only.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use base::sync::Mutex;
 
 /// The counters of one loop.
 #[derive(Debug, Default)]
-// Two lines of 64 bytes: processors fetch lines in pairs.
+// 128 bytes are two cache lines: processors prefetch lines in pairs, so that with 64 two loops would still slow
+// each other down.
 #[repr(align(128))]
 pub struct Counters {
     /// Connections accepted.
@@ -34,19 +35,21 @@ pub struct Counters {
     pub waiting: Counter,
 }
 
-/// A number that one thread changes and every thread may read.
+/// A number that one thread changes and every thread may read. It wraps rather than panics: a counter must not end
+/// a loop.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds. Only the loop that owns the counter may call this: two writers would lose counts.
+    /// Adds. Only the loop that owns the counter may call this: it is a load and a store, so two writers would lose
+    /// counts.
     #[inline]
     pub fn add(&self, number: u64) {
         self.0
             .store(self.0.load(Relaxed).wrapping_add(number), Relaxed);
     }
 
-    /// Takes away, with the rule of [`Counter::add`].
+    /// Subtracts, with the rule of [`Counter::add`].
     #[inline]
     pub fn sub(&self, number: u64) {
         self.0
@@ -59,7 +62,7 @@ impl Counter {
     }
 }
 
-/// What a connection does at the moment.
+/// What an HTTP connection does at the moment: the `Reading`, `Writing` and `Waiting` of `stub_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// It waits for the first byte of a request.
@@ -70,7 +73,8 @@ pub enum Stage {
     Writing,
 }
 
-/// Counts one connection where it is, for as long as this value lives.
+/// Counts one connection in its stage, and removes it from the count when it is dropped: on every way out, a panic
+/// included.
 #[derive(Debug)]
 pub struct Staged {
     counters: Arc<Counters>,
@@ -87,7 +91,7 @@ impl Staged {
         }
     }
 
-    /// Goes on to another stage.
+    /// Moves the connection's count to another stage.
     pub fn enter(&self, stage: Stage) {
         let former = self.stage.replace(stage);
         if former != stage {
@@ -130,21 +134,21 @@ pub struct Totals {
     pub waiting: u64,
 }
 
-/// The zone of [`AllCounters`].
+/// The name under which [`AllCounters`] is kept over a reload.
 pub const ZONE: &str = "counters";
 
-/// All loops with their counters: a zone, so that they outlive the configuration.
+/// All loops with their counters: shared as a zone, so that they outlive the configuration.
 #[derive(Debug, Default)]
 pub struct AllCounters {
     /// By the loop's index.
     loops: Mutex<Vec<CountedLoop>>,
-    /// Those of loops that a reload has removed, until their last connection has ended.
+    /// Counters of loops that a reload has removed, until their last connection has ended and lets go of them.
     removed: Mutex<Vec<Arc<Counters>>>,
-    /// What removed loops have counted.
+    /// The final numbers of loops whose last connection has ended: totals must not fall when loops are removed.
     past: Mutex<Totals>,
 }
 
-/// A loop and what it counts.
+/// A loop and its counters.
 #[derive(Clone, Debug, Default)]
 pub struct CountedLoop {
     /// Its counters.
@@ -154,24 +158,25 @@ pub struct CountedLoop {
 }
 
 impl AllCounters {
-    /// The counters of loop `index`, made at the first call.
+    /// The counters of loop `index`, created at the first call.
     pub fn for_loop(&self, index: usize) -> Arc<Counters> {
         let mut loops = self.loops.lock();
         Arc::clone(&entry(&mut loops, index).counters)
     }
 
-    /// Notes which loop has this index. A loop that had it before has been removed.
+    /// Records which loop has this index. An earlier loop at this index has been removed by a reload.
     pub fn attach(&self, index: usize, handle: rt::Handle) {
         let mut loops = self.loops.lock();
         let entry = entry(&mut loops, index);
         if entry.handle.replace(handle).is_some() {
-            // The former loop may still have connections, and counts them where it did.
+            // The earlier loop may still have connections that count with its own counters, and it is the only
+            // writer of those: the new loop gets fresh ones.
             let former = std::mem::take(&mut entry.counters);
             self.remove(former);
         }
     }
 
-    /// Forgets loops from `count` on: there are no more now.
+    /// Drops the loops from index `count` on, which a reload has removed.
     pub fn shrink(&self, count: usize) {
         let mut loops = self.loops.lock();
         while loops.len() > count {
@@ -181,11 +186,14 @@ impl AllCounters {
         }
     }
 
+    /// Keeps the counters of a removed loop while connections use them, and adds to the past those that no
+    /// connection uses any more.
     fn remove(&self, counters: Arc<Counters>) {
         let mut removed = self.removed.lock();
         removed.push(counters);
         let mut past = self.past.lock();
         removed.retain(|counters| {
+            // This list holds the only reference: no connection is left that could count.
             let ended = Arc::strong_count(counters) == 1;
             if ended {
                 counters.add_to(&mut past);
@@ -201,6 +209,8 @@ impl AllCounters {
 
     /// The sums over all loops.
     pub fn totals(&self) -> Totals {
+        // Both locks in the order of `remove`, and `removed` held over both reads: counters that move from one to
+        // the other in between would be counted twice or not at all.
         let removed = self.removed.lock();
         let mut totals = *self.past.lock();
         for counters in removed.iter() {

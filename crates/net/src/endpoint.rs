@@ -1,8 +1,9 @@
 //! How the `listen` directives of all servers become sockets.
 //!
-//! Several servers may share an address; then a name decides among them: the host of a request, or what a TLS client asks
-//! for. Several addresses may share a socket: with `listen *:80` in one server and `listen 10.0.0.1:80` in another there
-//! is one, and the local address of a connection decides whose it is, as in nginx.
+//! Several servers may share an address. Then a name selects the server: the host of a request, or the name in a
+//! TLS ClientHello. Several addresses may share a socket: `listen *:80` in one server and `listen 10.0.0.1:80` in
+//! another open only the first, and the local address of a connection says which of the two it belongs to, as in
+//! nginx.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -20,19 +21,19 @@ use crate::server_name::{ServerName, ServerNames};
 pub struct Listen {
     /// The address as configured.
     pub address: ListenAddress,
-    /// What is said of the connections.
+    /// Parameters about the connections.
     pub flags: Flags,
-    /// What is said of the socket.
+    /// Parameters about the socket.
     pub options: ListenOptions,
-    /// Whether options of the socket were given, which may be done once for an address. The address gets a socket of
-    /// its own then, even where a wildcard would cover it.
+    /// Whether socket options were given, which is allowed once for an address. Such an address gets a socket of
+    /// its own even where a wildcard socket would cover it: the options could not apply to a part of that.
     pub set: bool,
-    /// Where it stands.
+    /// The position in the configuration, for messages.
     pub span: Span,
 }
 
 impl Listen {
-    /// Nothing but the default options, at an address that is still to be filled in.
+    /// Default options, and an address that is still to be filled in.
     pub fn new(span: Span) -> Self {
         Listen {
             address: ListenAddress::Unix("".into()),
@@ -43,7 +44,8 @@ impl Listen {
         }
     }
 
-    /// Adds it to those of a server at each of these addresses. An error if the server has one of them already.
+    /// Adds this to a server's `listen` directives, once for each address. An error if the server already has one
+    /// of them.
     pub fn add_to(
         self,
         known: &mut Vec<Listen>,
@@ -64,65 +66,67 @@ impl Listen {
     }
 }
 
-/// What `listen` says of the connections rather than of the socket.
+/// The `listen` parameters about the connections rather than the socket. They hold for an address if one server
+/// gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// The server takes what no name claims.
+    /// This server answers for names that no server at the address has.
     pub default_server: bool,
     /// Connections begin with a PROXY protocol header.
     pub proxy_protocol: bool,
-    /// Connections are encrypted.
+    /// Connections begin with a TLS handshake (`ssl`).
     pub tls: bool,
-    /// HTTP/2 is spoken, as in times before the `http2` directive.
+    /// HTTP/2 is offered (`listen … http2`, which nginx has deprecated in favour of the `http2` directive).
     pub http2: bool,
 }
 
-/// A server's claim to an address. `S` is how an engine names a server, `P` its kind of regular expression.
+/// One server at one of its addresses. `S` is how an engine names a server, `P` its kind of regular expression.
 pub struct Claim<S, P> {
     /// The address.
     pub listen: Listen,
-    /// Whose claim it is.
+    /// The server.
     pub server: S,
-    /// The names that it goes by there.
+    /// Its `server_name`s.
     pub names: Vec<ServerName<P>>,
-    /// Where the server begins.
+    /// The position of the `server` block, for messages about its names.
     pub span: Span,
 }
 
-/// An address with the servers that answer there; `S` and `P` as in [`Claim`].
+/// An address with all servers that answer there; `S` and `P` as in [`Claim`].
 pub struct Endpoint<S, P> {
     /// The address as configured.
     pub address: ListenAddress,
-    /// Which server a name belongs to; empty where nothing needs to be looked up.
+    /// Which server a name selects; empty where every name selects the same one, so that no lookup is done.
     pub names: ServerNames<S, P>,
-    /// The server of names that nobody claims.
+    /// The server for all other names.
     pub default_server: S,
-    /// All servers that answer here.
+    /// All servers at this address.
     pub servers: Vec<S>,
-    /// Connections are encrypted.
+    /// Connections begin with a TLS handshake.
     pub tls: bool,
     /// Connections begin with a PROXY protocol header.
     pub proxy_protocol: bool,
-    /// HTTP/2 is spoken, whatever the servers say.
+    /// HTTP/2 is offered even if the servers' `http2` is off.
     pub http2: bool,
-    /// The socket whose connections these are.
+    /// The address of the socket that these connections arrive on: its own, or a wildcard's.
     pub socket: ListenAddress,
     /// Options of that socket.
     pub options: ListenOptions,
 }
 
 impl<S: Copy, P: AsRef<Regex>> Endpoint<S, P> {
-    /// Whether a name matters.
+    /// Whether a name has to be known before the server is.
     pub fn chooses(&self) -> bool {
         !self.names.is_empty()
     }
 }
 
-/// Puts the claims of all servers together. Contradictions are reported.
+/// Groups the `listen` directives of all servers by address. Contradictions are reported, and the first one counts.
 pub fn endpoints<S: Copy, P: AsRef<Regex>>(
     claims: Vec<Claim<S, P>>,
     line: &mut Line,
 ) -> Vec<Arc<Endpoint<S, P>>> {
+    // A sorted map: sockets are opened in the same order at each start, whatever order the servers are in.
     let mut by_address: BTreeMap<ListenAddress, Vec<Claim<S, P>>> = BTreeMap::new();
     for claim in claims {
         by_address
@@ -130,6 +134,7 @@ pub fn endpoints<S: Copy, P: AsRef<Regex>>(
             .or_default()
             .push(claim);
     }
+    // Collected first: any address below may turn out to be covered by one of them.
     let wildcards: Vec<(ListenAddress, ListenOptions)> = by_address
         .iter()
         .filter(|(address, _)| is_wildcard(address))
@@ -137,6 +142,7 @@ pub fn endpoints<S: Copy, P: AsRef<Regex>>(
         .collect();
     let mut endpoints = Vec::new();
     for (address, claims) in by_address {
+        // bind() with options of its own needs a socket of its own; see `Listen::set`.
         let own = claims.iter().any(|claim| claim.listen.set);
         let covering = wildcards
             .iter()
@@ -164,6 +170,7 @@ pub fn endpoints<S: Copy, P: AsRef<Regex>>(
     endpoints
 }
 
+/// The options of the directive that has some; by default those of the first one, as in nginx.
 fn options<S, P>(claims: &[Claim<S, P>]) -> ListenOptions {
     let set = claims.iter().find(|claim| claim.listen.set);
     set.or(claims.first())
@@ -171,7 +178,8 @@ fn options<S, P>(claims: &[Claim<S, P>]) -> ListenOptions {
         .unwrap_or_default()
 }
 
-/// The one that says so, or the first.
+/// The server with `default_server`, or else the first in the configuration, as in nginx. Options or a default that
+/// are given twice are reported here.
 fn default_server<S: Copy, P>(
     address: &ListenAddress,
     claims: &[Claim<S, P>],
@@ -202,8 +210,8 @@ fn default_server<S: Copy, P>(
     default.or(claims.first().map(|claim| claim.server))
 }
 
-/// Which server a name leads to. A single server takes every name: nothing needs to be looked up, unless a pattern's
-/// groups set variables.
+/// Which server a name selects. If there is only one server, nothing needs to be looked up, unless it has a regular
+/// expression whose groups set variables.
 fn names<S: Copy, P: AsRef<Regex>>(
     address: &ListenAddress,
     claims: &[Claim<S, P>],
@@ -216,6 +224,7 @@ fn names<S: Copy, P: AsRef<Regex>>(
     }
     for claim in claims {
         for name in &claim.names {
+            // nginx only warns and keeps the first server: configurations in use depend on being accepted.
             if !names.add(name, claim.server) {
                 let shown = name.text();
                 let mut warning = Diagnostic::error(
@@ -230,7 +239,7 @@ fn names<S: Copy, P: AsRef<Regex>>(
     names
 }
 
-/// The sockets that these endpoints need.
+/// The sockets to open for these addresses, each once.
 pub fn listeners<S, P>(endpoints: &[Arc<Endpoint<S, P>>]) -> Vec<ListenerSpec> {
     let mut specs: Vec<ListenerSpec> = Vec::new();
     for endpoint in endpoints {
@@ -244,7 +253,8 @@ pub fn listeners<S, P>(endpoints: &[Arc<Endpoint<S, P>>]) -> Vec<ListenerSpec> {
     specs
 }
 
-/// The endpoint of a connection that came by `socket` and whose own end is `local`.
+/// The address entry of a connection that was accepted on `socket`. `local` gives the connection's own address; it
+/// is a system call, so it is asked only where several addresses share the socket.
 pub fn endpoint_of<'a, S, P>(
     endpoints: &'a [Arc<Endpoint<S, P>>],
     socket: &ListenAddress,
@@ -255,15 +265,19 @@ pub fn endpoint_of<'a, S, P>(
             .iter()
             .filter(|endpoint| endpoint.socket == *socket)
     };
+    // The usual case, one address for the socket, is decided without the local address.
     let first = candidates().next()?;
     if candidates().nth(1).is_none() {
         return Some(first);
     }
+    // On a dual-stack socket (`ipv6only=off`) an IPv4 client's connection has a mapped local address,
+    // ::ffff:10.0.0.1.
     let ip = local().map(unmapped);
     let exact = candidates().find(|endpoint| match endpoint.address {
         ListenAddress::Tcp(address) | ListenAddress::Udp(address) => Some(address.ip()) == ip,
         ListenAddress::Unix(_) | ListenAddress::UnixDatagram(_) => false,
     });
+    // No address of its own: the connection belongs to the wildcard.
     exact.or_else(|| {
         endpoints
             .iter()
@@ -271,6 +285,7 @@ pub fn endpoint_of<'a, S, P>(
     })
 }
 
+/// `::` stays what it is: the conversion is meant for mapped addresses only.
 fn unmapped(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V6(v6) if v6 != Ipv6Addr::UNSPECIFIED => v6.to_canonical(),

@@ -1,7 +1,8 @@
-//! Connections to other machines: groups of upstream servers, the choice among them, connections kept for reuse.
+//! Connections: accepting them, TLS on them, resolving names, and groups of upstream servers with the choice among
+//! them and the idle connections that are kept for reuse.
 //!
-//! What is here serves the HTTP engine and the stream engine alike, so it knows neither: a request is a key, an
-//! address and a few bytes, and a response is the time that it took and whether it failed.
+//! The http and the stream engine both use this, so it knows neither. To it, a request is a hash key, an address
+//! and a few bytes of a session; a response is the time it took and whether it failed.
 #![forbid(unsafe_code)]
 
 pub mod accepting;

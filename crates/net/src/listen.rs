@@ -1,4 +1,5 @@
-//! What `listen` directives of all engines have in common: addresses, and the parameters that belong to the socket.
+//! The part of the `listen` directive that http and stream share: addresses, and the parameters that belong to the
+//! socket.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -7,12 +8,15 @@ use bstr::{BStr, ByteSlice};
 use conf::{Diagnostic, Host, Line};
 use host::listen::{KeepAlive, ListenAddress, ListenOptions};
 
-/// How long the kernel holds back a connection on which nothing comes (`deferred`); nginx's value.
+/// How long the kernel holds back a connection on which the client has sent nothing (`deferred`, TCP_DEFER_ACCEPT);
+/// nginx's value.
 const DEFERRED: Duration = Duration::from_secs(1);
 
-/// The addresses that word 0 of a `listen` directive means: a name or a range of ports is several.
+/// The addresses in the first argument of a `listen` directive: a name may have several, and so does a range of
+/// ports.
 ///
-/// Without a `default_port` the word must have one. Names are looked up here, so only while the configuration is read.
+/// Without a `default_port` the argument must have a port. A name is looked up at once, which blocks: only while
+/// the configuration is read.
 pub fn addresses(line: &Line, default_port: Option<u16>) -> Result<Vec<ListenAddress>, Diagnostic> {
     let address = line.listen_address(0)?;
     let ips: Vec<IpAddr> = match &address.host {
@@ -42,6 +46,8 @@ pub fn addresses(line: &Line, default_port: Option<u16>) -> Result<Vec<ListenAdd
         .collect())
 }
 
+/// The addresses of a host name. Unlike an upstream's, a name that is not found here is an error: there is nothing
+/// to bind to.
 fn resolve(line: &Line, name: &BStr) -> Result<Vec<IpAddr>, Diagnostic> {
     let text = line.text(0);
     let not_found = || {
@@ -53,6 +59,7 @@ fn resolve(line: &Line, name: &BStr) -> Result<Vec<IpAddr>, Diagnostic> {
     let name = name.to_str().map_err(|_| not_found())?;
     let found = (name, 0).to_socket_addrs().map_err(|_| not_found())?;
     let mut ips: Vec<IpAddr> = found.map(|address| address.ip()).collect();
+    // getaddrinfo may return an address once for each socket type.
     ips.dedup();
     if ips.is_empty() {
         Err(not_found())
@@ -61,7 +68,8 @@ fn resolve(line: &Line, name: &BStr) -> Result<Vec<IpAddr>, Diagnostic> {
     }
 }
 
-/// Reads word `index` of a `listen` directive as a parameter of the socket. `false`: it is none of those.
+/// Reads argument `index` of a `listen` directive as a socket parameter. `false` if it is not one: the engine tries
+/// its own.
 pub fn socket_parameter(
     options: &mut ListenOptions,
     line: &mut Line,
@@ -86,6 +94,8 @@ pub fn socket_parameter(
             .ok_or_else(invalid)
     };
     match (name.as_bytes(), value.is_some()) {
+        // In nginx this forces a separate bind() for an address that a wildcard covers. The caller notes that a
+        // socket parameter was given, which has that effect.
         (b"bind", false) => {}
         (b"backlog", true) => options.backlog = number()? as i32,
         (b"rcvbuf", true) => options.receive_buffer = Some(size()?),
@@ -107,6 +117,7 @@ pub fn socket_parameter(
         (b"so_keepalive", true) => {
             options.keepalive = keepalive(line, index, value.unwrap_or_default())?
         }
+        // Parameters of FreeBSD. nginx logs the same on Linux and starts.
         (b"setfib" | b"accept_filter", true) => {
             let message = format!("\"{name}\" is not supported on this platform, ignored");
             line.warn_at(index, message);
@@ -116,7 +127,7 @@ pub fn socket_parameter(
     Ok(true)
 }
 
-/// The error for a parameter that nginx knows and Weir does not have yet.
+/// The error for a parameter that nginx has and Weir does not.
 pub fn not_yet(line: &Line, index: usize) -> Diagnostic {
     let name = line.text(index);
     let error = line.error_at(
@@ -126,6 +137,7 @@ pub fn not_yet(line: &Line, index: usize) -> Diagnostic {
     error.note("nginx 1.31 has it; Weir supports HTTP/1 and HTTP/2")
 }
 
+/// `so_keepalive=on|off|[idle]:[interval]:[count]`.
 fn keepalive(line: &Line, index: usize, value: &BStr) -> Result<KeepAlive, Diagnostic> {
     let invalid = || line.error_at(index, format!("invalid so_keepalive value: \"{value}\""));
     match value.as_bytes() {
@@ -145,7 +157,7 @@ fn keepalive(line: &Line, index: usize, value: &BStr) -> Result<KeepAlive, Diagn
         [idle, interval, count] => (idle, interval, count),
         _ => return Err(invalid()),
     };
-    // Nothing and zero both mean the system's figure.
+    // Both an empty part and zero mean the kernel's default.
     let time = |text: &[u8]| match text {
         b"" => Ok(None),
         text => base::units::parse_seconds(text)
@@ -160,6 +172,7 @@ fn keepalive(line: &Line, index: usize, value: &BStr) -> Result<KeepAlive, Diagn
         }
     };
     let (idle, interval) = (time(idle)?, time(interval)?);
+    // `::` says nothing, and nginx rejects it too.
     if idle.is_none() && interval.is_none() && count.is_none() {
         return Err(invalid());
     }
@@ -170,7 +183,7 @@ fn keepalive(line: &Line, index: usize, value: &BStr) -> Result<KeepAlive, Diagn
     })
 }
 
-/// Whether this is every address of its family.
+/// Whether this is the wildcard address of its family.
 pub fn is_wildcard(address: &ListenAddress) -> bool {
     match address {
         ListenAddress::Tcp(address) | ListenAddress::Udp(address) => address.ip().is_unspecified(),
@@ -178,7 +191,8 @@ pub fn is_wildcard(address: &ListenAddress) -> bool {
     }
 }
 
-/// Whether connections to `address` come by a socket on `wildcard` too.
+/// Whether a socket bound to `wildcard` accepts the connections to `address` too. IPv6 does not cover IPv4:
+/// `ipv6only` is on by default, as in nginx.
 pub fn covers(wildcard: &ListenAddress, address: &ListenAddress) -> bool {
     let same = |wildcard: &SocketAddr, address: &SocketAddr| {
         wildcard.port() == address.port() && wildcard.is_ipv4() == address.is_ipv4()

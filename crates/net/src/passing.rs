@@ -1,7 +1,8 @@
-//! Connections that one listening address hands to another of the same loop, as if they had been accepted there: `pass`
-//! of stream.
+//! `pass` of the stream module: a connection is handed to another listening address of the same loop, as if it had
+//! been accepted there.
 //!
-//! The engines do not know each other. Each says here where it listens on this loop and takes what is handed over.
+//! The http and stream engines do not know each other. Each registers here the addresses it listens on, with a
+//! function that takes connections over.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,22 +14,22 @@ use rt::net::Address;
 
 use crate::Transport;
 
-/// How often a connection may be handed over; nginx's bound.
+/// How often one connection may be passed on; nginx's bound. It ends a cycle of servers that pass to each other.
 pub const MAX_PASSES: u8 = 10;
 
-/// A connection that changes hands.
+/// A connection that is passed on.
 pub struct Passed {
     /// The connection.
     pub transport: Transport,
-    /// What was read of it and is the taker's to use.
+    /// Bytes that were already read (`ssl_preread`, a PROXY protocol header); the next engine reads them first.
     pub input: Vec<u8>,
-    /// The address that it counts as accepted at.
+    /// The listening address that is to take it.
     pub local: Address,
-    /// How often it was handed over, this time included.
+    /// How often it was passed on, this time included.
     pub passes: u8,
 }
 
-/// What takes connections in at a listening socket.
+/// The function of an engine that takes a connection over at one of its listening sockets.
 type Taker = Rc<dyn Fn(Passed, &Arc<ListenerSpec>)>;
 
 struct Engine {
@@ -41,7 +42,8 @@ rt::local! {
     static ENGINES: RefCell<Vec<Engine>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Says where the engine of this kind listens on this loop now, in place of what it said before.
+/// Registers the addresses that the engine of this kind listens on, on this loop. They replace what it registered
+/// before.
 pub fn serve(kind: &'static str, sockets: Vec<Arc<ListenerSpec>>, take: Taker) {
     ENGINES.with_borrow_mut(|engines| {
         engines.retain(|engine| engine.kind != kind);
@@ -53,18 +55,20 @@ pub fn serve(kind: &'static str, sockets: Vec<Arc<ListenerSpec>>, take: Taker) {
     });
 }
 
-/// The engine of this kind takes nothing any more.
+/// Removes the addresses of the engine of this kind: it takes no more connections.
 pub fn withdraw(kind: &str) {
     ENGINES.with_borrow_mut(|engines| engines.retain(|engine| engine.kind != kind));
 }
 
-/// Whether anybody listens at `address`, itself or by a wildcard of its family.
+/// Whether a server listens on `address`, or on the wildcard of its family.
 pub fn is_served(address: &Address) -> bool {
     find(address).is_some()
 }
 
-/// Hands a connection to who listens at [`Passed::local`]. It is closed if nobody does.
+/// Passes a connection to the engine that listens on [`Passed::local`]. If none does, the connection is closed: a
+/// reload may have removed the server since the check.
 pub fn pass(passed: Passed) {
+    // The registry is not borrowed during this call: the taker may pass the connection on at once.
     if let Some((take, socket)) = find(&passed.local) {
         take(passed, &socket);
     }

@@ -1,8 +1,8 @@
-//! The names of virtual servers: what `server_name` says, and which server a name leads to.
+//! The names of virtual servers: parsing `server_name`, and finding the server for a name.
 //!
-//! As in nginx an exact name wins over the longest wildcard at the front, that over the longest wildcard at the end, that
-//! over the first regular expression (<https://nginx.org/en/docs/http/server_names.html>). HTTP looks the host of a request
-//! up here, TLS the name that a client hello asks for.
+//! The order is nginx's: an exact name, then the longest wildcard at the front, then the longest wildcard at the
+//! end, then the first matching regular expression (<https://nginx.org/en/docs/http/server_names.html>). HTTP looks
+//! up the host of a request here, TLS the name in a ClientHello.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use conf::{Diagnostic, Line, Regex};
 /// `S` is how an engine names a server, `P` its kind of regular expression.
 pub struct ServerNames<S, P> {
     exact: HashMap<BString, S>,
-    /// Names that began with `*.` or `.`, by what follows the star, with its dot.
+    /// Names that begin with `*.` or `.`: the part after the star, with its dot.
     front: HashMap<BString, S>,
-    /// Names that ended in `.*`, by what stands before the star, with its dot.
+    /// Names that end in `.*`: the part before the star, with its dot.
     end: HashMap<BString, S>,
     regexes: Vec<(Arc<P>, S)>,
 }
 
-/// A server's name as the configuration has it.
+/// A server's name as it is configured.
 #[derive(Debug)]
 pub enum ServerName<P> {
     /// `www.example.com`, or `""`
@@ -50,8 +50,8 @@ impl<P> Clone for ServerName<P> {
 }
 
 impl<P: AsRef<Regex>> ServerName<P> {
-    /// Reads word `index` of a `server_name` line. `compile` makes the pattern of a name that begins with `~`; it gets the
-    /// text behind it and whether case does not matter.
+    /// Parses argument `index` of a `server_name` directive. `compile` builds the regular expression of a name that
+    /// begins with `~`; it gets the pattern and whether to ignore case.
     pub fn parse(
         line: &mut Line,
         index: usize,
@@ -63,6 +63,8 @@ impl<P: AsRef<Regex>> ServerName<P> {
             if pattern.is_empty() {
                 return Err(line.error_at(index, format!("empty regex in server name \"{text}\"")));
             }
+            // nginx's rule: hosts are compared in lower case, so a pattern with capitals could otherwise never
+            // match.
             let caseless = pattern.iter().any(u8::is_ascii_uppercase);
             return Ok(ServerName::Regex(Arc::new(compile(
                 line, pattern, caseless,
@@ -75,6 +77,8 @@ impl<P: AsRef<Regex>> ServerName<P> {
         }
         let lower: BString = text.to_ascii_lowercase().into();
         let invalid = || format!("invalid server name or wildcard \"{text}\"");
+        // One star, at one end, next to a dot: anything else is an error in nginx too, because the lookup below
+        // could not find it.
         let body = lower
             .strip_prefix(b"*")
             .or(lower.strip_suffix(b"*"))
@@ -103,14 +107,15 @@ impl<P: AsRef<Regex>> ServerName<P> {
         if lower.starts_with(b".") {
             return Ok(ServerName::Below(lower));
         }
+        // Probably a URL. nginx warns and keeps the name.
         if lower.contains(&b'/') {
             line.warn(format!("server name \"{text}\" has suspicious symbols"));
         }
         Ok(ServerName::Exact(lower))
     }
 
-    /// What `$server_name` shows of a name that was written as `word`: in lower case, unless it is a pattern, and without
-    /// the dot at its beginning.
+    /// The value of `$server_name` for a name written as `word`: in lower case unless it is a regular expression,
+    /// and without a leading dot.
     pub fn display(&self, word: &BString) -> BString {
         match self {
             ServerName::Regex(_) => word.clone(),
@@ -119,7 +124,7 @@ impl<P: AsRef<Regex>> ServerName<P> {
         }
     }
 
-    /// As it was written, but for its case.
+    /// The name as configured, in lower case.
     pub fn text(&self) -> BString {
         match self {
             ServerName::Exact(text) | ServerName::Below(text) => text.clone(),
@@ -144,7 +149,8 @@ impl<S, P> Default for ServerNames<S, P> {
 }
 
 impl<S: Copy, P: AsRef<Regex>> ServerNames<S, P> {
-    /// Adds a server under a name. The name of an earlier server stays; the answer is whether this one is new.
+    /// Adds a server under a name. A name that another server has already stays with that one; returns whether this
+    /// name is new.
     pub fn add(&mut self, name: &ServerName<P>, server: S) -> bool {
         use std::collections::hash_map::Entry;
         let claim = |entry: Entry<'_, BString, S>| match entry {
@@ -159,6 +165,7 @@ impl<S: Copy, P: AsRef<Regex>> ServerNames<S, P> {
             ServerName::Front(text) => claim(self.front.entry(text.clone())),
             ServerName::End(text) => claim(self.end.entry(text.clone())),
             ServerName::Below(text) => {
+                // Both halves are added even if one is taken: `.example.com` still covers what is free.
                 let itself = claim(self.exact.entry(text[1..].into()));
                 claim(self.front.entry(text.clone())) && itself
             }
@@ -169,17 +176,18 @@ impl<S: Copy, P: AsRef<Regex>> ServerNames<S, P> {
         }
     }
 
-    /// The server for a host (lower case, no port). With it comes the pattern that matched, if one did, so that the
-    /// caller can set the variables of its groups.
+    /// The server for a host (in lower case, without a port), and the regular expression if one matched: the caller
+    /// sets the variables of its groups.
     pub fn find(&self, host: &BStr) -> Option<(S, Option<&P>)> {
         if let Some(server) = self.exact.get(host) {
             return Some((*server, None));
         }
+        // A request without a host can match only `server_name ""`, which is exact.
         if host.is_empty() {
             return None;
         }
         if !self.front.is_empty() {
-            // The first dot leaves the longest rest.
+            // From the left: the first dot leaves the longest suffix, and the longest wildcard wins.
             for at in host.find_iter(b".") {
                 if at > 0
                     && let Some(server) = self.front.get(&host[at..])
@@ -189,6 +197,7 @@ impl<S: Copy, P: AsRef<Regex>> ServerNames<S, P> {
             }
         }
         if !self.end.is_empty() {
+            // From the right, for the longest prefix.
             let mut rest: &[u8] = host;
             while let Some(at) = rest.rfind_byte(b'.') {
                 if at + 1 < host.len()
@@ -205,7 +214,7 @@ impl<S: Copy, P: AsRef<Regex>> ServerNames<S, P> {
             .map(|(pattern, server)| (*server, Some(&**pattern)))
     }
 
-    /// Whether every host leads to the same server.
+    /// Whether no name is known, so that every host selects the same server.
     pub fn is_empty(&self) -> bool {
         self.exact.is_empty()
             && self.front.is_empty()

@@ -1,9 +1,9 @@
-//! A connection as the engines use it: a socket, with or without TLS on it.
+//! A connection as the engines use it: a socket, with or without TLS.
 //!
-//! Without TLS every call goes straight to the socket, so that a plain connection pays nothing for the possibility.
-//! With TLS the calls mean the same of the plaintext, with one difference: what a write has accepted may still wait
-//! here, encrypted, for room in the socket. [`Transport::poll_flush`] sends it, and so does a read; whoever has written
-//! and is about to do something else flushes first.
+//! Without TLS every call goes straight to the socket, so a plain connection pays one branch. With TLS the calls
+//! have the same meaning for the plaintext, with one difference: bytes that a write has accepted may still wait
+//! here, encrypted, for room in the socket. [`Transport::poll_flush`] sends them, and so does a read. A caller that
+//! has written and turns to something else must flush first.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -22,16 +22,16 @@ pub struct Transport {
     tls: OnceCell<Box<Session>>,
 }
 
-/// What is left of a connection that leaves its loop: see [`Transport::into_parts`].
+/// A connection that is not registered with any loop: see [`Transport::into_parts`].
 pub struct Parts {
     /// The socket.
     pub fd: OwnedFd,
-    /// The state of TLS on it.
+    /// The TLS session.
     pub tls: Option<Box<Session>>,
 }
 
-/// Why a read failed, in nginx's words: `recv() failed (104: Connection reset by peer)`, or what TLS has to say:
-/// `SSL_read() failed (SSL: …)`.
+/// Formats the error of a read as nginx does: `recv() failed (104: Connection reset by peer)`, or for an error of
+/// TLS `SSL_read() failed (SSL: …)`.
 pub struct ReadFailed<'a>(pub &'a io::Error);
 
 impl fmt::Display for ReadFailed<'_> {
@@ -52,30 +52,31 @@ impl Transport {
         }
     }
 
-    /// Puts TLS on it, after a handshake on its socket.
+    /// Adds TLS, after the handshake was done on the socket.
     pub fn secure(&self, session: Session) {
-        // A second handshake would be a defect of the caller; the session that is in use stays.
+        // A second handshake would be a bug of the caller. The session in use stays: replacing it would lose its
+        // keys and the peer could read nothing more.
         let _ = self.tls.set(Box::new(session));
     }
 
-    /// What TLS agreed on; `None` without it.
+    /// The TLS session; `None` without TLS.
     #[inline]
     pub fn tls(&self) -> Option<&Session> {
         self.tls.get().map(|session| &**session)
     }
 
-    /// The socket: for addresses, options and what the kernel knows. Reading or writing there bypasses TLS.
+    /// The socket, for addresses, options and kernel state. Reading or writing it directly bypasses TLS.
     pub fn socket(&self) -> &Stream {
         &self.socket
     }
 
-    /// Whether TLS is on it. If not, `sendfile` and `splice` may use the socket.
+    /// Whether the connection has TLS. If not, `sendfile` and `splice` may use the socket directly.
     #[inline]
     pub fn is_tls(&self) -> bool {
         self.tls.get().is_some()
     }
 
-    /// Takes the connection apart, out of the loop's care, so that it may move to another loop.
+    /// Takes the connection out of this loop, so that it can move to another one.
     pub fn into_parts(self) -> Parts {
         Parts {
             fd: self.socket.into_fd(),
@@ -83,7 +84,7 @@ impl Transport {
         }
     }
 
-    /// Puts a connection together on this loop. Errors: the socket's.
+    /// Registers a connection with this loop. The error is the socket's.
     pub fn from_parts(parts: Parts) -> io::Result<Transport> {
         Ok(Transport {
             socket: Stream::from_fd(parts.fd)?,
@@ -93,12 +94,14 @@ impl Transport {
 
     // -- reading --
 
-    /// Reads if there is something (`WouldBlock` if not; 0: the peer has finished).
+    /// Reads what is there: `WouldBlock` if there is nothing, 0 at the end of the stream.
     #[inline]
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
         match self.tls.get() {
             None => self.socket.try_read(buf),
             Some(tls) => {
+                // The session decrypts into a vector of its own. The copy is for rare callers: those that matter
+                // read into a vector.
                 let mut held = Vec::new();
                 let n = tls.try_read_into(&self.socket, &mut held, buf.len())?;
                 buf[..n].copy_from_slice(&held[..n]);
@@ -116,7 +119,7 @@ impl Transport {
         }
     }
 
-    /// Reads, or waits.
+    /// Reads, or registers the task to be woken.
     #[inline]
     pub fn poll_read(&self, context: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         match self.tls.get() {
@@ -132,7 +135,7 @@ impl Transport {
         }
     }
 
-    /// [`Self::try_read_into`], or waits.
+    /// [`Self::try_read_into`], or registers the task to be woken.
     #[inline]
     pub fn poll_read_into(
         &self,
@@ -146,25 +149,25 @@ impl Transport {
         }
     }
 
-    /// Reads at least a byte; 0 when the peer has finished.
+    /// Waits for at least one byte; 0 at the end of the stream.
     pub async fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         std::future::poll_fn(|context| self.poll_read(context, buf)).await
     }
 
-    /// Appends at least a byte and at most `max`; 0 when the peer has finished.
+    /// Waits for at least one byte and appends at most `max`; 0 at the end of the stream.
     pub async fn read_into(&self, buf: &mut Vec<u8>, max: usize) -> io::Result<usize> {
         std::future::poll_fn(|context| self.poll_read_into(context, buf, max)).await
     }
 
-    /// Throws away some of what the peer sends, unread by TLS too, or waits; 0 when the peer has finished. For a
-    /// connection on which nothing is said any more.
+    /// Discards received bytes without decrypting them; 0 at the end of the stream. For lingering close, where
+    /// nothing that the client still sends matters.
     pub fn poll_discard(&self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.socket.poll_discard(context)
     }
 
     // -- writing --
 
-    /// Writes what is taken now (`WouldBlock` if nothing).
+    /// Writes what the socket takes now (`WouldBlock` if nothing).
     #[inline]
     pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
         match self.tls.get() {
@@ -173,7 +176,8 @@ impl Transport {
         }
     }
 
-    /// [`Self::try_write`], telling the kernel that more follows at once.
+    /// [`Self::try_write`] with MSG_MORE: the kernel holds back a partial segment because more follows at once.
+    /// With TLS this is a plain write.
     #[inline]
     pub fn try_write_more(&self, buf: &[u8]) -> io::Result<usize> {
         match self.tls.get() {
@@ -191,7 +195,7 @@ impl Transport {
         }
     }
 
-    /// [`Self::try_write`], or waits.
+    /// [`Self::try_write`], or registers the task to be woken.
     #[inline]
     pub fn poll_write(&self, context: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.tls.get() {
@@ -200,7 +204,7 @@ impl Transport {
         }
     }
 
-    /// [`Self::try_writev`], or waits.
+    /// [`Self::try_writev`], or registers the task to be woken.
     #[inline]
     pub fn poll_writev(
         &self,
@@ -213,7 +217,7 @@ impl Transport {
         }
     }
 
-    /// Writes all of `buf`, and sends it.
+    /// Writes all of `buf` and flushes.
     pub async fn write_all(&self, mut buf: &[u8]) -> io::Result<()> {
         while !buf.is_empty() {
             match std::future::poll_fn(|context| self.poll_write(context, buf)).await? {
@@ -224,13 +228,13 @@ impl Transport {
         self.flush().await
     }
 
-    /// Whether something that was written waits for room in the socket. Never without TLS.
+    /// Whether encrypted bytes wait for room in the socket. Always false without TLS.
     #[inline]
     pub fn has_pending(&self) -> bool {
         self.tls.get().is_some_and(|tls| tls.has_pending())
     }
 
-    /// Sends what waits ([`Self::has_pending`]). Ready at once without TLS.
+    /// Sends the bytes of [`Self::has_pending`]. Ready at once without TLS.
     #[inline]
     pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.tls.get() {
@@ -244,17 +248,20 @@ impl Transport {
         std::future::poll_fn(|context| self.poll_flush(context)).await
     }
 
-    /// Says that nothing more will be written; with TLS by its own word for that first. Flush before.
+    /// Ends the sending direction, with TLS after a `close_notify`. Flush first: pending bytes would follow the
+    /// end.
     pub fn shutdown_write(&self) -> io::Result<()> {
         self.say_goodbye();
         self.socket.shutdown_write()
     }
 
-    /// With TLS, tells the peer that nothing more comes, so that it knows that nothing was cut off (RFC 8446, section
-    /// 6.1). For a connection that is about to be dropped after all was said; never waits.
+    /// Sends TLS's `close_notify`, so that the peer knows that the data was not cut off by an attacker (RFC 8446,
+    /// section 6.1). For a connection that is about to be dropped after everything was sent. It never waits: if the
+    /// socket is full, the alert is lost.
     pub fn say_goodbye(&self) {
         if let Some(tls) = self.tls.get() {
-            // A socket that has come from another loop a moment ago is not known to take anything.
+            // A socket that has just moved here from another loop has had no event yet, and would count as not
+            // writable.
             self.socket.look_again();
             tls.say_goodbye(&self.socket);
         }
@@ -262,7 +269,8 @@ impl Transport {
 
     // -- the connection --
 
-    /// Ready when the peer has closed its side or the connection is broken; what it has sent is not touched.
+    /// Ready when the peer has closed its side or the connection is broken. Consumes nothing that the peer has
+    /// sent.
     #[inline]
     pub fn poll_closed(&self, context: &mut Context<'_>) -> Poll<()> {
         self.socket.poll_closed(context)
@@ -273,27 +281,30 @@ impl Transport {
         self.socket.closed().await;
     }
 
-    /// Ready when a read would probably give something.
+    /// Ready when a read would probably return something.
     #[inline]
     pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Plaintext that is already decrypted raises no event on the socket any more.
         if self.tls.get().is_some_and(|tls| tls.is_readable()) {
             return Poll::Ready(Ok(()));
         }
         self.socket.poll_readable(context)
     }
 
-    /// Ready when a write would probably take something.
+    /// Ready when the socket would probably take bytes.
     #[inline]
     pub fn poll_writable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.socket.poll_writable(context)
     }
 
-    /// Whether the peer has neither closed nor sent anything: either makes a connection useless for the next request.
+    /// Whether the peer has neither closed nor sent anything. Either makes an idle connection useless for the next
+    /// request: unexpected bytes would be read as its response.
     pub fn is_quiet(&self) -> bool {
         if let Some(tls) = self.tls.get() {
             return tls.is_quiet(&self.socket);
         }
-        // What the loop knows is as good as what nginx knows, and costs no call; the rest shows when the request is sent.
+        // epoll has reported nothing since the last read. That is what nginx relies on too, and it saves a system
+        // call; a close that crosses the request shows when the request is sent.
         if self.socket.is_quiet() {
             return true;
         }

@@ -1,4 +1,4 @@
-//! Other programs that run for a loop, with pipes to them that the loop waits for.
+//! Child programs that a loop runs, with pipes that it reads and writes without blocking.
 
 use std::cell::{OnceCell, RefCell};
 use std::ffi::{OsStr, OsString};
@@ -14,32 +14,32 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::reactor::{Registration, Side};
 
-/// What is to be run.
+/// The program to run.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The program, looked for in `PATH` if there is no slash in it, and its arguments.
     pub words: Vec<Vec<u8>>,
     /// Its environment, `NAME=value` each; `None`: this process's.
     pub environment: Option<Vec<Vec<u8>>>,
-    /// What it writes to its standard error comes out of its standard output.
+    /// Its standard error goes to the same pipe as its standard output.
     pub merged: bool,
 }
 
-/// A program that has begun, and our ends of its pipes. It may go to another thread.
+/// A running program and our ends of its pipes, not yet bound to a loop.
 #[derive(Debug)]
 pub struct Begun {
     process: std::process::Child,
-    /// What it reads.
+    /// Its standard input.
     pub input: Option<OwnedFd>,
-    /// What it writes.
+    /// Its standard output.
     pub output: Option<OwnedFd>,
-    /// What it complains.
+    /// Its standard error.
     pub errors: Option<OwnedFd>,
 }
 
 impl Program {
-    /// Begins it. The calling thread waits until the kernel has read the program: not for a loop's thread, where that can
-    /// be helped.
+    /// Starts the program. The calling thread waits until the kernel has loaded it, which may read from a disk: to
+    /// be called on a pool's thread where possible.
     pub fn begin(&self) -> io::Result<Begun> {
         let (name, arguments) = self
             .words
@@ -74,7 +74,7 @@ impl Program {
         command.stdin(Stdio::piped()).stdout(theirs);
         unblock_signals(&mut command);
         let mut process = command.spawn()?;
-        // The command has our copies of its ends: as long as they are open no pipe comes to its end.
+        // The command holds our copies of the child's pipe ends. While those are open, no pipe reports its end.
         drop(command);
         Ok(Begun {
             input: process.stdin.take().map(OwnedFd::from),
@@ -85,7 +85,7 @@ impl Program {
     }
 }
 
-/// The threads of this process have signals blocked, and a program would begin so: nothing but KILL would end it.
+/// This process blocks signals, and a child inherits the mask: without this, only SIGKILL would end the program.
 fn unblock_signals(command: &mut Command) {
     use std::os::unix::process::CommandExt as _;
     let unblock = || {
@@ -110,13 +110,13 @@ fn unblock_signals(command: &mut Command) {
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By itself, with this status.
+    /// By exiting, with this status.
     Exit(i32),
     /// By this signal.
     Signal(i32),
 }
 
-/// A program that runs. It is killed when this is dropped.
+/// A running program on this loop. It is killed when this is dropped.
 pub struct Child {
     /// `None` when it has ended and was waited for.
     process: RefCell<Option<std::process::Child>>,
@@ -126,7 +126,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Takes a program into the care of this loop.
+    /// Binds a running program to this loop.
     pub fn of(begun: Begun) -> io::Result<Child> {
         let id = begun.process.id();
         let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
@@ -140,17 +140,17 @@ impl Child {
         })
     }
 
-    /// Its number.
+    /// Its process number.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Whether its end was told.
+    /// Whether its end was already reported by `poll_end`.
     pub fn is_over(&self) -> bool {
         self.process.borrow().is_none()
     }
 
-    /// Waits for its end, which is told once. For one waiting task at a time.
+    /// Waits for its end, which is reported once. Only one task may wait at a time.
     pub fn poll_end(&self, context: &mut Context<'_>) -> Poll<io::Result<Ended>> {
         use std::os::unix::process::ExitStatusExt as _;
         let registration = match self.registration.get() {
@@ -179,7 +179,7 @@ impl Child {
         }
     }
 
-    /// Whether it has ended, told or not.
+    /// Whether it has ended, reported or not.
     pub fn has_ended(&self) -> bool {
         use rustix::process::{WaitId, WaitIdOptions, waitid};
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -200,7 +200,8 @@ impl Child {
 }
 
 impl Drop for Child {
-    /// Nobody can ask for its end any more; it is not to stay as a zombie either.
+    /// Nothing can wait for its end any more, so it is killed, and reaped on the loop: it must not stay as a
+    /// zombie.
     fn drop(&mut self) {
         let Some(mut process) = self.process.take() else {
             return;
@@ -227,7 +228,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Takes a pipe into the care of this loop.
+    /// Binds a pipe to this loop.
     pub fn of(descriptor: OwnedFd) -> io::Result<Pipe> {
         rustix::io::ioctl_fionbio(&descriptor, true)?;
         Ok(Pipe {
@@ -244,7 +245,7 @@ impl Pipe {
                 self.registration.get_or_init(|| made)
             }
         };
-        // The call that came before said that it would wait; an edge since then is a reason to try again.
+        // The previous call would have blocked. An event since then is a reason to try again.
         if registration.is_ready(side) {
             registration.clear(side);
             context.waker().wake_by_ref();
@@ -279,7 +280,7 @@ impl Pipe {
         }
     }
 
-    /// Writes what the pipe takes.
+    /// Writes as much as the pipe has room for.
     pub fn poll_write(&self, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             match rustix::io::write(&self.descriptor, data) {

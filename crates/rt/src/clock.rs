@@ -1,19 +1,19 @@
-//! The clock of a loop, and the machine's clocks, read here and nowhere else.
+//! The clock of a loop, and the machine's clocks, which are read here and nowhere else.
 //!
-//! A loop reads the clock once a turn, and [`now`] and [`wall_millis`] give what it said: that is what code on a loop
-//! asks. [`read`], [`read_wall`] and [`elapsed`] read the clock itself, for the threads that have no loop and for
-//! measuring what happens within a turn. Everything above this crate takes the time from one of the two (`cargo xtask
-//! tidy` sees to it), so that a driver that simulates time replaces these three, and the wait of the event loop, and
-//! nothing else (docs/design/2026-11-23-time-and-chance.md).
+//! A loop reads the clock once a turn, and [`now`] and [`wall_millis`] return that value: this is what code on a
+//! loop uses. [`read`], [`read_wall`] and [`elapsed`] read the clock itself, for threads without a loop and for
+//! measuring within a turn. Everything above this crate takes the time from here (`cargo xtask tidy` checks it), so
+//! that a simulation of time replaces these functions and the wait of the event loop, and nothing else
+//! (docs/design/2026-11-23-time-and-chance.md).
 
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Ticks between two looks at the wall clock, which may be set or drift against the monotonic one.
+/// How many ticks pass before the wall clock is read again: it may be set, or drift against the monotonic one.
 const WALL_SYNC_TICKS: u64 = 100;
 
-/// What a loop's thread knows of the time.
+/// The time as a loop's thread knows it.
 #[derive(Clone, Copy)]
 struct Clock {
     /// `None` on threads without a loop: they read the clock each time.
@@ -28,7 +28,7 @@ struct Clock {
 }
 
 thread_local! {
-    /// What `CLOCK.now` says, by itself: it is asked for some twenty times in a proxied request.
+    /// A copy of `CLOCK.now` without a `RefCell`: it is asked for some twenty times in a proxied request.
     static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
     static CLOCK: Cell<Clock> = const {
         Cell::new(Clock { now: None, tick: 0, beyond: 0, wall_base: 0, wall_synced: 0 })
@@ -102,7 +102,7 @@ pub(crate) fn set_now(now: Instant) {
     CLOCK.set(clock);
 }
 
-/// This thread has no loop any more.
+/// The loop of this thread has ended.
 pub(crate) fn clear_now() {
     let mut clock = CLOCK.get();
     clock.now = None;

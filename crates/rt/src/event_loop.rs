@@ -34,27 +34,27 @@ use crate::stats;
 use crate::task::{Rank, Slab, Taken};
 use crate::time::wheel::Wheel;
 
-/// Tasks polled in a turn, besides one for each event, before the loop looks at its events again.
+/// How many tasks a turn polls, besides one for each event, before the loop asks for events again.
 const POLLS_PER_TURN: usize = 256;
 
-/// For how long a turn polls patient tasks, when the ordinary ones did not take longer ([`Rank::Patient`]): long beside
-/// what it costs to look at the sockets again, and short beside the time of a good answer.
+/// How long a turn polls patient tasks if the ordinary ones took less time ([`Rank::Patient`]): long compared with
+/// the cost of asking for events, short compared with a good response time.
 const PATIENT_TIME: Duration = Duration::from_micros(25);
 
-/// The clock is read once for so many polls within a turn: about 3 ns a poll.
+/// The clock is read once for this many polls within a turn: about 3 ns a poll.
 const CLOCK_EVERY: usize = 8;
-/// Turns after a slow one in which every poll is timed by itself.
+/// For how many turns after a slow one every poll is timed by itself.
 const PROBATION_TURNS: u32 = 10_000;
 
-/// What a poll of a task may move before the others have their turn, in units: a call is one, and each
-/// [`BYTES_PER_UNIT`] bytes are. Some 2 MB, or 128 small reads: about 300 µs.
+/// How much one poll of a task may read or write before the others have their turn, in units: each call is one, and
+/// so is every [`BYTES_PER_UNIT`] bytes. That is some 2 MB or 128 small reads: about 300 µs.
 const BUDGET_UNITS: u32 = 128;
-/// See [`BUDGET_UNITS`].
+/// How many bytes count as one unit of a task's budget.
 const BYTES_PER_UNIT: usize = 16 * 1024;
 /// The name of a loop's first task.
 const MAIN: &str = "main";
 
-/// How a loop behaves.
+/// The settings of a loop.
 #[derive(Debug, Clone)]
 pub struct LoopOptions {
     /// Its name in reports, e.g. `worker 0`.
@@ -63,7 +63,7 @@ pub struct LoopOptions {
     pub slow_turn: Duration,
     /// After the main future has ended, run until no task is left.
     pub drain: bool,
-    /// Events taken from the kernel at once.
+    /// The most events that one `epoll_wait` returns.
     pub events: usize,
 }
 
@@ -78,22 +78,22 @@ impl Default for LoopOptions {
     }
 }
 
-/// A loop that does not run yet. It may be made on one thread and run on another; its handle works
-/// from the start.
+/// A loop that is not running yet. It may be created on one thread and run on another; its handle works from the
+/// start.
 pub struct Loop {
     shared: Arc<Shared>,
     options: LoopOptions,
 }
 
 impl Loop {
-    /// Makes a loop. Errors: no descriptors.
+    /// Creates a loop. Fails if there are no descriptors left.
     pub fn new(options: LoopOptions) -> io::Result<Self> {
-        // The first use reads the time zone's file: now, not when a loop writes its first log line.
+        // The first call reads the time zone's file: better now than when a loop writes its first log line.
         local_time(0);
         let shared = Arc::new(Shared::new(options.name.clone())?);
         let this = Self { shared, options };
         this.handle().set_slow_turn(this.options.slow_turn);
-        // It can not be late before it runs.
+        // A loop that is not running is not late.
         this.shared.counters.parked.store(true, Relaxed);
         Ok(this)
     }
@@ -154,12 +154,12 @@ pub fn handle() -> Handle {
     with(|core| Handle(Arc::clone(&core.shared)))
 }
 
-/// Reads the clock again for the rest of this turn; for a task that has computed for long.
+/// Reads the clock again for the rest of this turn, for a task that has computed for a long time.
 pub fn refresh_now() {
     clock::set_now(clock::read());
 }
 
-/// Lets the other tasks, the timers and the sockets have their turn first.
+/// Lets other tasks, timers and sockets have their turn first.
 pub fn yield_now() -> impl Future<Output = ()> {
     let mut yielded = false;
     std::future::poll_fn(move |cx: &mut Context<'_>| {
@@ -180,7 +180,7 @@ pub fn at_turn_end(f: impl FnOnce() + 'static) {
     }
 }
 
-/// Wakes a task after the loop has looked at its events again.
+/// Wakes a task after the loop has asked for events again.
 pub(crate) fn defer(waker: &Waker) {
     let waker = waker.clone();
     if try_with(|core| core.deferred.borrow_mut().push(waker.clone())).is_none() {
@@ -188,7 +188,7 @@ pub(crate) fn defer(waker: &Waker) {
     }
 }
 
-/// Makes the task wait for its next turn if it has moved its share of bytes in this poll.
+/// Makes the task wait for the next turn if it has used up its budget in this poll.
 pub(crate) fn budget_is_spent(cx: &Context<'_>) -> bool {
     let spent = BUDGET.get() == 0;
     if spent {
@@ -197,7 +197,7 @@ pub(crate) fn budget_is_spent(cx: &Context<'_>) -> bool {
     spent
 }
 
-/// Counts one call that moved so many bytes.
+/// Charges one call that moved this many bytes to the task's budget.
 pub(crate) fn spend(bytes: usize) {
     let cost = u32::try_from(1 + bytes / BYTES_PER_UNIT).unwrap_or(u32::MAX);
     BUDGET.set(BUDGET.get().saturating_sub(cost));
@@ -209,26 +209,26 @@ pub(crate) struct Core {
     pub(crate) tasks: RefCell<Slab>,
     /// Tasks to poll: those of ordinary rank.
     ready: RefCell<VecDeque<TaskId>>,
-    /// And the patient ones.
+    /// Patient tasks to poll.
     patient: RefCell<VecDeque<TaskId>>,
     /// The task that is being polled.
     pub(crate) polled: Cell<Option<TaskId>>,
     pub(crate) reactor: Reactor,
     pub(crate) wheel: RefCell<Wheel>,
-    /// Tasks to wake after the next look at the events.
+    /// Tasks to wake after the loop has asked for events again.
     deferred: RefCell<Vec<Waker>>,
     /// Work for the end of the turn, e.g. to wake a log's writer once for all lines of the turn.
     at_turn_end: RefCell<Vec<Box<dyn FnOnce()>>>,
     options: LoopOptions,
     main_panic: Cell<Option<Box<dyn Any + Send>>>,
     probation: Cell<u32>,
-    /// When the last turn ended: the loop waits from then on.
+    /// When the last turn ended, and so the wait began.
     turn_ended: Cell<Instant>,
 }
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
-    /// What the task that is being polled may still move.
+    /// What is left of the budget of the task that is being polled.
     static BUDGET: Cell<u32> = const { Cell::new(BUDGET_UNITS) };
 }
 
@@ -253,7 +253,7 @@ pub(crate) fn try_with<R>(f: impl FnOnce(&Core) -> R) -> Option<R> {
         .flatten()
 }
 
-/// Makes a loop this thread's own while it lives; takes it apart at the end.
+/// Makes a loop the current one of this thread while it lives, and takes it apart at the end.
 struct Entered<'a>(&'a Rc<Core>);
 
 impl<'a> Entered<'a> {
@@ -273,13 +273,13 @@ impl<'a> Entered<'a> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let core = self.0;
-        // Tasks may spawn or wake others while they are dropped; all go before the loop itself does.
+        // Tasks may spawn or wake others while they are dropped. All must be gone before the loop is.
         loop {
             let future = core.tasks.borrow_mut().pop();
             let Some(future) = future else { break };
             core.guarded("task", || drop(future));
         }
-        // What waits in the inbox is dropped on this thread, to which it belongs, while the loop can still be found.
+        // The contents of the inbox belong to this thread and are dropped here, while the loop can still be found.
         drop(core.shared.close());
         core.end_turn();
         core.shared.counters.parked.store(true, Relaxed);
@@ -351,8 +351,8 @@ impl Core {
         let busy = !self.ready.borrow().is_empty()
             || !self.patient.borrow().is_empty()
             || !self.deferred.borrow().is_empty();
-        // Parked is said before the last look at the inbox: a message that is left from here on finds the loop parked
-        // and writes the eventfd, and one that was left before makes `park` refuse.
+        // "Parked" is stored before the inbox is checked for the last time. A message that is posted later finds
+        // the loop parked and writes the eventfd; one that was posted earlier makes `park` refuse.
         let timeout = if busy || !self.shared.park() {
             Some(Duration::ZERO)
         } else {
@@ -362,7 +362,8 @@ impl Core {
         };
         self.reactor.wait(timeout)?;
         clock::set_now(clock::read());
-        // In this order: a look between the two stores would measure from the beginning of the turn before.
+        // In this order: a reader between the two stores would otherwise measure from the start of the previous
+        // turn.
         counters.turn_began.store(clock::tick(), Relaxed);
         counters.parked.store(false, Relaxed);
         stall::turn_begins();
@@ -375,9 +376,9 @@ impl Core {
         Some(Duration::from_millis(due.saturating_sub(since)))
     }
 
-    /// Makes ready what does not come as an event: those who yielded, timers, the inbox.
+    /// Wakes what is not woken by an event: tasks that yielded, timers, and messages in the inbox.
     fn wake_due(&self) {
-        // Taken out as a whole: those that yield from here on wait for the next turn.
+        // Taken out as a whole: tasks that yield from now on wait for the next turn.
         for waker in self.deferred.take() {
             waker.wake();
         }
@@ -407,7 +408,7 @@ impl Core {
         }
     }
 
-    /// Polls the ready tasks, within the turn's budget, and notes which hold the loop longest.
+    /// Polls ready tasks within the turn's budget, and records which of them hold the loop longest.
     fn poll_ready(&self, turn: &mut Turn) {
         while turn.polls < turn.budget {
             let Some(id) = self.ready.borrow_mut().pop_front() else {
@@ -417,14 +418,14 @@ impl Core {
         }
     }
 
-    /// Polls patient tasks: one, and then others for as long as the ordinary ones had, or [`PATIENT_TIME`].
+    /// Polls patient tasks: at least one, and then more for as long as the ordinary ones took, or [`PATIENT_TIME`].
     fn poll_patient(&self, turn: &mut Turn, began: Instant) {
         if self.patient.borrow().is_empty() {
             return;
         }
         let begun = clock::read();
         let allowed = begun.duration_since(began).max(PATIENT_TIME);
-        // Those that are woken from here on have their turn in the next one, if this one's time is over.
+        // Tasks that are woken from now on have their turn in the next one if the time is over.
         loop {
             let Some(id) = self.patient.borrow_mut().pop_front() else {
                 return;
@@ -469,7 +470,7 @@ impl Core {
                 let Taken {
                     id, future, waker, ..
                 } = taken;
-                // Dropped before its slot is freed: what its drop wakes must not meet a new tenant.
+                // Dropped before its slot is freed: wakers that this uses must not reach the slot's next task.
                 self.guarded("task", || drop(future));
                 self.tasks.borrow_mut().end(id, waker);
             }
@@ -477,7 +478,7 @@ impl Core {
         }
     }
 
-    /// Ends a task that has panicked: counted, reported, dropped; the loop goes on.
+    /// Ends a task that has panicked: it is counted, reported and dropped, and the loop goes on.
     fn bury(&self, taken: Taken, payload: Box<dyn Any + Send>) {
         let Taken {
             id,
@@ -487,7 +488,7 @@ impl Core {
         } = taken;
         stats::add(&self.shared.counters.panics, 1);
         if name == MAIN {
-            // The process may end with it.
+            // A panic of the main task may end the process, so it is reported before that.
             panics::report(name, payload.as_ref());
         } else {
             panics::report_elsewhere(name, payload.as_ref());
@@ -499,7 +500,7 @@ impl Core {
         }
     }
 
-    /// Runs code that must not take the loop with it when it panics.
+    /// Runs code whose panic must not end the loop.
     fn guarded(&self, name: &'static str, f: impl FnOnce()) {
         if let Err(payload) = panics::catch(f) {
             stats::add(&self.shared.counters.panics, 1);
@@ -509,7 +510,7 @@ impl Core {
 
     fn end_turn(&self) {
         loop {
-            // A statement of its own: `f` may ask for more at the turn's end.
+            // Its own statement, so that the list is not borrowed while `f` runs: it may add to it.
             let next = self.at_turn_end.borrow_mut().pop();
             let Some(f) = next else { return };
             f();
@@ -543,23 +544,23 @@ impl Core {
     }
 }
 
-/// A turn at work.
+/// The state of a running turn.
 struct Turn {
-    /// Polls after which the rest waits for the next turn.
+    /// How many polls are left before the rest waits for the next turn.
     budget: usize,
     polls: usize,
     stretches: Stretches,
 }
 
-/// Which tasks held a turn: the time between two looks at the clock, and who was polled in it.
+/// Finds the tasks that held a turn: the time between two readings of the clock, and the tasks polled in it.
 struct Stretches {
     last_look: Instant,
-    /// Shorter stretches are not worth noting down.
+    /// Shorter stretches are not recorded.
     floor: Duration,
-    /// Tasks polled since the last look.
+    /// Tasks polled since the last reading.
     names: [&'static str; CLOCK_EVERY],
     polled: usize,
-    /// Look at the clock after so many.
+    /// After how many polls the clock is read.
     every: usize,
     longest: Duration,
     suspects: Vec<&'static str>,

@@ -1,7 +1,7 @@
-//! The part of a loop that other threads see: its inbox, its wake-up, its heartbeat.
+//! What other threads see of a loop: its inbox, its wake-up and its heartbeat.
 //!
-//! A message costs the sender a short lock; the eventfd is written only when the loop is parked or
-//! about to park, so that a busy loop is never interrupted.
+//! Sending a message takes a short lock. The eventfd is written only if the loop is parked or about to park, so
+//! that a busy loop is never interrupted.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -65,8 +65,8 @@ impl Handle {
         &self.0.name
     }
 
-    /// How long the loop's present turn has lasted; zero while it is parked. A loop that is "late" by
-    /// tens of milliseconds is stuck in a task.
+    /// How long the present turn has lasted; zero while the loop is parked. A loop that is late by tens of
+    /// milliseconds is stuck in a task.
     pub fn late(&self) -> Duration {
         if self.0.counters.parked.load(Ordering::Relaxed) {
             return Duration::ZERO;
@@ -75,7 +75,7 @@ impl Handle {
         Duration::from_millis(clock::real_tick().saturating_sub(began))
     }
 
-    /// From now on a turn longer than this is counted and reported; zero: none is.
+    /// Sets the length from which a turn is counted and reported as slow; zero: never.
     pub fn set_slow_turn(&self, limit: Duration) {
         let micros = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
         self.0.counters.slow_turn.store(micros, Ordering::Relaxed);
@@ -96,7 +96,7 @@ impl Handle {
         self.0.counters.turns.load(Ordering::Relaxed)
     }
 
-    /// Time that the loop has not spent waiting for events, so far.
+    /// The time the loop has spent on anything but waiting for events.
     pub fn busy(&self) -> Duration {
         Duration::from_nanos(self.0.counters.busy_nanos.load(Ordering::Relaxed))
     }
@@ -138,14 +138,14 @@ pub(crate) fn set_current_id(id: u64) {
 
 type Post = Box<dyn FnOnce() + Send>;
 
-/// A task's place in the slab of its loop. The generation tells it from the slot's former tenants.
+/// A task's slot in the slab of its loop. The generation distinguishes it from earlier tasks in the same slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TaskId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// What other threads left for the loop.
+/// Messages from other threads.
 #[derive(Default)]
 pub(crate) struct Inbox {
     /// Tasks to poll. At most one entry for each living task (`Header::posted`), hence bounded.
@@ -158,7 +158,7 @@ pub(crate) struct Inbox {
 const AWAKE: u8 = 0;
 /// The loop is in `epoll_wait` or about to be: the eventfd must be written.
 const PARKED: u8 = 1;
-/// Something is in the inbox and whoever put it there has done what is needed to have it seen.
+/// Something is in the inbox, and its sender has woken the loop or knows that it will look.
 const NOTIFIED: u8 = 2;
 
 pub(crate) struct Shared {
@@ -211,21 +211,21 @@ impl Shared {
     fn notify(&self) {
         // SeqCst pairs with `park`: either we see PARKED and write, or the loop sees NOTIFIED.
         if self.state.swap(NOTIFIED, Ordering::SeqCst) == PARKED {
-            // Registered edge-triggered: every write is an event, nobody needs to read the counter,
-            // and it can not overflow in the life of a machine.
+            // Registered edge-triggered: every write is an event, so the counter never needs to be read, and it
+            // cannot overflow in practice.
             let written = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
             debug_assert!(written.is_ok());
         }
     }
 
-    /// Called before the loop waits; `false` if something arrived and it must not.
+    /// Called before the loop waits; `false` means that something has arrived and it must not wait.
     pub(crate) fn park(&self) -> bool {
         self.state
             .compare_exchange(AWAKE, PARKED, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
     }
 
-    /// Called after the wait: takes what is in the inbox, if anybody said there is something.
+    /// Called after the wait: takes the contents of the inbox, if there are any.
     pub(crate) fn unpark(&self) -> Option<Inbox> {
         if self.state.swap(AWAKE, Ordering::SeqCst) != NOTIFIED {
             return None;
@@ -241,7 +241,7 @@ impl Shared {
         ))
     }
 
-    /// The loop ends: nothing more is taken, and what waits is given back to be dropped.
+    /// Closes the inbox of a loop that ends; returns what is in it, to be dropped.
     pub(crate) fn close(&self) -> Inbox {
         std::mem::replace(
             &mut *self.inbox(),

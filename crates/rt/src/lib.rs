@@ -12,8 +12,8 @@
 //! - to *park* is to wait in `epoll_wait`;
 //! - a *tick* is a millisecond since the process's clock was first read.
 //!
-//! This crate knows no protocol and reads no configuration; what it has to tell an operator goes to [`report`], and
-//! whoever hosts it decides where that is written.
+//! This crate knows no protocol and reads no configuration. Messages for an operator go to [`report`], and the
+//! program decides where they are written.
 
 pub mod clock;
 mod event_loop;
@@ -47,9 +47,9 @@ pub use task::{
 };
 pub use time::{Elapsed, Interval, Sleep, Timer, sleep, sleep_until, timeout};
 
-/// State of a thread, which above this crate means state of a loop: `rt::local! { static … }`, written as the standard
-/// library's macro is.
+/// Thread-local state, which above this crate means state of a loop: `rt::local! { static … }`, with the syntax of
+/// the standard library's macro.
 ///
-/// A loop is a thread and its tasks never leave it, so what is declared so needs no lock, belongs to one loop and ends
-/// with it. It is named here so that one search finds all of it, and one line replaces it.
+/// A loop is a thread and its tasks never leave it, so such state needs no lock, belongs to one loop and ends with
+/// it. This macro has a name of its own so that one search finds all of it, and one change replaces it.
 pub use std::thread_local as local;

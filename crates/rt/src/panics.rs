@@ -1,8 +1,9 @@
-//! Panics of tasks and jobs: caught at the edge, told with the place where they happened.
+//! Panics of tasks and jobs: caught at the edge of the loop or pool, and reported with the place where they
+//! happened.
 //!
-//! A backtrace can only be had in the panic hook: when a panic is caught its frames are gone. So the hook
-//! notes it for the thread, if the thread is in [`catch`], and whoever caught the panic reports it. A panic
-//! anywhere else goes to the hook that was installed before.
+//! A backtrace exists only in the panic hook: when a panic is caught, its frames are gone. So the hook records it
+//! for the thread, if the thread is in [`catch`], and the code that caught the panic reports it. Any other panic
+//! goes to the hook that was installed before.
 
 use std::any::Any;
 use std::backtrace::Backtrace;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::pool::{self, Device, PoolPanic};
 use crate::report::{self, Event};
 
-/// Panics whose backtraces are being written out at most.
+/// How many backtraces may be waiting to be written.
 const PENDING_PANICS: usize = 16;
 
 thread_local! {
@@ -29,7 +30,7 @@ thread_local! {
 /// Runs `f`, its panic noted for [`report`] or [`report_elsewhere`].
 pub(crate) fn catch<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     let outer = CATCHING.replace(true);
-    // Whoever catches drops what `f` worked on, so that nobody sees it half changed.
+    // The caller drops what `f` was working on, so no half-changed state is used afterwards.
     let outcome = panic::catch_unwind(AssertUnwindSafe(f));
     CATCHING.set(outer);
     outcome
@@ -45,7 +46,7 @@ pub(crate) fn drop_panicked<T>(name: &'static str, future: T) {
     }
 }
 
-/// Whether the drop that goes on is that of a task that has panicked.
+/// Whether the future of a panicked task is being dropped at the moment.
 pub(crate) fn is_dropping_panicked() -> bool {
     DROPPING.get() || std::thread::panicking()
 }
@@ -106,7 +107,7 @@ pub(crate) fn report_elsewhere(task: &'static str, payload: &(dyn Any + Send)) {
     static PENDING: AtomicUsize = AtomicUsize::new(0);
     if PENDING.fetch_add(1, Relaxed) >= PENDING_PANICS {
         PENDING.fetch_sub(1, Relaxed);
-        // A storm. The first ones have told where; these tell that it goes on.
+        // Too many at once. The first ones have a backtrace; these only show that it goes on.
         PANIC.with_borrow_mut(|noted| {
             noted.get_or_insert_with(Panic::unknown).backtrace = Backtrace::disabled();
         });

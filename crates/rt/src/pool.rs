@@ -1,11 +1,10 @@
-//! Thread pools for work that may wait for a device: bounded queues that push back.
+//! Thread pools for work that may block on a device, with bounded queues that push back.
 //!
-//! A job goes into the queue of its device within its pool. Threads take from the devices in turn, and
-//! a device leaves to each other one that is at work what that one may need, up to an equal share, so
-//! that a slow disk cannot take the threads that a healthy one needs, and a device that has a job now and
-//! then does not halve what the busy one has. When `max_queue` jobs are queued
-//! the next callers wait in the order in which they came: a full queue delays, it never fails. It is
-//! reported at most once a second.
+//! A job goes into its device's queue within the pool. Threads take jobs from the devices in turn. A device leaves
+//! to each other active device as many threads as that one may need, up to an equal share. So a slow disk cannot
+//! take the threads that a healthy one needs, and a device with an occasional job does not halve what a busy one
+//! has. When `max_queue` jobs are queued, further callers wait in the order of their arrival: a full queue delays,
+//! and never fails. It is reported at most once a second.
 //!
 //! Threads start when there is work for them and none is idle, up to the pool's number.
 
@@ -21,19 +20,19 @@ use crate::report::{self, Event, Limit};
 use crate::sync::{Closed, remote_oneshot};
 use base::sync::{Condvar, Mutex, MutexGuard};
 
-/// The threads of the default pool, as nginx has them.
+/// The number of threads of the default pool; nginx's value.
 pub const DEFAULT_THREADS: usize = 32;
-/// The queue of the default pool, as nginx has it.
+/// The queue length of the default pool; nginx's value.
 pub const DEFAULT_MAX_QUEUE: usize = 65_536;
 
-/// A device that had work within so many ticks keeps its share of the threads free.
+/// A device that had work within this many ticks keeps its share of the threads free.
 const AT_WORK_TICKS: u64 = 1_000;
-/// A device at work is left as many threads as it had jobs at a time, twice over in case it becomes busier, and no less than
-/// one of so many.
+/// An active device is left twice as many threads as it had jobs at a time, in case it becomes busier, and at least
+/// the pool's threads divided by this.
 const LEAST_SHARE: usize = 4;
-/// Devices remembered before those without work are forgotten.
+/// How many devices are remembered before those without work are forgotten.
 const DEVICES_KEPT: usize = 64;
-/// How often a thread looks again when all queued devices have their share.
+/// How often a thread looks again if all queued devices have used up their shares.
 const SHARE_RECHECK: Duration = Duration::from_millis(50);
 
 /// A device number (`st_dev`), for the sub-queue of a job.
@@ -49,7 +48,7 @@ impl Device {
 #[derive(Clone)]
 pub struct Pool(Arc<Owner>);
 
-/// What all handles share and the threads do not: when it goes, they end.
+/// Shared by the handles but not by the threads: when the last handle is dropped, the threads end.
 struct Owner(Arc<Shared>);
 
 impl Drop for Owner {
@@ -61,8 +60,8 @@ impl Drop for Owner {
 
 static REGISTRY: Mutex<Option<HashMap<String, Pool>>> = Mutex::new(None);
 
-/// Makes the pool `name`, or gives the one of that name if it has the same size. One of another size is
-/// replaced: its threads end when its last handle is dropped.
+/// Creates the pool `name`, or returns the existing one if its size is the same. One of another size is replaced:
+/// its threads end when its last handle is dropped.
 pub fn register(name: &str, threads: usize, max_queue: usize) -> Pool {
     let mut registry = REGISTRY.lock();
     let pools = registry.get_or_insert_default();
@@ -128,14 +127,14 @@ struct State {
 struct Queue {
     device: Device,
     jobs: VecDeque<(Ticket, Job)>,
-    /// Those that were called forward, and how many of them were taken since one of the others was.
+    /// Jobs that were moved forward, and how many of them ran since one of the others did.
     forward: VecDeque<Job>,
     in_a_row: usize,
     running: usize,
     last_work: u64,
-    /// The most jobs, queued and running, in this stretch of time and in the one before.
+    /// The most jobs, queued and running, during the present period and the previous one.
     most: [usize; 2],
-    /// When this stretch began.
+    /// When the present period began.
     since: u64,
 }
 
@@ -144,7 +143,7 @@ impl Queue {
         self.running > 0 || tick.saturating_sub(self.last_work) < AT_WORK_TICKS
     }
 
-    /// A job has come.
+    /// Counts a new job.
     fn count_in(&mut self, tick: u64) {
         if tick.saturating_sub(self.since) >= AT_WORK_TICKS {
             self.most = [0, self.most[0]];
@@ -175,7 +174,7 @@ impl Queue {
         self.jobs.pop_front().map(|(_, job)| job)
     }
 
-    /// The threads that it may need, of so many, when an equal share is `fair`.
+    /// How many threads the device may need, if an equal share is `fair`.
     fn reserve(&self, threads: usize, fair: usize) -> usize {
         let jobs = self.most[0].max(self.most[1]);
         fair.min((2 * jobs).max(threads / LEAST_SHARE))
@@ -188,7 +187,7 @@ type Job = Box<dyn FnOnce() + Send>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ticket(u64);
 
-/// Jobs that were called forward are taken before others, but no more than so many in a row.
+/// Jobs that were moved forward run before others, but no more than this many in a row.
 const FORWARD_IN_A_ROW: usize = 2;
 
 /// The state of a pool at a moment.
@@ -242,8 +241,8 @@ impl Pool {
         }
     }
 
-    /// Runs `f` on a thread of the pool and gives its result. A panic of `f` is passed on to the caller's
-    /// task. If the caller goes before `f` has begun, it is not run.
+    /// Runs `f` on a thread of the pool and returns its result. A panic of `f` is passed on to the caller's task.
+    /// If the caller is dropped before `f` has started, `f` does not run.
     pub async fn run<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
         self.run_on(Device::UNKNOWN, f).await
     }

@@ -1,8 +1,8 @@
-//! Chance, taken from here and from nowhere else: the kernel's random numbers.
+//! Randomness from the kernel, taken here and nowhere else.
 //!
-//! Everything above this crate that draws lots or needs a secret asks here (`cargo xtask tidy` sees to it), so that a
-//! driver that simulates chance by a seed replaces this file (docs/design/2026-11-23-time-and-chance.md). What rustls
-//! draws for a handshake comes from its own provider, which can be replaced in the same way.
+//! Everything above this crate that needs a random choice or a secret asks here (`cargo xtask tidy` checks it), so
+//! that a simulation with a seed replaces this file (docs/design/2026-11-23-time-and-chance.md). The randomness of
+//! a TLS handshake comes from rustls's provider, which can be replaced in the same way.
 
 use std::io;
 

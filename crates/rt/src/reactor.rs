@@ -1,13 +1,14 @@
 //! epoll: which descriptors became ready, and whom to wake for it.
 //!
-//! A socket is registered once, edge-triggered, and only when a call on it would have waited: a connection
-//! that is served from what it has already sent never comes here. It is registered for what it may read (`IN | RDHUP`),
-//! and for `OUT` from the first write on that would have waited: asked for `OUT` at once, epoll would wake the loop
-//! straight away to say that a new socket can be written to, for each new connection. What an edge said is kept as bits in the [`Source`] until a call says `EAGAIN`. Listeners are
-//! registered level-triggered and exclusive, so that one connection wakes one of several loops.
+//! A socket is registered once, edge-triggered, and only when a call on it would have blocked: a connection that is
+//! served from what it has already sent never comes here. It is registered for reading (`IN | RDHUP`), and for
+//! `OUT` from the first write that would have blocked: registered for `OUT` at once, every new connection would
+//! wake the loop just to say that it can be written to. The result of an event is kept as bits in the [`Source`]
+//! until a call says `EAGAIN`. Listeners are registered level-triggered and exclusive, so that one connection wakes
+//! one of several loops.
 //!
-//! Wakers stay in their place after they were used ("disarmed"), because the same task will mostly
-//! wait for the same thing again: nothing is cloned at each request.
+//! Wakers stay in place after they were used ("disarmed"), because the same task will mostly wait for the same
+//! thing again: nothing is cloned per request.
 
 use std::cell::{Cell, RefCell};
 use std::io;

@@ -52,6 +52,7 @@ impl CpuAffinity {
     pub(crate) fn of_loop(&self, index: usize) -> Option<Vec<usize>> {
         match self {
             CpuAffinity::System => None,
+            // `auto 0000`: no processor left to choose from, so the thread is not bound.
             CpuAffinity::Auto(processors) if processors.is_empty() => None,
             CpuAffinity::Auto(processors) => Some(vec![processors[index % processors.len()]]),
             CpuAffinity::Masks(masks) => masks.get(index).or(masks.last()).cloned(),
@@ -67,6 +68,7 @@ fn parse_mask(word: &[u8]) -> Result<Vec<usize>, String> {
             "\"worker_cpu_affinity\" supports up to {MAX_PROCESSORS} CPUs only"
         ));
     }
+    // An empty set is kept: the kernel refuses it when the thread is bound, and the refusal is logged there.
     let mut processors = Vec::new();
     for (number, digit) in word.iter().rev().filter(|byte| **byte != b' ').enumerate() {
         match digit {

@@ -81,6 +81,8 @@ pub(crate) fn issue(
     let now = now();
     let key_pair = match std::fs::read_to_string(&key) {
         Ok(pem) => {
+            // A damaged key is never replaced silently: every browser that trusts the old authority would have to
+            // be told again.
             let unusable = |error| format!("{}: {error}; remove it", key.display());
             KeyPair::from_pem(&pem).map_err(unusable)?
         }
@@ -93,10 +95,13 @@ pub(crate) fn issue(
     };
     // The certificate is derived from the key anew each time, so only the key has to be kept.
     let params = authority_params(&key_pair, now);
+    // Written once: a browser identifies the authority by this file, and another date in it would make it look like
+    // a new one.
     if !certificate.exists() {
         let own = params.self_signed(&key_pair).map_err(text)?;
         write_file(&certificate, &own.pem(), modes::PUBLIC_FILE)?;
     }
+    // A new key for each start: only the authority's key has to last.
     let leaf_key = KeyPair::generate().map_err(text)?;
     let issuer = Issuer::new(params, key_pair);
     let leaf = leaf_params(names, now).map_err(text)?;
@@ -149,12 +154,14 @@ fn leaf_params(names: &CertificateNames, now: i64) -> Result<CertificateParams, 
     }
     let addresses = names.addresses.iter().filter(|ip| is_permitted(**ip));
     all.extend(addresses.map(IpAddr::to_string));
+    // An address may be listed twice, such as a loopback address that was added above.
     all.sort();
     all.dedup();
     let mut params = CertificateParams::new(all)?;
     params
         .distinguished_name
         .push(DnType::CommonName, "weir serve");
+    // No key encipherment: TLS 1.3, and the ECDHE suites of TLS 1.2, only sign with this key.
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
@@ -188,6 +195,8 @@ fn set_validity(params: &mut CertificateParams, now: i64, days: i64) {
         let small = |number: u16| u8::try_from(number).unwrap_or(1);
         rcgen::date_time_ymd(i32::from(year), small(month), small(day))
     };
+    // One day is added at the start and taken off at the end, so that the lifetime stays within the browsers'
+    // limit.
     params.not_before = date(-1);
     params.not_after = date(days - 1);
 }

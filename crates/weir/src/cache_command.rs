@@ -96,6 +96,7 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<CacheCommand, String> 
             }
             other => return Err(refuse(other.unexpected().to_string())),
         };
+        // Two selections would be a union or an intersection: an irreversible command must not guess.
         if named.replace(name).is_some() {
             return Err(refuse(
                 "give only one of --key, --prefix, --tag and --all".to_owned(),
@@ -227,6 +228,7 @@ fn show(path: &Path, url: &[u8]) -> io::Result<i32> {
             of_path.push(describe_object(listed, now_ms));
         }
     })?;
+    // An exact key wins: the argument may be a key that is itself the end of others.
     let shown = if of_key.is_empty() { of_path } else { of_key };
     if shown.is_empty() {
         eprintln!(
@@ -265,6 +267,7 @@ fn describe_object(listed: &Listed, now_ms: u64) -> String {
     if head.meta.kind == Kind::Variants {
         let names = Marker::decode(&head.head).map_or(Vec::new(), |marker| marker.names);
         let names: Vec<String> = names.iter().map(|name| printable(name)).collect();
+        // A marker has only the names of the fields; the responses are stored under keys of their own.
         out.push_str(&format!("varies    by {}\n", names.join(", ")));
         return out;
     }
@@ -272,6 +275,7 @@ fn describe_object(listed: &Listed, now_ms: u64) -> String {
     for tag in &head.tags {
         out.push_str(&format!("tag       {}\n", printable(tag)));
     }
+    // Only the header's encoding depends on the version; what was printed so far does not.
     let Some(stored) = StoredHead::decode(&head.head) else {
         out.push_str("head      from another version of Weir; it will be fetched again\n");
         return out;
@@ -310,6 +314,7 @@ fn stat(path: &Path) -> io::Result<()> {
         let meta = &listed.head.meta;
         match meta.kind {
             Kind::Variants => markers += 1,
+            // A soft purge leaves the stored times as they are, so it has to be looked at separately.
             Kind::Object if listed.is_softened || meta.fresh_until_ms <= now_ms => stale += 1,
             Kind::Object => fresh += 1,
         }
@@ -389,6 +394,7 @@ fn purge(path: &Path, named: &PurgeSelection, soft: bool) -> io::Result<()> {
         PurgeSelection::All => store.purge(Purge::All, mode),
     }
     rt::run(rt::LoopOptions::default(), move || async move {
+        // Not by dropping it: closing waits until the purge is on the disk.
         store.close().await
     })??;
     // Purging writes to the store, often as root; the server's user must be able to go on with it.

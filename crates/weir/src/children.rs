@@ -100,6 +100,7 @@ impl CrashBackoff {
         let pause = match self.in_a_row {
             0..=RESPAWN_AT_ONCE => Duration::ZERO,
             crashes => {
+                // The exponent is capped, so that a count which only grows cannot overflow the product.
                 let doublings = (crashes - RESPAWN_AT_ONCE - 1).min(16);
                 (RESPAWN_PAUSE * 2_u32.saturating_pow(doublings)).min(MAX_RESPAWN_PAUSE)
             }

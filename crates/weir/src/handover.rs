@@ -36,6 +36,8 @@ pub(crate) struct ConnectionSender {
 impl ConnectionSender {
     /// Starts the thread.
     pub(crate) fn start(channel: Channel) -> io::Result<ConnectionSender> {
+        // Unbounded on purpose: the sender is a loop, which must not block, and it has a limited number of
+        // connections to send.
         let (to, parcels) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("hand over".to_owned())
@@ -74,6 +76,8 @@ fn send_parcels(channel: &Channel, parcels: &mpsc::Receiver<(&'static str, Parce
 /// The message's body.
 fn encode(kind: &str, parcel: &Parcel) -> Vec<u8> {
     let mut body = Vec::new();
+    // Little-endian lengths, and text for the address: both processes are on this machine, but may be different
+    // releases.
     for part in [kind.as_bytes(), &address_text(&parcel.socket)] {
         let length = u32::try_from(part.len()).expect("names and paths are short");
         body.extend_from_slice(&length.to_le_bytes());
@@ -110,6 +114,7 @@ pub(crate) fn decode(message: Message, kinds: &[&'static str]) -> Option<(&'stat
 fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (length, after) = rest.split_first_chunk()?;
     let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+    // Checked: the sender is trusted, but it may be another release with another layout.
     let (bytes, after) = after.split_at_checked(length)?;
     *rest = after;
     Some(bytes)

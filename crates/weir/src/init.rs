@@ -136,6 +136,7 @@ fn text(name: &str, domain: Option<&str>) -> Result<String, String> {
             with_tls(include_str!("init/stream_tls.conf")),
         )
         .replace("@ACME@", with_tls(include_str!("init/acme.conf")))
+        // The order matters: inserted texts have placeholders of their own, which later lines replace.
         .replace("@LISTEN@\n", listen)
         .replace("@DOMAIN@", domain.unwrap_or_default())
         .replace("@KIND@", kind.name)

@@ -131,6 +131,7 @@ impl LoadMessages {
         let mut seen = HashSet::new();
         diagnostics.retain(|diagnostic| match diagnostic.span {
             Some(span) => {
+                // By place and text: one line may have several messages, and one file several copies in memory.
                 seen.insert((sources.place(span), span.start, diagnostic.message.clone()))
             }
             None => true,
@@ -221,6 +222,7 @@ struct OverlayFiles {
 
 impl Files for OverlayFiles {
     fn read(&mut self, path: &Path) -> std::io::Result<Vec<u8>> {
+        // By exact path: an `include` of any other file is read from the disk as usual.
         if path == self.path {
             Ok(self.text.clone())
         } else {
@@ -240,6 +242,7 @@ pub(crate) fn load(
     log_files: LogFiles,
 ) -> Result<LoadedConfiguration, LoadFailure> {
     let path = &startup.paths.configuration;
+    // Goes on after syntax errors, so that one run reports all of them. nginx stops at the first.
     let (tree, errors) = conf::parse_tolerant(path, &mut *files, startup.globals.as_deref());
     let mut build = new_build(startup, files, tree.sources, log_files.clone());
     build.diagnostics = errors;
@@ -282,6 +285,7 @@ fn finish(
     nodes: Vec<Node>,
     log_files: LogFiles,
 ) -> Result<LoadedConfiguration, LoadFailure> {
+    // Decided before the messages are moved out of the builder below.
     let failed = build.has_errors();
     // In the order in which nginx would have met them: it stops at the first error, and that one
     // comes first here, too.
@@ -291,6 +295,7 @@ fn finish(
     let needs = build.needs().clone();
     let messages = LoadMessages::new(build.diagnostics, build.sources, nodes);
     match confs.get_mut::<CoreConf>() {
+        // All or nothing: a configuration with one invalid line is not used in part.
         Some(core) if !failed => {
             let main = core.main(build.shared.get_or_default::<RowContext>(), prefix);
             let engines = std::mem::take(&mut core.engines);

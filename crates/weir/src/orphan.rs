@@ -123,6 +123,7 @@ pub(crate) fn find(paths: &ServerPaths) -> Vec<OrphanWorker> {
     let masters = names
         .iter()
         .filter_map(|name| name.strip_prefix(&prefix)?.parse().ok())
+        // This process listens under such a name already, for its own future worker.
         .filter(|master| *master != std::process::id());
     masters
         .filter_map(|master| ask_orphan(&prefix, master))
@@ -141,6 +142,7 @@ fn ask_orphan(prefix: &str, master: u32) -> Option<OrphanWorker> {
         true => LIVING_MASTER_TIMEOUT,
         false => ORPHAN_TIMEOUT,
     };
+    // Silence is the answer of a worker whose master lives: another server with the same configuration.
     if process::wait_readable(&[channel.as_fd()], Some(patience)).ok()? != [true] {
         return None;
     }

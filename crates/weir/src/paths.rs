@@ -120,6 +120,7 @@ impl SystemProbe<'_> {
         let file = format!("{name}.pid");
         let system = Path::new("/run").join(&file);
         let session = self.folder("XDG_RUNTIME_DIR").map(|path| path.join(&file));
+        // The system's place first, so that an administrator's scripts find the server where they expect it.
         let pid = [Some(system), session].into_iter().flatten().find(writable);
         DefaultPaths {
             logs,
@@ -202,6 +203,7 @@ impl ServerPaths {
             identity == ProgramIdentity::Nginx || self.configuration.starts_with("/etc/nginx");
         let defaults = ground.defaults(if is_nginx { "nginx" } else { "weir" });
         let in_prefix = has_prefix && !self.prefix.starts_with("/etc");
+        // Test suites start `nginx -p DIR` and compare its errors.
         let strict = has_prefix && identity == ProgramIdentity::Nginx;
         let writable = |path: &Path| strict || in_prefix && (ground.writable)(path);
 

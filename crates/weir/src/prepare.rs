@@ -95,6 +95,7 @@ pub(crate) fn attach(files: &LogFiles, logs: &OpenLogs) -> Result<(), String> {
 /// Redirects standard error to the first file of `log`, which is among `logs`, so that messages of
 /// libraries and panics are not lost. Not if the configuration itself logs to standard error.
 pub(crate) fn redirect_stderr(log: &Logger, logs: &OpenLogs) {
+    // It would replace the stream that the log itself writes to.
     if log.has_stderr() {
         return;
     }
@@ -155,6 +156,8 @@ pub(crate) fn test_open(loaded: &LoadedConfiguration, voice: StartupLog<'_>) -> 
     for path in loaded.directories.iter().filter(|path| !path.is_dir()) {
         could(path).map_err(|error| mkdir_failed(path, &error))?;
     }
+    // Existing files are opened, because only that shows every reason for a failure. Missing ones must not be
+    // created by a test.
     let (there, absent): (Vec<PathBuf>, Vec<PathBuf>) = loaded
         .files
         .wanted()
@@ -223,6 +226,7 @@ fn give_to_user(path: &Path, user: Option<&User>) -> Result<(), String> {
     let owner = std::fs::metadata(path)
         .map_err(|error| failed("stat()", &error))?
         .uid();
+    // `chown` needs privileges even if it changes nothing.
     if owner == user.uid {
         return Ok(());
     }

@@ -47,6 +47,7 @@ pub(crate) fn run(
 ) -> i32 {
     if options.version {
         show_version(identity, options);
+        // As in nginx, `-v -t` prints the version and then tests.
         if !options.test {
             return 0;
         }
@@ -211,6 +212,7 @@ fn test_configuration(
 
 /// The tests of `-t` that need the system: files, sockets, and code that only running can check.
 fn try_all(loaded: &LoadedConfiguration, voice: StartupLog<'_>) -> Result<(), String> {
+    // In the order of a start, so that the first error is the one that a start would have.
     prepare::test_open(loaded, voice)?;
     sockets::test_addresses(&prepare::listeners(loaded))?;
     crate::trial::run(loaded)
@@ -336,6 +338,8 @@ pub(crate) fn upgrade(
     let Some(old) = master_of(&loaded, voice) else {
         return 1;
     };
+    // Before USR2: without a way to hear the outcome, the old server would have to be trusted blindly with the next
+    // step.
     let Some(watch) = MasterWatch::new(old) else {
         let text =
             "it is not a Weir process of this user; try the manual procedure (USR2, WINCH, QUIT)";
@@ -395,6 +399,7 @@ fn report_outcome(watch: MasterWatch, voice: StartupLog<'_>) -> i32 {
             eprint!("{}", outcome.lines);
             i32::from(!outcome.done)
         }
+        // Not an error: the signal was delivered, and a slow reload may still succeed.
         Ok(None) => {
             let text = "the server did not report the result; see the error log";
             voice.log(Level::Warn, format_args!("{text}"));

@@ -45,6 +45,7 @@ pub(crate) fn run(
     signals: &Signals,
 ) -> i32 {
     let log = &loaded.log;
+    // Before the loops start: the environment can only be changed while there is one thread.
     if let Err(error) = process::set_environment(&loaded.core.worker_environment()) {
         log.plain(
             Level::Alert,

@@ -45,6 +45,7 @@ impl ListeningSocket {
         let members: Arc<[Arc<OwnedFd>]> = self.members.iter().cloned().collect();
         let shared = members.len() == 1;
         (0..members.len())
+            // The modulus distributes surplus sockets of a larger configuration over the loops that are left.
             .filter(|member| shared || member % loops.max(1) == index)
             .map(|member| LoopListener {
                 id: self.id,
@@ -135,6 +136,7 @@ impl ListeningSockets {
         };
         for spec in wanted {
             let socket = match self.find(&spec) {
+                // Kept rather than reopened: closing would reset the connections in its queue.
                 Some(old) => old.kept_for(spec, loops, voice)?,
                 None => {
                     next.next_id += 1;
@@ -200,6 +202,7 @@ impl ListeningSocket {
         } else {
             1
         };
+        // If one of them fails, those opened before are closed by being dropped.
         let members = (0..members)
             .map(|_| open_with_retries(&spec, voice))
             .collect::<Result<Vec<_>, _>>()?;
@@ -252,11 +255,13 @@ fn open_with_retries(spec: &ListenerSpec, voice: StartupLog<'_>) -> Result<Arc<O
     for attempt in 1.. {
         let error = match open_once(spec) {
             Ok(socket) => {
+                // A refused option is only logged: a socket without it still serves.
                 apply_options(&socket, spec, voice);
                 return Ok(Arc::new(socket));
             }
             Err(error) => error,
         };
+        // Only an address in use can become free by waiting.
         if !error.in_use() {
             return Err(bind_error(&spec.address, &error));
         }
@@ -290,6 +295,7 @@ fn bind_error(address: &ListenAddress, error: &ListenError) -> String {
 /// Opens a socket. A file that a killed server has left at a unix socket's path is replaced.
 fn open_once(spec: &ListenerSpec) -> Result<OwnedFd, ListenError> {
     match listen::open(&spec.address, &spec.options) {
+        // Only after a failed bind: the check connects, and a living server would have to accept that.
         Err(error) if error.in_use() && is_abandoned(&spec.address) => {
             if let Some(path) = spec.address.path() {
                 // If it cannot be removed, the second attempt reports the reason.
@@ -359,6 +365,7 @@ pub(crate) fn test_addresses(wanted: &[ListenerSpec]) -> Result<(), String> {
                     let _ = std::fs::remove_file(path);
                 }
             }
+            // Most often by the running server, which this configuration is meant for.
             Err(error) if error.in_use() => {}
             Err(error) => return Err(bind_error(&spec.address, &error)),
         }

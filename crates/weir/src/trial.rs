@@ -64,6 +64,7 @@ fn in_child(core: &CoreConf, master: u32, trials: Vec<Trial>, mut writer: PipeWr
 /// Does what a worker does before it reads its configuration, as far as the code could notice.
 fn prepare(core: &CoreConf, master: u32) -> Result<(), String> {
     if let Some(user) = core.user.as_ref().filter(|_| process::is_root()) {
+        // Before anything runs: code in the configuration must never run as root.
         process::become_user(user)?;
     }
     if let Some(directory) = &core.working_directory {
@@ -99,11 +100,13 @@ fn outcome(child: u32, mut reader: PipeReader) -> Result<(), String> {
             ));
         }
     }
+    // The child may write more than a message: what runs in it is not trusted.
     let read = reader.by_ref().take(MAX_MESSAGE).read_to_end(&mut message);
     drop(reader);
     let exit = process::wait_for(child);
     read.map_err(|error| format!("read() failed{}", Errno(&error)))?;
     match exit {
+        // The message decides, not the exit code, which the code could have set itself.
         _ if message == SUCCESS => Ok(()),
         _ if !message.is_empty() => Err(String::from_utf8_lossy(&message).into_owned()),
         Ok(Exit::Signal(number)) => Err(format!(

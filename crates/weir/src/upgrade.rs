@@ -56,6 +56,7 @@ fn find_program(name: &OsStr) -> Option<PathBuf> {
     if path.components().count() > 1 {
         return std::path::absolute(path).ok();
     }
+    // The first match that is a file; if there is none, whatever this process runs at the moment.
     let folders = std::env::var_os("PATH")?;
     std::env::split_paths(&folders)
         .map(|folder| folder.join(path))
@@ -128,6 +129,8 @@ impl OtherMaster {
                 self.serves = message.kind == UpgradeMessage::Serving as u8;
                 true
             }
+            // The link is the only sign of life: without it the other master counts as gone, and connections stay
+            // here.
             Ok(None) | Err(_) => {
                 self.pairs = None;
                 self.serves = false;

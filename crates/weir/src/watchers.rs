@@ -61,6 +61,8 @@ impl SignalWatchers {
         let Some(socket) = &self.socket else { return };
         while let Ok((watcher, user)) = watch::accept(socket) {
             let trusted = user == 0 || user == process::user_id();
+            // Any other connection is closed by being dropped; its command then reports that the server did not
+            // answer.
             if trusted && self.waiting.len() < MAX_WATCHERS {
                 self.waiting.push(watcher);
             }
@@ -69,6 +71,7 @@ impl SignalWatchers {
 
     /// Reports the outcome to all waiting commands.
     pub(crate) fn report(&mut self, outcome: &ActionOutcome) {
+        // A command connects before it sends its signal, so it may still be in the queue of the socket.
         self.accept_waiting();
         let mut message = vec![if outcome.done { b'0' } else { b'1' }];
         let lines = outcome.lines.as_bytes();

@@ -132,6 +132,7 @@ impl WorkerLoops {
     /// Applies a configuration: the first one starts the loops, later ones replace the previous
     /// one. If it fails, the error is logged and returned, and the previous one stays in use.
     pub(crate) fn apply(&mut self, generation: &GenerationMessage) -> Result<(), String> {
+        // Before the configuration is built: its messages may already go to the new logs.
         self.attach(&generation.logs);
         let files = Box::new(generation.snapshot.clone());
         let mut loaded =
@@ -142,6 +143,7 @@ impl WorkerLoops {
                     return Err(failure.0.text(self.startup.identity.program()));
                 }
             };
+        // A valid configuration has been shown and logged by the master; the texts are large.
         loaded.messages.forget_sources();
         if !self.has_configuration() {
             // Returning memory locks the allocator, and so far no loop could be waiting for it.
@@ -191,13 +193,16 @@ impl WorkerLoops {
         }
         drop(done);
         await_loops(&dones);
+        // Only after the others have the configuration: they are where the connections go.
         self.retire_loops(removed, &seats);
         self.configure_watchdog(&seats, loaded.core.slow_turn());
+        // Weak references: this list must not itself keep a configuration alive.
         let old = std::mem::replace(&mut self.current, loaded.engines);
         if !first {
             self.old.push(old.iter().map(Arc::downgrade).collect());
         }
         crate::prepare::redirect_stderr(&self.log, &generation.logs);
+        // Last, when the new configuration holds its files: any other file has no user left.
         self.files.prune();
         Ok(())
     }
@@ -264,6 +269,7 @@ impl WorkerLoops {
     fn retire_loops(&mut self, removed: Vec<Arc<Seat>>, seats: &Seats) {
         for seat in removed {
             self.retiring.insert(seat.id);
+            // Closed first, so that no other loop leaves a connection there that nothing would take.
             for arrival in seat.close() {
                 place_connection(arrival, seats);
             }
@@ -421,6 +427,7 @@ impl WorkerLoops {
             let program = self.startup.identity.program();
             host::process::set_title(&format!("{program}: worker process is shutting down"));
         }
+        // Before the last peer's channel changes its direction.
         self.drain_peers();
         let timeout = self.shutdown_timeout;
         let deadline = (!timeout.is_zero()).then(|| rt::clock::read() + timeout);
@@ -482,6 +489,7 @@ impl WorkerLoops {
             | StopStage::Cut(deadline)
             | StopStage::Aborted(deadline) => Some(left(deadline)),
         };
+        // Nothing announces the last use of an old configuration, so it is polled, but only while there is one.
         let old = (!self.old.is_empty()).then_some(OLD_INTERVAL);
         deadline.into_iter().chain(old).min()
     }
@@ -548,6 +556,7 @@ impl WorkerLoops {
     /// Waits until all log lines are written. The last call before the process exits.
     pub(crate) fn flush(&mut self) {
         if let Some(courier) = self.connection_sender.take() {
+            // Before the logs are flushed: the thread may still have something to report.
             courier.finish();
         }
         self.files.flush();

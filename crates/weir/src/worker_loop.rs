@@ -119,10 +119,12 @@ pub(crate) fn configure_loop(
         now.insert(kind, engine);
     }
     for engine in before.values() {
+        // Engines that the configuration no longer has. Stopped only now, when those that stay listen already.
         engine.stop();
     }
     LOOP.with_borrow_mut(|state| {
         state.engines = now;
+        // From now on other loops may leave connections here: there are engines to take them.
         if let Some(seat) = &state.seat {
             seat.open();
         }
@@ -168,6 +170,7 @@ pub(crate) fn place_connection(mut arrival: Arrival, seats: &Seats) {
 pub(crate) fn take_arrivals() {
     let (seat, engines) = LOOP.with_borrow(|state| (state.seat.clone(), state.engines.clone()));
     let Some(seat) = seat else { return };
+    // A kind that this loop no longer has is dropped, which closes the connection.
     for arrival in seat.take() {
         if let Some(engine) = engines.get(arrival.kind) {
             engine.adopt(arrival.what);
@@ -184,6 +187,7 @@ pub(crate) fn rescue(late: Arc<Seat>, limit: Duration) {
         }
     }
     let index = late.index;
+    // Checked again at every step: the late loop may recover at any moment, and then serves its sockets itself.
     let still: Rc<dyn Fn() -> bool> = Rc::new(move || late.handle().late() >= limit);
     for engine in engines.values() {
         engine.rescue(index, still.clone());
@@ -252,6 +256,7 @@ fn close_seat() {
 
 /// Runs on a loop: ends it when its last connection is closed. Idle connections go to `sink`.
 pub(crate) fn drain_loop_to(reach: Reach, sink: impl Fn(&'static str, Parcel) + Clone + 'static) {
+    // Before the engines are asked: what others left here counts as this loop's connections.
     close_seat();
     let engines = LOOP.with_borrow(|state| state.engines.clone());
     for (kind, engine) in engines {

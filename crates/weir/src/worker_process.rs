@@ -97,6 +97,7 @@ fn prepare(core: &CoreConf, sandboxed: bool, log: &Logger, program: &str) -> Res
     let refused = |what: &str, error: &std::io::Error| {
         log.plain(Level::Alert, format_args!("{what} failed{}", Errno(error)));
     };
+    // Needs a process of one thread, and libraries may read variables from their first call on.
     if let Err(error) = process::set_environment(&core.worker_environment()) {
         refused("setting the environment", &error);
     }
@@ -105,6 +106,7 @@ fn prepare(core: &CoreConf, sandboxed: bool, log: &Logger, program: &str) -> Res
     {
         refused(&format!("setpriority({})", core.priority), &error);
     }
+    // Raising a hard limit needs privileges, too.
     set_limits(core, refused);
     // The bounding set can be dropped with privileges only, so before the user changes.
     if sandboxed
@@ -117,6 +119,7 @@ fn prepare(core: &CoreConf, sandboxed: bool, log: &Logger, program: &str) -> Res
         && let Err(error) = process::become_user(user)
     {
         log.plain(Level::Emerg, format_args!("{error}"));
+        // Serving as root, although the configuration names another user, is not an option.
         return Err(());
     }
     // A core dump contains the keys of certificates, and permitting dumps lets other programs of
@@ -238,6 +241,7 @@ impl ControlThread {
         let others = descriptors.len();
         descriptors.extend(self.worker.peers());
         let peers = descriptors.len() - others;
+        // Last, so that the numbers of the others do not depend on whether there is a sandbox.
         descriptors.extend(Refusals.descriptor());
         let ready = match process::wait_readable(&descriptors, self.worker.next_check()) {
             Ok(ready) => ready,
@@ -264,6 +268,7 @@ impl ControlThread {
                 false => self.accept_new_master(),
             }
         }
+        // After the messages: a configuration that arrived before a signal to quit is still applied.
         if ready[0] {
             self.take_signals(signals)?;
         }
@@ -273,6 +278,7 @@ impl ControlThread {
         if self.worker.has_crashed() {
             let text = format_args!("an event loop ended unexpectedly");
             self.worker.log().plain(Level::Alert, text);
+            // The master starts a new process: a loop cannot be restarted without its engines' state.
             return ControlFlow::Break(WorkerExit::Crashed);
         }
         ControlFlow::Continue(())
@@ -298,6 +304,7 @@ impl ControlThread {
     /// its clients are no worse off.
     fn lose_master(&mut self) -> ControlFlow<WorkerExit> {
         self.channel = None;
+        // Killed during the start: without a configuration there is nothing to keep serving.
         if !self.worker.has_configuration() {
             return ControlFlow::Break(WorkerExit::Done);
         }
@@ -376,6 +383,7 @@ impl ControlThread {
                 Level::Alert,
                 format_args!("received a damaged message from the master"),
             );
+            // The master is of the same binary, so another attempt would bring the same message.
             return ControlFlow::Break(WorkerExit::Fatal);
         };
         let result = self.worker.apply(&generation);
@@ -418,6 +426,7 @@ impl ControlThread {
             let action = match received.signal {
                 Signal::Quit | Signal::Winch => ", shutting down",
                 Signal::Term | Signal::Int => ", exiting",
+                // These are the master's business: it alone can read files and start processes.
                 Signal::Hup | Signal::Usr2 | Signal::Usr1 => ", ignoring",
                 Signal::Child | Signal::Kill => "",
             };
@@ -445,6 +454,7 @@ struct FileRefusals {
 impl FileRefusals {
     /// Logs the denied files, and tells the master that there were some.
     fn report(&mut self, log: &Logger, channel: Option<&Channel>) {
+        // `any` counts refusals that were logged before, too: the master must hear of every new one.
         let (paths, any) = Refusals.take();
         for path in paths {
             let path = path.display();

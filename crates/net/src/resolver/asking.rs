@@ -1,10 +1,10 @@
-//! Asking DNS servers: over UDP, over TCP when the answer was too long for that, and again when none came.
+//! Asking DNS servers: over UDP, over TCP when the answer did not fit a datagram, and again when no answer came.
 //!
-//! Every attempt has a socket of its own, so that its port is one that the kernel chose by lot. A forger would have to
-//! guess that and the random number in the query, and can not send from anywhere but the server's address: the socket
-//! is connected to it. The letters of the name are written in a case chosen by lot, which the answer must repeat
-//! ("0x20", the bit that the cases of a letter differ by): one more bit to guess for each letter. What becomes of servers
-//! that do not go along with it is in [`super::case`].
+//! An answer could be forged by anyone who can guess what it must contain (RFC 5452). So every attempt has a new
+//! socket, with a port that the kernel chooses at random, and a random number in the query. The socket is
+//! connected, so the kernel drops datagrams from any address but the server's. The letters of the name are in
+//! random case, which the answer must repeat ("0x20", the bit in which the cases of an ASCII letter differ): one
+//! more bit to guess for each letter. How servers that do not repeat the case are handled is in [`super::case`].
 
 use std::io;
 use std::time::Duration;
@@ -20,28 +20,31 @@ use super::error::ResolveError;
 use super::message::{self, Answer, Case, Kind, Query, Reply, Way};
 use crate::{ConnectOptions, connect};
 
-/// After how long a question is asked again, of the next server, when nobody has answered.
+/// After how long without an answer the query is sent to the next server; nginx's interval.
 const RESEND: Duration = Duration::from_secs(5);
 
-/// After how long servers are tried again none of which could be reached.
+/// The pause before the servers are tried again when none of them could be reached.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How often a question is asked at most. Those who wait for it have gone long before.
+/// How many attempts a question gets at most. `resolver_timeout` ends the wait of every request long before.
 const MAX_ATTEMPTS: u32 = 200;
 
-/// The longest datagram that is taken in. Without an OPT record in the query, servers send 512 bytes at most.
+/// The size of the receive buffer. Without an OPT record in the query, a server sends 512 bytes at most (RFC 1035,
+/// section 4.2.1; RFC 6891).
 const DATAGRAM: usize = 4096;
 
 /// A question, and the answer once there is one.
 struct Question {
     query: Query,
-    /// In small letters because there was nothing by the name with capitals.
+    /// It is in lower case because the server had nothing under the name in mixed case.
     again: bool,
     answer: Option<Answer>,
 }
 
 impl Question {
     fn new(name: &BStr, kind: Kind, random_case: bool) -> Result<Question, ResolveError> {
+        // From the kernel's generator: a predictable number would make forging easy. Without randomness nothing is
+        // asked at all.
         let id = rt::random::number().map_err(|_| ResolveError::FAILURE)? as u16;
         let mut case = Case::default();
         if random_case {
@@ -66,7 +69,7 @@ impl Question {
     }
 }
 
-/// A server and its number in the settings.
+/// A DNS server and its number in the settings.
 #[derive(Clone, Copy)]
 struct Server<'a> {
     number: usize,
@@ -75,19 +78,19 @@ struct Server<'a> {
 
 /// How an attempt ended.
 enum Attempt {
-    /// Everything is answered.
+    /// All questions are answered.
     Complete,
-    /// The server can not be reached.
+    /// The server cannot be reached.
     Unreachable,
-    /// The server does not understand what we ask.
+    /// The server rejects the query as malformed (FORMERR).
     NotUnderstood,
-    /// It has answered in another case, and cannot be asked by a connection whether it meant that.
+    /// The answer has the name in another case, and the server cannot be asked over TCP whether it sent that.
     OtherCase,
 }
 
-/// Asks for all `kinds` of records of a name. The answers are in their order.
+/// Asks for all `kinds` of records of a name. The answers are in the order of `kinds`.
 ///
-/// It goes on for as long as `wanted` says that somebody waits.
+/// It goes on for as long as `wanted` says that a request waits for the answer.
 pub(super) async fn ask(
     resolver: &Resolver,
     name: &BStr,
@@ -99,11 +102,13 @@ pub(super) async fn ask(
         questions.push(Question::new(name, kind, false)?);
     }
     let servers = &resolver.settings.servers;
+    // Servers take turns from question to question, as in nginx.
     let mut server = resolver.first_server();
     let mut useless_servers = 0;
     let mut silence = false;
     for _ in 0..MAX_ATTEMPTS {
         let random_case = resolver.cases.asks_randomly(server, silence);
+        // A new number and new letters for each attempt: a forger who has seen a query time out must start again.
         for question in questions
             .iter_mut()
             .filter(|question| question.answer.is_none())
@@ -121,18 +126,22 @@ pub(super) async fn ask(
                     .filter_map(|question| question.answer)
                     .collect());
             }
+            // Every server has rejected the query: to wait would not change that.
             Ok(Attempt::NotUnderstood) if useless_servers + 1 >= servers.len() => {
                 return Err(ResolveError::FORMAT);
             }
+            // No server can be reached: a pause, or this would spin while the network is down.
             Ok(Attempt::Unreachable) if useless_servers + 1 >= servers.len() => {
                 useless_servers = 0;
                 rt::sleep(RETRY).await;
             }
             Ok(Attempt::NotUnderstood | Attempt::Unreachable) => useless_servers += 1,
-            // The same server at once. After a few times it counts as one that does not keep the case.
+            // Ask the same server again at once. After a few times the state machine in `case` gives up on its
+            // letters, so this ends.
             Ok(Attempt::OtherCase) if wanted() => continue,
             Ok(Attempt::OtherCase) => {}
             Err(_) => {
+                // Silence is no proof that a server is useless: the count begins again.
                 useless_servers = 0;
                 silence = true;
             }
@@ -145,13 +154,15 @@ pub(super) async fn ask(
     Err(ResolveError::TimedOut)
 }
 
-/// Asks one server everything that is not answered yet. Does not end by itself while the server is silent.
+/// Asks one server all questions that are still open. It has no timeout of its own and waits while the server is
+/// silent; the caller limits it.
 async fn attempt(
     resolver: &Resolver,
     server: Server<'_>,
     name: &BStr,
     questions: &mut [Question],
 ) -> Attempt {
+    // The warning comes once for each server: at the attempt that finds it out.
     let known = resolver.cases.is_not_kept(server.number);
     let attempt = over_udp(resolver, server, name, questions).await;
     if !known && resolver.cases.is_not_kept(server.number) {
@@ -180,6 +191,7 @@ async fn over_udp(
     name: &BStr,
     questions: &mut [Question],
 ) -> io::Result<Attempt> {
+    // All queries leave before the first answer is waited for: A and AAAA take one round trip together.
     let socket = UdpSocket::connect(server.address)?;
     for question in questions
         .iter()
@@ -197,9 +209,11 @@ async fn over_udp(
         };
         let other_case = reply == Reply::OtherCase;
         if other_case && resolver.cases.is_kept(server.number) {
-            // Not from the server, then; its own answer is on its way.
+            // The server is known to repeat the case, so this was not sent by it. Its own answer is still on its
+            // way.
             continue;
         }
+        // RFC 7766, section 5: a truncated answer is asked for again over TCP.
         if other_case || reply == Reply::Truncated {
             let query = &questions[index].query;
             let bytes = match over_tcp(server.address, query).await {
@@ -210,7 +224,8 @@ async fn over_udp(
                     return Ok(Attempt::OtherCase);
                 }
             };
-            // Nobody can forge that from afar.
+            // Over TCP an attacker off the path would have to guess sequence numbers too, so this is the server's
+            // own answer.
             if other_case && !query.is_repeated_by(&bytes) {
                 resolver.cases.note_not_kept(server.number);
             }
@@ -226,6 +241,7 @@ async fn over_udp(
                     .judge(server.number, question.asked(), &answer)
                 {
                     Verdict::Good => question.answer = Some(answer),
+                    // On the same socket: this attempt's time limit covers both.
                     Verdict::AskInLowerCase => {
                         let again = Question::new(name, kind, false);
                         *question = again.map_err(|_| io::ErrorKind::Other)?;
@@ -242,7 +258,8 @@ async fn over_udp(
     Ok(Attempt::Complete)
 }
 
-/// Reads a message, and says to which question it belongs. What is of no use is logged.
+/// Parses a message and finds the open question that it answers. A message that answers none is logged, and the
+/// caller goes on waiting: to give up would let anyone end a lookup with one forged datagram.
 fn read(
     resolver: &Resolver,
     server: Server<'_>,
@@ -250,6 +267,7 @@ fn read(
     bytes: &[u8],
     way: Way,
 ) -> (Option<usize>, Reply) {
+    // An answered question is not matched again: a late duplicate must not replace the first answer.
     let open: Vec<usize> = (0..questions.len())
         .filter(|&index| questions[index].answer.is_none())
         .collect();
@@ -264,7 +282,7 @@ fn read(
     (index.map(|index| open[index]), reply)
 }
 
-/// RFC 1035, section 4.2.2: the length in two bytes, then the message; in both directions.
+/// Asks over TCP: the length in two bytes, then the message, in both directions (RFC 1035, section 4.2.2).
 async fn over_tcp(server: &Address, query: &Query) -> io::Result<Vec<u8>> {
     let stream = connect(
         server,
@@ -279,6 +297,7 @@ async fn over_tcp(server: &Address, query: &Query) -> io::Result<Vec<u8>> {
     stream
         .write_all_vectored(&[&length.to_be_bytes(), &query.bytes])
         .await?;
+    // Bounded by the 16-bit length: at most 65,537 bytes and one more read.
     let mut bytes = Vec::new();
     loop {
         if let Some((length, message)) = bytes.split_first_chunk() {

@@ -1,8 +1,8 @@
-//! Which servers repeat a name in the very letters in which it was asked for.
+//! Which DNS servers repeat a name in the exact letters of the query.
 //!
-//! Nearly all do; a few write it in small letters, and a few compare names byte for byte, against RFC 4343, and know
-//! nothing by a name with capitals. Each is found out at the first question, and asked in small letters from then on:
-//! as nginx asks, with no less safety than that.
+//! Nearly all do. A few answer in lower case. A few compare names byte by byte, against RFC 4343, and find nothing
+//! under a name in mixed case. Each kind is detected at the first question and then asked in lower case, which is
+//! how nginx always asks, so it is no less safe than nginx.
 //!
 //! ```text
 //! Unknown ── an answer with the letters as they were asked, and something in it ──▶ Kept
@@ -15,41 +15,42 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::message::Answer;
 
-/// So often must a server that does not speak TCP answer in other letters. Each time is a question with a port, a number
-/// and letters of its own, of which a forger would have to guess the first two.
+/// How many answers in other letters show that a server without TCP does not keep the case. Each of them matched a
+/// query with its own random port and number, which a forger would have had to guess every time.
 const MAX_OTHER_CASE: u8 = 3;
 
 const UNKNOWN: u8 = 0;
-/// From 1 to this: so many answers in other letters, and nothing else yet.
+/// States from 1 to this count answers in other letters, when nothing else is known yet.
 const COUNTED: u8 = MAX_OTHER_CASE - 1;
 const KEPT: u8 = 100;
 const NOT_KEPT: u8 = 101;
 
-/// What is known of each server of a resolver, by its number there.
+/// The state of each server of a resolver, by its number there. Atomics, because all loops share a resolver; a lost
+/// update costs one more question.
 pub(super) struct Cases(Vec<AtomicU8>);
 
-/// How a question was asked whose answer is here.
+/// In which letters the question was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// In letters chosen by lot, which the answer repeats.
+    /// In random letters, which the answer repeats.
     Randomly,
-    /// In small letters, after there was nothing by a name with capitals.
+    /// In lower case, because there was nothing under the name in mixed case.
     Again,
-    /// In small letters for another reason: the server was silent, or the letters were others.
+    /// In lower case for another reason: the server was silent, or it is known not to keep the case.
     Plainly,
 }
 
 /// What to do with an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Take it.
+    /// Use it.
     Good,
-    /// It may be nothing but the capitals that the server does not know.
+    /// "No such name" may only mean that the server does not match upper case: ask again in lower case.
     AskInLowerCase,
 }
 
 impl Cases {
-    /// Nothing is known of so many servers.
+    /// Nothing is known yet about this number of servers.
     pub(super) fn new(servers: usize) -> Cases {
         Cases((0..servers).map(|_| AtomicU8::new(UNKNOWN)).collect())
     }
@@ -58,17 +59,18 @@ impl Cases {
         self.0[server].load(Ordering::Relaxed)
     }
 
-    /// Is it known to repeat names as they are?
+    /// Whether the server is known to repeat names exactly.
     pub(super) fn is_kept(&self, server: usize) -> bool {
         self.state(server) == KEPT
     }
 
-    /// Is it known not to?
+    /// Whether the server is known not to.
     pub(super) fn is_not_kept(&self, server: usize) -> bool {
         self.state(server) == NOT_KEPT
     }
 
-    /// Shall the letters of a question be chosen by lot? After `silence` only where they are known not to be its reason.
+    /// Whether to ask in random letters. After `silence` only if the server is known to handle them: an unknown one
+    /// may drop such queries.
     pub(super) fn asks_randomly(&self, server: usize, silence: bool) -> bool {
         match self.state(server) {
             KEPT => true,
@@ -77,23 +79,23 @@ impl Cases {
         }
     }
 
-    /// Proven to write names in other letters.
+    /// The server was proven, over TCP, to answer in other letters.
     pub(super) fn note_not_kept(&self, server: usize) {
         self.0[server].store(NOT_KEPT, Ordering::Relaxed);
     }
 
-    /// Something came in other letters that may be from the server.
+    /// An answer in other letters came, which may or may not be the server's.
     pub(super) fn note_other_case(&self, server: usize) {
         let next = |state| match state {
             KEPT | NOT_KEPT => None,
             COUNTED.. => Some(NOT_KEPT),
             count => Some(count + 1),
         };
-        // An error says that there was nothing to change.
+        // An error means that the state is final and stays.
         let _ = self.0[server].fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
-    /// Takes note of an answer.
+    /// Learns from an answer, and decides whether it can be used.
     pub(super) fn judge(&self, server: usize, asked: Asked, answer: &Answer) -> Verdict {
         let state = self.state(server);
         if state == KEPT || state == NOT_KEPT {
@@ -101,12 +103,13 @@ impl Cases {
         }
         match (asked, answer.has_records()) {
             (Asked::Randomly, true) => self.0[server].store(KEPT, Ordering::Relaxed),
-            // No such name, no such record, or none of the server's names.
+            // Response codes 0 (no such record), 3 (no such name) and 5 (refused: not one of its zones): what a
+            // server says that does not recognize the name in mixed case.
             (Asked::Randomly, false) if matches!(answer.code, 0 | 3 | 5) => {
                 return Verdict::AskInLowerCase;
             }
             (Asked::Again, true) => self.note_not_kept(server),
-            // It was silent before: by chance, or each time.
+            // The earlier silence was chance or is its answer to mixed case: only repetition tells.
             (Asked::Plainly, true) => self.note_other_case(server),
             (_, false) => {}
         }

@@ -7,26 +7,27 @@ use std::fmt;
 pub enum ResolveError {
     /// No `resolver` is configured.
     NoResolver,
-    /// The server said so, with this response code.
+    /// The server answered with this response code.
     Code(u8),
     /// There was no answer within `resolver_timeout`.
     TimedOut,
 }
 
 impl ResolveError {
-    /// The name, or what was asked for of it, does not exist (NXDOMAIN).
+    /// The name does not exist, or has no record of the kind that was asked for (NXDOMAIN).
     pub const UNKNOWN: ResolveError = ResolveError::Code(3);
-    /// Not the fault of the name: too much is going on, or a query was lost inside the server (SERVFAIL).
+    /// Not the name's fault: too many lookups are under way, or a query failed inside this server (SERVFAIL).
     pub(super) const FAILURE: ResolveError = ResolveError::Code(2);
     /// No server understood the question (FORMERR).
     pub(super) const FORMAT: ResolveError = ResolveError::Code(1);
 
-    /// Whether it is certain that there are no addresses. After any other error, those known before may still be good.
+    /// Whether it is certain that there are no addresses. After any other error, addresses that are known from
+    /// before stay in use.
     pub fn is_unknown(self) -> bool {
         self == ResolveError::UNKNOWN
     }
 
-    /// Whether nobody could be asked.
+    /// Whether there was no server to ask.
     pub fn is_no_resolver(self) -> bool {
         self == ResolveError::NoResolver
     }

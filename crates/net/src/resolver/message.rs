@@ -1,7 +1,7 @@
-//! DNS messages: what is asked, and what an answer says (RFC 1035, 2782, 3596, 2308).
+//! DNS messages: queries, and what an answer says (RFC 1035, 2782, 3596, 2308).
 //!
-//! The bytes are the `domain` crate's business; here they become questions of three kinds, and answers that hold what
-//! a web server wants to know. No sockets, no clock.
+//! The `domain` crate encodes and parses the bytes. Here they become questions of three kinds, and answers with
+//! what a web server needs. No sockets and no clock.
 
 use std::net::IpAddr;
 
@@ -11,10 +11,10 @@ use domain::base::name::NameBuilder;
 use domain::base::{Message, MessageBuilder, Name, ParsedName, Question, ToName};
 use domain::rdata::{A, Aaaa, Cname, Soa, Srv};
 
-/// Records of one answer that are taken in; what is beyond is left out.
+/// How many records of one answer are used; the rest is ignored, so that a hostile zone cannot fill the memory.
 pub(super) const MAX_RECORDS: usize = 256;
 
-/// What is asked for.
+/// The type of record that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     A,
@@ -32,55 +32,54 @@ impl Kind {
     }
 }
 
-/// Random bits that choose the case of a name's letters: one for each byte that a name can have.
+/// Random bits that choose the case of the letters in a name: 256 bits, one for each of the up to 255 bytes.
 pub(super) type Case = [u8; 32];
 
-/// A question on its way.
+/// A query that was sent.
 pub(super) struct Query {
-    /// What makes an answer ours. Random, for nobody else is to guess it.
+    /// An answer must repeat it. Random, so that a forger has to guess it.
     pub(super) id: u16,
     pub(super) kind: Kind,
-    /// The case of its name was chosen by lot.
+    /// The letters of the name are in random case.
     pub(super) random_case: bool,
     name: Name<Vec<u8>>,
-    /// The message.
+    /// The encoded message.
     pub(super) bytes: Vec<u8>,
 }
 
-/// What a datagram or a message over TCP turned out to be.
+/// What a received message turned out to be.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// Something that no question of ours asked for, or that can not be read: who sent it may still send the real one.
-    /// With what the error log is to say.
+    /// It answers no query of ours or cannot be parsed. The real answer may still come, so waiting goes on. Holds
+    /// the text for the error log.
     Useless(String),
-    /// The name that was asked for, written in another case. Either the server does not keep the case, or somebody else
-    /// sent this.
+    /// It has the right name in other letters. Either the server does not keep the case, or the message is forged.
     OtherCase,
-    /// The answer is too long for a datagram: to be asked again over TCP.
+    /// The answer does not fit a datagram (the TC bit): ask again over TCP.
     Truncated,
-    /// The server did not understand the question: another one might.
+    /// The server rejects the query as malformed: another server might not.
     NotUnderstood,
     /// The answer.
     Answer(Answer),
 }
 
-/// What a server says of a name.
+/// What a server says about a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
     /// The response code; 0 is success.
     pub(super) code: u8,
     pub(super) addresses: Vec<IpAddr>,
     pub(super) services: Vec<Service>,
-    /// The name is another name for this one; the last of a chain.
+    /// The canonical name (CNAME) that the name stands for; the last one of a chain.
     pub(super) alias: Option<BString>,
-    /// For how many seconds all of it holds: the least of its records.
+    /// The shortest TTL of its records, in seconds: the whole answer is cached under one time.
     pub(super) ttl: u32,
-    /// For how many seconds it holds that there is nothing, if the server says so.
+    /// For how many seconds "no such record" may be cached, if the server says so.
     pub(super) negative_ttl: Option<u32>,
 }
 
 impl Answer {
-    /// Does it say anything of the name?
+    /// Whether it has any record for the name.
     pub(super) fn has_records(&self) -> bool {
         !self.addresses.is_empty() || !self.services.is_empty() || self.alias.is_some()
     }
@@ -95,19 +94,20 @@ pub(super) struct Service {
     pub(super) target: BString,
 }
 
-/// How a message came.
+/// Over what a message was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Anybody may have sent it: the case of the letters is a part of the secret.
+    /// UDP. The sender's address can be forged, so the case of the letters has to match too.
     Datagram,
-    /// By a connection to the server.
+    /// A TCP connection to the server.
     Stream,
 }
 
 impl Query {
-    /// A question for `name`, in lower case, or as the bits of `case` choose: 1 is upper case.
+    /// A query for `name`, in lower case or with the letters' case from the bits of `case` (1 is upper case).
     ///
-    /// `None` if `name` is no name in DNS: an empty label, or one of more than 63 bytes, or more than 255 in all.
+    /// `None` if `name` is not valid in DNS: an empty label, a label of more than 63 bytes, or more than 255 in
+    /// all.
     pub(super) fn new(id: u16, name: &BStr, kind: Kind, case: Option<&Case>) -> Option<Query> {
         let mut name = name.to_ascii_lowercase();
         let mut bits = case.into_iter().flat_map(|case| case.iter());
@@ -129,6 +129,7 @@ impl Query {
         let name = builder.into_name().ok()?;
         let mut message = MessageBuilder::new_vec();
         message.header_mut().set_id(id);
+        // The configured server is expected to recurse: there is no iterative resolution here.
         message.header_mut().set_rd(true);
         let mut message = message.question();
         message.push((&name, kind.record_type())).ok()?;
@@ -144,10 +145,11 @@ impl Query {
     fn asked(&self, question: &Question<ParsedName<&[u8]>>) -> bool {
         question.qtype() == self.kind.record_type()
             && question.qclass() == Class::IN
+            // Case-insensitive (RFC 4343); the exact letters are compared separately.
             && question.qname().name_eq(&self.name)
     }
 
-    /// Does a response repeat the name in its very letters?
+    /// Whether a response repeats the name in the exact letters of the query.
     pub(super) fn is_repeated_by(&self, bytes: &[u8]) -> bool {
         let Ok(message) = Message::from_octets(bytes) else {
             return false;
@@ -164,8 +166,8 @@ impl Query {
     }
 }
 
-/// Reads a message that came from the server that was asked. `queries` are the questions that it has not answered yet;
-/// the number says to which of them the reply belongs.
+/// Parses a message from the server that was asked. `queries` are the open questions; the number returned says
+/// which of them it answers.
 pub(super) fn read(bytes: &[u8], queries: &[&Query], way: Way) -> (Option<usize>, Reply) {
     let useless = |text: String| (None, Reply::Useless(text));
     let Ok(message) = Message::from_octets(bytes) else {
@@ -178,6 +180,7 @@ pub(super) fn read(bytes: &[u8], queries: &[&Query], way: Way) -> (Option<usize>
     let Some(index) = queries.iter().position(|query| query.id == header.id()) else {
         return useless(format!("wrong ident {} in DNS response", header.id()));
     };
+    // Before the question is compared: a server that cannot parse the query need not repeat it.
     if header.rcode() == Rcode::FORMERR {
         return (Some(index), Reply::NotUnderstood);
     }
@@ -193,6 +196,7 @@ pub(super) fn read(bytes: &[u8], queries: &[&Query], way: Way) -> (Option<usize>
         }
         Err(_) => return useless("invalid question in DNS response".into()),
     }
+    // After the question was compared, so that a forged datagram cannot force the slower TCP.
     if header.tc() {
         return (Some(index), Reply::Truncated);
     }
@@ -202,7 +206,7 @@ pub(super) fn read(bytes: &[u8], queries: &[&Query], way: Way) -> (Option<usize>
     }
 }
 
-/// What nginx says of an answer that breaks off.
+/// nginx's message for an answer that is cut short.
 const SHORT: &str = "short DNS response";
 
 fn read_records(message: &Message<&[u8]>, kind: Kind) -> Result<Answer, &'static str> {
@@ -212,7 +216,8 @@ fn read_records(message: &Message<&[u8]>, kind: Kind) -> Result<Answer, &'static
         ..Answer::default()
     };
     let records = message.answer().map_err(|_| SHORT)?;
-    // What is said is not checked for belonging to the name: the server that was asked may say anything anyhow.
+    // Owner names are not compared with the question: the configured server is trusted to answer anything, and a
+    // CNAME chain has many owners.
     for record in records.take(MAX_RECORDS) {
         let record = record.map_err(|_| SHORT)?;
         if record.class() != Class::IN {
@@ -250,18 +255,21 @@ fn read_records(message: &Message<&[u8]>, kind: Kind) -> Result<Answer, &'static
                     .map_err(|_| "invalid name in DNS response")?;
                 answer.alias = data.and_then(|data| text(data.data().cname()));
             }
+            // As nginx: an address of the kind that was not asked for is an error of the server.
             (Rtype::A, _) => return Err("unexpected A record in DNS response"),
             (Rtype::AAAA, _) => return Err("unexpected AAAA record in DNS response"),
-            // Signatures and whatever else comes along.
+            // Signatures (RRSIG) and other types that were not asked for.
             _ => {}
         }
     }
+    // A stable sort: among equals, the server's own order stays.
     answer.services.sort_by_key(|service| service.priority);
     answer.negative_ttl = negative_ttl(message);
     Ok(answer)
 }
 
-/// How long "there is no such thing" holds: the lesser of the two numbers of the SOA record (RFC 2308, section 5).
+/// How long a negative answer may be cached: the lesser of the SOA record's TTL and its MINIMUM field (RFC 2308,
+/// section 5).
 fn negative_ttl(message: &Message<&[u8]>) -> Option<u32> {
     let records = message
         .authority()
@@ -271,7 +279,7 @@ fn negative_ttl(message: &Message<&[u8]>) -> Option<u32> {
     Some(ttl(record.ttl().as_secs()).min(ttl(record.data().minimum().as_secs())))
 }
 
-/// A number with the highest bit set means none (RFC 2181, section 8).
+/// A TTL with the highest bit set counts as zero (RFC 2181, section 8).
 fn ttl(seconds: u32) -> u32 {
     if seconds > i32::MAX as u32 {
         0
@@ -283,14 +291,15 @@ fn ttl(seconds: u32) -> u32 {
 fn service(data: &Srv<ParsedName<&[u8]>>) -> Option<Service> {
     Some(Service {
         priority: data.priority(),
-        // RFC 2782 gives a weight of 0 a small chance; the smallest that a balancer knows is 1.
+        // RFC 2782 gives weight 0 a very small chance; the smallest weight of a balancer is 1.
         weight: data.weight().max(1),
         port: data.port(),
         target: text(data.target())?,
     })
 }
 
-/// A name in lower case with dots, `None` for one that can not be written so: the root, or a label with a dot in it.
+/// A name in lower case with dots. `None` for one that this form cannot express: the root, or a label that contains
+/// a dot.
 fn text(name: &ParsedName<&[u8]>) -> Option<BString> {
     let mut text = Vec::new();
     for label in name.iter().filter(|label| !label.is_root()) {

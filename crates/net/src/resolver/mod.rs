@@ -1,11 +1,11 @@
-//! Names to addresses while the server runs, through the servers that the `resolver` directive names.
+//! Resolves names to addresses while the server runs, through the servers of the `resolver` directive.
 //!
-//! A [`Resolver`] belongs to one such directive and is shared by all loops. It remembers answers for as long as their
-//! TTL or `valid=` says, and that there is none for as long as the server's SOA record says. However many requests
-//! wait for a name, it is asked for once; whoever gives up waiting disturbs nobody.
+//! A [`Resolver`] belongs to one such directive and is shared by all loops. It caches answers for their TTL or
+//! `valid=`, and negative answers for the time in the zone's SOA record. A name is asked for once, however many
+//! requests wait for it, and a request that gives up does not disturb the others.
 //!
-//! It does not read `/etc/hosts`, and appends no search domain, as nginx does neither. Where no `resolver` is configured
-//! and names are looked up all the same, the system's settings are used, `/etc/hosts` among them.
+//! It does not read `/etc/hosts` and appends no search domain, and neither does nginx. Where no `resolver` is
+//! configured but an upstream's name has to be resolved, the system's settings are used, `/etc/hosts` among them.
 
 mod asking;
 mod case;
@@ -33,34 +33,36 @@ use message::{Answer, Kind, Service};
 pub use settings::Settings;
 pub use watch::{Update, Watch};
 
-/// Names that are remembered. Clients can make them up where `proxy_pass` has variables.
+/// How many names are cached. Clients can make names up where `proxy_pass` has variables.
 const MAX_NAMES: usize = 4096;
 
-/// Names that are asked for at the same time; beyond, there is no answer for new ones.
+/// How many names may be asked for at the same time; beyond that, new ones fail at once.
 const MAX_ASKED: usize = 1024;
 
-/// Aliases of aliases.
+/// The longest chain of aliases (CNAME) that is followed: two names can be aliases of each other.
 const MAX_ALIASES: usize = 50;
 
-/// The longest that a name is taken not to exist. nginx asks again at once, so operators expect a new name to work soon.
+/// The longest time that a negative answer is cached. nginx does not cache them at all, so operators expect a new
+/// name to work soon.
 const MAX_NEGATIVE: Duration = Duration::from_secs(10);
 
-/// After how long a watcher looks again for a name that the system knows by itself. It is the same until a reload.
+/// After how long a name from the system's own list is looked at again. The list is read once, so it is the same
+/// until a reload.
 const HOSTS_HOLD: Duration = Duration::from_secs(3600);
 
-/// After how long a failed name of an upstream is asked for again, if `valid=` does not say.
+/// After how long an upstream's name that does not exist is asked for again, unless `valid=` says.
 const NEGATIVE_RECHECK: Duration = Duration::from_secs(10);
 
-/// Resolves names. See the module's page.
+/// The resolver of one `resolver` directive, shared by all loops.
 pub struct Resolver {
     settings: Settings,
     log: Logger,
     memory: Mutex<Memory>,
-    /// What is known of the servers.
+    /// Whether each server keeps the case of names, which decides how it is asked.
     cases: Cases,
-    /// Counts questions, so that the servers take turns.
+    /// Counts questions: the servers take turns.
     asked: AtomicUsize,
-    /// Counts answers from memory, so that the addresses take turns.
+    /// Counts answers from the cache: the addresses of a name take turns.
     rotation: AtomicUsize,
 }
 
@@ -77,13 +79,13 @@ pub struct FoundService {
     pub weight: u16,
 }
 
-/// What is known and what is being asked.
+/// The cached answers, and the requests that wait for a question under way.
 struct Memory {
     known: Lru<Key, Known>,
     asking: HashMap<Key, Vec<Sender<Known>>>,
 }
 
-/// A name in lower case, and what of it.
+/// A name in lower case, and what is wanted of it. Names that differ only in case are the same (RFC 4343).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     name: BString,
@@ -96,12 +98,12 @@ enum Want {
     Services,
 }
 
-/// What is known of a name, and until when.
+/// The answer for a name, and until when it may be used.
 #[derive(Clone)]
 struct Known {
     outcome: Result<Arc<Found>, ResolveError>,
     until: Instant,
-    /// It is not the answer to a question of just now.
+    /// It comes from the cache, not from a question that was just answered.
     remembered: bool,
 }
 
@@ -109,7 +111,7 @@ enum Found {
     /// IPv4 first.
     Addresses(Vec<IpAddr>),
     Services(Vec<Service>),
-    /// The name stands for this one.
+    /// The name is an alias of this one.
     Alias(BString),
 }
 
@@ -121,7 +123,7 @@ struct Located {
 }
 
 impl Resolver {
-    /// A resolver that has asked nothing yet. `log` gets what servers do wrong.
+    /// A resolver with an empty cache. Errors of the DNS servers go to `log`.
     pub fn new(settings: Settings, log: Logger) -> Arc<Resolver> {
         Arc::new(Resolver {
             cases: Cases::new(settings.servers.len()),
@@ -143,15 +145,15 @@ impl Resolver {
         Ok(Resolver::new(settings, log))
     }
 
-    /// Whether there are no servers and no names, so that nothing but literal addresses can be resolved.
+    /// Whether there are neither servers nor system names: only literal addresses can be resolved.
     pub fn is_empty(&self) -> bool {
         self.settings.servers.is_empty() && self.settings.hosts.is_empty()
     }
 
-    /// The addresses of a host, IPv4 first; never none.
+    /// The addresses of a host, IPv4 first; at least one.
     ///
-    /// When they come from memory they begin with another one each time. `timeout` is `resolver_timeout`. To be called
-    /// on a loop.
+    /// From the cache, they start with another one each time, so that connections spread. `timeout` is
+    /// `resolver_timeout`. Must be called on a loop.
     pub async fn lookup_host(
         self: &Arc<Self>,
         name: &[u8],
@@ -164,9 +166,10 @@ impl Resolver {
         Ok(self.addresses(&located))
     }
 
-    /// The servers of a service, sorted by priority; never none.
+    /// The servers of a service, sorted by priority; at least one.
     ///
-    /// A service without a dot is one over TCP: `http` at `example.com` is `_http._tcp.example.com`.
+    /// A service name without a dot stands for one over TCP, as in nginx: `http` at `example.com` is
+    /// `_http._tcp.example.com`.
     pub async fn lookup_service(
         self: &Arc<Self>,
         service: &[u8],
@@ -176,7 +179,7 @@ impl Resolver {
         Ok(self.services(service, host, timeout).await?.0)
     }
 
-    /// As [`Resolver::lookup_service`], and until when it holds.
+    /// As [`Resolver::lookup_service`], with the time until which the answer holds.
     async fn services(
         self: &Arc<Self>,
         service: &[u8],
@@ -187,7 +190,7 @@ impl Resolver {
         let Found::Services(targets) = &*located.found else {
             return Err(ResolveError::UNKNOWN);
         };
-        // All questions are under way before the first answer is waited for.
+        // All questions are sent before the first answer is waited for: the lookups overlap.
         let hosts: Vec<_> = targets
             .iter()
             .map(|target| self.begin(Key::host(&target.target)))
@@ -197,6 +200,7 @@ impl Resolver {
         let mut errors = Vec::new();
         for (target, begun) in targets.iter().zip(hosts) {
             match within(timeout, self.follow(Key::host(&target.target), begun)).await {
+                // The whole answer is valid only as long as its shortest-lived part.
                 Ok(host) => {
                     until = until.min(host.until);
                     services.extend(self.addresses(&host).into_iter().map(|ip| target.at(ip)));
@@ -207,6 +211,7 @@ impl Resolver {
                 }
             }
         }
+        // "No such name" is preferred to a passing error: it lets the caller drop the addresses it has.
         if services.is_empty() {
             let unknown = errors.iter().find(|error| error.is_unknown());
             return Err(*unknown.or(errors.first()).unwrap_or(&ResolveError::UNKNOWN));
@@ -225,7 +230,7 @@ impl Resolver {
         );
     }
 
-    /// Follows aliases to the end.
+    /// Resolves a name and follows its aliases to the end.
     async fn locate(self: &Arc<Self>, key: Key) -> Result<Located, ResolveError> {
         let begun = self.begin(key.clone());
         self.follow(key, begun).await
@@ -234,6 +239,7 @@ impl Resolver {
     async fn follow(self: &Arc<Self>, mut key: Key, begun: Begun) -> Result<Located, ResolveError> {
         let mut known = begun.wait().await?;
         let mut until = known.until;
+        // A server usually sends the whole chain in one answer; the rest of the chain is asked for here.
         for _ in 0..=MAX_ALIASES {
             let found = known.outcome?;
             until = until.min(known.until);
@@ -262,7 +268,7 @@ impl Resolver {
         addresses
     }
 
-    /// What is known of a name, or a place among those who wait for it. The first of them begins the question.
+    /// The cached answer, or a place among the requests that wait for one. The first of them starts the question.
     fn begin(self: &Arc<Self>, key: Key) -> Begun {
         if let Some(known) = self.host(&key) {
             return Begun::Known(known);
@@ -281,6 +287,7 @@ impl Resolver {
             memory.known.remove(&key);
         }
         let (sender, receiver) = channel();
+        // Requests that have gone are removed here, so that a slow name does not collect them.
         if let Some(waiting) = memory.asking.get_mut(&key) {
             waiting.retain(|waiter| !waiter.is_closed());
             waiting.push(sender);
@@ -288,13 +295,14 @@ impl Resolver {
             return Begun::Refused(ResolveError::FAILURE);
         } else {
             memory.asking.insert(key.clone(), vec![sender]);
+            // Spawning is done without the lock: all loops need it for every lookup.
             drop(memory);
             rt::spawn_named("resolver", question(Arc::clone(self), key));
         }
         Begun::Asked(receiver)
     }
 
-    /// What is known of a name without asking anybody.
+    /// The system's own entry for a name, which needs no question.
     fn host(&self, key: &Key) -> Option<Known> {
         let found = match key.want {
             Want::Addresses => self.settings.hosts.get(&key.name)?,
@@ -308,15 +316,16 @@ impl Resolver {
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        // No code panics while it holds the lock, but for a lack of memory.
+        // No code panics while it holds this lock, except for lack of memory.
         self.memory.lock()
     }
 
-    /// The server to ask first this time.
+    /// The server to ask first.
     fn first_server(&self) -> usize {
         self.asked.fetch_add(1, Ordering::Relaxed) % self.settings.servers.len()
     }
 
+    /// Whether a request still waits for this name.
     fn is_wanted(&self, key: &Key) -> bool {
         self.memory()
             .asking
@@ -324,6 +333,7 @@ impl Resolver {
             .is_some_and(|waiting| waiting.iter().any(|waiter| !waiter.is_closed()))
     }
 
+    /// The record types to ask for. Both address types unless one is switched off (`ipv6=off`).
     fn kinds(&self, want: Want) -> &'static [Kind] {
         match (want, self.settings.ipv4, self.settings.ipv6) {
             (Want::Services, ..) => &[Kind::Srv],
@@ -333,7 +343,7 @@ impl Resolver {
         }
     }
 
-    /// Makes one thing out of the answers to all questions about a name.
+    /// Combines the answers to all questions about a name.
     fn settle(&self, answers: Vec<Answer>) -> Known {
         let ttl = answers.iter().map(|answer| answer.ttl).min().unwrap_or(0);
         let negative_ttl = answers
@@ -350,7 +360,7 @@ impl Resolver {
             Err(error) if error.is_unknown() => {
                 Duration::from_secs(negative_ttl.into()).min(MAX_NEGATIVE)
             }
-            // Who can not say may be able to a moment later.
+            // A server failure is not cached: it may have passed a moment later.
             Err(_) => Duration::ZERO,
         };
         Known {
@@ -360,22 +370,23 @@ impl Resolver {
         }
     }
 
-    /// Hands an answer to everybody who waits for it.
+    /// Caches an answer and sends it to all requests that wait for it.
     fn finish(&self, key: &Key, known: Known) {
         let mut memory = self.memory();
+        // Both maps change under one lock: a request that comes in between would start the question again.
         let waiting = memory.asking.remove(key).unwrap_or_default();
         if known.until > rt::now() {
             memory.known.insert(key.clone(), known.clone());
         }
         drop(memory);
         for waiter in waiting {
-            // One who has gone needs no answer.
+            // An error means that this request has gone.
             let _ = waiter.send(known.clone());
         }
     }
 }
 
-/// What came of a look into the memory.
+/// The result of a look into the cache.
 enum Begun {
     Known(Known),
     Asked(Receiver<Known>),
@@ -386,7 +397,7 @@ impl Begun {
     async fn wait(self) -> Result<Known, ResolveError> {
         match self {
             Begun::Known(known) => Ok(known),
-            // The question's task is gone: its loop ended, or it panicked.
+            // The task that asks has ended without an answer: its loop ended, or it panicked.
             Begun::Asked(receiver) => receiver.await.map_err(|_| ResolveError::FAILURE),
             Begun::Refused(error) => Err(error),
         }
@@ -395,6 +406,7 @@ impl Begun {
 
 impl Key {
     fn host(name: &[u8]) -> Key {
+        // A trailing dot marks a name as absolute, which all names are here.
         let name = name.strip_suffix(b".").unwrap_or(name);
         Key {
             name: name.to_ascii_lowercase().into(),
@@ -430,7 +442,7 @@ impl Service {
     }
 }
 
-/// Asks for a name, on the loop of whoever wanted it first.
+/// Asks for a name, on the loop of the request that wanted it first.
 async fn question(resolver: Arc<Resolver>, key: Key) {
     let mut guard = Forget {
         resolver: &resolver,
@@ -450,28 +462,32 @@ async fn question(resolver: Arc<Resolver>, key: Key) {
             remembered: false,
         },
     };
+    // Before the answer is stored: from then on, the entry may belong to the next question.
     guard.armed = false;
     resolver.finish(&key, known);
 }
 
-/// Ends a question whose task ends early, so that the next one who wants the name begins a new one.
+/// Removes the entry of a question whose task ends early, so that the next request for the name starts a new one
+/// instead of waiting for ever.
 struct Forget<'a> {
     resolver: &'a Resolver,
     key: &'a Key,
-    /// The question has no answer yet. After that, the entry may be of the next question.
+    /// The question has no answer yet. Later, an entry under this name may be the next question's.
     armed: bool,
 }
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
         if self.armed {
+            // The waiters are dropped after the lock: dropping them wakes tasks.
             let waiting = self.resolver.memory().asking.remove(self.key);
             drop(waiting);
         }
     }
 }
 
-/// Addresses, services, an alias or an error. `answers` are in the order of [`Resolver::kinds`].
+/// Combines answers to addresses, services, an alias or an error. `answers` are in the order of
+/// [`Resolver::kinds`].
 fn outcome(answers: Vec<Answer>) -> Result<Found, ResolveError> {
     let codes = || {
         answers
@@ -483,14 +499,15 @@ fn outcome(answers: Vec<Answer>) -> Result<Found, ResolveError> {
         .iter()
         .flat_map(|answer| answer.addresses.iter().copied())
         .collect();
-    // Some servers say of a name that has addresses of one kind that it does not exist when asked for the other.
+    // Some servers answer NXDOMAIN for AAAA although the name has A records: with addresses of one kind, that code
+    // is ignored for the other.
     if let Some(code) = codes().find(|&code| addresses.is_empty() || code != 3) {
         return Err(ResolveError::Code(code));
     }
     if !addresses.is_empty() {
         return Ok(Found::Addresses(addresses));
     }
-    // An alias holds for all kinds of records, so that the last answer speaks for all of them.
+    // An alias holds for all record types, so the last answer speaks for all.
     let Some(last) = answers.into_iter().next_back() else {
         return Err(ResolveError::UNKNOWN);
     };
@@ -500,7 +517,7 @@ fn outcome(answers: Vec<Answer>) -> Result<Found, ResolveError> {
     last.alias.map(Found::Alias).ok_or(ResolveError::UNKNOWN)
 }
 
-/// Gives up after `timeout`; zero is no limit, as in nginx.
+/// Limits a lookup to `timeout`; zero means no limit, as in nginx.
 async fn within<T>(
     timeout: Duration,
     future: impl Future<Output = Result<T, ResolveError>>,

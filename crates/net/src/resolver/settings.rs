@@ -14,7 +14,8 @@ use crate::upstream::lookup;
 /// Where DNS servers listen.
 const PORT: u16 = 53;
 
-/// Names that are kept of `/etc/hosts`; lists of unwanted hosts have hundreds of thousands. Others are asked for.
+/// How many names of `/etc/hosts` are kept. Block lists there have hundreds of thousands; names beyond the limit
+/// are asked for over DNS.
 const MAX_HOSTS: usize = 16_384;
 
 /// Where the system keeps the addresses of its resolvers, and names of its own.
@@ -32,7 +33,7 @@ pub struct Settings {
     pub ipv4: bool,
     /// Whether IPv6 addresses are asked for.
     pub ipv6: bool,
-    /// Names in lower case that nobody is asked for, IPv4 first. Only the system's resolver has some.
+    /// Names in lower case that are answered without DNS, IPv4 first. Only the system's resolver has any.
     pub hosts: HashMap<BString, Vec<IpAddr>>,
 }
 
@@ -50,8 +51,9 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads the system's own settings. May wait for the disk.
+    /// Reads the system's own settings. It reads files, so not on a loop.
     pub(crate) fn read_system() -> Settings {
+        // A missing file is an empty one, as for the C library.
         let read = |path| std::fs::read(path).unwrap_or_default();
         Settings::of_system(&read(RESOLV_CONF), &read(HOSTS))
     }
@@ -71,7 +73,8 @@ impl Settings {
                 Some((b"ipv6", text)) => {
                     settings.ipv6 = conf::parse::flag(text).ok_or_else(invalid)?
                 }
-                // Counters for the commercial nginx's API; taken so that such a configuration loads.
+                // Statistics for the API of commercial nginx. Accepted and ignored, so that its configurations
+                // load.
                 Some((b"status_zone", _)) => {}
                 _ => settings.add_server(line, index)?,
             }
@@ -91,15 +94,15 @@ impl Settings {
         let address = conf::Address::peer(text).map_err(in_resolver)?;
         let found = lookup(&address, PORT);
         if found.addresses.is_empty() {
-            // Unlike an upstream, a resolver can not be resolved later: there is nobody to ask.
+            // Unlike an upstream's, a resolver's own name cannot be resolved later: there is no server to ask.
             return Err(in_resolver("host not found"));
         }
         self.servers.extend(found.addresses);
         Ok(())
     }
 
-    /// The system's, for names that are to be resolved though no `resolver` is configured: what `/etc/resolv.conf`
-    /// and `/etc/hosts` say. `localhost` is known in any case (RFC 6761, section 6.3).
+    /// The settings of the system, from `/etc/resolv.conf` and `/etc/hosts`, for names that have to be resolved
+    /// although no `resolver` is configured. `localhost` is always known (RFC 6761, section 6.3).
     pub fn of_system(resolv_conf: &[u8], hosts: &[u8]) -> Settings {
         let mut settings = Settings::default();
         for line in resolv_conf.lines() {
@@ -136,12 +139,13 @@ impl Settings {
         let known = self.hosts.entry(name).or_default();
         if !known.contains(&ip) {
             known.push(ip);
+            // A stable sort: within a family, the file's order stays.
             known.sort_by_key(IpAddr::is_ipv6);
         }
     }
 }
 
-/// An address without a scope (`%eth0`), which there is no room for in a socket address of ours.
+/// Addresses with a scope (`fe80::1%eth0`) are skipped: the address type here has no place for an interface.
 fn address(word: &BStr) -> Option<IpAddr> {
     word.to_str().ok()?.parse().ok()
 }

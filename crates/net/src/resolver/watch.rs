@@ -1,4 +1,4 @@
-//! Names that are resolved again and again: `server NAME resolve` in an upstream.
+//! Names that are resolved again whenever their answer expires: `server NAME resolve` in an upstream.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,33 +10,33 @@ use host::error_log::Level;
 use super::error::ResolveError;
 use super::{FoundService, Key, Located, NEGATIVE_RECHECK, Resolver, within};
 
-/// The least time between two questions.
+/// The least time between two questions: a TTL of zero must not become a busy loop.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// Follows what the servers of a name are.
+/// Follows the addresses of one name, or the servers of one service.
 pub struct Watch {
     resolver: Arc<Resolver>,
     host: BString,
     /// Empty when addresses are wanted.
     service: BString,
-    /// Of addresses; services bring their own.
+    /// The port for addresses; SRV records have their own.
     port: u16,
     timeout: Duration,
-    /// When to ask; `None` is at once.
+    /// When to ask next; `None` means at once.
     due: Option<Instant>,
 }
 
-/// News of a name.
+/// What a lookup has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
-    /// These are its servers now; none when the name does not exist any more.
+    /// The present servers; empty when the name no longer exists.
     Servers(Vec<FoundService>),
-    /// It is not known: what was known before may still be true.
+    /// The lookup failed: the servers that are known from before may still be right.
     Failed(ResolveError),
 }
 
 impl Watch {
-    /// Watches `host`, or the service at it if `service` is not empty. `timeout` is `resolver_timeout`.
+    /// Watches `host`, or its `service` if that is not empty. `timeout` is `resolver_timeout`.
     pub fn new(
         resolver: Arc<Resolver>,
         host: BString,
@@ -54,9 +54,9 @@ impl Watch {
         }
     }
 
-    /// The state of things: at first as soon as it is known, then again whenever it may have changed.
+    /// The next result: the first one as soon as it is known, then one whenever it may have changed.
     ///
-    /// What went wrong is in the error log already. May be dropped and called again.
+    /// Errors are already logged. Cancel-safe: the future may be dropped and the function called again.
     pub async fn next(&mut self) -> Update {
         if let Some(due) = self.due {
             rt::sleep_until(due).await;
@@ -72,6 +72,7 @@ impl Watch {
                 let recheck = self.resolver.settings.valid.unwrap_or(NEGATIVE_RECHECK);
                 (Update::Servers(Vec::new()), now + recheck)
             }
+            // A passing failure: ask again after as long as one question may take.
             Err(error) => (Update::Failed(error), now + self.timeout),
         };
         self.due = Some(due.max(now + SHORTEST));
@@ -86,7 +87,7 @@ impl Watch {
                 .await;
         }
         let located = within(self.timeout, self.resolver.locate(Key::host(&self.host))).await?;
-        // In the order of the answer, so that nothing seems to change when nothing does.
+        // Not rotated: a changed order would look like a changed answer and rebuild the group.
         let located = Located {
             remembered: false,
             ..located

@@ -1,4 +1,5 @@
-//! TLS from clients: the hello first, then, with the settings that fit it, the handshake.
+//! TLS from clients: the ClientHello is read first, and then the handshake runs with the settings that are chosen
+//! by it.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -15,39 +16,40 @@ use super::server::ServerSettings;
 use super::session::{Facts, READ_SIZE, Session, State};
 use super::verify::{Assessment, Purpose};
 
-/// A client's first message, read and not yet answered.
+/// A ClientHello that was read and not yet answered.
 pub struct Hello {
     accepted: Accepted,
-    /// What came after it.
+    /// Bytes that followed it.
     rest: Vec<u8>,
     raw: RawHello,
     facts: Facts,
 }
 
-/// What a connection begins with.
+/// How a connection begins.
 pub enum Beginning {
-    /// A client that wants TLS.
+    /// With a ClientHello.
     Hello(Box<Hello>),
-    /// Something else: these bytes.
+    /// With something else: these bytes.
     Plain(Vec<u8>),
 }
 
-/// Reads the client's first message. `input` is what was read of the connection before.
+/// Reads the ClientHello. `input` is what was already read of the connection.
 pub async fn read_hello(socket: &Stream, mut input: Vec<u8>) -> Result<Beginning, HandshakeError> {
     while input.is_empty() {
         receive(socket, &mut input).await?;
     }
-    // A record of a handshake, or the first byte of a hello of SSL 2, which OpenSSL takes for TLS too.
+    // A TLS handshake record, or the first byte of an SSL 2 hello, which OpenSSL takes for TLS too. Anything else
+    // may be plain HTTP on a TLS port, which gets an error page.
     if input[0] != 0x16 && input[0] & 0x80 == 0 {
         return Ok(Beginning::Plain(input));
     }
     let mut acceptor = Acceptor::default();
-    // What came before, of a hello that does not come at once. The acceptor bounds it.
+    // The part that was read before, if the hello comes in pieces. The acceptor limits its size.
     let mut before = Vec::new();
     loop {
         let mut records = &input[..];
         while !records.is_empty() {
-            // It refuses more when there is too much without an end: a hello is no longer than 64 KB.
+            // The acceptor refuses an endless message: a hello has at most 64 KB.
             if !matches!(acceptor.read_tls(&mut records), Ok(1..)) {
                 return Err(HandshakeError::NotTls);
             }
@@ -57,7 +59,8 @@ pub async fn read_hello(socket: &Stream, mut input: Vec<u8>) -> Result<Beginning
                     let read = input.len() - records.len();
                     let begin = [before.as_slice(), &input[..read]].into_iter();
                     if names_ssl(begin.flatten().copied()) {
-                        // A fatal alert: protocol_version. Whether it arrives does not matter.
+                        // A fatal alert: protocol_version. The connection is closed in any case, so it does not
+                        // matter whether the alert arrives.
                         let _ = socket.try_write(&[0x15, 3, 3, 0, 2, 2, 70]);
                         let why = PeerIncompatible::SupportedVersionsExtensionRequired;
                         return Err(HandshakeError::Tls(Error::PeerIncompatible(why)));
@@ -70,7 +73,7 @@ pub async fn read_hello(socket: &Stream, mut input: Vec<u8>) -> Result<Beginning
                     return Ok(Beginning::Hello(Box::new(hello)));
                 }
                 Err((error, mut alert)) => {
-                    // The alert tells the peer why; whether it arrives does not matter.
+                    // The alert tells the client why. It does not matter whether it arrives.
                     let _ = alert.write(&mut Output(socket));
                     return Err(HandshakeError::Tls(error));
                 }
@@ -81,10 +84,10 @@ pub async fn read_hello(socket: &Stream, mut input: Vec<u8>) -> Result<Beginning
     }
 }
 
-/// Whether a hello names SSL 3.0 or less as its version, whatever its extensions say: it must be refused (RFC 8446, appendix
-/// D.5). One whose first record ends before the version is not asked.
+/// Whether a hello has SSL 3.0 or less as its version, whatever its extensions say: it must be refused (RFC 8446,
+/// appendix D.5). If its first record ends before the version, the question is left to the handshake.
 fn names_ssl(mut hello: impl Iterator<Item = u8>) -> bool {
-    // The heads of record and message.
+    // The headers of the record (5 bytes) and of the message (4 bytes).
     let mut head = [0; 9];
     head.fill_with(|| hello.next().unwrap_or(0));
     let length = usize::from(head[3]) << 8 | usize::from(head[4]);
@@ -140,7 +143,7 @@ impl Hello {
         }
     }
 
-    /// The name of the server that the client wants (SNI), in lower case.
+    /// The server name that the client asks for (SNI), in lower case.
     pub fn server_name(&self) -> Option<&str> {
         self.facts.server_name.as_deref()
     }
@@ -154,37 +157,39 @@ impl Hello {
             .unwrap_or_default()
     }
 
-    /// What came, for those who want more of it.
+    /// The message itself, for what the library does not show of it.
     pub(super) fn raw(&self) -> &RawHello {
         &self.raw
     }
 
-    /// Whether the client would speak version 1.3. Its suites do not tell: some name those of versions that they do not speak.
+    /// Whether the client offers TLS 1.3. Its cipher suites do not tell: some clients list suites of versions that
+    /// they do not speak.
     pub(super) fn offers_1_3(&self) -> bool {
         self.raw.offers_version(0x304)
     }
 
-    /// The suites that the client offers, by their numbers, in its order.
+    /// The numbers of the cipher suites that the client offers, in its order.
     pub(super) fn offered_ciphers(&self) -> &[u16] {
         &self.facts.offered_ciphers
     }
 
-    /// Refuses the client: no server has this name.
+    /// Refuses the client: no server has this name, or the server rejects all (`ssl_reject_handshake`).
     pub fn refuse(self, socket: &Stream) -> HandshakeError {
-        // A fatal alert: unrecognized_name (RFC 6066, section 3). Whether it arrives does not matter.
+        // A fatal alert: unrecognized_name (RFC 6066, section 3). It does not matter whether it arrives.
         let _ = socket.try_write(&[0x15, 3, 3, 0, 2, 2, 112]);
         HandshakeError::Refused
     }
 
-    /// Ends the handshake because somebody who has a say in it objects.
+    /// Ends the handshake because a script objects.
     pub fn object(self, socket: &Stream) -> HandshakeError {
-        // A fatal alert: internal_error (RFC 8446, section 6.2), as OpenSSL sends it. Whether it arrives does not matter.
+        // A fatal alert: internal_error (RFC 8446, section 6.2), which is what OpenSSL sends. It does not matter
+        // whether it arrives.
         let _ = socket.try_write(&[0x15, 3, 3, 0, 2, 2, 80]);
         HandshakeError::Objection
     }
 
-    /// Runs the handshake. `identities` take the place of those of the settings, when they depend on the client; `keeping`
-    /// is for who keeps sessions elsewhere.
+    /// Runs the handshake. `identities` replace those of the settings when the certificate depends on the client;
+    /// `keeping` is an external store of sessions.
     pub async fn accept(
         self,
         socket: &Stream,
@@ -203,7 +208,7 @@ impl Hello {
             Some(identities) => (settings.config_with(identities), identities),
         };
         if known.is_empty() {
-            // A fatal alert: handshake_failure, as OpenSSL sends it. Whether it arrives does not matter.
+            // A fatal alert: handshake_failure, which is what OpenSSL sends. It does not matter whether it arrives.
             let _ = socket.try_write(&[0x15, 3, 3, 0, 2, 2, 40]);
             return Err(HandshakeError::NoCertificate);
         }
@@ -213,8 +218,8 @@ impl Hello {
             && !ours.is_empty()
             && !offered.any(is_ours)
         {
-            // Before our first message: a client of TLS 1.3 could not read it behind that. A fatal alert,
-            // no_application_protocol (RFC 7301, section 3.2). Whether it arrives does not matter.
+            // Checked before the ServerHello: a TLS 1.3 client could not decrypt an alert after it. A fatal alert,
+            // no_application_protocol (RFC 7301, section 3.2). It does not matter whether it arrives.
             let _ = socket.try_write(&[0x15, 3, 3, 0, 2, 2, 120]);
             return Err(HandshakeError::Tls(Error::NoApplicationProtocol));
         }
@@ -222,14 +227,18 @@ impl Hello {
             Some(keeping) => keeping.config(&config),
             None => config,
         };
+        // After the external store was added: a session found there decides whether early data is taken.
         let skipping = raw
             .early_offer()
             .and_then(|session| settings.config_skipping(&config, &session));
         let skips = skipping.is_some();
         let config = skipping.unwrap_or(config);
+        // A large RSA key signs for milliseconds, in which no other connection of this loop would be served: such
+        // handshakes run on a thread pool.
         let slow = known.iter().any(|identity| identity.is_slow());
         let begin = move || {
             accepted.into_connection(config).map(|connection| {
+                // The hello is processed before the bytes that followed it: those may already be early data.
                 let mut state = State::new(connection).skipping(skips);
                 let fed = state.process().and_then(|()| state.feed(&rest));
                 (state, fed)
@@ -245,9 +254,11 @@ impl Hello {
             HandshakeError::Tls(error)
         })?;
         if let Err(error) = fed {
+            // Sends the alert.
             let _ = state.send(socket);
             return Err(HandshakeError::Tls(error));
         }
+        // Before the handshake goes on: the number becomes part of the session that the client will get.
         facts.id = state.name_session();
         let mut state = handshake::drive(socket, state, slow).await?;
         finish(&mut state, settings, known, &mut facts);
@@ -255,7 +266,7 @@ impl Hello {
     }
 }
 
-/// Notes what is known at the end of a handshake.
+/// Records what is known at the end of the handshake.
 fn finish(
     state: &mut State,
     settings: &ServerSettings,
@@ -265,6 +276,7 @@ fn finish(
     if let Some(id) = state.resumed_name() {
         facts.id = id;
     }
+    // A resumed session has no signature.
     if state.tls.handshake_kind() != Some(rustls::HandshakeKind::Resumed) {
         facts.scheme.set(scheme(state, known, facts));
     }
@@ -279,14 +291,14 @@ fn finish(
     }
 }
 
-/// The scheme of our signature: what the same choice gives again.
+/// The scheme of our signature. The library does not tell, so the same choice is made again.
 fn scheme(state: &State, known: &[Arc<Identity>], facts: &Facts) -> Option<u16> {
     let new = state.tls.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3);
     let offered: Vec<SignatureScheme> = facts
         .offered_schemes
         .iter()
         .map(|number| SignatureScheme::from(*number))
-        // PKCS #1 padding is a matter of version 1.2 (RFC 8446, section 4.2.3).
+        // TLS 1.3 does not allow PKCS #1 v1.5 padding in the handshake (RFC 8446, section 4.2.3).
         .filter(|scheme| !(new && super::server::is_pkcs1(*scheme)))
         .collect();
     let scheme = known

@@ -1,8 +1,8 @@
-//! Certificates that are loaded when a connection needs them, because their paths hold variables.
+//! Certificates that are loaded when a connection needs them, because their paths contain variables.
 //!
-//! `ssl_certificate_cache max=N [inactive=time] [valid=time]`: what was loaded is kept, and looked at again when `valid`
-//! is over. Without a cache each handshake loads anew, as nginx does. Files are read on a pool's thread, with the
-//! worker's rights.
+//! `ssl_certificate_cache max=N [inactive=time] [valid=time]` keeps what was loaded, and loads it again when
+//! `valid` is over. Without a cache each handshake loads the files anew, as in nginx. Files are read on a thread of
+//! the pool, with the worker's privileges.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use bstr::{BStr, BString};
 use super::identity::Identity;
 use super::problem::Problem;
 
-/// Certificates that were loaded.
+/// The cache of loaded certificates.
 pub struct IdentityCache {
     entries: Mutex<Lru<(BString, BString), Entry>>,
     inactive: Duration,
@@ -28,7 +28,8 @@ struct Entry {
 }
 
 impl IdentityCache {
-    /// A cache of at most `max` certificates and keys, each of which counts, as in nginx; 0: none is kept.
+    /// A cache of at most `max` files; 0 keeps none. Certificates and keys count separately, as in nginx, so an
+    /// entry here counts twice.
     pub fn new(max: usize, inactive: Duration, valid: Duration) -> IdentityCache {
         IdentityCache {
             entries: Mutex::new(Lru::new(max.div_ceil(2))),
@@ -37,7 +38,7 @@ impl IdentityCache {
         }
     }
 
-    /// The certificate and key of these paths.
+    /// The certificate and key at these paths.
     pub async fn get(
         &self,
         certificate: &BStr,
@@ -54,7 +55,10 @@ impl IdentityCache {
             let mut read = |path: &std::path::Path| std::fs::read(path);
             Identity::load(certificate.as_ref(), key.as_ref(), &passwords, &mut read)
         };
+        // Two connections may load the same files at once. That costs a read, which a lock across the wait would
+        // save for the price of blocking all others.
         let identity = rt::pool::default_pool().run(load).await?;
+        // A key that was encrypted is not cached: it should not stay in memory decrypted.
         if !identity.secret {
             self.keep(names, &identity);
         }

@@ -1,45 +1,46 @@
-//! A certificate, taken apart: what an examination needs, and what `$ssl_client_…` shows.
+//! A parsed certificate: what verification needs, and what `$ssl_client_…` shows.
 //!
-//! It is lenient where OpenSSL is: certificates of version 1, which private authorities still issue, are read.
+//! The parser is as lenient as OpenSSL's: certificates of version 1, which private authorities still issue, are
+//! accepted.
 
 use std::net::IpAddr;
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::*;
 
-/// The parts of a certificate that decide whether it is good.
+/// The parts of a certificate that decide whether it is valid.
 #[derive(Clone)]
 pub(super) struct Certificate {
     pub(super) der: Vec<u8>,
-    /// The names as they are encoded: equal names are equal bytes.
+    /// The distinguished names in their encoding: they are equal if their bytes are.
     pub(super) subject: Vec<u8>,
     pub(super) issuer: Vec<u8>,
     pub(super) serial: Vec<u8>,
     pub(super) not_before: i64,
     pub(super) not_after: i64,
-    /// The part that is signed, and the signature.
+    /// The signed part and the signature.
     pub(super) signed: Signed,
     pub(super) key: PublicKey,
     pub(super) version: u32,
-    /// `None`: it does not say.
+    /// Whether it is an authority's (basicConstraints); `None`: it does not say.
     pub(super) authority: Option<bool>,
     pub(super) path_length: Option<u32>,
     /// `None`: every use of the key is allowed.
     pub(super) key_usage: Option<KeyUses>,
-    /// `None`: every purpose is.
+    /// Extended key usage; `None`: every purpose is allowed.
     pub(super) purposes: Option<Purposes>,
     pub(super) names: Vec<Name>,
     pub(super) common_names: Vec<String>,
     pub(super) key_id: Option<Vec<u8>>,
     pub(super) issuer_key_id: Option<Vec<u8>>,
-    /// The URL of the OCSP responder, the first one.
+    /// The first URL of an OCSP responder.
     pub(super) responder: Option<String>,
     pub(super) name_constraints: bool,
-    /// It has a critical extension that nobody here understands.
+    /// It has a critical extension that is not understood here: it must be rejected (RFC 5280, section 4.2).
     pub(super) unknown_critical: bool,
 }
 
-/// What somebody has signed.
+/// Signed content: the structure that certificates, revocation lists and OCSP responses share.
 #[derive(Clone)]
 pub(super) struct Signed {
     pub(super) content: Vec<u8>,
@@ -70,7 +71,7 @@ pub(super) struct KeyUses {
 pub(super) struct Purposes {
     pub(super) server: bool,
     pub(super) client: bool,
-    /// Signing of OCSP responses; only if it says so.
+    /// Signing of OCSP responses. `anyExtendedKeyUsage` does not include it (RFC 6960, section 4.2.2.2).
     pub(super) ocsp: bool,
 }
 
@@ -82,7 +83,7 @@ pub(super) enum Name {
 }
 
 impl Certificate {
-    /// Reads a certificate; `None` when it is none.
+    /// Parses a certificate; `None` if it is malformed.
     pub(super) fn parse(der: &[u8]) -> Option<Certificate> {
         let (_, parsed) = X509Certificate::from_der(der).ok()?;
         let tbs = &parsed.tbs_certificate;
@@ -150,6 +151,7 @@ impl Certificate {
             ParsedExtension::AuthorityInfoAccess(access) => self.responder = responder(access),
             ParsedExtension::NameConstraints(_) => self.name_constraints = true,
             ParsedExtension::CertificatePolicies(_)
+            // Known and without effect here: policies are not examined, and lists come from the configuration.
             | ParsedExtension::PolicyConstraints(_)
             | ParsedExtension::PolicyMappings(_)
             | ParsedExtension::InhibitAnyPolicy(_)
@@ -159,13 +161,15 @@ impl Certificate {
         }
     }
 
-    /// Whether it names itself as its issuer.
+    /// Whether its issuer is itself.
     pub(super) fn is_self_issued(&self) -> bool {
         self.subject == self.issuer
     }
 
-    /// Whether it is for this host. Names in the subject count only when there are no others, as in OpenSSL.
+    /// Whether it is valid for this host. Common names count only if there is no DNS name, as in OpenSSL (RFC 6125,
+    /// section 6.4.4).
     pub(super) fn is_for(&self, host: &str) -> bool {
+        // An address matches only an address entry, never a DNS name that looks like one.
         if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
             return self
                 .names
@@ -213,7 +217,8 @@ fn name(name: &GeneralName<'_>) -> Option<Name> {
     }
 }
 
-/// Whether a name, perhaps with a wildcard as its first label, stands for this host (RFC 6125, section 6.4).
+/// Whether a name, possibly with a wildcard as its first label, matches this host (RFC 6125, section 6.4). The
+/// wildcard stands for exactly one label, and `*.com` is refused.
 fn matches_host(pattern: &str, host: &str) -> bool {
     let host = host.strip_suffix('.').unwrap_or(host);
     match pattern.strip_prefix("*.") {
@@ -225,14 +230,15 @@ fn matches_host(pattern: &str, host: &str) -> bool {
 }
 
 impl Signed {
-    /// Takes apart what has the shape of certificates, revocation lists and OCSP responses:
-    /// `SEQUENCE { content, AlgorithmIdentifier, BIT STRING }`.
+    /// Parses the structure of certificates, revocation lists and OCSP responses: `SEQUENCE { content,
+    /// AlgorithmIdentifier, BIT STRING }`.
     pub(super) fn parse(der: &[u8]) -> Option<Signed> {
         let whole = Element::first(der)?;
         let content = Element::first(whole.content)?;
         let algorithm = Element::first(content.rest)?;
         let signature = Element::first(algorithm.rest)?;
         Some(Signed {
+            // With its tag and length: the signature covers those too.
             content: content.whole.to_vec(),
             algorithm: algorithm.content.to_vec(),
             signature: signature.bits()?.to_vec(),
@@ -253,7 +259,7 @@ impl PublicKey {
     }
 }
 
-/// An element of DER: a tag, a length and so many bytes.
+/// A DER element: a tag, a length and that many bytes.
 pub(super) struct Element<'a> {
     pub(super) tag: u8,
     pub(super) content: &'a [u8],
@@ -262,7 +268,8 @@ pub(super) struct Element<'a> {
 }
 
 impl<'a> Element<'a> {
-    /// The first element; tags of one byte and lengths of up to four are known.
+    /// The first element. Tags of one byte and lengths of up to four are supported, which is all that certificates
+    /// use.
     pub(super) fn first(bytes: &'a [u8]) -> Option<Element<'a>> {
         let (&tag, after_tag) = bytes.split_first()?;
         let (&first, after_first) = after_tag.split_first()?;
@@ -270,6 +277,7 @@ impl<'a> Element<'a> {
             (usize::from(first), 2)
         } else {
             let count = usize::from(first & 0x7f);
+            // The indefinite length (0x80) is BER, not DER.
             if count == 0 || count > 4 {
                 return None;
             }
@@ -288,7 +296,7 @@ impl<'a> Element<'a> {
         })
     }
 
-    /// The bytes of a bit string that has no unused bits.
+    /// The bytes of a bit string without unused bits, as in all keys and signatures.
     fn bits(&self) -> Option<&'a [u8]> {
         match (self.tag, self.content.split_first()) {
             (0x03, Some((0, bits))) => Some(bits),
@@ -297,13 +305,13 @@ impl<'a> Element<'a> {
     }
 }
 
-/// What can be shown of a certificate.
+/// The values of a certificate that variables show. It is parsed at each use, because few requests need any.
 pub struct Shown {
     der: CertificateDer<'static>,
 }
 
 impl Shown {
-    /// Of this certificate.
+    /// The values of this certificate.
     pub fn of(der: CertificateDer<'static>) -> Shown {
         Shown { der }
     }
@@ -313,27 +321,27 @@ impl Shown {
         show(&certificate)
     }
 
-    /// In PEM, lines ended by LF.
+    /// The certificate in PEM, with LF as line end.
     pub fn pem(&self) -> String {
         super::pem::encode("CERTIFICATE", &self.der)
     }
 
-    /// The subject as RFC 2253 writes it.
+    /// The subject in the form of RFC 2253.
     pub fn subject(&self) -> Option<String> {
         self.with(|certificate| Some(super::names_of::rfc2253(certificate.subject())))
     }
 
-    /// The issuer, likewise.
+    /// The issuer in the form of RFC 2253.
     pub fn issuer(&self) -> Option<String> {
         self.with(|certificate| Some(super::names_of::rfc2253(certificate.issuer())))
     }
 
-    /// The subject in the old form with slashes.
+    /// The subject in OpenSSL's old form with slashes.
     pub fn subject_legacy(&self) -> Option<String> {
         self.with(|certificate| Some(super::names_of::oneline(certificate.subject())))
     }
 
-    /// The issuer, likewise.
+    /// The issuer in OpenSSL's old form with slashes.
     pub fn issuer_legacy(&self) -> Option<String> {
         self.with(|certificate| Some(super::names_of::oneline(certificate.issuer())))
     }
@@ -342,13 +350,14 @@ impl Shown {
     pub fn serial(&self) -> Option<String> {
         self.with(|certificate| {
             let serial = certificate.raw_serial();
+            // A leading zero byte only keeps the INTEGER positive; OpenSSL does not show it.
             let zeros = serial.iter().take_while(|byte| **byte == 0).count();
             let digits = &serial[zeros.min(serial.len().saturating_sub(1))..];
             Some(digits.iter().map(|byte| format!("{byte:02X}")).collect())
         })
     }
 
-    /// The SHA-1 of the whole.
+    /// The SHA-1 of the encoded certificate, which identifies it and protects nothing.
     pub fn fingerprint(&self) -> String {
         let algorithm = &aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY;
         let digest = aws_lc_rs::digest::digest(algorithm, &self.der);
@@ -359,17 +368,17 @@ impl Shown {
             .collect()
     }
 
-    /// When it begins to be valid, as OpenSSL writes it.
+    /// The start of its validity, in OpenSSL's format.
     pub fn valid_from(&self) -> Option<String> {
         self.with(|certificate| Some(time(certificate.validity().not_before)))
     }
 
-    /// When it ends to be.
+    /// The end of its validity.
     pub fn valid_until(&self) -> Option<String> {
         self.with(|certificate| Some(time(certificate.validity().not_after)))
     }
 
-    /// Whole days until then; 0 when it is over.
+    /// Whole days until the end of its validity; 0 after it.
     pub fn days_left(&self) -> Option<u64> {
         let end = self.with(|certificate| Some(certificate.validity().not_after.timestamp()))?;
         let now = i64::try_from(rt::wall_millis() / 1000).ok()?;

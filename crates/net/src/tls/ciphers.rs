@@ -1,8 +1,8 @@
-//! Which versions, cipher suites and groups are allowed, in OpenSSL's notation.
+//! Which protocol versions, cipher suites and groups are allowed, in OpenSSL's notation.
 //!
-//! The notation comes from a time when hundreds of suites were about. There are nine here, which is all that a server
-//! should speak today; a configuration that names others goes on working with what is left of its list, and a note says
-//! what is not to be had.
+//! The notation comes from a time with hundreds of cipher suites. Nine are supported here, which are those that a
+//! server should use today. A configuration that names others keeps working with the rest of its list, and a
+//! warning names what is not available.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::names;
 use super::problem::Problem;
 use super::provider::provider;
 
-/// The versions of TLS that are spoken.
+/// The versions of TLS that are enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protocols {
     /// Version 1.2.
@@ -33,11 +33,12 @@ impl Default for Protocols {
 }
 
 impl Protocols {
-    /// The words of `ssl_protocols`, oldest first: their place is their bit.
+    /// The words of `ssl_protocols`, oldest first: the index is the number of their bit.
     pub const WORDS: &'static [&'static str] =
         &["SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"];
 
-    /// A version's place among [`Self::WORDS`], as OpenSSL's commands name it; `None` there is the oldest.
+    /// The index of a version in [`Self::WORDS`], named as OpenSSL's commands do; `None` in their sense is the
+    /// oldest.
     pub fn number(word: &str) -> Option<usize> {
         if word.eq_ignore_ascii_case("none") {
             return Some(0);
@@ -46,7 +47,7 @@ impl Protocols {
         words.position(|known| known.eq_ignore_ascii_case(word))
     }
 
-    /// What OpenSSL's command `Protocol` makes of a set of [`Self::WORDS`]; `None`: it names none of them.
+    /// Applies OpenSSL's command `Protocol` to a set of [`Self::WORDS`]; `None` if it names an unknown version.
     pub fn command(text: &str, mut bits: u32) -> Option<u32> {
         for word in text.split(',').map(str::trim) {
             let (on, word) = match word.strip_prefix('-') {
@@ -65,12 +66,12 @@ impl Protocols {
         Some(bits)
     }
 
-    /// As a set of [`Self::WORDS`].
+    /// The versions as a set of [`Self::WORDS`].
     pub fn bits(self) -> u32 {
         u32::from(self.tls12) << 4 | u32::from(self.tls13) << 5
     }
 
-    /// Those that a set of [`Self::WORDS`] names and that can be had.
+    /// The versions that a set of [`Self::WORDS`] contains and that are supported.
     pub fn from_bits(bits: u32) -> Protocols {
         Protocols {
             tls12: bits & 1 << 4 != 0,
@@ -78,7 +79,7 @@ impl Protocols {
         }
     }
 
-    /// The words of a set that name versions which are not spoken any more.
+    /// The words of a set that name versions which are not supported (RFC 8996 deprecates them).
     pub fn old(bits: u32) -> Vec<&'static str> {
         let old = Self::WORDS[..4].iter().enumerate();
         old.filter(|(bit, _)| bits & 1 << bit != 0)
@@ -86,7 +87,7 @@ impl Protocols {
             .collect()
     }
 
-    /// Whether nothing can be spoken.
+    /// Whether no version is enabled.
     pub fn is_none(self) -> bool {
         !self.tls12 && !self.tls13
     }
@@ -107,13 +108,13 @@ impl Protocols {
     }
 }
 
-/// What was chosen of suites and groups, and what had to be left out.
+/// The chosen cipher suites and groups, and the names that are not available.
 #[derive(Clone)]
 pub struct Choice {
     tls13: Vec<SupportedCipherSuite>,
     tls12: Vec<SupportedCipherSuite>,
     groups: Vec<&'static dyn SupportedKxGroup>,
-    /// What was named and can not be had.
+    /// Names in the configuration that are not available.
     pub missing: Vec<String>,
 }
 
@@ -142,14 +143,14 @@ static TLS13: [(&str, SupportedCipherSuite); 3] = [
     ("TLS_AES_128_GCM_SHA256", suite::TLS13_AES_128_GCM_SHA256),
 ];
 
-/// A suite of TLS 1.2 and the words that select it besides its name.
+/// A TLS 1.2 cipher suite, with the words that select it besides its name.
 struct Tls12 {
     name: &'static str,
     words: &'static [&'static str],
     suite: SupportedCipherSuite,
 }
 
-/// In OpenSSL's order.
+/// In OpenSSL's order, which is the order of preference when the list says only `HIGH`.
 static TLS12: [Tls12; 6] = [
     Tls12 {
         name: "ECDHE-ECDSA-AES256-GCM-SHA384",
@@ -183,7 +184,7 @@ static TLS12: [Tls12; 6] = [
     },
 ];
 
-/// Words that select all six.
+/// Words that select all six TLS 1.2 suites.
 const ALL: [&str; 13] = [
     "HIGH",
     "ALL",
@@ -200,7 +201,8 @@ const ALL: [&str; 13] = [
     "SUITEB128",
 ];
 
-/// Words that select suites which can not be had, and which nobody misses.
+/// Words that select only suites which are not available. They give no warning: lists mostly have them to exclude
+/// such suites (`!aNULL:!MD5`).
 const NONE: [&str; 52] = [
     "MEDIUM",
     "LOW",
@@ -257,7 +259,8 @@ const NONE: [&str; 52] = [
 ];
 
 impl Choice {
-    /// Reads `ssl_ciphers`: the suites of TLS 1.2. Those of 1.3 have an order of their own.
+    /// Parses `ssl_ciphers`, which chooses and orders the suites of TLS 1.2. As in OpenSSL, those of 1.3 are not
+    /// affected.
     pub fn set_ciphers(&mut self, text: &str) -> Result<(), Problem> {
         let mut chosen: Vec<&'static Tls12> = Vec::new();
         let mut killed: Vec<&'static str> = Vec::new();
@@ -266,6 +269,7 @@ impl Choice {
             .split([':', ',', ' ', ';'])
             .filter(|token| !token.is_empty())
         {
+            // `@STRENGTH` and `@SECLEVEL=…`: the available suites are all strong enough.
             let token = token.split('@').next().unwrap_or_default();
             if token.is_empty() {
                 any_known = true;
@@ -277,6 +281,7 @@ impl Choice {
             };
             let selected = select(words);
             let Some(selected) = selected else {
+                // An excluded name that is unknown needs no warning.
                 if sign == 0 && !words.is_empty() {
                     self.missing.push(words.to_owned());
                 }
@@ -290,6 +295,7 @@ impl Choice {
             let is_selected = |entry: &Tls12| selected.iter().any(|s| s.name == entry.name);
             match sign {
                 b'!' => {
+                    // `!` is final: a later token cannot bring the suite back. `-` only removes it for now.
                     killed.extend(selected.iter().map(|entry| entry.name));
                     chosen.retain(|entry| !is_selected(entry));
                 }
@@ -310,6 +316,7 @@ impl Choice {
                 }
             }
         }
+        // OpenSSL's rule: an error only if not a single word means anything.
         if !any_known {
             return Err(Problem::new(format!(
                 "SSL_CTX_set_cipher_list(\"{text}\") failed (SSL: error:0A0000B9:SSL routines::no cipher match)"
@@ -319,15 +326,15 @@ impl Choice {
         Ok(())
     }
 
-    /// Forgets what nobody misses: where there is ECDHE, the same with finite-field Diffie-Hellman stands in lists for
-    /// clients that nobody has seen.
+    /// Drops the warnings about finite-field Diffie-Hellman: wherever ECDHE is available, such suites are in lists
+    /// only for clients that no longer exist.
     pub fn forget_needless(&mut self) {
         if self.has_tls12() {
             self.missing.retain(|name| !name.starts_with("DHE-"));
         }
     }
 
-    /// Reads a list of suites of TLS 1.3 (`ssl_conf_command Ciphersuites`).
+    /// Parses a list of TLS 1.3 suites (`ssl_conf_command Ciphersuites`).
     pub fn set_ciphersuites(&mut self, text: &str) -> Result<(), Problem> {
         let mut chosen = Vec::new();
         for name in text.split([':', ',', ' ']).filter(|name| !name.is_empty()) {
@@ -348,13 +355,15 @@ impl Choice {
         Ok(())
     }
 
-    /// Reads `ssl_ecdh_curve`.
+    /// Parses `ssl_ecdh_curve`.
     pub fn set_curves(&mut self, text: &str) -> Result<(), Problem> {
         if text == "auto" {
             return Ok(());
         }
         let mut groups: Vec<&'static dyn SupportedKxGroup> = Vec::new();
         for name in text.split([':', ',', '/']).filter(|name| !name.is_empty()) {
+            // OpenSSL 3.5: `?` ignores an unknown group, `*` asks for a key share, which the library chooses by
+            // itself.
             let (optional, bare) = match name.strip_prefix('?') {
                 Some(bare) => (true, bare),
                 None => (false, name.trim_start_matches('*')),
@@ -370,6 +379,7 @@ impl Choice {
                 }
             }
         }
+        // All names are known but none is available: better refused at the start than in every handshake.
         if groups.is_empty() {
             return Err(Problem::new(format!(
                 "none of the curves \"{text}\" is supported"
@@ -379,7 +389,7 @@ impl Choice {
         Ok(())
     }
 
-    /// Whether there are suites for one of these versions at least, and which versions have none.
+    /// The enabled versions that have at least one suite.
     pub(super) fn usable(&self, protocols: Protocols) -> Protocols {
         Protocols {
             tls12: protocols.tls12 && !self.tls12.is_empty(),
@@ -392,7 +402,7 @@ impl Choice {
         !self.tls12.is_empty()
     }
 
-    /// The cryptography with these suites and groups only.
+    /// The cryptography provider, limited to these suites and groups.
     pub(super) fn provider(&self) -> Arc<CryptoProvider> {
         let mut provider = CryptoProvider::clone(provider());
         provider.cipher_suites = [&self.tls13[..], &self.tls12[..]].concat();
@@ -401,7 +411,7 @@ impl Choice {
     }
 }
 
-/// The suites that words, joined by `+`, select together; `None` when a word means nothing.
+/// The suites selected by words joined with `+`; `None` if a word is unknown.
 fn select(words: &str) -> Option<Vec<&'static Tls12>> {
     if let Some(entry) = TLS12
         .iter()
@@ -430,12 +440,12 @@ fn select(words: &str) -> Option<Vec<&'static Tls12>> {
     Some(selected)
 }
 
-/// Whether OpenSSL would know a name.
+/// Whether OpenSSL would know the name: then it is missing here, and otherwise a typing error.
 fn names_known(name: &str) -> bool {
     names::is_cipher(name) || name.contains("WITH") || name.starts_with("TLS_")
 }
 
-/// A group by its name; `Some(None)`: known, and not to be had.
+/// A group by its name; `Some(None)`: OpenSSL has it, and it is not available here.
 fn group(name: &str) -> Option<Option<&'static dyn SupportedKxGroup>> {
     let name = name.to_ascii_lowercase();
     Some(match name.as_str() {

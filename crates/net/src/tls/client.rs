@@ -21,46 +21,47 @@ use super::server::verify_signature;
 use super::session::{Facts, Session, State};
 use super::verify::{Assessment, Purpose, Trust};
 
-/// How many servers' sessions are remembered for a location.
+/// How many sessions with servers are remembered for one set of settings.
 const SESSIONS: usize = 256;
 
-/// How many sessions with one server are kept where a client keeps them by itself: a server of TLS 1.3 gives several.
+/// How many sessions with one server are kept by a client that stores them itself: a TLS 1.3 server sends several
+/// tickets, each for one use.
 const SESSIONS_OF_ONE: usize = 8;
 
-/// What the settings of a client are made of.
+/// The input for the settings of a client.
 #[derive(Clone, Default)]
 pub struct ClientOptions {
-    /// The versions that are spoken.
+    /// The enabled versions.
     pub protocols: Protocols,
-    /// Suites and groups.
+    /// Cipher suites and groups.
     pub choice: Choice,
-    /// The server's name is sent (SNI).
+    /// Whether the server's name is sent (SNI).
     pub server_name: bool,
-    /// What the server's certificate is judged by; `None`: it is not looked at.
+    /// What the server's certificate is verified against; `None`: it is not verified.
     pub trust: Option<Arc<Trust>>,
-    /// Sessions are remembered and resumed.
+    /// Whether sessions are remembered and resumed.
     pub session_reuse: bool,
-    /// What is offered by ALPN, the best first.
+    /// The protocols offered by ALPN, the preferred one first.
     pub alpn: Vec<Vec<u8>>,
-    /// The certificate that is shown to servers which ask for one.
+    /// The certificate for servers that ask for one.
     pub identity: Option<Arc<Identity>>,
 }
 
-/// The settings of a client, with the sessions that it remembers.
+/// The settings of a client, with its remembered sessions.
 #[derive(Clone)]
 pub struct ClientSettings {
     config: Arc<ClientConfig>,
     trust: Option<Arc<Trust>>,
-    /// The sessions are those of one connection's server, whatever name it was asked for by.
+    /// The sessions belong to one server, whatever name it is asked for by.
     one_server: bool,
 }
 
-/// The sessions with one server, for a client that keeps them by itself and says when they are to be resumed.
+/// The sessions with one server, for a client that stores them itself and decides when to resume.
 #[derive(Clone)]
 pub struct Sessions(Arc<ClientSessionMemoryCache>);
 
 impl Sessions {
-    /// Room for what one server gives.
+    /// An empty store for one server.
     #[allow(
         clippy::new_without_default,
         reason = "it takes memory: each use says so"
@@ -83,7 +84,7 @@ impl fmt::Debug for ClientSettings {
 }
 
 impl ClientSettings {
-    /// The same, offering these protocols by ALPN. The sessions are the same, too.
+    /// The same settings with other ALPN protocols. They share the remembered sessions.
     pub fn with_alpn(&self, protocols: Vec<Vec<u8>>) -> ClientSettings {
         let mut config = ClientConfig::clone(&self.config);
         config.alpn_protocols = protocols;
@@ -94,7 +95,7 @@ impl ClientSettings {
         }
     }
 
-    /// The same, with sessions that the caller keeps: they are resumed, and new ones are added to them.
+    /// The same settings with sessions that the caller stores: they are resumed, and new ones are added.
     pub fn with_sessions(&self, sessions: &Sessions) -> ClientSettings {
         let mut config = ClientConfig::clone(&self.config);
         config.resumption = Resumption::store(Arc::clone(&sessions.0) as Arc<_>);
@@ -105,7 +106,7 @@ impl ClientSettings {
         }
     }
 
-    /// The same, judging the server's certificate by `trust`.
+    /// The same settings, verifying the server's certificate by `trust`.
     pub fn with_trust(&self, trust: Option<Arc<Trust>>) -> ClientSettings {
         ClientSettings {
             config: Arc::clone(&self.config),
@@ -114,23 +115,23 @@ impl ClientSettings {
         }
     }
 
-    /// What the server's certificate is judged by.
+    /// What the server's certificate is verified against.
     pub fn trust(&self) -> Option<&Arc<Trust>> {
         self.trust.as_ref()
     }
 }
 
-/// Whom a connection is meant for.
+/// The server that a connection is meant for.
 #[derive(Clone, Default)]
 pub struct ClientName<'a> {
-    /// The name, without a port: it is sent if the settings say so, and the certificate must be for it if they judge it.
+    /// The name without a port. It is sent if SNI is enabled, and the certificate is checked for it.
     pub name: &'a str,
-    /// A certificate in the place of that of the settings.
+    /// A client certificate instead of that in the settings.
     pub identity: Option<Arc<Identity>>,
 }
 
 impl ClientOptions {
-    /// Puts them together.
+    /// Builds the settings.
     pub fn build(self) -> Result<ClientSettings, Problem> {
         warm_up();
         let protocols = self.choice.usable(self.protocols);
@@ -143,7 +144,7 @@ impl ClientOptions {
             .with_protocol_versions(&protocols.versions())
             .map_err(|error| Problem::new(error.to_string()))?
             .dangerous()
-            // It is judged when the handshake is over: see `Session::assessment`.
+            // The chain is verified after the handshake, as in nginx: see `Session::assessment`.
             .with_custom_certificate_verifier(Arc::new(Later {
                 algorithms: algorithms(),
             }))
@@ -164,8 +165,8 @@ impl ClientOptions {
     }
 }
 
-/// Speaks TLS on a connection to a server. A certificate that is no good is no error here: [`Session::assessment`] says
-/// what was found, and [`Session::is_for`] whether it has the server's name. The caller bounds the time.
+/// Does the handshake as a client. An invalid certificate is not an error here: [`Session::assessment`] has the
+/// result, and [`Session::is_for`] compares the name. The caller limits the time.
 pub async fn connect(
     socket: &Stream,
     settings: &ClientSettings,
@@ -174,10 +175,12 @@ pub async fn connect(
     let mut config = Arc::clone(&settings.config);
     let server = match ServerName::try_from(name.name) {
         Ok(server) => server.to_owned(),
-        // A name that can be no host's is not sent; something has to stand for it.
+        // A text that cannot be a host name is not sent. The library needs some name, so it gets a reserved one
+        // (RFC 6761, section 6.4).
         Err(_) => {
             let mut nameless = ClientConfig::clone(&config);
             nameless.enable_sni = false;
+            // Sessions are stored by name: under the placeholder they would be resumed with other servers.
             if !settings.one_server {
                 nameless.resumption = Resumption::disabled();
             }
@@ -190,7 +193,7 @@ pub async fn connect(
         Some(identity) => {
             let slow = identity.is_slow();
             let mut other = ClientConfig::clone(&config);
-            // A session says who the client was: it must not be resumed as somebody else.
+            // A session carries the client's identity: it must not be resumed with another certificate.
             other.resumption = Resumption::disabled();
             other.client_auth_cert_resolver = Arc::new(Shows(Some(identity)));
             config = Arc::new(other);
@@ -209,14 +212,14 @@ pub async fn connect(
 }
 
 impl Session {
-    /// Whether the peer's certificate is for this host.
+    /// Whether the peer's certificate is valid for this host.
     pub fn is_for(&self, host: &str) -> bool {
         self.peer_certificate()
             .and_then(|der| Certificate::parse(&der))
             .is_some_and(|certificate| certificate.is_for(host))
     }
 
-    /// What is wrong with the peer's certificate, if something is: `(20:unable to …)` is nginx's way to tell it.
+    /// What is wrong with the peer's certificate, if anything, in nginx's form: `(20:unable to …)`.
     pub fn verify_error(&self) -> Option<String> {
         match self.assessment()? {
             Assessment::Good => None,
@@ -226,7 +229,7 @@ impl Session {
     }
 }
 
-/// Shows one certificate, or none.
+/// Presents one certificate, or none.
 struct Shows(Option<Arc<Identity>>);
 
 impl fmt::Debug for Shows {
@@ -241,7 +244,7 @@ impl ResolvesClientCert for Shows {
         _authorities: &[&[u8]],
         _schemes: &[SignatureScheme],
     ) -> Option<Arc<CertifiedKey>> {
-        // Whatever the server asks for: as OpenSSL does, it is shown, and the server judges.
+        // Whatever authorities the server names: like OpenSSL, the certificate is presented and the server decides.
         self.0.as_ref().map(|identity| Arc::clone(&identity.key))
     }
 
@@ -250,7 +253,8 @@ impl ResolvesClientCert for Shows {
     }
 }
 
-/// Takes any certificate for now; that its owner holds the key is proved.
+/// Accepts any certificate chain for now, because it is verified after the handshake. The signature that proves
+/// possession of the key is checked here.
 #[derive(Debug)]
 struct Later {
     algorithms: WebPkiSupportedAlgorithms,

@@ -1,7 +1,7 @@
 //! Private keys that are encrypted with a password.
 //!
-//! Two forms exist: PKCS #8 (RFC 5958, RFC 8018), which OpenSSL writes today, and the older one, where PEM headers name
-//! a cipher and the key of that cipher is made of the password by MD5.
+//! There are two forms: PKCS #8 (RFC 5958, RFC 8018), which OpenSSL writes today, and an older one in which PEM
+//! headers name a cipher whose key is derived from the password by MD5.
 
 use aes::cipher::{BlockModeDecrypt, KeyIvInit, block_padding::Pkcs7};
 use md5::{Digest, Md5};
@@ -56,9 +56,11 @@ fn decrypt(
     {
         let cipher = C::new_from_slices(key, iv).ok()?;
         let key = cipher.decrypt_padded_vec::<Pkcs7>(content).ok()?;
-        // A wrong password may leave padding that looks right; what it leaves is no key then.
+        // A wrong password leaves valid padding once in 256 times. A key is a SEQUENCE, so its first byte must be
+        // 0x30.
         (key.first() == Some(&0x30)).then_some(key)
     }
+    // The older form has no salt of its own: the first 8 bytes of the IV serve as one.
     let salt = iv
         .get(..8)
         .ok_or("SSL: error:04800065:PEM routines::bad iv")?;
@@ -73,7 +75,8 @@ fn decrypt(
     })
 }
 
-/// The key of the cipher: MD5 over the password and the salt, again and again.
+/// Derives the cipher's key: repeated MD5 over the previous digest, the password and the salt (OpenSSL's
+/// EVP_BytesToKey with one iteration).
 fn derive(password: &[u8], salt: &[u8], length: usize) -> Vec<u8> {
     let mut key = Vec::new();
     let mut last: Vec<u8> = Vec::new();

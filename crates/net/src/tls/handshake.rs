@@ -1,4 +1,4 @@
-//! The exchange of messages until keys are agreed on, and what may go wrong in it.
+//! Runs a handshake, and what can go wrong in it.
 
 use std::fmt;
 use std::io;
@@ -9,27 +9,27 @@ use rustls::{AlertDescription, Error, PeerIncompatible};
 
 use super::session::{READ_SIZE, State};
 
-/// Why there is no TLS on a connection.
+/// Why a handshake failed.
 #[derive(Debug)]
 pub enum HandshakeError {
     /// The peer closed the connection before the handshake was complete.
     Closed,
     /// The socket failed.
     Io(io::Error),
-    /// What the peer sent is not right, or it refused what we sent.
+    /// The peer sent something invalid, or rejected what we sent.
     Tls(Error),
-    /// The configuration refuses this client (`ssl_reject_handshake`, or no server to choose).
+    /// The configuration rejects this client (`ssl_reject_handshake`, or no server matches).
     Refused,
-    /// Who has a say in it has refused it, or has failed.
+    /// A script has rejected it, or has failed.
     Objection,
-    /// There is no certificate to show.
+    /// There is no certificate to present.
     NoCertificate,
-    /// What the peer speaks is not TLS.
+    /// The peer does not speak TLS.
     NotTls,
 }
 
 impl HandshakeError {
-    /// Whether the peer is to blame, as it mostly is: servers log that at `info`.
+    /// Whether the peer is at fault, as in most cases: nginx logs those at `info`, because anyone can cause them.
     pub fn is_peers(&self) -> bool {
         match self {
             HandshakeError::Closed
@@ -53,7 +53,7 @@ impl HandshakeError {
     }
 }
 
-/// The words of nginx's log: `peer closed connection in SSL handshake`, `SSL_do_handshake() failed (SSL: …)`.
+/// nginx's log messages: `peer closed connection in SSL handshake`, `SSL_do_handshake() failed (SSL: …)`.
 impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -85,12 +85,12 @@ impl fmt::Display for HandshakeError {
 
 impl std::error::Error for HandshakeError {}
 
-/// What is wrong in TLS, when that is why a read has failed.
+/// The TLS error behind a failed read, if there is one.
 pub(crate) fn words(error: &io::Error) -> Option<impl fmt::Display> {
     error.get_ref()?.downcast_ref().map(Words)
 }
 
-/// An error of rustls with the number and the words that OpenSSL has for it, where it has them; people search for those.
+/// An error of rustls with OpenSSL's number and text where it has one: people search for those.
 pub(super) struct Words<'a>(pub(super) &'a Error);
 
 impl fmt::Display for Words<'_> {
@@ -135,7 +135,7 @@ impl fmt::Display for Words<'_> {
     }
 }
 
-/// `error:0A000418:SSL routines::tlsv1 alert unknown ca`: OpenSSL's number is a thousand above the alert's.
+/// `error:0A000418:SSL routines::tlsv1 alert unknown ca`: OpenSSL's reason is 1000 plus the number of the alert.
 fn alert_words(alert: AlertDescription, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let number = u8::from(alert);
     let words = match number {
@@ -172,10 +172,9 @@ fn alert_words(alert: AlertDescription, f: &mut fmt::Formatter<'_>) -> fmt::Resu
     )
 }
 
-/// The threads that work out handshakes which take long. They are as many as the machine can run at once: more would
-/// only take turns.
+/// The threads for slow handshakes: one for each processor, because the work is pure computation.
 pub(super) fn pool() -> rt::pool::Pool {
-    /// How many handshakes may wait before the next ones wait in front of the queue.
+    /// How many handshakes may be queued; further ones wait in front of the queue.
     const QUEUE: usize = 4096;
     static POOL: OnceLock<rt::pool::Pool> = OnceLock::new();
     let make = || {
@@ -185,8 +184,8 @@ pub(super) fn pool() -> rt::pool::Pool {
     POOL.get_or_init(make).clone()
 }
 
-/// Runs a handshake to its end, or to the client's early data: that is answered before the end, which reads then bring.
-/// `slow`: what the peer's messages entail is worked out on a thread of the pool.
+/// Runs a handshake to its end, or until the client's early data has arrived: a response to that may be sent before
+/// the handshake ends, which later reads complete. With `slow`, messages are processed on a thread of the pool.
 pub(super) async fn drive(
     socket: &Stream,
     mut state: State,
@@ -194,7 +193,8 @@ pub(super) async fn drive(
 ) -> Result<State, HandshakeError> {
     let mut records = Vec::with_capacity(READ_SIZE);
     loop {
-        // What the last flight of the server holds besides (its tickets) goes with the first response.
+        // Only while handshaking: session tickets, which follow the server's last flight, are sent together with
+        // the first response and so need no packet of their own.
         while state.tls.is_handshaking() && state.tls.wants_write() {
             match state.send(socket) {
                 Ok(()) => {}
@@ -206,6 +206,7 @@ pub(super) async fn drive(
                 Err(error) => return Err(HandshakeError::Io(error)),
             }
         }
+        // After sending, before reading: a peer that waits for our last message would never send another.
         if !state.tls.is_handshaking() || state.has_early_data() {
             return Ok(state);
         }

@@ -1,6 +1,6 @@
-//! A certificate chain with the key that belongs to it.
+//! A certificate chain with its private key.
 //!
-//! The words `data:…` stand for a file's content, as in nginx. A key may be encrypted; each password is tried.
+//! `data:…` stands for the content of a file, as in nginx. For an encrypted key each password is tried.
 
 use std::fmt;
 use std::io;
@@ -18,15 +18,15 @@ use super::problem::Problem;
 use super::provider::provider;
 use super::{encrypted, pem};
 
-/// The longest password, in bytes, as in nginx.
+/// The longest password in bytes; nginx's bound.
 const MAX_PASSWORD: usize = 4096;
 
-/// A chain, the leaf first, and the key of the leaf.
+/// A chain, leaf first, with the leaf's private key.
 pub struct Identity {
     pub(super) key: Arc<CertifiedKey>,
-    /// The key was encrypted: it is not kept for longer than it is used.
+    /// The key was encrypted, so it is not cached in decrypted form.
     pub(super) secret: bool,
-    /// Where the authority's word about it comes from, if that is sent along.
+    /// The source of OCSP responses to send along with it (stapling).
     pub(super) staple: Option<Arc<Staple>>,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// Loads a certificate and a key, each a path or `data:` and the text itself; `read` reads files.
+    /// Loads a certificate and a key, each from a path or from `data:` and the text itself; `read` reads files.
     pub fn load(
         certificate: &BStr,
         key: &BStr,
@@ -52,7 +52,7 @@ impl Identity {
                 shown(certificate)
             ))
         })?;
-        // Of OpenSSL's stores the one that is a file is a file here too.
+        // OpenSSL's `store:file:` is just a file.
         let key = key.strip_prefix(b"store:file:").map_or(key, BStr::new);
         if key.starts_with(b"engine:") || key.starts_with(b"store:") {
             return Err(Problem::new(format!(
@@ -67,6 +67,7 @@ impl Identity {
             ))
         };
         let (signing, secret) = signing_key(&text, passwords).map_err(|why| bad(&why))?;
+        // Checked at load time: otherwise every handshake would fail with a message that names no file.
         if !belongs(&chain, &*signing) {
             return Err(Problem::new(format!(
                 "SSL_CTX_use_PrivateKey(\"{key}\") failed \
@@ -81,7 +82,7 @@ impl Identity {
         }))
     }
 
-    /// Of several certificates for keys of one kind, RSA or ECDSA, the last counts, as in OpenSSL.
+    /// Keeps the last certificate for each kind of key (RSA, ECDSA), which is the one that OpenSSL would use.
     pub fn last_of_each_kind(identities: Vec<Arc<Identity>>) -> Vec<Arc<Identity>> {
         let mut kept: Vec<Arc<Identity>> = Vec::new();
         for identity in identities {
@@ -97,7 +98,7 @@ impl Identity {
         kept
     }
 
-    /// The same with an OCSP response to staple to it.
+    /// The same identity with this OCSP response stapled to it (`ssl_stapling_file`).
     pub fn with_ocsp(&self, response: Vec<u8>) -> Arc<Identity> {
         let mut key = CertifiedKey::clone(&self.key);
         key.ocsp = (!response.is_empty()).then_some(response);
@@ -108,7 +109,7 @@ impl Identity {
         })
     }
 
-    /// The same with OCSP responses that are fetched.
+    /// The same identity with OCSP responses that are fetched.
     pub fn with_staple(&self, staple: Arc<Staple>) -> Arc<Identity> {
         Arc::new(Identity {
             key: Arc::clone(&self.key),
@@ -117,7 +118,7 @@ impl Identity {
         })
     }
 
-    /// The certificates with their key, and with what is stapled to them now.
+    /// The chain and key with the OCSP response that is stapled at present.
     pub(super) fn certified(&self) -> Arc<CertifiedKey> {
         let staple = self.staple.as_ref();
         staple
@@ -125,36 +126,37 @@ impl Identity {
             .unwrap_or_else(|| Arc::clone(&self.key))
     }
 
-    /// The chain, the leaf first.
+    /// The chain, leaf first.
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.key.cert
     }
 
-    /// What is stapled to it.
+    /// The source of stapled OCSP responses.
     pub(super) fn staple(&self) -> Option<&Arc<Staple>> {
         self.staple.as_ref()
     }
 
-    /// The leaf, encoded.
+    /// The leaf certificate in DER.
     pub fn leaf(&self) -> &CertificateDer<'static> {
         &self.key.cert[0]
     }
 
-    /// Whether signing with it takes so long that other connections of a loop would notice.
+    /// Whether a signature takes so long that other connections of the loop would notice: RSA keys of more than
+    /// 2048 bits.
     pub(super) fn is_slow(&self) -> bool {
-        /// A longer `SubjectPublicKeyInfo` is that of an RSA key of more than 2048 bits.
+        /// The length in bytes that the `SubjectPublicKeyInfo` of a 2048-bit RSA key does not exceed.
         const RSA_2048: usize = 300;
         let length = |key: &dyn SigningKey| key.public_key().map_or(0, |info| info.as_ref().len());
         self.key.key.algorithm() == SignatureAlgorithm::RSA && length(&*self.key.key) > RSA_2048
     }
 
-    /// The scheme that it signs with for a peer that offers these.
+    /// The signature scheme it uses with a peer that offers these.
     pub(super) fn scheme(&self, offered: &[SignatureScheme]) -> Option<SignatureScheme> {
         Some(self.key.key.choose_scheme(offered)?.scheme())
     }
 }
 
-/// The word for messages. What stands behind `data:` may be a key, which has no place in a log.
+/// The argument as messages show it. The text after `data:` may be a private key, which must not be logged.
 fn shown(word: &BStr) -> &BStr {
     match word.starts_with(b"data:") {
         true => "data:...".into(),
@@ -162,7 +164,7 @@ fn shown(word: &BStr) -> &BStr {
     }
 }
 
-/// A file's content, or what stands behind `data:`.
+/// The content of a file, or the text after `data:`.
 fn text_of(
     what: &str,
     word: &BStr,
@@ -174,7 +176,7 @@ fn text_of(
     load_file(what, &word.to_path_lossy(), read)
 }
 
-/// A file's content. `what` is what it should be, for the message: `CRL`.
+/// The content of a file. `what` names its kind in the error message, such as `CRL`.
 pub fn load_file(
     what: &str,
     path: &Path,
@@ -195,7 +197,7 @@ pub(super) fn chain(text: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     for block in pem::parse(text)? {
         let der = match block.label.as_str() {
             "CERTIFICATE" | "X509 CERTIFICATE" => block.content,
-            // Behind the certificate stands what OpenSSL trusts it for.
+            // In this format the certificate is followed by OpenSSL's trust settings, which are cut off.
             "TRUSTED CERTIFICATE" => {
                 let element = super::certificate::Element::first(&block.content)?;
                 element.whole.to_vec()
@@ -252,18 +254,19 @@ pub(super) fn key_of_pem(
     Err("SSL: error:0480006C:PEM routines::no start line:Expecting: ANY PRIVATE KEY".to_owned())
 }
 
+/// Whether the leaf has the public key that belongs to this private key.
 pub(super) fn belongs(chain: &[CertificateDer<'_>], key: &dyn SigningKey) -> bool {
     match (Certificate::parse(&chain[0]), key.public_key()) {
         (Some(leaf), Some(public)) => {
             let bits = |info: &[u8]| Some(super::certificate::PublicKey::parse(info)?.bits);
             bits(&leaf.key.info) == bits(public.as_ref())
         }
-        // What can not be compared shows in the first handshake.
+        // A key that cannot be compared is accepted: a mismatch then shows in the first handshake.
         _ => true,
     }
 }
 
-/// The passwords of a `ssl_password_file`: a line each.
+/// Parses an `ssl_password_file`: one password per line.
 pub fn read_passwords(text: &[u8], name: &str) -> Result<Vec<Vec<u8>>, Problem> {
     let lines = text
         .split(|byte| *byte == b'\n')

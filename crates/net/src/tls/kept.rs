@@ -1,17 +1,19 @@
-//! Sessions of TLS 1.2 in an external store: it is asked for one when a client names it, and told of each that is
-//! made. Those of TLS 1.3 are in tickets, or in the server's own cache: a client has several of them, each for one time.
+//! TLS 1.2 sessions in an external store (`ssl_session_fetch_by_lua`, `ssl_session_store_by_lua`): it is asked when
+//! a client names a session, and told of every session that is created. TLS 1.3 sessions are in tickets or in the
+//! server's own cache: a client has several of them, each for one use.
 //!
-//! rustls looks for sessions while it reads the hello, and cannot wait for an answer. The hello is known before: so the session
-//! is fetched first, the handshake finds it in a store of its own, and what it makes is left in that store, from where it is taken
-//! when the handshake is over. The server's last message of version 1.2 is sent after that, so that no client is back
-//! before its session is kept.
+//! rustls looks a session up while it processes the ClientHello, and cannot wait for an answer. But the hello is
+//! known before that. So the session is fetched first, and the handshake finds it in a store made for this one
+//! handshake. A session that the handshake creates is left in that store and collected afterwards. The server's
+//! last message of TLS 1.2 is sent only then, so that no client returns before its session is stored.
 //!
 //! ```text
 //! kept        01  issued[8]  context[32]  what rustls makes of a session
 //! ```
 //!
-//! The context is that of [`super::SessionCache`]: a session is of no use to a server with other certificates, or which trusts
-//! others. Who may read kept sessions can decrypt what was said under them, as with those of OpenSSL.
+//! The context is that of [`super::SessionCache`]: it makes a session useless to a server with other certificates
+//! or other trust. Anyone who can read stored sessions can decrypt the connections made with them, as with
+//! OpenSSL's.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,32 +25,33 @@ use rustls::server::StoresServerSessions;
 use super::accept::Hello;
 use super::server::ServerSettings;
 
-/// Which way a kept session is written; others are refused.
+/// The version of the stored format; others are refused.
 const FORM: u8 = 1;
 
 const CONTEXT: usize = 32;
 
-/// A session and its name.
+/// A session and its ID.
 #[derive(Clone, Default)]
 pub struct KeptSession {
-    /// Its name, as it stands on the wire.
+    /// The session ID, as on the wire.
     pub id: Vec<u8>,
-    /// The session itself; empty while nobody has it.
+    /// The session; empty if no store has it.
     pub value: Vec<u8>,
 }
 
 impl KeptSession {
-    /// Whether these bytes are a session, as far as can be told.
+    /// Whether these bytes have the form of a session.
     pub fn is_one(value: &[u8]) -> bool {
         value.first() == Some(&FORM) && value.len() > 1 + 8 + CONTEXT
     }
 }
 
-/// Who keeps the sessions of one handshake.
+/// The external store of one handshake.
 pub struct Keeping(Arc<Store>);
 
 impl Keeping {
-    /// `keeps`: he is told of sessions that are made; `found`: what he was asked for and has, or has not. `None`: he is not asked.
+    /// `keeps`: new sessions are given to the external store. `found`: what that store was asked for and what it
+    /// had; `None` if it was not asked.
     pub fn new(settings: &ServerSettings, keeps: bool, found: Option<KeptSession>) -> Keeping {
         let config = &settings.config;
         let found = found.map(|session| (session.id, settings.unwrap(&session.value)));
@@ -66,7 +69,7 @@ impl Keeping {
         Arc::new(config)
     }
 
-    /// The session that the handshake has made.
+    /// The session that the handshake has created.
     pub fn made(&self, settings: &ServerSettings) -> Option<KeptSession> {
         let (id, value) = self.0.made().take()?;
         let value = settings.wrap(&value);
@@ -75,12 +78,12 @@ impl Keeping {
 }
 
 impl Hello {
-    /// Whether a session of this client may be kept elsewhere: it will speak TLS 1.2.
+    /// Whether a session of this client can be stored externally: it will use TLS 1.2.
     pub fn may_be_kept(&self, settings: &ServerSettings) -> bool {
         !(settings.speaks_1_3() && self.offers_1_3())
     }
 
-    /// The name of the session that the client would resume, if it has no ticket.
+    /// The ID of the session that the client wants to resume, if it has no ticket.
     pub fn wanted_session(&self) -> Option<Vec<u8>> {
         self.raw().session_id().map(<[u8]>::to_vec)
     }
@@ -92,7 +95,8 @@ impl ServerSettings {
         [&[FORM], &now.to_be_bytes()[..], &self.context, value].concat()
     }
 
-    /// The session in what was kept; `None`: it is not ours, or too old.
+    /// The session in a stored value; `None` if it is another server's or has expired. The external store is not
+    /// trusted to check either.
     fn unwrap(&self, kept: &[u8]) -> Option<Vec<u8>> {
         let rest = kept.strip_prefix(&[FORM])?;
         let (issued, rest) = rest.split_first_chunk::<8>()?;
@@ -103,11 +107,11 @@ impl ServerSettings {
 }
 
 struct Store {
-    /// What was asked for, and what there is.
+    /// The ID that was asked for, and the session if there is one.
     found: Option<(Vec<u8>, Option<Vec<u8>>)>,
     keeps: bool,
     made: Mutex<Option<(Vec<u8>, Vec<u8>)>>,
-    /// The cache of the configuration.
+    /// The configured session cache.
     usual: Arc<dyn StoresServerSessions>,
 }
 
@@ -135,6 +139,7 @@ impl StoresServerSessions for Store {
     fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         match &self.found {
             Some((id, value)) if id == key => value.clone(),
+            // The external store was asked for another ID: only its answer counts in this handshake.
             Some(_) => None,
             None => self.usual.get(key),
         }

@@ -1,15 +1,15 @@
 //! TLS, by rustls: accepting it from clients and speaking it to upstream servers.
 //!
-//! - [`Session`] is TLS on a connection that stands; a [`crate::Transport`] carries it.
-//! - [`accept`] has a client's hello read first, so that the configuration can choose by the name that the client asks
-//!   for; [`connect`] speaks to a server.
-//! - [`Identity`] is a certificate chain with its key; [`Trust`] is whom to believe. An [`Offer`] is for who chooses the
-//!   chain while the client waits.
+//! - [`Session`] is the TLS of an established connection; a [`crate::Transport`] carries it.
+//! - [`accept`] reads a client's hello first, so that the configuration can be chosen by the name in it;
+//!   [`connect`] is the client's side.
+//! - [`Identity`] is a certificate chain with its key; [`Trust`] says which certificates to believe. An [`Offer`]
+//!   lets a script choose the chain while the client waits.
 //! - [`ServerSettings`] and [`ClientSettings`] are built when the configuration is read and do not change.
-//! - [`ocsp`] asks authorities about certificates.
+//! - [`ocsp`] asks authorities whether certificates are revoked.
 //! - Ticket keys and remembered sessions outlive configurations: [`Tickets`], [`SessionCache`].
 //!
-//! What OpenSSL calls things is kept: configurations, variables and logs use its names.
+//! OpenSSL's names are used for everything that users see: configurations, variables and logs.
 
 mod accept;
 mod cache;

@@ -1,6 +1,7 @@
-//! OpenSSL's names of cipher suites, groups and signature schemes: configurations and logs use them.
+//! OpenSSL's names of cipher suites, groups and signature schemes, which configurations, variables and logs use.
 
-/// A cipher suite that clients offer, and its name.
+/// Cipher suites that clients offer, with their names. Most are not supported here; variables show them all the
+/// same.
 const CIPHERS: [(u16, &str); 58] = [
     (0x1301, "TLS_AES_128_GCM_SHA256"),
     (0x1302, "TLS_AES_256_GCM_SHA384"),
@@ -124,8 +125,8 @@ pub(super) fn scheme_name(number: u16) -> String {
     .to_owned()
 }
 
-/// The names of a list, with colons between, and the numbers of what has none, such as what a client puts in to keep
-/// servers tolerant (RFC 8701).
+/// The names of a list, separated by colons, and the numbers of what has no name, such as the GREASE values that
+/// clients insert (RFC 8701).
 pub(super) fn list(numbers: &[u16], name: impl Fn(u16) -> Option<String>) -> String {
     let mut out = String::new();
     for &number in numbers {

@@ -1,8 +1,9 @@
-//! Distinguished names as text, in the two forms that OpenSSL writes.
+//! Distinguished names as text, in the two forms that OpenSSL writes. Configurations compare them with `map`, so
+//! they must be equal to OpenSSL's byte by byte.
 
 use x509_parser::prelude::*;
 
-/// The short names of attribute types, by their numbers.
+/// The short names of attribute types, by their object identifiers.
 const TYPES: [(&str, &str); 19] = [
     ("2.5.4.3", "CN"),
     ("2.5.4.4", "SN"),
@@ -33,7 +34,7 @@ fn type_name(attribute: &AttributeTypeAndValue<'_>) -> String {
 
 fn value(attribute: &AttributeTypeAndValue<'_>) -> Vec<u8> {
     let value = attribute.attr_value();
-    // A string of two bytes a character becomes UTF-8; all others are shown as they are.
+    // BMPString, two bytes per character, is converted to UTF-8; all other types are shown as they are.
     if value.header.tag().0 == 30 {
         let units = value
             .data
@@ -47,7 +48,8 @@ fn value(attribute: &AttributeTypeAndValue<'_>) -> Vec<u8> {
     value.data.to_vec()
 }
 
-/// `CN=a,OU=b\, c,O=d`: the last part first, also of those with a plus between, and everything but printable ASCII escaped.
+/// `CN=a,OU=b\, c,O=d`: in reverse order (RFC 2253, section 2.1), also the attributes of one part, which are joined
+/// by plus signs. Everything except printable ASCII is escaped.
 pub(super) fn rfc2253(name: &X509Name<'_>) -> String {
     let parts: Vec<String> = name
         .iter_rdn()
@@ -65,6 +67,7 @@ pub(super) fn rfc2253(name: &X509Name<'_>) -> String {
 fn escape(value: &[u8]) -> String {
     let mut out = String::new();
     for (index, &byte) in value.iter().enumerate() {
+        // A space is escaped only at either end (RFC 2253, section 2.4).
         let edge = index == 0 || index + 1 == value.len();
         match byte {
             b',' | b'+' | b'"' | b'\\' | b'<' | b'>' | b';' => {
@@ -80,7 +83,7 @@ fn escape(value: &[u8]) -> String {
     out
 }
 
-/// `/O=d/OU=b, c/CN=a`.
+/// `/O=d/OU=b, c/CN=a`: the old form, in the order of the certificate. It is ambiguous if a value has a slash.
 pub(super) fn oneline(name: &X509Name<'_>) -> String {
     let mut out = String::new();
     let attributes = name.iter_rdn().flat_map(|rdn| rdn.iter().enumerate());

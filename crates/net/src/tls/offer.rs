@@ -1,5 +1,5 @@
-//! Certificates that a program puts together while a client waits: whoever has a say in a handshake gets an [`Offer`] and
-//! changes what the client will be shown.
+//! Certificates that a script chooses or builds while a client waits: it gets an [`Offer`] and changes what the
+//! client will be shown.
 
 use std::sync::Arc;
 
@@ -16,38 +16,38 @@ use super::server::ServerSettings;
 
 /// What a client asks for, and what it will be shown.
 pub struct Offer {
-    /// The name of the server that the client wants (SNI), in lower case.
+    /// The server name that the client asks for (SNI), in lower case.
     pub server_name: Option<Box<str>>,
-    /// The version that will be spoken, as it stands on the wire: 0x303 for 1.2, 0x304 for 1.3.
+    /// The version that will be negotiated, as on the wire: 0x303 for TLS 1.2, 0x304 for 1.3.
     pub version: u16,
-    /// The suites that the client offers, by their numbers, in its order.
+    /// The numbers of the cipher suites that the client offers, in its order.
     pub ciphers: Vec<u16>,
-    /// The certificates that the configuration has for it.
+    /// The configured certificates.
     pub known: Vec<Arc<Identity>>,
-    /// Those that it will be shown; `None`: those that are known.
+    /// The certificates it will be shown; `None`: the configured ones.
     pub chosen: Option<Vec<Arc<Identity>>>,
-    /// The extensions of the hello in their order, each with its content.
+    /// The extensions of the hello in their order, with their contents.
     pub extensions: Vec<(u16, Vec<u8>)>,
-    /// The session that is asked for, or that was made.
+    /// The session that is asked for or was created.
     pub session: Option<KeptSession>,
 }
 
-/// When somebody has a say in a handshake.
+/// The points of a handshake at which a script runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// The client's hello was read, and no server is chosen by the name in it yet.
+    /// The hello was read, and no server is selected by its name yet.
     Hello,
     /// The server is known, and its certificate is to be chosen.
     Certificate,
-    /// The client would resume a session: an external store of sessions may have it.
+    /// The client wants to resume a session, which an external store may have.
     SessionWanted,
-    /// A session was made, to be kept.
+    /// A session was created, for an external store to keep.
     SessionMade,
 }
 
 impl Offer {
-    /// What is offered to the client of this hello: by these settings, if they are known, and these certificates in place
-    /// of theirs, if they depend on the client.
+    /// The offer for this hello: by these settings, if they are known already, and with `identities` if the
+    /// certificates depend on the client.
     pub fn new(
         hello: &Hello,
         settings: Option<&ServerSettings>,
@@ -72,11 +72,11 @@ impl Offer {
         }
     }
 
-    /// About a session, and nothing else.
+    /// An offer that is only about a session.
     pub fn about(server_name: Option<Box<str>>, session: KeptSession) -> Offer {
         Offer {
             server_name,
-            // No others are kept.
+            // Only TLS 1.2 sessions are stored externally.
             version: 0x303,
             ciphers: Vec::new(),
             known: Vec::new(),
@@ -86,7 +86,7 @@ impl Offer {
         }
     }
 
-    /// Shows this one too, in place of one with a key of the same kind.
+    /// Adds a certificate. It replaces one with the same kind of key, as a second `ssl_certificate` does.
     pub fn add(&mut self, identity: Arc<Identity>) {
         let chosen = self.chosen.take().unwrap_or_else(|| self.known.clone());
         let all = chosen.into_iter().chain([identity]).collect();
@@ -94,17 +94,17 @@ impl Offer {
     }
 }
 
-/// A certificate chain without a key, the leaf first.
+/// A certificate chain without a key, leaf first.
 #[derive(Clone)]
 pub struct Chain(Vec<CertificateDer<'static>>);
 
 impl Chain {
-    /// The certificates of a PEM text; `None` when there is none, or one is broken.
+    /// Parses PEM; `None` if there is no certificate or one is malformed.
     pub fn from_pem(text: &[u8]) -> Option<Chain> {
         Some(Chain(identity::chain(text)?))
     }
 
-    /// Certificates in DER, one after the other; `None` when that is not what these bytes are.
+    /// Parses concatenated DER certificates; `None` if these bytes are not that.
     pub fn from_der(mut bytes: &[u8]) -> Option<Chain> {
         let mut chain = Vec::new();
         while !bytes.is_empty() {
@@ -112,12 +112,13 @@ impl Chain {
             chain.push(CertificateDer::from(element.whole.to_vec()));
             bytes = element.rest;
         }
+        // Only the leaf is parsed: the others are sent as they are, and the client judges them.
         let leaf = chain.first()?;
         super::certificate::Certificate::parse(leaf)?;
         Some(Chain(chain))
     }
 
-    /// The certificates in DER, one after the other.
+    /// The concatenated certificates in DER.
     pub fn to_der(&self) -> Vec<u8> {
         self.0.iter().flat_map(|one| one.iter().copied()).collect()
     }
@@ -128,8 +129,8 @@ impl Chain {
 pub struct Key(Arc<dyn SigningKey>);
 
 impl Key {
-    /// The first private key of a PEM text, decrypted with one of the passwords if it is encrypted; the message is
-    /// OpenSSL's or the library's.
+    /// The first private key of a PEM text, decrypted with one of the passwords if necessary. The error has
+    /// OpenSSL's or the library's message.
     pub fn from_pem(text: &[u8], passwords: &[Vec<u8>]) -> Result<Key, String> {
         Ok(Key(identity::signing_key(text, passwords)?.0))
     }
@@ -152,7 +153,7 @@ impl Key {
 }
 
 impl Identity {
-    /// A chain with the key that belongs to it.
+    /// A chain with its key; an error if they do not match.
     pub fn new(chain: &Chain, key: &Key) -> Result<Arc<Identity>, Problem> {
         if !identity::belongs(&chain.0, &*key.0) {
             return Err(Problem::new(

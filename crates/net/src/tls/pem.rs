@@ -1,18 +1,19 @@
-//! PEM: base64 between lines that say what it is (RFC 7468).
+//! PEM: base64 between marker lines (RFC 7468).
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 
-/// A block.
+/// One PEM block.
 #[derive(Debug)]
 pub(super) struct Block {
-    /// What stands after `BEGIN`.
+    /// The text after `BEGIN`.
     pub(super) label: String,
-    /// The lines `Name: value` of older formats.
+    /// The lines `Name: value` of the older format for encrypted keys (RFC 1421).
     pub(super) headers: Vec<(String, String)>,
     pub(super) content: Vec<u8>,
 }
 
-/// All blocks of a text; what stands between them is left out. `None`: one of them is broken.
+/// Parses all blocks of a text and skips anything between them, such as the text that `openssl x509 -text` writes.
+/// `None` if a block is malformed.
 pub(super) fn parse(text: &[u8]) -> Option<Vec<Block>> {
     let mut blocks = Vec::new();
     let mut lines = text
@@ -33,6 +34,7 @@ pub(super) fn parse(text: &[u8]) -> Option<Vec<Block>> {
                 break;
             }
             match line.iter().position(|byte| *byte == b':') {
+                // Headers come before the data; base64 has no colon.
                 Some(colon) if digits.is_empty() => headers.push((
                     String::from_utf8_lossy(line[..colon].trim_ascii()).into_owned(),
                     String::from_utf8_lossy(line[colon + 1..].trim_ascii()).into_owned(),
@@ -58,7 +60,7 @@ fn decode(digits: &[u8]) -> Option<Vec<u8>> {
     BASE64_STANDARD.decode(digits).ok()
 }
 
-/// A block with lines of 64 digits.
+/// Encodes a block, with 64 characters per line.
 pub(super) fn encode(label: &str, content: &[u8]) -> String {
     let mut out = format!("-----BEGIN {label}-----\n");
     let digits = BASE64_STANDARD.encode(content);

@@ -1,15 +1,14 @@
-//! A client's hello as it came: what rustls does not tell of it.
+//! The bytes of a ClientHello, for what rustls does not show of it.
 //!
-//! Whether early data comes with it (RFC 8446, section 4.2.10) must be known before it is answered, since then it is too late to
-//! choose how much of such data is skipped. Who keeps sessions outside of the server wants the name of the session, and scripts
-//! look at extensions.
+//! Whether early data follows (RFC 8446, section 4.2.10) must be known before the answer: later it is too late to
+//! choose how much of it is skipped. An external store needs the session ID, and scripts look at extensions.
 //!
 //! ```text
 //! message     01 len len len  03 vv  random[32]  session<1>  suites<2>  compression<1>  extensions<2>
 //! extension   type type len len  …
 //!   42        early data: empty
 //!   41        sessions to resume:  identities<2>  binders<2>;   identity:  name<2>  age[4]
-//!   35        a ticket of version 1.2, or nothing: the client would like one
+//!   35        a TLS 1.2 ticket; empty: the client would like one
 //!   43        the versions that the client speaks: versions<1>
 //! ```
 
@@ -21,17 +20,17 @@ const PRE_SHARED_KEY: u16 = 41;
 const TICKET: u16 = 35;
 const SUPPORTED_VERSIONS: u16 = 43;
 
-/// A hello, put together from its records.
+/// A ClientHello, joined from its records.
 pub(super) struct RawHello(Vec<u8>);
 
 impl RawHello {
-    /// `records` are those that the hello came in, and perhaps more.
+    /// `records` contain the hello and possibly more.
     pub(super) fn new(records: &[u8]) -> RawHello {
         RawHello(message(records))
     }
 
-    /// The name of the session that the early data is of: the first one that the hello names. `None`: there is no early
-    /// data, or the hello is broken, which is for others to say.
+    /// The session that the early data belongs to: the first one in the list (RFC 8446, section 4.2.10). `None` if
+    /// there is no early data, or if the hello is malformed, which the handshake will report.
     pub(super) fn early_offer(&self) -> Option<Vec<u8>> {
         let known = self.extensions()?;
         let content = |wanted: u16| known.iter().find(|(kind, _)| *kind == wanted);
@@ -40,7 +39,7 @@ impl RawHello {
         Some(keys.vector()?.vector()?.0.to_vec())
     }
 
-    /// The extensions in their order; `None`: there are none, or the hello is broken.
+    /// The extensions in their order; `None` if there are none or the hello is malformed.
     pub(super) fn extensions(&self) -> Option<Vec<(u16, &[u8])>> {
         let (_, mut rest) = self.session_and_rest()?;
         rest.vector()?;
@@ -61,7 +60,8 @@ impl RawHello {
             .find_map(|(kind, content)| (kind == wanted).then_some(content))
     }
 
-    /// Whether a version is among those that the hello names by extension, as from version 1.3 on (RFC 8446, section 4.2.1).
+    /// Whether a version is in the `supported_versions` extension, which exists since TLS 1.3 (RFC 8446, section
+    /// 4.2.1).
     pub(super) fn offers_version(&self, version: u16) -> bool {
         let versions = self
             .extension(SUPPORTED_VERSIONS)
@@ -72,7 +72,8 @@ impl RawHello {
         })
     }
 
-    /// The session of TLS 1.2 that the client would resume by its name: without a ticket, which would hold it.
+    /// The session ID that the client wants to resume with TLS 1.2. Not with a ticket: that contains the session,
+    /// and the ID is only a marker (RFC 5077, section 3.4).
     pub(super) fn session_id(&self) -> Option<&[u8]> {
         let (id, _) = self.session_and_rest()?;
         let ticket = self.extension(TICKET).unwrap_or_default();
@@ -86,7 +87,7 @@ impl RawHello {
     }
 }
 
-/// The first message, put together from its records.
+/// The first handshake message, joined from its records.
 fn message(mut records: &[u8]) -> Vec<u8> {
     let mut message = Vec::new();
     while let Some(&[22, 3, _, high, low]) = records.first_chunk::<RECORD_HEADER>() {

@@ -1,4 +1,4 @@
-//! What a server's configuration says of TLS, as it is used: immutable, shared by all loops.
+//! The TLS settings of a server: built when the configuration is read, immutable, and shared by all loops.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,53 +26,53 @@ use super::sessions::{SessionCache, Storage};
 use super::tickets::{Ticketer, Tickets};
 use super::verify::Trust;
 
-/// What a server's settings are made of.
+/// The input for the settings of a server.
 pub struct ServerOptions {
-    /// The versions that are spoken.
+    /// The enabled versions.
     pub protocols: Protocols,
-    /// Suites and groups.
+    /// Cipher suites and groups.
     pub choice: Choice,
-    /// The server's order of suites counts, not the client's.
+    /// Whether the server's order of cipher suites counts, not the client's.
     pub prefer_server_ciphers: bool,
-    /// The certificates; none when they depend on the client.
+    /// The certificates; empty if they depend on the client.
     pub identities: Vec<Arc<Identity>>,
-    /// Clients are asked for a certificate, which is judged by this.
+    /// If set, clients are asked for a certificate, which is verified against this.
     pub client_certificates: Option<ClientCertificates>,
-    /// What is agreed on by ALPN, the best first; none: no ALPN.
+    /// The ALPN protocols, the preferred one first; empty: no ALPN.
     pub alpn: Vec<Vec<u8>>,
-    /// Remembered sessions.
+    /// The session cache.
     pub cache: Option<Arc<SessionCache>>,
-    /// Tickets; `None`: no tickets.
+    /// The ticket keys; `None`: no tickets.
     pub tickets: Option<Arc<Tickets>>,
     /// How long a session may be resumed, in seconds.
     pub session_timeout: u32,
-    /// The most bytes of a record; 0: as many as allowed.
+    /// The largest record in bytes; 0: the protocol's limit.
     pub record_size: usize,
-    /// The most bytes of early data; 0: none is taken.
+    /// The most bytes of early data; 0: not accepted.
     pub early_data: u32,
-    /// Certificates are sent compressed where the client can read that.
+    /// Whether certificates are compressed for clients that support it (RFC 8879).
     pub compress_certificates: bool,
-    /// What tells sessions of one engine from those of another.
+    /// Keeps the sessions of the engines apart.
     pub context: Vec<u8>,
 }
 
-/// What clients' certificates are judged by.
+/// What clients' certificates are verified against.
 #[derive(Clone)]
 pub struct ClientCertificates {
-    /// Whom to believe.
+    /// The trusted certificates.
     pub trust: Arc<Trust>,
-    /// The authorities that are named to clients: subjects, encoded.
+    /// The authorities named in the request to clients: encoded subjects.
     pub named: Vec<Vec<u8>>,
 }
 
-/// A server's settings.
+/// The TLS settings of a server.
 #[derive(Clone)]
 pub struct ServerSettings {
     pub(super) config: Arc<ServerConfig>,
     pub(super) identities: Vec<Arc<Identity>>,
     pub(super) trust: Option<Arc<Trust>>,
     speaks_1_3: bool,
-    /// What its sessions depend on.
+    /// A digest of all that its sessions depend on.
     pub(super) context: [u8; 32],
     /// How long a session may be resumed, in seconds.
     pub(super) session_timeout: u32,
@@ -85,7 +85,7 @@ impl fmt::Debug for ServerSettings {
 }
 
 impl ServerOptions {
-    /// Puts them together.
+    /// Builds the settings.
     pub fn build(self) -> Result<ServerSettings, Problem> {
         warm_up();
         let context = self.session_context();
@@ -123,7 +123,8 @@ impl ServerOptions {
             None => Arc::new(NoServerSessionStorage {}),
         };
         if self.early_data > 0 {
-            // Each session is taken once, so that nobody can send the same early data twice (RFC 8446, section 8.1).
+            // Early data can be replayed by an attacker. So sessions with it are in a cache, and each is used once
+            // (RFC 8446, section 8.1); a ticket could be presented any number of times.
             config.max_early_data_size = self.early_data;
             config.send_half_rtt_data = true;
             config.session_storage = match &self.cache {
@@ -137,12 +138,15 @@ impl ServerOptions {
                 timeout: self.session_timeout,
             });
         }
+        // Nothing could resume a session: no ticket is sent.
         if self.tickets.is_none() && self.cache.is_none() && self.early_data == 0 {
             config.send_tls13_tickets = 0;
         }
         if !self.compress_certificates {
             config.cert_compressors = Vec::new();
         }
+        // Clients' certificates are not accepted in compressed form: a client could make the server decompress at
+        // will.
         config.cert_decompressors = Vec::new();
         Ok(ServerSettings {
             config: Arc::new(config),
@@ -154,7 +158,8 @@ impl ServerOptions {
         })
     }
 
-    /// What a session depends on: it is not resumed by a server with other certificates, or which trusts others.
+    /// A digest of the certificates and the client authorities. A session is not resumed by a server with others:
+    /// its client has proved its identity only to those.
     fn session_context(&self) -> [u8; 32] {
         let mut context = Context::new(&SHA256);
         context.update(&self.context);
@@ -172,26 +177,27 @@ impl ServerOptions {
     }
 }
 
-/// Sessions that are kept for early data when no cache is configured, in bytes.
+/// The size in bytes of the cache for sessions with early data if none is configured.
 const EARLY_SESSIONS: usize = 4 << 20;
 
-/// How many bytes of records are tried, and found to be early data that is skipped. Clients may have been promised 16 KB
-/// of content, which OpenSSL and nginx promise, and all records that have come are tried again with each piece that
-/// comes. rustls holds 18 KB of them: of so much content in records of less than 140 bytes it refuses the end. To try
-/// all this takes a few milliseconds, once a connection.
+/// How many bytes of records may be tried for decryption and skipped as early data. Clients may have been promised
+/// 16 KB of content, as OpenSSL and nginx do, and all received records are tried again with each piece that
+/// arrives. rustls keeps 18 KB of them, so if that content comes in records of less than 140 bytes, the end is
+/// refused. To try all this takes a few milliseconds, once per connection.
 const SKIPPED_EARLY_DATA: u32 = 1 << 20;
 
-/// What rustls calls a fragment holds the record's overhead too.
+/// rustls counts the record's overhead as a part of the fragment.
 fn fragment_size(record: usize) -> Option<usize> {
     const OVERHEAD: usize = 5;
     const MOST: usize = 16 * 1024;
     (1..MOST)
         .contains(&record)
+        // At least 512 bytes, the least that OpenSSL accepts.
         .then_some(record.max(512) + OVERHEAD)
 }
 
 impl ServerSettings {
-    /// The same with other certificates.
+    /// The settings with other certificates.
     pub(super) fn config_with(&self, identities: &[Arc<Identity>]) -> Arc<ServerConfig> {
         let mut config = ServerConfig::clone(&self.config);
         config.cert_resolver = Arc::new(Resolver {
@@ -201,15 +207,16 @@ impl ServerSettings {
         Arc::new(config)
     }
 
-    /// What answers a hello that comes with early data of this session, where such data is not going to be taken; `None`
-    /// where it is.
+    /// The settings for a hello with early data of this session if that data will not be accepted; `None` if it
+    /// will.
     ///
-    /// It must be skipped then (RFC 8446, section 4.2.10). How much rustls skips before it gives up with bad_record_mac
-    /// depends on how much it would take: 16 KB, the records' own bytes counted as well, and what is skipped counted again
-    /// each time that more of it comes. So clients that send as much as they may, or a little in several pieces, are
-    /// refused. These settings skip more; they know no sessions, so that rustls neither takes early data nor promises
-    /// to, and the client gets a session of the usual kind with its next handshake. What remains: a session that is known
-    /// and still not taken, as it is too old or the client's protocols are others.
+    /// Unaccepted early data must be skipped (RFC 8446, section 4.2.10). How much rustls skips before it fails with
+    /// bad_record_mac depends on how much it would accept: 16 KB, where the overhead of records counts too, and
+    /// what was skipped counts again each time that more arrives. So clients that send as much as they may, or a
+    /// little in several pieces, would be refused. These settings skip more. They know no sessions, so that rustls
+    /// neither accepts early data nor promises to, and the client gets an ordinary session with its next handshake.
+    /// One case remains: a session that is known and still not accepted, because it is too old or the client's
+    /// protocols differ.
     pub(super) fn config_skipping(
         &self,
         config: &Arc<ServerConfig>,
@@ -221,14 +228,14 @@ impl ServerSettings {
         }
         let mut config = ServerConfig::clone(config);
         config.max_early_data_size = SKIPPED_EARLY_DATA;
-        // Tickets that hold the session itself may go on: with these rustls takes no early data.
+        // Tickets that contain the session may stay enabled: with these rustls accepts no early data.
         if !config.ticketer.enabled() {
             config.session_storage = Arc::new(NoServerSessionStorage {});
         }
         Some(Arc::new(config))
     }
 
-    /// The same with other protocols for ALPN.
+    /// The settings with other ALPN protocols.
     pub fn with_alpn(&self, alpn: Vec<Vec<u8>>) -> ServerSettings {
         let mut config = ServerConfig::clone(&self.config);
         config.alpn_protocols = alpn;
@@ -238,12 +245,12 @@ impl ServerSettings {
         }
     }
 
-    /// Whether version 1.3 is among those that are spoken.
+    /// Whether TLS 1.3 is enabled.
     pub(super) fn speaks_1_3(&self) -> bool {
         self.speaks_1_3
     }
 
-    /// Has what is stapled to the certificates fetched by this loop, if it is time to. `log` gets what goes wrong.
+    /// Renews the stapled OCSP responses on this loop where it is time to. Failures go to `log`.
     pub fn refresh_staples(
         &self,
         network: impl Fn() -> Network,
@@ -259,16 +266,16 @@ impl ServerSettings {
         &self.identities
     }
 
-    /// Whom to believe about clients.
+    /// The trusted certificates for clients.
     pub fn trust(&self) -> Option<&Trust> {
         self.trust.as_deref()
     }
 }
 
-/// Chooses among certificates of several kinds: what the client prefers to see signed.
+/// Chooses among certificates of several kinds by the client's preferred signature scheme.
 struct Resolver {
     identities: Vec<Arc<Identity>>,
-    /// TLS 1.3 is spoken with who can.
+    /// TLS 1.3 is enabled.
     newest: bool,
 }
 
@@ -290,13 +297,16 @@ impl ResolvesServerCert for Resolver {
                 .find(|identity| identity.scheme(std::slice::from_ref(scheme)).is_some())
         };
         let schemes = hello.signature_schemes();
-        // PKCS #1 padding signs certificates only, in version 1.3 (RFC 8446, section 4.2.3).
+        // In TLS 1.3, PKCS #1 v1.5 padding is allowed only in certificates, not in the handshake (RFC 8446, section
+        // 4.2.3).
         let newest = self.newest && hello.cipher_suites().iter().any(|suite| is_of_1_3(*suite));
         let signs = |scheme: &&SignatureScheme| !newest || !is_pkcs1(**scheme);
         let identity = schemes
             .iter()
             .filter(signs)
             .find_map(fits)
+            // No scheme fits: a certificate is presented all the same, so that the error comes from the handshake
+            // and not as a missing certificate.
             .or_else(|| schemes.iter().find_map(fits))
             .or(identities.first())?;
         Some(identity.certified())
@@ -307,13 +317,13 @@ fn is_of_1_3(suite: CipherSuite) -> bool {
     u16::from(suite) >> 8 == 0x13
 }
 
-/// Whether signatures of this scheme have the padding of PKCS #1, version 1.5.
+/// Whether a scheme uses PKCS #1 v1.5 padding.
 pub(super) fn is_pkcs1(scheme: SignatureScheme) -> bool {
     matches!(u16::from(scheme), 0x0401 | 0x0501 | 0x0601)
 }
 
-/// Asks for a certificate and takes any: it is judged when the handshake is over. That its owner holds the key is
-/// proved here all the same.
+/// Asks for a client certificate and accepts any, because it is verified after the handshake. The signature that
+/// proves possession of the key is checked here.
 #[derive(Debug)]
 struct Asking {
     named: Vec<DistinguishedName>,
@@ -334,6 +344,7 @@ impl Asking {
 }
 
 impl ClientCertVerifier for Asking {
+    // A client without a certificate gets an error page (status 400), not an alert, as in nginx.
     fn client_auth_mandatory(&self) -> bool {
         false
     }
@@ -374,8 +385,8 @@ impl ClientCertVerifier for Asking {
     }
 }
 
-/// Whether the owner of a certificate has signed the handshake. (rustls's own function refuses certificates of version
-/// 1, which it can not read.)
+/// Checks the signature over the handshake by the owner of a certificate. rustls's own function refuses
+/// certificates of version 1, which it cannot parse.
 pub(super) fn verify_signature(
     message: &[u8],
     certificate: &CertificateDer<'_>,
@@ -386,6 +397,7 @@ pub(super) fn verify_signature(
     use rustls::{CertificateError, PeerMisbehaved};
     let bad = |why: CertificateError| Error::InvalidCertificate(why);
     let certificate = Certificate::parse(certificate).ok_or(bad(CertificateError::BadEncoding))?;
+    // SHA-1 and PKCS #1 v1.5 are not allowed in TLS 1.3 (RFC 8446, section 4.4.3).
     if new
         && matches!(
             u16::from(signed.scheme),
@@ -401,7 +413,7 @@ pub(super) fn verify_signature(
     let Some((_, candidates)) = known else {
         return Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
     };
-    // In version 1.3 a scheme names its curve (RFC 8446, section 4.2.3).
+    // In TLS 1.3 a scheme includes the curve (RFC 8446, section 4.2.3); in 1.2 any curve is possible.
     let candidates = if new { &candidates[..1] } else { candidates };
     let verified = candidates.iter().any(|algorithm| {
         algorithm.public_key_alg_id().as_ref() == certificate.key.algorithm
@@ -416,7 +428,8 @@ pub(super) fn verify_signature(
 }
 
 impl ClientCertificates {
-    /// Trusts the certificates of `trust`, and names those of `named`.
+    /// Verifies against `trust`, and names the authorities of `named` to clients (`ssl_trusted_certificate` is not
+    /// named, `ssl_client_certificate` is).
     pub fn new(trust: Trust, named: &Trust) -> ClientCertificates {
         let mut names: Vec<Vec<u8>> = Vec::new();
         for name in named.subjects() {

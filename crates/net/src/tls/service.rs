@@ -1,4 +1,4 @@
-//! What a server of the configuration does about TLS, as the engines see it.
+//! The TLS configuration of one `server` block, as the engines use it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,27 +16,27 @@ use super::verify::{Assessment, Fault};
 
 /// The TLS of one `server {}` block.
 pub struct Service {
-    /// The settings; `None`: it has no certificate of its own, and another server's settings serve.
+    /// The settings; `None` if it has no certificate: then the default server's settings apply.
     pub settings: Option<ServerSettings>,
-    /// The same with HTTP/2 offered.
+    /// The settings with HTTP/2 in ALPN.
     pub http2: Option<ServerSettings>,
-    /// Clients that ask for it are refused before anything else (`ssl_reject_handshake`).
+    /// Handshakes for this server are refused (`ssl_reject_handshake`).
     pub rejects: bool,
-    /// How clients' certificates are judged.
+    /// Whether clients need a certificate.
     pub asks: Asks,
-    /// Their authorities are asked about them.
+    /// OCSP checks of clients' certificates.
     pub status: Option<StatusCheck>,
-    /// Certificates whose names depend on the client, with their keys.
+    /// Certificates and keys whose paths contain variables.
     pub dynamic: Vec<(Expression, Expression)>,
-    /// Where those are kept.
+    /// The cache of those.
     pub cache: IdentityCache,
-    /// How long a handshake may take, where the engine has no other time for it.
+    /// The time limit of a handshake, if the engine has no other.
     pub handshake_timeout: Duration,
-    /// What decrypts their keys.
+    /// The passwords of their keys.
     pub passwords: Arc<Vec<Vec<u8>>>,
 }
 
-/// The path of a certificate that variables have made: it counts from the directory of the configuration.
+/// The full path of a certificate whose path was made of variables: relative to the directory of the configuration.
 pub fn full_path(conf_prefix: &Path, text: &[u8]) -> BString {
     let is_word = [&b"data:"[..], b"engine:", b"store:", b"/"]
         .iter()
@@ -54,11 +54,11 @@ pub enum Asks {
     /// No certificate is asked for.
     #[default]
     No,
-    /// One must be there and be good.
+    /// A valid certificate is required.
     Required,
-    /// One that is there must be good.
+    /// A certificate must be valid if the client sends one.
     Optional,
-    /// One that is there need not be signed by anybody who is known here.
+    /// A certificate need not be signed by a known authority (`optional_no_ca`).
     OptionalUnsigned,
 }
 
@@ -72,7 +72,7 @@ pub enum Refusal {
 }
 
 impl Asks {
-    /// Whether a client with such a certificate is served.
+    /// Whether a client with this result is served.
     pub fn judge(self, assessment: Option<&Assessment>) -> Result<(), Refusal> {
         let assessment = assessment.unwrap_or(&Assessment::Absent);
         match (self, assessment) {

@@ -1,8 +1,9 @@
-//! TLS on a connection that stands: plaintext here, records on the socket.
+//! TLS on an established connection: plaintext on this side, records on the socket.
 //!
-//! The protocol is rustls's, which does no I/O of its own: what the socket gives is handed to it, what it wants to send
-//! is written to the socket. Two buffers exist besides: plaintext that a caller had no room for, at most what one read
-//! of the socket held, and records that the socket had no room for, at most [`PENDING`] of plaintext and its overhead.
+//! rustls implements the protocol without I/O: it is given what the socket received, and what it wants to send is
+//! written to the socket. Two more buffers exist: plaintext that the caller had no room for, at most what one read
+//! of the socket contained; and records that the socket had no room for, at most [`PENDING`] bytes of plaintext and
+//! their overhead.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead, IoSlice, Read, Write};
@@ -16,55 +17,56 @@ use super::certificate::Certificate;
 use super::names;
 use super::verify::{Assessment, Trust};
 
-/// How much is read from the socket at once, in bytes: a record with its overhead.
+/// How much is read from the socket at once, in bytes: the largest record with its overhead.
 pub(super) const READ_SIZE: usize = 16 * 1024 + 512;
 
-/// How much plaintext a connection takes before the socket has taken the records of it, in bytes.
+/// How many bytes of plaintext are accepted before the socket has taken their records.
 const PENDING: usize = 64 * 1024;
 
 rt::local! {
-    /// What connections of this loop read into, one at a time.
+    /// The receive buffer of all connections of this loop, which use it one at a time: an idle connection needs
+    /// none.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The state of TLS on a connection.
+/// The TLS of a connection.
 pub struct Session {
     state: RefCell<State>,
     facts: Facts,
 }
 
-/// What was agreed on, and what the peer offered.
+/// What was negotiated and what the peer offered, for variables and logs.
 #[derive(Default)]
 pub(super) struct Facts {
     pub(super) server_name: Option<Box<str>>,
-    /// Numbers of cipher suites, of groups and of signature schemes that a client offered, in its order.
+    /// The numbers of the cipher suites, groups and signature schemes that a client offered, in its order.
     pub(super) offered_ciphers: Vec<u16>,
     pub(super) offered_groups: Vec<u16>,
     pub(super) offered_schemes: Vec<u16>,
-    /// The scheme of the server's signature, when it signed.
+    /// The scheme of the server's signature, if it signed.
     pub(super) scheme: Cell<Option<u16>>,
-    /// The peer's certificate, judged; `None` when nobody asked for one.
+    /// The result of verifying the peer's certificate; `None` if none was asked for.
     pub(super) assessment: Option<Assessment>,
-    /// The name of the session: the same for all connections that resume it.
+    /// The session's number: the same for all connections that resume it.
     pub(super) id: Vec<u8>,
 }
 
 pub(super) struct State {
     pub(super) tls: Connection,
-    /// Plaintext for which rustls had no room, before what it holds.
+    /// Plaintext that was taken out because rustls had no more room. It comes before what rustls still holds.
     spilled: Vec<u8>,
-    /// How much of it has been taken.
+    /// How much of it the caller has read.
     taken: usize,
-    /// The peer sends no more.
+    /// The peer has finished sending.
     ended: bool,
     broken: Option<Broken>,
-    /// The socket has refused records.
+    /// The socket had no room for some records.
     stuck: bool,
-    /// The client sends early data that is not taken.
+    /// The client sends early data that is not accepted and has to be skipped.
     skips: bool,
 }
 
-/// Why the connection is of no use any more.
+/// The error that has ended the connection. Kept, because every later call must report it too.
 #[derive(Clone)]
 enum Broken {
     Tls(rustls::Error),
@@ -100,18 +102,18 @@ impl State {
         }
     }
 
-    /// The same, of a client whose early data is not taken.
+    /// Notes whether the client's early data has to be skipped.
     pub(super) fn skipping(self, skips: bool) -> State {
         State { skips, ..self }
     }
 
-    /// Hands over what the socket gave.
+    /// Passes received bytes to rustls.
     pub(super) fn feed(&mut self, mut records: &[u8]) -> Result<(), rustls::Error> {
         let mut unseen = false;
         while !records.is_empty() {
             match self.tls.read_tls(&mut records) {
-                // Early data that it skips rustls keeps until the client's next message, and tries and counts all of
-                // it again whenever it looks: so it looks once at all that came.
+                // rustls keeps skipped early data until the client's next message, and tries and counts all of it
+                // again whenever it processes. So it processes once, with all that was received.
                 Ok(1..) if self.skips && self.tls.is_handshaking() && !records.is_empty() => {
                     unseen = true;
                 }
@@ -120,18 +122,19 @@ impl State {
                     self.process()?;
                 }
                 Ok(0) | Err(_) if std::mem::take(&mut unseen) => self.process()?,
-                // There is plaintext enough in there. (A slice does not fail.)
+                // rustls is full of plaintext: it is taken out, and feeding goes on. (Reading from a slice cannot
+                // fail.)
                 Ok(0) | Err(_) if self.spill() => {}
-                // Behind the peer's word that it has ended nothing counts.
+                // Anything after the peer's close_notify is ignored (RFC 8446, section 6.1).
                 Ok(0) => break,
-                // A message without an end.
+                // A message that exceeds every limit.
                 Err(_) => return Err(rustls::Error::PeerSentOversizedRecord),
             }
         }
         Ok(())
     }
 
-    /// Decrypts what was handed over.
+    /// Decrypts what was fed.
     pub(super) fn process(&mut self) -> Result<(), rustls::Error> {
         let state = self.tls.process_new_packets()?;
         if state.peer_has_closed() {
@@ -140,24 +143,25 @@ impl State {
         if let Connection::Server(server) = &mut self.tls
             && let Some(mut early) = server.early_data()
         {
-            // It is bounded by what the settings allow; nothing else comes before it.
+            // Limited by the settings' `max_early_data_size`. It precedes all other plaintext.
             early.read_to_end(&mut self.spilled).ok();
         }
         Ok(())
     }
 
-    /// Whether a client's early data is there. Asked of a handshake: what is spilled before its end is nothing else.
+    /// Whether early data of the client has arrived. Only valid during a handshake, when no other plaintext can be
+    /// in the buffer.
     pub(super) fn has_early_data(&self) -> bool {
         !self.spilled.is_empty()
     }
 
-    /// Gives a server's session a number, unless it is one that has it already.
+    /// Gives a server's session a number, or keeps the number of a resumed one.
     pub(super) fn name_session(&mut self) -> Vec<u8> {
         let id = match self.resumed_name() {
             Some(id) => id,
             None => {
                 let mut id = vec![0; 32];
-                // Without random bytes there is no handshake anyway.
+                // Without randomness the handshake fails anyway.
                 let _ = super::provider::fill_random(&mut id);
                 id
             }
@@ -168,7 +172,7 @@ impl State {
         id
     }
 
-    /// The number of the session that is resumed.
+    /// The number of the resumed session.
     pub(super) fn resumed_name(&self) -> Option<Vec<u8>> {
         let Connection::Server(server) = &self.tls else {
             return None;
@@ -177,17 +181,17 @@ impl State {
         (!id.is_empty()).then(|| id.to_vec())
     }
 
-    /// Takes plaintext out of rustls; whether there was any.
+    /// Takes plaintext out of rustls; returns whether there was any.
     fn spill(&mut self) -> bool {
         let before = self.spilled.len();
         let mut spilled = std::mem::take(&mut self.spilled);
-        // From behind what was spilled before: that is still the first.
+        // Appended: what was taken out before comes first.
         drain(&mut self.tls, &mut spilled, usize::MAX);
         self.spilled = spilled;
         self.spilled.len() > before
     }
 
-    /// Appends at most `max` bytes of plaintext that is there.
+    /// Appends at most `max` bytes of available plaintext.
     fn take(&mut self, buf: &mut Vec<u8>, max: usize) -> usize {
         let mut left = max;
         if self.taken < self.spilled.len() {
@@ -196,6 +200,7 @@ impl State {
             self.taken += n;
             left -= n;
             if self.taken == self.spilled.len() {
+                // Frees the memory: this buffer is rare, and an idle connection should hold none.
                 self.spilled = Vec::new();
                 self.taken = 0;
             }
@@ -204,7 +209,7 @@ impl State {
         max - left
     }
 
-    /// Sends records while the socket takes them; `WouldBlock` when it does not.
+    /// Sends records until the socket is full (`WouldBlock`) or none is left.
     pub(super) fn send(&mut self, socket: &Stream) -> io::Result<()> {
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut Output(socket)) {
@@ -224,19 +229,21 @@ impl State {
         Ok(())
     }
 
-    /// Takes in what the socket gave. 0: it has ended.
+    /// Handles received bytes; none means the end of the stream.
     fn received(&mut self, socket: &Stream, records: &[u8]) {
         if records.is_empty() {
-            // Perhaps without its own word for it: what the connection carries says where it ends.
+            // Possibly without a close_notify. Many peers omit it, and the protocol above knows whether its message
+            // is complete.
             self.ended = true;
         } else if let Err(error) = self.feed(records) {
             self.broken = Some(Broken::Tls(error));
-            // The alert that says what was wrong; whether it arrives does not matter.
+            // Sends the alert. It does not matter whether it arrives.
             let _ = self.send(socket);
         }
     }
 
-    /// Sends what the socket has refused before: while that does not succeed nothing more is encrypted.
+    /// Sends what the socket had no room for. Until that succeeds nothing more is encrypted, which is what limits
+    /// the buffer.
     fn send_if_stuck(&mut self, socket: &Stream) -> io::Result<()> {
         if self.stuck {
             self.send(socket)?;
@@ -244,7 +251,7 @@ impl State {
         Ok(())
     }
 
-    /// Encrypts what there is room for.
+    /// Encrypts as much as there is room for.
     fn encrypt(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         if let Some(broken) = &self.broken {
             return Err(broken.to_error());
@@ -253,12 +260,12 @@ impl State {
     }
 }
 
-/// Appends at most `max` bytes of what rustls has decrypted.
+/// Appends at most `max` bytes of plaintext from rustls.
 fn drain(tls: &mut Connection, out: &mut Vec<u8>, max: usize) -> usize {
     let mut left = max;
     while left > 0 {
         let mut reader = tls.reader();
-        // `WouldBlock`: no more of it is there.
+        // `WouldBlock`: there is no more.
         let Ok(piece) = reader.fill_buf() else { break };
         let n = piece.len().min(left);
         if n == 0 {
@@ -296,7 +303,7 @@ impl Session {
         }
     }
 
-    /// Appends plaintext, at most `max` bytes, out of the records that `receive` brings.
+    /// Appends at most `max` bytes of plaintext, from the records that `receive` reads.
     fn read_with(
         &self,
         socket: &Stream,
@@ -307,6 +314,8 @@ impl Session {
         let mut state = self.state.borrow_mut();
         loop {
             let n = state.take(buf, max);
+            // Plaintext first, then the end, then the error: data that was received before a failure is still
+            // delivered.
             if n > 0 || state.ended || max == 0 {
                 return Poll::Ready(Ok(n));
             }
@@ -351,7 +360,8 @@ impl Session {
             socket.poll_read_into(context, scratch, READ_SIZE)
         });
         if result.is_pending() && self.has_pending() {
-            // Nothing comes before the peer has got what it waits for. (An error shows with the next call.)
+            // The caller waits for the peer, which may itself wait for records that are still here. (An error is
+            // reported by the next call.)
             let _ = self.poll_flush(socket, context);
         }
         result
@@ -360,11 +370,13 @@ impl Session {
     pub(crate) fn try_writev(&self, socket: &Stream, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut state = self.state.borrow_mut();
         if state.tls.wants_write() {
-            // Records that the socket has refused go first; those of this turn go along with what comes now.
+            // Records that the socket had no room for go first. Others that are pending, such as tickets, leave
+            // together with the new ones.
             state.send_if_stuck(socket)?;
         }
         let n = state.encrypt(bufs)?;
         match state.send(socket) {
+            // Once plaintext was accepted, "would block" must not be reported: the caller would send it twice.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && n == 0 => Err(error),
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
             _ => Ok(n),
@@ -405,18 +417,18 @@ impl Session {
         }
     }
 
-    /// Tells the peer that no more comes, as far as the socket takes it now.
+    /// Sends a close_notify, as far as the socket takes it now.
     pub(crate) fn say_goodbye(&self, socket: &Stream) {
         let mut state = self.state.borrow_mut();
         if state.broken.is_none() {
-            // rustls says it once only.
+            // rustls sends it only once.
             state.tls.send_close_notify();
-            // A socket that takes nothing has a peer that does not listen.
+            // If the socket is full, the peer is not reading, and would not see the alert either.
             let _ = state.send(socket);
         }
     }
 
-    /// Whether there is plaintext, or an end or error to tell of.
+    /// Whether there is plaintext, an end or an error to report.
     pub(crate) fn is_readable(&self) -> bool {
         let mut state = self.state.borrow_mut();
         state.ended
@@ -425,8 +437,8 @@ impl Session {
             || matches!(state.tls.reader().fill_buf(), Ok([_, ..]))
     }
 
-    /// Whether the peer has neither sent anything nor closed. Its messages that concern TLS alone do not count: a
-    /// server sends tickets whenever it likes.
+    /// Whether the peer has neither sent data nor closed. TLS's own messages do not count: a server may send
+    /// tickets at any time.
     pub(crate) fn is_quiet(&self, socket: &Stream) -> bool {
         if self.is_readable() {
             return false;
@@ -434,6 +446,7 @@ impl Session {
         if socket.is_quiet() {
             return true;
         }
+        // The socket has something. Only decrypting it tells whether it is data.
         let mut nothing = Vec::new();
         match self.try_read_into(socket, &mut nothing, 1) {
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
@@ -443,7 +456,7 @@ impl Session {
 
     // -- what was agreed on --
 
-    /// The version of the protocol, as OpenSSL calls it: `TLSv1.3`.
+    /// The protocol version in OpenSSL's form: `TLSv1.3`.
     pub fn protocol(&self) -> &'static str {
         match self.state.borrow().tls.protocol_version() {
             Some(rustls::ProtocolVersion::TLSv1_3) => "TLSv1.3",
@@ -451,7 +464,7 @@ impl Session {
         }
     }
 
-    /// The cipher suite, as OpenSSL calls it.
+    /// The cipher suite by OpenSSL's name.
     pub fn cipher(&self) -> &'static str {
         let state = self.state.borrow();
         let suite = state.tls.negotiated_cipher_suite();
@@ -460,19 +473,19 @@ impl Session {
         })
     }
 
-    /// The group that the keys were exchanged in, as OpenSSL calls it; `None` in a TLS 1.2 session that was resumed.
+    /// The key exchange group by OpenSSL's name; `None` in a resumed TLS 1.2 session, which has no key exchange.
     pub fn curve(&self) -> Option<String> {
         let state = self.state.borrow();
         let group = state.tls.negotiated_key_exchange_group()?;
         Some(names::group_name(group.name().into()))
     }
 
-    /// The protocol that was agreed on by ALPN.
+    /// The protocol negotiated by ALPN.
     pub fn alpn(&self) -> Option<Vec<u8>> {
         self.state.borrow().tls.alpn_protocol().map(<[u8]>::to_vec)
     }
 
-    /// Whether HTTP/2 was agreed on.
+    /// Whether HTTP/2 was negotiated.
     pub fn is_http2(&self) -> bool {
         self.state.borrow().tls.alpn_protocol() == Some(b"h2")
     }
@@ -487,17 +500,18 @@ impl Session {
         self.facts.server_name.as_deref()
     }
 
-    /// The number of the session, which those that resume it share. Empty at an upstream.
+    /// The session's number, which connections that resume it share. Empty at an upstream.
     pub fn id(&self) -> &[u8] {
         &self.facts.id
     }
 
-    /// Whether what is read now came before the handshake was complete: somebody else may have sent it again.
+    /// Whether data read now arrived before the handshake was complete: an attacker may have replayed it (RFC
+    /// 8470).
     pub fn is_early(&self) -> bool {
         self.state.borrow().tls.is_handshaking()
     }
 
-    /// The cipher suites that a client offered, as OpenSSL calls them, with colons between.
+    /// The cipher suites that a client offered, by OpenSSL's names, separated by colons.
     pub fn offered_ciphers(&self) -> String {
         names::list(&self.facts.offered_ciphers, |number| {
             names::cipher_name(number).map(str::to_owned)
@@ -518,7 +532,7 @@ impl Session {
         })
     }
 
-    /// The signature scheme that the server has signed with; `None` in a session that was resumed.
+    /// The scheme of the server's signature; `None` in a resumed session.
     pub fn scheme(&self) -> Option<String> {
         self.facts.scheme.get().map(names::scheme_name)
     }
@@ -530,17 +544,17 @@ impl Session {
         Some(first.clone().into_owned())
     }
 
-    /// What came of the examination of the peer's certificate; `None` when none was wanted.
+    /// The result of verifying the peer's certificate; `None` if none was wanted.
     pub fn assessment(&self) -> Option<&Assessment> {
         self.facts.assessment.as_ref()
     }
 
-    /// Judges it anew: more is known.
+    /// Replaces the result: a later check (OCSP) has found more.
     pub(super) fn assess(&mut self, assessment: Assessment) {
         self.facts.assessment = Some(assessment);
     }
 
-    /// The path from the peer's certificate to what is trusted.
+    /// The path from the peer's certificate to a trusted one.
     pub(super) fn path(&self, trust: &Trust) -> Vec<Certificate> {
         let now = i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX);
         let state = self.state.borrow();

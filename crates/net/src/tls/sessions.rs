@@ -1,7 +1,7 @@
-//! Sessions that the server remembers itself: `ssl_session_cache`.
+//! The server's session cache: `ssl_session_cache`.
 //!
-//! A cache has a name and is shared by everything that names it, by all loops, and by the configurations before and
-//! after a reload. It is bounded in bytes; what was used longest ago goes first.
+//! A cache has a name. It is shared by all servers that name it, by all loops, and by the configurations before and
+//! after a reload. Its size is limited in bytes; the session that was unused for longest is evicted first.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -12,12 +12,12 @@ use rustls::server::StoresServerSessions;
 
 use super::shared::Shared;
 
-/// What an entry takes besides its bytes, roughly.
+/// The approximate overhead of an entry in bytes.
 const OVERHEAD: usize = 160;
-/// The smallest entry: a cache has room for so many sessions at most.
+/// The smallest possible entry, which limits their number.
 const SMALLEST: usize = OVERHEAD + 80;
 
-/// Remembered sessions.
+/// A session cache.
 pub struct SessionCache {
     sessions: Mutex<Sessions>,
 }
@@ -40,7 +40,7 @@ impl Entry {
 }
 
 impl SessionCache {
-    /// A cache of its own, of so many bytes.
+    /// A cache of this many bytes that is not shared by name.
     pub fn new(bytes: usize) -> Arc<SessionCache> {
         Arc::new(SessionCache {
             sessions: Mutex::new(Sessions {
@@ -51,7 +51,7 @@ impl SessionCache {
         })
     }
 
-    /// The cache of this name and size in this process: the one that is in use, if there is one.
+    /// The cache with this name and size in this process: the existing one, if it is in use.
     pub fn shared(name: &str, bytes: usize) -> Arc<SessionCache> {
         static KNOWN: LazyLock<Shared<(String, usize), SessionCache>> =
             LazyLock::new(Shared::default);
@@ -65,6 +65,7 @@ impl SessionCache {
         if size > sessions.limit {
             return false;
         }
+        // Room is made before the insertion, so that the limit holds at every moment.
         while sessions.bytes + size > sessions.limit {
             let Some((key, old)) = sessions.entries.pop_oldest() else {
                 break;
@@ -83,6 +84,7 @@ impl SessionCache {
         let mut sessions = self.lock();
         let entry = sessions.entries.get(key)?;
         let age = now.saturating_sub(entry.issued);
+        // An expired session stays until it is evicted: removing it early would need a search or a timer.
         (age <= u64::from(timeout)).then(|| entry.value.clone())
     }
 
@@ -90,6 +92,7 @@ impl SessionCache {
         let mut sessions = self.lock();
         let entry = sessions.entries.remove(key)?;
         sessions.bytes -= entry.size() + key.len();
+        // A clock that was set back must not make every session invalid.
         let age = now.saturating_sub(entry.issued);
         (age <= u64::from(timeout)).then_some(entry.value)
     }
@@ -99,10 +102,10 @@ impl SessionCache {
     }
 }
 
-/// The cache as one configuration sees it.
+/// The cache as one server's configuration uses it.
 pub(super) struct Storage {
     pub(super) cache: Arc<SessionCache>,
-    /// What a session depends on: part of its key, so that others do not find it.
+    /// A digest of what a session depends on. It is part of the key, so that other servers do not find the session.
     pub(super) context: [u8; 32],
     /// How long a session may be resumed, in seconds.
     pub(super) timeout: u32,

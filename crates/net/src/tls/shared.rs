@@ -1,5 +1,5 @@
-//! What has a name in a configuration and outlives it: those who name it share it, all loops and the configurations
-//! before and after a reload. It goes with the last who uses it.
+//! Objects that have a name in the configuration and outlive it: all loops, and the configurations before and after
+//! a reload, share one object of a name. It is dropped with its last user.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use base::sync::Mutex;
 
-/// The things of one kind in this process, by name. As many as configurations in use name.
+/// The objects of one kind in this process, by name. Their number is limited by the configurations in use.
 pub(super) struct Shared<K, V> {
     known: Mutex<HashMap<K, Weak<V>>>,
 }
@@ -21,9 +21,11 @@ impl<K, V> Default for Shared<K, V> {
 }
 
 impl<K: Hash + Eq, V> Shared<K, V> {
-    /// The one of this name that is in use; without one, a new one.
+    /// The object of this name, if it is in use; otherwise a new one.
     pub(super) fn get(&self, key: K, make: impl FnOnce() -> Arc<V>) -> Arc<V> {
         let mut known = self.known.lock();
+        // Called while a configuration is read, so a walk over all is cheap, and no destructor has to take this
+        // lock.
         known.retain(|_, one| one.strong_count() > 0);
         if let Some(one) = known.get(&key).and_then(Weak::upgrade) {
             return one;

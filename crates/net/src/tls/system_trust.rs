@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Where systems keep the certificates that they trust, in one file: Debian and Alpine, Fedora, SUSE, BSD.
+/// The file of trusted certificates on Debian and Alpine, Fedora, SUSE, and BSD.
 const SYSTEM_TRUST: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -10,7 +10,7 @@ const SYSTEM_TRUST: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The file of the certificates that this system trusts; `None`: none is installed.
+/// This system's file of trusted certificates; `None` if none is installed.
 pub fn system_trust() -> Option<&'static Path> {
     let mut known = SYSTEM_TRUST.iter().map(Path::new);
     known.find(|path| path.is_file())

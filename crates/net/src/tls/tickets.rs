@@ -1,18 +1,19 @@
-//! Session tickets: what a server lets its clients keep, encrypted for itself (RFC 8446, section 4.6.1).
+//! Session tickets: sessions that clients keep for the server, encrypted with a key that only the server has (RFC
+//! 8446, section 4.6.1).
 //!
 //! ```text
-//! name of the key  16   so that the key can be found again after a change
+//! key name         16   finds the key again after a change
 //! nonce            12   random; a key of an hour sees far less than 2^32 tickets
 //! sealed            n   AES-256-GCM of: the time of issue in seconds, 8 bytes, and rustls's session
 //! tag              16
 //! ```
 //!
-//! The name, and the context of the configuration that issued the ticket, are authenticated with it: a ticket is good
-//! only for servers with the same certificates and the same trust.
+//! The key name and the context of the configuration are authenticated too: a ticket is valid only for servers with
+//! the same certificates and the same trust.
 //!
-//! Keys come from files (`ssl_session_ticket_key`), or are made at random and change as often as sessions end
-//! (`ssl_session_timeout`), at least every hour. Those are shared by all loops and all configurations of the process with
-//! that timeout, so that a reload does not end sessions.
+//! Keys come from files (`ssl_session_ticket_key`), or are random and replaced as often as sessions expire
+//! (`ssl_session_timeout`), at least every hour. Random keys are shared by all loops and by all configurations with
+//! the same timeout, so that a reload does not invalidate sessions.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -27,12 +28,13 @@ use super::problem::Problem;
 const NAME: usize = 16;
 const NONCE: usize = 12;
 
-/// The longest time that a server may promise (RFC 8446, section 4.6.1), in seconds.
+/// The longest lifetime that a ticket may have (RFC 8446, section 4.6.1), in seconds.
 const LONGEST: u32 = 7 * 24 * 3600;
 
-/// How long a random key encrypts at most, in seconds.
+/// How many seconds a random key encrypts at most.
 const PERIOD: u64 = 3600;
-/// How long sessions are kept at most: longer than a day they are of no use to anybody.
+/// How many seconds a random key decrypts at most after it has stopped encrypting: the longer a key exists, the
+/// more a theft of it reveals.
 const KEPT: u64 = 24 * 3600;
 
 /// A key that tickets are encrypted with.
@@ -44,12 +46,13 @@ pub struct TicketKey {
 }
 
 impl TicketKey {
-    /// A key of a file: 48 or 80 random bytes, the first 16 of which are its name.
+    /// Reads a key file as nginx does: 48 or 80 random bytes, of which the first 16 are the name.
     pub fn from_file(content: &[u8], file: &str) -> Result<TicketKey, Problem> {
         if content.len() != 48 && content.len() != 80 {
             return Err(Problem::new(format!("\"{file}\" must be 48 or 80 bytes")));
         }
         let (name, secret) = content.split_at(NAME);
+        // The rest, 32 or 64 bytes, is condensed to one AES-256 key: AES-GCM needs no separate HMAC key.
         let secret = digest(&SHA256, secret);
         TicketKey::new(name, secret.as_ref(), 0)
             .ok_or_else(|| Problem::new(format!("cannot create a key from \"{file}\"")))
@@ -72,15 +75,15 @@ impl TicketKey {
     }
 }
 
-/// The keys of a server: the first encrypts, all decrypt.
+/// The ticket keys of a server: the first one encrypts, all decrypt.
 pub struct Tickets {
     keys: RwLock<Vec<TicketKey>>,
-    /// Random keys, which change.
+    /// The times of random keys; `None` for keys from files, which never change.
     change: Option<Change>,
 }
 
-/// How long a random key is in use, in seconds. As in nginx it encrypts for about as long as a session may be resumed, and
-/// decrypts for that much longer, so that a key which is stolen opens little of what was recorded before.
+/// The lifetimes of a random key in seconds. As in nginx, it encrypts for about as long as a session may be
+/// resumed, and decrypts for that much longer. So a stolen key reveals little of what was recorded before.
 #[derive(Clone, Copy)]
 struct Change {
     encrypts: u64,
@@ -106,9 +109,9 @@ impl Tickets {
         })
     }
 
-    /// The random keys of this process for sessions that may be resumed for so many seconds.
+    /// The random keys of this process for sessions of this timeout.
     pub fn random(timeout: u32) -> Arc<Tickets> {
-        /// As many as configurations in use have different timeouts.
+        /// Their number is limited by the different timeouts of configurations in use.
         static SHARED: Mutex<Vec<(u32, Weak<Tickets>)>> = Mutex::new(Vec::new());
         let mut shared = SHARED.lock();
         shared.retain(|(_, tickets)| tickets.strong_count() > 0);
@@ -128,6 +131,7 @@ impl Tickets {
         let change = self.change;
         let fresh = |key: &TicketKey| change.is_none_or(|change| key.since + change.encrypts > now);
         {
+            // Nearly always a read lock is enough; the key changes once an hour.
             let keys = self.keys.read();
             if let Some(key) = keys.first().filter(|key| fresh(key)) {
                 return Some(key.clone());
@@ -135,7 +139,7 @@ impl Tickets {
         }
         let change = self.change?;
         let mut keys = self.keys.write();
-        // Another loop may have been here first.
+        // Another loop may have made the key between the two locks.
         if let Some(key) = keys.first().filter(|key| fresh(key)) {
             return Some(key.clone());
         }
@@ -151,10 +155,10 @@ impl Tickets {
     }
 }
 
-/// The tickets of one configuration.
+/// Encrypts and decrypts the tickets of one configuration.
 pub(super) struct Ticketer {
     pub(super) tickets: Arc<Tickets>,
-    /// What a session depends on.
+    /// A digest of what a session depends on.
     pub(super) context: [u8; 32],
     /// How long a session may be resumed, in seconds.
     pub(super) timeout: u32,
@@ -204,6 +208,8 @@ impl Ticketer {
             )
             .ok()?;
         let (issued, session) = plain.split_first_chunk::<8>()?;
+        // The time of issue is authenticated. One in the future means that a clock was set back: such a ticket is
+        // refused.
         let age = now.checked_sub(u64::from_be_bytes(*issued))?;
         (age <= u64::from(self.timeout)).then(|| session.to_vec())
     }

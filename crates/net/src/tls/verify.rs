@@ -1,11 +1,12 @@
-//! Whether a peer's certificate is to be believed.
+//! Verifies a peer's certificate.
 //!
-//! A handshake does not fail because of a certificate: as in nginx, what was found is recorded, and the server answers
-//! with an error page, or the proxy turns to the next upstream. The words are OpenSSL's, because logs, error pages and
-//! `$ssl_client_verify` show them, and so are the rules: the path is built from the trusted certificates first, then
-//! from what the peer sent; certificates of version 1 are good as leaves and as roots; the last fault is the one that
-//! is told. What OpenSSL checks and this does not: the strength of keys beyond what the provider of the cryptography
-//! refuses, and policies. Constraints on names are not examined either, so that an authority that has them is refused.
+//! A handshake does not fail because of a certificate. As in nginx, the result is recorded, and the server answers
+//! with an error page, or the proxy tries the next upstream. The messages are OpenSSL's, because logs, error pages
+//! and `$ssl_client_verify` show them, and so are the rules: the path is built from the trusted certificates first
+//! and then from what the peer sent; certificates of version 1 are accepted as leaves and as roots; the last fault
+//! found is reported. OpenSSL also checks policies and the strength of keys, which is not done here beyond what the
+//! cryptography library refuses. Name constraints are not examined either, so an authority that has them is
+//! refused.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,18 +21,18 @@ use super::pem;
 use super::problem::Problem;
 use super::provider::algorithms;
 
-/// How a certificate was found.
+/// The result of verifying a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Assessment {
-    /// The peer has none.
+    /// The peer sent none.
     Absent,
-    /// It is good.
+    /// It is valid.
     Good,
-    /// It is not.
+    /// It is not valid.
     Bad(Fault),
 }
 
-/// Why a certificate is not good: OpenSSL's number and words.
+/// Why a certificate is not valid: OpenSSL's number and text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// `X509_V_ERR_…`; 0: OpenSSL has no number for it.
@@ -51,7 +52,7 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// Whether nothing is wrong but that nobody here knows who signed.
+    /// Whether the only fault is an unknown issuer: the numbers that nginx accepts for `optional_no_ca`.
     pub(super) fn is_unknown_issuer(self) -> bool {
         matches!(self.number, 18..=21 | 27)
     }
@@ -84,27 +85,28 @@ const CRITICAL: Fault = fault(34, "unhandled critical extension");
 const NAME_CONSTRAINTS: Fault = fault(51, "unsupported name constraint type");
 const UNREADABLE: Fault = fault(1, "unspecified certificate verification error");
 
-/// The longest path that is followed, whatever the settings say: each step costs a signature.
+/// The longest path that is followed, whatever the settings say: each step costs a signature check, and the peer
+/// chooses the certificates.
 const MAX_PATH: usize = 32;
-/// How many signatures one examination may check.
+/// How many signatures one verification may check: certificates with the same name multiply the possible paths.
 const MAX_SIGNATURES: usize = 100;
 
 /// What a certificate is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// By a client, to a server.
+    /// A client authenticates to a server.
     Client,
-    /// By a server, to a client.
+    /// A server authenticates to a client.
     Server,
 }
 
-/// Whom to believe.
+/// The trusted certificates, and the rules for believing others.
 pub struct Trust {
     anchors: Vec<Certificate>,
     revocations: Vec<Revocations>,
-    /// Whether every certificate of a path needs a list that does not name it.
+    /// Whether every certificate of a path must be covered by a revocation list.
     check_revocations: bool,
-    /// How many certificates may stand between a leaf and a root.
+    /// How many certificates may be between a leaf and a root.
     depth: usize,
 }
 
@@ -115,13 +117,13 @@ struct Revocations {
     until: Option<i64>,
     serials: HashSet<Vec<u8>>,
     signed: Signed,
-    /// The key that has signed it, once one was found. A list may be megabytes long, and looking at its signature takes
-    /// milliseconds: that is done once, not for each client.
+    /// The key that signed it, once that is known. A list may have megabytes, and checking its signature then takes
+    /// milliseconds: it is done once, not for each client.
     signer: OnceLock<Vec<u8>>,
 }
 
 impl Trust {
-    /// Nobody, at this depth.
+    /// Trusts nobody yet, with paths of this depth.
     pub fn nobody(depth: usize) -> Trust {
         Trust {
             anchors: Vec::new(),
@@ -131,7 +133,7 @@ impl Trust {
         }
     }
 
-    /// Adds the certificates of a PEM text; `name` is for the message.
+    /// Adds the certificates of a PEM text; `name` is for messages.
     pub fn add_certificates(&mut self, text: &[u8], name: &str) -> Result<(), Problem> {
         let broken = || {
             Problem::new(format!(
@@ -151,7 +153,8 @@ impl Trust {
         Ok(())
     }
 
-    /// Adds the revocation lists of a PEM text, and demands them for every path. The trusted certificates come before.
+    /// Adds the revocation lists of a PEM text, and from then on demands one for every certificate of a path. The
+    /// trusted certificates must be added before.
     pub fn add_revocations(&mut self, text: &[u8], name: &str) -> Result<(), Problem> {
         let broken = || {
             Problem::new(format!(
@@ -171,7 +174,8 @@ impl Trust {
         let algorithms = algorithms();
         for list in &self.revocations {
             let issuers = self.anchors.iter();
-            // Who signed it is found out now; handshakes have only an authority between left to look for.
+            // The signer is determined now, not in the first handshake. Only lists of intermediate authorities,
+            // which clients send, are left for later.
             let _ = issuers
                 .filter(|anchor| anchor.subject == list.issuer)
                 .any(|anchor| list.is_signed_by(anchor, &algorithms));
@@ -180,12 +184,12 @@ impl Trust {
         Ok(())
     }
 
-    /// The subjects of the trusted certificates, encoded, for the list that a server sends.
+    /// The encoded subjects of the trusted certificates, for the server's certificate request.
     pub(super) fn subjects(&self) -> impl Iterator<Item = &[u8]> {
         self.anchors.iter().map(|anchor| &anchor.subject[..])
     }
 
-    /// The path from a chain's leaf to what is trusted, or as far as it goes.
+    /// The path from the leaf of a chain to a trusted certificate, or as far as it goes.
     pub(super) fn path(&self, chain: &[CertificateDer<'_>], now: i64) -> Vec<Certificate> {
         let mut sent = chain.iter().take(MAX_PATH + 1);
         let Some(leaf) = sent.next().and_then(|der| Certificate::parse(der)) else {
@@ -197,7 +201,7 @@ impl Trust {
         path.into_iter().cloned().collect()
     }
 
-    /// Who has issued a certificate, encoded like it: one of the chain behind it, or one that is trusted.
+    /// The issuer of a chain's leaf, in DER: from the chain, or a trusted certificate.
     pub fn issuer_of(&self, chain: &[CertificateDer<'_>]) -> Option<Vec<u8>> {
         let leaf = Certificate::parse(chain.first()?)?;
         let others: Vec<Certificate> = chain[1..]
@@ -215,7 +219,7 @@ impl Trust {
         found(&others).or_else(|| found(&self.anchors))
     }
 
-    /// Examines a chain, the leaf first, at a time in seconds.
+    /// Verifies a chain, leaf first, at a time in seconds.
     pub fn examine(&self, chain: &[CertificateDer<'_>], purpose: Purpose, now: i64) -> Assessment {
         let Some(leaf) = chain.first() else {
             return Assessment::Absent;
@@ -260,7 +264,8 @@ impl Revocations {
         })
     }
 
-    /// Whether the key of `issuer` has signed it. There is one such key, so that no other has to be tried.
+    /// Whether the key of `issuer` signed this list. There is only one such key, so once it is known no other is
+    /// tried.
     fn is_signed_by(&self, issuer: &Certificate, algorithms: &WebPkiSupportedAlgorithms) -> bool {
         let key = &issuer.key.info;
         if let Some(signer) = self.signer.get() {
@@ -268,7 +273,7 @@ impl Revocations {
         }
         let good = is_signed(&self.signed, issuer, algorithms);
         if good {
-            // Another loop has found the same.
+            // An error means that another loop has found the same.
             let _ = self.signer.set(key.clone());
         }
         good
@@ -279,7 +284,7 @@ struct Examination<'a> {
     trust: &'a Trust,
     algorithms: WebPkiSupportedAlgorithms,
     signatures: usize,
-    /// The last fault that was found.
+    /// The last fault found, which OpenSSL reports too.
     fault: Option<Fault>,
 }
 
@@ -305,6 +310,7 @@ impl<'a> Examination<'a> {
         now: i64,
     ) {
         let path = self.build(leaf, others, now);
+        // In OpenSSL's order: the last fault is the one that is reported.
         self.check_uses(&path, purpose);
         if self.trust.check_revocations {
             self.check_revocations(&path, now);
@@ -312,7 +318,7 @@ impl<'a> Examination<'a> {
         self.check_signatures(&path, now);
     }
 
-    /// The path from the leaf to what is trusted, or as far as it goes.
+    /// Builds the path from the leaf to a trusted certificate, or as far as it goes.
     fn build(
         &mut self,
         leaf: &'a Certificate,
@@ -324,6 +330,7 @@ impl<'a> Examination<'a> {
         let mut all_sent = true;
         loop {
             let last = path[path.len() - 1];
+            // A root, trusted or not, ends the path.
             if last.is_self_issued() && self.is_signed_by(last, last) {
                 if trust.anchors.iter().any(|anchor| anchor.der == last.der) {
                     return path;
@@ -336,6 +343,7 @@ impl<'a> Examination<'a> {
                 });
                 return path;
             }
+            // Before looking for the next issuer: the limit also ends a cycle of certificates.
             if path.len() > trust.depth + 1 {
                 self.found(TOO_LONG);
                 return path;
@@ -347,6 +355,7 @@ impl<'a> Examination<'a> {
                     all_sent = false;
                     path.push(issuer);
                 }
+                // Once the path has reached a trusted certificate, it must not return to those that the peer sent.
                 None => match self.issuer_among(last, sent(), &path, now) {
                     Some(issuer) if all_sent => path.push(issuer),
                     _ => {
@@ -368,8 +377,8 @@ impl<'a> Examination<'a> {
         self.issuer_among(of, among.iter(), path, now)
     }
 
-    /// The best certificate that can have issued `of`: one whose key made the signature, and that is valid now if there
-    /// is one.
+    /// The best candidate for the issuer of `of`: one whose key made the signature, and if possible one that is
+    /// valid now. Several may have the same name, for example after a renewal.
     fn issuer_among(
         &mut self,
         of: &Certificate,
@@ -384,6 +393,7 @@ impl<'a> Examination<'a> {
                     (Some(own), Some(wanted)) => own == wanted,
                     _ => true,
                 };
+            // A certificate already in the path is skipped, so that a cycle ends.
             if !names_fit || path.iter().any(|known| known.der == candidate.der) {
                 continue;
             }
@@ -398,6 +408,7 @@ impl<'a> Examination<'a> {
 
     fn is_signed_by(&mut self, certificate: &Certificate, issuer: &Certificate) -> bool {
         self.signatures += 1;
+        // Beyond the limit nothing counts as signed: the verification fails rather than costs more.
         self.signatures <= MAX_SIGNATURES
             && is_signed(&certificate.signed, issuer, &self.algorithms)
     }
@@ -411,6 +422,7 @@ impl<'a> Examination<'a> {
                 Purpose::Client => purposes.client,
                 Purpose::Server => purposes.server,
             });
+            // The leaf must be able to sign a handshake or agree on a key.
             if index == 0 {
                 let signs = certificate
                     .key_usage
@@ -438,7 +450,8 @@ impl<'a> Examination<'a> {
         {
             self.found(MAY_NOT_SIGN);
         }
-        // Certificates below it that are not self-issued, the leaf left out (RFC 5280, section 4.2.1.9).
+        // pathLenConstraint counts the intermediate certificates below that are not self-issued, without the leaf
+        // (RFC 5280, section 4.2.1.9).
         let below = path[1..index]
             .iter()
             .filter(|certificate| !certificate.is_self_issued())
@@ -449,18 +462,18 @@ impl<'a> Examination<'a> {
         {
             self.found(PATH_LENGTH);
         }
+        // Constraints that are not examined must not be ignored (RFC 5280, section 4.2.1.10).
         if authority.name_constraints {
             self.found(NAME_CONSTRAINTS);
         }
     }
 
-    /// Every certificate but the last, which is trusted by itself, must be on no list; as OpenSSL does, the root's own
-    /// list is asked for it too.
+    /// Checks every certificate of the path against the lists. As in OpenSSL, even the root needs its own list.
     fn check_revocations(&mut self, path: &[&Certificate], now: i64) {
         for (index, certificate) in path.iter().enumerate() {
             let issuer = path.get(index + 1).unwrap_or(certificate);
             let trust = self.trust;
-            // The newest of those that are in force.
+            // The newest list that is still valid, or else the newest.
             let list = trust
                 .revocations
                 .iter()
@@ -490,6 +503,7 @@ impl<'a> Examination<'a> {
             self.found(CRL_EXPIRED);
         }
         self.signatures += 1;
+        // An unsigned list is a fault of its own, but its entries still count: to be strict is safe here.
         if self.signatures > MAX_SIGNATURES || !list.is_signed_by(issuer, &self.algorithms) {
             self.found(CRL_SIGNATURE);
         }
@@ -499,6 +513,7 @@ impl<'a> Examination<'a> {
     }
 
     fn check_signatures(&mut self, path: &[&Certificate], now: i64) {
+        // From the root to the leaf, as OpenSSL does, so that a fault of the leaf is reported last.
         for (index, certificate) in path.iter().enumerate().rev() {
             let issuer = match path.get(index + 1) {
                 Some(issuer) => Some(*issuer),
@@ -523,7 +538,8 @@ impl<'a> Examination<'a> {
     }
 }
 
-/// Whether the key of `issuer` made a signature.
+/// Whether the key of `issuer` made this signature. The algorithm comes from the signed object, and must fit the
+/// key.
 pub(super) fn is_signed(
     signed: &Signed,
     issuer: &Certificate,

@@ -1,8 +1,8 @@
-//! A choice of servers that is not a group's own balancer: a script's (`balancer_by_lua`).
+//! A choice of servers that is not a balancing method but a script's (`balancer_by_lua`).
 //!
 //! The directive in an `upstream` block leaves a [`ServerChooser`] with the group, and
-//! [`Selection::ask_chooser`](super::Selection::ask_chooser) asks it before each try. `R` is what the engine serves: a
-//! request of http, a session of stream.
+//! [`Selection::ask_chooser`](super::Selection::ask_chooser) asks it before each try. `R` is what the engine
+//! serves: an http request or a stream session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,47 +18,47 @@ pub trait ServerChooser<R>: Send + Sync {
     fn choose(&self, request: &mut R, history: &TryHistory) -> Result<ServerChoice, NoChoice>;
 }
 
-/// There is no server for the next try, and no other try. Why has been logged.
+/// No server for the next try: the request ends. The reason has been logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoChoice {
-    /// The status that the client gets.
+    /// The status of the response to the client.
     pub status: u16,
 }
 
-/// What became of the tries so far.
+/// How the tries so far have ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TryHistory {
-    /// How many there were. All of them failed.
+    /// How many there were. All have failed, or there would be no further try.
     pub failures: u32,
-    /// The status that the last one came to; 0 at first, and in stream.
+    /// The status that the last one ended with; 0 before the first try, and always in stream.
     pub status: u16,
-    /// How many there may be from now on.
+    /// How many are left.
     pub left: u32,
-    /// How many there may be at all; 0: any number.
+    /// The limit for all of them; 0: none.
     pub limit: u32,
 }
 
 /// A chosen server.
 #[derive(Default)]
 pub struct ServerChoice {
-    /// A group of this one server; `None`: the group's own servers take their turns.
+    /// The server, as a group of one; `None`: the group's own balancing method chooses.
     pub group: Option<Arc<Group>>,
-    /// How many tries more than before there may be when this one fails.
+    /// How many extra tries are allowed if this one fails.
     pub more_tries: Option<u32>,
-    /// How long this server and those after it are waited for.
+    /// Timeouts for this server and those after it.
     pub timeouts: TimeoutOverrides,
-    /// The request is to be written anew.
+    /// The script has changed the request: it must be built again before it is sent.
     pub rewrites_request: bool,
     /// The address to connect from.
     pub from: Option<Address>,
-    /// The connection is made without TLS, whatever is configured.
+    /// Connect without TLS, whatever is configured.
     pub without_tls: bool,
 }
 
-/// Times that take the place of configured ones, where there are any.
+/// Timeouts that replace the configured ones, where set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TimeoutOverrides {
-    /// Until the connection stands.
+    /// Until the connection is established.
     pub connect: Option<Duration>,
     /// Between two writes.
     pub send: Option<Duration>,
@@ -67,18 +67,19 @@ pub struct TimeoutOverrides {
 }
 
 impl AnyChooser {
-    /// Keeps a chooser of an engine.
+    /// Stores a chooser without the engine's type, which this crate does not know.
     pub fn new<R: 'static>(chooser: Arc<dyn ServerChooser<R>>) -> AnyChooser {
         AnyChooser(Arc::new(chooser))
     }
 
-    /// The chooser, for the engine that it is of.
+    /// The chooser, if it is of the engine that asks.
     pub(super) fn of<R: 'static>(&self) -> Option<&Arc<dyn ServerChooser<R>>> {
         self.0.downcast_ref()
     }
 }
 
-/// The chooser of the `upstream` block that is being read: its directive leaves it here, and the end of the block takes it.
+/// The chooser of the `upstream` block that is being read: its directive stores it here, and the end of the block
+/// takes it.
 pub struct PendingChooser<R>(pub Option<Arc<dyn ServerChooser<R>>>);
 
 impl<R> Default for PendingChooser<R> {

@@ -1,4 +1,4 @@
-//! A group of servers: what the configuration says of it, and the state that it has.
+//! A group of upstream servers: its configuration and its state.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use super::server::Server;
 use super::settings::{Origin, Settings};
 use super::state::GroupState;
 
-/// A group of servers. Immutable; what changes is in its [`GroupState`].
+/// A group of servers. It does not change; what does is in its [`GroupState`].
 pub struct Group {
     /// What the configuration says.
     pub settings: Settings,
@@ -18,7 +18,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group with a state of its own until [`Group::commit`] finds an older one.
+    /// A new group. It gets a fresh state at first use, unless [`Group::commit`] finds an older one before.
     pub fn new(settings: Settings) -> Group {
         Group {
             settings,
@@ -26,7 +26,8 @@ impl Group {
         }
     }
 
-    /// A group for addresses that a URL made while running was found to have. It lives as long as its request.
+    /// A group for the addresses of a URL that was only known at run time (`proxy_pass` with variables). It lives
+    /// as long as its request, so it learns nothing about its servers.
     pub fn of_addresses(name: impl Into<BString>, addresses: Vec<Address>) -> Group {
         let name = name.into();
         let mut settings = Settings::new(name.clone(), Origin::Url { port: None });
@@ -39,7 +40,7 @@ impl Group {
         self.settings.name.as_bstr()
     }
 
-    /// What is going on in the group.
+    /// The group's state.
     pub fn state(&self) -> &Arc<GroupState> {
         self.state.get_or_init(|| {
             let state = Arc::new(GroupState::new());
@@ -48,9 +49,11 @@ impl Group {
         })
     }
 
-    /// Takes over the state that a group of this name had before the reload. To be called before [`Group::state`].
+    /// Takes over the state of the group of the same name from before a reload, so that connections, failures and
+    /// queues live on. Must be called before [`Group::state`].
     pub fn commit(&self, zones: &host::engine::Zones) {
         let state = zones.get_or_create(&self.settings.state_key(), GroupState::new);
+        // A group that is in use already keeps the state it has: two would each allow `max_conns`.
         if self.state.set(state.clone()).is_ok() {
             state.configure(&self.settings, zones.loops());
         }

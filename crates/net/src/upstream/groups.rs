@@ -1,7 +1,7 @@
-//! All groups of an engine, by name.
+//! All upstream groups of an engine, by name.
 //!
-//! While the configuration is read, blocks define groups and URLs refer to them; a URL that names none makes an implicit
-//! one. While running, a URL made of variables is looked up here too.
+//! While the configuration is read, `upstream` blocks define groups and URLs refer to them; a URL whose host names
+//! no block makes an implicit group. At run time, URLs made of variables are looked up here.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -16,7 +16,7 @@ use super::server::Server;
 use super::settings::{Origin, Settings};
 use crate::resolver;
 
-/// The groups. Clones are the same registry.
+/// The registry of groups. Clones share it.
 #[derive(Clone, Default)]
 pub struct Groups(Arc<Registry>);
 
@@ -25,23 +25,24 @@ struct Registry {
     groups: RwLock<Vec<Arc<Group>>>,
     /// See [`Settings::realm`].
     realm: &'static str,
-    /// The system's resolvers, once they are needed.
+    /// The system's resolver settings, read only if some name has to be resolved at run time.
     system: OnceLock<resolver::Settings>,
 }
 
-/// What a URL's host and port refer to.
+/// The group that a URL's host and port refer to.
 #[derive(Debug)]
 pub struct Reference {
     /// The group.
     pub group: Arc<Group>,
-    /// The name could not be resolved; the group has no peers until it can: a warning for the user.
+    /// A warning for the user: the name could not be resolved, and the group has no peers until it can be.
     pub warning: Option<String>,
-    /// With a warning: the block whose name is nearest.
+    /// With a warning: the most similar name of a block, in case the URL has a typing error.
     pub near: Option<String>,
 }
 
 impl Groups {
-    /// No groups yet, of an engine whose groups are not those of another one by the same name.
+    /// An empty registry. `realm` keeps the states of http's and stream's groups apart, which may have the same
+    /// names.
     pub fn of(realm: &'static str) -> Groups {
         Groups(Arc::new(Registry {
             realm,
@@ -49,12 +50,14 @@ impl Groups {
         }))
     }
 
-    /// Adds the group of a block. The error is nginx's message.
+    /// Adds the group of an `upstream` block. The error is nginx's message.
     pub fn define(&self, mut settings: Settings) -> Result<Arc<Group>, String> {
         let mut groups = self.write();
         let same_name =
             |group: &&Arc<Group>| group.settings.name.eq_ignore_ascii_case(&settings.name);
         for group in groups.iter().filter(same_name) {
+            // A URL may come before its block in the file. The implicit group that it made is then shadowed by the
+            // block, unless the URL has a port, which a block's name cannot have.
             match group.settings.origin {
                 Origin::Block => return Err(format!("duplicate upstream \"{}\"", settings.name)),
                 Origin::Url { port: Some(port) } => {
@@ -72,10 +75,11 @@ impl Groups {
         Ok(group)
     }
 
-    /// The group that `host[:port]` or `unix:path` refers to: a block's, or an implicit one, made now if it is new.
+    /// The group that `host[:port]` or `unix:path` refers to: a block's, or an implicit one, which is created if it
+    /// is new.
     ///
-    /// `place` is where the reference stands. The error is nginx's message. A name is resolved here, so that this may
-    /// take a while: only while the configuration is read.
+    /// `place` is the position of the reference. The error is nginx's message. A name is resolved at once, which
+    /// blocks: only while the configuration is read.
     pub fn refer(&self, text: &[u8], default_port: u16, place: &str) -> Result<Reference, String> {
         let address = Address::peer(text)
             .map_err(|why| format!("{why} in upstream \"{}\"", text.as_bstr()))?;
@@ -116,7 +120,7 @@ impl Groups {
         })
     }
 
-    /// The block that a name was perhaps meant to be.
+    /// The block that was perhaps meant by a name.
     fn near_block(&self, address: &Address) -> Option<String> {
         let Host::Name(name) = &address.host else {
             return None;
@@ -131,9 +135,10 @@ impl Groups {
         near.map(str::to_owned)
     }
 
-    /// The group for a URL that was made while running: a block's if no port is given, else a known implicit one.
+    /// The group for a URL that was made at run time: a block if the URL has no port, otherwise a known implicit
+    /// group.
     ///
-    /// `port` is the port with the scheme's default filled in; `explicit_port` says that the URL named it.
+    /// `port` has the scheme's default filled in; `explicit_port` says that the URL itself had one.
     pub fn find_url(
         &self,
         host: &[u8],
@@ -153,7 +158,8 @@ impl Groups {
         self.read().clone()
     }
 
-    /// Gives every group the state that its name had before a reload. Not on a loop: it may read a file.
+    /// Connects every group with the state that it had before a reload. Not on a loop: it may read the system's
+    /// resolver files.
     pub fn commit(&self, zones: &host::engine::Zones) {
         let mut has_names = false;
         for group in self.all() {
@@ -169,7 +175,7 @@ impl Groups {
         }
     }
 
-    /// The system's resolvers; none before [`Groups::commit`].
+    /// The system's resolver settings; empty before [`Groups::commit`].
     pub(super) fn system_resolver(&self) -> resolver::Settings {
         self.0.system.get().cloned().unwrap_or_default()
     }
@@ -206,7 +212,7 @@ impl fmt::Debug for Groups {
     }
 }
 
-/// The host as it is written, without the port; a unix socket's whole text.
+/// The host as written, without the port; the whole text for a unix socket.
 fn host_text(text: &[u8], address: &Address) -> BString {
     match address.host {
         Host::Unix(_) => text.into(),
@@ -218,7 +224,7 @@ fn host_text(text: &[u8], address: &Address) -> BString {
     }
 }
 
-/// The one server of an implicit group, and a warning if its name is unknown.
+/// The only server of an implicit group, and a warning if its name cannot be resolved.
 fn implicit_server(text: &[u8], address: &Address, default_port: u16) -> (Server, Option<String>) {
     if let Some(known) = peer_address(address, default_port) {
         return (Server::new(text, vec![known]), None);

@@ -1,4 +1,4 @@
-//! A peer in use.
+//! A peer that is in use by a request.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use super::outcome::{Outcome, Released};
 use super::peer::Peer;
 use super::state::GroupState;
 
-/// A peer in use by a request: one of its `max_conns`.
+/// A peer in use by a request, counted towards its `max_conns`.
 ///
-/// Dropped, it is free again without saying how the exchange went;
-/// [`Selection::release`](super::Selection::release) says that.
+/// Dropping it frees the peer without a result of the exchange; [`Selection::release`](super::Selection::release)
+/// gives one.
 #[derive(Debug)]
 pub struct Lease {
     state: Arc<GroupState>,
     peer: Arc<Peer>,
     observation: Observation,
-    /// It is still to be given back.
+    /// The peer still has to be freed.
     held: bool,
 }
 
-/// What the balancing method that chose the peer still wants to hear of the request.
+/// What the balancing method that chose the peer still has to be told about the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Observation {
     /// Only its times, at its end.
     TimesAtEnd,
     /// This observer counts it as under way.
     UnderWay(&'static dyn RequestObserver),
-    /// Its times but the head's, which was counted when the head arrived.
+    /// Its times except the header's, which was counted when it arrived.
     TimesButHeader,
 }
 
@@ -44,34 +44,35 @@ impl Lease {
         }
     }
 
-    /// The peer, to keep after the lease.
+    /// The peer, for use after the lease has ended.
     pub fn peer(&self) -> &Arc<Peer> {
         &self.peer
     }
 
-    /// An idle connection to this peer, of this loop or another one. `reuse` says who will use it.
+    /// An idle connection to this peer, from any loop. `reuse` says what it must have in common with the request.
     pub async fn reuse(&self, reuse: Reuse) -> Option<Connection> {
         self.state.idle()?.take(&self.peer, reuse).await
     }
 
-    /// Keeps a connection for the next request. It is closed if the group keeps none, or if its time is over.
+    /// Keeps a connection for the next request. It is closed if the group keeps none or it is too old.
     ///
-    /// The caller knows that nothing more of a response can come on it.
+    /// The caller must be sure that the response is complete: what still came would be taken for the next one.
     pub fn keep(&self, connection: Connection) {
         if let Some(idle) = self.state.idle() {
             idle.keep(&self.peer, connection);
         }
     }
 
-    /// The response head is there. Matters to methods that count requests under way; without one it costs nothing.
+    /// The response header has arrived. This matters only to methods that count requests under way, and otherwise
+    /// costs nothing.
     pub fn head_arrived(&mut self, took: Duration) {
         if let Observation::UnderWay(observer) = self.observation {
             self.observation = self.state.head_arrived(&self.peer, took, observer);
         }
     }
 
-    /// The connection stands, where that alone says that the server is well again: in stream, whose sessions may last.
-    /// The time is not to be told again at the end.
+    /// The connection is established. For stream, where this alone shows that a server has recovered, since its
+    /// sessions may last for hours. The time must not be reported again at the end.
     pub fn connected(&self, took: Duration) {
         self.state.connected(&self.peer, took);
     }
@@ -82,7 +83,8 @@ impl Lease {
             .release(&self.peer, Some(outcome), self.observation)
     }
 
-    /// Takes the lease apart without freeing the peer: for code that holds the group's lock already.
+    /// Takes the lease apart without freeing the peer, for code that holds the group's lock: `drop` would take it
+    /// again and deadlock.
     pub(super) fn into_parts(mut self) -> (Arc<Peer>, Observation) {
         self.held = false;
         (self.peer.clone(), self.observation)

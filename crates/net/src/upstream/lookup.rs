@@ -1,6 +1,6 @@
-//! Names that the configuration names, looked up while it is read.
+//! Names in the configuration, resolved by the system while it is read.
 //!
-//! This asks the system and may take seconds: never on a loop. What is to be looked up while running is the resolver's.
+//! getaddrinfo may block for seconds: never on a loop. Names that are resolved at run time go through the resolver.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -10,21 +10,21 @@ use rt::net::{Address, UnixPath};
 
 use super::server::NameToResolve;
 
-/// Addresses of one name; more than this of them are not used.
+/// How many addresses of one name are used.
 const MAX_ADDRESSES: usize = 256;
 
-/// What a name was found to be.
+/// The result of a lookup.
 #[derive(Debug)]
 pub struct Found {
-    /// Its addresses: those of IPv4 first, as nginx orders them.
+    /// The addresses, IPv4 first, which is nginx's order and therefore that of the round robin.
     pub addresses: Vec<Address>,
-    /// What is left to look up while running.
+    /// What remains to be resolved at run time.
     pub later: Option<NameToResolve>,
-    /// What to tell the user.
+    /// A warning for the user.
     pub warning: Option<String>,
 }
 
-/// The address itself, if nothing must be looked up.
+/// The address, if it is a literal one that needs no lookup.
 pub fn peer_address(address: &ConfAddress, default_port: u16) -> Option<Address> {
     match &address.host {
         Host::Unix(path) => Some(Address::Unix(UnixPath::new(path))),
@@ -38,9 +38,9 @@ pub fn peer_address(address: &ConfAddress, default_port: u16) -> Option<Address>
     }
 }
 
-/// Looks an address of the configuration up.
+/// Resolves an address of the configuration.
 ///
-/// A name that is unknown now is not an error: the server starts, warns, and goes on looking.
+/// A name that is unknown now is not an error, unlike in nginx: the server starts, warns and keeps trying.
 pub fn lookup(address: &ConfAddress, default_port: u16) -> Found {
     if let Some(known) = peer_address(address, default_port) {
         return Found {
@@ -87,6 +87,7 @@ fn ask_system(host: &BString, port: u16) -> Vec<Address> {
     };
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for address in found.take(MAX_ADDRESSES) {
+        // getaddrinfo may list an address once for each socket type.
         if !addresses.contains(&address) {
             addresses.push(address);
         }

@@ -1,6 +1,6 @@
-//! Names of servers that are looked up while running: `server NAME resolve`, and names that were unknown at the start.
+//! Resolves names of upstream servers at run time: `server NAME resolve`, and names that were unknown at the start.
 //!
-//! One loop does it for the whole process; what it finds goes into the groups' states, which all loops share.
+//! One loop does this for the whole process. The results go into the groups' states, which all loops share.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use super::groups::Groups;
 use super::server::{NameToResolve, ResolvedAddress};
 use crate::resolver::{FoundService, Resolver, Update, Watch};
 
-/// How long an answer is waited for where nothing says so.
+/// The time limit of a lookup where no `resolver_timeout` is configured; nginx's default.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The look-ups of a generation's groups. Dropping it ends them.
+/// The lookups of one configuration's groups. Dropping this ends them.
 pub struct Names {
     _tasks: Vec<rt::JoinHandle<()>>,
 }
 
 impl Names {
-    /// Begins to look up the names of all groups, on this loop.
+    /// Starts to resolve the names of all groups, on this loop.
     ///
-    /// `resolver` and `timeout` are those of the engine's outermost block, for groups without their own. Where there is
-    /// none either, the system's is used.
+    /// `resolver` and `timeout` are those of the engine's outermost block, for groups without their own. If there
+    /// is none either, the system's resolver is used.
     pub fn follow(
         groups: &Groups,
         resolver: &Arc<Resolver>,
@@ -35,6 +35,7 @@ impl Names {
         let mut system = None;
         let mut tasks = Vec::new();
         for group in groups.all() {
+            // Several servers may have the same name: it is asked for once.
             let names: HashSet<&NameToResolve> = group
                 .settings
                 .servers
@@ -50,6 +51,7 @@ impl Names {
                         .get_or_insert_with(|| Resolver::new(known, log.clone()))
                         .clone();
                 }
+                // Zero means "no limit" for a request, whose client ends it. Nothing would end a lookup here.
                 let timeout = settings.resolver_timeout.unwrap_or(if timeout.is_zero() {
                     TIMEOUT
                 } else {
@@ -73,6 +75,7 @@ impl Names {
 
 async fn follow(group: Arc<Group>, at: NameToResolve, mut watch: Watch) {
     loop {
+        // A failed lookup changes nothing: the addresses from before may still be right.
         if let Update::Servers(found) = watch.next().await {
             let known = !found.is_empty();
             group.state().set_resolved(&at, records(found));
@@ -83,7 +86,7 @@ async fn follow(group: Arc<Group>, at: NameToResolve, mut watch: Watch) {
     }
 }
 
-/// What was found, as the state wants it: records of the best priority are primary.
+/// Converts SRV records: those of the best priority are primary, all others backup, as in nginx.
 fn records(found: Vec<FoundService>) -> Vec<ResolvedAddress> {
     let best = found.iter().map(|record| record.priority).min();
     let record = |found: FoundService| ResolvedAddress {

@@ -7,33 +7,34 @@ use std::time::Duration;
 pub enum NoPeer {
     /// Every server is down, has failed or was tried. nginx logs `no live upstreams`.
     NoneAlive,
-    /// Those that would do are all at `max_conns`, and there is no queue. nginx logs `no live upstreams`.
+    /// The usable ones are all at `max_conns`, and there is no queue. nginx logs `no live upstreams`.
     Occupied,
-    /// They are at `max_conns`, and the queue is full: answer 503 with `Retry-After`.
+    /// They are at `max_conns` and the queue is full: the answer is 503 with `Retry-After`.
     QueueFull,
-    /// The time in the queue is over.
+    /// The time limit of the queue was reached.
     QueueTimeout,
 }
 
 /// How an exchange with a peer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It answered.
+    /// The server answered.
     Ok(Times),
-    /// It failed: counts towards `max_fails`.
+    /// The exchange failed; counts towards `max_fails`.
     Failed(Times),
-    /// It answered, but the next one is tried (`proxy_next_upstream http_403`, `http_404`): no failure.
+    /// The server answered, but the next one is tried (`proxy_next_upstream http_403`, `http_404`). Not a failure:
+    /// the server works.
     Next(Times),
 }
 
-/// How long an exchange took, from the beginning of the connect. `None`: did not come so far.
+/// The times of an exchange, from the start of the connect. `None`: it did not get that far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Until the connection stood.
+    /// Until the connection was established.
     pub connect: Option<Duration>,
-    /// Until the response head (in stream, the first byte) was there.
+    /// Until the response header (in stream, the first byte) had arrived.
     pub header: Option<Duration>,
-    /// Until everything was there.
+    /// Until the response had ended.
     pub response: Option<Duration>,
 }
 

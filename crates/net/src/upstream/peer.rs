@@ -1,4 +1,4 @@
-//! One address of a server, and its numbers.
+//! A peer: one address of a server, with its counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
@@ -10,8 +10,8 @@ use rt::net::Address;
 use super::server::{Server, ServerState};
 use super::sticky;
 
-/// A number that only moves while the group's lock is held. It is atomic so that it can be shared, not so that it can
-/// be raced: relaxed loads and stores cost nothing.
+/// A number that changes only under the group's lock. It is atomic so that peers can be shared between threads, not
+/// to allow races: relaxed loads and stores cost no more than plain ones.
 #[derive(Debug, Default)]
 pub(crate) struct Guarded(AtomicI64);
 
@@ -38,9 +38,9 @@ impl Guarded {
 /// What active health checks say of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// Nothing checks it: it counts as well.
+    /// No check is configured: it counts as healthy.
     Unchecked,
-    /// A check has not ended yet, and requests must wait for it (`mandatory`).
+    /// The first check has not ended, and requests must wait for it (`mandatory`).
     Checking,
     /// The last checks passed.
     Healthy,
@@ -67,38 +67,38 @@ pub struct Peer {
     /// Milliseconds.
     pub(crate) slow_start: i64,
     pub(crate) state: ServerState,
-    /// Where it stands in the round, in units of [`UNIT`]; all of a group add up to zero.
+    /// Its current weight in the round robin, in units of [`UNIT`]; those of a group add up to zero.
     pub(crate) current_weight: Guarded,
-    /// Its weight in the same units, less what failures have taken off.
+    /// Its weight in the same units, lowered by failures.
     pub(crate) effective_weight: Guarded,
-    /// Its numbers, which outlive a reload.
+    /// Its counters, which outlive a reload.
     pub(crate) load: Arc<PeerLoad>,
-    /// Where the pool of idle connections has those to its address.
+    /// Which list of the idle pool has the connections to its address.
     pub(crate) idle_chain: ChainHint,
 }
 
-/// The number of the chain of an address in the pool of idle connections, as its peer remembers it; a wrong one only costs a
-/// look into the map.
+/// The number of an address's list in the idle pool, as its peer remembers it. A stale number only costs a lookup
+/// in the map.
 #[derive(Debug, Default)]
 pub(crate) struct ChainHint(pub(super) AtomicU32);
 
-/// The numbers of a peer that a reload keeps. Times are milliseconds.
+/// The counters of a peer that survive a reload. Times are in milliseconds.
 #[derive(Debug)]
 pub(crate) struct PeerLoad {
     pub(crate) connections: Guarded,
     pub(crate) fails: Guarded,
     /// When it last failed.
     pub(crate) accessed: Guarded,
-    /// When it was last given a request after `fail_timeout`, or failed.
+    /// When it was last given a request as a probe after `fail_timeout`, or failed.
     pub(crate) checked: Guarded,
-    /// When it came back after it was unavailable; 0: it never was.
+    /// When it recovered after being unavailable, for `slow_start`; 0: never.
     pub(crate) started: Guarded,
-    /// Moving averages.
+    /// Moving averages, for `least_time`.
     pub(crate) connect_time: Guarded,
     pub(crate) header_time: Guarded,
     pub(crate) response_time: Guarded,
     pub(crate) inflight_time: Guarded,
-    /// Requests under way, and the time that they have taken together until `inflight_changed`.
+    /// Requests under way, and the total time they had taken at `inflight_changed`.
     pub(crate) inflight: Guarded,
     pub(crate) inflight_spent: Guarded,
     pub(crate) inflight_changed: Guarded,
@@ -128,7 +128,7 @@ impl Default for PeerLoad {
     }
 }
 
-/// The numbers of a peer at one moment.
+/// A snapshot of a peer for status pages.
 #[derive(Clone, Debug)]
 pub struct PeerStatus {
     /// The address as text.
@@ -137,11 +137,11 @@ pub struct PeerStatus {
     pub server: BString,
     /// Whether the line says `backup`.
     pub backup: bool,
-    /// What the configuration says of its use.
+    /// Its configured state.
     pub state: ServerState,
     /// What active checks say.
     pub health: Health,
-    /// Whether it would be given a request now.
+    /// Whether it would get a request now.
     pub available: bool,
     /// Its weight.
     pub weight: u32,
@@ -149,7 +149,7 @@ pub struct PeerStatus {
     pub connections: u64,
     /// Requests given to it so far.
     pub requests: u64,
-    /// Failures that count now.
+    /// Failures that count towards `max_fails`.
     pub fails: u64,
     /// The mean time until the response head.
     pub header_time: Duration,
@@ -157,14 +157,14 @@ pub struct PeerStatus {
     pub response_time: Duration,
 }
 
-/// Whether a peer can be given a request.
+/// Whether a peer can get a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Availability {
     /// Yes.
     Free,
-    /// When a connection in use ends.
+    /// Not before a connection in use ends (`max_conns`).
     Occupied,
-    /// No: it failed, or is not to be used.
+    /// No: it has failed, or must not be used.
     Out,
 }
 
@@ -212,7 +212,7 @@ impl Peer {
         &self.server
     }
 
-    /// What sticky cookies and routes call it.
+    /// Its identifier in sticky cookies and routes.
     pub fn sid(&self) -> &BString {
         &self.sid
     }
@@ -231,7 +231,7 @@ impl Peer {
         self.load.health.store(health as u8, Ordering::Relaxed);
     }
 
-    /// Whether it may be given a request that is not bound to it.
+    /// Whether it can get a request that is not bound to it.
     pub(crate) fn availability(&self, now: i64) -> Availability {
         match self.state {
             ServerState::Up => self.availability_when_bound(now),
@@ -239,7 +239,7 @@ impl Peer {
         }
     }
 
-    /// Whether it may be given a request that is bound to it: one that drains may.
+    /// Whether it can get a request that is bound to it: a draining peer can.
     pub(crate) fn availability_when_bound(&self, now: i64) -> Availability {
         let ill = matches!(self.health(), Health::Checking | Health::Unhealthy);
         if self.state == ServerState::Down || ill || self.has_failed(now) {
@@ -248,7 +248,7 @@ impl Peer {
         self.occupancy()
     }
 
-    /// Whether `max_conns` lets another request in.
+    /// Whether `max_conns` allows another request.
     pub(crate) fn occupancy(&self) -> Availability {
         match self.max_conns {
             0 => Availability::Free,
@@ -257,18 +257,20 @@ impl Peer {
         }
     }
 
+    /// Whether failures make it unavailable. After `fail_timeout` it can get a request again, as a probe: the
+    /// failures still count until that one succeeds.
     pub(crate) fn has_failed(&self, now: i64) -> bool {
         self.max_fails > 0
             && self.load.fails.get() >= self.max_fails
             && now - self.load.checked.get() <= self.fail_timeout
     }
 
-    /// Its weight by now, in units of [`UNIT`]: below the configured one while it starts slowly.
+    /// Its present weight, in units of [`UNIT`]: below the configured one during `slow_start`.
     pub(crate) fn weight_at(&self, now: i64) -> i64 {
         self.ramp(self.weight * UNIT, now)
     }
 
-    /// Scales `full` down while the peer starts slowly.
+    /// Scales `full` down during `slow_start`. Never to zero: round robin would skip the peer for ever.
     pub(crate) fn ramp(&self, full: i64, now: i64) -> i64 {
         let age = now - self.load.started.get();
         if self.slow_start == 0 || age >= self.slow_start {
@@ -277,7 +279,7 @@ impl Peer {
         (full * age.max(0) / self.slow_start).max(1)
     }
 
-    /// Counts a failure; whether it makes the peer unavailable.
+    /// Counts a failure; returns whether it makes the peer unavailable.
     pub(super) fn count_failure(&self, now: i64) -> bool {
         let load = &self.load;
         let fails = load.fails.add(1);
@@ -286,14 +288,16 @@ impl Peer {
         if self.max_fails == 0 {
             return false;
         }
+        // nginx's penalty: each failure takes off a share of the weight, so that a failing peer gets less already
+        // before it is disabled.
         let lost = self.weight / self.max_fails * UNIT;
         self.effective_weight
             .set((self.effective_weight.get() - lost).max(0));
         fails >= self.max_fails
     }
 
-    /// A request did not fail. If the last failure lies before the last check, this request was the check, and its failures
-    /// are forgotten: after it was unavailable the peer starts slowly.
+    /// A request did not fail. If the peer's last failure was before its last probe, this request was that probe:
+    /// the failures are forgotten, and after having been unavailable the peer starts slowly.
     pub(super) fn pass_check(&self, now: i64) {
         let load = &self.load;
         if load.accessed.get() < load.checked.get() && load.fails.get() > 0 {
@@ -324,11 +328,11 @@ impl Peer {
     }
 }
 
-/// A weight of 1, in the numbers that a slow start can divide. All weights of a round have the same factor, so that the
-/// sequence is the one of the plain numbers.
+/// A weight of 1 in fixed point, so that `slow_start` has fractions of it. All weights have the same factor, so the
+/// sequence is that of the plain numbers.
 pub(crate) const UNIT: i64 = 1 << 12;
 
-/// Takes a new value into a moving average of about twenty.
+/// Updates a moving average over about twenty values.
 pub(crate) fn average(mean: &Guarded, value: i64) {
     let old = mean.get();
     mean.set(if old == 0 {
@@ -339,13 +343,14 @@ pub(crate) fn average(mean: &Guarded, value: i64) {
 }
 
 pub(crate) fn milliseconds(time: Duration) -> i64 {
-    // A century is enough, and leaves room for sums.
+    // At most a century: sums of such times cannot overflow.
     i64::try_from(time.as_millis())
         .unwrap_or(i64::MAX)
         .min(100 * 366 * 86_400_000)
 }
 
-/// Milliseconds since an epoch that lies long before the start: a time of 0 is long ago.
+/// Milliseconds since an epoch long before the start of the process, so that a time of 0 means "long ago" and no
+/// time needs an `Option`.
 pub(super) fn now() -> i64 {
     const EPOCH: i64 = 1 << 40;
     EPOCH.saturating_add_unsigned(rt::monotonic_millis())

@@ -1,4 +1,4 @@
-//! The peers of a group: the addresses of its servers, and what is known of each from before.
+//! Builds the peers of a group from the addresses of its servers. What is known about them from before is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,12 +8,12 @@ use rt::net::Address;
 use super::peer::{Peer, PeerLoad, now};
 use super::server::{ResolvedAddress, Server};
 
-/// Whether peers that stay keep their place in the round.
+/// Whether peers that stay keep their position in the round robin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Round {
-    /// No: as after a start.
+    /// No, as after a start: the configuration has changed, and the round begins like nginx's does after a reload.
     Anew,
-    /// Yes.
+    /// Yes: only some addresses of a name have changed.
     GoesOn,
 }
 
@@ -25,7 +25,8 @@ pub(super) struct PeerList {
 }
 
 impl PeerList {
-    /// The peers of the servers, and of what `resolved` gives for their names. Those among `old` keep their numbers.
+    /// Builds the peers of the servers and of the addresses that `resolved` has for their names. Peers that are in
+    /// `old` too keep their counters.
     pub(super) fn of<'a>(
         servers: &[Server],
         resolved: impl Fn(&Server) -> &'a [ResolvedAddress],
@@ -39,7 +40,7 @@ impl PeerList {
                 list.add(server, peer);
             }
         }
-        // After the others, as in nginx: their order is the order of the round.
+        // After the others, as in nginx: the order of peers is the order of the round robin.
         for (line, server) in servers.iter().enumerate() {
             let Some(at) = &server.resolve else { continue };
             for found in resolved(server) {
@@ -66,17 +67,19 @@ impl PeerList {
 enum KnownSince {
     /// With the configuration.
     Start,
-    /// While running.
+    /// By a lookup at run time.
     Lookup,
 }
 
-/// The peer for an address: the one that there is, one with its numbers, or a new one.
+/// The peer for an address: the existing one, or a new one with the counters of the old, or an entirely new one.
 fn successor(
     old: &[Arc<Peer>],
     (line, server, address): (usize, &Server, &Address),
     round: Round,
     since: KnownSince,
 ) -> Arc<Peer> {
+    // The same address may be in several lines. The same line is preferred, so that each line keeps its own
+    // counters.
     let same = |peer: &&Arc<Peer>| peer.address() == address && *peer.server() == server.name;
     let known = old
         .iter()
@@ -91,10 +94,12 @@ fn successor(
         {
             return peer.clone();
         }
+        // The settings may have changed: a new peer, but connections in use and failures must go on counting.
         Some(peer) => peer.load.clone(),
         None => {
             let load = PeerLoad::default();
-            // One that joins servers at work starts slowly, if it is told to.
+            // An address that joins a working group starts slowly, if `slow_start` is set. At the first lookup all
+            // are new, and none has to.
             if since == KnownSince::Lookup && !old.is_empty() {
                 load.started.set(now());
             }
@@ -104,7 +109,7 @@ fn successor(
     Arc::new(Peer::new(next_id(), line, server, address.clone(), load))
 }
 
-/// A number that tells a peer, or a balancer, from every other one of the process.
+/// A number that is unique in the process, for a peer or a balancer's seed.
 pub(super) fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

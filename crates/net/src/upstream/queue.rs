@@ -1,4 +1,4 @@
-//! `queue`: requests that wait for a peer below its `max_conns`, first in, first out over all loops.
+//! `queue`: requests that wait until a peer is below its `max_conns`, first in, first out over all loops.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use super::outcome::NoPeer;
 use super::peer::now;
 use super::state::{GroupState, LockedState};
 
-/// How often waiters are looked at though nothing was released: a server may have come back by itself.
+/// How often a waiting request looks again although no peer was released: a server may have become available by the
+/// mere passing of time (`fail_timeout`).
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The requests that wait in a group.
@@ -23,14 +24,14 @@ pub(super) struct WaitQueue {
     next_ticket: u64,
 }
 
-/// A request in the queue.
+/// A waiting request. Its state moves into the queue, so that any loop can choose for it.
 struct Waiter {
     ticket: u64,
     pick: PickState,
     sender: remote_oneshot::Sender<Grant>,
 }
 
-/// What a waiter gets: its state back, and what came of it.
+/// What a waiting request gets: its own state back, and the result.
 type Grant = (PickState, Result<Lease, NoPeer>);
 
 impl WaitQueue {
@@ -42,7 +43,7 @@ impl WaitQueue {
         self.waiters.is_empty()
     }
 
-    /// Adds a request; its ticket, and where its peer arrives.
+    /// Adds a request; returns its ticket and the channel on which its peer arrives.
     fn enter(&mut self, pick: PickState) -> (u64, remote_oneshot::Receiver<Grant>) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -57,6 +58,7 @@ impl WaitQueue {
 
     fn leave(&mut self, ticket: u64) {
         let by_ticket = |waiter: &Waiter| waiter.ticket;
+        // Tickets only grow, so the queue is sorted by them.
         if let Ok(at) = self.waiters.binary_search_by_key(&ticket, by_ticket) {
             self.waiters.remove(at);
         }
@@ -64,7 +66,7 @@ impl WaitQueue {
 }
 
 impl GroupState {
-    /// Waits in the queue, if there is one.
+    /// Waits in the group's queue, if it has one.
     pub(super) async fn wait(self: Arc<Self>, pick: &mut PickState) -> Result<Lease, NoPeer> {
         let (mut place, mut receiver, timeout) = self.enqueue(pick)?;
         let deadline = rt::now() + timeout;
@@ -93,7 +95,7 @@ impl GroupState {
             return Err(NoPeer::QueueFull);
         }
         let (ticket, receiver) = locked.waiting.enter(std::mem::take(pick));
-        // What was released between the choice and now.
+        // A peer may have been released between the failed choice and now; its release found an empty queue.
         self.grant_waiting(&mut locked);
         let place = QueuePlace {
             state: self.clone(),
@@ -103,17 +105,19 @@ impl GroupState {
         Ok((place, receiver, queue.timeout))
     }
 
-    /// Gives peers that have become free to the requests that wait, in their order.
+    /// Gives free peers to the waiting requests, in their order.
     pub(super) fn grant_waiting(self: &Arc<Self>, locked: &mut LockedState) {
         let now = now();
         while let Some(mut waiter) = locked.waiting.waiters.pop_front() {
             let result = self.choose(locked, &mut waiter.pick, now);
             if let Err(NoPeer::Occupied) = result {
+                // The first in line cannot be served, so nobody behind it is: overtaking could starve it.
                 locked.waiting.waiters.push_front(waiter);
                 return;
             }
             if let Err((_, Ok(lease))) = waiter.sender.send((waiter.pick, result)) {
-                // Its client has left meanwhile. Dropping the lease would take the lock, which is held here.
+                // This request has gone. Its lease must not simply be dropped: that would take the lock, which is
+                // held here.
                 let (peer, observation) = lease.into_parts();
                 locked.free(&peer, None, observation, now);
             }
@@ -121,7 +125,7 @@ impl GroupState {
     }
 }
 
-/// A place in the queue, left when this is dropped.
+/// A place in the queue. Dropping it, when the request's future is dropped, leaves the queue.
 struct QueuePlace {
     state: Arc<GroupState>,
     ticket: u64,

@@ -1,8 +1,8 @@
-//! TLS to the servers of a group: what the rows `…_ssl_…` say, and the handshake that comes of it.
+//! TLS to upstream servers: the `…_ssl_…` directives, and the handshake.
 //!
-//! The rows fill in a [`Secure`]; [`Secure::settle`] makes settings of it when the configuration is read, where something
-//! is passed on by TLS at all. For a connection the variables are evaluated first ([`Secure::asked`]); the handshake
-//! needs nothing of the request any more.
+//! The directives fill in a [`Secure`]. [`Secure::settle`] turns it into settings when the configuration is read,
+//! if anything is proxied over TLS at all. For a connection, the variables are evaluated first ([`Secure::asked`]),
+//! so that the handshake needs nothing of the request.
 
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -21,40 +21,40 @@ use crate::tls::{
     Problem, Protocols, Trust, connect, load_file,
 };
 
-/// What the rows say. Names are those of the directives, without `…_ssl_`.
+/// The values of the directives, named like them without `…_ssl_`.
 #[derive(Clone, Default)]
 pub struct Secure {
-    /// Sessions are resumed.
+    /// Whether sessions are resumed.
     pub session_reuse: bool,
-    /// The versions, as bits of [`Protocols::WORDS`].
+    /// The protocol versions, as bits of [`Protocols::WORDS`].
     pub protocols: u32,
-    /// The suites, in OpenSSL's notation.
+    /// The cipher suites, in OpenSSL's notation.
     pub ciphers: BString,
-    /// The name that the certificate must have; `None`: the host of the URL.
+    /// The name that the certificate is verified for; `None`: the host of the URL.
     pub name: Option<Expression>,
-    /// That name is sent (SNI).
+    /// Whether that name is sent (SNI).
     pub server_name: bool,
-    /// The server's certificate is judged.
+    /// Whether the server's certificate is verified.
     pub verify: bool,
-    /// How many certificates may stand between it and a trusted one.
+    /// How many intermediate certificates may be between it and a trusted one.
     pub verify_depth: i64,
     /// The file of trusted certificates; empty: none.
     pub trusted_certificate: PathBuf,
     /// The file of revocation lists; empty: none.
     pub crl: PathBuf,
-    /// The certificate that is shown to servers; empty: none.
+    /// The client certificate to present; empty: none.
     pub certificate: Option<Expression>,
     /// Its key.
     pub certificate_key: Option<Expression>,
-    /// Where certificates are kept whose paths have variables.
+    /// The cache of certificates whose paths have variables.
     pub certificate_cache: Option<Arc<IdentityCache>>,
     /// Passwords of encrypted keys.
     pub passwords: Arc<Vec<Vec<u8>>>,
     /// `conf_command` lines: OpenSSL's own commands.
     pub conf_commands: Vec<(BString, BString)>,
-    /// The protocols to agree on (ALPN).
+    /// The protocols to offer by ALPN.
     pub alpn: Vec<Expression>,
-    /// Something is passed on by TLS with these settings.
+    /// Something is proxied over TLS with these settings. Otherwise they are not checked and no file is read.
     pub is_used: bool,
     built: Option<Built>,
 }
@@ -69,51 +69,52 @@ impl fmt::Debug for Secure {
     }
 }
 
-/// What was made of the rows.
+/// The settings built from the directives.
 #[derive(Clone)]
 struct Built {
     settings: ClientSettings,
-    /// Tells it from all others.
+    /// Unique: a part of the key under which idle connections are reused.
     id: u64,
-    /// Where relative paths made of variables begin.
+    /// The directory that relative paths made of variables start from.
     prefix: PathBuf,
 }
 
-/// What a connection needs, with its variables evaluated.
+/// What one connection needs, with the variables evaluated.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     /// The name of the server, without a port.
     name: String,
-    /// The paths of certificate and key, where they have variables and are not empty.
+    /// The paths of certificate and key if they contain variables and are not empty.
     certificate: Option<(BString, BString)>,
     alpn: Vec<Vec<u8>>,
     key: u64,
 }
 
 impl Asked {
-    /// Who may use the same connections: the same settings for the same name with the same certificate. Never 0, which
-    /// stands for connections without TLS.
+    /// Requests with an equal key may share connections: the same settings, server name and client certificate.
+    /// Never 0, which stands for connections without TLS.
     pub fn key(&self) -> u64 {
         self.key
     }
 }
 
-/// Why there is no TLS on a connection to a server, as a line for the error log.
+/// Why the handshake with an upstream server failed, as a line for the error log.
 #[derive(Debug)]
 pub enum NotSecure {
-    /// The server is to blame, or the way to it: another one may be tried.
+    /// The fault is the server's or the network's: another server may be tried.
     Peer(String),
-    /// It took too long.
+    /// The handshake took too long.
     TimedOut,
-    /// No server can change it: a certificate of ours can not be loaded.
+    /// The fault is ours, and no other server would help: a certificate of ours cannot be loaded.
     Ours(String),
 }
 
 impl Secure {
-    /// Makes settings of the rows, if they are used and `changed` since they were made for the outer block. `read` reads
-    /// files; paths made of variables count from `conf_prefix`. `prefix` is that of the directives: `proxy_`.
+    /// Builds the settings if they are used, and `changed` since they were built for the outer block. `read` reads
+    /// files. Relative paths made of variables start at `conf_prefix`. `prefix` is that of the directives, such as
+    /// `proxy_`, for messages.
     ///
-    /// Gives too what is not to be had and can be gone without, for a warning.
+    /// Returns the names of ciphers and groups that are not available but can be done without, for a warning.
     pub fn settle(
         &mut self,
         changed: bool,
@@ -146,12 +147,13 @@ impl Secure {
         Ok(missing)
     }
 
-    /// What was made of the rows; `None` where they are not used.
+    /// The settings; `None` if they are not used.
     pub fn client(&self) -> Option<&ClientSettings> {
         self.built.as_ref().map(|built| &built.settings)
     }
 
-    /// The texts of paths that are known only while serving.
+    /// The texts of certificate paths with variables: these files are opened while serving, so a sandbox must allow
+    /// them.
     pub fn files_named_while_serving(&self) -> Vec<BString> {
         let names = [&self.certificate, &self.certificate_key];
         let mut texts: Vec<BString> = names
@@ -165,7 +167,7 @@ impl Secure {
         texts
     }
 
-    /// The certificate, if its path and its key's are known now.
+    /// The client certificate, if its path and its key's have no variables.
     fn constant_identity(
         &self,
         prefix: &str,
@@ -202,6 +204,7 @@ impl Secure {
         if !self.verify {
             return Ok(None);
         }
+        // nginx refuses this too: to verify against nothing would reject every server at run time.
         if self.trusted_certificate.as_os_str().is_empty() {
             return Err(Problem {
                 message: format!("no {prefix}ssl_trusted_certificate for {prefix}ssl_verify"),
@@ -219,7 +222,7 @@ impl Secure {
         Ok(Some(Arc::new(trust)))
     }
 
-    /// OpenSSL's commands, as far as they mean something here.
+    /// Applies `…_ssl_conf_command`: OpenSSL's configuration commands, as far as they have a meaning here.
     fn run_commands(
         &self,
         choice: &mut Choice,
@@ -270,7 +273,8 @@ impl Secure {
                         read,
                     )?);
                 }
-                // Switches of OpenSSL's own ways, which have no counterpart.
+                // Switches of OpenSSL's implementation, without a counterpart here. Accepted, so that existing
+                // configurations load.
                 b"options"
                 | b"signaturealgorithms"
                 | b"clientsignaturealgorithms"
@@ -283,7 +287,8 @@ impl Secure {
         Ok(())
     }
 
-    /// Evaluates what a connection to `host` needs; `dialect` is the protocol that it must speak, if that matters.
+    /// Evaluates the variables for a connection to `host`. `dialect` is the protocol that must be agreed on, if
+    /// any.
     pub fn asked<S: Scope>(&self, scope: &mut S, host: &BStr, dialect: &str) -> Asked {
         let name = match &self.name {
             Some(name) => BString::from(name.to_bytes(scope)),
@@ -296,12 +301,14 @@ impl Secure {
         };
         alpn.extend(self.alpn.iter().filter_map(|protocol| {
             let protocol = protocol.to_bytes(scope);
-            // Longer ones can not be written.
+            // ALPN has one byte for the length, and no empty names (RFC 7301, section 3.1).
             (1..=255).contains(&protocol.len()).then_some(protocol)
         }));
         let certificate = self.variable_certificate(scope);
         let id = self.built.as_ref().map_or(0, |built| built.id);
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        // All that a handshake depends on. A connection that was made for another name or certificate must not be
+        // found under this key.
         let key = hasher.hash_one((id, &name, &certificate, &alpn)).max(1);
         Asked {
             name,
@@ -311,7 +318,7 @@ impl Secure {
         }
     }
 
-    /// The paths of the certificate and its key, where one of them has variables.
+    /// The paths of certificate and key, if one of them contains variables.
     fn variable_certificate<S: Scope>(&self, scope: &mut S) -> Option<(BString, BString)> {
         let (certificate, key) = (self.certificate.as_ref()?, self.certificate_key.as_ref()?);
         if certificate.constant().is_some() && (key.constant().is_some() || is_empty(certificate)) {
@@ -329,7 +336,7 @@ impl Secure {
         ))
     }
 
-    /// Speaks TLS on a connection that was just made.
+    /// Does the handshake on a connection that was just established.
     pub async fn handshake(
         &self,
         transport: &mut Transport,
@@ -351,10 +358,14 @@ impl Secure {
             name: &asked.name,
             identity,
         };
+        // The caller's time limit covers the handshake: a server that accepts and then stays silent would hold the
+        // request for ever.
         let session = rt::timeout(patience, connect(transport.socket(), &settings, name))
             .await
             .map_err(|_| NotSecure::TimedOut)?
             .map_err(|error: HandshakeError| NotSecure::Peer(error.to_string()))?;
+        // As in nginx, the handshake accepts any certificate, and the chain and the name are judged afterwards: the
+        // log then says in OpenSSL's words what is wrong.
         if self.verify {
             if let Some(error) = session.verify_error() {
                 return Err(NotSecure::Peer(format!(
@@ -377,6 +388,7 @@ impl Secure {
         let loaded = match &self.certificate_cache {
             Some(cache) => cache.get(certificate, key, &self.passwords).await,
             None => {
+                // Without a cache each connection reads the files, as in nginx.
                 let none = IdentityCache::new(0, Duration::ZERO, Duration::ZERO);
                 none.get(certificate, key, &self.passwords).await
             }
@@ -389,7 +401,7 @@ fn is_empty(text: &Expression) -> bool {
     text.constant().is_some_and(|text| text.is_empty())
 }
 
-/// A path as the configuration's other paths are; `data:` is none.
+/// Resolves a path like the configuration's other paths. `data:`, `engine:` and `store:` are not paths.
 fn in_prefix(path: &BStr, prefix: &Path) -> BString {
     if ["data:", "engine:", "store:"]
         .iter()
@@ -402,7 +414,8 @@ fn in_prefix(path: &BStr, prefix: &Path) -> BString {
         .into()
 }
 
-/// A host without its port, which `$proxy_host` and `$http_host` may have.
+/// A host without its port, which `$proxy_host` and `$http_host` may have. A colon within brackets belongs to an
+/// IPv6 address.
 fn without_port(name: &[u8]) -> &[u8] {
     let from = match name.first() {
         Some(b'[') => name.find_byte(b']').unwrap_or(0),

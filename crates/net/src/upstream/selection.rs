@@ -1,4 +1,4 @@
-//! One request's way to a peer, over as many tries as it takes.
+//! The tries of one request: each gets another peer.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,40 +11,40 @@ use super::lease::Lease;
 use super::outcome::{NoPeer, Outcome, Released};
 use super::state::GroupState;
 
-/// What a balancer may look at.
+/// What a balancing method may look at.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SelectionRequest<'a> {
     /// The value of the balancer's key, if it has one ([`BalanceMethod::key`](super::BalanceMethod::key)).
     pub key: &'a [u8],
     /// The client's address; `None` on a unix socket.
     pub client: Option<IpAddr>,
-    /// What `sticky` found: a server's identifier, or a session with `learn`. Empty: nothing.
+    /// The result of the `sticky` lookup: a server's identifier, or with `learn` a session. Empty: none.
     pub sticky: &'a [u8],
 }
 
-/// The tries of a request. It gets no peer of the group twice.
+/// The tries of a request. No peer of the group is used twice.
 pub struct Selection {
     /// The group that the configuration names.
     own: Candidates,
-    /// The server that the group's [`ServerChooser`](super::ServerChooser) chose for the present try, as a group of one;
-    /// `None`: the group's own servers take their turns.
+    /// The server that the group's [`ServerChooser`](super::ServerChooser) chose for this try, as a group of one;
+    /// `None`: the group's own balancing method chooses.
     chosen: Option<Candidates>,
     /// Tries that have failed.
     failures: u32,
-    /// Tries that there may be from now on, whoever chooses their servers.
+    /// Tries that are left, whoever chooses their servers.
     tries_left: u32,
-    /// Tries that there may be at all (`next_upstream_tries`); 0: any number.
+    /// The limit for all tries (`next_upstream_tries`); 0: none.
     tries_limit: u32,
 }
 
-/// A group, and what a request remembers of its tries there.
+/// A group, and what the request remembers of its tries there.
 struct Candidates {
     group: Arc<Group>,
     pick: PickState,
 }
 
 impl Selection {
-    /// Begins the choice of a server for a request.
+    /// Starts the choice of a server for a request.
     pub fn new(group: Arc<Group>, request: &SelectionRequest<'_>) -> Selection {
         let state = group.state();
         let pick = PickState::new(request.key, request.client, state.server_of(request.sticky));
@@ -58,7 +58,7 @@ impl Selection {
         }
     }
 
-    /// As [`Selection::new`], for a request that has nothing but a client.
+    /// As [`Selection::new`], for a request with only a client address.
     pub fn for_client(group: Arc<Group>, client: Option<IpAddr>) -> Selection {
         let request = SelectionRequest {
             client,
@@ -67,12 +67,12 @@ impl Selection {
         Selection::new(group, &request)
     }
 
-    /// How many tries are left, the present one included while it lasts.
+    /// How many tries are left, including the present one while it lasts.
     pub fn tries_left(&self) -> u32 {
         self.tries_left
     }
 
-    /// Allows no more than so many tries (`next_upstream_tries`); 0: as many as there are servers.
+    /// Limits the tries (`next_upstream_tries`); 0: as many as there are servers.
     pub fn limit_tries(&mut self, most: u32) {
         self.tries_limit = most;
         if most > 0 {
@@ -80,12 +80,13 @@ impl Selection {
         }
     }
 
-    /// One try more: the last one failed on a connection that had been idle, which says little about the server.
+    /// Allows one more try: the last one failed on an idle connection, which the server may just have closed. That
+    /// says little about the server.
     pub fn grant_try(&mut self) {
         self.tries_left += 1;
     }
 
-    /// The group whose server the present try goes to: the one that the configuration names, or that of a chosen server.
+    /// The group of the present try: the configured one, or that of a chosen server.
     pub fn group(&self) -> &Arc<Group> {
         &self.present().group
     }
@@ -95,9 +96,10 @@ impl Selection {
         self.group().state()
     }
 
-    /// Lets the group's chooser, if it has one, choose the server of the next try. `status` is what the try before came to.
+    /// Lets the group's chooser, if there is one, choose the server of the next try. `status` is the result of the
+    /// previous try.
     ///
-    /// All that a chooser may say of the tries counts for those of the group's own servers too, as in nginx.
+    /// What a chooser says holds for the group's own servers too, as in nginx.
     pub fn ask_chooser<R: 'static>(
         &mut self,
         request: &mut R,
@@ -115,6 +117,7 @@ impl Selection {
         };
         let choice = chooser.choose(request, &history)?;
         self.chosen = choice.group.clone().map(|group| {
+            // A state of its own: a chosen server may be the same one again.
             let pick = PickState::new(b"", self.own.pick.client, None);
             Candidates { group, pick }
         });
@@ -125,15 +128,15 @@ impl Selection {
         Ok(Some(choice))
     }
 
-    /// A peer, if there is one now.
+    /// A peer, if one is free now.
     pub fn pick(&mut self) -> Result<Lease, NoPeer> {
         let Candidates { group, pick } = self.present_mut();
         group.state().pick(pick)
     }
 
-    /// A peer, for which it may have to wait in the group's queue.
+    /// A peer, after a wait in the group's queue if necessary.
     ///
-    /// The wait is first in, first out over all loops. Dropping the future leaves the queue.
+    /// The queue is first in, first out over all loops. Dropping the future leaves the queue.
     pub async fn acquire(&mut self) -> Result<Lease, NoPeer> {
         match self.pick() {
             Err(NoPeer::Occupied) => {
@@ -148,7 +151,7 @@ impl Selection {
     pub fn release(&mut self, lease: Lease, outcome: Outcome) -> Released {
         let released = lease.end(outcome);
         self.failures += 1;
-        // After the only server of a group there is no other to try; after a chosen one, another may be chosen.
+        // A group with one server has no other to try. After a chosen server, another can be chosen.
         self.tries_left = match self.chosen {
             None if released.is_only_peer => 0,
             _ => self.tries_left.saturating_sub(1),

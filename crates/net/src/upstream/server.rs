@@ -1,4 +1,4 @@
-//! A `server` line of a group, and what its name resolves to.
+//! A `server` line of an upstream block, and the addresses that its name resolves to.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,27 +9,27 @@ use rt::net::Address;
 /// One `server` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// The address as it is written, without parameters: what `hash … consistent` hashes.
+    /// The address as written, without parameters: what `hash … consistent` hashes.
     pub name: BString,
-    /// The addresses known when the configuration was read.
+    /// The addresses that were known when the configuration was read.
     pub addresses: Vec<Address>,
-    /// Whose addresses are to be looked up while running; `None` for a server whose addresses stay as they are.
+    /// The name to be resolved at run time; `None` if the addresses are fixed.
     pub resolve: Option<NameToResolve>,
-    /// The share of requests, relative to the others; at least 1.
+    /// The share of requests relative to other servers; at least 1.
     pub weight: u32,
-    /// Connections in use at the same time; 0 is without limit.
+    /// The most connections in use at the same time; 0: no limit.
     pub max_conns: u32,
-    /// Failures within `fail_timeout` that make it unavailable; 0: it never becomes that.
+    /// How many failures within `fail_timeout` make it unavailable; 0: none do.
     pub max_fails: u32,
-    /// How long failures count, and how long it is unavailable then.
+    /// How long failures count, and for how long the server is then unavailable.
     pub fail_timeout: Duration,
-    /// The time in which it comes back to its full weight after it was unavailable; zero: at once.
+    /// How long it takes to return to its full weight after it was unavailable; zero: at once.
     pub slow_start: Duration,
-    /// Used only when no other server can be.
+    /// Used only when no primary server can be.
     pub backup: bool,
-    /// Whether it is given requests at all.
+    /// Whether it gets requests at all.
     pub state: ServerState,
-    /// The name in sticky cookies and routes (`route=`); empty: made from the address.
+    /// Its name in sticky cookies and routes (`route=`); empty: derived from the address.
     pub route: BString,
 }
 
@@ -52,51 +52,52 @@ impl Server {
     }
 }
 
-/// A name that is looked up while running.
+/// A name that is resolved at run time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NameToResolve {
     /// The host.
     pub host: BString,
-    /// The port of its addresses; SRV records bring their own.
+    /// The port for its addresses; SRV records have their own.
     pub port: u16,
-    /// The service whose SRV records are looked up (`service=`); empty: address records are.
+    /// The service to look SRV records up for (`service=`); empty: address records are looked up.
     pub service: BString,
-    /// The line has no `resolve`, and the name was unknown when the configuration was read: it is looked up until it is
-    /// found, then no more.
+    /// The line has no `resolve`, but its name was unknown when the configuration was read: it is resolved until it
+    /// is found, and then no more.
     pub once: bool,
 }
 
-/// What the configuration says of a server's use.
+/// The configured state of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
-    /// It is used.
+    /// It gets requests.
     Up,
-    /// `down`: it is not.
+    /// `down`: it gets none.
     Down,
-    /// `drain`: only by clients that are bound to it.
+    /// `drain`: only requests of clients that are bound to it.
     Drain,
 }
 
-/// An address that a name was found to have.
+/// An address that a name was resolved to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedAddress {
     /// The address, with its port.
     pub address: Address,
     /// The weight of an SRV record; 1 otherwise.
     pub weight: u32,
-    /// An SRV record of a priority that is not the best: used as `backup` servers are.
+    /// An SRV record that does not have the best priority: used like a `backup` server.
     pub backup: bool,
     /// The name in the SRV record; empty otherwise.
     pub name: BString,
 }
 
 impl NameToResolve {
-    /// What its addresses are kept under: not its port, so that they still hold when a reload changes that.
+    /// The key that its addresses are stored under. Without the port, so that they still hold when a reload changes
+    /// that.
     pub(super) fn key(&self) -> (BString, BString) {
         (self.host.clone(), self.service.clone())
     }
 
-    /// The address of a record: the port is the line's, but for SRV records, which bring theirs.
+    /// The address of a record with the port of the line, or of the SRV record.
     pub(super) fn address_of(&self, found: &ResolvedAddress) -> Address {
         match &found.address {
             Address::Inet(inet) if self.service.is_empty() => {
@@ -108,8 +109,8 @@ impl NameToResolve {
 }
 
 impl Server {
-    /// The server as one of its SRV records changes it; `None` for a record of lower priority of a server that is backup
-    /// already.
+    /// The server with the values of one of its SRV records. `None` for a record of lower priority of a server that
+    /// is backup itself: there is no third rank.
     pub(super) fn with_record(&self, found: &ResolvedAddress) -> Option<Server> {
         let mut server = self.clone();
         if server
@@ -124,6 +125,7 @@ impl Server {
         }
         server.backup |= found.backup;
         server.name.clone_from(&found.name);
+        // A weight in the line overrides that of the record.
         if server.weight == 1 {
             server.weight = found.weight.max(1);
         }

@@ -1,4 +1,4 @@
-//! What directives say about a group.
+//! The configuration of a group.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use super::server::Server;
 use super::sticky::Sticky;
 use crate::resolver::Resolver;
 
-/// Everything that directives say about a group.
+/// The configuration of a group.
 #[derive(Clone)]
 pub struct Settings {
-    /// The name: of the `upstream` block, or the host in the URL.
+    /// The name of the `upstream` block, or the host of the URL.
     pub name: BString,
     /// Whether a block defined it, or a URL.
     pub origin: Origin,
@@ -22,21 +22,21 @@ pub struct Settings {
     pub place: String,
     /// Its servers, in the order of the file.
     pub servers: Vec<Server>,
-    /// How one of them is chosen; `None`: in turn, by weight.
+    /// The balancing method; `None`: weighted round robin.
     pub balance: Option<Arc<dyn BalanceMethod>>,
-    /// Which connections are kept for reuse; `None`: no connection is.
+    /// The rules for idle connections; `None`: none are kept.
     pub keepalive: Option<Keepalive>,
-    /// Where requests wait when every server is at `max_conns`; `None`: they do not.
+    /// The queue for requests when every server is at `max_conns`; `None`: they fail.
     pub queue: Option<Queue>,
-    /// How a client comes back to the server that it had.
+    /// How a client is bound to a server.
     pub sticky: Option<Sticky>,
-    /// What looks up names while running; `None`: what the engine's outermost block names.
+    /// The resolver for names at run time; `None`: that of the engine's outermost block.
     pub resolver: Option<Arc<Resolver>>,
-    /// How long it may take.
+    /// The time limit of a lookup.
     pub resolver_timeout: Option<Duration>,
-    /// What chooses servers in the place of `balance`.
+    /// A script that chooses servers instead of the balancing method.
     pub chooser: Option<AnyChooser>,
-    /// Whose group it is, where two engines may have groups of the same name.
+    /// The engine's name, which keeps apart groups of the same name in two engines.
     pub realm: &'static str,
 }
 
@@ -59,12 +59,13 @@ impl Settings {
         }
     }
 
-    /// How a server is chosen.
+    /// The balancing method.
     pub fn method(&self) -> &dyn BalanceMethod {
         self.balance.as_deref().unwrap_or(&RoundRobin)
     }
 
-    /// The key under which the state lives on over a reload. A block and a URL may share a name: they differ in port.
+    /// The key under which the state survives a reload. A block and a URL may have the same name; their ports keep
+    /// them apart.
     pub(crate) fn state_key(&self) -> String {
         let realm = self.realm;
         match self.origin {
@@ -86,32 +87,32 @@ pub enum Origin {
     },
 }
 
-/// `keepalive` and its kin.
+/// `keepalive` and the directives that belong to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// How many idle connections are kept for each loop. All loops share the sum; the connection unused for longest
-    /// makes room.
+    /// How many idle connections are kept for each loop. All loops share the total; the one that was unused for
+    /// longest makes room.
     pub connections: usize,
-    /// A connection is only used again where it was used before, by the tag that the engine gives.
+    /// A connection is used again only where it was used before (`keepalive … local`).
     pub local: bool,
-    /// Requests on one connection.
+    /// The most requests on one connection.
     pub requests: u64,
-    /// The age at which a connection is not kept any more.
+    /// The age from which a connection is not kept any more.
     pub time: Duration,
-    /// How long one stays open unused.
+    /// How long an unused connection stays open.
     pub timeout: Duration,
 }
 
 /// `queue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// How many requests may wait, over all loops.
+    /// The most waiting requests, over all loops.
     pub length: usize,
-    /// How long one may.
+    /// How long a request may wait.
     pub timeout: Duration,
 }
 
-/// A chooser of some engine ([`ServerChooser`](super::ServerChooser)): what it chooses for is a type that this crate does
-/// not know.
+/// A chooser ([`ServerChooser`](super::ServerChooser)) of either engine. The type that it chooses for is not known
+/// to this crate.
 #[derive(Clone)]
 pub struct AnyChooser(pub(super) Arc<dyn Any + Send + Sync>);

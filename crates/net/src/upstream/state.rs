@@ -1,6 +1,7 @@
-//! What is going on in a group: shared by all loops, kept over reloads.
+//! The state of a group: shared by all loops, and kept over reloads.
 //!
-//! One lock guards it; it is held for the length of a choice, and never while anything waits.
+//! One lock guards it. It is held for the length of one choice and never across a wait, so loops contend for
+//! microseconds at most.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -24,23 +25,24 @@ use super::server::{NameToResolve, ResolvedAddress, Server};
 use super::settings::{Queue, Settings};
 use super::sticky::{Create, Sessions, StickyMethod};
 
-/// Addresses that one name may have in a group.
+/// The most addresses of one name in a group.
 const MAX_RESOLVED: usize = 1024;
 
-/// What is going on in a group.
+/// The state of a group.
 pub struct GroupState {
     locked: Mutex<LockedState>,
-    /// How many tries a request has, read without the lock.
+    /// The number of tries of a request. A copy outside the lock: every request reads it.
     tries: AtomicU32,
-    /// Nothing while no configuration has kept connections.
+    /// Empty until a configuration has `keepalive`.
     idle: OnceLock<Arc<IdlePool>>,
+    /// The sessions of `sticky learn`. A lock of its own: they are found before a choice and learned after it.
     sessions: Mutex<Option<Sessions>>,
 }
 
-/// What the lock guards.
+/// The part under the lock.
 pub(super) struct LockedState {
     servers: Vec<Server>,
-    /// What is known of the names that are looked up while running, by [`NameToResolve::key`].
+    /// The addresses of names that are resolved at run time, by [`NameToResolve::key`].
     resolved: HashMap<(BString, BString), Vec<ResolvedAddress>>,
     method: Option<Arc<dyn BalanceMethod>>,
     observer: Option<&'static dyn RequestObserver>,
@@ -68,7 +70,7 @@ impl GroupState {
         }
     }
 
-    /// Follows a configuration, of so many loops: servers that stay keep their numbers, the round begins anew.
+    /// Applies a configuration: servers that stay keep their counters, and the round robin starts again.
     pub fn configure(self: &Arc<Self>, settings: &Settings, loops: usize) {
         let idle = match settings.keepalive {
             Some(_) => Some(self.idle.get_or_init(Arc::default)),
@@ -82,6 +84,7 @@ impl GroupState {
         let named = settings.servers.iter();
         let named = named.filter_map(|server| server.resolve.as_ref());
         let named: HashSet<_> = named.map(NameToResolve::key).collect();
+        // Addresses of names that are still configured stay usable until the new configuration's first lookup.
         locked.resolved.retain(|key, _| named.contains(key));
         locked.servers.clone_from(&settings.servers);
         locked.queue = settings.queue;
@@ -89,6 +92,7 @@ impl GroupState {
         locked.observer = settings.method().observer();
         locked.rebuild(Round::Anew);
         self.publish_tries(&locked);
+        // The new servers may be free for requests that wait.
         self.grant_waiting(&mut locked);
     }
 
@@ -106,10 +110,12 @@ impl GroupState {
         }
     }
 
-    /// Says which addresses a name has now. Those that stay keep their connections, numbers and place in the round.
+    /// Sets the addresses of a name. Those that stay keep their connections, counters and position in the round
+    /// robin.
     pub fn set_resolved(self: &Arc<Self>, at: &NameToResolve, mut addresses: Vec<ResolvedAddress>) {
         addresses.truncate(MAX_RESOLVED);
         let mut locked = self.lock();
+        // Unchanged, as after most lookups: the peers and the hash ring need not be built again.
         if locked.resolved.get(&at.key()) == Some(&addresses) {
             return;
         }
@@ -123,7 +129,7 @@ impl GroupState {
         self.tries.store(locked.balancer.tries(), Ordering::Relaxed);
     }
 
-    /// The addresses that a name had when it was last looked up.
+    /// The addresses of a name at its last lookup.
     pub fn resolved(&self, at: &NameToResolve) -> Option<Vec<ResolvedAddress>> {
         self.lock().resolved.get(&at.key()).cloned()
     }
@@ -137,7 +143,7 @@ impl GroupState {
             .collect()
     }
 
-    /// The numbers of all peers.
+    /// A snapshot of all peers.
     pub fn status(&self) -> Vec<PeerStatus> {
         let now = now();
         self.lock()
@@ -147,8 +153,9 @@ impl GroupState {
             .collect()
     }
 
-    /// Says what active checks found. A peer that comes back starts slowly if it is told to.
+    /// Sets the result of active checks. A peer that recovers starts slowly if `slow_start` is set.
     pub fn set_health(self: &Arc<Self>, peer: &Peer, health: Health) {
+        // Under the lock, although the health itself is atomic: waiting requests may be granted this peer at once.
         let mut locked = self.lock();
         if peer.health() == Health::Unhealthy && health == Health::Healthy {
             peer.load.started.set(now());
@@ -167,8 +174,8 @@ impl GroupState {
         self.idle.get().map_or(0, |idle| idle.len())
     }
 
-    /// Remembers the server of a session for `sticky learn`: of the one that the response created, else of the one that
-    /// the request named.
+    /// Remembers the server of a session (`sticky learn`): the session that the response created, or else the one
+    /// in the request.
     pub fn learn(&self, created: &[u8], requested: &[u8], peer: &Peer) {
         let (session, create) = match (created, requested) {
             (b"", b"") => return,
@@ -180,7 +187,8 @@ impl GroupState {
         }
     }
 
-    /// The identifier of the server that a request is bound to.
+    /// The identifier of the server that a request is bound to. With `learn` the value is a session; otherwise it
+    /// is the identifier itself.
     pub(crate) fn server_of(&self, sticky: &[u8]) -> Option<BString> {
         if sticky.is_empty() {
             return None;
@@ -202,7 +210,7 @@ impl GroupState {
     pub(super) fn pick(self: &Arc<Self>, pick: &mut PickState) -> Result<Lease, NoPeer> {
         let mut locked = self.lock();
         if !locked.waiting.is_empty() {
-            // A server may have come back unseen: the requests that wait for it come first.
+            // A server may have become available by the passing of time. Requests that wait come before this one.
             self.grant_waiting(&mut locked);
         }
         self.choose(&mut locked, pick, now())
@@ -234,7 +242,7 @@ impl GroupState {
         Ok(Lease::new(self.clone(), peer, observation))
     }
 
-    /// The end of a lease. No outcome: the exchange says nothing of the peer.
+    /// Ends a lease. Without an outcome, the exchange says nothing about the peer.
     pub(super) fn release(
         self: &Arc<Self>,
         peer: &Peer,
@@ -256,6 +264,7 @@ impl GroupState {
         took: Duration,
         observer: &'static dyn RequestObserver,
     ) -> Observation {
+        // The peer's numbers may only change under this lock.
         let _locked = self.lock();
         match observer.head_arrived(peer, milliseconds(took), now()) {
             AfterHead::UnderWay => Observation::UnderWay(observer),
@@ -271,7 +280,7 @@ impl GroupState {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LockedState> {
-        // Nothing panics while it holds the lock; and if something did, the numbers would still be numbers.
+        // No code panics under this lock; and even after a panic the counters would still be numbers.
         self.locked.lock()
     }
 }
@@ -292,7 +301,7 @@ impl fmt::Debug for GroupState {
 }
 
 impl LockedState {
-    /// Makes the peers of the servers and of what is resolved.
+    /// Builds the peers from the servers and the resolved addresses.
     fn rebuild(&mut self, round: Round) {
         let old: Vec<Arc<Peer>> = self
             .balancer
@@ -309,7 +318,7 @@ impl LockedState {
         self.balancer = GroupBalancer::new(method, primary, backup, next_id());
     }
 
-    /// Counts the end of an exchange.
+    /// Counts the end of an exchange, under the lock.
     pub(super) fn free(
         &mut self,
         peer: &Peer,
@@ -330,6 +339,7 @@ impl LockedState {
         if let Observation::UnderWay(observer) = observation {
             observer.ends(peer, times.response.map_or(0, milliseconds), now);
         }
+        // The client left, or the lease was dropped: no verdict on the server.
         let Some(outcome) = outcome else {
             return released;
         };
@@ -337,7 +347,7 @@ impl LockedState {
             count_times(peer, times, observation);
         }
         match outcome {
-            // It is not taken away whatever happens, so that nothing is counted.
+            // The only peer is never disabled, so its failures need not be counted.
             _ if released.is_only_peer => load.fails.set(0),
             Outcome::Failed(_) => released.disabled = peer.count_failure(now),
             Outcome::Ok(_) | Outcome::Next(_) => peer.pass_check(now),
@@ -346,13 +356,13 @@ impl LockedState {
     }
 }
 
-/// Takes the times of a response into the means of its peer.
+/// Updates the moving averages of a peer with the times of a response.
 fn count_times(peer: &Peer, times: Times, observation: Observation) {
     let load = &peer.load;
     if let Some(connect) = times.connect {
         average(&load.connect_time, milliseconds(connect));
     }
-    // A response without a head is none.
+    // Without a header there was no response: its times would make a failing peer look fast.
     let Some(header) = times.header else { return };
     if let Some(response) = times.response {
         average(&load.response_time, milliseconds(response));

@@ -1,7 +1,7 @@
-//! `sticky`: a client comes back to the server that it had.
+//! `sticky`: a client is bound to a server.
 //!
-//! Three ways lead to the server's identifier: a cookie that holds it, a variable that holds it (`route`), or a session
-//! whose server was remembered (`learn`).
+//! There are three ways to the server's identifier: a cookie that contains it, a variable that contains it
+//! (`route`), or a session whose server was remembered (`learn`).
 
 use std::time::Duration;
 
@@ -10,29 +10,30 @@ use bstr::{BStr, BString};
 use conf::Expression;
 use md5::{Digest, Md5};
 
-/// Bytes of a server's identifier: an MD5 sum in hexadecimal, or a route of the configuration, which may be no longer.
+/// The longest identifier of a server: an MD5 sum in hexadecimal. A configured route may not be longer.
 pub const MAX_SERVER_ID: usize = 32;
 
-/// Bytes of shared memory that nginx takes for a session; a `zone` of so many bytes holds so many sessions.
+/// The shared memory that nginx uses for one session: a `zone` of a given size holds as many sessions here as
+/// there.
 const SESSION_BYTES: u64 = 128;
 
 /// The `sticky` directive.
 #[derive(Clone, Debug)]
 pub struct Sticky {
-    /// Where an identifier is looked for: the first of these that is not empty.
+    /// Where the identifier is looked for: the first of these that is not empty.
     pub lookup: Vec<Expression>,
-    /// What is done besides.
+    /// What is done with the response.
     pub method: StickyMethod,
 }
 
-/// What `sticky` does besides the look-up.
+/// How the client gets bound.
 #[derive(Clone, Debug)]
 pub enum StickyMethod {
     /// Each response sets a cookie with the server's identifier.
     Cookie(Box<CookieAttributes>),
-    /// Nothing: the application sets the route.
+    /// Not by us: the application sets the route.
     Route,
-    /// What was looked up is a session; its server is remembered.
+    /// The value is a session of the application; its server is remembered.
     Learn(Learn),
 }
 
@@ -56,8 +57,8 @@ pub struct CookieAttributes {
 }
 
 impl CookieAttributes {
-    /// The text of the `Set-Cookie` field. `domain` and `same_site` are the values of the expressions for this request,
-    /// `expires` is the date that `self.expires` from now is, in the form of cookies.
+    /// The value of `Set-Cookie`. `domain` and `same_site` are the evaluated expressions, `expires` is the date
+    /// that is `self.expires` from now, formatted for cookies.
     pub fn text(&self, sid: &BStr, domain: &[u8], same_site: &[u8], expires: &[u8]) -> Vec<u8> {
         let mut out = [&self.name[..], b"=", sid].concat();
         match self.expires {
@@ -83,7 +84,8 @@ impl CookieAttributes {
         }
         if !same_site.is_empty() {
             out.extend_from_slice(b"; samesite=");
-            // A value that a browser would not know gives way to the safest one; constants were checked before.
+            // Browsers ignore an unknown value and would fall back to `lax`: `strict` is the safe choice. Constants
+            // were checked when the configuration was read.
             let known = self
                 .same_site
                 .as_ref()
@@ -109,21 +111,21 @@ pub fn is_same_site(text: &[u8]) -> bool {
 /// `sticky learn`.
 #[derive(Clone, Debug)]
 pub struct Learn {
-    /// Where a response's new session is found: the first of these that is not empty.
+    /// Where a response's new session is looked for: the first of these that is not empty.
     pub create: Vec<Expression>,
     /// The name of the zone, unique among the groups.
     pub zone: BString,
-    /// Bytes of the zone: bounds the number of sessions.
+    /// The size of the zone, which bounds the number of sessions.
     pub size: u64,
     /// How long an unused session is remembered.
     pub timeout: Duration,
-    /// Learn when the response head is there, not when the response is over.
+    /// Whether to learn when the response header arrives (`header`) and not at the end of the response.
     pub after_head: bool,
 }
 
-/// The servers of sessions.
+/// The servers of remembered sessions.
 ///
-/// The key is a sum of the session's name, so that a client's long names cost no more than short ones.
+/// The key is a digest of the session's name: clients choose the names, and long ones must not cost more memory.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     by_sum: Lru<[u8; 16], Session>,
@@ -158,8 +160,10 @@ impl Sessions {
         (now - known.used < self.timeout).then(|| known.sid.clone())
     }
 
-    /// Remembers the server of a session; one that is not known yet only if it is to be created.
+    /// Remembers the server of a session. An unknown session is added only if `create` says so: a client could
+    /// otherwise fill the zone with made-up names.
     pub(crate) fn learn(&mut self, session: &[u8], create: Create, sid: &BString, now: i64) {
+        // Expired sessions are at the old end of the list. They go here, so that no timer is needed.
         while self
             .by_sum
             .oldest()
@@ -196,7 +200,7 @@ fn sum(text: &[u8]) -> [u8; 16] {
     Md5::digest(text).into()
 }
 
-/// What cookies and routes call a server: its route, or the MD5 sum of its address.
+/// The identifier of a server: its route, or the MD5 sum of its address.
 pub(crate) fn server_id(route: &BString, name: &BString) -> BString {
     if !route.is_empty() {
         return route.clone();

@@ -1,4 +1,4 @@
-//! An open file: reading, writing, and what of it is in memory.
+//! An open file: reading, writing, and finding out which parts are in the page cache.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -18,10 +18,10 @@ use crate::report::{self, Event};
 #[derive(Clone)]
 pub struct File(Arc<Inner>, Option<Arc<dyn Check>>);
 
-/// Judges what has just come from the device: see [`File::checked_by`].
+/// Verifies data that was just read from the device: see [`File::checked_by`].
 pub trait Check: Send + Sync {
-    /// Whether these bytes of the file are what was written there; an error otherwise, which whoever wanted them gets. On
-    /// a thread of a pool: it may block.
+    /// Whether these bytes of the file are what was written; otherwise the error that the reader gets. Called on a
+    /// thread of a pool, so it may block.
     fn check(&self, offset: u64, len: u64) -> io::Result<()>;
 }
 
@@ -29,19 +29,20 @@ struct Inner {
     fd: OwnedFd,
     /// One of the `NOWAIT_` values.
     nowait: AtomicU8,
-    /// Device and identity (a mix of device and inode), 0 until someone asked.
+    /// Device and identity (a hash of device and inode); 0 until they are asked for.
     device: AtomicU64,
     identity: AtomicU64,
-    /// It is read past the page cache.
+    /// It is read with `O_DIRECT`.
     direct: AtomicBool,
-    /// Where the last close is done; `None`: wherever that happens to be.
+    /// The pool that does the last close; `None`: the thread that drops the last handle.
     closes_on: OnceLock<Pool>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(pool) = self.closes_on.take()
-            // A second descriptor keeps the file until the pool closes that one. Without one it is closed here.
+            // The second descriptor keeps the file until the pool closes it. If there is none, the file is closed
+            // here.
             && let Ok(second) = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)
         {
             let device = Device(*self.device.get_mut());
@@ -50,7 +51,7 @@ impl Drop for Inner {
     }
 }
 
-/// The alignment of reads past the page cache, of position, length and memory: it satisfies every common device.
+/// The alignment of `O_DIRECT` reads in position, length and memory, which suits every common device.
 const DIRECT_ALIGNMENT: usize = 4096;
 
 /// `RWF_NOWAIT` works, as far as is known.
@@ -77,8 +78,8 @@ impl File {
         Self(Arc::new(inner), None)
     }
 
-    /// The same file; what of it is not in memory, and is read or loaded through this clone, is judged by `check` when it
-    /// has come from the device. What is in memory is not.
+    /// The same file with verification: data that is read or loaded through this clone and comes from the device is
+    /// passed to `check`. Data that is in memory already is not.
     pub fn checked_by(&self, check: Arc<dyn Check>) -> Self {
         Self(Arc::clone(&self.0), Some(check))
     }
@@ -90,8 +91,8 @@ impl File {
         }
     }
 
-    /// From now on the file is read past the page cache (`O_DIRECT`), always on a pool. Fails where the file system
-    /// has no such reads; the file is as before then.
+    /// From now on the file is read with `O_DIRECT`, past the page cache, and always on a pool. Fails where the
+    /// file system does not support that; the file then stays as it was.
     pub fn set_direct(&self) -> io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(self)?;
         rustix::fs::fcntl_setfl(self, flags | OFlags::DIRECT)?;
@@ -99,21 +100,21 @@ impl File {
         Ok(())
     }
 
-    /// Tells the kernel that the file will be read from its start to its end, so that it reads ahead further. Does
-    /// not wait.
+    /// Tells the kernel that the file will be read from start to end, so that it reads further ahead. Does not
+    /// block.
     pub fn read_sequentially(&self) {
         // Advice: a failure changes nothing.
         let _ = rustix::fs::fadvise(self, 0, None, Advice::Sequential);
     }
 
-    /// Tells the kernel that pieces of the file will be read in no order, so that it reads nothing but what is asked for.
-    /// Does not wait.
+    /// Tells the kernel that the file will be read in no particular order, so that it reads nothing but what is
+    /// asked for. Does not block.
     pub fn read_randomly(&self) {
         // Advice: a failure changes nothing.
         let _ = rustix::fs::fadvise(self, 0, None, Advice::Random);
     }
 
-    /// Whether it is read past the page cache.
+    /// Whether it is read with `O_DIRECT`.
     pub fn is_direct(&self) -> bool {
         self.0.direct.load(Relaxed)
     }
@@ -128,7 +129,7 @@ impl File {
         Ok(metadata)
     }
 
-    /// Its device, for a pool.
+    /// Its device, which selects the queue within a pool.
     pub fn device(&self) -> Device {
         self.learn(&self.0.device);
         Device(self.0.device.load(Relaxed))
@@ -141,14 +142,14 @@ impl File {
 
     fn learn(&self, known: &AtomicU64) {
         if known.load(Relaxed) == 0 {
-            // A failure leaves it unknown: such a file has the queue of unknown devices.
+            // A failure leaves the device unknown, and the file gets the queue for unknown devices.
             let _asked_again_next_time = self.metadata();
         }
     }
 
-    /// Copies from the page cache what is there, from `offset` on. `WouldBlock`: nothing is, or it can
-    /// not be known. A short count says only that what follows is not in memory, or the file ends; 0 is
-    /// the end.
+    /// Copies from the page cache, from `offset` on, as much as is there. `WouldBlock` if nothing is there or it
+    /// cannot be determined. A short count means only that what follows is not in memory or that the file ends; 0
+    /// is the end of the file.
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let Some(flags) = self.nowait_flags() else {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -194,7 +195,7 @@ impl File {
         }
     }
 
-    /// How to read without waiting; `None` when that is not possible.
+    /// The flags for a read that does not block; `None` if there is no such read.
     fn nowait_flags(&self) -> Option<ReadWriteFlags> {
         match self.0.nowait.load(Relaxed) {
             _ if self.is_direct() => None,
@@ -204,7 +205,7 @@ impl File {
         }
     }
 
-    /// What a failed nowait read means; `again` is how to read once more, if there is another way.
+    /// Interprets a failed nowait read; `again` gives the flags for another try, if there is one.
     #[cold]
     fn read_failed(
         &self,
@@ -250,13 +251,13 @@ impl File {
         );
     }
 
-    /// The file system keeps its files in memory and cannot be asked: reads are done at once.
+    /// The file system keeps its files in memory but has no nowait read: files are read at once, on the loop.
     pub(super) fn never_waits(&self) -> bool {
         self.0.nowait.load(Relaxed) == NOWAIT_NEEDLESS
     }
 
-    /// Reads `len` bytes from `offset` on, fewer only at the end of the file. They are appended to `buf`,
-    /// which is given back: from memory at once, the rest on the pool.
+    /// Reads `len` bytes from `offset` on, fewer only at the end of the file, and appends them to `buf`, which is
+    /// returned. What is in memory is read at once, the rest on the pool.
     pub async fn read_at(
         &self,
         mut buf: Vec<u8>,
@@ -307,9 +308,9 @@ impl File {
         }
     }
 
-    /// [`File::resident_prefix`], saying whether it is asked for one client more: a range that many take is in use, and
-    /// need not be looked at each time. While files are being loaded it ends with the first block of 128 KB that is not
-    /// locked into memory, to be sent before the next one is asked about.
+    /// As [`File::resident_prefix`], and says whether it is asked for another client: a range that many clients
+    /// take is in use and need not be probed each time. While files are being loaded, the answer ends at the first
+    /// block of 128 KB that is not locked into memory; the caller sends that much before it asks about the next.
     pub fn resident_prefix_for(&self, taker: Taker, offset: u64, max: u64) -> u64 {
         if self.never_waits() {
             return max;
@@ -322,29 +323,29 @@ impl File {
         )
     }
 
-    /// Whether [`File::resident_prefix`] can tell anything of this file, as far as is known. Some file systems (overlayfs
-    /// is one) can not be asked: there nothing counts as in memory.
+    /// Whether [`File::resident_prefix`] works for this file, as far as is known. Some file systems, such as
+    /// overlayfs, cannot tell: nothing of their files counts as in memory.
     pub fn tells_residency(&self) -> bool {
         self.0.nowait.load(Relaxed) != NOWAIT_REFUSED && !REFUSED.load(Relaxed)
     }
 
-    /// Brings a range into the page cache, on the pool, and has the device begin with some of the `rest` bytes behind it,
-    /// which will be wanted next and for which nobody waits. Whoever wants the same range meanwhile waits for the same
-    /// job, which is done before those that one client waits for. The kernel promises nothing: ask
-    /// [`File::resident_prefix`] again before `sendfile`, and have another way if the range is gone (and say so:
-    /// [`File::lost`]).
+    /// Loads a range into the page cache, on the pool. The device also starts to read some of the `rest` bytes
+    /// after it, which will be wanted next and which nothing waits for. Requests for a range that is being loaded
+    /// join the same job, which then runs before jobs that only one client waits for. The kernel guarantees
+    /// nothing: ask [`File::resident_prefix`] again before `sendfile`, and have another way if the range is gone
+    /// (and report that with [`File::lost`]).
     pub async fn load(&self, offset: u64, len: u64, rest: u64, pool: &Pool) -> io::Result<()> {
         loading::load(self, offset, len, rest, pool).await
     }
 
-    /// A range that was just loaded is not in memory any more: memory is so short that nothing is read ahead for a
-    /// second.
+    /// Reports that a range that was just loaded is no longer in memory: memory is so short that nothing is read
+    /// ahead for a second.
     pub fn lost(&self) {
         residency::lost();
     }
 
-    /// Tells the kernel that a range will be wanted soon; it reads it when it can. It may wait a little
-    /// (for a place in the device's queue), hence on the pool.
+    /// Tells the kernel that a range will be needed soon, so that it reads it when it can. The call may block for a
+    /// place in the device's queue, so it runs on the pool.
     pub fn will_need(&self, offset: u64, len: u64, pool: &Pool) {
         let file = self.clone();
         pool.submit(
@@ -394,15 +395,15 @@ impl File {
         .await
     }
 
-    /// Whoever drops the last clone, the pool closes it: the last close of a file that was unlinked frees its blocks,
-    /// which takes long for a large one.
+    /// Lets the pool close the file, whichever thread drops the last clone: the last close of an unlinked file
+    /// frees its blocks, which takes long for a large one.
     pub fn close_on(&self, pool: &Pool) {
-        // The first pool that was named stays.
+        // A later call does not change the pool.
         let _ = self.0.closes_on.set(pool.clone());
     }
 }
 
-/// Reads until `buf` is full or the file ends. It waits for the disk.
+/// Reads until `buf` is full or the file ends. Blocks.
 fn read_full(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buf.len() {
@@ -416,11 +417,12 @@ fn read_full(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(done)
 }
 
-/// Appends `len` bytes, fewer at the end of the file, read in aligned blocks around the wanted range. It waits.
+/// Appends `len` bytes, fewer at the end of the file, from aligned blocks around the wanted range. Blocks.
 fn read_direct(file: &File, mut buf: Vec<u8>, offset: u64, len: usize) -> io::Result<Vec<u8>> {
     let skip = (offset % DIRECT_ALIGNMENT as u64) as usize;
     let blocks = (skip + len).next_multiple_of(DIRECT_ALIGNMENT);
-    // Safe memory can not be asked to be aligned; so there is room to begin at an aligned place.
+    // A vector cannot be allocated with an alignment, so it is larger and the read starts at an aligned place
+    // within it.
     let mut scratch = vec![0; blocks + DIRECT_ALIGNMENT];
     let shift = scratch.as_ptr().align_offset(DIRECT_ALIGNMENT);
     let aligned = &mut scratch[shift..shift + blocks];
@@ -431,7 +433,8 @@ fn read_direct(file: &File, mut buf: Vec<u8>, offset: u64, len: usize) -> io::Re
             Ok(0) => break,
             Ok(n) => {
                 done += n;
-                // A read that ends off a block has met the end of the file; another would not be aligned.
+                // A read that does not end at a block boundary has reached the end of the file. Another read would
+                // not be aligned.
                 if !n.is_multiple_of(DIRECT_ALIGNMENT) {
                     break;
                 }
@@ -444,7 +447,7 @@ fn read_direct(file: &File, mut buf: Vec<u8>, offset: u64, len: usize) -> io::Re
     Ok(buf)
 }
 
-/// Writes all of `buf`. It waits for the disk.
+/// Writes all of `buf`. Blocks.
 fn write_full(file: &File, buf: &[u8], offset: u64) -> io::Result<()> {
     let mut done = 0;
     while done < buf.len() {

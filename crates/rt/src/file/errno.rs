@@ -1,10 +1,10 @@
-//! The numbers of errors that callers tell apart when a file can not be had.
+//! The errors that callers distinguish when a file cannot be opened.
 
 use rustix::io::Errno;
 
 /// There is no such file.
 pub const NOENT: i32 = Errno::NOENT.raw_os_error();
-/// Something on the way is not a directory.
+/// A component of the path is not a directory.
 pub const NOTDIR: i32 = Errno::NOTDIR.raw_os_error();
 /// The name is too long.
 pub const NAMETOOLONG: i32 = Errno::NAMETOOLONG.raw_os_error();

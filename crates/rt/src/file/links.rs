@@ -1,10 +1,10 @@
-//! Opening a path whose symbolic links are judged: none at all, or only those that belong to the owner of their
-//! target.
+//! Opens a path while checking its symbolic links (`disable_symlinks`): none are allowed, or only those whose owner
+//! also owns their target.
 //!
-//! The path is walked component by component, each opened below the one before, so that nobody can exchange a
-//! directory between the judging and the opening. A path names at most `PATH_MAX / 2` components, which bounds the
-//! walk. (`openat2(RESOLVE_NO_SYMLINKS)` would do for the first judgement in one call, but can not tell from where on
-//! the path is judged, nor whose the links are.)
+//! The path is walked component by component, each opened relative to the one before, so that no directory can be
+//! exchanged between the check and the opening. A path has at most `PATH_MAX / 2` components, which bounds the
+//! walk. (`openat2(RESOLVE_NO_SYMLINKS)` does the first kind of check in one call, but it cannot exempt the
+//! beginning of the path, and does not know the links' owners.)
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,27 +18,28 @@ use super::open::{Cached, OpenOptions, open_cached, open_waiting};
 use super::{File, Metadata};
 use crate::pool::Pool;
 
-/// Which links make opening fail with `ELOOP` (or `ENOTDIR`, where one stands for a directory).
+/// Which links make opening fail with `ELOOP`, or with `ENOTDIR` if the link stands for a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
     /// All.
     Refused,
-    /// Those whose owner is not that of what they point to.
+    /// Those whose owner does not own their target.
     OwnersOnly,
-    /// Those that lead out of the directory where judging begins; also absolute ones, wherever they lead.
+    /// Those that lead out of the directory where checking begins, and all absolute ones.
     Outside,
 }
 
-/// How a path is judged.
+/// How the links of a path are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Judged {
     /// Which links fail.
     pub links: Links,
-    /// The length of the path's beginning that is not judged; what follows begins with a slash. 0 judges all of it.
+    /// The length of the path's beginning that is not checked; what follows begins with a slash. 0 checks all of
+    /// it.
     pub from: usize,
 }
 
-/// Opens a file without waiting; `None`: it must be done on a pool, by [`open_judged`].
+/// Opens a file without blocking; `None`: it has to be done on a pool, by [`open_judged`].
 pub fn try_open_judged(
     path: &Path,
     options: OpenOptions,
@@ -51,7 +52,7 @@ pub fn try_open_judged(
     }
 }
 
-/// Opens a file, its links judged.
+/// Opens a file and checks its links.
 pub async fn open_judged(
     path: &Path,
     options: OpenOptions,
@@ -106,7 +107,7 @@ fn walk(
         let below = at.as_ref().map_or(CWD, |fd| fd.as_fd());
         let inside: Vec<u8> = match rest.iter().all(|byte| *byte == b'/') {
             true => b".".to_vec(),
-            // Further slashes would make it an absolute path.
+            // More slashes would make the rest an absolute path.
             false => rest
                 .iter()
                 .copied()

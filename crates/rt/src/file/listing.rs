@@ -1,4 +1,4 @@
-//! A directory with what is known of each file in it, in one visit to a pool.
+//! Lists a directory with the metadata of each file, in one job of a pool.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -16,7 +16,7 @@ use crate::pool::{Device, Pool};
 pub struct Listed {
     /// The name, without the directory.
     pub name: OsString,
-    /// What is known of the file, links followed; of the link itself where it leads nowhere.
+    /// The metadata of the file, links followed; of the link itself if it leads nowhere.
     pub metadata: io::Result<Metadata>,
 }
 

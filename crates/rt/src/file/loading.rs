@@ -1,8 +1,8 @@
-//! Loads of ranges that clients wait for: one job for everybody who wants the same range, and before the jobs that one
-//! client waits for.
+//! Loads ranges of files that clients wait for: one job for all that want the same range, which runs before jobs
+//! that only one client waits for.
 //!
-//! A file that many want and that has fallen out of memory would otherwise come back at the pace of one client among all
-//! those who read cold files, while everybody waits for it.
+//! Otherwise a file that many clients want and that has fallen out of memory would return at the pace of one client
+//! among all that read cold files, while everyone else waits for it.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,10 +12,11 @@ use crate::pool::{Device, Pool, Ticket};
 use crate::sync::remote_oneshot::{self, Sender};
 use base::sync::{Mutex, MutexGuard};
 
-/// What is read ahead of a range that several clients want, in lengths of the range; of others it is one.
+/// How much is read ahead of a range that several clients want, in lengths of the range. For one client it is one
+/// length.
 const AHEAD_OF_SHARED: u64 = 4;
 
-/// So many who wait for one range show that it is in use: it is locked into memory.
+/// When this many requests wait for one range, it is in use and is locked into memory.
 const IN_USE_WAITERS: usize = 8;
 
 /// A range that is being loaded.
@@ -26,17 +27,18 @@ struct Range {
     len: u64,
 }
 
-/// The number of the system's error, if there was one.
+/// The errno, if the load failed.
 type Outcome = Result<(), i32>;
 
 struct UnderWay {
-    /// Everybody who waits for it.
+    /// The requests that wait for it.
     waiters: Vec<Sender<Outcome>>,
-    /// Where its job is queued, once that is known, and until somebody has asked to have it sooner.
+    /// Where its job is queued: known after it was submitted, and taken out when the job is moved forward, which
+    /// happens once.
     place: Option<(Pool, Device, Ticket)>,
 }
 
-/// Bounded by the requests that wait: each waits for one range.
+/// Bounded by the number of waiting requests: each waits for one range.
 static UNDER_WAY: Mutex<Option<HashMap<Range, UnderWay>>> = Mutex::new(None);
 
 fn under_way() -> MutexGuard<'static, Option<HashMap<Range, UnderWay>>> {
@@ -58,7 +60,7 @@ pub(super) async fn load(
         len,
     };
     if range.file == 0 {
-        // It can not be told from others.
+        // Without an identity the file cannot be compared with others: it gets a job of its own.
         let file = file.clone();
         let job = move || {
             residency::load(&file, offset, len, rest.min(len))?;
@@ -81,7 +83,8 @@ pub(super) async fn load(
     }
 }
 
-/// Adds one who waits; gives whether the range is being loaded already. Its job is called forward then.
+/// Adds a waiting request; returns whether the range is being loaded already. If so, its job is moved forward in
+/// the queue.
 fn join(range: Range, waiter: Sender<Outcome>) -> bool {
     let mut guard = under_way();
     let ranges = guard.get_or_insert_default();
@@ -107,7 +110,7 @@ fn job(file: File, range: Range, rest: u64) -> Box<dyn FnOnce() + Send> {
     Box::new(move || {
         let wanted = begin(range);
         let ahead = match wanted {
-            // All of them have left.
+            // All requests have gone.
             0 => return,
             1 => range.len,
             _ => range.len.saturating_mul(AHEAD_OF_SHARED),
@@ -117,7 +120,7 @@ fn job(file: File, range: Range, rest: u64) -> Box<dyn FnOnce() + Send> {
             .and_then(|()| file.check(range.offset, range.len));
         let told = end.tell(loaded.map_err(|error| {
             let unknown = rustix::io::Errno::IO.raw_os_error();
-            // What turned out to be damaged is an error of input, too.
+            // Data that fails its verification has no errno: it is reported as an I/O error.
             error.raw_os_error().unwrap_or(unknown)
         }));
         if told >= IN_USE_WAITERS {
@@ -126,8 +129,8 @@ fn job(file: File, range: Range, rest: u64) -> Box<dyn FnOnce() + Send> {
     })
 }
 
-/// How many wait for a range whose job is about to run. If all of them have left, it is removed, and a later request for
-/// it starts a job of its own.
+/// How many requests wait for a range whose job is about to run. If all have gone, the range is removed, and a
+/// later request starts a job of its own.
 fn begin(range: Range) -> usize {
     let mut guard = under_way();
     let Some(ranges) = guard.as_mut() else {
@@ -141,22 +144,22 @@ fn begin(range: Range) -> usize {
         _ => None,
     };
     drop(guard);
-    // The pool's handle goes here, without the lock.
+    // The entry holds a pool's handle, which is dropped outside the lock.
     drop(gone);
     wanted
 }
 
-/// The end of a job, however it comes: the range is not under way any more. `None` once that is so: whoever has been told
-/// may be loading it again.
+/// Ends a job, however it ends: the range is no longer under way. `None` once that is done: after that, an entry
+/// for the range may belong to the next job.
 struct End(Option<Range>);
 
 impl End {
-    /// Gives how many waited.
+    /// Sends the result to all waiting requests; returns their number.
     fn tell(&mut self, outcome: Outcome) -> usize {
         let waiters = self.take();
         let count = waiters.len();
         for waiter in waiters {
-            // One that has left does not want to know.
+            // An error means that this request has gone.
             let _ = waiter.send(outcome);
         }
         count
@@ -169,7 +172,7 @@ impl End {
         let mut guard = under_way();
         let under_way = guard.as_mut().and_then(|ranges| ranges.remove(&range));
         drop(guard);
-        // The pool's handle goes here, without the lock.
+        // The entry holds a pool's handle, which is dropped outside the lock.
         under_way.map_or_else(Vec::new, |under_way| under_way.waiters)
     }
 }

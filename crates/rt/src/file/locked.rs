@@ -1,14 +1,14 @@
-//! Blocks in use, locked into memory while other files are read from disks.
+//! Locks blocks of files that are in use into memory while other files are read from disks.
 //!
-//! The kernel drops pages that many clients are being sent, too, when memory is turned over, and they come back behind
-//! everything that the disk has to do. So a bounded number of blocks that are in use are mapped and locked (`mlock`), until
-//! nobody has wanted them for [`IDLE_TICKS`]. A map is never read through, so that a file that is cut short under it
-//! does no harm; what a cut, or a hole, takes out of a locked block is found missing by the proofs that go on
-//! ([`super::residency`]).
+//! When memory is short, the kernel drops even pages that many clients are being sent, and they come back only
+//! after everything else that the disk has to do. So a limited number of blocks in use are mapped and locked
+//! (`mlock`), until no request has wanted them for [`IDLE_TICKS`]. The mapping is never read, so it does no harm if
+//! the file is truncated. Pages that a truncation or a hole takes out of a locked block are detected by the probes,
+//! which go on ([`super::residency`]).
 //!
-//! Locking may wait for a disk: a thread does it that does nothing else, and that is there from the first block on. Loops only
-//! look up blocks in a table of atomics. How much is locked is bounded by [`MOST`] and by `RLIMIT_MEMLOCK`, 8 MB if
-//! nobody has changed it.
+//! Locking may block on a disk, so a thread of its own does it, which starts with the first block. Loops only look
+//! blocks up in a table of atomics. The amount is limited by [`MOST`] and by `RLIMIT_MEMLOCK`, which is 8 MB by
+//! default.
 
 use std::ffi::c_void;
 use std::io;
@@ -23,24 +23,25 @@ use super::File;
 use super::residency::BLOCK;
 use crate::clock;
 
-/// Blocks that may be locked: 16 MB.
+/// How many blocks may be locked: 16 MB.
 const MOST: usize = 128;
-/// Left of `RLIMIT_MEMLOCK` for others, in blocks.
+/// How much of `RLIMIT_MEMLOCK` is left to others, in blocks.
 const SPARED: u64 = 4;
-/// A block that was not asked about for so long is let go.
+/// A block is unlocked when it was not asked for during this many ticks.
 const IDLE_TICKS: u64 = 10_000;
-/// How often idle ones are looked for.
+/// How often idle blocks are looked for.
 const LOOK: Duration = Duration::from_secs(1);
-/// Blocks that wait to be locked.
+/// How many blocks may wait to be locked.
 const WANTED: usize = 64;
-/// Places in the table, eight for each hash; four times as many as blocks, so that one in thousands finds no place.
+/// The size of the table, with eight places for each hash: four times as many as blocks, so that only one block in
+/// thousands finds no place.
 const PLACES: usize = 4 * MOST;
 const WAYS: usize = 8;
 
-/// A locked block, or a free place (`key` 0).
+/// A locked block, or a free place (`key` is 0).
 struct Place {
     key: AtomicU64,
-    /// When it was asked about last.
+    /// When it was last asked for.
     used: AtomicU64,
 }
 
@@ -50,7 +51,7 @@ static PLACED: [Place; PLACES] = [const {
         used: AtomicU64::new(0),
     }
 }; PLACES];
-/// There is room for more, and the last one was not refused within the last [`LOOK`].
+/// There is room for more blocks, and none was refused within the last [`LOOK`].
 static HAS_ROOM: AtomicBool = AtomicBool::new(true);
 /// How many blocks are locked: with none, nothing is looked up.
 static LOCKED: AtomicUsize = AtomicUsize::new(0);
@@ -86,7 +87,8 @@ fn places(key: u64) -> &'static [Place] {
     &PLACED[set * WAYS..(set + 1) * WAYS]
 }
 
-/// Whether a block is locked; it counts as used now. (Two blocks in 2^64 may be taken for each other; a loop may wait then.)
+/// Whether a block is locked; it then counts as used. (Two blocks in 2^64 may be confused; a loop may then block
+/// once.)
 pub(super) fn holds(file: u64, block: u64, now: u64) -> bool {
     if LOCKED.load(Relaxed) == 0 {
         return false;
@@ -96,7 +98,7 @@ pub(super) fn holds(file: u64, block: u64, now: u64) -> bool {
         .iter()
         .find(|place| place.key.load(Relaxed) == key);
     if let Some(place) = place
-        // The line is shared by all loops.
+        // Written rarely: the cache line is shared by all loops.
         && now.saturating_sub(place.used.load(Relaxed)) > IDLE_TICKS / 100
     {
         place.used.store(now, Relaxed);
@@ -104,7 +106,7 @@ pub(super) fn holds(file: u64, block: u64, now: u64) -> bool {
     place.is_some()
 }
 
-/// A block is in use and in memory: it should stay there.
+/// Asks for a block that is in use and in memory to be locked.
 pub(super) fn want(file: &File, block: u64) {
     if !HAS_ROOM.load(Relaxed) {
         return;
@@ -121,7 +123,7 @@ pub(super) fn want(file: &File, block: u64) {
     });
     if !queue.has_thread {
         let thread = std::thread::Builder::new().name("locks".to_owned());
-        // Without a thread nothing is locked, which is as before.
+        // If no thread can be started, nothing is locked, which is only slower.
         queue.has_thread = thread.spawn(run).is_ok();
         HAS_ROOM.store(queue.has_thread, Relaxed);
     }
@@ -129,7 +131,7 @@ pub(super) fn want(file: &File, block: u64) {
     COMES.notify_one();
 }
 
-/// [`want`] of all blocks that are touched by a range.
+/// [`want`] for all blocks that a range touches.
 pub(super) fn want_range(file: &File, offset: u64, len: u64) {
     let end = offset.saturating_add(len);
     for block in offset / BLOCK..end.div_ceil(BLOCK) {
@@ -137,7 +139,7 @@ pub(super) fn want_range(file: &File, offset: u64, len: u64) {
     }
 }
 
-/// What the thread does, for as long as the process lives.
+/// The locking thread, which runs for the life of the process.
 fn run() {
     let mut held: Vec<Lock> = Vec::new();
     let room = room();
@@ -160,7 +162,7 @@ fn run() {
     }
 }
 
-/// What is wanted now; waits for it, not longer than [`LOOK`] while something is held.
+/// The blocks that are wanted. Waits for some, but not longer than [`LOOK`] while blocks are locked.
 fn next(is_idle: bool) -> Vec<Wanted> {
     let mut queue = queue();
     if queue.wanted.is_empty() {

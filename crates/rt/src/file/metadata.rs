@@ -1,4 +1,4 @@
-//! What is known about a file besides its contents.
+//! The metadata of a file.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use rustix::fs::{FileType, Stat};
 
 use crate::pool::Device;
 
-/// What sort of file it is.
+/// The type of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
@@ -51,7 +51,7 @@ pub struct Metadata {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Bytes that it takes on the disk.
+    /// Bytes allocated on the disk.
     pub allocated: u64,
 }
 
@@ -92,7 +92,7 @@ impl Metadata {
         }
     }
 
-    /// Its device, for a pool.
+    /// Its device, which selects the queue within a pool.
     pub fn device(&self) -> Device {
         Device(self.dev)
     }

@@ -1,4 +1,4 @@
-//! Files: what the kernel has in memory is had at once, everything else is had on a pool.
+//! Files: what the kernel has in memory is read at once, everything else on a pool.
 //!
 //! - [`open`], [`stat`] and [`lstat`] try `openat2(RESOLVE_CACHED)` on the loop's thread: it succeeds,
 //!   or fails for good (`ENOENT`, `EACCES`), without looking at a disk, or says `EAGAIN`.

@@ -1,8 +1,8 @@
-//! Modes of files and folders that do not depend on the umask.
+//! File modes that do not depend on the umask.
 //!
-//! A daemon has whatever umask its starter had: 0 made stores and logs that any user could write, 077 logs that the
-//! collector cannot read. What the server makes has the mode that is named here, and what it finds with a mode that lets
-//! others change it is mended. All of these functions wait for the disk.
+//! A daemon inherits the umask of its starter: with 0, stores and logs could be written by any user; with 077, a
+//! log collector could not read the logs. Files that the server creates get the mode named here, and existing ones
+//! that others may change are corrected. All of these functions block.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -14,42 +14,42 @@ use rustix::fs::{Access, AtFlags, Mode};
 
 /// Files that only the server reads: stores, temporary files, keys.
 pub const PRIVATE_FILE: u32 = 0o600;
-/// The same of folders.
+/// Folders that only the server reads.
 pub const PRIVATE_FOLDER: u32 = 0o700;
-/// Logs and the pid file: everybody on the machine may read them, as with nginx.
+/// Logs and the pid file: readable by all users of the machine, as with nginx.
 pub const PUBLIC_FILE: u32 = 0o644;
 /// Folders that hold those of others.
 pub const PUBLIC_FOLDER: u32 = 0o755;
 
-/// Members of the group and others may write: nobody wants that of a log or of a folder that others may write to.
+/// Write permission for the group and for others: never wanted on a log, nor on a folder of the server's.
 const WRITABLE: u32 = 0o022;
 const WRITABLE_BY_OTHERS: u32 = 0o002;
-/// In such a folder (`/tmp`) only owners rename and remove.
+/// In such a folder (`/tmp`) only owners may rename and remove files.
 const STICKY: u32 = 0o1000;
 
-/// A mode that let others in.
+/// A mode that was too permissive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wrong {
     /// What was found.
     pub mode: u32,
-    /// What it is now; `None` if it could not be changed, as it belongs to somebody else.
+    /// The corrected mode; `None` if it could not be changed because the file belongs to another user.
     pub mended: Option<u32>,
 }
 
-/// The mode of a folder that goes with files of this one: readers of the files may look into it.
+/// The mode of a folder for files of this mode: users that may read the files may list the folder.
 pub const fn of_folder(access: u32) -> u32 {
     access | (access & 0o444) >> 2
 }
 
-/// Takes write access to new files away from everybody but their owner, for code that names no mode of its own (scripts,
-/// libraries). Gives up nothing that the umask has already taken.
+/// Removes write permission for group and others from the umask's result, for code that does not set a mode of its
+/// own (scripts, libraries). Bits that the umask already removes stay removed.
 pub fn narrow_umask() {
     // The only way to read it is to set it.
     let before = rustix::process::umask(Mode::from_raw_mode(0o077));
     rustix::process::umask(before | Mode::from_raw_mode(WRITABLE));
 }
 
-/// Opens a log to append to, making it when it is not there. Tells if others could write to the one that was there.
+/// Opens a log for appending and creates it if necessary. Reports if others could write to an existing one.
 pub fn append(path: &Path) -> io::Result<(File, Option<Wrong>)> {
     let mut options = OpenOptions::new();
     options.append(true);
@@ -64,11 +64,11 @@ pub fn append(path: &Path) -> io::Result<(File, Option<Wrong>)> {
     options.mode(PUBLIC_FILE);
     match options.create_new(true).open(path) {
         Ok(file) => {
-            // File systems without modes refuse; there is nothing to be done about that.
+            // File systems without modes refuse this, and nothing can be done about it.
             let _ = file.set_permissions(Permissions::from_mode(PUBLIC_FILE));
             Ok((file, None))
         }
-        // Made meanwhile by another thread, or a link that leads nowhere yet.
+        // Created meanwhile by another thread, or a link that leads nowhere yet.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let file = options.create_new(false).create(true).open(path)?;
             Ok((file, None))
@@ -77,7 +77,7 @@ pub fn append(path: &Path) -> io::Result<(File, Option<Wrong>)> {
     }
 }
 
-/// Makes one folder; one that is there is left as it is.
+/// Creates one folder; an existing one is left as it is.
 pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => {
@@ -90,7 +90,7 @@ pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Makes a folder and those above it that are missing.
+/// Creates a folder and its missing parents.
 pub fn make_folders(path: &Path, mode: u32) -> io::Result<()> {
     match make_folder(path, mode) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -102,7 +102,7 @@ pub fn make_folders(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Could this user make the file or folder, with nothing but that, or write the one that is there? Nothing is touched.
+/// Whether this user could create the file or folder, or write to an existing one. Nothing is changed.
 pub fn could_create(path: &Path) -> io::Result<()> {
     match std::fs::metadata(path) {
         Ok(_) => allowed(path),
@@ -114,7 +114,7 @@ pub fn could_create(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The same, with the folders above it.
+/// Whether this user could create the folder, including its missing parents.
 pub fn could_make(path: &Path) -> io::Result<()> {
     let is_there = |path: &&Path| std::fs::symlink_metadata(path).is_ok();
     let nearest = path.ancestors().find(is_there).unwrap_or(Path::new("."));
@@ -124,7 +124,7 @@ pub fn could_make(path: &Path) -> io::Result<()> {
     allowed(nearest)
 }
 
-/// May what is there be written to, with the rights that system calls have?
+/// Whether the existing file may be written to, by the effective user that system calls use.
 fn allowed(path: &Path) -> io::Result<()> {
     let mut access = Access::WRITE_OK;
     if std::fs::metadata(path)?.is_dir() {
@@ -138,7 +138,8 @@ fn allowed(path: &Path) -> io::Result<()> {
     )?)
 }
 
-/// Is this folder nobody's but this user's? Where all users make files, another may have come first.
+/// Whether this folder belongs to this user alone. In a directory where all users create files, another one may
+/// have created it first.
 pub fn is_ours_alone(path: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt as _;
     let found = std::fs::symlink_metadata(path)?;
@@ -146,20 +147,20 @@ pub fn is_ours_alone(path: &Path) -> io::Result<bool> {
     Ok(found.is_dir() && is_ours && found.mode() & 0o077 == 0)
 }
 
-/// Takes a private file that is open from everybody but its owner.
+/// Removes all permissions of group and others from a private file.
 pub fn make_private(file: &impl AsFd) -> io::Result<Option<Wrong>> {
     mend(file, |mode| mode & 0o077 != 0, 0o077)
 }
 
-/// Looks at a folder of the server's: others must not be able to put files into it, unless they cannot touch those that
-/// are there.
+/// Checks a folder of the server: other users must not be able to create files in it, unless they cannot touch
+/// existing ones.
 pub fn check_folder(path: &Path) -> io::Result<Option<Wrong>> {
     let folder = File::open(path)?;
     let is_wrong = |mode| mode & WRITABLE_BY_OTHERS != 0 && mode & STICKY == 0;
     mend(&folder, is_wrong, WRITABLE)
 }
 
-/// Takes the bits `forbidden` away if the mode is wrong. Devices, pipes and sockets are for the operator to judge.
+/// Removes the bits `forbidden` if the mode has them. Devices, pipes and sockets are left to the operator.
 fn mend(
     file: &impl AsFd,
     is_wrong: impl Fn(u32) -> bool,

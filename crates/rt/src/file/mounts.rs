@@ -1,9 +1,9 @@
-//! Which device a path is probably on, before it is opened: for the pool's queue of that device.
+//! Guesses the device of a path before it is opened, for the pool's queue of that device.
 //!
-//! The table is `/proc/self/mountinfo`, the longest mount point that begins the path. It is a guess: a
-//! symbolic link leads elsewhere, and btrfs has device numbers of its own. A wrong guess costs fairness
-//! between devices, nothing else. The table is read on a pool, at most every [`KEPT_TICKS`], because
-//! reading it waits while somebody mounts.
+//! The table is `/proc/self/mountinfo`; the longest mount point that is a prefix of the path wins. It is a guess: a
+//! symbolic link may lead elsewhere, and btrfs has device numbers of its own. A wrong guess only costs fairness
+//! between devices. The table is read on a pool, at most every [`KEPT_TICKS`], because reading it blocks while
+//! something is being mounted.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::clock;
 use crate::pool::{Device, Pool};
 use base::sync::RwLock;
 
-/// How long a table is good.
+/// How long a table is used.
 const KEPT_TICKS: u64 = 10_000;
 
 /// Mount points and their devices, the longest first.
@@ -54,7 +54,7 @@ fn parse(text: &[u8]) -> Table {
         Some((unescape(words.nth(1)?), Device(device)))
     };
     let mut table: Table = text.split(|&byte| byte == b'\n').filter_map(line).collect();
-    // Stable: of two mounts on one point the later one covers the other, and is to be found first.
+    // A stable sort: of two mounts on one point the later one covers the other, and must be found first.
     table.reverse();
     table.sort_by_key(|(point, _)| std::cmp::Reverse(point.len()));
     table

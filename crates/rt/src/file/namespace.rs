@@ -1,4 +1,4 @@
-//! Names: listing, renaming, removing, making directories. All of it on a pool.
+//! Operations on names: listing, renaming, removing, creating directories. All of them run on a pool.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

@@ -1,4 +1,4 @@
-//! Opening and `stat`, inline when the kernel has the path in memory.
+//! Opening and `stat`: on the loop's thread if the kernel has the path in memory, otherwise on a pool.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -58,7 +58,7 @@ impl OpenOptions {
         self.or(OFlags::DIRECTORY)
     }
 
-    /// Fails with `EXDEV` when the path, its links followed, leads out of the directory that it is looked up in.
+    /// Fails with `EXDEV` if the path, with its links followed, leads out of the starting directory.
     #[must_use]
     pub const fn beneath(mut self) -> Self {
         self.resolve = ResolveFlags::BENEATH;
@@ -96,7 +96,7 @@ impl OpenOptions {
         self
     }
 
-    /// Whether opening it may change the disk, which the kernel never does in a nowait open.
+    /// Whether opening may change the disk, which the kernel never does in a nowait open.
     const fn changes(self) -> bool {
         self.flags.intersects(OFlags::CREATE.union(OFlags::TRUNC))
     }
@@ -131,14 +131,14 @@ pub async fn open(path: &Path, options: OpenOptions, pool: &Pool) -> io::Result<
     Ok(File::from_fd(pool.run_on(device, open).await?))
 }
 
-/// Says that an open has failed, if the sandbox may be why.
+/// Reports a failed open to the sandbox's log, in case that is the cause.
 pub(super) fn refused(path: &Path, error: rustix::io::Errno) -> io::Error {
     let error = io::Error::from(error);
     crate::sandbox::note_refusal(path, &error);
     error
 }
 
-/// Opens a file below an open directory. An absolute path does not care about the directory.
+/// Opens a file relative to an open directory. An absolute path ignores the directory.
 pub async fn open_at(
     directory: &File,
     path: &Path,
@@ -163,12 +163,12 @@ pub async fn open_at(
     Ok(File::from_fd(opened))
 }
 
-/// What is known about a file, links followed.
+/// The metadata of a file, links followed.
 pub async fn stat(path: &Path, pool: &Pool) -> io::Result<Metadata> {
     stat_with(path, OpenOptions::PATH, AtFlags::empty(), pool).await
 }
 
-/// What is known about a file, or about the link that it is.
+/// The metadata of a file, or of the link if it is one.
 pub async fn lstat(path: &Path, pool: &Pool) -> io::Result<Metadata> {
     stat_with(
         path,
@@ -185,8 +185,8 @@ async fn stat_with(
     flags: AtFlags,
     pool: &Pool,
 ) -> io::Result<Metadata> {
-    // Three calls (openat2, fstat, close) and still a fifth of a trip to the pool; there is no stat
-    // that does not wait.
+    // Three calls (openat2, fstat, close), which together still cost a fifth of a trip to the pool. There is no
+    // stat that does not block.
     match open_cached(CWD, path, options) {
         Some(Ok(fd)) => return Ok(Metadata::of(&rustix::fs::fstat(&fd)?)),
         Some(Err(error)) => return Err(error.into()),
@@ -200,10 +200,10 @@ async fn stat_with(
     Ok(Metadata::of(&stat))
 }
 
-/// What trying to open without waiting gives; `None`: it must be done on a pool.
+/// The result of an open that does not block; `None`: it has to be done on a pool.
 pub(super) type Cached = Option<rustix::io::Result<OwnedFd>>;
 
-/// Opens a file without waiting; `None`: it must be done on a pool, by [`open`].
+/// Opens a file without blocking; `None`: it has to be done on a pool, by [`open`].
 pub fn try_open(path: &Path, options: OpenOptions) -> Option<io::Result<File>> {
     let opened = open_cached(CWD, path, options)?;
     Some(
@@ -213,26 +213,26 @@ pub fn try_open(path: &Path, options: OpenOptions) -> Option<io::Result<File>> {
     )
 }
 
-/// What is known about a file, links followed, without waiting; `None`: it must be done on a pool, by [`stat`].
+/// The metadata of a file, links followed, without blocking; `None`: it has to be done on a pool, by [`stat`].
 pub fn try_stat(path: &Path) -> Option<io::Result<Metadata>> {
     let opened = open_cached(CWD, path, OpenOptions::PATH)?;
     let stat = opened.and_then(|fd| rustix::fs::fstat(&fd));
     Some(stat.map(|stat| Metadata::of(&stat)).map_err(Into::into))
 }
 
-/// A path with every symbolic link resolved, without waiting; `None`: finding out may wait for a device.
+/// A path with all symbolic links resolved, without blocking; `None`: it may have to be read from a device.
 pub fn try_real_path(path: &Path) -> Option<io::Result<PathBuf>> {
     use std::os::fd::AsRawFd;
     let opened = match open_cached(CWD, path, OpenOptions::PATH)? {
         Ok(fd) => fd,
         Err(error) => return Some(Err(error.into())),
     };
-    // The kernel knows the path of what is open; without /proc nobody tells us.
+    // /proc shows the path of an open file. Without /proc there is no such path.
     let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
     std::fs::read_link(link).ok().map(Ok)
 }
 
-/// Opens, waiting if need be: for threads of a pool.
+/// Opens and blocks if necessary: for threads of a pool.
 pub(super) fn open_waiting(directory: BorrowedFd<'_>, path: &Path, options: OpenOptions) -> Cached {
     if !options.resolve.is_empty() {
         let (flags, mode) = (options.flags, options.mode_argument());
@@ -252,7 +252,7 @@ pub(super) fn open_waiting(directory: BorrowedFd<'_>, path: &Path, options: Open
     ))
 }
 
-/// Tries to open without waiting.
+/// Tries to open without blocking.
 pub(super) fn open_cached(directory: BorrowedFd<'_>, path: &Path, options: OpenOptions) -> Cached {
     static REFUSED: AtomicBool = AtomicBool::new(false);
     if options.changes() || REFUSED.load(Relaxed) {

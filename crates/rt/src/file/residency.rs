@@ -30,45 +30,47 @@ use super::{File, locked};
 use crate::clock;
 
 const PAGE: u64 = 4096;
-/// What is proven and believed at a time.
+/// The unit in which residency is probed and remembered.
 pub(super) const BLOCK: u64 = 128 * 1024;
-/// How long a proof of a block in use holds. Where the page cache is turned over faster than this, a loop may wait.
+/// How many ticks a probe of a block in use stays valid. If the page cache is replaced faster than this, a loop may
+/// block.
 const BELIEVED_TICKS: u64 = 100;
-/// Blocks remembered by each thread: 2^11 × 128 KB = 256 MB of hot data, in 80 KB of memory.
+/// How many blocks each thread remembers: 2^11 × 128 KB = 256 MB of hot data, in 80 KB of memory.
 const REMEMBERED: usize = 2048;
 
-/// A block is in use when it was proven again so long after its first proof: one client that takes a block for itself
-/// is mostly done with it by then.
+/// A block is in use if it was probed again this many ticks after its first probe: a single client that takes it is
+/// mostly done by then.
 const IN_USE_TICKS: u64 = 1_000;
-/// The same when so many clients took it: a file that everybody begins to want costs proofs for this long only.
+/// The shorter time that is enough once [`IN_USE_TAKERS`] clients took the block: a file that suddenly becomes
+/// popular is probed for this long only.
 const IN_USE_SOON_TICKS: u64 = 50;
-/// See [`IN_USE_SOON_TICKS`].
+/// How many clients show that a block is in use after [`IN_USE_SOON_TICKS`].
 const IN_USE_TAKERS: u32 = 8;
-/// Proofs further apart than this tell nothing of each other: in between the block may have been dropped and read again.
+/// Probes further apart than this are not connected: the block may have been dropped and read again in between.
 const APART_TICKS: u64 = 500;
 
-/// On whose behalf the page cache is asked.
+/// For which client the page cache is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taker {
-    /// A client that takes these bytes, and for whom nothing was asked about them before.
+    /// A client that takes these bytes and for which they were not asked about before.
     New,
-    /// One for whom the same was asked before, or that is not known.
+    /// A client for which they were asked about before, or one that is not known.
     Same,
 }
 
-/// A block proven on this thread, or a part of it: which, from where to where, and when.
+/// A block, or a part of one, that was probed on this thread: which part, and when.
 #[derive(Clone, Copy, Default)]
 struct Proof {
     file: u64,
     block: u64,
-    /// The pages that are proven, as positions in the file. What is sent often neither begins nor ends with a block: a
-    /// file's end, or the extents of an object in a segment of the cache.
+    /// The probed pages, as positions in the file. What is sent often neither begins nor ends at a block boundary:
+    /// the end of a file, or the extents of an object in a segment of the cache.
     begin: u64,
     end: u64,
-    /// When the present row of proofs began, and when its last one was made.
+    /// When the present sequence of probes began, and when the last one was made.
     first: u64,
     last: u64,
-    /// Clients that took it from its start on, in the present row.
+    /// How many clients took the block from its beginning during the present sequence.
     takers: u32,
 }
 
@@ -77,19 +79,19 @@ impl Proof {
         (self.file, self.block) == (file, block)
     }
 
-    /// A proof of more pages of the block, just made.
+    /// Adds a probe of further pages of the block.
     fn add(&mut self, begin: u64, end: u64, now: u64, taker: Taker) {
         let is_recent = now.saturating_sub(self.last) <= BELIEVED_TICKS;
         let touches = begin <= self.end && end >= self.begin;
         if begin <= self.begin {
-            // Once more from its start: somebody else takes it, too.
+            // From the beginning again: another client takes it too.
             let joined = if is_recent && touches { self.end } else { end };
             (self.begin, self.end, self.last) = (begin, end.max(joined), now);
             if taker == Taker::New {
                 self.takers = self.takers.saturating_add(1);
             }
         } else if is_recent && touches {
-            // What follows, for the same client.
+            // The continuation, for the same client.
             self.end = self.end.max(end);
         }
     }
@@ -102,23 +104,24 @@ impl Proof {
     }
 }
 
-/// So long after a load pages may be dropped to make room, or so the kernel may see it.
+/// For this many ticks after a load, pages may be dropped to make room.
 const TURNED_OVER_TICKS: u64 = 1_000;
 /// When the last load was.
 static LOADED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// Whether memory is being turned over.
+/// Whether memory is being replaced: files were loaded a moment ago.
 fn is_turned_over(now: u64) -> bool {
     let at = LOADED_AT.load(Relaxed);
     at != 0 && now.saturating_sub(at) < TURNED_OVER_TICKS
 }
 
-/// For so long after a loaded range was found dropped nothing is read ahead: it would be dropped, too.
+/// For this many ticks after a loaded range was found to be dropped, nothing is read ahead: it would be dropped
+/// too.
 const LOST_TICKS: u64 = 1_000;
-/// When that was.
+/// When a loaded range was last found to be dropped.
 static LOST_AT: AtomicU64 = AtomicU64::new(0);
 
-/// What was loaded a moment ago is not in memory any more.
+/// Records that a range loaded a moment ago is no longer in memory.
 pub(super) fn lost() {
     LOST_AT.store(clock::real_tick(), Relaxed);
 }
@@ -127,8 +130,8 @@ thread_local! {
     static PROOFS: RefCell<Vec<Proof>> = const { RefCell::new(Vec::new()) };
 }
 
-/// How many of `max` bytes from `offset` on to ask about before some of them are sent: while memory is being turned over
-/// no more than a block beyond those that are locked, since the next one may be gone when its turn comes.
+/// How many of `max` bytes from `offset` on to ask about before some of them are sent. While memory is being
+/// replaced, no more than one block beyond the locked ones: the next block may be gone when its turn comes.
 pub(super) fn asked_at_once(file: &File, offset: u64, max: u64) -> u64 {
     let now = clock::tick();
     if !is_turned_over(now) {
@@ -152,7 +155,7 @@ pub(super) fn prefix(file: &File, offset: u64, max: u64, taker: Taker) -> u64 {
     while position < end {
         let block_end = (position / BLOCK + 1) * BLOCK;
         let stop = block_end.min(end);
-        // Pages are proven, not bytes.
+        // The probe is about whole pages.
         let pages = (position / PAGE * PAGE, stop.next_multiple_of(PAGE));
         let block = position / BLOCK;
         let may_be_gone = turned_over && !locked::holds(file.identity(), block, now);
@@ -171,7 +174,7 @@ pub(super) fn prefix(file: &File, offset: u64, max: u64, taker: Taker) -> u64 {
     max
 }
 
-/// Notes that pages of a block were proven; gives whether the block is in use.
+/// Records that pages of a block were probed; returns whether the block is in use.
 fn note(file: &File, block: u64, (begin, end): (u64, u64), taker: Taker) -> bool {
     let (file, now) = (file.identity(), clock::tick());
     PROOFS.with(|proofs| {
@@ -185,7 +188,7 @@ fn note(file: &File, block: u64, (begin, end): (u64, u64), taker: Taker) -> bool
             return old.holds(now);
         }
         if !old.holds(now) {
-            // A stream of cold blocks must not push out what is in use.
+            // A stream of cold blocks must not evict blocks that are in use.
             *old = Proof {
                 file,
                 block,
@@ -216,12 +219,12 @@ fn place(file: u64, block: u64) -> usize {
     (mixed >> (64 - REMEMBERED.trailing_zeros())) as usize
 }
 
-/// Proves page by page; gives how far the pages are there. Past the end of the file nothing waits.
+/// Probes page by page; returns how far the pages are in memory. Beyond the end of the file nothing can block.
 fn prove(file: &File, start: u64, end: u64) -> u64 {
     let mut page = start / PAGE;
     let last = (end - 1) / PAGE;
     while page <= last {
-        // The last byte of this page and the first of the next one prove both.
+        // Two bytes across the page boundary probe both pages with one call.
         if page < last && matches!(nowait(file, (page + 1) * PAGE - 1, 2), Probe::Read(2)) {
             page += 2;
             continue;
@@ -238,7 +241,7 @@ fn prove(file: &File, start: u64, end: u64) -> u64 {
 enum Probe {
     Read(usize),
     WouldWait,
-    /// The file is in memory by nature.
+    /// The file system keeps its files in memory.
     NeverWaits,
 }
 
@@ -247,7 +250,7 @@ fn nowait(file: &File, offset: u64, len: usize) -> Probe {
     match file.try_read_at(&mut scratch[..len], offset) {
         Ok(n) => Probe::Read(n),
         Err(_) if file.never_waits() => Probe::NeverWaits,
-        // An error of the device is met, and told, where the data is wanted.
+        // An error of the device is reported when the data itself is read.
         Err(_) => Probe::WouldWait,
     }
 }

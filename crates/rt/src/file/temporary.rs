@@ -1,4 +1,4 @@
-//! Temporary files: content that does not fit into memory.
+//! Temporary files, for content that does not fit into memory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ use crate::pool::Pool;
 /// Whether a temporary file has a name after it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Name {
-    /// It has none: when the last handle goes, so does the file, even if this process dies.
+    /// It has none: the file disappears with its last handle, even if the process is killed.
     Removed,
-    /// It stays until somebody removes it.
+    /// It stays until it is removed.
     Kept,
 }
 
-/// Names tried before giving up: somebody else fills the directory with names like ours.
+/// How many names are tried: if all exist, another process fills the directory with such names.
 const ATTEMPTS: usize = 100;
 
-/// Makes a file in `directory` that nobody else has, to read and write, on the pool. Gives the path too, which leads
-/// to it only if the name was kept.
+/// Creates a new file in `directory` for reading and writing, on the pool. The returned path leads to it only if
+/// the name was kept.
 pub async fn create_temporary(
     directory: &Path,
     name: Name,
@@ -36,7 +36,7 @@ pub async fn create_temporary(
     pool.run_on(device, move || {
         for _ in 0..ATTEMPTS {
             let number = NUMBER.fetch_add(1, Relaxed);
-            // The process is part of the name, since the numbers begin anew with each one.
+            // The process number is part of the name, because each process counts from the beginning.
             let path = directory.join(format!("{:05}{number:010}", std::process::id()));
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             match rustix::fs::openat(CWD, &path, flags, Mode::from_raw_mode(0o600)) {

@@ -32,7 +32,7 @@ impl Stream {
         Self::connect_with(address, &ConnectOptions::default()).await
     }
 
-    /// Connects to `address` with options. There is no limit to how long it takes but the system's.
+    /// Connects to `address` with options. The only time limit is the kernel's.
     pub async fn connect_with(address: &Address, options: &ConnectOptions) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(address.family(), SocketType::STREAM, flags, None)?;
@@ -42,7 +42,7 @@ impl Stream {
         match connected {
             Ok(()) => return Ok(stream),
             Err(Errno::INPROGRESS | Errno::INTR) => {}
-            // (A unix socket whose backlog is full says EAGAIN, and there is nothing to wait for.)
+            // (Includes EAGAIN of a unix socket with a full backlog: epoll would not report when there is room.)
             Err(error) => return Err(error.into()),
         }
         std::future::poll_fn(|cx| stream.poll_ready(Side::Write, cx)).await?;
@@ -71,7 +71,7 @@ fn prepare(fd: &OwnedFd, address: &Address, options: &ConnectOptions) -> io::Res
     }
     if from.port() == 0 && !from.is_unix() {
         // The port is chosen at connect, so that it may serve several destinations.
-        // Its absence only costs ephemeral ports.
+        // If the option is missing, that only costs ephemeral ports.
         let _best_effort =
             socket_option::set_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
     }

@@ -1,13 +1,13 @@
 //! A listening socket on a loop.
 //!
-//! Several loops may share one socket (each with a [`Listener`] over a duplicate or the same
-//! inherited descriptor; epoll wakes one of them) or have one each (`reuseport`).
+//! Several loops may share one socket, each with its own [`Listener`] over a duplicate or the same inherited
+//! descriptor; epoll then wakes one of them. Or each loop has its own socket (`reuseport`).
 //!
-//! How many connections are accepted at one event adapts. It begins with one. When events come turn
-//! after turn, the queue is probably longer than what was taken, and it doubles, up to [`BATCH_LIMIT`];
-//! when the queue proves shorter (`EAGAIN`), it halves and stays there for [`CALM_EVENTS`]. So a quiet loop
-//! pays hardly an `accept4` in vain, a flooded one does not go to epoll for each connection, and the
-//! clients it has never wait for more than a batch of new ones.
+//! The number of connections accepted per event adapts. It starts with one. If events come turn after turn, the
+//! queue is probably longer than what was taken, and the number doubles, up to [`BATCH_LIMIT`]. If the queue proves
+//! to be shorter (`EAGAIN`), it halves and stays there for [`CALM_EVENTS`]. So a quiet loop rarely makes a useless
+//! `accept4` call, a flooded one does not go back to epoll for each connection, and existing clients never wait for
+//! more than one batch of new ones.
 
 use std::cell::Cell;
 use std::io;
@@ -25,21 +25,21 @@ use crate::reactor::{Registration, Side};
 use crate::report::{self, Event, Limit};
 use crate::time::Timer;
 
-/// Connections accepted at most before the loop turns to its other tasks.
+/// The most connections accepted before the loop turns to its other tasks.
 const BATCH_LIMIT: u32 = 16;
-/// Events after an `accept4` in vain before a larger batch is tried.
+/// How many events must pass after a useless `accept4` before a larger batch is tried.
 const CALM_EVENTS: u32 = 16;
-/// How long no connection is accepted when descriptors or memory ran out.
+/// How long accepting pauses when descriptors or memory have run out.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
-/// See the module's page.
+/// A listening socket on a loop, with its adaptive batch.
 pub struct Listener {
     registration: Cell<Option<Registration>>,
-    /// Connections that may be accepted before the next event.
+    /// How many connections may still be accepted before the next event.
     allowed: Cell<u32>,
-    /// Connections accepted at one event, for now.
+    /// How many connections are accepted per event at present.
     batch: Cell<u32>,
-    /// Events until the batch may grow.
+    /// How many events until the batch may grow.
     calm: Cell<u32>,
     /// The turn of the last event.
     last_turn: Cell<u64>,
@@ -48,7 +48,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Takes a socket that listens already. It is made non-blocking.
+    /// Takes over a listening socket and makes it non-blocking.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         Ok(Self {
@@ -67,21 +67,21 @@ impl Listener {
         Ok(Address::from_any(Some(rustix::net::getsockname(&self.fd)?)))
     }
 
-    /// Accepts a connection if one waits (`WouldBlock` if not).
+    /// Accepts a connection if there is one (`WouldBlock` if not).
     pub fn try_accept(&self) -> io::Result<Stream> {
         loop {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match rustix::net::acceptfrom_with(&self.fd, flags) {
                 Ok((fd, peer)) => return Ok(Stream::new_client(fd, Address::from_any(peer))),
-                // The client was gone before we came to it.
+                // The client had reset the connection before it was accepted: not an error of the socket.
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Waits for a connection. When descriptors or memory run out it reports that, pauses and goes on:
-    /// the errors it gives are those that trying again does not help.
+    /// Waits for a connection. When descriptors or memory run out, it reports that, pauses and goes on. The errors
+    /// it returns are those that a retry would not cure.
     pub async fn accept(&self) -> io::Result<Stream> {
         std::future::poll_fn(|cx| self.poll_accept(cx)).await
     }
@@ -113,7 +113,7 @@ impl Listener {
         }
     }
 
-    /// Whether an event says that there are connections, within the batch.
+    /// Whether the last event and its batch allow another `accept4`.
     fn may_accept(&self) -> bool {
         let Some(registration) = self.registration.take() else {
             return false;
@@ -159,7 +159,8 @@ impl Listener {
                 pause: EXHAUSTED_PAUSE,
             });
         }
-        // Out of the epoll set meanwhile: a level-triggered socket with a queue would come up in every turn.
+        // Out of the epoll set during the pause: a level-triggered socket with a queue would end every wait at
+        // once.
         self.stop();
         self.pause.set(EXHAUSTED_PAUSE);
         self.pause
@@ -167,7 +168,7 @@ impl Listener {
             .map(|()| Err(io::ErrorKind::Interrupted.into()))
     }
 
-    /// Takes the socket out of the epoll set until somebody accepts again.
+    /// Takes the socket out of the epoll set until the next accept.
     pub fn stop(&self) {
         self.allowed.set(0);
         self.registration.set(None);
@@ -186,7 +187,7 @@ impl AsFd for Listener {
     }
 }
 
-/// Whether `accept` failed for want of something that will be there again.
+/// Whether `accept` failed because of a shortage that will pass.
 fn is_exhausted(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM]

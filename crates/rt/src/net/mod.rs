@@ -1,5 +1,5 @@
-//! Sockets: listening, connected, datagram. All non-blocking; a call is tried first and the descriptor
-//! is registered with epoll only when it would wait.
+//! Sockets: listening, connected, datagram. All are non-blocking. A call is tried first, and the descriptor is
+//! registered with epoll only if the call would block.
 
 mod address;
 mod connect;

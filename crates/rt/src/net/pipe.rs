@@ -20,7 +20,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Makes one; the system's size, 64 KB mostly. Errors: no descriptors.
+    /// Creates a pipe of the kernel's default size, mostly 64 KB. Fails if there are no descriptors left.
     pub fn new() -> io::Result<Self> {
         let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         Ok(Self {
@@ -35,7 +35,7 @@ impl Pipe {
         self.held.get()
     }
 
-    /// Takes from a socket what it has, at most `max` bytes; 0: its peer has finished.
+    /// Fills the pipe from a socket, with at most `max` bytes; 0 at the end of the stream.
     ///
     /// # Panics
     /// When the pipe is not empty.
@@ -56,7 +56,7 @@ impl Pipe {
         filled
     }
 
-    /// Gives to a socket what it takes; gives how many bytes.
+    /// Empties the pipe into a socket as far as that has room; returns the number of bytes.
     pub fn poll_empty(&self, cx: &mut Context<'_>, to: &Stream) -> Poll<io::Result<usize>> {
         if self.held.get() == 0 {
             return Poll::Ready(Ok(0));

@@ -1,4 +1,4 @@
-//! What the kernel knows of a TCP connection, for variables and metrics.
+//! The kernel's data about a TCP connection (TCP_INFO), for variables and metrics.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -63,7 +63,7 @@ impl UdpSocket {
         Ok(Address::from_any(Some(rustix::net::getsockname(&self.fd)?)))
     }
 
-    /// Receives a datagram if there is one; what does not fit in `buf` is lost.
+    /// Receives a datagram if there is one; the part that does not fit in `buf` is lost.
     pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, Address)> {
         self.attempt(Side::Read, || {
             let (_, n, from) = rustix::net::recvfrom(&self.fd, &mut *buf, RecvFlags::empty())?;

@@ -28,6 +28,7 @@ impl MasterProcess {
                 self.notice(format_args!("new binary process {process} is ready"));
                 let text = format!("new binary process {process} is ready\n");
                 self.report_outcome(AwaitedAction::Upgrade, true, &text);
+                // The quit was only put off until there is a process that can take the idle connections.
                 if self.quit_at.take().is_some() {
                     self.quit_workers();
                 }
@@ -58,6 +59,7 @@ impl MasterProcess {
         }
         self.notice(format_args!("changing binary"));
         let pid = self.loaded.core.pid.clone();
+        // Renamed before the new binary starts, because it writes its own number to the usual path.
         if let Err(error) = self.pid_file.rename(&upgrade::old_path(&pid)) {
             let text = format!("{error} before executing new binary process");
             self.log().plain(Level::Alert, format_args!("{text}"));
@@ -76,6 +78,7 @@ impl MasterProcess {
             self.notice(format_args!("start new binary process {process}"));
         }
         if let Some(parcels) = other.parcels() {
+            // The worker gets its end of the pair now: once it is told to quit, it must already know where to send.
             let serving = self.workers.iter().rposition(|worker| !worker.is_exiting);
             if let Some(index) = serving {
                 self.send(index, MessageKind::Peer, b"", &[parcels]);
@@ -104,6 +107,8 @@ impl MasterProcess {
         if self.quit_at.take().is_some() && self.end != MasterEnd::No {
             return self.quit_workers();
         }
+        // WINCH may have ended the workers for the sake of the new binary, which is gone now: without this, nothing
+        // would serve.
         if self.end == MasterEnd::No && self.workers.iter().all(|worker| worker.is_exiting) {
             self.notice(format_args!("start worker processes"));
             self.start_worker();

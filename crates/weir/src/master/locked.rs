@@ -32,6 +32,8 @@ impl MasterProcess {
             let attempt = match sandbox.listener.as_ref().map(Listener::deny) {
                 Some(Ok(Some(attempt))) => attempt,
                 Some(Ok(None)) | None => return,
+                // No process is left behind the listener. It stays readable for ever, so it must leave the poll
+                // set.
                 Some(Err(_)) => {
                     sandbox.listener = None;
                     return;
@@ -65,6 +67,7 @@ impl MasterProcess {
         if worker.is_exiting || paused || !outdated {
             return;
         }
+        // Recorded before the attempt, so that a failing replacement is subject to the pause, too.
         self.renewed_at = Some(rt::clock::read());
         self.notice(format_args!("the files of worker_sandbox have changed"));
         // The worker would have recreated a directory that is gone, had it no sandbox.
@@ -106,6 +109,7 @@ impl MasterProcess {
             (Some(sandbox), Some(rules)) => {
                 rules.are_within(&sandbox.rules) && !sandbox.is_outdated()
             }
+            // A sandbox can neither be left nor entered once threads run.
             (None, Some(_)) | (Some(_), None) => false,
         }
     }

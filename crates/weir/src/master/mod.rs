@@ -157,6 +157,8 @@ impl MasterProcess {
     /// Runs until a signal ends it, or until it is clear that nothing will ever serve. Returns the
     /// exit code.
     pub(crate) fn run(mut self) -> i32 {
+        // The order below: signals say what is wanted, dead workers are collected before new ones are planned, and
+        // deadlines come last.
         self.start_worker();
         while !(self.end != MasterEnd::No && self.workers.is_empty()) {
             self.wait();
@@ -198,6 +200,7 @@ impl MasterProcess {
             MasterEnd::Terminate(at) => Some(at),
             MasterEnd::No | MasterEnd::Quit => self.crashes.respawn_at,
         };
+        // Without a `user` there is nothing to give away, so the master need not wake up for it.
         let mending = self.loaded.core.user.as_ref().and(Some(self.restore_at));
         let planned = planned.into_iter().chain(self.quit_at).chain(mending).min();
         let timeout = planned.map(|at| at.saturating_duration_since(rt::clock::read()));
@@ -372,6 +375,7 @@ impl MasterProcess {
         prepare::redirect_stderr(self.log(), &self.opened.logs);
         self.number += 1;
         self.awaited = AwaitedAction::Configuration(self.number);
+        // The newest worker that stays: older ones are on their way out and keep what they have.
         match self.workers.iter().rposition(|worker| !worker.is_exiting) {
             Some(index) if same_process => self.send_configuration(index),
             // What a process sets once, such as its user and limits, needs a new one. The sockets
@@ -391,6 +395,7 @@ impl MasterProcess {
             .iter()
             .map(|(path, _)| path.clone())
             .collect();
+        // All are opened before the first is attached: a failure leaves every log where it was.
         let logs = match prepare::open_logs(&paths, StartupLog::log_only(self.log())) {
             Ok(logs) => logs,
             Err(error) => return self.log().plain(Level::Emerg, format_args!("{error}")),
@@ -400,6 +405,7 @@ impl MasterProcess {
         }
         self.opened.logs = logs;
         prepare::redirect_stderr(self.log(), &self.opened.logs);
+        // The worker may run as a user that cannot open the files, so it gets descriptors.
         let (body, descriptors) = encode_logs(&self.opened.logs);
         for index in 0..self.workers.len() {
             self.send(index, MessageKind::Reopen, &body, &descriptors);

@@ -37,6 +37,7 @@ impl MasterProcess {
         };
         let (number, why) = match message.body.split_first_chunk() {
             Some((number, why)) => (u64::from_le_bytes(*number), why),
+            // Messages that are not about a configuration have no number.
             None => (0, &message.body[..]),
         };
         match MessageKind::of(message.kind) {
@@ -71,6 +72,7 @@ impl MasterProcess {
             if let Some((ours, _)) = &pair {
                 self.send(index, MessageKind::Peer, b"", &[ours.as_fd()]);
             }
+            // This master's worker was told first: when the orphan begins to send, there is a receiver.
             let theirs = pair.as_ref().map(|(_, theirs)| theirs.as_fd());
             let orphan = &mut self.orphans[number];
             let master = orphan.master;
@@ -123,6 +125,7 @@ impl MasterProcess {
     /// Forks a worker. The rules of its sandbox are decided before, so that it cannot influence
     /// them.
     fn fork_worker(&mut self) -> std::io::Result<()> {
+        // Both ends exist before the fork: afterwards each side only closes the one that is not its own.
         let (ours, theirs) = Channel::pair()?;
         let rules = crate::sandbox::rules(&self.loaded);
         match process::fork()? {
@@ -189,6 +192,7 @@ impl MasterProcess {
             &self.opened.sockets,
             self.opened.logs.clone(),
         );
+        // The recorded files go along: the worker may have no right to read them, and they may have changed since.
         let (body, descriptors) = generation.encode();
         self.send(index, MessageKind::Configuration, &body, &descriptors);
     }
@@ -223,6 +227,7 @@ impl MasterProcess {
         let before = self.workers.len();
         self.start_worker();
         match Channel::pair() {
+            // Only if a new worker exists: `fork` may have failed, and then the old one goes on serving.
             Ok((one, two)) if self.workers.len() > before => {
                 self.send(old, MessageKind::Peer, b"", &[one.as_fd()]);
                 self.send(before, MessageKind::Peer, b"", &[two.as_fd()]);
@@ -235,6 +240,7 @@ impl MasterProcess {
     /// `HUP` while a new binary runs is the way back to this one, as nginx documents it.
     pub(super) fn return_to_service(&mut self) {
         self.quit_at = None;
+        // WINCH was not sent yet: nothing has to be started again.
         if self.workers.iter().any(|worker| !worker.is_exiting) {
             return self.notice(format_args!(
                 "the worker process of this binary is still serving"
@@ -249,6 +255,7 @@ impl MasterProcess {
         self.crashes.respawn_at = None;
         let mut how: &[u8] = b"";
         if let Some(other) = &self.other {
+            // Before the workers are told: from now on the other master must not hand connections to them.
             other.send(UpgradeMessage::Leaving);
             if other.serves {
                 how = HAND_OVER;

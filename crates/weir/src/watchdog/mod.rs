@@ -140,6 +140,7 @@ fn rescue_late_loops(
         let turn = seat.handle().turn();
         let late = seat.handle().late();
         let known = stalls.iter().position(|stall| stall.seat == seat.id);
+        // It has recovered: the next delay is another stall, with its own report.
         if late < limit {
             if let Some(known) = known {
                 stalls.swap_remove(known);
@@ -148,6 +149,7 @@ fn rescue_late_loops(
         }
         let same = known.filter(|known| stalls[*known].turn == turn);
         if same.is_none() {
+            // Once for each iteration: the stack of a loop that is still in the same one says nothing new.
             report_stall(seat, turn, late, told);
         }
         // The helper may become late, too; then the next one helps.
@@ -163,6 +165,7 @@ fn rescue_late_loops(
         }
         let well = seats.list.iter().filter(|other| other.id != seat.id);
         let well = well.filter(|other| other.handle().late() < limit);
+        // If every loop is late, none helps: the next check tries again.
         let buddy = well.min_by_key(|other| other.load());
         if let Some(buddy) = buddy {
             let stuck = seat.clone();
@@ -219,6 +222,8 @@ fn balance(seats: &Seats, help: LoopActions) {
     if most <= mean + slack || most <= fewest + slack {
         return;
     }
+    // Down to the mean, not to the lightest loop: several loops may take a part, and it must not become the
+    // lightest itself.
     let count = (most - mean).min(BALANCE_BATCH);
     let seats = seats.clone();
     // A loop that has ended has nothing to move.

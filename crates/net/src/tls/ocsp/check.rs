@@ -1,4 +1,4 @@
-//! Whether clients' certificates have been revoked.
+//! Checks whether clients' certificates are revoked (`ssl_ocsp`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -14,28 +14,28 @@ use super::super::verify::{Assessment, Fault, REVOKED, Trust};
 use super::message::{self, Answer, Id, Signer, Status};
 use super::responder::{Ask, Network, PATIENCE, Responder};
 
-/// The responder was not to be asked, or what it said is no answer.
+/// The responder could not be asked, or its response is not valid.
 const FAILED: Fault = Fault {
     number: 0,
     text: "certificate status request failed",
 };
-/// The authority does not know the certificate.
+/// The responder does not know the certificate.
 const UNKNOWN: Fault = Fault {
     number: 0,
     text: "certificate status unknown",
 };
 
-/// How long an answer is kept that says nothing about that, in seconds.
+/// For how many seconds a response without `nextUpdate` is cached.
 const WITHOUT_END: i64 = 3600;
-/// What an entry of the cache takes, roughly, in bytes.
+/// The approximate size of a cache entry in bytes.
 const ENTRY: usize = 200;
 
-/// Which certificates of a path are asked about.
+/// Which certificates of a chain are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
-    /// The client's own.
+    /// The client's own (`ssl_ocsp leaf`).
     Leaf,
-    /// All but the root.
+    /// All except the root, which is trusted by itself.
     All,
 }
 
@@ -43,17 +43,17 @@ pub enum Checks {
 pub struct StatusCheck {
     /// Which certificates.
     pub checks: Checks,
-    /// Whom to ask; `None`: whom the certificate names.
+    /// The responder; `None`: the one in the certificate.
     pub responder: Option<Responder>,
-    /// What was said before.
+    /// The cache of responses.
     pub cache: Option<Arc<StatusCache>>,
-    /// How to ask.
+    /// The function that sends the request.
     pub ask: Ask,
 }
 
 impl StatusCheck {
-    /// Asks about the client of a session whose certificate is good so far, and notes in the session what came of it.
-    /// The text is what the log shall say of it.
+    /// Checks the client of a session whose certificate is valid so far, and records the result in the session.
+    /// Returns a message for the log, if any.
     pub async fn check(
         &self,
         session: &mut Session,
@@ -63,6 +63,7 @@ impl StatusCheck {
         if session.assessment() != Some(&Assessment::Good) {
             return None;
         }
+        // In the path that was verified each certificate is followed by its issuer, whose key signs the response.
         let path = session.path(trust);
         let pairs = path.windows(2).take(match self.checks {
             Checks::Leaf => 1,
@@ -103,7 +104,7 @@ impl StatusCheck {
                 Turn::Known(status) => return Ok(status),
                 Turn::Wait(answer) => match answer.await {
                     Ok(outcome) => return outcome,
-                    // The client for whom it was asked has left: somebody else has to ask.
+                    // The connection that asked has ended without an answer: this one takes its turn.
                     Err(_) => continue,
                 },
                 Turn::Ask(asking) => asking,
@@ -113,7 +114,7 @@ impl StatusCheck {
         }
     }
 
-    /// Asks the authority.
+    /// Sends the request and checks the response.
     async fn question(
         &self,
         certificate: &Certificate,
@@ -143,23 +144,23 @@ pub(super) fn now() -> i64 {
     i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX)
 }
 
-/// What authorities have said (`ssl_ocsp_cache`): it has a name, belongs to all loops, and outlives reloads. What was
-/// used longest ago goes when it is full. Clients with the same certificate that come while its authority is asked wait
-/// for that answer.
+/// The cached responses (`ssl_ocsp_cache`): it has a name, is shared by all loops, and outlives reloads. The entry
+/// that was unused for longest is evicted first. While a responder is asked, other clients with the same
+/// certificate wait for that answer instead of asking too.
 pub struct StatusCache {
     state: Mutex<State>,
 }
 
 struct State {
     known: Lru<Id, (Status, i64)>,
-    /// Who waits for an answer; bounded by the connections that are open.
+    /// Connections that wait for an answer; bounded by the number of open connections.
     asked: HashMap<Id, Vec<Sender<Outcome>>>,
 }
 
-/// What becomes of a question; the text is for the log.
+/// The result of a request; the text is for the log.
 type Outcome = Result<Status, String>;
 
-/// What somebody who wants to know has to do.
+/// What a connection has to do for a status.
 enum Turn {
     Known(Status),
     Wait(Receiver<Outcome>),
@@ -167,7 +168,7 @@ enum Turn {
 }
 
 impl StatusCache {
-    /// The cache of this name and size in this process: the one that is in use, if there is one.
+    /// The cache with this name and size in this process: the existing one, if it is in use.
     pub fn shared(name: &str, bytes: usize) -> Arc<StatusCache> {
         static KNOWN: LazyLock<Shared<(String, usize), StatusCache>> =
             LazyLock::new(Shared::default);
@@ -210,7 +211,7 @@ impl StatusCache {
     }
 }
 
-/// A question under way. Those who wait for it learn of its end, or that whoever asked has left.
+/// A request under way. Connections that wait for it learn its result, or that the one that asked has gone.
 struct Asking {
     cache: Arc<StatusCache>,
     id: Id,
@@ -230,7 +231,7 @@ impl Asking {
         drop(state);
         self.is_told = true;
         for waiter in waiters {
-            // One that has left does not want to know.
+            // An error means that this connection has ended.
             let _ = waiter.send(outcome.clone());
         }
         outcome
@@ -243,7 +244,7 @@ impl Drop for Asking {
             return;
         }
         let waiters = self.cache.state().asked.remove(&self.id);
-        // They are told without the lock, which the first of them takes.
+        // Dropped after the lock is released: the first of them takes it to ask itself.
         drop(waiters);
     }
 }

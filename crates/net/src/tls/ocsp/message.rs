@@ -1,6 +1,6 @@
-//! The messages of OCSP (RFC 6960): what is asked, and what an answer is worth.
+//! OCSP messages (RFC 6960): requests, and whether a response can be believed.
 //!
-//! Nothing is waited for here, and no clock is read. Tags and lengths are the business of the crate `der`.
+//! No I/O and no clock. Tags and lengths are parsed by the crate `der`.
 
 use aws_lc_rs::digest;
 use der::asn1::{AnyRef, BitStringRef, GeneralizedTime};
@@ -10,12 +10,13 @@ use super::super::certificate::{Certificate, Signed};
 use super::super::provider::algorithms;
 use super::super::verify::is_signed;
 
-/// How far clocks may differ, in seconds, as in nginx.
+/// How far clocks may differ, in seconds; nginx's value.
 const CLOCK_SKEW: i64 = 300;
-/// Certificates that come with an answer and are looked at.
+/// How many certificates in a response are looked at: each may cost a signature check.
 const MAX_CERTIFICATES: usize = 8;
 
-/// `AlgorithmIdentifier` of SHA-1, by which certificates are named; it need not be strong for that.
+/// `AlgorithmIdentifier` of SHA-1, which identifies certificates in requests. Responders expect it (RFC 5019), and
+/// nothing depends on its strength.
 const SHA1: [u8; 11] = [
     0x30, 0x09, 0x06, 0x05, 0x2b, 0x0e, 0x03, 0x02, 0x1a, 0x05, 0x00,
 ];
@@ -24,31 +25,31 @@ const BASIC: [u8; 11] = [
     0x06, 0x09, 0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01,
 ];
 
-/// Tags, as they stand on the wire.
+/// DER tags.
 mod tag {
     pub(super) const INTEGER: u8 = 0x02;
     pub(super) const OCTETS: u8 = 0x04;
     pub(super) const ENUMERATED: u8 = 0x0a;
     pub(super) const SEQUENCE: u8 = 0x30;
-    /// `[0]`, `[1]` and `[2]` with something in them.
+    /// `[0]`, `[1]` and `[2]` that contain other elements.
     pub(super) const CONTEXT_0: u8 = 0xa0;
     pub(super) const CONTEXT_1: u8 = 0xa1;
     pub(super) const CONTEXT_2: u8 = 0xa2;
-    /// `[0]` and `[2]` in place of the tag of a plain value.
+    /// `[0]` and `[2]` that replace the tag of a simple value.
     pub(super) const PLAIN_0: u8 = 0x80;
     pub(super) const PLAIN_2: u8 = 0x82;
 }
 
-/// What a certificate is called: by whom it was issued, and its number there.
+/// The `CertID` of a certificate: its issuer and its serial number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Id {
     issuer_name: [u8; 20],
     issuer_key: [u8; 20],
-    /// The content of the INTEGER.
+    /// The content of the INTEGER, compared byte by byte: DER is unique.
     serial: Vec<u8>,
 }
 
-/// What the authority says of a certificate.
+/// The status of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     Good,
@@ -67,20 +68,20 @@ impl Status {
     }
 }
 
-/// Whether the signer of an answer must be entitled to it.
+/// Whose signature a response must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signer {
-    /// The issuer itself, or whom it has named for that.
+    /// The issuer's own, or that of a responder that the issuer has authorized.
     Entitled,
-    /// Anybody whose certificate is there: whoever gets the answer examines it.
+    /// Any whose certificate is included: the client that gets the stapled response verifies it.
     Anybody,
 }
 
-/// An answer that was found good.
+/// A response that was verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: Status,
-    /// Until when it holds, in seconds; `None`: there is always a newer one.
+    /// Until when it is valid, in seconds; `None`: without limit, newer ones are always available.
     pub(super) until: Option<i64>,
 }
 
@@ -93,7 +94,8 @@ impl Id {
         }
     }
 
-    /// The question about this one certificate, without a nonce: answers are made ahead.
+    /// The request about this one certificate. Without a nonce, because responders sign in advance and CDNs cache
+    /// the responses (RFC 5019).
     pub(super) fn question(&self) -> Vec<u8> {
         let id = element(
             tag::SEQUENCE,
@@ -104,18 +106,18 @@ impl Id {
                 element(tag::INTEGER, std::slice::from_ref(&self.serial)),
             ],
         );
-        // OCSPRequest, TBSRequest, the list, a Request and in it the name.
+        // OCSPRequest, TBSRequest, requestList, Request, CertID.
         let nested = |inside| element(tag::SEQUENCE, &[inside]);
         nested(nested(nested(nested(id))))
     }
 
-    /// Whether a `CertID` is this one. Names made by another digest than SHA-1 are not understood.
+    /// Whether a `CertID` is this one. Other digests than SHA-1 were not in the request and do not match.
     fn is(&self, reader: &mut SliceReader<'_>) -> der::Result<bool> {
         let algorithm = reader.tlv_bytes()?;
         let name = content(reader, tag::OCTETS)?;
         let key = content(reader, tag::OCTETS)?;
         let serial = content(reader, tag::INTEGER)?;
-        // The parameters of the digest may be left away.
+        // The NULL parameters of the algorithm may be omitted.
         let is_sha1 = algorithm == SHA1 || algorithm[2..] == SHA1[2..SHA1.len() - 2];
         Ok(is_sha1 && name == self.issuer_name && key == self.issuer_key && serial == self.serial)
     }
@@ -127,7 +129,7 @@ fn sha1(bytes: &[u8]) -> [u8; 20] {
     out
 }
 
-/// Encodes an element. Questions are short: lengths have two digits at most.
+/// Encodes an element. Requests are short: the length has at most two bytes.
 fn element(tag: u8, parts: &[Vec<u8>]) -> Vec<u8> {
     let length: usize = parts.iter().map(Vec::len).sum();
     let mut out = vec![tag];
@@ -140,7 +142,7 @@ fn element(tag: u8, parts: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// The content of the next element, which has this tag.
+/// The content of the next element, which must have this tag.
 fn content<'a>(reader: &mut SliceReader<'a>, tag: u8) -> der::Result<&'a [u8]> {
     if reader.peek_byte() != Some(tag) {
         return Err(reader.error(der::ErrorKind::Failed));
@@ -148,7 +150,7 @@ fn content<'a>(reader: &mut SliceReader<'a>, tag: u8) -> der::Result<&'a [u8]> {
     Ok(AnyRef::decode(reader)?.value())
 }
 
-/// The same, when it is there.
+/// The content of the next element if it has this tag.
 fn optional<'a>(reader: &mut SliceReader<'a>, tag: u8) -> der::Result<Option<&'a [u8]>> {
     match reader.peek_byte() {
         Some(next) if next == tag => content(reader, tag).map(Some),
@@ -156,7 +158,7 @@ fn optional<'a>(reader: &mut SliceReader<'a>, tag: u8) -> der::Result<Option<&'a
     }
 }
 
-/// Examines an answer about `id`, which `issuer` has issued, at a time in seconds. The error is for the log.
+/// Verifies a response about `id`, whose issuer is `issuer`, at a time in seconds. The error is for the log.
 pub(super) fn examine(
     answer: &[u8],
     id: &Id,
@@ -168,6 +170,7 @@ pub(super) fn examine(
     let basic = basic(answer).map_err(malformed)??;
     let parts = Parts::read(basic).map_err(malformed)?;
     let signed = Signed::parse(basic).ok_or("malformed OCSP response")?;
+    // The signature first: nothing in an unsigned response should decide anything.
     check_signature(&parts, &signed, issuer, signer, now)?;
     let answer = parts
         .find(id)
@@ -184,8 +187,8 @@ pub(super) fn examine(
     Ok(Answer { status, until })
 }
 
-/// Takes an answer apart, signed or not, and tells whether it is believed to be of `issuer`. Only for fuzzing: what stands
-/// behind the signature is reached as well.
+/// Parses a response, signed or not, and returns whether it is believed. Only for fuzzing: it also reaches the code
+/// behind the signature check.
 #[doc(hidden)]
 pub fn is_believed(answer: &[u8], issuer: &[u8]) -> bool {
     let Some(issuer) = Certificate::parse(issuer) else {
@@ -199,16 +202,16 @@ pub fn is_believed(answer: &[u8], issuer: &[u8]) -> bool {
     if let Ok(Ok(basic)) = basic(answer)
         && let Ok(parts) = Parts::read(basic)
     {
-        // An error is as good as any other end.
+        // Only that it ends matters.
         let _ = parts.find(&id);
     }
     let believed = |signer| examine(answer, &id, &issuer, signer, 1_800_000_000).is_ok();
-    // Whom anybody may sign for is examined by somebody else.
+    // The same for the weaker check.
     let _ = believed(Signer::Anybody);
     believed(Signer::Entitled)
 }
 
-/// The `BasicOCSPResponse` of an `OCSPResponse`.
+/// The `BasicOCSPResponse` within an `OCSPResponse`.
 fn basic(answer: &[u8]) -> der::Result<Result<&[u8], String>> {
     let mut reader = SliceReader::new(answer)?;
     let whole = content(&mut reader, tag::SEQUENCE)?;
@@ -236,9 +239,9 @@ fn basic(answer: &[u8]) -> der::Result<Result<&[u8], String>> {
     content(&mut reader, tag::OCTETS).map(Ok)
 }
 
-/// A `BasicOCSPResponse`.
+/// The parts of a `BasicOCSPResponse`.
 struct Parts<'a> {
-    /// Who has signed: by name or by the digest of its key.
+    /// The signer: by name or by the digest of its key.
     responder: Responder<'a>,
     /// The list of `SingleResponse`.
     responses: &'a [u8],
@@ -250,7 +253,7 @@ enum Responder<'a> {
     Key(&'a [u8]),
 }
 
-/// What it says of one certificate.
+/// The response about one certificate.
 struct Single {
     status: Status,
     from: i64,
@@ -262,7 +265,7 @@ impl<'a> Parts<'a> {
         let mut reader = SliceReader::new(basic)?;
         let mut outer = SliceReader::new(content(&mut reader, tag::SEQUENCE)?)?;
         let mut data = SliceReader::new(content(&mut outer, tag::SEQUENCE)?)?;
-        // The version.
+        // The version, which has only one value.
         optional(&mut data, tag::CONTEXT_0)?;
         let responder = match optional(&mut data, tag::CONTEXT_1)? {
             Some(name) => Responder::Name(name),
@@ -273,7 +276,7 @@ impl<'a> Parts<'a> {
         };
         let _produced = GeneralizedTime::decode(&mut data)?;
         let responses = content(&mut data, tag::SEQUENCE)?;
-        // The algorithm and the signature are read elsewhere.
+        // The algorithm and the signature are parsed with the signed content.
         content(&mut outer, tag::SEQUENCE)?;
         BitStringRef::decode(&mut outer)?;
         let mut certificates = Vec::new();
@@ -325,6 +328,7 @@ fn seconds(time: GeneralizedTime) -> i64 {
     i64::try_from(time.to_unix_duration().as_secs()).unwrap_or(i64::MAX)
 }
 
+/// Checks who signed the response. The issuer is tried first: it may sign itself and then includes no certificate.
 fn check_signature(
     parts: &Parts<'_>,
     signed: &Signed,
@@ -352,7 +356,8 @@ fn check_signature(
         return Err(format!("{failed}: the signer is unknown"));
     };
     let is_entitled = || {
-        // RFC 6960, section 4.2.2.2: issued for that, by the issuer itself.
+        // RFC 6960, section 4.2.2.2: a delegated responder has a certificate for this purpose, issued directly by
+        // the issuer in question.
         found.purposes.is_some_and(|purposes| purposes.ocsp)
             && found.issuer == issuer.subject
             && (found.not_before..=found.not_after).contains(&now)

@@ -1,9 +1,11 @@
-//! OCSP: asking authorities about certificates that may have been revoked (RFC 6960).
+//! OCSP: asking authorities whether certificates are revoked (RFC 6960).
 //!
-//! - [`Staple`] is about the server's own certificates: the answer is sent along with them (RFC 6066, section 8).
-//! - [`StatusCheck`] is about clients' certificates: who is revoked, or can not be asked about, is not let in.
+//! - [`Staple`] is about the server's own certificates: the response is sent along with them (RFC 6066, section 8).
+//! - [`StatusCheck`] is about clients' certificates: a client whose certificate is revoked, or whose status cannot
+//!   be determined, is refused.
 //!
-//! Responders are asked by HTTP, of which this crate knows nothing: whoever builds the settings says how ([`Ask`]).
+//! Responders are asked over HTTP, which this crate does not know: the builder of the settings passes a function
+//! ([`Ask`]).
 
 mod check;
 mod message;

@@ -1,4 +1,4 @@
-//! Where the authority that is asked is, and how it is asked.
+//! OCSP responders: their URLs, and the limits of a request.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,39 +7,40 @@ use std::time::Duration;
 
 use crate::resolver::Resolver;
 
-/// How long a responder is waited for altogether, as in nginx.
+/// The time limit of a request as a whole; nginx's default.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest answer that is read, in bytes. They are small; what is sent along makes every handshake longer.
+/// The longest response in bytes. Real ones are small; a stapled one lengthens every handshake.
 pub const MAX_ANSWER: usize = 32 * 1024;
 
-/// How names of responders are found.
+/// The resolver for the names of responders.
 #[derive(Clone)]
 pub struct Network {
     /// Asked for addresses.
     pub resolver: Arc<Resolver>,
-    /// How long.
+    /// The time limit of a lookup.
     pub timeout: Duration,
 }
 
-/// What a responder is asked. The answer is its content, or why there is none.
+/// A request under way. It results in the response's body, or the reason why there is none.
 pub type Asked = Pin<Box<dyn Future<Output = Result<Vec<u8>, String>>>>;
 
-/// Posts a question to a responder.
+/// Sends a request to a responder by POST.
 pub type Ask = fn(responder: Responder, question: Vec<u8>, network: Network) -> Asked;
 
-/// Where a responder is: the parts of a URL.
+/// The URL of a responder, in parts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Responder {
     /// A name, or an address without brackets.
     pub host: String,
-    /// 80 where the URL names none.
+    /// The port; 80 if the URL has none.
     pub port: u16,
-    /// The path and what follows it.
+    /// The path with the query.
     pub path: String,
 }
 
 impl Responder {
-    /// Reads a URL; answers are signed, so that none but `http` is needed or known. `None`: it is not one.
+    /// Parses a URL; `None` if it is not valid. Only `http` is supported, and needed: responses are signed, and
+    /// with `https` the responder's certificate would need a check of its own.
     pub fn parse(url: &str) -> Option<Responder> {
         let scheme = url.get(..7)?;
         if !scheme.eq_ignore_ascii_case("http://") {
@@ -55,6 +56,7 @@ impl Responder {
             false => format!("/{path}"),
         };
         let is_plain = |text: &str| text.bytes().all(|byte| byte > b' ' && byte < 0x7f);
+        // The URL comes from a certificate, so from outside: control bytes could split the request line.
         if !is_plain(rest) || authority.contains('@') {
             return None;
         }

@@ -1,7 +1,7 @@
-//! The authority's word about a certificate of the server, fetched and kept fresh.
+//! OCSP responses about the server's own certificates, fetched and kept fresh (`ssl_stapling`).
 //!
-//! As in nginx it is asked for when the first client comes, who does not wait for it; unlike there it outlives reloads.
-//! An answer that holds no longer is not sent, and an older one is sent until a newer one is there.
+//! As in nginx, the first client triggers the request and does not wait for it. Unlike in nginx, responses outlive
+//! reloads. An expired response is not sent; a valid one is sent until a newer one has arrived.
 
 use std::sync::{Arc, LazyLock, Weak};
 
@@ -15,12 +15,12 @@ use super::check::now;
 use super::message::{self, Answer, Id, Signer, Status};
 use super::responder::{Ask, Network, PATIENCE, Responder};
 
-/// An answer is asked for again when it has been used for so long, in seconds.
+/// A response is renewed after this many seconds.
 const FRESH: i64 = 3600;
-/// It is not asked for more often than this, in seconds.
+/// The shortest time between two requests, in seconds: a failing responder is not flooded.
 const PAUSE: i64 = 300;
 
-/// See the module's description.
+/// The OCSP response of one certificate, and its renewal.
 pub struct Staple {
     id: Id,
     issuer: Certificate,
@@ -33,26 +33,26 @@ pub struct Staple {
 #[derive(Default)]
 struct State {
     answer: Option<Arc<Held>>,
-    /// When it is asked for again, in seconds.
+    /// When to ask again, in seconds.
     due: i64,
-    /// It is being asked for.
+    /// A request is under way.
     busy: bool,
 }
 
-/// An answer, with the key that it is sent with: the same for all handshakes.
+/// A response, with the certified key that includes it: built once for all handshakes.
 struct Held {
     bytes: Vec<u8>,
     until: i64,
     key: Mutex<Option<(Weak<CertifiedKey>, Arc<CertifiedKey>)>>,
 }
 
-/// What tells one certificate's answers from another's.
+/// Identifies a certificate's responses in the process.
 type Key = (Id, Responder, bool);
 
 impl Staple {
-    /// For a certificate that `issuer` has issued, both encoded. `responder` is whom to ask; `None`: whom the certificate
-    /// names. With `verifies` an answer is only sent if its signer is entitled to it. The error says why there will be
-    /// none.
+    /// For a certificate and its issuer's certificate, both in DER. `responder` overrides the URL in the
+    /// certificate. With `verifies` a response is sent only if its signer is authorized (`ssl_stapling_verify`).
+    /// The error says why stapling is not possible.
     pub fn new(
         certificate: &CertificateDer<'_>,
         issuer: &[u8],
@@ -84,7 +84,7 @@ impl Staple {
         }))
     }
 
-    /// A key with the answer that goes along with its certificate; `None`: there is none that holds.
+    /// The certified key with the present response; `None` if there is no valid one.
     pub(in super::super) fn staple(&self, key: &Arc<CertifiedKey>) -> Option<Arc<CertifiedKey>> {
         let held = self.lock().answer.clone()?;
         if held.until < now() {
@@ -92,6 +92,7 @@ impl Staple {
         }
         let mut made = held.key.lock();
         if let Some((of, stapled)) = &*made
+            // Another key: the configuration was reloaded, and the copy must be built again.
             && of.as_ptr() == Arc::as_ptr(key)
         {
             return Some(Arc::clone(stapled));
@@ -103,7 +104,7 @@ impl Staple {
         Some(stapled)
     }
 
-    /// Asks again on this loop if it is time to; `log` gets what went wrong.
+    /// Sends a request on this loop if it is time to. Failures go to `log`.
     pub(in super::super) fn refresh(
         self: &Arc<Self>,
         network: impl FnOnce() -> Network,
@@ -114,6 +115,7 @@ impl Staple {
             return;
         }
         state.busy = true;
+        // Not held while the task is created: every handshake takes this lock.
         drop(state);
         let asking = Asking(Arc::clone(self));
         let network = network();
@@ -133,7 +135,8 @@ impl Staple {
             message::examine(&bytes, &self.id, &self.issuer, self.signer, now())?;
         let mut state = self.lock();
         if status != Status::Good {
-            // To send it would only tell clients to go away; not to send it any more is up to them.
+            // A response "revoked" would only make clients turn away. It is not sent; whether they accept the
+            // certificate without one is up to them.
             state.answer = None;
             let name = status.name();
             return Err(format!(
@@ -158,7 +161,7 @@ impl Staple {
     }
 }
 
-/// It is being asked for; however that ends, it may be asked for again after a while.
+/// A request under way. However it ends, the next one is possible after a pause.
 struct Asking(Arc<Staple>);
 
 impl Drop for Asking {
@@ -169,7 +172,7 @@ impl Drop for Asking {
     }
 }
 
-/// The one for this certificate in this process, so that a reload begins with what is known.
+/// The shared state for this certificate in the process, so that a reload starts with the known response.
 fn shared(key: Key, make: impl FnOnce() -> Staple) -> Arc<Staple> {
     static KNOWN: LazyLock<Shared<Key, Staple>> = LazyLock::new(Shared::default);
     KNOWN.get(key, || Arc::new(make()))

@@ -1,7 +1,9 @@
-//! By a key, on a ring of points (ketama): a server more or less moves only the keys of that server.
+//! `hash … consistent`: servers own points on a ring, and a key goes to the next point (ketama). Adding or removing
+//! a server moves only the keys of that server.
 //!
-//! Every peer has 160 points for each unit of weight. They are the same as those of Perl's `Cache::Memcached::Fast` and
-//! of nginx: a chain of sums that starts with the host and the port as the `server` line writes them.
+//! Every peer has 160 points for each unit of weight. They are at the same places as those of Perl's
+//! `Cache::Memcached::Fast` and of nginx: a chain of CRC32 sums over the host and port as the `server` line has
+//! them. So a site that moves, or a script that fills the same memcached, finds the same server for a key.
 
 use std::sync::Arc;
 
@@ -15,10 +17,10 @@ use super::pick_state::{MAX_DRAWS, PickState};
 use super::round_robin;
 use crate::upstream::peer::Peer;
 
-/// Points for each unit of weight.
+/// Points for each unit of weight; part of the agreement with other clients, not a setting.
 const POINTS: i64 = 160;
 
-/// The ring: points in order, each with the server it belongs to.
+/// The ring: points in order of their hash, each with its server.
 #[derive(Debug)]
 struct HashRing {
     points: Vec<Point>,
@@ -28,7 +30,7 @@ struct HashRing {
 #[derive(Clone, Copy, Debug)]
 struct Point {
     hash: u32,
-    /// Its position among the servers' names: a server with several addresses has one place, and they take turns.
+    /// Index into the names. A server with several addresses owns its points once, and its addresses take turns.
     server: u32,
 }
 
@@ -44,6 +46,8 @@ impl HashRing {
             });
             let base = base_of(peer.server());
             let mut previous: u32 = 0;
+            // Each point hashes the one before it, in little-endian order: the layout that the other
+            // implementations agree on.
             for _ in 0..peer.weight * POINTS {
                 let mut crc = base;
                 crc.update(&previous.to_le_bytes());
@@ -55,11 +59,12 @@ impl HashRing {
             }
         }
         points.sort_by_key(|point| point.hash);
+        // Two servers on one point: the sort is stable, so the first in the configuration keeps it.
         points.dedup_by_key(|point| point.hash);
         HashRing { points, servers }
     }
 
-    /// The position of the first point at or after a hash.
+    /// The position of the first point at or after a hash; one past the end is the beginning of the ring.
     fn position(&self, hash: u32) -> u64 {
         self.points.partition_point(|point| point.hash < hash) as u64
     }
@@ -70,7 +75,7 @@ impl HashRing {
     }
 }
 
-/// The sum of the host, a zero and the port: the beginning of every point of a server.
+/// The CRC32 of the host, a zero byte and the port, with which every point of a server begins.
 fn base_of(server: &BString) -> Crc32 {
     let (host, port) = host_and_port(server);
     let mut crc = Crc32::new();
@@ -80,6 +85,7 @@ fn base_of(server: &BString) -> Crc32 {
     crc
 }
 
+/// The text is split as it is written: the hash must not depend on what a name resolves to.
 fn host_and_port(server: &[u8]) -> (&[u8], &[u8]) {
     if server
         .get(..5)
@@ -118,6 +124,7 @@ impl BalanceMethod for ConsistentHash {
 
 impl Balancer for HashRing {
     fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
+        // An empty key says nothing about the request: to hash it would send all such requests to one server.
         if pick.draws > MAX_DRAWS || pick.key.is_empty() || pick.on_backup || self.points.is_empty()
         {
             return round_robin::choose(peers, pick, now);
@@ -128,6 +135,8 @@ impl Balancer for HashRing {
         let mut position = pick.hash.unwrap_or_else(|| self.position(crc32(&pick.key)));
         loop {
             pick.hash = Some(position);
+            // All addresses of this server, less those that were tried: after a failure its other addresses come
+            // before the next server.
             let server = self.server(position);
             let of_server = peers
                 .peers
@@ -136,6 +145,7 @@ impl Balancer for HashRing {
             if let Some(peer) = round_robin::turn(of_server, None, now) {
                 return Some(peer);
             }
+            // The next point may be the same server's. Each step counts as a draw, so the walk ends.
             position += 1;
             pick.draws += 1;
             if pick.draws > MAX_DRAWS {

@@ -1,4 +1,5 @@
-//! The balancer of a group: its primary peers first, its backup peers when none of those is left.
+//! The balancer of a group: the primary peers first, and the backup peers when no primary one is left for a
+//! request.
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ pub(crate) struct GroupBalancer {
     backup: BalancedPeers,
 }
 
-/// Peers, and what chooses among them.
+/// One set of peers with its own state of the balancing method: as in nginx, backup peers have a round of their
+/// own.
 #[derive(Debug)]
 pub(super) struct BalancedPeers {
     pub(super) set: PeerSet,
@@ -43,12 +45,13 @@ impl GroupBalancer {
         }
     }
 
-    /// A group of one address has no choice: failures do not take it away.
+    /// Whether the group has only one address. Failures do not disable that: an error of the only server is better
+    /// than none at all.
     pub(crate) fn is_single(&self) -> bool {
         self.primary.set.peers.len() == 1 && self.backup.set.peers.is_empty()
     }
 
-    /// How many tries a request has at most.
+    /// The most tries that a request can have.
     pub(crate) fn tries(&self) -> u32 {
         self.primary.set.tries() + self.backup.set.tries()
     }
@@ -59,7 +62,8 @@ impl GroupBalancer {
         primary.chain(self.backup.set.peers.iter().map(|peer| (peer, true)))
     }
 
-    /// The next peer for a request, noted in its state. Nothing is counted yet.
+    /// The next peer for a request, recorded in the request's state. Connections are not counted yet: the caller
+    /// does that.
     pub(crate) fn choose(&mut self, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
         if self.is_single() {
             return self.only_one(pick, now);
@@ -71,6 +75,8 @@ impl GroupBalancer {
             if self.backup.set.peers.is_empty() {
                 return None;
             }
+            // From now on the request stays with the backup peers, even if a primary one recovers: the number of
+            // its tries stays bounded.
             pick.on_backup = true;
             pick.tried = TriedPeers::default();
         }
@@ -78,7 +84,7 @@ impl GroupBalancer {
         Some(self.note(peer, pick, now))
     }
 
-    /// Whether a peer would be found if a connection in use ended.
+    /// Whether to wait in the queue: some untried peer is missing only because it is at `max_conns`.
     pub(crate) fn is_worth_waiting(&self, pick: &PickState, now: i64) -> bool {
         self.peers().any(|(peer, backup)| {
             let tried = pick.on_backup == backup && pick.tried.contains(peer.id);
@@ -91,7 +97,8 @@ impl GroupBalancer {
         if pick.bound(&self.primary.set, now).is_some() {
             return Some(peer.clone());
         }
-        // Its failures do not count, because there is no other. But an active check knows better than a count of failures.
+        // Failures are not counted for the only peer. An active health check is another matter: it knows the
+        // server's present state.
         let out = peer.state != ServerState::Up || peer.health() == Health::Unhealthy;
         (!out && peer.occupancy() == Availability::Free).then(|| peer.clone())
     }
@@ -107,6 +114,8 @@ impl GroupBalancer {
 
     fn note(&self, peer: Arc<Peer>, pick: &mut PickState, now: i64) -> Arc<Peer> {
         pick.tried.add(peer.id);
+        // The first request after `fail_timeout` is the probe of a failed peer: recording its time keeps other
+        // requests away until it has ended or another `fail_timeout` has passed.
         let checked = &peer.load.checked;
         if now - checked.get() > peer.fail_timeout {
             checked.set(now);

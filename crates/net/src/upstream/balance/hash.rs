@@ -1,6 +1,7 @@
-//! By a key, on the sum of the weights: the same as Perl's `Cache::Memcached`.
+//! `hash` without `consistent`: the key's hash modulo the total weight, with the same results as Perl's
+//! `Cache::Memcached` and nginx.
 //!
-//! A server more or less moves nearly every key; `consistent` (`consistent_hash.rs`) does not.
+//! Adding or removing a server moves nearly every key; `consistent` (`consistent_hash.rs`) does not.
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ impl BalanceMethod for Hash {
     }
 }
 
-/// Everything that the choice depends on is the request's.
+/// Has no state: all that a choice depends on is in the request.
 #[derive(Debug)]
 struct HashBalancer;
 
@@ -49,6 +50,8 @@ impl Balancer for HashBalancer {
         }
         let mut hash = pick.hash.unwrap_or(0);
         loop {
+            // Sums up over the tries, in 32 bits, as the other implementations do: only so does a retry find the
+            // same second server.
             hash = (hash + hash_of(pick.rehash, &pick.key)) & u64::from(u32::MAX);
             pick.rehash += 1;
             pick.hash = Some(hash);
@@ -64,7 +67,7 @@ impl Balancer for HashBalancer {
     }
 }
 
-/// Fifteen bits of the sum of the key, with the number of the repetition before it from the second time on.
+/// Fifteen bits of the CRC32 of the key, preceded by the number of the repetition from the second one on.
 fn hash_of(repetition: u32, key: &[u8]) -> u64 {
     let mut crc = Crc32::new();
     if repetition > 0 {

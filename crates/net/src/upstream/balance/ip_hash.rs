@@ -1,4 +1,4 @@
-//! By the client's address, so that a client stays where it is while the servers stay the same.
+//! `ip_hash`: by the client's address, so that a client stays with its server as long as the servers do not change.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use super::pick_state::{MAX_DRAWS, PickState};
 use super::round_robin;
 use crate::upstream::peer::Peer;
 
-/// nginx's numbers; another hash would send every client of a site that moves elsewhere.
+/// nginx's numbers. Another hash would send every client of a site that moves to another server, away from its
+/// session.
 const SEED: u64 = 89;
 const FACTOR: u64 = 113;
 const MODULUS: u64 = 6271;
@@ -44,6 +45,8 @@ impl Balancer for IpHash {
             }
             let peer = peers.at_weight(hash % peers.total_weight);
             if pick.may_take(peer, now) {
+                // Kept only when a peer is taken: the next try continues from this hash, not from the draws that
+                // failed.
                 pick.hash = Some(hash);
                 return Some(peer.clone());
             }
@@ -55,7 +58,8 @@ impl Balancer for IpHash {
     }
 }
 
-/// The bytes that count: the network part of an IPv4 address, all of an IPv6 one, zeros for a unix socket.
+/// The bytes that are hashed, as in nginx: the first three of an IPv4 address, so that clients of one network stay
+/// together; all of an IPv6 address; zeros for a unix socket.
 fn client_octets(client: Option<IpAddr>) -> ([u8; 16], usize) {
     let mut octets = [0; 16];
     match client {

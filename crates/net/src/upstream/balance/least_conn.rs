@@ -1,4 +1,4 @@
-//! The peer with the fewest connections in use relative to its weight; in turn among equals.
+//! `least_conn`: the peer with the fewest connections in use relative to its weight; equals take turns.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -29,7 +29,8 @@ impl Balancer for LeastConn {
     }
 }
 
-/// The candidate with the smallest cost relative to its weight, or a turn of the round among several.
+/// The candidate with the least cost relative to its weight. If there are several, the round robin decides among
+/// them.
 pub(super) fn least<'a, C, I>(
     candidates: C,
     cost: impl Fn(&Peer) -> i64,
@@ -39,6 +40,7 @@ where
     C: Fn() -> I,
     I: Iterator<Item = &'a Arc<Peer>>,
 {
+    // Candidates are gone through twice instead of being collected: no allocation under the group's lock.
     let compare = |a: &Peer, b: &Peer| relative(a, b, &cost, now);
     let mut best: Option<&Arc<Peer>> = None;
     let mut several = false;
@@ -60,9 +62,10 @@ where
     )
 }
 
-/// Compares costs for each unit of weight.
+/// Compares costs per unit of weight, by cross multiplication: a division would round small costs to the same
+/// value.
 pub(super) fn relative(a: &Peer, b: &Peer, cost: impl Fn(&Peer) -> i64, now: i64) -> Ordering {
-    // Products of a cost, a weight and the unit pass 64 bits.
+    // The product of a cost, a weight and the weight's unit can exceed 64 bits.
     let product = |x: &Peer, y: &Peer| i128::from(cost(x)) * i128::from(y.weight_at(now));
     product(a, b).cmp(&product(b, a))
 }

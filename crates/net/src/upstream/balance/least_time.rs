@@ -1,7 +1,8 @@
-//! The peer that will probably be done first: its mean time, for each request that it has already and one more.
+//! `least_time`: the peer that will probably answer first. Its mean response time is multiplied by the number of
+//! its requests and the new one.
 //!
-//! Times are put into steps of 20 ms, so that peers that are about as fast take turns; above 5 s all are equally slow,
-//! and the number of connections decides.
+//! Times are rounded to steps of 20 ms, so that peers of about the same speed take turns. Above 5 s all peers count
+//! as equally slow, and only the number of connections matters.
 
 use std::sync::Arc;
 
@@ -11,28 +12,28 @@ use super::peer_set::PeerSet;
 use super::pick_state::PickState;
 use crate::upstream::peer::{Peer, average};
 
-/// Times within one step count as equal, in milliseconds.
+/// Times within one step of this many milliseconds count as equal.
 const STEP: i64 = 20;
-/// Milliseconds from which on a peer is as slow as any.
+/// From this many milliseconds on, a peer counts as slow as any other.
 const SLOWEST: i64 = 5000;
 
 /// `least_time`.
 #[derive(Clone, Copy, Debug)]
 pub struct LeastTime {
-    /// Which time of a response.
+    /// Which part of the response time is compared.
     pub metric: TimeMetric,
-    /// Whether requests that are under way count too.
+    /// Whether requests under way count, not only finished ones (`inflight`).
     pub inflight: bool,
 }
 
 /// Which time of a response counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeMetric {
-    /// Until the response head is there (`header`; `first_byte` in stream).
+    /// Until the response header arrives (`header`; `first_byte` in stream).
     Header,
-    /// Until all of it is there (`last_byte`).
+    /// Until the response has ended (`last_byte`).
     LastByte,
-    /// Until the connection stands (`connect`, stream only).
+    /// Until the connection is established (`connect`, stream only).
     Connect,
 }
 
@@ -69,13 +70,15 @@ impl Balancer for LeastTime {
         }
         let candidates = || peers.peers.iter().filter(|peer| pick.may_take(peer, now));
         if self.inflight {
+            // Before the comparison, so that a server that has just begun to hang is seen now and not when its
+            // requests time out.
             candidates().for_each(|peer| observe_inflight(peer, now));
         }
         least(candidates, |peer| expected(peer, self.metric, now), now)
     }
 }
 
-/// `least_time header inflight`: a request is under way until the head of its response arrives.
+/// `least_time header inflight`: a request counts as under way until its response header arrives.
 #[derive(Debug)]
 struct InflightUntilHead;
 
@@ -95,7 +98,7 @@ impl RequestObserver for InflightUntilHead {
     }
 }
 
-/// `least_time last_byte inflight`: a request is under way until its response is over.
+/// `least_time last_byte inflight`: a request counts as under way until its response ends.
 #[derive(Debug)]
 struct InflightUntilEnd;
 
@@ -113,18 +116,19 @@ impl RequestObserver for InflightUntilEnd {
     }
 }
 
-/// The milliseconds that a peer needs for what it has and one request more.
+/// The expected milliseconds until a peer has answered all it has and one request more.
 pub(super) fn expected(peer: &Peer, metric: TimeMetric, now: i64) -> i64 {
     let mut time = metric.mean(peer);
     let unseen = now - peer.load.checked.get();
     if unseen > peer.fail_timeout {
-        // One that had nothing to do for long may have become faster: it gets another chance.
+        // A peer that was idle for long may have become faster. Its mean is halved for each `fail_timeout` that has
+        // passed, so that it gets another chance.
         let seconds = |milliseconds: i64| milliseconds / 1000;
         let halvings = seconds(unseen) / (seconds(peer.fail_timeout) + 1);
         time >>= halvings.min(62);
     }
     if peer.load.inflight.get() > 0 {
-        // Requests that are under way for longer than it takes in the mean: something is wrong there.
+        // The requests under way have already taken longer than the mean: the server is slower now than it was.
         time = time.max(peer.load.inflight_time.get());
     }
     let time = if time > SLOWEST {
@@ -135,7 +139,7 @@ pub(super) fn expected(peer: &Peer, metric: TimeMetric, now: i64) -> i64 {
     time * (1 + peer.load.connections.get())
 }
 
-/// Takes the present age of the requests under way into their mean.
+/// Adds the present age of the requests under way to their moving average.
 fn observe_inflight(peer: &Peer, now: i64) {
     let load = &peer.load;
     let count = load.inflight.get();
@@ -145,7 +149,8 @@ fn observe_inflight(peer: &Peer, now: i64) {
     }
 }
 
-/// A request is under way now.
+/// Counts a request as under way. The time that the others have spent so far is added up first, because from now on
+/// it grows faster.
 fn inflight_begins(peer: &Peer, now: i64) {
     let load = &peer.load;
     let count = load.inflight.get();
@@ -157,11 +162,12 @@ fn inflight_begins(peer: &Peer, now: i64) {
     load.inflight.set(count + 1);
 }
 
-/// A request is under way no more; it took so many milliseconds.
+/// Ends the count of a request that took this many milliseconds, and removes its share from the sum.
 fn inflight_ends(peer: &Peer, took: i64, now: i64) {
     let load = &peer.load;
     let count = load.inflight.get();
     if count <= 1 {
+        // The last one: rounding errors of the sum end here.
         load.inflight_spent.set(0);
     } else {
         load.inflight_spent

@@ -1,7 +1,7 @@
-//! Which peer is next.
+//! The balancing methods: which peer a request gets.
 //!
-//! Each method is a file here. Their sequences are those of nginx for the same configuration, so that a site that moves
-//! sees the same server for the same key, and the same order in a round.
+//! Each method is a file here. For the same configuration they choose the same sequence as nginx, so that after a
+//! migration a key finds the same server and a round has the same order.
 //!
 //! ```text
 //! group_balancer   primary peers, then backup peers; the group of one server

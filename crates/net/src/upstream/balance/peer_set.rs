@@ -30,7 +30,8 @@ impl PeerSet {
         }
     }
 
-    /// The peer on which a number below the total weight falls.
+    /// The peer for a number below the total weight: each peer owns as many numbers as its weight, in the order of
+    /// the configuration.
     pub(super) fn at_weight(&self, weight: u64) -> &Arc<Peer> {
         let after = self.starts.partition_point(|&start| start <= weight);
         &self.peers[after - 1]
@@ -38,7 +39,7 @@ impl PeerSet {
 
     /// How many tries these peers are worth.
     pub(super) fn tries(&self) -> u32 {
-        // One that drains does not count: hardly any request is bound to it.
+        // A draining peer does not count: only few requests, those bound to it, may use it.
         let up = self
             .peers
             .iter()

@@ -1,4 +1,4 @@
-//! What a request remembers from try to try, so that it gets no peer twice.
+//! What a request remembers between its tries, so that it does not get the same peer twice.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,27 +8,28 @@ use bstr::BString;
 use super::peer_set::PeerSet;
 use crate::upstream::peer::{Availability, Peer};
 
-/// How often a method that draws or hashes is asked for another peer before the round decides.
+/// After this many unusable peers, a method that hashes or draws leaves the choice to round robin; nginx's bound.
+/// Without it, hashing could go on for ever while most peers are down.
 pub(super) const MAX_DRAWS: u32 = 20;
 
-/// What one request remembers from try to try.
+/// What one request remembers between its tries.
 #[derive(Debug, Default)]
 pub struct PickState {
-    /// The peers that it was given: none is given twice.
+    /// The peers that it was given already.
     pub(super) tried: TriedPeers,
-    /// No primary server was left: from now on only backup servers.
+    /// No primary peer was left: from now on only backup peers.
     pub(super) on_backup: bool,
     /// What `hash` hashes.
     pub(super) key: Vec<u8>,
     /// The client that `ip_hash` hashes; `None` for one on a unix socket.
     pub(crate) client: Option<IpAddr>,
-    /// The identifier of the server that it is bound to.
+    /// The identifier of the server that the client is bound to (`sticky`).
     pub(super) sid: Option<BString>,
-    /// Where the hash or the ring stands; `None` before the first try.
+    /// The hash, or the position on the ring, that the next try continues from; `None` before the first.
     pub(super) hash: Option<u64>,
     /// How often the key was hashed.
     pub(super) rehash: u32,
-    /// How many draws were no good.
+    /// How many draws gave a peer that could not be used.
     pub(super) draws: u32,
 }
 
@@ -62,12 +63,12 @@ impl PickState {
         }
     }
 
-    /// Whether the request may be given a peer that it is not bound to.
+    /// Whether the request may get a peer that it is not bound to.
     pub(super) fn may_take(&self, peer: &Peer, now: i64) -> bool {
         !self.tried.contains(peer.id) && peer.availability(now) == Availability::Free
     }
 
-    /// The peer that the request is bound to (`sticky`), if it may be used.
+    /// The peer that the client is bound to (`sticky`), if it can be used: also one that is draining.
     pub(super) fn bound(&self, peers: &PeerSet, now: i64) -> Option<Arc<Peer>> {
         let sid = self.sid.as_ref()?;
         let peer = peers.peers.iter().find(|peer| peer.sid() == sid)?;

@@ -1,5 +1,5 @@
-//! By lot, by weight; or the better of two drawn by lot, which is nearly as good as the best of all, and needs no look
-//! at them all.
+//! `random`: a random peer, by weight; or with `two` the better one of two random peers. That is nearly as good as
+//! the best of all, without a look at all of them.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::upstream::peer::Peer;
 /// `random`.
 #[derive(Clone, Copy, Debug)]
 pub struct Random {
-    /// `two`: what the better one of two is; `None`: the first one drawn is taken.
+    /// How the better one of two is found; `None`: the first one drawn is used.
     pub two: Option<RandomTwo>,
 }
 
-/// The better of two servers drawn by lot.
+/// By what two random peers are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RandomTwo {
-    /// With fewer connections in use.
+    /// The one with fewer connections in use.
     LeastConn,
-    /// That takes less time.
+    /// The one with the lower response time.
     LeastTime(TimeMetric),
 }
 
@@ -35,6 +35,7 @@ impl BalanceMethod for Random {
     fn balancer(&self, _: &PeerSet, seed: u64) -> Box<dyn Balancer> {
         Box::new(RandomBalancer {
             two: self.two,
+            // A xorshift generator never leaves the state zero.
             dice: Dice(seed | 1),
         })
     }
@@ -57,6 +58,8 @@ impl Balancer for RandomBalancer {
         let mut first: Option<&Arc<Peer>> = None;
         loop {
             let drawn = peers.at_weight(self.dice.throw(peers.total_weight));
+            // The same peer twice is not a choice of two: draw again, and count it, or a single usable peer would
+            // keep this loop running.
             let again = first.is_some_and(|first| first.id == drawn.id);
             if !again && pick.may_take(drawn, now) {
                 match (self.two, first) {
@@ -78,7 +81,8 @@ impl Balancer for RandomBalancer {
     }
 }
 
-/// Small random numbers (xorshift64*): the choice of a server is no secret.
+/// A small generator (xorshift64*). The choice of a server needs no secret randomness, and this runs under the
+/// group's lock.
 #[derive(Debug)]
 struct Dice(u64);
 

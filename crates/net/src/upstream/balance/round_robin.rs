@@ -1,7 +1,7 @@
-//! In turn, by weight, smoothly: weights 5, 1, 1 give A A B A C A A and not A A A A A B C.
+//! Weighted round robin, smoothly: weights 5, 1, 1 give A A B A C A A, not A A A A A B C.
 //!
-//! Each peer has a current weight. At each choice every peer gains its own weight, the one with most is chosen and pays
-//! what all gained together.
+//! Each peer has a current weight. At each choice every peer gains its own weight; the one with the highest is
+//! chosen and loses the sum of what all gained.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::peer_set::PeerSet;
 use super::pick_state::PickState;
 use crate::upstream::peer::{Peer, UNIT};
 
-/// No directive: in turn, by weight.
+/// The method of a group without a balancing directive.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundRobin;
 
@@ -26,12 +26,12 @@ impl Balancer for RoundRobin {
     }
 }
 
-/// The choice of the round, for methods too that have no better one.
+/// A choice by round robin. Other methods fall back on it when their own choice cannot be used.
 pub(super) fn choose(peers: &PeerSet, pick: &PickState, now: i64) -> Option<Arc<Peer>> {
     let bound = pick.bound(peers, now);
     if let Some(bound) = &bound {
-        // Requests that are bound pay as others do, so that the rest of the round makes up for them; but only for one in
-        // a row, or a server with many bound clients would get no new ones for long.
+        // Bound requests pay like others, so that unbound ones make up for them by going elsewhere. But only one in
+        // a row does: otherwise a server with many bound clients would get no new ones for a long time.
         let lowest = bound.weight * UNIT
             - i64::try_from(peers.total_weight).unwrap_or(i64::MAX / UNIT) * UNIT;
         if bound.current_weight.get() <= lowest {
@@ -42,7 +42,7 @@ pub(super) fn choose(peers: &PeerSet, pick: &PickState, now: i64) -> Option<Arc<
     turn(candidates, bound, now)
 }
 
-/// A turn of the round among the candidates. `decided` is chosen whatever the weights say, and pays for it.
+/// One turn of the round among the candidates. `decided` is chosen whatever the weights say, and pays for it.
 pub(super) fn turn<'a>(
     candidates: impl Iterator<Item = &'a Arc<Peer>>,
     decided: Option<Arc<Peer>>,
@@ -55,9 +55,11 @@ pub(super) fn turn<'a>(
         let gain = peer.ramp(effective, now);
         let current = peer.current_weight.add(gain);
         total += gain;
+        // Failures have lowered this weight. It recovers by one with each choice, as in nginx.
         if effective < peer.weight * UNIT {
             peer.effective_weight.add(UNIT);
         }
+        // Strictly greater: among equals the first in the configuration comes first.
         if best.is_none_or(|best| current > best.current_weight.get()) {
             best = Some(peer);
         }

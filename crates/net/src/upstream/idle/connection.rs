@@ -1,4 +1,4 @@
-//! A connection to a peer, and who may use it again.
+//! A connection to a peer, and which requests may use it again.
 
 use std::any::Any;
 use std::fmt;
@@ -6,19 +6,20 @@ use std::time::Instant;
 
 use crate::transport::{Parts, Transport};
 
-/// Who may use a connection when it is idle.
+/// Which requests may use an idle connection: those with an equal value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reuse {
-    /// With `keepalive … local`: only who has the same number.
+    /// With `keepalive … local`: the engine's number for the place that opened it, which must be the same.
     pub tag: u64,
-    /// Only who speaks the same dialect of the protocol.
+    /// The version of the protocol that was spoken on it: an HTTP/2 connection is no use to an HTTP/1.1 request.
     pub dialect: &'static str,
-    /// Only who asks for the same TLS ([`Asked::key`](crate::upstream::Asked::key)); 0 is without TLS.
+    /// The TLS settings that it was opened with ([`Asked::key`](crate::upstream::Asked::key)); 0 without TLS. A
+    /// connection that was verified for one name must not be used for another.
     pub secure: u64,
 }
 
 impl Reuse {
-    /// Of a plain connection in the usual dialect.
+    /// For a connection without TLS in the protocol's usual version.
     pub fn of(tag: u64) -> Reuse {
         Reuse {
             tag,
@@ -26,7 +27,7 @@ impl Reuse {
         }
     }
 
-    /// Whether a connection that was left with `self` is for who wants `other`.
+    /// Whether a connection that was kept with `self` can serve a request with `other`.
     pub(super) fn suits(&self, other: &Reuse, local: bool) -> bool {
         (!local || self.tag == other.tag)
             && self.dialect == other.dialect
@@ -38,7 +39,7 @@ impl Reuse {
 pub struct Connection {
     /// The connection itself.
     pub stream: Transport,
-    /// What the protocol wants to know again when the connection carries its next request.
+    /// What the protocol keeps from one request of the connection to the next.
     pub carried: Option<Box<dyn Any + Send>>,
     pub(super) reuse: Reuse,
     pub(super) since: Instant,
@@ -46,7 +47,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection that was just opened, for its first request. `reuse` says who can use it later.
+    /// A connection that was just opened for its first request. `reuse` says which requests can use it later.
     pub fn new(stream: Transport, reuse: Reuse) -> Connection {
         Connection {
             stream,
@@ -77,7 +78,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// What one loop sends another.
+/// A connection on its way from one loop to another: not registered with either.
 pub(super) struct HandedOver {
     parts: Parts,
     carried: Option<Box<dyn Any + Send>>,
@@ -97,7 +98,7 @@ impl HandedOver {
         }
     }
 
-    /// The connection, of the loop that calls this. `None`: the loop cannot have it.
+    /// Registers the connection with the calling loop. `None` if that fails.
     pub(super) fn into_connection(self) -> Option<Connection> {
         Some(Connection {
             stream: Transport::from_parts(self.parts).ok()?,

@@ -1,9 +1,9 @@
-//! Connections to upstream servers that wait for their next request.
+//! Idle connections to upstream servers, kept for their next request.
 //!
-//! There is one pool for each group, for all loops: its bound is `keepalive` times the loops, as many as the workers of
-//! nginx keep together, and an idle connection of another loop is taken before a new one is opened. The pool holds what is
-//! known of each; the sockets themselves stay with the loop that used them last, registered there, so that the usual case,
-//! the same loop again, costs no system call. Another loop asks the home loop for the socket.
+//! Each group has one pool for all loops. Its bound is `keepalive` times the number of loops, which is what nginx's
+//! workers keep together. An idle connection of another loop is taken before a new one is opened. The pool has the
+//! records; the sockets stay registered with the loop that used them last, so that the usual case, the same loop
+//! again, needs no system call. Another loop asks that home loop for the socket.
 
 mod connection;
 mod parked;
@@ -25,12 +25,12 @@ use pool::{EntryId, Found, Left, Pool};
 pub use connection::{Connection, Reuse};
 pub use parked::close_idle;
 
-/// How long another loop may take to hand a connection over.
+/// How long another loop may take to hand a connection over: after that, a new connection is sooner there.
 const HAND_OVER: Duration = Duration::from_millis(50);
 
 /// A group's pool.
 pub(crate) struct IdlePool {
-    /// Tells it from the other pools of the process.
+    /// Identifies the pool in this process.
     id: u64,
     pool: Mutex<Pool>,
 }
@@ -50,7 +50,7 @@ impl IdlePool {
         self.pool().len()
     }
 
-    /// Follows a configuration, of so many loops: what is too much is closed.
+    /// Applies a new configuration: connections beyond the new bound are closed, oldest first.
     pub(crate) fn configure(&self, settings: Option<Keepalive>, loops: usize) {
         let mut pool = self.pool();
         pool.settings = settings;
@@ -61,12 +61,14 @@ impl IdlePool {
             closed.extend(pool.remove_oldest());
         }
         drop(pool);
+        // Without the lock: closing is a system call, or a message to another loop.
         for found in closed {
             self.close(found);
         }
     }
 
-    /// An idle connection to a peer: the one that was left last, preferably on this loop.
+    /// An idle connection to a peer: the one that was used last, which its server is least likely to have timed
+    /// out; preferably on this loop.
     pub(crate) async fn take(
         self: &Arc<Self>,
         peer: &Arc<Peer>,
@@ -74,19 +76,21 @@ impl IdlePool {
     ) -> Option<Connection> {
         let in_use = usize::try_from(peer.load.connections.get()).unwrap_or(0);
         loop {
-            // A statement of its own: the lock must be free again before the wait below.
+            // Its own statement, so that the lock is released before the wait below.
             let found = self
                 .pool()
                 .find(peer.address(), &peer.idle_chain, &reuse, in_use);
             let found = found?;
             let taken = match found.home.clone() {
                 None => unpark(found.place, (self.id, found.number)),
-                // Seldom: its state is not to weigh on every exchange.
+                // Boxed because it is rare: its state would make the future of every exchange larger.
                 Some(home) => match Box::pin(self.hand_over(peer, &found, home)).await {
                     Ok(taken) => taken,
                     Err(TookTooLong) => return None,
                 },
             };
+            // The server may have closed it meanwhile, or sent something nobody asked for. The loop ends: each turn
+            // takes one record out of the pool.
             if let Some(mut connection) = taken
                 && connection.stream.is_quiet()
             {
@@ -96,7 +100,7 @@ impl IdlePool {
         }
     }
 
-    /// Keeps a connection, if the settings of the group let it.
+    /// Keeps a connection for the next request, if the group's settings allow it. Otherwise it is closed.
     pub(crate) fn keep(self: &Arc<Self>, peer: &Peer, connection: Connection) {
         let now = rt::now();
         let mut pool = self.pool();
@@ -106,15 +110,17 @@ impl IdlePool {
         let old = connection.requests >= settings.requests
             || now.saturating_duration_since(connection.since) > settings.time;
         let useless = old || pool.most == 0 || parked::is_ending();
+        // The check of the socket comes last: it may cost a system call.
         if useless || !connection.stream.is_quiet() {
             return;
         }
+        // As in nginx, the connection that was unused for longest makes room.
         let full = pool.len() >= pool.most;
         let evicted = if full { pool.remove_oldest() } else { None };
         let (reuse, expires) = (connection.reuse, now + settings.timeout);
         let number = pool.next_number();
         let entry = pool.vacancy(number);
-        // Before the entry can be found.
+        // The socket is parked before its record can be found: another loop could ask for it at once.
         let place = park((self.id, number), connection, expires, entry, || {
             Arc::downgrade(self)
         });
@@ -126,12 +132,13 @@ impl IdlePool {
         };
         pool.insert(peer.address(), &peer.idle_chain, left);
         drop(pool);
+        // Closed without the lock, as above.
         if let Some(found) = evicted {
             self.close(found);
         }
     }
 
-    /// Asks another loop for a socket. Without an error and without a connection: it is gone.
+    /// Asks another loop for its socket. `Ok(None)`: that connection is gone.
     async fn hand_over(
         self: &Arc<Self>,
         peer: &Arc<Peer>,
@@ -145,7 +152,7 @@ impl IdlePool {
             let Some(connection) = unpark(place, key) else {
                 return;
             };
-            // The request waits no more, and the connection is as good as it was: the next one gets it.
+            // The request has stopped waiting. The connection is as good as before and is kept for the next one.
             if let Err(back) = sender.send(HandedOver::from(connection))
                 && let Some(connection) = back.into_connection()
             {
@@ -158,17 +165,19 @@ impl IdlePool {
         match rt::timeout(HAND_OVER, receiver).await {
             Ok(Ok(there)) => Ok(there.into_connection()),
             Ok(Err(_gone)) => Ok(None),
+            // The record is out of the pool already. The home loop puts it back when it gets to the message and
+            // finds the receiver gone.
             Err(_) => Err(TookTooLong),
         }
     }
 
-    /// Closes a connection whose entry is gone already.
+    /// Closes a connection whose record was taken out of the pool.
     fn close(&self, found: Found) {
         let (place, key) = (found.place, (self.id, found.number));
         match found.home {
             None => drop(unpark(place, key)),
             Some(home) => {
-                // A loop that has ended has closed it.
+                // An error means that the loop has ended, and closed it with all others.
                 let _ended = home.post(move || drop(unpark(place, key)));
             }
         }

@@ -1,4 +1,4 @@
-//! The idle connections of this loop: the sockets themselves, registered here, and what closes them in time.
+//! The idle upstream connections of this loop: the sockets themselves, and the task that closes them in time.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Weak;
@@ -8,18 +8,21 @@ use super::IdlePool;
 use super::connection::Connection;
 use super::pool::{EntryId, Place};
 
-/// How often the idle connections of a loop are looked at.
+/// How often the idle connections are checked. One task for all: a timer for each would be set and cleared with
+/// every request.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// Tells a parked connection from every other one of the process: its pool, and its number there.
+/// Identifies a parked connection in the process: its pool and its number there. The place alone could by now hold
+/// another connection.
 pub(super) type Key = (u64, u64);
 
-/// A place, taken or not.
+/// A place for a connection, free or taken.
 struct Slot {
     key: Key,
     connection: Option<Connection>,
     expires: Instant,
-    /// Stays when the connection is taken: the next one is mostly of the same pool.
+    /// Stays when the connection is taken: the next one here is mostly of the same pool, and a new weak reference
+    /// costs an atomic operation.
     pool: Weak<IdlePool>,
     entry: EntryId,
 }
@@ -33,16 +36,17 @@ struct Parked {
 rt::local! {
     static PARKED: RefCell<Parked> = RefCell::default();
     static SWEEPING: Cell<bool> = const { Cell::new(false) };
-    /// The loop is about to end: nothing is kept any more.
+    /// The loop is ending: no connection is kept any more.
     static ENDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the loop is about to end, so that it keeps nothing any more.
+/// Whether the loop is ending and keeps no connections any more.
 pub(super) fn is_ending() -> bool {
     ENDING.get()
 }
 
-/// Parks a connection, which has this entry in its pool. `pool` is asked for when the place was another pool's.
+/// Parks a connection whose record in its pool is `entry`. `pool` is called only if the place belonged to another
+/// pool.
 pub(super) fn park(
     key: Key,
     connection: Connection,
@@ -77,7 +81,7 @@ pub(super) fn park(
     place
 }
 
-/// Takes a connection, if it is still there.
+/// Takes a connection, if it is still there: it may have expired, or another loop may have had it.
 pub(super) fn unpark(place: Place, key: Key) -> Option<Connection> {
     PARKED.with_borrow_mut(|parked| {
         let slot = parked.slots.get_mut(place.0 as usize)?;
@@ -90,8 +94,9 @@ pub(super) fn unpark(place: Place, key: Key) -> Option<Connection> {
     })
 }
 
-/// Closes every idle connection of this loop, which is about to end and keeps none any more.
+/// Closes all idle connections of this loop, which is ending.
 pub fn close_idle() {
+    // First, so that a request that ends meanwhile does not park its connection after this.
     ENDING.set(true);
     let parked = PARKED.with_borrow_mut(std::mem::take);
     for slot in parked.slots {
@@ -103,11 +108,12 @@ pub fn close_idle() {
     }
 }
 
-/// Closes what has expired or was closed by the peer, as long as there is anything.
+/// Closes connections that have expired or that the peer has closed, until none is left.
 async fn sweep() {
     loop {
         rt::sleep(SWEEP).await;
         let (closed, empty) = PARKED.with_borrow_mut(|parked| parked.take_over_ones(rt::now()));
+        // The list of this loop is no longer borrowed here: the pool's lock is never waited for inside it.
         for (_connection, pool, entry) in closed {
             if let Some(idle) = pool.upgrade() {
                 idle.forget(entry);
@@ -121,7 +127,7 @@ async fn sweep() {
 }
 
 impl Parked {
-    /// Takes out what is of no use any more; whether nothing is left then.
+    /// Takes out the connections that can no longer be used; the flag says that none is left.
     fn take_over_ones(
         &mut self,
         now: Instant,
@@ -137,7 +143,7 @@ impl Parked {
         }
         let empty = self.free.len() == self.slots.len();
         if empty {
-            // Not for ever: the memory of as many as there once were, and of groups that are gone.
+            // Frees the memory of what was once the peak, and the references to pools of groups that are gone.
             *self = Parked::default();
         }
         (closed, empty)
@@ -145,7 +151,7 @@ impl Parked {
 }
 
 impl Slot {
-    /// Whether its time is over, the peer has closed it, or its group is gone.
+    /// Whether the connection has expired, was closed by the peer, or belongs to a group that is gone.
     fn is_over(&self, now: Instant) -> bool {
         self.connection.as_ref().is_some_and(|connection| {
             self.expires <= now || self.pool.strong_count() == 0 || !connection.stream.is_quiet()

@@ -1,8 +1,8 @@
-//! What a group knows of its idle connections: where each is, who may use it, and which was left first.
+//! The records of a group's idle connections: where each one is, which requests may use it, and which was unused
+//! for longest.
 //!
-//! Every proxied request takes one entry out and puts one in. So neither allocates nor looks anything up by more than
-//! an index: entries stand in a slab and are chained twice, by age and by address, and a peer remembers the number of
-//! its address's chain.
+//! Every proxied request takes one record out and puts one in, so neither step may allocate or search. Records are
+//! in a slab and in two linked lists, by age and by address, and a peer remembers the number of its address's list.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -14,37 +14,39 @@ use super::connection::Reuse;
 use crate::upstream::peer::ChainHint;
 use crate::upstream::settings::Keepalive;
 
-/// A loop whose turn lasts longer than this is asked for a connection only if loops like it have many: else a new one is
-/// sooner there.
+/// A loop whose iteration has lasted longer than this is asked for a connection only if such loops have many:
+/// otherwise opening a new one is faster.
 const TOO_LATE: Duration = Duration::from_millis(10);
 
-/// A loop whose turn lasts longer than this is stuck, and is not asked at all.
+/// A loop whose iteration has lasted longer than this is stuck, and is not asked at all.
 const STUCK: Duration = Duration::from_millis(100);
 
-/// So many entries of an address are looked at before one of another loop is taken, if there is one.
+/// How many records of an address are searched for one of this loop before one of another loop is taken: the pool's
+/// lock is held meanwhile.
 const LOOKED_AT: usize = 64;
 
-/// Chains of addresses that nothing is left at are used anew when there are so many.
+/// Lists of addresses are kept when they are empty, because the next connection is mostly to the same address. From
+/// this many lists on, an empty one is reused for a new address.
 const MOST_EMPTY_CHAINS: usize = 1024;
 
-/// No entry.
+/// Marks the end of a list: no record.
 const NONE: u32 = u32::MAX;
 
 /// Where a connection is parked among those of its loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place(pub(super) u32);
 
-/// What the lock of a pool guards.
+/// The contents of a pool, under its lock.
 #[derive(Default)]
 pub(super) struct Pool {
     pub(super) settings: Option<Keepalive>,
-    /// How many entries there may be, of all loops.
+    /// The most records, over all loops.
     pub(super) most: usize,
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// All entries, the one that was left first in front.
+    /// All records, the one that was unused for longest first.
     ages: Ends,
-    /// An address and its entries each.
+    /// For each address, the list of its records.
     chains: Vec<Chain>,
     by_address: HashMap<Address, u32>,
     next_number: u64,
@@ -56,7 +58,7 @@ struct Chain {
     ends: Ends,
 }
 
-/// The first and the last entry of a row.
+/// The first and the last record of a list.
 #[derive(Clone, Copy)]
 struct Ends {
     first: u32,
@@ -72,28 +74,29 @@ impl Default for Ends {
     }
 }
 
-/// The neighbours of an entry in a row.
+/// The neighbours of a record in a list.
 #[derive(Clone, Copy)]
 struct Links {
     before: u32,
     after: u32,
 }
 
-/// An entry, or the memory of one that is gone.
+/// A record of an idle connection, or a free slot of the slab.
 struct Entry {
-    /// The number of the connection that it is about; 0: none.
+    /// The number of the connection; 0 for a free slot.
     number: u64,
     chain: u32,
     age: Links,
     in_chain: Links,
     reuse: Reuse,
-    /// Stays when the connection is gone: the next one is mostly of the same loop, and a handle costs two locked operations.
+    /// The loop that has the socket. It stays in a free slot: the next record is mostly of the same loop, and
+    /// cloning a handle costs two atomic operations.
     home: rt::Handle,
     place: Place,
     expires: Instant,
 }
 
-/// A connection to be kept.
+/// A connection that is to be kept.
 pub(super) struct Left {
     pub(super) number: u64,
     pub(super) reuse: Reuse,
@@ -101,22 +104,22 @@ pub(super) struct Left {
     pub(super) expires: Instant,
 }
 
-/// Where a connection is whose entry was taken out.
+/// Where the connection is whose record was taken out.
 pub(super) struct Found {
     pub(super) number: u64,
     pub(super) place: Place,
-    /// The loop that has it; `None`: this one.
+    /// The loop that has the socket; `None`: this one.
     pub(super) home: Option<rt::Handle>,
 }
 
-/// An entry, for who has to take it out later.
+/// Names a record for a later removal. The number tells whether the slot still has the same connection.
 #[derive(Clone, Copy)]
 pub(super) struct EntryId {
     index: u32,
     number: u64,
 }
 
-/// The two rows that an entry is in.
+/// The two lists that a record is in.
 #[derive(Clone, Copy)]
 enum Row {
     Age,
@@ -128,13 +131,13 @@ impl Pool {
         self.len
     }
 
-    /// The number of the next connection that is left. Never 0.
+    /// The number for the next connection that is kept. Never 0.
     pub(super) fn next_number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number
     }
 
-    /// The entry that a connection will have which is left now.
+    /// The record that the next insertion will fill. The socket is parked under this name before the record exists.
     pub(super) fn vacancy(&mut self, number: u64) -> EntryId {
         let index = match self.free.last() {
             Some(index) => *index,
@@ -143,7 +146,7 @@ impl Pool {
         EntryId { index, number }
     }
 
-    /// Adds an entry of this loop, in the vacancy that there is.
+    /// Adds a record for this loop in the slot that `vacancy` has named.
     pub(super) fn insert(&mut self, address: &Address, hint: &ChainHint, left: Left) {
         let chain = self.chain(address, hint);
         let nowhere = Links {
@@ -181,9 +184,10 @@ impl Pool {
         self.append(Row::Chain(chain), index);
     }
 
-    /// Takes out the entry of an address that was left last: one of this loop, else one of a loop that has time. On a busy
-    /// machine no loop may have any for a while; a new connection for each such moment would fill the pool, so a late loop
-    /// is asked once there are a quarter as many idle ones as are in use.
+    /// Takes out the youngest usable record of an address: one of this loop, or else one of a loop that is not
+    /// late. On an overloaded machine every loop may be late for a moment. A new connection for each such moment
+    /// would fill the pool, so a late loop is asked after all when such loops have at least a quarter as many idle
+    /// connections as are in use.
     pub(super) fn find(
         &mut self,
         address: &Address,
@@ -203,6 +207,7 @@ impl Pool {
             let (index, entry) = (next, &self.entries[next as usize]);
             next = entry.in_chain.before;
             looked_at += 1;
+            // An expired connection is left to its loop's sweep: its socket can only be closed there.
             if !entry.reuse.suits(reuse, local) || entry.expires <= now {
                 continue;
             }
@@ -222,6 +227,7 @@ impl Pool {
                 _ => {}
             }
         }
+        // Few idle connections at late loops: a new connection is opened instead.
         if late_ones * 4 < in_use {
             late = NONE;
         }
@@ -230,7 +236,7 @@ impl Pool {
         Some(self.take(best))
     }
 
-    /// Takes out the entry that was left first.
+    /// Takes out the record that was unused for longest.
     pub(super) fn remove_oldest(&mut self) -> Option<Found> {
         match self.ages.first {
             NONE => None,
@@ -238,7 +244,7 @@ impl Pool {
         }
     }
 
-    /// Takes an entry out if it is still there.
+    /// Removes a record if it is still the same one.
     pub(super) fn remove(&mut self, id: EntryId) {
         let entry = self.entries.get(id.index as usize);
         if entry.is_some_and(|entry| entry.number == id.number) {
@@ -268,6 +274,8 @@ impl Pool {
 
     // -- chains --
 
+    /// The list of an address. The peer's hint is tried first; it may be stale after the list was reused, so the
+    /// address is compared.
     fn known_chain(&self, address: &Address, hint: &ChainHint) -> Option<u32> {
         let hinted = hint.0.load(Ordering::Relaxed);
         if let Some(chain) = self.chains.get(hinted as usize)
@@ -288,6 +296,7 @@ impl Pool {
             address: address.clone(),
             ends: Ends::default(),
         };
+        // A search only beyond the limit, and then not per request: a new address is rare.
         let unused = match self.chains.len() >= MOST_EMPTY_CHAINS {
             true => self.chains.iter().position(|chain| chain.ends.last == NONE),
             false => None,

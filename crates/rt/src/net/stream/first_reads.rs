@@ -1,25 +1,25 @@
-//! What a thread has learned of the first reads of its new connections.
+//! Learns whether reading from a new connection at once is worthwhile.
 
 use std::cell::Cell;
 
-/// Whether new connections on this thread have brought their first bytes by the time they are accepted. Where clients and
-/// server are equally fast they have not, and to read at once is a call in vain; where the server is behind, or with
-/// `deferred`, they have, and to ask epoll first would be two.
+/// Whether new connections on this thread have their first bytes by the time they are accepted. If clients are as
+/// fast as the server, they do not, and reading at once is a useless call. If the server is behind, or with
+/// `deferred`, they do, and asking epoll first would be an extra call.
 #[derive(Clone, Copy)]
 pub(super) struct FirstReads {
-    /// First reads in vain, less those that gave something; within [`FirstReads::SURE`].
+    /// Useless first reads, minus successful ones; limited to [`FirstReads::SURE`].
     vain: i8,
-    /// New connections that went to epoll unread since one was tried.
+    /// How many new connections went to epoll unread since the last try.
     untried: u8,
 }
 
 impl FirstReads {
-    /// How many first reads in vain stop further tries.
+    /// How many useless first reads stop further tries.
     const SURE: i8 = 8;
-    /// How many connections then go untried before one is tried again.
+    /// After how many connections one is tried again.
     const TRY_AGAIN: u8 = 16;
 
-    /// Whether the first read of one more connection is worth a try.
+    /// Whether to try the first read of one more connection.
     pub(super) fn is_worth_it(&mut self) -> bool {
         if self.vain < Self::SURE || self.untried >= Self::TRY_AGAIN {
             self.untried = 0;
@@ -29,9 +29,9 @@ impl FirstReads {
         false
     }
 
-    /// Takes note of a first read.
+    /// Records the result of a first read.
     pub(super) fn learn(&mut self, in_vain: bool) {
-        // One that gave something counts more: few are tried when most seem in vain.
+        // A success counts more: few reads are tried when most seem useless.
         let step = if in_vain { 1 } else { -4 };
         self.vain = (self.vain + step).clamp(-Self::SURE, Self::SURE);
     }
@@ -41,7 +41,7 @@ thread_local! {
     static FIRST_READS: Cell<FirstReads> = const { Cell::new(FirstReads { vain: 0, untried: 0 }) };
 }
 
-/// Uses the thread's experience with first reads.
+/// Calls `f` with this thread's experience.
 pub(super) fn with_first_reads<T>(f: impl FnOnce(&mut FirstReads) -> T) -> T {
     FIRST_READS.with(|cell| {
         let mut first = cell.get();

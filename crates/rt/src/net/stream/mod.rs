@@ -1,12 +1,12 @@
 //! A connected stream socket, TCP or unix.
 //!
-//! All methods take `&self`, so that one task may read and write at once. Each call is tried first;
-//! the socket is registered with epoll when a call says `EAGAIN` for the first time, and stays
-//! registered, edge-triggered, for its life. A read that gave less than was asked for has emptied the
-//! socket: the next one waits for an edge and costs no call.
+//! All methods take `&self`, so that one task may read while another writes. Each call is tried first. The socket
+//! is registered with epoll when a call says `EAGAIN` for the first time, and then stays registered,
+//! edge-triggered, for its life. A read that returns less than was asked for has emptied the socket: the next one
+//! waits for an event without a call.
 //!
-//! A task that always finds its sockets ready would hold the loop. So the waiting forms count what they
-//! move, and make the task wait for its next turn when it has had its share; the `try_` forms do not.
+//! A task whose sockets are always ready would hold the loop. So the waiting forms count the bytes they move, and
+//! make the task wait for the next turn when it has used up its budget. The `try_` forms do not.
 
 mod first_reads;
 mod options;
@@ -29,18 +29,18 @@ use first_reads::{FirstReads, with_first_reads};
 pub use options::SocketOption;
 pub use sending::VECTORS;
 
-/// What is thrown away at once, in bytes.
+/// The most bytes that one call discards.
 const DISCARDED: usize = 64 * 1024;
 
-/// See the module's page.
+/// A connected stream socket on this thread's loop.
 pub struct Stream {
     // Before the descriptor, so that it is dropped before that is closed.
     registration: OnceCell<Registration>,
     fd: OwnedFd,
-    /// The last read emptied the socket, and nothing is known since. Only for a socket that is not
-    /// registered: one that is has its readiness there.
+    /// The last read emptied the socket, and no event is known since. Only used while the socket is not registered:
+    /// a registration has this information itself.
     drained: Cell<bool>,
-    /// Just accepted, and not read from: see [`FirstReads`].
+    /// Just accepted and not read from yet: see [`FirstReads`].
     is_fresh: Cell<bool>,
     peer: Address,
     local: OnceCell<Address>,
@@ -50,7 +50,7 @@ pub struct Stream {
 pub struct Detached(OwnedFd, Address);
 
 impl Detached {
-    /// The connection on this thread's loop.
+    /// Binds the connection to this thread's loop.
     pub fn attach(self) -> Stream {
         Stream::accepted(self.0, self.1)
     }
@@ -68,7 +68,7 @@ impl Stream {
         }
     }
 
-    /// A connection that has just come in.
+    /// A connection that was just accepted.
     pub(super) fn new_client(fd: OwnedFd, peer: Address) -> Self {
         let stream = Self::accepted(fd, peer);
         let is_worth_it = with_first_reads(FirstReads::is_worth_it);
@@ -77,14 +77,14 @@ impl Stream {
         stream
     }
 
-    /// Takes a connected socket. It is made non-blocking.
+    /// Takes over a connected socket and makes it non-blocking.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         let peer = Address::from_any(rustix::net::getpeername(&fd)?);
         Ok(Self::accepted(fd, peer))
     }
 
-    /// Gives the descriptor back, out of the loop's care: it may move to another loop or process.
+    /// Releases the descriptor from this loop: it may move to another loop or process.
     pub fn into_fd(mut self) -> OwnedFd {
         if let Some(registration) = self.registration.take() {
             registration.remove(self.fd.as_fd());
@@ -92,18 +92,18 @@ impl Stream {
         self.fd
     }
 
-    /// The connection out of the loop's care, for another loop.
+    /// Releases the connection from this loop, for another one.
     pub fn detach(self) -> Detached {
         let peer = self.peer.clone();
         Detached(self.into_fd(), peer)
     }
 
-    /// Lets the connection move to another loop or process while others still hold this value: they
-    /// must not use it any more. Errors: no descriptors.
+    /// Lets the connection move to another loop or process while other references to this value exist: they must
+    /// not use it any more. Fails if there are no descriptors left.
     pub fn move_away(&self) -> io::Result<OwnedFd> {
         let moved = self.fd.try_clone()?;
         if let Some(registration) = self.registration.get() {
-            // By this descriptor: the copy keeps the socket open, and with it the entry in the set.
+            // By this descriptor: the copy keeps the socket open, and so its entry would stay in the epoll set.
             registration.withdraw(self.fd.as_fd());
         }
         Ok(moved)
@@ -122,7 +122,7 @@ impl Stream {
 
     // -- reading --
 
-    /// Reads if there is something (`WouldBlock` if not; 0: the peer has finished).
+    /// Reads what is there: `WouldBlock` if there is nothing, 0 at the end of the stream.
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.attempt_read(buf.len(), || {
             Ok(rustix::net::recv(&self.fd, &mut *buf, RecvFlags::empty())?.0)
@@ -160,11 +160,11 @@ impl Stream {
         self.poll_io(Side::Read, cx, || self.try_read_into(buf, max))
     }
 
-    /// Throws away some of what has come, or waits for the next edge; 0 when the peer has finished. The
-    /// kernel copies nothing for it (tcp(7): `MSG_TRUNC`).
+    /// Discards received bytes, or waits for the next event; 0 at the end of the stream. The kernel copies nothing
+    /// (tcp(7): `MSG_TRUNC`).
     pub fn poll_discard(&self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         thread_local! {
-            /// Never written to; a length is told by a slice.
+            /// Never written to: the call needs a slice for its length only.
             static NOWHERE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }
         self.poll_io(Side::Read, cx, || {
@@ -177,12 +177,12 @@ impl Stream {
         })
     }
 
-    /// Reads at least a byte; 0 when the peer has finished.
+    /// Waits for at least one byte; 0 at the end of the stream.
     pub async fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         std::future::poll_fn(|cx| self.poll_read(cx, buf)).await
     }
 
-    /// Appends at least a byte and at most `max`; 0 when the peer has finished.
+    /// Waits for at least one byte and appends at most `max`; 0 at the end of the stream.
     pub async fn read_into(&self, buf: &mut Vec<u8>, max: usize) -> io::Result<usize> {
         std::future::poll_fn(|cx| self.poll_read_into(cx, buf, max)).await
     }
@@ -199,19 +199,19 @@ impl Stream {
 
     // -- the connection --
 
-    /// Ready when the peer has closed its side or the connection is broken; what it has sent is not
-    /// touched.
+    /// Ready when the peer has closed its side or the connection is broken. Consumes nothing that the peer has
+    /// sent.
     pub fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
         match self.poll_ready(Side::Closed, cx) {
             Poll::Pending => Poll::Pending,
-            // It cannot be watched: nothing can be said about the peer, and the next write will tell.
+            // The socket cannot be watched, so nothing is known about the peer; the next write will show.
             Poll::Ready(Err(_)) => Poll::Pending,
             Poll::Ready(Ok(())) => Poll::Ready(()),
         }
     }
 
-    /// Whether the loop has heard of nothing on this socket since a read emptied it: neither input, nor an end, nor an
-    /// error. Costs no call; what came since the loop last asked the system is not known yet.
+    /// Whether no event has come on this socket since a read emptied it: no data, no end, no error. It costs no
+    /// call, so it does not know what has arrived since the loop last asked epoll.
     pub fn is_quiet(&self) -> bool {
         let quiet = |registration: &Registration| {
             !registration.is_ready(Side::Read) && !registration.is_ready(Side::Closed)
@@ -219,8 +219,8 @@ impl Stream {
         self.registration.get().is_some_and(quiet)
     }
 
-    /// Lets the next read and the next write ask the system, whatever is known of the socket: before it is closed for its
-    /// silence, and for last words.
+    /// Makes the next read and the next write try their calls, whatever is known about the socket. Used before it
+    /// is closed for being silent, and for a last alert.
     pub fn look_again(&self) {
         self.drained.set(false);
         if let Some(registration) = self.registration.get() {
@@ -234,12 +234,12 @@ impl Stream {
         std::future::poll_fn(|cx| self.poll_closed(cx)).await;
     }
 
-    /// Ready when a read would probably give something.
+    /// Ready when a read would probably return something.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_ready(Side::Read, cx)
     }
 
-    /// Ready when a write would probably take something.
+    /// Ready when the socket would probably take bytes.
     pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_ready(Side::Write, cx)
     }
@@ -265,12 +265,12 @@ impl Stream {
             with_first_reads(|first| first.learn(in_vain));
         }
         let drained = match &result {
-            // Not for a unix socket: there a read also ends where passed descriptors begin.
+            // Not on a unix socket, where a read also ends where passed descriptors begin.
             Ok(n) => *n > 0 && *n < asked && !self.peer.is_unix(),
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         };
         match registration {
-            // After a hang-up no edge follows: the end of the stream must still be read.
+            // After a hang-up no further event comes, and the end of the stream still has to be read.
             Some(registration) if drained && !registration.is_ready(Side::Closed) => {
                 registration.clear(Side::Read);
             }
@@ -294,19 +294,19 @@ impl Stream {
         result
     }
 
-    /// A call of another module's that reads from the socket.
+    /// Runs another module's call that reads from the socket, such as `splice`.
     pub(super) fn poll_transfer_in(
         &self,
         cx: &mut Context<'_>,
         mut call: impl FnMut(BorrowedFd<'_>) -> rustix::io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
-        // It may give less than was asked for and yet leave something: nothing is drained by it.
+        // It may return less than was asked for although more is there, so the socket does not count as emptied.
         self.poll_io(Side::Read, cx, || {
             self.attempt_read(0, || call(self.fd.as_fd()))
         })
     }
 
-    /// A call of another module's that writes to the socket.
+    /// Runs another module's call that writes to the socket, such as `splice`.
     pub(super) fn poll_transfer_out(
         &self,
         cx: &mut Context<'_>,
@@ -326,7 +326,7 @@ impl Stream {
         if event_loop::budget_is_spent(cx) {
             return Poll::Pending;
         }
-        // A socket that was just emptied goes straight to epoll, which looks again by itself.
+        // A socket that was just emptied is registered without another try: epoll reports data that came meanwhile.
         if side == Side::Write || self.registration.get().is_some() || !self.drained.get() {
             match attempt() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -368,7 +368,8 @@ impl Stream {
         if let Some(registration) = self.registration.get() {
             return Ok(registration);
         }
-        // A fresh registration has no readiness of this side: epoll reports what is there in the next turn.
+        // A new registration starts without readiness for this side; epoll reports the present state in the next
+        // turn.
         let registration = Registration::edge(self.fd.as_fd(), side)?;
         Ok(self.registration.get_or_init(|| registration))
     }

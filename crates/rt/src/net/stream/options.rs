@@ -1,4 +1,4 @@
-//! What a stream's socket is asked and told besides bytes: addresses, errors, options.
+//! The addresses, errors and options of a stream socket.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -30,7 +30,7 @@ impl Stream {
         Ok(sockopt::socket_error(&self.fd)?.err().map(Into::into))
     }
 
-    /// Makes closing reset the connection: what is not sent is dropped, the peer gets a RST.
+    /// Makes close reset the connection (SO_LINGER with 0): unsent data is dropped and the peer gets a RST.
     pub fn set_reset_on_close(&self) -> io::Result<()> {
         Ok(sockopt::set_socket_linger(&self.fd, Some(Duration::ZERO))?)
     }
@@ -61,13 +61,13 @@ impl Stream {
         Ok(sockopt::set_socket_keepalive(&self.fd, on)?)
     }
 
-    /// The kernel's number for an option.
+    /// The value of a socket option.
     pub fn option(&self, option: SocketOption) -> io::Result<i32> {
         let (level, name) = option.names();
         socket_option::get_int(&self.fd, level, name)
     }
 
-    /// Sets an option to a number of the kernel's.
+    /// Sets a socket option.
     pub fn set_option(&self, option: SocketOption, value: i32) -> io::Result<()> {
         let (level, name) = option.names();
         socket_option::set_int(&self.fd, level, name, value)

@@ -1,4 +1,4 @@
-//! Writing to a stream: from buffers, and from files without a wait for the disk.
+//! Writing to a stream: from buffers, and from files without blocking on the disk.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll};
@@ -13,9 +13,9 @@ use crate::reactor::Side;
 /// Buffers that go out in one call of [`Stream::write_all_vectored`].
 pub const VECTORS: usize = 16;
 
-/// What [`Stream::sendfile`] proves, or loads, and sends at a time.
+/// How much [`Stream::sendfile`] probes or loads and then sends at a time.
 const SENDFILE_PIECE: u64 = 256 * 1024;
-/// What it copies at a time when it cannot send from the page cache.
+/// How much it copies at a time if it cannot send from the page cache.
 const COPIED_PIECE: usize = 64 * 1024;
 
 impl Stream {
@@ -37,9 +37,9 @@ impl Stream {
         self.attempt_write(|| rustix::io::writev(&self.fd, bufs))
     }
 
-    /// Sends from a file what the socket takes now, at most `len` bytes from `offset`, which is moved on.
-    /// 0 means the file ends there. It waits for the disk if the file is not in memory: ask
-    /// [`File::resident_prefix`] first, or use [`Self::sendfile`].
+    /// Sends from a file as much as the socket takes now: at most `len` bytes from `offset`, which is advanced. 0
+    /// means that the file ends there. It blocks if the file is not in memory: ask [`File::resident_prefix`] first,
+    /// or use [`Self::sendfile`].
     pub fn try_sendfile(&self, file: &File, offset: &mut u64, len: usize) -> io::Result<usize> {
         self.attempt_write(|| rustix::fs::sendfile(&self.fd, file, Some(offset), len))
     }
@@ -120,9 +120,9 @@ impl Stream {
         }
     }
 
-    /// Sends `len` bytes of a file from `offset` on, which is moved on; gives how many (fewer only when the
-    /// file ends early). What is not in memory is brought there on the pool first, piece by piece, so
-    /// that neither the loop nor a thread of the pool ever waits for this client.
+    /// Sends `len` bytes of a file from `offset` on, which is advanced; returns the number sent, which is less only
+    /// if the file ends early. What is not in memory is first loaded on the pool, piece by piece, so that neither
+    /// the loop nor a thread of the pool waits for this client.
     pub async fn sendfile(
         &self,
         file: &File,
@@ -141,7 +141,8 @@ impl Stream {
                 ready = file.resident_prefix(*offset, piece);
             }
             if ready == 0 {
-                // Dropped by the kernel meanwhile, or nobody can tell: a copy never waits.
+                // The kernel has dropped it meanwhile, or cannot tell. A copy through the pool never blocks the
+                // loop.
                 let copy = file
                     .read_at(Vec::new(), *offset, COPIED_PIECE, pool)
                     .await?;
@@ -166,12 +167,12 @@ impl Stream {
         Ok(*offset - begin)
     }
 
-    /// Says that nothing more will be written.
+    /// Ends the sending direction.
     pub fn shutdown_write(&self) -> io::Result<()> {
         Ok(rustix::net::shutdown(&self.fd, Shutdown::Write)?)
     }
 
-    /// Ends both directions at once, whatever is on its way: whoever reads from it or writes to it finds the end.
+    /// Ends both directions at once, and so any pending read or write.
     pub fn shutdown(&self) -> io::Result<()> {
         Ok(rustix::net::shutdown(&self.fd, Shutdown::Both)?)
     }
