@@ -121,6 +121,7 @@ fn authenticate(request: &mut Request) -> Step<'_> {
     if realm == "off" {
         return Outcome::Declined.into();
     }
+    // Level `info`: browsers send the first request to a site without credentials.
     let Some((name, password)) = request.basic_credentials() else {
         request.log(
             Level::Info,
@@ -287,6 +288,8 @@ async fn load_users(path: &Path) -> io::Result<Rc<PasswordFile>> {
     let owned = path.to_owned();
     let users = pool
         .run(move || {
+            // The version was taken before the file was read: if it changes in between, the old version is stored
+            // with the new text, and the next request reads again.
             let text = std::fs::read(&owned);
             text.inspect_err(|error| rt::sandbox::note_refusal(&owned, error))
                 .map(|text| parse(&text))

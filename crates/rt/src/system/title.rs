@@ -23,7 +23,7 @@ pub fn set_environment(variables: &[(OsString, OsString)]) -> io::Result<()> {
     Ok(())
 }
 
-/// Shows `title` as the command line in `ps`. Best effort: nothing happens where it can not be done.
+/// Shows `title` as the command line in `ps`. Best effort: nothing happens where it cannot be done.
 ///
 /// The kernel shows the bytes where the arguments stood at the start, so `std::env::args` must not be
 /// called any more after this, and the environment, which stands behind them, is copied away. So the

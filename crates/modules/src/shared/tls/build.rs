@@ -377,6 +377,7 @@ fn options(
         cache: match &conf.session_cache {
             SessionCaching::None => None,
             SessionCaching::Builtin(sessions) => {
+                // `builtin` has no name: a cache of this configuration only, as OpenSSL's own cache is.
                 Some(SessionCache::new(sessions.saturating_mul(SESSION_SIZE)))
             }
             SessionCaching::Shared(name, size) => Some(SessionCache::shared(name, *size)),
@@ -420,6 +421,8 @@ fn seconds(time: Duration) -> u32 {
 /// The ticket keys: those of the files, or a random one that is replaced regularly.
 fn tickets(conf: &TlsConf, level: &mut Level) -> Result<Arc<Tickets>, Diagnostic> {
     if conf.ticket_keys.is_empty() {
+        // By timeout, not by server: servers with the same timeout share the keys, and so do the configurations
+        // before and after a reload.
         return Ok(Tickets::random(seconds(conf.session_timeout)));
     }
     let mut keys = Vec::new();
