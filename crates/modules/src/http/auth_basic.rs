@@ -180,8 +180,8 @@ fn challenge_client(request: &mut Request, realm: &BStr) -> Outcome {
     Outcome::Status(status)
 }
 
-/// The response without a readable file. A missing file lets nobody in, as in nginx; other errors
-/// are the server's fault.
+/// The response without a readable file. With a missing file all clients are refused, as in nginx; other errors are
+/// the server's fault.
 fn file_error(request: &mut Request, path: &Path, error: &io::Error) -> Outcome {
     let (level, status) = match error.kind() {
         io::ErrorKind::NotFound => (Level::Error, 403),

@@ -325,7 +325,7 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
     ) -> Result<(), NoResponse> {
         self.profile
             .fill_request(request, content, &mut self.request)?;
-        // For the error log, which shows what was requested of whom.
+        // For the error log, which shows the request to the server.
         let record = request.upstream.get_or_make();
         record.target.extend_from_slice(&self.request.path);
         self.content = match &self.request.content {

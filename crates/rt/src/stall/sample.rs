@@ -196,8 +196,8 @@ extern "C" fn copy_stack(
     for (index, word) in place.words[..length].iter().enumerate() {
         let address = std::ptr::with_exposed_provenance::<u64>(start + index * 8);
         // SAFETY: the address lies between the thread's interrupted stack pointer and the end of its
-        // stack: mapped, readable, aligned, and written by nobody but this thread, which is here.
-        // Volatile: the words belong to frames that the compiler thinks nobody else looks at.
+        // stack: mapped, readable, aligned, and written by no thread but this one, which is here.
+        // Volatile: the words belong to frames that the compiler assumes are private.
         // JUSTIFICATION: it is the stack that tells what a stuck loop does; without it the log has only
         // a duration.
         let value = unsafe { std::ptr::read_volatile(address) };

@@ -10,7 +10,7 @@ use super::require_one_thread;
 pub fn set_environment(variables: &[(OsString, OsString)]) -> io::Result<()> {
     require_one_thread()?;
     let old: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
-    // SAFETY: the process has exactly one thread (checked above), so nobody reads the environment
+    // SAFETY: the process has exactly one thread (checked above), so no other thread reads the environment
     // at the same time. JUSTIFICATION: `env` lines must reach libraries that call getenv.
     unsafe {
         for name in old {

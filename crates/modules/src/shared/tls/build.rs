@@ -444,13 +444,13 @@ fn client_certificates(
     level: &mut Level,
 ) -> Result<Option<ClientCertificates>, Diagnostic> {
     if conf.verify_client == Asks::No {
-        // Only to find mistakes; nobody is asked for a certificate.
+        // Only to find mistakes; no client is asked for a certificate.
         trust(conf, Trust::nobody(0), level)?;
         return Ok(None);
     }
     let files = (&conf.client_certificate, &conf.trusted_certificate);
-    // Without a CA nobody could ever be accepted, so this is a mistake. `optional_no_ca` leaves the
-    // judgement to the application.
+    // Without a CA no client could ever be accepted, so this is a mistake. `optional_no_ca` leaves the judgement to
+    // the application.
     if conf.verify_client != Asks::OptionalUnsigned && matches!(files, (None, None)) {
         return Err(Diagnostic::error(
             "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client",
