@@ -70,8 +70,8 @@ impl Channel {
 
     /// A connection that was made by name, and does not wait so far.
     pub fn from_accepted(socket: OwnedFd) -> io::Result<Channel> {
-        // It may wait from now on, within limits: a message is several packets, and one that was broken off for want
-        // of room would leave the other side with half of it.
+        // Blocking from now on, with limits: a message consists of several packets, and if sending stopped after
+        // one of them for lack of room, the receiver would have half a message.
         rustix::io::ioctl_fionbio(&socket, false)?;
         rustix::net::sockopt::set_socket_timeout(
             &socket,
@@ -81,8 +81,8 @@ impl Channel {
         Ok(Channel(socket))
     }
 
-    /// From now on a packet that does not come in this time is an error. For a channel whose other end has
-    /// several holders: the end of one in the middle of a message would not be noticed.
+    /// From now on a packet that does not arrive in this time is an error. For a channel whose other end is open in
+    /// several processes: if one dies in the middle of a message, the channel does not report an end.
     pub fn limit_wait(&self, time: Duration) -> io::Result<()> {
         let which = rustix::net::sockopt::Timeout::Recv;
         Ok(rustix::net::sockopt::set_socket_timeout(
@@ -134,7 +134,8 @@ impl Channel {
         if size == 0 {
             return Ok(None);
         }
-        // Exactly the head and one descriptor. Anything else is not a head, and nothing after it could be told apart.
+        // Exactly the head packet and one descriptor. If this is anything else, the boundaries of all later
+        // messages are lost.
         let memory = descriptors
             .pop()
             .filter(|_| size == HEAD && descriptors.is_empty());
@@ -167,7 +168,7 @@ impl Channel {
             match rustix::net::recvmsg(&self.0, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC)
             {
                 Err(rustix::io::Errno::INTR) => {}
-                // A worker that was killed with a message unread resets the socket: it is gone.
+                // A worker that was killed with unread messages resets the socket; this counts as its end.
                 Err(rustix::io::Errno::CONNRESET) => return Ok(0),
                 other => break other?,
             }
@@ -193,7 +194,7 @@ impl AsFd for Channel {
     }
 }
 
-/// The whole content of a memory file, whatever its cursor, which both processes share.
+/// The whole content of a memory file, read by position: both processes share its cursor.
 fn read_all(file: &File) -> io::Result<Vec<u8>> {
     let size = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mut body = vec![0; size];

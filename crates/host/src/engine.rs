@@ -32,10 +32,11 @@ use crate::process::User;
 use crate::seats::{Arriving, Parcel, Seat, Seats};
 use base::sync::Mutex;
 
-/// Something that shows whether a configuration works; the error says why not.
+/// A trial run of a part of the configuration; the error says why it does not work.
 pub type Trial = Box<dyn FnOnce() -> Result<(), String>>;
 
-/// One engine's part of one configuration. Immutable; shared by all loops until nobody uses it.
+/// One engine's part of one configuration. Immutable, and shared by all loops until the last of them has dropped
+/// it.
 pub trait Configuration: Send + Sync {
     /// Such as `http`. A configuration of the same kind replaces this one at a reload.
     fn kind(&self) -> &'static str;
@@ -54,19 +55,19 @@ pub trait Configuration: Send + Sync {
         Ok(())
     }
 
-    /// What has to be tried before this configuration is taken on, because only running it tells. Each is run in a process
-    /// of its own that ends afterwards, as the worker's user.
+    /// What has to be tried before this configuration is accepted, because only running it shows errors. Each trial
+    /// runs in a process of its own, as the worker's user, which exits afterwards.
     fn trials(&self) -> Vec<Trial> {
         Vec::new()
     }
 
-    /// Called once when the process is about to end, off the loops, some of which may still run: what a next start would
-    /// be glad of. What is not done by `deadline` is left.
+    /// Called once when the process is about to exit, on no loop, while some loops may still run: saves what the
+    /// next start can use. What is not done by `deadline` is skipped.
     fn end(&self, deadline: Instant) {
         let _ = deadline;
     }
 
-    /// Begins to serve on the calling loop.
+    /// Starts to serve on the calling loop.
     fn start_loop(self: Arc<Self>, context: LoopContext) -> Box<dyn LoopEngine>;
 
     /// For [`LoopEngine::reload`], to get the engine's own type back.
@@ -76,9 +77,9 @@ pub trait Configuration: Send + Sync {
 /// Takes connections that leave their loop.
 #[derive(Clone)]
 pub struct ParcelSink {
-    /// How far they go.
+    /// How far the connections go.
     pub reach: Reach,
-    /// What takes them.
+    /// The function that takes them.
     pub take: Rc<dyn Fn(Parcel)>,
 }
 
@@ -93,40 +94,40 @@ pub enum Reach {
 
 /// An engine at work on one loop. Lives as long as the loop, across reloads.
 pub trait LoopEngine {
-    /// Serves by `configuration` from now on.
+    /// Serves with `configuration` from now on.
     ///
-    /// `context.listeners` is the complete set. One whose id is known goes on as it is (the new handle is
-    /// dropped); one that is missing takes what its queue still holds, then closes. A connection asks
-    /// for the current configuration at each request; while idle it holds none, or the old generation
+    /// `context.listeners` is the complete set. A socket whose id is known stays as it is, and the new handle is
+    /// dropped. One that is missing accepts what its queue still holds, and then closes. A connection asks for the
+    /// current configuration at each request. While it is idle it must hold none: otherwise the old configuration
     /// would never end.
     fn reload(&self, configuration: Arc<dyn Configuration>, context: LoopContext);
 
-    /// Takes in a connection that another loop has accepted, or that has come from another loop or
-    /// process between two requests.
+    /// Serves a connection that another loop has accepted, or that comes from another loop or process between two
+    /// requests.
     fn adopt(&self, arriving: Arriving);
 
-    /// Accepts for the loop of number `index`, which is late, for as long as `still` says so. Its own
-    /// sockets (`reuseport`) have a queue that nobody else empties.
+    /// Accepts in place of loop `index`, which is late, for as long as `still` returns true. With `reuseport`, no
+    /// other loop would empty the queues of its sockets.
     fn rescue(&self, index: usize, still: Rc<dyn Fn() -> bool>) {
         let _ = (index, still);
     }
 
-    /// Gives about so many of the connections that wait for their next request to `sink`.
+    /// Gives about `count` connections that wait for their next request to `sink`.
     fn shed(&self, count: usize, sink: ParcelSink) {
         let _ = (count, sink);
     }
 
-    /// From now on, until [`LoopEngine::shed_work`], what each connection makes the loop do is counted.
+    /// From now on, until [`LoopEngine::shed_work`], counts the work that each connection causes.
     fn note_work(&self) {}
 
-    /// Gives connections that did about this part of the loop's work since [`LoopEngine::note_work`] to `sink`, each at
-    /// the end of its present request.
+    /// Gives connections that caused about this part of the loop's work since [`LoopEngine::note_work`] to `sink`,
+    /// each at the end of its present request.
     fn shed_work(&self, part: f64, sink: ParcelSink) {
         let _ = (part, sink);
     }
 
-    /// Ends gracefully, like [`LoopEngine::stop`], but gives each connection that waits for its next
-    /// request to `sink`; those that serve one follow when it has ended. What can not move is closed.
+    /// Ends gracefully, like [`LoopEngine::stop`], but gives each connection that waits for its next request to
+    /// `sink`; busy ones follow when their request has ended. What cannot move is closed.
     fn hand_over(&self, sink: ParcelSink) {
         let _ = sink;
         self.stop();
@@ -135,18 +136,18 @@ pub trait LoopEngine {
     /// Ends gracefully: accepts no more, closes idle connections, lets the others finish.
     fn stop(&self);
 
-    /// Ends all connections in a way that whoever serves them notices, so that requests come to their end and are logged.
-    /// [`LoopEngine::abort`] follows for what has not ended after a moment.
+    /// Ends all connections in a way that their tasks notice, so that requests end properly and are logged. A
+    /// moment later, [`LoopEngine::abort`] ends what is left.
     fn cut(&self) {}
 
     /// Closes everything now.
     fn abort(&self);
 
-    /// Connections that are open. The loop ends after [`LoopEngine::stop`] when none is left.
+    /// The number of open connections. After [`LoopEngine::stop`] the loop ends when there are none.
     fn active(&self) -> usize;
 }
 
-/// What a loop gives an engine.
+/// What an engine gets to know about its loop.
 #[derive(Clone)]
 pub struct LoopContext {
     /// This loop's number, from 0.
@@ -161,7 +162,7 @@ pub struct LoopContext {
     pub main: Main,
     /// Main's error log.
     pub log: Logger,
-    /// What survives reloads.
+    /// State that survives reloads.
     pub zones: Zones,
     /// The sockets to accept from.
     pub listeners: Vec<LoopListener>,
@@ -213,15 +214,15 @@ pub struct Main {
     pub worker_connections: usize,
     /// Accept all that is queued at once, instead of a few.
     pub multi_accept: bool,
-    /// The user of the worker; `None` when it stays who it is.
+    /// The user of the worker; `None` if the user does not change.
     pub user: Option<User>,
     /// The pools that `thread_pool` names, `default` always among them.
     pub thread_pools: Vec<ThreadPool>,
     /// Clients whose connections log at debug level: network and prefix length.
     pub debug_connections: Vec<(IpAddr, u8)>,
-    /// The same for all clients by unix sockets.
+    /// Whether all clients of unix sockets log at debug level.
     pub debug_unix_connections: bool,
-    /// How long a graceful stop may take; zero is without end.
+    /// The time limit of a graceful stop; zero means none.
     pub shutdown_timeout: Duration,
     /// The configuration is only tested: nothing will be served.
     pub testing: bool,
@@ -289,7 +290,7 @@ impl Default for ThreadPool {
     }
 }
 
-/// What lives longer than a configuration: counters, caches, states of upstream servers, by type and name.
+/// State that outlives a configuration: counters, caches, upstream groups, by type and name.
 #[derive(Clone)]
 pub struct Zones {
     by_name: Arc<Mutex<HashMap<ZoneKey, Arc<dyn Any + Send + Sync>>>>,
@@ -324,23 +325,23 @@ impl Zones {
             .unwrap_or_else(|_| unreachable!("the key holds the type"))
     }
 
-    /// Puts `zone` in the place of the one of its type and name, as when a reload changes its size.
+    /// Replaces the zone of this type and name, as when a reload changes its size.
     pub fn replace<T: Any + Send + Sync>(&self, name: &str, zone: Arc<T>) {
         let mut zones = self.by_name.lock();
         zones.insert((TypeId::of::<T>(), name.to_owned()), zone);
     }
 
-    /// How many loops share the zones: for a bound that users give for each.
+    /// How many loops share the zones, for limits that are configured per loop.
     pub fn loops(&self) -> usize {
         self.loops.load(Relaxed)
     }
 
-    /// Says how many loops the configuration has that is committed next.
+    /// Sets the number of loops of the configuration that is committed next.
     pub fn set_loops(&self, loops: usize) {
         self.loops.store(loops.max(1), Relaxed);
     }
 
-    /// Forgets zones that nobody else holds: those that no configuration names any more.
+    /// Drops zones that no configuration names any more: only this map refers to them.
     pub fn prune(&self) {
         let mut zones = self.by_name.lock();
         // One reference is the map's own.

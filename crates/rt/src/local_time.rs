@@ -21,7 +21,7 @@ pub struct LocalTime {
     pub offset: i32,
 }
 
-/// The local calendar time of `seconds` after the epoch. Where the C library can not tell, UTC.
+/// The local calendar time of `seconds` after the epoch; UTC if the C library cannot tell.
 pub fn local_time(seconds: u64) -> LocalTime {
     static ZONE: Once = Once::new();
     ZONE.call_once(|| {

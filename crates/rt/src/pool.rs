@@ -92,7 +92,7 @@ pub fn all() -> Vec<Pool> {
     pools
 }
 
-/// The pool named `default`; made with nginx's numbers if nobody registered it.
+/// The pool named `default`; created with nginx's numbers if it was not registered.
 pub fn default_pool() -> Pool {
     get("default").unwrap_or_else(|| register("default", DEFAULT_THREADS, DEFAULT_MAX_QUEUE))
 }
@@ -261,7 +261,7 @@ impl Pool {
                 return;
             }
             let outcome = panics::catch(f).map_err(|payload| PoolPanic::of(&name, payload));
-            // An Err is the caller gone meanwhile.
+            // An error means that the caller has gone.
             drop(sender.send(outcome));
         };
         self.submit(device, Box::new(job));
@@ -272,7 +272,7 @@ impl Pool {
         }
     }
 
-    /// Runs `f` on a thread of the pool, for its effect only; nobody waits.
+    /// Runs `f` on a thread of the pool, for its effect only, without a waiting caller.
     pub fn submit(&self, device: Device, f: Box<dyn FnOnce() + Send>) {
         let _not_called_forward = self.queue(device, f);
     }
@@ -282,8 +282,8 @@ impl Pool {
         let mut state = self.shared().state();
         state.last_ticket += 1;
         let ticket = Ticket(state.last_ticket);
-        // As many jobs as threads are free are not queued in effect, so they are taken whatever `max_queue` says. Behind
-        // those that wait already all others wait too: first come, first served.
+        // Jobs for which a thread is free are hardly queued at all, so they are accepted whatever `max_queue` says.
+        // But if others wait already, a new job waits behind them: first come, first served.
         let free_threads = self.shared().threads - state.running.min(self.shared().threads);
         if state.queued >= self.shared().max_queue.max(free_threads) || !state.waiting.is_empty() {
             state.waiting.push_back((device, ticket, f));
@@ -302,7 +302,7 @@ impl Pool {
         ticket
     }
 
-    /// Has a job done before others of its device, if it is still queued.
+    /// Moves a job in front of others of its device, if it is still queued.
     pub(crate) fn call_forward(&self, device: Device, ticket: Ticket) {
         let mut state = self.shared().state();
         let mut queues = state.devices.iter_mut();
@@ -338,14 +338,14 @@ impl Shared {
         self.state.lock()
     }
 
-    /// Sees to it that a thread comes for a job just queued.
+    /// Makes sure that a thread comes for a job that was just queued.
     fn wake_thread(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         if state.idle > 0 || state.started >= self.threads {
             drop(state);
             self.work.notify_one();
             return;
         }
-        // Threads come with the work, so that a pool which is only named in the configuration has none.
+        // Threads start with the work, so a pool that is only named in the configuration has none.
         state.started += 1;
         let only = state.started == 1;
         drop(state);
@@ -354,7 +354,7 @@ impl Shared {
         if builder.spawn(move || shared.work()).is_err() {
             self.state().started -= 1;
             if only {
-                // No thread can be had at all: better slow than never.
+                // No thread can be started at all: slow is better than never.
                 self.run_queued();
             }
         }
@@ -365,8 +365,8 @@ impl Shared {
         loop {
             if let Some((device, job)) = state.pop(self.threads) {
                 if state.queued > 0 {
-                    // Each one calls the next: a thread that was called but is not yet awake still
-                    // counts as idle, so that whoever queued two jobs may have called it twice.
+                    // Each thread wakes the next one: a thread that was woken but is not running yet still counts
+                    // as idle, so two jobs may have woken the same one.
                     self.wake_thread(state);
                 } else {
                     drop(state);
@@ -381,8 +381,8 @@ impl Shared {
                 return;
             }
             state.idle += 1;
-            // Jobs are there, and their devices have had their share. The share grows when another device goes quiet, which
-            // nothing announces: hence the look from time to time.
+            // There are jobs, but their devices have used up their shares. The shares grow when another device
+            // becomes idle, which is not announced, so this looks again from time to time.
             state = if state.queued > 0 {
                 let waited = self.work.wait_timeout(state, SHARE_RECHECK);
                 waited.0
@@ -440,7 +440,7 @@ impl State {
         });
     }
 
-    /// The next job, of the next device in turn that has not its share of the threads.
+    /// The next job: of the next device in turn that has not used up its share of the threads.
     fn pop(&mut self, threads: usize) -> Option<(Device, Job)> {
         if self.queued == 0 {
             return None;
@@ -482,8 +482,8 @@ impl State {
         }
     }
 
-    /// Lets those who waited longest into the queue, as there is room (one at least: the thread that
-    /// asks is free).
+    /// Moves the callers that have waited longest into the queue while there is room (for one at least: the thread
+    /// that asks is free).
     fn admit(&mut self, max_queue: usize) {
         while self.queued < max_queue.max(1) {
             let Some((device, ticket, job)) = self.waiting.pop_front() else {

@@ -55,7 +55,8 @@ pub(crate) struct Source {
     wakers: [Cell<Option<Waker>>; 3],
     /// Epoll was asked for `OUT`, too.
     for_write: Cell<bool>,
-    /// A listening socket: level-triggered, so that it must leave the epoll set when nobody heeds it.
+    /// Set for a listening socket: it is level-triggered, so it must leave the epoll set while no task waits for
+    /// it.
     level: Cell<Option<Rc<OwnedFd>>>,
 }
 
@@ -78,17 +79,17 @@ impl Source {
         if flags.contains(EventFlags::OUT) {
             bits |= WRITE;
         }
-        // The end of the stream is read as data is; a task that only waits for the peer to leave hears of it at once.
+        // The end of the stream is read like data; a task that only waits for the peer to close is woken at once.
         if flags.contains(EventFlags::RDHUP) {
             bits |= READ | CLOSED;
         }
-        // Every call fails now and says why, so each side may try.
+        // Every call now fails and reports why, so each side may try.
         if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
             bits |= READ | WRITE | CLOSED;
         }
         self.ready.set(self.ready.get() | bits);
         let armed = self.armed.get();
-        // Nothing waits for it. A level-triggered socket would come up in every turn and leaves the set; an edge is
+        // No task waits for it. A level-triggered socket would end every wait and leaves the set; an edge is
         // remembered in `ready`.
         if armed & bits == 0 {
             self.detach(epoll);
@@ -100,7 +101,7 @@ impl Source {
                 && let Some(told) = waker.take()
             {
                 told.wake_by_ref();
-                // A stranger's waker may have come back here meanwhile.
+                // The wake-up may have put another waker here meanwhile.
                 let newer = waker.take();
                 waker.set(Some(newer.unwrap_or(told)));
             }
@@ -123,8 +124,8 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    /// Registers a connected or connecting socket, edge-triggered, of which a call for this side would have waited. One
-    /// that is not waited for in order to write counts as writable until a call has said otherwise.
+    /// Registers a connected or connecting socket, edge-triggered, after a call for this side would have blocked. A
+    /// socket that is not waited for in order to write counts as writable until a call has said otherwise.
     pub(crate) fn edge(fd: BorrowedFd<'_>, side: Side) -> io::Result<Self> {
         if side == Side::Write {
             let registration = Self::new(fd, READS | EventFlags::OUT, None)?;
@@ -136,7 +137,7 @@ impl Registration {
         Ok(registration)
     }
 
-    /// A write would have waited: from now on epoll tells of that side, too, beginning with how it is now.
+    /// After a write that would have blocked: epoll reports this side, too, starting with its present state.
     pub(crate) fn watch_writes(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         if self.source.for_write.replace(true) {
             return Ok(());
@@ -152,8 +153,8 @@ impl Registration {
         })
     }
 
-    /// Registers a listening socket, level-triggered; of the loops that share it one is woken. If an
-    /// event finds nobody waiting the socket is taken out of the set: see [`Self::is_detached`].
+    /// Registers a listening socket, level-triggered; of the loops that share it, one is woken. If an event finds
+    /// no waiting task, the socket leaves the set: see [`Self::is_detached`].
     pub(crate) fn exclusive(fd: &Rc<OwnedFd>) -> io::Result<Self> {
         Self::new(
             fd.as_fd(),
@@ -206,7 +207,7 @@ impl Registration {
         place.set(Some(waker));
     }
 
-    /// Whether a level-triggered socket has left the epoll set because nobody waited for it.
+    /// Whether a level-triggered socket has left the epoll set because no task waited for it.
     pub(crate) fn is_detached(&self) -> bool {
         let level = self.source.level.take();
         let detached = level.is_none();

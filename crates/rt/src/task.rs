@@ -26,7 +26,7 @@ pub fn spawn(future: impl Future<Output = ()> + 'static) {
     spawn_named("task", future);
 }
 
-/// [`spawn`], with the name under which reports speak of the task.
+/// [`spawn`], with a name for reports about the task.
 pub fn spawn_named(name: &'static str, future: impl Future<Output = ()> + 'static) {
     let future: Boxed = Box::pin(future);
     event_loop::with(|core| core.spawn(name, Rank::Ordinary, future));
@@ -60,8 +60,8 @@ pub enum Rank {
     /// In the order in which they were woken.
     #[default]
     Ordinary,
-    /// After all the ordinary ones, and for a bounded time in each turn: work for somebody who has given no reason yet
-    /// to be trusted with more. Under full load they have half of the loop together, so that none of them starves.
+    /// After all ordinary ones, and for a limited time in each turn: work for clients that have not yet shown that
+    /// they deserve more. Under full load they get half of the loop together, so none of them starves.
     Patient,
 }
 

@@ -107,6 +107,7 @@ impl CoreConf {
         let wanted = self.environment.iter().cloned();
         wanted
             .filter_map(|(name, value)| {
+                // A variable without a value is passed on as this process has it; if it has none, it is left out.
                 Some((name.clone(), value.or_else(|| std::env::var_os(name))?))
             })
             .collect()
@@ -136,6 +137,7 @@ impl CoreConf {
     pub(crate) fn main(&self, context: &RowContext, prefix: PathBuf) -> Main {
         let events = self.events.clone().unwrap_or_default();
         let mut thread_pools = self.thread_pools.clone();
+        // Always there: file operations that no `aio threads=` assigns need a pool, too.
         if !thread_pools.iter().any(|pool| pool.name == "default") {
             thread_pools.push(ThreadPool::default());
         }

@@ -55,6 +55,7 @@ fn prepare(
     temporary: &Path,
 ) -> Result<(StartupSettings, ProxyOrigin, SocketAddr), String> {
     let origin = ProxyOrigin::parse(&arguments.url)?;
+    // Here, because later a name that cannot be resolved is only a warning, and every request would be a 502.
     origin.require_known()?;
     // Looked for before anything listens: without certificates every request would fail.
     let trust = match origin.secure && !arguments.insecure {
@@ -89,6 +90,7 @@ fn prepare(
 
 /// The trusted certificates: OpenSSL's variable, or the system's file.
 fn system_trust() -> Result<PathBuf, String> {
+    // The user's choice comes first, as with curl and OpenSSL's own tools.
     if let Some(path) = std::env::var_os("SSL_CERT_FILE") {
         return Ok(path.into());
     }
@@ -138,6 +140,7 @@ impl ProxyOrigin {
                 "\"{url}\" is not a URL, such as http://127.0.0.1:3000"
             ));
         }
+        // The colons of an IPv6 address are within brackets and do not begin a port.
         let name_end = host.rfind(']').unwrap_or(0);
         if let Some((_, port)) = host[name_end..].split_once(':') {
             let number = port.parse::<u16>().ok().filter(|number| *number > 0);
@@ -147,6 +150,7 @@ impl ProxyOrigin {
         if path.contains(['"', '$', ' ', '\\', ';', '{', '}', '?', '#']) {
             return Err(format!("\"{path}\" is not a path for an origin"));
         }
+        // For `proxy_pass`, a single slash would mean replacing the request's path.
         let path = if path == "/" { "" } else { path };
         Ok(ProxyOrigin {
             secure,

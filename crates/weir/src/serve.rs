@@ -77,6 +77,8 @@ fn start(prepared: PreparedServe, arguments: &ServeArguments) -> i32 {
         address,
         authority,
     } = prepared;
+    // The text is generated, so an error is about an argument, and places in the text would mean nothing to the
+    // user.
     let loaded = match load_from_disk(&startup) {
         Ok(loaded) => loaded,
         Err(failure) => {
@@ -127,6 +129,7 @@ impl ServeArguments {
 /// does so before anything listens.
 fn prepare(arguments: &ServeArguments, temporary: &Path) -> Result<PreparedServe, String> {
     let shown = arguments.directory.display();
+    // First, since a misspelled directory is the most likely mistake.
     let directory = readable_folder(&arguments.directory)?;
     // The name goes into the configuration and to the authority, which would refuse others only
     // later.
@@ -140,6 +143,8 @@ fn prepare(arguments: &ServeArguments, temporary: &Path) -> Result<PreparedServe
     }
     let address = match arguments.domain.is_some() {
         true => {
+            // A public certificate is for clients elsewhere, so the default is every interface, not the loopback
+            // one.
             let listen = arguments.listen.as_deref().unwrap_or("*");
             choose_address(Some(listen), arguments.port.or(Some(443)))?
         }
@@ -225,6 +230,7 @@ pub(crate) fn choose_address(
         None | Some("localhost") => IpAddr::V4(Ipv4Addr::LOCALHOST),
         Some("*") => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         Some(text) => {
+            // With a port in the address, `--port` is not looked at.
             if let Ok(address) = text.parse::<SocketAddr>() {
                 return require_free(address).map(|()| address);
             }
@@ -241,6 +247,7 @@ pub(crate) fn choose_address(
     for address in candidates {
         match host::listen::try_bind(address) {
             Ok(()) => return Ok(address),
+            // Only this error can be different at the next port.
             Err(error) if error.kind() == ErrorKind::AddrInUse => {}
             Err(error) => return Err(bind_error(address, &error)),
         }
@@ -369,6 +376,7 @@ pub(crate) fn resolvers() -> String {
     });
     let words: Vec<String> = words.collect();
     match words.is_empty() {
+        // A `resolver` line needs an address. Without any configured, a local server is the only guess.
         true => "127.0.0.1".to_owned(),
         false => words.join(" "),
     }

@@ -124,6 +124,8 @@ impl SingleProcess {
 
     /// Handles a signal. Returns true if the process must exit at once.
     fn take_signal(&mut self, received: Received) -> bool {
+        // Ctrl-C in a terminal: the first one lets downloads finish, and an impatient second one does not have to
+        // be a `kill`.
         let graceful =
             received.signal == Signal::Int && self.startup.text.is_some() && !self.interrupted;
         let action = match received.signal {
@@ -132,6 +134,7 @@ impl SingleProcess {
             Signal::Quit => ", shutting down",
             Signal::Int if graceful => ", shutting down",
             Signal::Term | Signal::Int => ", exiting",
+            // An upgrade needs a master, which this process does not have.
             Signal::Usr2 | Signal::Winch | Signal::Child | Signal::Kill => ", ignoring",
         };
         log_signal(self.worker.log(), received, action);
@@ -152,6 +155,7 @@ impl SingleProcess {
     /// Begins a graceful shutdown. This process's own descriptors are closed here; once the loops
     /// have closed theirs, new connections are refused.
     fn stop(&mut self) {
+        // First, while the list of sockets is still here.
         self.opened
             .sockets
             .remove_files_missing_in(&ListeningSockets::default(), self.worker.log());
@@ -193,6 +197,7 @@ impl SingleProcess {
             .map(|(path, _)| path.clone())
             .collect();
         match prepare::open_logs(&paths, StartupLog::log_only(self.worker.log())) {
+            // All of them or none: a failure leaves the present descriptors in use.
             Ok(logs) => {
                 self.worker.reopen(&logs);
                 self.opened.logs = logs;

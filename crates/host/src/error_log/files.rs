@@ -3,7 +3,7 @@
 //! Who opens them and who writes them are two processes. The master reads the configuration, learns
 //! from [`LogFiles::wanted`] which paths it names, and opens them with its own rights. The worker
 //! receives the descriptors and attaches them before it builds its configuration. A reopen (USR1)
-//! attaches another descriptor under the same [`LogFile`], so nobody who holds one notices.
+//! attaches another descriptor to the same [`LogFile`], and its users do not notice.
 //!
 //! This module opens nothing, and it drops a line rather than wait for a disk.
 
@@ -93,7 +93,7 @@ impl LogFiles {
         self.want(path).attach(descriptor, how);
     }
 
-    /// Forgets files that nobody holds any more: those that a reload no longer names.
+    /// Drops files that a reload no longer names.
     pub fn prune(&self) {
         let mut files = self.by_path.lock();
         files.retain(|_, file| Arc::strong_count(file) > 1);
@@ -163,7 +163,7 @@ impl LogFile {
             Some(Writer::Queued(sink)) => write(sink, lines),
             Some(Writer::Direct(file)) => {
                 let mut file = file.lock();
-                // A log that can not be written has nowhere to say so.
+                // There is nowhere to report that a log cannot be written.
                 let _ = file.write_all(lines);
             }
             None => {}

@@ -36,7 +36,7 @@ pub const MAX_LINE: usize = 2048;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Level {
-    /// The server can not start, or can not go on.
+    /// The server cannot start, or cannot go on.
     Emerg = 1,
     /// Something that must never happen did happen; look at once.
     Alert,
@@ -277,7 +277,7 @@ fn format_line(
     log_time(line);
     let (process, thread) = clock::ids();
     let mut out = Appender(line);
-    // Writing to a Vec can not fail; a Display that reports an error has printed what it could.
+    // Writing to a Vec cannot fail; a Display that reports an error has printed what it could.
     let _ = write!(out, " [{}] {process}#{thread}: ", level.word());
     if let Some(number) = context.connection() {
         let _ = write!(out, "*{number} ");
@@ -308,17 +308,15 @@ impl fmt::Write for Appender<'_> {
 #[derive(Clone, Default)]
 pub struct MainLog(pub Logger);
 
-/// Somebody in this process wants debug lines.
+/// Whether any connection of this process is logged at debug level.
 static DEBUG: AtomicBool = AtomicBool::new(false);
 
-/// Says that debug lines are wanted, for a connection that `debug_connection` names. Loggers that take them say so by
-/// themselves.
+/// Turns debug lines on, for a connection that `debug_connection` names. Loggers with that level do so themselves.
 pub fn turn_on_debug() {
     DEBUG.store(true, Relaxed);
 }
 
-/// Whether debug lines are wanted anywhere. Where this says no, a place that would write one costs a load and nothing
-/// else.
+/// Whether debug lines are wanted anywhere. If not, code that would write one costs a load and nothing more.
 #[inline(always)]
 pub fn debug_is_on() -> bool {
     DEBUG.load(Relaxed)
@@ -326,7 +324,7 @@ pub fn debug_is_on() -> bool {
 
 static PROGRAM: OnceLock<&'static str> = OnceLock::new();
 
-/// Says under which name the process presents itself. The first call counts.
+/// Sets the name under which the process presents itself. Only the first call counts.
 pub fn set_program(name: &'static str) {
     // A second call loses on purpose: the name is a property of the process.
     let _ = PROGRAM.set(name);

@@ -121,6 +121,7 @@ fn authenticate(request: &mut Request) -> Step<'_> {
     if realm == "off" {
         return Outcome::Declined.into();
     }
+    // Level `info`: browsers send the first request to a site without credentials.
     let Some((name, password)) = request.basic_credentials() else {
         request.log(
             Level::Info,
@@ -179,8 +180,8 @@ fn challenge_client(request: &mut Request, realm: &BStr) -> Outcome {
     Outcome::Status(status)
 }
 
-/// The response without a readable file. A missing file lets nobody in, as in nginx; other errors
-/// are the server's fault.
+/// The response without a readable file. With a missing file all clients are refused, as in nginx; other errors are
+/// the server's fault.
 fn file_error(request: &mut Request, path: &Path, error: &io::Error) -> Outcome {
     let (level, status) = match error.kind() {
         io::ErrorKind::NotFound => (Level::Error, 403),
@@ -287,6 +288,8 @@ async fn load_users(path: &Path) -> io::Result<Rc<PasswordFile>> {
     let owned = path.to_owned();
     let users = pool
         .run(move || {
+            // The version was taken before the file was read: if it changes in between, the old version is stored
+            // with the new text, and the next request reads again.
             let text = std::fs::read(&owned);
             text.inspect_err(|error| rt::sandbox::note_refusal(&owned, error))
                 .map(|text| parse(&text))

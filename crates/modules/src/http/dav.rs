@@ -179,6 +179,8 @@ async fn put(request: &mut Request) -> DavResult {
 
 /// `DELETE`.
 async fn delete(request: &mut Request) -> DavResult {
+    // RFC 4918, section 8.4: a body that is not understood must be refused with 415, since ignoring it could mean
+    // doing something else than the client wants.
     if request.body.exists() {
         return refuse(request, 415, "DELETE with body is unsupported");
     }
@@ -205,6 +207,7 @@ async fn delete(request: &mut Request) -> DavResult {
             ));
             return Err(409);
         }
+        // RFC 4918, section 9.6.1: deleting a collection always means all of it.
         true if depth.unwrap_or(DepthHeader::Infinity) != DepthHeader::Infinity => {
             return refuse(request, 400, "\"Depth\" header must be infinity");
         }
@@ -245,6 +248,7 @@ async fn copy_or_move(request: &mut Request) -> DavResult {
     if request.body.exists() {
         return refuse(request, 415, "COPY and MOVE with body are unsupported");
     }
+    // All headers are checked before the disk is touched.
     let target = destination(request)?;
     let is_collection = request.uri.path.ends_with(b"/");
     let moves = request.method == Method::Move;
@@ -414,6 +418,7 @@ fn destination_path<'a>(request: &Request, value: &'a BStr) -> Result<Option<&'a
         .strip_prefix(request.scheme().as_bytes())
         .and_then(|rest| rest.strip_prefix(b"://"));
     let Some(rest) = rest else { return Ok(None) };
+    // A host without a path names no resource.
     let Some(at) = rest.find_byte(b'/') else {
         return Ok(None);
     };

@@ -287,6 +287,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
             let status = std::str::from_utf8(line.text(0)).ok();
             let status = status.and_then(|text| text.parse().ok());
+            // No interim status: it would not end the exchange, and a client would wait for another response.
             let valid = status.filter(|status| (200..=999).contains(status));
             conf.status = Some(valid.ok_or_else(|| line.invalid_value(0))?);
             Ok(())

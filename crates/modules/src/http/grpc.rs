@@ -233,6 +233,8 @@ impl Http2Profile for GrpcProfile {
             Some(_) => "https",
             None => "http",
         };
+        // The client's own spelling, unless the method was changed internally: gRPC allows only POST, but that is
+        // for the server to say.
         wanted.method = match request.method == request.head.wire.method {
             true => request.head.wire.method_text().into(),
             false => request.method.name().into(),
@@ -250,6 +252,7 @@ impl Http2Profile for GrpcProfile {
         self.conf
             .fields
             .write(request, content, &self.authority, false, true, &mut lines)?;
+        // The shared code writes HTTP/1 lines; HTTP/2 wants names and values apart.
         for line in lines.split_str(b"\r\n") {
             if let Some((name, value)) = line.split_once_str(b": ") {
                 wanted.add(name, value);

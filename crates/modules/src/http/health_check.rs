@@ -158,6 +158,7 @@ fn read(line: &mut Line) -> Result<HealthCheck, Diagnostic> {
         match name {
             b"interval" => {
                 check.interval = parse::millis(value)
+                    // Without a pause the probes would be a flood.
                     .filter(|time| !time.is_zero())
                     .ok_or_else(invalid)?;
             }
@@ -182,6 +183,7 @@ fn read(line: &mut Line) -> Result<HealthCheck, Diagnostic> {
                 let unknown = || line.error_at(i, format!("unknown match \"{}\"", value.as_bstr()));
                 check.condition = Some(condition.ok_or_else(unknown)?);
             }
+            // The only type there is, and the default.
             b"type" if value == b"http" => {}
             _ => return Err(invalid()),
         }

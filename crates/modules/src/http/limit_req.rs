@@ -215,6 +215,7 @@ fn parse_rate(text: &[u8]) -> Option<u64> {
         (None, None) => (text, 1),
     };
     let number = positive(number)?;
+    // Multiplied first: `1r/m` would be zero requests per second.
     Some(number.saturating_mul(REQUEST) / seconds)
 }
 
@@ -302,6 +303,7 @@ fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
 /// outcome stands.
 fn limit(request: &mut Request) -> Step<'_> {
     let verdict = request.shared::<Cell<LimitReqStatus>>();
+    // Shared with subrequests, which do not count again either.
     if !matches!(verdict.get(), LimitReqStatus::Unlimited) {
         return Outcome::Declined.into();
     }
@@ -422,6 +424,7 @@ fn check_limits(request: &mut Request, limits: &[ReqLimit]) -> LimitDecision {
             && let Some(wait) = limit.delay_for(excess)
             && longest
                 .as_ref()
+                // The strictest limit determines the delay; waiting for each of them in turn would add up.
                 .is_none_or(|longest| wait.delay > longest.delay)
         {
             longest = Some(wait);

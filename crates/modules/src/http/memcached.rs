@@ -256,10 +256,12 @@ impl Protocol for MemcachedCodec {
     ) -> Result<(), NoResponse> {
         let conf = request.conf::<Conf>();
         let key: BString = request.value(&conf.key);
+        // An empty key would be answered with an error line of memcached, which says nothing about the cause.
         if key.is_empty() {
             request.error(format_args!("the \"$memcached_key\" variable is not set"));
             return Err(NoResponse::new(500));
         }
+        // A space or a line end in the key would end the command: a client could smuggle in another one by the URL.
         self.key = memcached::escape_key(&key);
         memcached::write_get(&self.key, out);
         Ok(())
@@ -299,6 +301,8 @@ impl Protocol for MemcachedCodec {
             } => {
                 // Clients store compressed values with a flag of their choice.
                 if self.conf.gzip_flag != 0 {
+                    // Without flags it is unknown whether the value is compressed: to guess would garble it for the
+                    // client.
                     let Some(flags) = flags else {
                         let line = input[..used].trim_end();
                         return Err(Fault::new(memcached::invalid(
@@ -332,6 +336,7 @@ impl Protocol for MemcachedCodec {
                 self.read_trailer(request, input)
             });
         }
+        // More has to arrive; the end of the connection is reported separately.
         if input.is_empty() {
             return Ok(Piece::More);
         }

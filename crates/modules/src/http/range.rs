@@ -189,6 +189,8 @@ impl Source for RangeBody {
     ) -> Poll<Option<Result<Chunk, BodyError>>> {
         while self.remaining > 0 {
             let chunk = match ready!(self.body.poll_next(request, context)) {
+                // The length has been announced already, so a body that ends early is an error: the connection has
+                // to be closed.
                 None => return Poll::Ready(Some(Err(BodyError::Producer))),
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 Some(Ok(Chunk::Flush)) => return Poll::Ready(Some(Ok(Chunk::Flush))),

@@ -81,6 +81,8 @@ fn slice_range(request: &mut Request, out: &mut Vec<u8>) -> bool {
             if request.is_subrequest() || request.out.status != 0 || size == 0 {
                 return false;
             }
+            // Rounded down to a multiple of the size: slices of all requests must have the same boundaries, or the
+            // cache would not find them again.
             let start = first_wanted(request) / size * size;
             let piece = RequestedSlice { start, size };
             request.set_fact(piece);
@@ -127,6 +129,8 @@ fn begin_whole(request: &mut Request) -> Verdict {
         Ok(found) => found,
         Err(wrong) => {
             request.error(format_args!("{wrong} in slice response"));
+            // The response cannot be passed on as it is: the client asked for the whole and would take a part for
+            // it.
             return Verdict::Status(internal_status::CLOSE);
         }
     };
@@ -190,6 +194,8 @@ impl ReceivedSlice {
         let Some(total) = total else {
             return Err("no complete length".to_owned());
         };
+        // The last slice ends with the file; every other one must be complete, because the next one begins where it
+        // should end.
         let end = total.min(piece.start.saturating_add(piece.size));
         if found != (piece.start..end) || before.is_some_and(|before| before.total != total) {
             return Err(format!(
@@ -238,6 +244,8 @@ impl SlicedBody {
             start: self.position / self.size * self.size,
             size: self.size,
         };
+        // One at a time, when the client needs it: a client that leaves early costs no more than the slice it was
+        // reading.
         let mut copy = Box::new(subrequest::copy(request));
         copy.set_fact(piece);
         self.at = piece.start;

@@ -149,6 +149,7 @@ fn substitute(request: &mut Request) -> Verdict {
     };
     let out = &mut request.out;
     let body = std::mem::take(&mut out.body);
+    // The length, the ranges and the checksums of the original no longer apply.
     out.content_changes();
     // A replacement may contain variables, so the content can change without the file.
     if !conf.last_modified {

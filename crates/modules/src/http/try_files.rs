@@ -114,6 +114,7 @@ fn search(request: &mut Request) -> Step<'_> {
     let Some(plan) = request.conf::<Conf>().plan.clone() else {
         return Outcome::Declined.into();
     };
+    // Evaluated once: all candidates of a request are below the same root.
     let Some(place) = FileRoot::of(request) else {
         return Outcome::Status(500).into();
     };

@@ -276,6 +276,7 @@ impl UserId {
     fn of_words(words: [u32; 4]) -> UserId {
         let mut bytes = [0; 16];
         for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
+            // In native byte order, like nginx: cookies that nginx has issued on the same machine stay valid.
             place.copy_from_slice(&word.to_ne_bytes());
         }
         UserId(bytes)
@@ -325,6 +326,7 @@ struct UseridState {
 /// Reads the client's cookie, once per request.
 fn received_uid(request: &mut Request, conf: &Conf) -> UseridState {
     let known = request.shared::<SharedUserid>();
+    // Parsed once: the messages about an invalid cookie must not be repeated for every use of a variable.
     if let Some(visit) = &*known.0.borrow() {
         return visit.clone();
     }
@@ -351,6 +353,7 @@ fn received_uid(request: &mut Request, conf: &Conf) -> UseridState {
 /// Decides what the client is given; `set` is an identifier then.
 fn issue_uid(request: &mut Request, conf: &Conf) -> UseridState {
     let mut visit = received_uid(request, conf);
+    // Decided already, by a variable or by a subrequest: there must be one identifier per request.
     if visit.set.is_set() {
         return visit;
     }

@@ -87,6 +87,7 @@ fn page(request: &mut Request) -> Step<'_> {
     let Some(format) = request.conf::<Conf>().format else {
         return Outcome::Declined.into();
     };
+    // Everything is read before anything is formatted, so that the numbers are as close in time as they can be.
     let (loops, pools) = (loops(), rt::pool::all());
     let caches = request.site.main_confs.get::<Caches>().all();
     let (content_type, text) = match format {
@@ -272,6 +273,7 @@ fn cache_text(caches: &[Arc<Cache>]) -> String {
                 stats.fills,
                 found.took.as_millis(),
             ),
+            // A cache that could not be opened does not keep the server from starting, so this page has to tell.
             _ => writeln!(out, "{name:<20} not open  {path}"),
         };
         // Also for a cache that is not open: it says why.
@@ -394,6 +396,8 @@ fn json_string(text: &str) -> String {
     for sign in text.chars() {
         match sign {
             '"' | '\\' => out.extend(['\\', sign]),
+            // RFC 8259, section 7: control characters must be escaped. Everything else may stay, because the output
+            // is UTF-8.
             '\0'..='\x1f' => {
                 let _ = write!(out, "\\u{:04x}", u32::from(sign));
             }

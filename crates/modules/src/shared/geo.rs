@@ -182,6 +182,7 @@ fn flatten<A: Ord + Copy>(
         }
     };
     for ((first, last), value) in sorted {
+        // All networks that end before this one begins are behind us.
         while around.last().is_some_and(|(end, _)| *end < first) {
             close(&mut ranges, &mut around);
         }

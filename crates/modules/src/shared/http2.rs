@@ -198,6 +198,7 @@ impl<S: Http2Profile> Http2Exchange<S> {
             invalid = invalid.take().or_else(|| check_trailer(&field));
             trailers.push(field.name, field.value);
         });
+        // Taken out above, because the closure would borrow them together with the connection.
         self.trailers = trailers;
         let (incoming, used) = result.map_err(client_fault)?;
         Ok(match incoming {
@@ -210,6 +211,7 @@ impl<S: Http2Profile> Http2Exchange<S> {
                 self.count_content(bytes.len())?;
                 ContentEvent::Data(begin..begin + bytes.len(), used)
             }
+            // A second block of fields is the trailers; it has to end the stream (RFC 9113, section 8.1).
             ResponseEvent::Head { end } => match invalid {
                 Some(fault) => return Err(fault),
                 None if !end => {
@@ -224,6 +226,8 @@ impl<S: Http2Profile> Http2Exchange<S> {
 
     /// The stream has ended. Examines what else has arrived on the connection.
     fn after_end(&mut self, input: &[u8]) -> Result<Piece, Fault> {
+        // RFC 9113, section 8.1.1: content shorter than announced is malformed, although the stream has ended in
+        // order.
         if self.remaining.is_some_and(|left| left > 0) {
             return Err(Fault::new("upstream prematurely closed stream"));
         }
@@ -321,7 +325,7 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
     ) -> Result<(), NoResponse> {
         self.profile
             .fill_request(request, content, &mut self.request)?;
-        // For the error log, which shows what was requested of whom.
+        // For the error log, which shows the request to the server.
         let record = request.upstream.get_or_make();
         record.target.extend_from_slice(&self.request.path);
         self.content = match &self.request.content {
@@ -342,6 +346,7 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
             authority: &self.request.authority,
             fields: &self.request.fields,
         };
+        // Then the head itself ends the stream, which saves an empty DATA frame.
         let is_empty = matches!(self.content, Content::None | Content::Length(0));
         client.begin(head, is_empty, out);
         self.client = Some(client);
@@ -369,6 +374,7 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
         let Some(mut client) = self.client.take() else {
             return;
         };
+        // Control frames first: an unanswered PING or SETTINGS must not wait for the flow-control window.
         client.take_control(out);
         let fixed = self.unsent_fixed_content();
         let piece = &fixed[..fixed.len().min(client.send_window()).min(PIECE)];
@@ -440,6 +446,7 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
     }
 
     fn read_content(&mut self, _request: &Request, input: &[u8]) -> Result<Piece, Fault> {
+        // Before anything else: padding belongs to the frame whose content was handed out last.
         if self.padding_left > 0 {
             let n = self.padding_left.min(input.len());
             self.padding_left -= n;
@@ -471,6 +478,7 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
     }
 
     fn end_of_input(&mut self) -> Result<(), Fault> {
+        // HTTP/2 ends responses by a flag, never by closing the connection.
         Err(Fault::new("upstream prematurely closed connection"))
     }
 
@@ -492,6 +500,7 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
 
     fn keeps_alive(&self) -> bool {
         let is_free = self.client.as_ref().is_some_and(|client| client.is_free());
+        // A fixed body that was not sent in full leaves its stream open, and the connection with it.
         is_free && !self.is_unusable && self.unsent_fixed_content().is_empty()
     }
 
@@ -515,6 +524,7 @@ fn store_field(field: &DecodedField<'_>, head: &mut ResponseHead) -> Option<Faul
         head.fields.push(field.name, field.value);
         return None;
     }
+    // RFC 9113, section 8.3: pseudo-headers must not be repeated.
     if head.status != 0 {
         return Some(Fault::new("upstream sent duplicate :status header"));
     }

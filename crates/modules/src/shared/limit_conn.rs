@@ -140,6 +140,7 @@ impl ConnZones {
                 ConnCounters::new(size, &source(declared))
             });
             let key = zone.declared().map(source).unwrap_or_default();
+            // nginx refuses such a reload too.
             if *counters.key != *key {
                 let (key, former) = (BStr::new(&key), BStr::new(&*counters.key));
                 let name = &zone.name;
@@ -164,6 +165,7 @@ impl ConnLimitPolicy {
             let Some(key) = limit.key(session) else {
                 continue;
             };
+            // Only before the configuration is committed, when nothing is served.
             let Some(counters) = limit.zone.state() else {
                 continue;
             };
@@ -306,6 +308,8 @@ impl ConnCounters {
             });
         }
         let cost = key_cost(key);
+        // Nothing is evicted, unlike in `limit_req`: every counter belongs to requests in progress, and a lost one
+        // would let a client exceed its limit.
         if table.used + cost > self.tables.part_size {
             return Err(ConnRefusal::ZoneFull);
         }

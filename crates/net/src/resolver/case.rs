@@ -7,7 +7,7 @@
 //! ```text
 //! Unknown ── an answer with the letters as they were asked, and something in it ──▶ Kept
 //!    │  the same, but there is no such name: asked again in small letters; if there is one then ──▶ NotKept
-//!    │  other letters, and the same by TCP, which nobody can forge from afar ──▶ NotKept
+//!    │  other letters, and the same over TCP, which is hard to forge ──▶ NotKept
 //!    ╰─ other letters MAX_OTHER_CASE times, from a server without TCP ──▶ NotKept
 //! ```
 

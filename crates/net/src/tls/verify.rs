@@ -123,7 +123,7 @@ struct Revocations {
 }
 
 impl Trust {
-    /// Trusts nobody yet, with paths of this depth.
+    /// Without any trusted certificate yet, for paths of this depth.
     pub fn nobody(depth: usize) -> Trust {
         Trust {
             anchors: Vec::new(),

@@ -111,7 +111,7 @@ impl GroupState {
         while let Some(mut waiter) = locked.waiting.waiters.pop_front() {
             let result = self.choose(locked, &mut waiter.pick, now);
             if let Err(NoPeer::Occupied) = result {
-                // The first in line cannot be served, so nobody behind it is: overtaking could starve it.
+                // The first in line cannot be served, so none of the others is: overtaking could starve it.
                 locked.waiting.waiters.push_front(waiter);
                 return;
             }

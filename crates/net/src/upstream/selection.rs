@@ -31,7 +31,7 @@ pub struct Selection {
     chosen: Option<Candidates>,
     /// Tries that have failed.
     failures: u32,
-    /// Tries that are left, whoever chooses their servers.
+    /// Tries that are left, for the balancing method and a chooser together.
     tries_left: u32,
     /// The limit for all tries (`next_upstream_tries`); 0: none.
     tries_limit: u32,

@@ -173,10 +173,10 @@ impl File {
             iov_base: out.spare_capacity_mut().as_mut_ptr().cast(),
             iov_len: max,
         };
-        // SAFETY: the descriptor is open while `self` lives, and `vector` names `max` bytes of memory that `out` owns and
-        // nobody else uses: `reserve` made sure of so many behind its length.
-        // JUSTIFICATION: rustix has `preadv2` for initialised memory only. To zero 10 KB for each response of so much costs
-        // 150 ns, a tenth of what the call itself does.
+        // SAFETY: the descriptor is open while `self` lives, and `vector` names `max` bytes of memory that `out`
+        // owns and no other code uses: `reserve` made sure of that many bytes beyond its length.
+        // JUSTIFICATION: rustix has `preadv2` for initialised memory only. Zeroing 10 KB for each response of that
+        // size costs 150 ns, a tenth of what the call itself does.
         let read = unsafe {
             let fd = self.as_fd().as_raw_fd();
             libc::preadv2(fd, &vector, 1, position, flags.bits() as i32)

@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(begin(range), 1);
         let mut end = End(Some(range));
         end.tell(Ok(()));
-        // Somebody who was told finds it dropped, and asks again before the job's thread has gone on.
+        // A request that was told may find the range dropped, and ask again before this thread has gone on.
         let (second, _waits) = remote_oneshot::channel();
         assert!(!join(range, second));
         drop(end);

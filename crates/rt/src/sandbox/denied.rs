@@ -1,4 +1,4 @@
-//! Files that Landlock does not let the worker have: noted where an open failed, told by the control thread.
+//! Files that Landlock denies to the worker: recorded where an open fails, reported by the control thread.
 
 use std::collections::HashSet;
 use std::io;
@@ -11,10 +11,10 @@ use base::sync::Mutex;
 use rustix::event::EventfdFlags;
 use rustix::fs::{AtFlags, CWD};
 
-/// Paths that wait to be told, and paths that are remembered as told; further ones are dropped.
+/// How many paths may wait to be reported, and how many are remembered as reported; others are dropped.
 const MAX_PATHS: usize = 256;
 
-/// Does this process stand in a sandbox?
+/// Whether this process is in a sandbox.
 static ENTERED: AtomicBool = AtomicBool::new(false);
 static NOTED: OnceLock<Noted> = OnceLock::new();
 
@@ -29,9 +29,9 @@ struct Paths {
     told: HashSet<PathBuf>,
 }
 
-/// Begins to note refusals.
+/// Starts to record denials.
 pub(super) fn begin() {
-    // Without the descriptor nothing is told.
+    // Without the descriptor nothing is reported.
     let Ok(wake) = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
         return;
     };
@@ -42,8 +42,8 @@ pub(super) fn begin() {
     ENTERED.store(true, Ordering::Release);
 }
 
-/// An open has failed with `error`; if the sandbox is why, that will be told. Cheap where there is no sandbox or another
-/// error, and never waits for a device.
+/// Records that an open has failed with `error`, if the sandbox may be why. It costs little without a sandbox or
+/// for other errors, and never blocks on a device.
 pub fn note(path: &Path, error: &io::Error) {
     let refused = error.raw_os_error() == Some(libc::EACCES);
     if !refused || !ENTERED.load(Ordering::Relaxed) || !path.is_absolute() {
@@ -56,7 +56,7 @@ pub fn note(path: &Path, error: &io::Error) {
     }
     paths.waiting.push(path.to_path_buf());
     drop(paths);
-    // It is full only when nobody has looked for very long.
+    // It is full only if the control thread has not read for very long.
     let _ = rustix::io::write(&noted.wake, &1_u64.to_ne_bytes());
 }
 
@@ -65,18 +65,19 @@ pub fn note(path: &Path, error: &io::Error) {
 pub struct Refusals;
 
 impl Refusals {
-    /// What becomes readable when there are some. `None` outside of a sandbox.
+    /// A descriptor that becomes readable when there are some. `None` outside a sandbox.
     pub fn descriptor(self) -> Option<BorrowedFd<'static>> {
         NOTED.get().map(|noted| noted.wake.as_fd())
     }
 
-    /// The paths that the sandbox has refused since the last call: those that were not told before, and whether there were any.
+    /// The paths that the sandbox has denied since the last call and that were not reported before, and whether
+    /// there were any denials.
     pub fn take(self) -> (Vec<PathBuf>, bool) {
         let Some(noted) = NOTED.get() else {
             return (Vec::new(), false);
         };
         let mut bytes = [0; 8];
-        // Empty when somebody has taken them already.
+        // Empty if they were taken already.
         let _ = rustix::io::read(&noted.wake, &mut bytes);
         let mut paths = noted.paths.lock();
         let mut waiting = std::mem::take(&mut paths.waiting);

@@ -188,7 +188,7 @@ fn allow_sockets(block: &mut Program, rules: &Rules, asks: u32) {
     block.answer(asks);
 }
 
-/// Installs the filter. The inner error says why nobody can be told of denied calls, which are denied all the same.
+/// Installs the filter. The inner error says why denied calls cannot be reported; they are denied all the same.
 pub(super) fn install(rules: &Rules) -> io::Result<io::Result<Listener>> {
     if ARCHITECTURE == 0 {
         return Err(io::ErrorKind::Unsupported.into());

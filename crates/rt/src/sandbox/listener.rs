@@ -1,4 +1,4 @@
-//! Where another process hears of system calls that the filter denies.
+//! Reports system calls that the filter denies to another process.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -9,9 +9,9 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 const RECEIVE: libc::c_ulong = 0xc050_2100;
 const SEND: libc::c_ulong = 0xc018_2101;
 
-/// The end of a filter at which calls wait for an answer.
+/// The end of a filter at which calls wait for a decision.
 ///
-/// It belongs into a process that the filter is not for: who holds it could let anything through.
+/// It belongs in a process that the filter does not apply to: its holder could permit any call.
 #[derive(Debug)]
 pub struct Listener(OwnedFd);
 
@@ -32,9 +32,9 @@ impl Listener {
         Listener(descriptor)
     }
 
-    /// Denies a call that waits, if one does. `Err` when nobody is left who could make one. Never waits.
+    /// Denies a waiting call, if there is one. `Err` if no process is left that could make one. Never blocks.
     pub fn deny(&self) -> io::Result<Option<Attempt>> {
-        // A receive would wait for as long as there is none, and for ever once the process has ended.
+        // A receive would block until there is a call, and for ever once the process has ended.
         let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
         rustix::event::poll(&mut polled, Some(&Timespec::default()))?;
         let events = polled[0].revents();
@@ -64,7 +64,7 @@ impl Listener {
             error: -libc::EPERM,
             flags: 0,
         };
-        // An error says that the thread is gone, which needs no answer any more.
+        // An error means that the thread is gone and needs no answer.
         // SAFETY: the kernel reads a structure of this type. JUSTIFICATION: as above.
         let _ = unsafe { libc::ioctl(self.0.as_raw_fd(), SEND, &raw const answer) };
         Ok(Some(Attempt {

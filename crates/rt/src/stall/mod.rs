@@ -1,8 +1,8 @@
 //! Loops that are late: who notices, and what the loop was doing.
 //!
-//! A loop that is stuck in a task can not tell anybody. A thread of the program looks at the heartbeats
-//! ([`crate::Handle::late`]) while any loop works, and dozes while none does ([`doze`]). What it does
-//! about a late loop is its business; a [`sample`] of the loop's stack is taken here.
+//! A loop that is stuck in a task cannot report it. A watchdog thread looks at the heartbeats
+//! ([`crate::Handle::late`]) while any loop works, and sleeps while none does ([`doze`]). What it does about a late
+//! loop is decided there; this module takes a [`sample`] of the loop's stack.
 
 mod sample;
 mod unwind;
@@ -17,12 +17,11 @@ pub(crate) use sample::note_stack;
 
 use crate::handle::Handle;
 
-/// The watching thread dozes: whoever begins a turn wakes it.
+/// The watchdog sleeps: the loop that starts the next turn wakes it.
 static DOZING: AtomicBool = AtomicBool::new(false);
 static WATCHER: Mutex<Option<Thread>> = Mutex::new(None);
 
-/// A turn may begin between the watcher's last look and its doze without being noticed; then it is
-/// noticed after this time.
+/// A turn may begin unnoticed between the watchdog's last look and its sleep; it is then noticed after this time.
 const LONGEST_DOZE: Duration = Duration::from_secs(1);
 
 /// Called by the watching thread when it saw all loops parked: sleeps until one begins a turn, or a

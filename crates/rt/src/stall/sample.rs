@@ -42,9 +42,9 @@ impl Stack {
     }
 }
 
-/// Nobody wants a sample.
+/// No sample is wanted.
 const IDLE: u32 = 0;
-/// The thread that gets the signal shall write one.
+/// The thread that gets the signal should write a sample.
 const WANTED: u32 = 1;
 /// It is writing.
 const COPYING: u32 = 2;
@@ -123,7 +123,7 @@ pub(super) fn take(thread: i32) -> Option<Stack> {
         return None;
     }
     // SAFETY: tgkill takes numbers only; a handler for this signal was installed above.
-    // JUSTIFICATION: the standard library can not signal a thread.
+    // JUSTIFICATION: the standard library cannot signal a thread.
     unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, signal()) };
     let deadline = clock::read() + PATIENCE;
     while PLACE.state.load(Ordering::Acquire) != DONE {
@@ -163,8 +163,8 @@ fn install() {
     }
 }
 
-/// Runs on the stuck thread. No call, no allocation, no lock: loads and stores only, and `errno` is not
-/// touched. When nobody asked, or the thread is no loop's, nothing happens.
+/// Runs on the stuck thread. No calls, no allocation, no locks: only loads and stores, and `errno` is not touched.
+/// If no sample is wanted or the thread is not a loop's, nothing happens.
 extern "C" fn copy_stack(
     _signal: libc::c_int,
     _information: *mut libc::siginfo_t,
@@ -196,8 +196,8 @@ extern "C" fn copy_stack(
     for (index, word) in place.words[..length].iter().enumerate() {
         let address = std::ptr::with_exposed_provenance::<u64>(start + index * 8);
         // SAFETY: the address lies between the thread's interrupted stack pointer and the end of its
-        // stack: mapped, readable, aligned, and written by nobody but this thread, which is here.
-        // Volatile: the words belong to frames that the compiler thinks nobody else looks at.
+        // stack: mapped, readable, aligned, and written by no thread but this one, which is here.
+        // Volatile: the words belong to frames that the compiler assumes are private.
         // JUSTIFICATION: it is the stack that tells what a stuck loop does; without it the log has only
         // a duration.
         let value = unsafe { std::ptr::read_volatile(address) };

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 /// A place where tasks wait to be told that something changed.
 ///
-/// A [`Notify::notify_one`] that finds nobody is kept for the next who waits; [`Notify::notify_all`]
-/// is not kept.
+/// A [`Notify::notify_one`] without a waiting task is kept for the next one that waits; [`Notify::notify_all`] is
+/// not kept.
 #[derive(Default)]
 pub struct Notify {
     waiting: RefCell<VecDeque<Rc<Waiting>>>,
@@ -24,7 +24,7 @@ struct Waiting {
 }
 
 impl Notify {
-    /// A place where nobody waits.
+    /// A place without waiting tasks.
     pub const fn new() -> Self {
         Self {
             waiting: RefCell::new(VecDeque::new()),
@@ -61,7 +61,7 @@ impl Notify {
         }
     }
 
-    /// Waits to be told. It counts as waiting from now on, before it is first polled.
+    /// Waits for a notification. The task counts as waiting from now on, before the first poll.
     pub fn notified(&self) -> Notified<'_> {
         let waiting = Rc::new(Waiting::default());
         if self.kept.take() {
@@ -76,7 +76,7 @@ impl Notify {
         }
     }
 
-    /// Whether anybody waits.
+    /// Whether a task waits.
     pub fn has_waiters(&self) -> bool {
         self.waiting.borrow().iter().any(|one| !one.gone.get())
     }
@@ -118,12 +118,12 @@ impl Drop for Notified<'_> {
             return;
         }
         if self.waiting.told.get() {
-            // Told, but it left before it could look: the news goes to the next.
+            // Notified, but dropped before it could look: the notification goes to the next task.
             self.notify.notify_one();
             return;
         }
-        // Those who left are dropped from the front, so that the queue is bounded by the living
-        // unless one at the front waits for very long; then it is swept when half of it is gone.
+        // Entries of dropped tasks are removed from the front, so the queue is bounded by the waiting tasks, unless
+        // one at the front waits for very long; then the queue is swept when half of it is dead.
         let mut waiting = self.notify.waiting.borrow_mut();
         while waiting.front().is_some_and(|one| one.gone.get()) {
             waiting.pop_front();

@@ -32,7 +32,7 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Sends; gives the value back if nobody waits for it any more.
+    /// Sends the value, or returns it if the receiver is gone.
     pub fn send(self, value: T) -> Result<(), T> {
         if self.0.closed.get() {
             return Err(value);

@@ -47,7 +47,7 @@ pub fn channel<T: Send>() -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Sends; gives the value back if nobody waits for it any more.
+    /// Sends the value, or returns it if the receiver is gone.
     pub fn send(self, value: T) -> Result<(), T> {
         let mut state = self.0.state();
         let State::Waiting(waker) = &mut *state else {

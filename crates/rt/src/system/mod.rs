@@ -60,7 +60,7 @@ pub fn inherit(number: i32) -> io::Result<std::os::fd::OwnedFd> {
     if number <= 2 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
-    // SAFETY: takes numbers only. JUSTIFICATION: what comes in by number can not be had as a safe value.
+    // SAFETY: takes numbers only. JUSTIFICATION: what comes in by number cannot be had as a safe value.
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } == -1 {
         return Err(io::Error::last_os_error());
     }

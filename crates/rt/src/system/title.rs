@@ -10,7 +10,7 @@ use super::require_one_thread;
 pub fn set_environment(variables: &[(OsString, OsString)]) -> io::Result<()> {
     require_one_thread()?;
     let old: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
-    // SAFETY: the process has exactly one thread (checked above), so nobody reads the environment
+    // SAFETY: the process has exactly one thread (checked above), so no other thread reads the environment
     // at the same time. JUSTIFICATION: `env` lines must reach libraries that call getenv.
     unsafe {
         for name in old {
@@ -23,7 +23,7 @@ pub fn set_environment(variables: &[(OsString, OsString)]) -> io::Result<()> {
     Ok(())
 }
 
-/// Shows `title` as the command line in `ps`. Best effort: nothing happens where it can not be done.
+/// Shows `title` as the command line in `ps`. Best effort: nothing happens where it cannot be done.
 ///
 /// The kernel shows the bytes where the arguments stood at the start, so `std::env::args` must not be
 /// called any more after this, and the environment, which stands behind them, is copied away. So the

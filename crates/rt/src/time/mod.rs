@@ -22,10 +22,10 @@ const NEVER: u64 = u64::MAX;
 
 /// A timeout that is set many times: see the module's page.
 ///
-/// Its owner's deadline is here; the wheel has an entry only while a task waits, which comes up at
-/// `due`, not later than the deadline. When it comes up too early, because the deadline was put off
-/// meanwhile, the task is woken for nothing and lays the entry again: once for each period of the
-/// timeout, against a touch of the wheel at each request.
+/// The owner's deadline is stored here. The wheel has an entry only while a task waits; it comes up at `due`, which
+/// is not later than the deadline. If the deadline was put off meanwhile, the entry comes up too early, the task is
+/// woken for nothing, and the entry is made again: once per timeout period, instead of a change of the wheel for
+/// each request.
 pub struct Timer {
     /// The tick at which it expires.
     deadline: Cell<u64>,
@@ -97,9 +97,8 @@ impl Timer {
         self.deadline.get() <= tick()
     }
 
-    /// Ready once it is set and its time has come; the task is woken then. A timer that is not set
-    /// keeps the task waiting until somebody sets it and the time comes. It stays expired until it is
-    /// set again or cleared.
+    /// Ready once it is set and its time has come. A timer that is not set keeps the task waiting until it is set
+    /// and expires. It stays expired until it is set again or cleared.
     pub fn poll_expired(&self, cx: &mut Context<'_>) -> Poll<()> {
         let (tick, deadline, due) = (tick(), self.deadline.get(), self.due.get());
         if deadline <= tick {
@@ -219,7 +218,7 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
     let timer = Timer::after(duration);
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(move |cx| {
-        // The future first: what is done is done, however late.
+        // The future is polled first: a result that is there is returned, however late.
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Ok(output));
         }

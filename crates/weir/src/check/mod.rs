@@ -107,8 +107,8 @@ impl CheckFinding {
     }
 }
 
-/// Beyond this number no more findings are collected: nobody reads them, and files that are
-/// included over and over multiply them.
+/// Beyond this number no more findings are collected: a longer list would not be read, and files that are included
+/// over and over multiply them.
 const MAX_FINDINGS: usize = 10_000;
 
 /// The findings of all rules, in the order of the text.

@@ -60,6 +60,7 @@ fn tokens(text: &[u8]) -> Vec<ValueToken<'_>> {
         let braced = rest.first() == Some(&b'{');
         rest = &rest[usize::from(braced)..];
         let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        // `$10` is `$1` and a zero.
         let length = match rest.first() {
             Some(b'1'..=b'9') => 1,
             _ => rest.iter().take_while(|byte| is_name(byte)).count(),
@@ -129,10 +130,12 @@ fn variable(
     };
     if let [digit @ b'1'..=b'9'] = name {
         let number = CaptureGroup::Number(usize::from(digit - b'0'));
+        // A row of a `map` brings its own expression; anywhere else the last match counts.
         let matched = matched.or_else(|| latest_match(view));
         let reach = matched.and_then(|matched| matched.group(number));
         return parts.push(reach.map_or(ValuePart::Fixed, client));
     }
+    // Before the assignments: the request's own variables cannot be set.
     if let Some(reach) = client_variable(name) {
         return parts.push(client(reach));
     }
@@ -163,6 +166,8 @@ fn reach_of(alternatives: &[Vec<ValuePart>]) -> Option<ValueReach> {
         let whole = match &parts[..] {
             [ValuePart::Client { reach, .. }] => Some(*reach),
             [first, ..] => union_of(parts).map(|reach| ValueReach {
+                // What a value begins with decides about open redirects and paths, so fixed text at its beginning
+                // counts.
                 first: match first {
                     ValuePart::Text(text) => ByteSet::of(&text[..1]),
                     ValuePart::Fixed | ValuePart::Client { .. } => reach.bytes,
@@ -284,6 +289,7 @@ fn assigned<'t>(view: &DirectiveView<'_, 't>, name: &[u8]) -> Vec<&'t [u8]> {
     };
     for block in view.around {
         look(block.block.nodes());
+        // Whether an `if` was taken depends on the request, so its values are possible ones.
         named(block.block.nodes(), "if").for_each(|inside| look(inside.block.nodes()));
     }
     values
@@ -375,6 +381,7 @@ fn latest_match<'t>(view: &DirectiveView<'_, 't>) -> Option<MatchedPattern<'t>> 
                         subject: decoded(),
                     });
                 }
+                // Entered by a redirect, after any match in any other location.
                 LocationMatch::Named => return None,
                 LocationMatch::Exact(_) | LocationMatch::Prefix(..) => {}
             }
@@ -392,6 +399,7 @@ fn matched_by_if(node: &Node) -> Option<MatchedPattern<'_>> {
         return None;
     };
     let name = subject.strip_prefix(b"$")?;
+    // Captures of a subject that clients do not choose are of no interest.
     let subject = client_variable(name)?;
     Some(MatchedPattern { pattern, subject })
 }

@@ -69,6 +69,7 @@ impl<'t> CheckedTree<'t> {
                     let says_so =
                         |word: &conf::Word| word.is("default_server") || word.is("default");
                     if listen.args.iter().any(says_so) {
+                        // Overwrites an implicit default that came before.
                         all.insert(first(listen), server);
                     } else {
                         all.entry(first(listen)).or_insert(server);
@@ -279,6 +280,7 @@ pub(super) fn is_guarded(around: &[&Node]) -> bool {
         let mut names = block.block.nodes().iter().map(|node| &node.name.text);
         names.any(|name| name.starts_with(b"access_by_lua") || name.starts_with(b"rewrite_by_lua"))
     };
+    // Any of these is enough: the rules ask whether access was thought of, not whether it is right.
     addresses == Some(true)
         || GUARDS.iter().any(guard)
         || around.iter().any(script)
@@ -303,6 +305,7 @@ pub(super) fn is_local(server: &Node) -> bool {
         let prefixes = [&b"127."[..], b"localhost", b"[::1]", b"unix:"];
         prefixes.iter().any(|prefix| address.starts_with(prefix))
     };
+    // Without any `listen` the server is on port 80 of every interface.
     listens.peek().is_some() && listens.all(local)
 }
 
@@ -311,6 +314,7 @@ pub(super) fn is_local(server: &Node) -> bool {
 /// expression unless the prefix forbids it.
 pub(super) fn locate<'t>(site: &CheckedTree, nodes: &'t [Node], path: &[u8]) -> Vec<&'t Node> {
     let locations = || named(nodes, "location");
+    // Nested locations are matched against the whole path again, as nginx does.
     let inside = |location: &'t Node| {
         let mut chain = vec![location];
         chain.extend(locate(site, location.block.nodes(), path));

@@ -337,6 +337,7 @@ impl MasterProcess {
             }
             let Some(index) = index else { continue };
             let worker = self.workers.remove(index);
+            // It was told to: no crash, and nothing to replace.
             if worker.is_exiting || self.end != MasterEnd::No {
                 continue;
             }
@@ -349,7 +350,7 @@ impl MasterProcess {
                 let text = "the worker process could not be started; see the error log\n";
                 self.report_outcome(AwaitedAction::Configuration(self.number), false, text);
                 if !self.has_served && self.workers.is_empty() {
-                    // The sockets would accept connections that nobody answers, and the service
+                    // The sockets would accept connections that are never answered, and the service
                     // manager would believe that the server runs.
                     self.first_worker_failed = true;
                     self.end = MasterEnd::Quit;

@@ -120,6 +120,7 @@ impl AcmeIssuer {
             reading.read_row(line, entry)?;
         }
         let name = IssuerName::from(line.text(0));
+        // There is no default: to choose an authority is to accept its terms.
         let Some(uri) = reading.uri.take() else {
             return Err(line.error(format!("issuer \"{name}\" has no \"uri\"")));
         };
@@ -128,6 +129,8 @@ impl AcmeIssuer {
             return Err(line.error("\"external_account_key\" needs a key that is made for it, not an \"account_key\" file"));
         }
         let verifies = !reading.skips_verification;
+        // Built now, so that a missing trust store is an error of the configuration and not of the first renewal,
+        // weeks later.
         let tls = reading.client_settings(line)?;
         let folder = match reading.folder {
             StatePath::Default => {

@@ -157,6 +157,7 @@ impl CertificateRenewer {
                     self.state
                         .update_advice(&wanted.id, RenewalAdvice::note_hurry);
                 }
+                // One order at a time: a failure of the account or a rate limit concerns all of them.
                 (*due, *retry) = self.attempt(wanted, *retry).await;
             } else if question.is_zero() {
                 self.query_renewal_info().await;
@@ -200,6 +201,8 @@ impl CertificateRenewer {
             wait = wait.max(asked);
         }
         if failure.kind == OrderFailureKind::NoAccount {
+            // The next attempt creates a new one, after the usual wait: an authority that keeps forgetting accounts
+            // must not be flooded.
             self.forget_account().await;
         }
         let (issuer, why, seconds) = (&self.issuer.name, &failure.why, wait.as_secs());
@@ -292,6 +295,7 @@ impl CertificateRenewer {
             .await?;
         let certificate = order.certificate().await?;
         let certificate = certificate.ok_or("the certificate is not there")?;
+        // The authority is not trusted to have signed our key: a wrong pair would fail in every handshake.
         credential::load_pair(&certificate, &key)?;
         let due =
             credential::renewal_time_ms(&certificate).ok_or("the certificate has invalid dates")?;
@@ -355,6 +359,7 @@ impl CertificateRenewer {
                 true => builder().create_from_key((key, der), uri).await?,
                 false => builder().from_key((key, der), uri).await?,
             };
+            // An existing account keeps its contacts; those in the configuration are the current ones.
             if !contacts.is_empty() {
                 account.update_contacts(&contacts).await?;
             }
@@ -442,6 +447,7 @@ impl CertificateRenewer {
                     self.state.add_tls_challenge(&name, identity)?
                 }
             });
+            // Only after the answer is in place: the authority may ask before this request has returned.
             challenge.set_ready().await?;
         }
         Ok(proofs)
@@ -467,6 +473,7 @@ impl CertificateRenewer {
                 let why = state.error.as_ref().map(ToString::to_string);
                 return Err(self.failure_reason(order, why).await.into());
             }
+            // After a poll, so that the last one happens at the deadline and not an interval before it.
             if rt::now() >= deadline {
                 return Err("the server takes too long".into());
             }

@@ -124,6 +124,7 @@ pub(super) fn write(path: &[u8], entries: &[ListingEntry], conf: &Conf, out: &mu
     out.extend_from_slice(b"<header>");
     write_breadcrumbs(path, out);
     out.extend_from_slice(FILTER_BOX);
+    // Only where a PUT will be accepted: a button that always fails is worse than none.
     if conf.upload {
         out.extend_from_slice(UPLOAD_BUTTON);
     }
@@ -171,6 +172,7 @@ fn write_breadcrumbs(path: &[u8], out: &mut Vec<u8>) {
         if depth > 1 {
             out.extend_from_slice(b"<span>/</span>");
         }
+        // The page itself: its own name is not a link.
         if above == 0 {
             escape::html(name, out);
             break;
@@ -195,6 +197,7 @@ fn write_entry(entry: &ListingEntry, conf: &Conf, out: &mut Vec<u8>) {
     } else {
         b"<tr><td data-v=\""
     });
+    // A file name may have any bytes but a slash and zero, so it is escaped wherever it appears.
     escape::html(&entry.name, out);
     out.extend_from_slice(b"\">");
     out.extend_from_slice(icon(entry).as_bytes());

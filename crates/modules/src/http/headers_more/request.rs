@@ -64,16 +64,19 @@ fn set_field(
     }
     let value = escape_controls(value);
     match field.known {
+        // The host selects files and cache keys: an invalid one must not get in through a variable.
         Known::Host if proto::host::parse(&value).is_err() => return Err(InvalidRequestValue),
         Known::ContentLength if base::text::decimal(&value).is_none() => {
             return Err(InvalidRequestValue);
         }
         Known::Connection => {
             let names = value.to_ascii_lowercase();
+            // The connection to the client obeys the changed field, as it would have obeyed the client's own.
             request.delivery.close |= names.windows(5).any(|text| text == b"close");
         }
         _ => {}
     }
+    // After the validation: an invalid value is an error even where it would not be used.
     if only_replace && request.head.field(&field.name).is_none() {
         return Ok(());
     }

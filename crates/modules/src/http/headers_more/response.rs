@@ -28,6 +28,8 @@ pub(super) fn change(request: &mut Request) -> Verdict {
             if let Err(InvalidResponseValue) =
                 set_field(&mut request.out, field, &value, change.append)
             {
+                // A value that cannot be sent is a mistake of the configuration: to leave the field out silently
+                // would hide it.
                 return Verdict::Status(500);
             }
         }
@@ -91,6 +93,7 @@ fn set_field(
             out.fields.remove_known(Known::Location);
             out.location = Some(value.into()).filter(|_| !value.is_empty());
         }
+        // The attribute would be written as a second field, and conditional requests compare with it.
         Known::LastModified => {
             out.last_modified = None;
             set_plain(out, field, value, append);
@@ -111,6 +114,7 @@ fn set_field(
 /// Sets a field that nothing else depends on.
 fn set_plain(out: &mut Response, field: &NamedField, value: &[u8], append: bool) {
     match (value.is_empty(), append) {
+        // Appending nothing changes nothing.
         (true, true) => {}
         (true, false) => {
             out.fields.remove(&field.name);
@@ -143,6 +147,7 @@ fn set_matching(out: &mut Response, field: &NamedField, value: &[u8]) {
         return;
     }
     let first = out.fields.iter().find(|(name, _)| field.matches(name));
+    // No field matches: the name, star included, is added as it is.
     let Some(first) = first.map(|(name, _)| name.to_vec()) else {
         return out.fields.push(&field.name, value);
     };

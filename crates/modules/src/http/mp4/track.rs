@@ -93,6 +93,8 @@ fn entries<'a>(
     let Some(text) = text else {
         return Err(CropError(format!("no {name} atoms were found")));
     };
+    // Checked arithmetic: the count comes from the file, and on a 32-bit system the product could overflow into a
+    // small number that passes the check.
     let count = number(text, head - 4).map(|count| count as usize);
     let bytes =
         count.and_then(|count| text.get(head..head.checked_add(count.checked_mul(width)?)?));
@@ -124,6 +126,7 @@ impl<'a> CroppedTrack<'a> {
                 _ => {}
             }
         }
+        // Without media there is no timescale and there are no samples: nothing of such a track could be cut.
         let Some(media_box) = media_box else {
             return crop_error("no mdia atoms were found");
         };
@@ -148,6 +151,7 @@ impl<'a> CroppedTrack<'a> {
         {
             return Ok(None);
         }
+        // The sample tables are rewritten; the other boxes, such as the data references, are copied as they are.
         let mut information = boxes::children(information_box.unwrap_or_default())?;
         let Some(at) = information.iter().position(|(name, _)| name == b"stbl") else {
             return crop_error("no stbl atoms were found");
@@ -193,12 +197,17 @@ impl<'a> CroppedTrack<'a> {
             ),
             None => None,
         };
+        // First, because chunk boundaries can only be computed from the sizes of samples.
         self.read_sizes(tables)?;
+        // A key frame is looked for only if `mp4_start_key_frame` asks for it, and only in tracks that have a list
+        // of them: in others, such as sound, every sample is one.
         let first = self.cut_times(
             scaled(wanted.start_ms, timescale),
             keys.as_deref().filter(|_| wanted.key_frame),
         )?;
         let total = tables.sizes.and_then(|text| number(text, 8)).unwrap_or(0);
+        // The tables contradict each other. nginx gives up here too: a file that is sent in part must be
+        // consistent.
         if first >= total {
             return crop_error("start time is out of the stsz samples");
         }
@@ -209,6 +218,7 @@ impl<'a> CroppedTrack<'a> {
             ),
             None => total,
         };
+        // The lead-in is sent as well, although the edit list makes players skip it.
         self.media_duration = self.media_duration.saturating_add(self.lead_in);
         self.samples = first..end.min(total);
         let samples = self.samples.clone();
@@ -251,6 +261,7 @@ impl<'a> CroppedTrack<'a> {
         let mut sample = sample_at(&self.time_to_sample, start)
             .ok_or_else(|| CropError("start time is out of the stts samples".to_owned()))?;
         if let Some(keys) = keys {
+            // Sample numbers start at 1: a zero would make the subtraction below wrap around.
             if keys.contains(&0) {
                 return crop_error("zero sync sample");
             }
@@ -259,6 +270,7 @@ impl<'a> CroppedTrack<'a> {
                 .rev()
                 .find(|key| **key <= sample.saturating_add(1))
             {
+                // The time from the key frame to the requested sample, which the edit list has to hide.
                 let before = cut_counts(&self.time_to_sample, &(key - 1..sample));
                 self.lead_in = before.iter().fold(0_u64, |sum, &(count, duration)| {
                     sum.saturating_add(u64::from(count) * u64::from(duration))
@@ -286,6 +298,7 @@ impl<'a> CroppedTrack<'a> {
 
     /// The total size of samples, by their numbers in the original.
     fn size_of(&self, samples: Range<u32>) -> Result<u64, CropError> {
+        // No table in this case: the product cannot overflow, because both factors have 32 bits.
         if self.same_size > 0 {
             return Ok(u64::from(samples.end - samples.start) * u64::from(self.same_size));
         }
@@ -301,6 +314,7 @@ impl<'a> CroppedTrack<'a> {
     /// description 4.
     fn cut_chunks(&mut self, tables: &SampleTables) -> Result<(), CropError> {
         let offsets: Vec<u64> = match tables.long_offsets {
+            // `co64` is preferred: a file with both would have it because the short offsets do not suffice.
             Some(text) => {
                 let read = |entry: &[u8]| long_number(entry, 0).unwrap_or(0);
                 entries(Some(text), "co64", 8, 8)?.map(read).collect()
@@ -320,6 +334,8 @@ impl<'a> CroppedTrack<'a> {
             .collect();
         let mut sample = 0_u32;
         for (n, [first, samples, description]) in runs.iter().copied().enumerate() {
+            // A run lasts until the chunk before the next run's first one, and the last run until the end of the
+            // offsets.
             let next = runs
                 .get(n + 1)
                 .map_or(offsets.len(), |next| next[0].saturating_sub(1) as usize);
@@ -340,6 +356,7 @@ impl<'a> CroppedTrack<'a> {
                 .unwrap_or_default()
             {
                 let end = sample.saturating_add(samples);
+                // The intersection of the chunk's samples with those that are sent.
                 let left = sample.max(self.samples.start)..end.min(self.samples.end);
                 if left.start < left.end {
                     // The first chunk can begin before the part, and only the last one can end
@@ -368,6 +385,7 @@ impl<'a> CroppedTrack<'a> {
             if let Some(header) = &self.header {
                 header.write(self.duration, out);
             }
+            // Only with a lead-in: a file without an edit list is played from its first sample anyway.
             if self.lead_in > 0 {
                 self.write_edit(out);
             }
@@ -434,6 +452,8 @@ impl<'a> CroppedTrack<'a> {
         };
         write_box(name, out, |out| {
             out.extend_from_slice(&[0; 4]);
+            // Zeros for now: the offsets depend on the length of this very header, which is known only when all of
+            // it is written.
             out.extend_from_slice(&(self.chunks.len() as u32).to_be_bytes());
             let start = out.len();
             out.resize(start + self.chunks.len() * width, 0);

@@ -94,6 +94,7 @@ impl Http1Exchange {
         }
         let framing = ResponseFraming::of_response(self.method, head.status, &head.fields)
             .map_err(|bad| Fault::new(proto::h1::response::BadResponse::Framing(bad).log_line()))?;
+        // After a 101 the connection speaks another protocol and can carry no further request.
         self.keeps_alive = head.keeps_alive() && head.status != 101;
         // After the framing and keep-alive have been read, which depend on these fields.
         drop_nominated(head)?;
@@ -230,6 +231,7 @@ impl Protocol for Http1Exchange {
         // length is known.
         self.chunked_request = content == Content::Unknown;
         let body = self.conf.set_body.as_ref().map(|body| request.value(body));
+        // `proxy_set_body` replaces the client's body, and so its length as well.
         let content = body
             .as_ref()
             .map_or(content, |body| Content::Length(body.len() as u64));
@@ -265,11 +267,14 @@ impl Protocol for Http1Exchange {
         }
     }
 
+    // Only without chunks may the content be spliced from the client's socket: the kernel cannot insert chunk
+    // headers.
     fn content_is_plain(&self) -> bool {
         !self.chunked_request
     }
 
     fn begin_response(&mut self) {
+        // All that belongs to one connection: this try may be the second one.
         self.parser.reset();
         self.body = Http1Body::None;
         self.keeps_alive = false;
@@ -309,6 +314,7 @@ impl Protocol for Http1Exchange {
             Http1Body::None | Http1Body::Length(0) => Ok(Piece::End(0)),
             // The end of the input is for `end_of_input` to judge.
             _ if input.is_empty() => Ok(Piece::More),
+            // Never more than announced: the rest of the input is not part of this response.
             Http1Body::Length(left) => {
                 let n = usize::try_from(*left)
                     .unwrap_or(usize::MAX)

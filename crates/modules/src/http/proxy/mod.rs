@@ -304,6 +304,7 @@ fn plan(request: &mut Request) -> Result<Plan, Outcome> {
         RequestContent::Buffered
     };
     // Idle connections of another location can have other TLS settings.
+    // The generation is included, because a reload may give the same number to another location.
     let tag = u64::from(request.location.0) << 32 ^ request.site.generation;
     if address.is_variable {
         // For `$proxy_host` and `$proxy_port`.

@@ -53,6 +53,7 @@ pub(super) fn proxy_redirect(conf: &mut Conf, line: &mut Line) -> Result<(), Dia
     }
     let word = line.text(0);
     let rule = match line.args().len() {
+        // `off` after other lines is as contradictory as lines after `off`.
         1 if word == "off" && line.is_repeated() => {
             return Err(line.directive_error("is duplicate"));
         }
@@ -68,6 +69,8 @@ pub(super) fn proxy_redirect(conf: &mut Conf, line: &mut Line) -> Result<(), Dia
             Some(ProxyPass::Variable(_)) => {
                 return Err(line.error("\"proxy_redirect default\" cannot be used with \"proxy_pass\" directive with variables"));
             }
+            // Lines are read in order, so a `proxy_pass` further down is not known yet. nginx requires the same
+            // order.
             None => {
                 return Err(line.error("\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive"));
             }
@@ -210,6 +213,7 @@ pub(super) fn map_refresh(
 ) -> bool {
     // Browsers accept any case.
     let lower = value.to_ascii_lowercase();
+    // Only a delay: there is no URL to rewrite.
     let Some(at) = lower.find(b"url=") else {
         return false;
     };
@@ -244,6 +248,7 @@ fn map_default(conf: &Conf, value: &[u8], out: &mut Vec<u8>) -> bool {
         out.extend_from_slice(rest);
         return true;
     }
+    // Not a path: `http://backend.example.org` must not match the rule for `http://backend`.
     let Some(rest) = rest.strip_prefix(b"/") else {
         return false;
     };
@@ -284,6 +289,7 @@ impl ReplaceRule {
         };
         match &self.pattern {
             RulePattern::Plain(text) => {
+                // As a whole: a suffix match would rewrite the cookies of sibling domains.
                 if !request.value(text).eq_ignore_ascii_case(bare) {
                     return None;
                 }
@@ -295,6 +301,7 @@ impl ReplaceRule {
                 if !request.matches(pattern, value) {
                     return None;
                 }
+                // Without the field's dot: the regular expression has seen the whole value and decides about it.
                 Some(request.value(&self.replacement))
             }
         }

@@ -110,6 +110,7 @@ pub(super) fn proxy_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnos
             false => error.note(format!("the scheme is missing: proxy_pass http://{text};")),
         });
     };
+    // Parsed while the configuration is read, so that a request costs nothing and a mistake is found at the start.
     let (parsed, uri) = ConfAddress::peer_and_uri(rest)
         .map_err(|why| line.error(format!("{why} in upstream \"{}\"", rest.as_bstr())))?;
     let authority = authority(rest, uri, &parsed);

@@ -125,6 +125,7 @@ impl RewriteRule {
             );
         }
         if !matches {
+            // As in nginx, `$1` is empty after a match that failed, not that of an earlier one.
             request.captured.clear();
             return RewriteResult::NoMatch;
         }
@@ -184,6 +185,7 @@ impl RewriteRule {
                 }
                 request.uri.args = args;
             }
+            // A replacement that ends with `?` asks for exactly this.
             None if !self.adds_args => request.uri.args.clear(),
             None => {}
         }

@@ -213,6 +213,7 @@ impl ScriptMachine {
                 }
                 continue;
             };
+            // Before the command runs: if it has to wait, the script continues after it.
             self.next += 1;
             let outcome = match command {
                 ScriptCommand::Set { variable, value } => {
@@ -266,6 +267,7 @@ impl ScriptMachine {
     fn take_branch(&mut self, request: &mut Request, holds: bool) {
         let site = Rc::clone(&self.site);
         let commands = &site.location(self.block).confs.get::<Conf>().commands;
+        // The condition was the command before `next`; the script cannot have moved on while it waited.
         let Some((_, ScriptCommand::If { block, enters, .. })) = commands.get(self.next - 1) else {
             return;
         };
@@ -296,6 +298,7 @@ impl ScriptMachine {
 /// `break`: the rest of the script is skipped, and a path that was rewritten is served by this
 /// location.
 fn break_script(request: &mut Request) -> Outcome {
+    // Without `break`, the changed path would cause a new search for a location.
     if request.flow.uri_changed {
         request.flow.uri_changed = false;
         request.flow.rewritten = true;

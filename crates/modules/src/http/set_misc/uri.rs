@@ -53,6 +53,7 @@ pub(super) fn unescape(text: &[u8]) -> Result<Vec<u8>, InvalidText> {
                 let Some(first) = rest.next() else {
                     break;
                 };
+                // Not an escape: the percent sign is dropped and the byte is kept, as in the third-party module.
                 let Some(high) = digit(first) else {
                     out.push(*first);
                     continue;

@@ -139,6 +139,8 @@ impl SsiBody {
     fn look_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
         while self.may_look_ahead(request) {
             if !self.input.is_empty() {
+                // A page of commands can take long without ever waiting: other requests of the loop have their turn
+                // in between.
                 if self.page.is_turn_over() {
                     return poll_yield(context);
                 }
@@ -178,6 +180,7 @@ impl SsiBody {
         let mut at = 0;
         let includes = self.includes;
         while matches!(self.wait, SsiWait::Nothing)
+            // Stops at each include: whether there is room for another one is decided again in between.
             && self.includes == includes
             && let Some(event) = self.scanner.next(&step, &mut at)
         {
@@ -228,6 +231,7 @@ impl SsiBody {
         if !why.is_empty() {
             request.error(format_args!("{why}"));
         }
+        // `ssi_silent_errors` hides the text only; the log has the reason in any case.
         if !self.silent_errors {
             let text = self.error_text.clone();
             self.write(&text);
@@ -262,6 +266,7 @@ impl SsiBody {
             _ if !self.is_shown() => return Ok(()),
             _ => {}
         }
+        // Only now: in hidden branches and stored blocks a wrong parameter is no error, as in nginx.
         commands::check(command)?;
         match kind {
             SsiCommandKind::Include => self.include(request, command),
@@ -296,6 +301,7 @@ impl SsiBody {
 
     /// `if`: evaluates the expression and opens a branch.
     fn begin_if(&mut self, request: &mut Request, command: &SsiCommand) -> Result<(), String> {
+        // The bound is on memory: an endless page of `if`s would grow the stack of branches for ever.
         if self.branches.len() == MAX_BRANCHES {
             return Err("too many \"if\" commands inside one another".to_owned());
         }
@@ -331,6 +337,7 @@ impl SsiBody {
         let Some(branch) = self.branches.last_mut().filter(|branch| !branch.has_else) else {
             return Err(out_of_place(command));
         };
+        // Before the expression is evaluated: if that fails, the branch stays hidden.
         branch.is_shown = false;
         if branch.is_chosen {
             return Ok(());
@@ -368,6 +375,7 @@ impl SsiBody {
             (None, Some(default)) => default,
             (None, None) => BStr::new("(none)"),
         };
+        // Also skips the `encoding` parameter, as nginx does.
         if value.is_empty() {
             return;
         }
@@ -449,6 +457,7 @@ impl SsiBody {
     fn run_includes(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<()> {
         for item in &mut self.queue {
             if let QueuedPart::Include(inclusion) = item {
+                // All of them, not only the first: that they run at the same time is the point of the queue.
                 inclusion.poll_ahead(context);
             }
         }
@@ -542,6 +551,8 @@ impl Source for SsiBody {
                 break;
             }
         }
+        // The content's own source may have work to do in advance as well, such as a proxied response that is
+        // buffered.
         self.content.poll_ahead(request, context);
     }
 }

@@ -285,6 +285,7 @@ fn block(line: &mut Line) -> Result<(), Diagnostic> {
     let mut rows: conf::TableSet = vec![&BLOCK];
     rows.extend(::http::configure::upstream_tables(line));
     let settings = upstream_block::read_block::<Request>(line, rows, UPSTREAM)?;
+    // Cloned, because the registry must not stay borrowed from the line while an error about the line is built.
     let groups = line.shared::<Groups>().clone();
     groups
         .define(settings)
@@ -322,6 +323,7 @@ fn queue(draft: &mut GroupDraft, line: &mut Line) -> Result<(), Diagnostic> {
         None => QUEUE_TIMEOUT,
         Some(word) => {
             let time = parse::parameter(&word.text, "timeout").and_then(parse::millis);
+            // A time of zero would be a queue in which no request ever waits.
             time.filter(|time| !time.is_zero())
                 .ok_or_else(|| line.invalid_parameter(1))?
         }

@@ -100,6 +100,7 @@ impl<H: CgiHead> Protocol for CgiExchange<H> {
         true
     }
 
+    // Called for every try: what an earlier server has sent must not count for the next one.
     fn begin_response(&mut self) {
         self.parser.reset();
         self.remaining = None;
@@ -170,6 +171,8 @@ pub(crate) fn content_length(
     request: &Request,
     head: &ResponseHead,
 ) -> Result<ContentLength, Fault> {
+    // First: a response to HEAD, a 204 or a 304 has no content, whatever length its header announces (RFC 9110,
+    // section 6.4.1).
     if is_bodyless(request, head.status) {
         return Ok(ContentLength::None);
     }

@@ -377,6 +377,7 @@ fn options(
         cache: match &conf.session_cache {
             SessionCaching::None => None,
             SessionCaching::Builtin(sessions) => {
+                // `builtin` has no name: a cache of this configuration only, as OpenSSL's own cache is.
                 Some(SessionCache::new(sessions.saturating_mul(SESSION_SIZE)))
             }
             SessionCaching::Shared(name, size) => Some(SessionCache::shared(name, *size)),
@@ -420,6 +421,8 @@ fn seconds(time: Duration) -> u32 {
 /// The ticket keys: those of the files, or a random one that is replaced regularly.
 fn tickets(conf: &TlsConf, level: &mut Level) -> Result<Arc<Tickets>, Diagnostic> {
     if conf.ticket_keys.is_empty() {
+        // By timeout, not by server: servers with the same timeout share the keys, and so do the configurations
+        // before and after a reload.
         return Ok(Tickets::random(seconds(conf.session_timeout)));
     }
     let mut keys = Vec::new();
@@ -441,13 +444,13 @@ fn client_certificates(
     level: &mut Level,
 ) -> Result<Option<ClientCertificates>, Diagnostic> {
     if conf.verify_client == Asks::No {
-        // Only to find mistakes; nobody is asked for a certificate.
+        // Only to find mistakes; no client is asked for a certificate.
         trust(conf, Trust::nobody(0), level)?;
         return Ok(None);
     }
     let files = (&conf.client_certificate, &conf.trusted_certificate);
-    // Without a CA nobody could ever be accepted, so this is a mistake. `optional_no_ca` leaves the
-    // judgement to the application.
+    // Without a CA no client could ever be accepted, so this is a mistake. `optional_no_ca` leaves the judgement to
+    // the application.
     if conf.verify_client != Asks::OptionalUnsigned && matches!(files, (None, None)) {
         return Err(Diagnostic::error(
             "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client",

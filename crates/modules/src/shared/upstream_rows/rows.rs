@@ -188,7 +188,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.request_buffering),
     ),
     row(
-        // Off: nobody waits for the response any more.
+        // Off: once the client has gone, its response is of no use.
         "ignore_client_abort",
         "on | off",
         Some("off"),

@@ -82,6 +82,7 @@ impl DatagramExchange {
             self.timer.clear();
             return Poll::Pending;
         }
+        // Set anew after each event, since the caller clears it.
         if !self.timer.is_set() {
             self.timer.set(self.timeout);
         }
@@ -166,6 +167,7 @@ async fn exchange_all(
     loop {
         let received = (session.received, current_try(session).received);
         let event = poll_fn(|context| exchange.poll(context, received)).await;
+        // Whatever it was, it counts as activity.
         exchange.timer.clear();
         match event {
             PacketEvent::Request {
@@ -210,6 +212,7 @@ async fn exchange_all(
             }
             PacketEvent::TimedOut => return on_timeout(session, conf, exchange),
         }
+        // After every event, not only after responses: with `proxy_responses 0` a request can end the session.
         if exchange.is_over(conf) {
             log_end(session, exchange, "done");
             return (status::OK, false);

@@ -205,6 +205,7 @@ async fn try_servers(
         let since = rt::now();
         match selection.ask_chooser(session, 0) {
             Ok(None) => {}
+            // An address chosen for an earlier try stays, unless the script names another one.
             Ok(Some(choice)) => options.from = choice.from.or(options.from.take()),
             Err(NoChoice { status }) => {
                 new_try(session, selection.group().name());
@@ -244,6 +245,8 @@ async fn try_servers(
             Err(failure) => failure,
         };
         current_try(session).session = Some(elapsed(since));
+        // A failed connect counts towards `max_fails`. Its times do not count: how long a refusal took says nothing
+        // about the server.
         let released = selection.release(lease, Verdict::Failed(Times::default()));
         // `max_fails` has been reached.
         if released.disabled {
@@ -331,6 +334,8 @@ async fn connect(
     if let UpstreamConnection::Stream(transport) = &mut upstream
         && secure::uses_tls(session)
     {
+        // Its failure is like a failed connect: no byte of the session has been sent, so another server can be
+        // tried.
         secure::handshake(session, conf, transport, group.name()).await?;
     }
     Ok(upstream)

@@ -123,6 +123,7 @@ impl RelayDirection {
         let mut total = 0;
         while self.held() > 0 {
             let sent = match &self.pipe {
+                // At most one of the two holds bytes: the pipe is filled only when the buffer is empty.
                 Some(pipe) if pipe.held() > 0 => pipe.poll_empty(context, self.to.socket()),
                 _ => self.to.poll_write(context, &self.buffer[self.at..]),
             };
@@ -138,8 +139,11 @@ impl RelayDirection {
                 Poll::Pending => return Poll::Pending,
             }
         }
+        // The capacity is kept for the next read.
         self.buffer.clear();
         self.at = 0;
+        // With TLS, bytes that were written may still wait here, encrypted. Without this, the last ones of a
+        // session could stay unsent.
         match self.to.poll_flush(context) {
             Poll::Ready(result) => Poll::Ready(result.map(|()| total)),
             Poll::Pending => Poll::Pending,
@@ -245,9 +249,11 @@ impl SessionRelay {
         // What was read ahead of the proxy, for example by `ssl_preread`, goes to the server first.
         let input = std::mem::take(&mut *session.client.input.borrow_mut());
         let before = input.len() as u64;
+        // One buffer, so that the header and the first bytes leave in one segment.
         self.up.buffer = [header, input].concat();
         session.action = "proxying connection";
         let end = poll_fn(|context| self.poll(context)).await;
+        // Before anything is logged: the lines contain the counts.
         self.store(session, before);
         self.log_broken(session);
         self.end(session, end);
@@ -267,6 +273,7 @@ impl SessionRelay {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<RelayEnd> {
         let mut moves = false;
         for direction in [&mut self.up, &mut self.down] {
+            // Both directions are polled every time: only then is this task registered with both sockets.
             match direction.poll(context) {
                 MoveResult::Nothing => {}
                 MoveResult::Bytes => moves = true,
@@ -279,12 +286,14 @@ impl SessionRelay {
         if self.first_byte.is_none() && self.down.received > 0 {
             self.first_byte = Some(elapsed(self.since));
         }
+        // Before the timer: a session that has just ended must not time out.
         if let Some(by) = self.is_over() {
             return Poll::Ready(RelayEnd::Disconnected { by });
         }
         // The silence is of our own making, so it must not end the session.
         if self.up.pace.is_delayed() || self.down.pace.is_delayed() {
             self.timer.clear();
+        // As in nginx, a transfer in either direction counts as activity of the session.
         } else if moves || !self.timer.is_set() {
             self.timer.set(self.timeout);
         }

@@ -89,8 +89,8 @@ impl IdlePool {
                     Err(TookTooLong) => return None,
                 },
             };
-            // The server may have closed it meanwhile, or sent something nobody asked for. The loop ends: each turn
-            // takes one record out of the pool.
+            // The server may have closed it meanwhile, or sent something unasked. The loop ends: each turn takes
+            // one record out of the pool.
             if let Some(mut connection) = taken
                 && connection.stream.is_quiet()
             {
