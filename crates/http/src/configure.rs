@@ -228,12 +228,11 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let phases = Phases::collect(
         handlers.filter(|(phase, _)| matches!(phase, Phase::PostRead | Phase::ServerRewrite)),
     );
-    builder.listens.extend(listen::claims(
-        &core.names,
-        &core.listens,
-        server,
-        line.node.span,
-    ));
+    if core.listens.is_empty() {
+        core.listens.push(listen::default(line.node.span));
+    }
+    let claims = net::endpoint::claims(&core.names, &core.listens, server, line.node.span);
+    builder.listens.extend(claims);
     let positions = builder
         .server_positions
         .get_or_insert_with(|| Positions::of(&server_confs));
@@ -595,7 +594,7 @@ fn regex_location(
     pattern: &[u8],
     caseless: bool,
 ) -> Result<LocationKind, Diagnostic> {
-    Ok(LocationKind::Regex(Arc::new(Pattern::compile::<Request>(
+    Ok(LocationKind::Regex(Arc::new(Pattern::compile(
         line, index, pattern, caseless,
     )?)))
 }

@@ -4,20 +4,12 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use bstr::ByteSlice;
-use conf::{Diagnostic, Line, Pattern, Span};
+use conf::{Diagnostic, Line, Span};
 use host::listen::ListenAddress;
 use net::endpoint::Listen;
 
-use crate::block_ids::ServerId;
-
-/// A server's name as the configuration has it.
-pub type ServerName = net::server_name::ServerName<Pattern>;
-
-/// A server's claim to an address.
-pub type Claim = net::endpoint::Claim<ServerId, Pattern>;
-
-/// An address with the servers that answer there.
-pub type Endpoint = net::endpoint::Endpoint<ServerId, Pattern>;
+pub use net::endpoint::{Claim, Endpoint};
+pub use net::server_name::ServerName;
 
 /// The port of an address that names none.
 const DEFAULT_PORT: u16 = 80;
@@ -34,8 +26,7 @@ pub fn set(listens: &mut Vec<Listen>, line: &mut Line) -> Result<(), Diagnostic>
 
 fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), Diagnostic> {
     match line.text(index).as_bytes() {
-        b"default_server" | b"default" => listen.flags.default_server = true,
-        b"proxy_protocol" => listen.flags.proxy_protocol = true,
+        b"default" => listen.flags.default_server = true,
         b"http2" => {
             let mut warning = line.error(
                 "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead",
@@ -45,43 +36,23 @@ fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), D
             line.level.report(warning.note(note));
             listen.flags.http2 = true;
         }
-        b"ssl" => listen.flags.tls = true,
         b"quic" => return Err(net::listen::not_yet(line, index)),
-        _ if net::listen::socket_parameter(&mut listen.options, line, index)? => listen.set = true,
         b"spdy" => {
             let error = line.invalid_parameter(index);
             return Err(error.note("SPDY was removed; use \"http2 on;\" for HTTP/2"));
         }
+        _ if listen.parameter(line, index)? => {}
         _ => return Err(line.invalid_parameter(index)),
     }
     Ok(())
 }
 
-/// A server's claims. One that says nothing of where it listens gets nginx's default.
-pub fn claims(
-    names: &[ServerName],
-    listens: &[Listen],
-    server: ServerId,
-    span: Span,
-) -> Vec<Claim> {
-    let names = match names.is_empty() {
-        true => vec![ServerName::Exact("".into())],
-        false => names.to_vec(),
-    };
-    let mut listens = listens.to_vec();
-    if listens.is_empty() {
-        let port = if host::process::is_root() { 80 } else { 8000 };
-        let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
-        listens.push(Listen {
-            address: ListenAddress::Tcp(address),
-            ..Listen::new(span)
-        });
+/// Where a server listens that does not say it: nginx's default.
+pub fn default(span: Span) -> Listen {
+    let port = if host::process::is_root() { 80 } else { 8000 };
+    let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
+    Listen {
+        address: ListenAddress::Tcp(address),
+        ..Listen::new(span)
     }
-    let claim = |listen| Claim {
-        listen,
-        server,
-        names: names.clone(),
-        span,
-    };
-    listens.into_iter().map(claim).collect()
 }

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use conf::{Diagnostic, Line, Regex, Span};
+use conf::{Diagnostic, Line, Span};
 use host::engine::ListenerSpec;
 use host::listen::{ListenAddress, ListenOptions};
 
-use crate::listen::{covers, is_wildcard};
-use crate::server_name::{ServerName, ServerNames};
+use crate::listen::{covers, is_wildcard, socket_parameter};
+use crate::server_name::{ServerId, ServerName, ServerNames};
 
 /// One address of a `listen` directive.
 #[derive(Clone, Debug)]
@@ -41,6 +41,21 @@ impl Listen {
             set: false,
             span,
         }
+    }
+
+    /// Reads word `index` of its line as a parameter that http and stream both know. `false`: it is none of those.
+    pub fn parameter(&mut self, line: &mut Line, index: usize) -> Result<bool, Diagnostic> {
+        match &**line.text(index) {
+            b"default_server" => self.flags.default_server = true,
+            b"proxy_protocol" => self.flags.proxy_protocol = true,
+            b"ssl" => self.flags.tls = true,
+            _ => {
+                let is_known = socket_parameter(&mut self.options, line, index)?;
+                self.set |= is_known;
+                return Ok(is_known);
+            }
+        }
+        Ok(true)
     }
 
     /// Adds it to those of a server at each of these addresses. An error if the server has one of them already.
@@ -77,28 +92,48 @@ pub struct Flags {
     pub http2: bool,
 }
 
-/// A server's claim to an address. `S` is how an engine names a server, `P` its kind of regular expression.
-pub struct Claim<S, P> {
+/// A server's claim to an address.
+pub struct Claim {
     /// The address.
     pub listen: Listen,
     /// Whose claim it is.
-    pub server: S,
+    pub server: ServerId,
     /// The names that it goes by there.
-    pub names: Vec<ServerName<P>>,
+    pub names: Vec<ServerName>,
     /// Where the server begins.
     pub span: Span,
 }
 
-/// An address with the servers that answer there; `S` and `P` as in [`Claim`].
-pub struct Endpoint<S, P> {
+/// The claims of one server, whose block is at `span`. One without a name takes requests that name no host.
+pub fn claims<'a>(
+    names: &'a [ServerName],
+    listens: &'a [Listen],
+    server: ServerId,
+    span: Span,
+) -> impl Iterator<Item = Claim> + 'a {
+    let nameless = || vec![ServerName::Exact("".into())];
+    listens.iter().map(move |listen| Claim {
+        listen: listen.clone(),
+        server,
+        names: if names.is_empty() {
+            nameless()
+        } else {
+            names.to_vec()
+        },
+        span,
+    })
+}
+
+/// An address with the servers that answer there.
+pub struct Endpoint {
     /// The address as configured.
     pub address: ListenAddress,
     /// Which server a name belongs to; empty where nothing needs to be looked up.
-    pub names: ServerNames<S, P>,
+    pub names: ServerNames,
     /// The server of names that nobody claims.
-    pub default_server: S,
+    pub default_server: ServerId,
     /// All servers that answer here.
-    pub servers: Vec<S>,
+    pub servers: Vec<ServerId>,
     /// Connections are encrypted.
     pub tls: bool,
     /// Connections begin with a PROXY protocol header.
@@ -111,7 +146,7 @@ pub struct Endpoint<S, P> {
     pub options: ListenOptions,
 }
 
-impl<S: Copy, P: AsRef<Regex>> Endpoint<S, P> {
+impl Endpoint {
     /// Whether a name matters.
     pub fn chooses(&self) -> bool {
         !self.names.is_empty()
@@ -119,11 +154,8 @@ impl<S: Copy, P: AsRef<Regex>> Endpoint<S, P> {
 }
 
 /// Puts the claims of all servers together. Contradictions are reported.
-pub fn endpoints<S: Copy, P: AsRef<Regex>>(
-    claims: Vec<Claim<S, P>>,
-    line: &mut Line,
-) -> Vec<Arc<Endpoint<S, P>>> {
-    let mut by_address: BTreeMap<ListenAddress, Vec<Claim<S, P>>> = BTreeMap::new();
+pub fn endpoints(claims: Vec<Claim>, line: &mut Line) -> Vec<Arc<Endpoint>> {
+    let mut by_address: BTreeMap<ListenAddress, Vec<Claim>> = BTreeMap::new();
     for claim in claims {
         by_address
             .entry(claim.listen.address.clone())
@@ -164,7 +196,7 @@ pub fn endpoints<S: Copy, P: AsRef<Regex>>(
     endpoints
 }
 
-fn options<S, P>(claims: &[Claim<S, P>]) -> ListenOptions {
+fn options(claims: &[Claim]) -> ListenOptions {
     let set = claims.iter().find(|claim| claim.listen.set);
     set.or(claims.first())
         .map(|claim| claim.listen.options.clone())
@@ -172,11 +204,7 @@ fn options<S, P>(claims: &[Claim<S, P>]) -> ListenOptions {
 }
 
 /// The one that says so, or the first.
-fn default_server<S: Copy, P>(
-    address: &ListenAddress,
-    claims: &[Claim<S, P>],
-    line: &mut Line,
-) -> Option<S> {
+fn default_server(address: &ListenAddress, claims: &[Claim], line: &mut Line) -> Option<ServerId> {
     let mut report = |what: &str, span, first| {
         let mut error = Diagnostic::error(format!("{what} for {address}"), span);
         if let Some(place) = line.sources().place(first) {
@@ -204,13 +232,9 @@ fn default_server<S: Copy, P>(
 
 /// Which server a name leads to. A single server takes every name: nothing needs to be looked up, unless a pattern's
 /// groups set variables.
-fn names<S: Copy, P: AsRef<Regex>>(
-    address: &ListenAddress,
-    claims: &[Claim<S, P>],
-    line: &mut Line,
-) -> ServerNames<S, P> {
+fn names(address: &ListenAddress, claims: &[Claim], line: &mut Line) -> ServerNames {
     let mut names = ServerNames::default();
-    let is_pattern = |name: &ServerName<P>| matches!(name, ServerName::Regex(_));
+    let is_pattern = |name: &ServerName| matches!(name, ServerName::Regex(_));
     if claims.len() == 1 && !claims[0].names.iter().any(is_pattern) {
         return names;
     }
@@ -231,7 +255,7 @@ fn names<S: Copy, P: AsRef<Regex>>(
 }
 
 /// The sockets that these endpoints need.
-pub fn listeners<S, P>(endpoints: &[Arc<Endpoint<S, P>>]) -> Vec<ListenerSpec> {
+pub fn listeners(endpoints: &[Arc<Endpoint>]) -> Vec<ListenerSpec> {
     let mut specs: Vec<ListenerSpec> = Vec::new();
     for endpoint in endpoints {
         if !specs.iter().any(|spec| spec.address == endpoint.socket) {
@@ -245,11 +269,11 @@ pub fn listeners<S, P>(endpoints: &[Arc<Endpoint<S, P>>]) -> Vec<ListenerSpec> {
 }
 
 /// The endpoint of a connection that came by `socket` and whose own end is `local`.
-pub fn endpoint_of<'a, S, P>(
-    endpoints: &'a [Arc<Endpoint<S, P>>],
+pub fn endpoint_of<'a>(
+    endpoints: &'a [Arc<Endpoint>],
     socket: &ListenAddress,
     local: impl Fn() -> Option<IpAddr>,
-) -> Option<&'a Arc<Endpoint<S, P>>> {
+) -> Option<&'a Arc<Endpoint>> {
     let candidates = || {
         endpoints
             .iter()

@@ -2,9 +2,10 @@
 
 use conf::{Confs, Diagnostic, Line, Registry, STREAM, STREAM_SERVER, Span, TableSet, dispatch};
 use host::error_log::MainLog;
+use net::endpoint::Claim;
 
 use crate::core::{self, ServerConf};
-use crate::listen;
+
 use crate::module::{Handler, Module, Phase};
 use crate::session::Session;
 use crate::site::{ConfSet, Frozen, Phases, Server, ServerId};
@@ -20,7 +21,7 @@ struct Builder {
     servers: Vec<Server>,
     /// Where the servers' blocks stand.
     places: Vec<Span>,
-    claims: Vec<listen::Claim>,
+    claims: Vec<Claim>,
 }
 
 fn groups(modules: &[&'static Module]) -> Vec<TableSet> {
@@ -146,9 +147,12 @@ pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnos
     handlers.extend(answer.map(|answer| (Phase::Content, answer.handler)));
     server.phases = Phases::collect(handlers.into_iter());
     let id = ServerId(builder.servers.len() as u32);
-    builder
-        .claims
-        .extend(listen::claims(&server.core, id, span));
+    builder.claims.extend(net::endpoint::claims(
+        &server.core.names,
+        &server.core.listens,
+        id,
+        span,
+    ));
     builder.servers.push(server);
     builder.places.push(block);
     // A line that was refused has said why.

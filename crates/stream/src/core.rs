@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use bstr::BString;
 use conf::contexts::STREAM_AND_SERVER;
-use conf::{
-    Arity, Diagnostic, Directive, Line, Pattern, Repeat, STREAM, STREAM_SERVER, Setter, Table,
-};
+use conf::{Arity, Diagnostic, Directive, Line, Repeat, STREAM, STREAM_SERVER, Setter, Table};
 use host::error_log::{LogFiles, Logger, MainLog, Target};
 use net::resolver::{Resolver, Settings};
 use net::server_name::ServerName;
@@ -15,7 +13,6 @@ use net::server_name::ServerName;
 use net::endpoint::Listen;
 
 use crate::listen;
-use crate::session::Session;
 
 /// Settings of `stream` as a whole: none that has an effect.
 #[derive(Clone, Debug, Default)]
@@ -70,7 +67,7 @@ pub struct ServerConf {
     /// Where it listens.
     pub listens: Vec<Listen>,
     /// The names that the server answers to.
-    pub names: Vec<ServerName<Pattern>>,
+    pub names: Vec<ServerName>,
     /// The first name.
     pub name: BString,
     /// The error log.
@@ -117,7 +114,7 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         doc: "The address and port, or unix socket, on which the server accepts sessions, with socket options. The \
               datagrams of one client form a session; without `reuseport`, one event loop serves all sessions of a UDP \
               port.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Many, listen::set),
+        set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| listen::set(&mut c.listens, line)),
     },
     Directive {
         name: "server_name",
@@ -128,7 +125,9 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         doc: "The names of the server; the first one is `$server_name`. The name requested by a TLS client chooses \
               among the servers of an address, with `ssl` and with `ssl_preread`; other clients get the default server \
               of the address.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Many, server_name),
+        set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
+            net::server_name::read(&mut c.names, &mut c.name, line)
+        }),
     },
     Directive {
         name: "error_log",
@@ -216,18 +215,5 @@ fn error_log(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
     let prefix = line.level.build.in_prefix(conf::Access::Opened, "");
     let target = Target::parse(&words, &prefix).map_err(|message| line.error(message))?;
     conf.log = conf.log.with(target, line.shared::<LogFiles>());
-    Ok(())
-}
-
-fn server_name(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
-    for index in 0..line.args().len() {
-        let name = ServerName::parse(line, index, |line, pattern, caseless| {
-            Pattern::compile::<Session>(line, index, pattern, caseless)
-        })?;
-        if conf.names.is_empty() {
-            conf.name = name.display(&line.arg(index).text);
-        }
-        conf.names.push(name);
-    }
     Ok(())
 }

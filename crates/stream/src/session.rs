@@ -16,9 +16,9 @@ use rt::net::Address;
 
 use crate::client::Client;
 use crate::engine::StreamLoop;
-use crate::listen::Endpoint;
 use crate::site::{ConfRef, Server, ServerId, Site};
 use crate::upstream::Record;
+use net::endpoint::Endpoint;
 
 /// A session.
 pub struct Session {

@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use bstr::BString;
 use conf::{AnyConf, Variables};
+pub use net::server_name::ServerId;
 
 use crate::core::ServerConf;
-use crate::listen::Endpoint;
 use crate::module::{Handler, HandshakeHandler, PHASES, Phase};
 use crate::session::Session;
+use net::endpoint::Endpoint;
 
 /// The configuration as one loop holds it.
 pub struct Site {
@@ -63,10 +64,6 @@ impl Frozen {
         &self.servers[id.0 as usize]
     }
 }
-
-/// The number of a server in its [`Frozen`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ServerId(pub u32);
 
 /// A `server {}` block.
 pub struct Server {

@@ -102,7 +102,7 @@ impl MapBlock {
             };
             let regex = Regex::new(pattern, caseless).map_err(failed)?;
             self.patterns
-                .push((Pattern::of::<S>(line.level, regex).map_err(failed)?, value));
+                .push((Pattern::of(line.level, regex).map_err(failed)?, value));
             return Ok(());
         }
         // A leading backslash lets a text begin with a tilde or be called like one of the
