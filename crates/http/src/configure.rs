@@ -132,13 +132,7 @@ pub fn http(
     identity: Identity,
     line: &mut Line,
 ) -> Result<Frozen, Diagnostic> {
-    let mut registry: Registry<Request> = Registry::new();
-    for rows in crate::variables::VARIABLES {
-        registry.add(rows);
-    }
-    for module in modules {
-        registry.add(module.variables);
-    }
+    let mut registry = registry(modules);
     let mut builder = Builder::new(modules);
     line.shared::<HandedDown>().0 = Some(BlockReaders {
         server,
@@ -158,29 +152,19 @@ pub fn http(
     for module in modules {
         (module.complete)(line);
     }
-    let endpoints = net::endpoint::endpoints(builder.listens, line);
+    let endpoints = net::endpoint::endpoints(std::mem::take(&mut builder.listens), line);
     let variables = match registry.finish() {
         Ok(variables) => variables,
-        Err(errors) => {
-            let mut errors = errors;
-            let last = errors.pop();
-            for error in errors {
-                line.level.report(error);
-            }
-            return Err(last.unwrap_or_else(|| line.error("unknown variable")));
-        }
+        Err(errors) => return Err(report_but_last(errors, line)),
     };
     let chunks = &mut builder.same.chunks;
-    // Every block was closed, and the list is made in place: there may be hundreds of thousands.
-    let mut locations: Vec<Location> = builder.locations.into_iter().map_while(|one| one).collect();
-    locations.shrink_to_fit();
     let main_confs = confs.take_group(MAIN_GROUP);
     let outer_confs = confs.take_group(LOCATION_GROUP);
     let frozen = Frozen {
         main_confs: ConfSet::new(Positions::of(&main_confs), &main_confs, chunks),
         outer_confs: ConfSet::new(Positions::of(&outer_confs), &outer_confs, chunks),
         servers: builder.servers,
-        locations,
+        locations: closed(builder.locations),
         endpoints,
         variables,
         identity,
@@ -190,6 +174,34 @@ pub fn http(
     };
     crate::tls::check_configuration(&frozen, &builder.places, line);
     Ok(frozen)
+}
+
+/// The variables of the engine and of `modules`.
+fn registry(modules: &[&'static Module]) -> Registry<Request> {
+    let mut registry = Registry::new();
+    for rows in crate::variables::VARIABLES {
+        registry.add(rows);
+    }
+    for module in modules {
+        registry.add(module.variables);
+    }
+    registry
+}
+
+/// Reports all errors except the last one, which is for the block's own setter to give back.
+fn report_but_last(mut errors: Vec<Diagnostic>, line: &mut Line) -> Diagnostic {
+    let last = errors.pop();
+    for error in errors {
+        line.level.report(error);
+    }
+    last.unwrap_or_else(|| line.error("unknown variable"))
+}
+
+/// The locations, when every block was closed. The list is made in place: there may be hundreds of thousands.
+fn closed(locations: Vec<Option<Location>>) -> Vec<Location> {
+    let mut locations: Vec<Location> = locations.into_iter().map_while(|one| one).collect();
+    locations.shrink_to_fit();
+    locations
 }
 
 /// The setter of `server`.

@@ -68,17 +68,41 @@ pub(super) struct Answer<'a> {
 impl Answer<'_> {
     /// Makes it the request's response.
     pub(super) fn send(self, request: &mut Request) -> Outcome {
-        let now_ms = self.now_ms;
-        let stored = self.stored;
-        let age_s = stored.freshness.age_s(now_ms);
-        let record = request.upstream.get_or_make();
-        record.head = Arc::clone(&stored.head);
-        record.cache = Some(self.status);
-        record.cache_age_s = Some(age_s);
-        if stored.kind == Kind::Error {
-            return Outcome::Status(stored.head.status);
+        self.note(request);
+        if self.stored.kind == Kind::Error {
+            return Outcome::Status(self.stored.head.status);
         }
-        let settings = &**self.settings;
+        if let Some(outcome) = self.copy_head(request) {
+            return outcome;
+        }
+        if self.is_stored() {
+            self.add_age(request);
+        }
+        self.add_cache_status(request);
+        let out = &mut request.out;
+        (out.content_length, out.body) = match self.stored.kind {
+            Kind::HeadOnly => (respond::announced_length(&self.stored.head), Body::unsent()),
+            Kind::Content | Kind::Error => (self.length, self.body),
+        };
+        Outcome::Respond
+    }
+
+    /// Nothing of it was on its way from the origin when the request came, or the origin said that it still holds.
+    fn is_stored(&self) -> bool {
+        self.forwarded.is_none() || self.status == Status::Revalidated
+    }
+
+    /// Leaves what variables and logs tell of it.
+    fn note(&self, request: &mut Request) {
+        let record = request.upstream.get_or_make();
+        record.head = Arc::clone(&self.stored.head);
+        record.cache = Some(self.status);
+        record.cache_age_s = Some(self.stored.freshness.age_s(self.now_ms));
+    }
+
+    /// Copies the stored head, as that of an upstream's response is copied. An outcome takes the place of the response.
+    fn copy_head(&self, request: &mut Request) -> Option<Outcome> {
+        let (stored, settings) = (self.stored, &**self.settings);
         let mut plan: Option<Plan> = None;
         let source = self.source;
         // Only redirects and cookies need the protocol, and most responses have neither.
@@ -91,7 +115,7 @@ impl Answer<'_> {
         };
         if let Some(outcome) = respond::instead(request, settings, &stored.head, &mut map) {
             make_ranges(request);
-            return outcome;
+            return Some(outcome);
         }
         let buffering = respond::copy_head(request, settings, &stored.head, &mut map);
         request.delivery.head_waits = buffering.unwrap_or(settings.buffering)
@@ -99,45 +123,44 @@ impl Answer<'_> {
             && !is_event_stream(request);
         let out = &mut request.out;
         out.reason.clone_from(&stored.reason);
-        (out.content_length, out.body) = match stored.kind {
-            Kind::HeadOnly => (respond::announced_length(&stored.head), Body::unsent()),
-            Kind::Content | Kind::Error => (self.length, self.body),
-        };
         out.transforms.unannounced_length = !stored.head.fields.has(Known::ContentLength);
         // What is stored can be sent in any order, unless its origin refuses ranges. What comes just now may have a long way to
         // its last part: one part of it, as in nginx.
-        let is_stored = self.forwarded.is_none() || self.status == Status::Revalidated;
-        out.transforms.single_range = !is_stored;
+        out.transforms.single_range = !self.is_stored();
         let refused = stored.head.fields.get_known(Known::AcceptRanges);
         out.transforms.ranges = !refused.is_some_and(|value| value.eq_ignore_ascii_case(b"none"));
         make_ranges(request);
-        let out = &mut request.out;
-        if is_stored {
-            let mut text = Vec::new();
-            base::text::write_number(age_s.into(), &mut text);
-            out.fields.set_known(Known::Age, &text);
-            if let Some(date) = stored.head.fields.get_known(Known::Date) {
-                out.fields.set_known(Known::Date, date);
-            }
+        None
+    }
+
+    /// `Age`, and the date that it counts from: the origin's, in place of this server's (RFC 9111, section 5.1).
+    fn add_age(&self, request: &mut Request) {
+        let mut text = Vec::new();
+        let age_s = self.stored.freshness.age_s(self.now_ms);
+        base::text::write_number(age_s.into(), &mut text);
+        let fields = &mut request.out.fields;
+        fields.set_known(Known::Age, &text);
+        if let Some(date) = self.stored.head.fields.get_known(Known::Date) {
+            fields.set_known(Known::Date, date);
         }
-        let ttl_s = stored.freshness.ttl_s(now_ms);
-        let stored_status = stored.head.status;
+    }
+
+    fn add_cache_status(&self, request: &mut Request) {
         let full = self.forwarded.is_some() && self.store.lacks_room(self.length);
-        add_status_field(request, self.settings, move |name| CacheStatus {
+        add_status_field(request, self.settings, |name| CacheStatus {
             name,
             outcome: match self.forwarded {
                 None => Fate::Hit,
                 Some(Forwarded { why, is_collapsed }) => Fate::Forwarded {
                     why,
-                    status: Some(stored_status),
+                    status: Some(self.stored.head.status),
                     stored: !full,
                     collapsed: is_collapsed,
                 },
             },
-            ttl_s: Some(ttl_s),
+            ttl_s: Some(self.stored.freshness.ttl_s(self.now_ms)),
             detail: full.then_some("disk-full"),
         });
-        Outcome::Respond
     }
 }
 
