@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{
-    Confs, Contexts, Diagnostic, HTTP, LIMIT_EXCEPT, LOCATION, LOCATION_IF, Line, Pattern,
-    Registry, SERVER, SERVER_IF, TableSet, dispatch,
+    ConfSets, Confs, Contexts, Diagnostic, HTTP, LIMIT_EXCEPT, LOCATION, LOCATION_IF, Line,
+    Pattern, Registry, SERVER, SERVER_IF, TableSet, dispatch,
 };
 use proto::message::Method;
 
@@ -20,10 +20,7 @@ use crate::listen;
 use crate::location_tree::LocationTree;
 use crate::module::{Answer, Filter, Handler, Module, Phase};
 use crate::request::Request;
-use crate::site::{
-    Chunks, ConfSet, Frozen, Location, LocationId, LocationKind, Phases, Pipeline, Positions,
-    Server, ServerId,
-};
+use crate::site::{Frozen, Location, LocationId, LocationKind, Phases, Pipeline, Server, ServerId};
 
 pub use crate::core::blocks::{Directories, PresentLocation, WantedPools};
 
@@ -49,9 +46,9 @@ pub struct Builder {
     named: Vec<(BString, LocationId)>,
     /// The present server takes CONNECT.
     connect: bool,
-    /// Where structs stand: the same in all servers, and in all locations.
-    server_positions: Option<Arc<Positions>>,
-    location_positions: Option<Arc<Positions>>,
+    /// What the structs of servers share, and those of locations.
+    server_confs: ConfSets,
+    location_confs: ConfSets,
     /// Who runs in the phase `Rewrite` of the block that was closed last.
     rewriters: Vec<&'static str>,
     same: Same,
@@ -70,8 +67,8 @@ impl Builder {
             open: Vec::new(),
             named: Vec::new(),
             connect: false,
-            server_positions: None,
-            location_positions: None,
+            server_confs: ConfSets::default(),
+            location_confs: ConfSets::default(),
             rewriters: Vec::new(),
             same: Same::default(),
         }
@@ -85,7 +82,6 @@ type PipelineKey = (Vec<(Phase, usize)>, Vec<usize>);
 #[derive(Default)]
 struct Same {
     pipelines: HashMap<PipelineKey, Arc<Pipeline>>,
-    chunks: Chunks,
     /// By the addresses of the two structs that it is made of, which live as long as the locations do.
     cores: HashMap<(usize, usize), Arc<LocationConf>>,
 }
@@ -111,7 +107,7 @@ pub fn groups(modules: &'static [&'static Module]) -> Vec<TableSet> {
         &core::resolver::DIRECTIVES,
     ];
     let mut groups: Vec<TableSet> = vec![
-        vec![&core::main::DIRECTIVES],
+        vec![&core::main::HASH_SIZES, &core::main::DIRECTIVES],
         vec![&core::server::DIRECTIVES, &core::http2::DIRECTIVES],
         locations,
     ];
@@ -155,14 +151,13 @@ pub fn http(
     let endpoints = net::endpoint::endpoints(std::mem::take(&mut builder.listens), line);
     let variables = match registry.finish() {
         Ok(variables) => variables,
-        Err(errors) => return Err(report_but_last(errors, line)),
+        Err(errors) => return Err(line.report_but_last(errors)),
     };
-    let chunks = &mut builder.same.chunks;
     let main_confs = confs.take_group(MAIN_GROUP);
     let outer_confs = confs.take_group(LOCATION_GROUP);
     let frozen = Frozen {
-        main_confs: ConfSet::new(Positions::of(&main_confs), &main_confs, chunks),
-        outer_confs: ConfSet::new(Positions::of(&outer_confs), &outer_confs, chunks),
+        main_confs: ConfSets::default().set(&main_confs),
+        outer_confs: builder.location_confs.set(&outer_confs),
         servers: builder.servers,
         locations: closed(builder.locations),
         endpoints,
@@ -170,7 +165,7 @@ pub fn http(
         identity,
         prefix: line.level.build.in_prefix(conf::Access::Opened, ""),
         conf_prefix: line.level.build.in_conf_prefix(conf::Access::Opened, ""),
-        generation: crate::site::next_generation(),
+        generation: host::generation::next_generation(),
     };
     crate::tls::check_configuration(&frozen, &builder.places, line);
     Ok(frozen)
@@ -186,15 +181,6 @@ fn registry(modules: &[&'static Module]) -> Registry<Request> {
         registry.add(module.variables);
     }
     registry
-}
-
-/// Reports all errors except the last one, which is for the block's own setter to give back.
-fn report_but_last(mut errors: Vec<Diagnostic>, line: &mut Line) -> Diagnostic {
-    let last = errors.pop();
-    for error in errors {
-        line.level.report(error);
-    }
-    last.unwrap_or_else(|| line.error("unknown variable"))
 }
 
 /// The locations, when every block was closed. The list is made in place: there may be hundreds of thousands.
@@ -245,11 +231,9 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     }
     let claims = net::endpoint::claims(&core.names, &core.listens, server, line.node.span);
     builder.listens.extend(claims);
-    let positions = builder
-        .server_positions
-        .get_or_insert_with(|| Positions::of(&server_confs));
-    let confs = ConfSet::new(positions.clone(), &server_confs, &mut builder.same.chunks);
-    builder.same.chunks.clear();
+    let confs = builder.server_confs.set(&server_confs);
+    builder.server_confs.forget_chunks();
+    builder.location_confs.forget_chunks();
     builder.places.push(line.node.span);
     builder.servers.push(Server {
         name: core.name.clone(),
@@ -420,10 +404,6 @@ fn close(line: &mut Line, confs: &mut Confs) -> LocationTree {
     let core = whole_core(confs, &mut line.level.engine::<Builder>().same.cores);
     let structs = confs.take_group(LOCATION_GROUP);
     let builder = line.level.engine::<Builder>();
-    let positions = builder
-        .location_positions
-        .get_or_insert_with(|| Positions::of(&structs))
-        .clone();
     let frame = builder
         .open
         .pop()
@@ -432,7 +412,7 @@ fn close(line: &mut Line, confs: &mut Confs) -> LocationTree {
         name: frame.name,
         kind: frame.kind,
         core,
-        confs: ConfSet::new(positions, &structs, &mut builder.same.chunks),
+        confs: builder.location_confs.set(&structs),
         tree: LocationTree::default(),
         limit_except: frame.limit_except,
         adds_slash: false,

@@ -61,8 +61,9 @@ impl Engine {
     }
 
     /// The engine's own tables, for the reference and for help.
-    pub fn own_tables() -> [&'static dyn Rows; 6] {
+    pub fn own_tables() -> [&'static dyn Rows; 7] {
         [
+            &crate::core::main::HASH_SIZES,
             &crate::core::main::DIRECTIVES,
             &crate::core::server::DIRECTIVES,
             &crate::core::http2::DIRECTIVES,

@@ -3,22 +3,19 @@
 //! The engine knows modules only by this shape and names none of them. The order of the list that the binary hands to
 //! the engine is the order in which handlers of a phase run, and in which filters see a response.
 
-use std::cell::RefCell;
-use std::future::Future;
-use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bstr::BString;
 use conf::{Confs, Diagnostic, Expression, Line, Rows, Table, VarId, Variable};
-use net::tls::{Moment, Offer};
 use net::upstream::Secure;
 
 use crate::http_loop::HttpLoop;
 use crate::request::Request;
 use crate::site::{ConfSet, Frozen, Location};
+
+pub use net::tls::Objection;
 
 /// One module. Absent parts come from [`Module::EMPTY`].
 pub struct Module {
@@ -129,16 +126,7 @@ pub struct Keeps {
 }
 
 /// The request has no head: it is there for its client's sake, and is gone before the handshake goes on.
-pub type HandshakeHandler = for<'a> fn(
-    &'a mut Request,
-    Moment,
-    Rc<RefCell<Offer>>,
-)
-    -> Pin<Box<dyn Future<Output = Result<(), Objection>> + 'a>>;
-
-/// A handshake is not to be completed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Objection;
+pub type HandshakeHandler = net::tls::HandshakeHandler<Request>;
 
 /// The one content handler of a location.
 pub struct Answer {
@@ -175,6 +163,15 @@ pub enum Phase {
     Log,
 }
 
+/// How many phases there are.
+pub(crate) const PHASES: usize = 8;
+
+impl From<Phase> for usize {
+    fn from(phase: Phase) -> usize {
+        phase as usize
+    }
+}
+
 /// Runs in a phase.
 ///
 /// It answers at once with [`Step::Now`], which costs no allocation, or hands back a future. It must not block: what
@@ -197,12 +194,7 @@ pub enum Verdict {
 }
 
 /// What a handler says.
-pub enum Step<'a> {
-    /// The handler is done.
-    Now(Outcome),
-    /// The handler will be done when this future is.
-    Later(Pin<Box<dyn Future<Output = Outcome> + 'a>>),
-}
+pub type Step<'a> = base::phases::Step<'a, Outcome>;
 
 /// How a handler ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,27 +258,6 @@ pub fn assigned_variable(line: &mut Line) -> Result<VarId, Diagnostic> {
         .expect("http's rows stand in http");
     let variable = registry.slot(name);
     variable.map_err(|message| line.error_at(0, message))
-}
-
-impl From<Outcome> for Step<'_> {
-    fn from(outcome: Outcome) -> Self {
-        Step::Now(outcome)
-    }
-}
-
-impl<'a> Step<'a> {
-    /// A step that ends with `future`.
-    pub fn later(future: impl Future<Output = Outcome> + 'a) -> Step<'a> {
-        Step::Later(Box::pin(future))
-    }
-
-    /// Waits for the end of the step.
-    pub async fn outcome(self) -> Outcome {
-        match self {
-            Step::Now(outcome) => outcome,
-            Step::Later(future) => future.await,
-        }
-    }
 }
 
 /// Status codes that have a meaning inside the server only. They are nginx's numbers, since `error_page` and logs show

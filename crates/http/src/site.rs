@@ -3,55 +3,30 @@
 //! One [`Frozen`] exists per generation of the configuration and is shared by all loops. Each loop wraps it in an
 //! `Rc<Site>`, so that the count that every request moves is not one that all processors fight over.
 
-use std::any::{Any, TypeId};
-use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
+use std::any::Any;
 use std::marker::PhantomData;
-use std::ops::{Deref, Index};
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::phases::PhaseHandlers;
 use bstr::{BStr, BString};
-use conf::{AnyConf, Variables};
+use conf::Variables;
 
 use crate::core::{Identity, LocationConf, ServerConf};
 use crate::listen::Endpoint;
 use crate::location_tree::LocationTree;
-use crate::module::{Filter, Handler, HandshakeHandler, Keeps, Phase};
+use crate::module::{Filter, Handler, HandshakeHandler, Keeps, PHASES, Phase};
 use crate::request::Request;
 
 pub use crate::block_ids::{LocationId, ServerId};
 pub use crate::core::Satisfy;
 pub use crate::location_tree::LocationKind;
+pub use conf::ConfSet;
 
 /// The configuration as one loop holds it.
-pub struct Site {
-    frozen: Arc<Frozen>,
-}
-
-impl Site {
-    /// Wraps a generation for a loop.
-    pub fn new(frozen: Arc<Frozen>) -> Rc<Site> {
-        Rc::new(Site { frozen })
-    }
-}
-
-impl Deref for Site {
-    type Target = Frozen;
-
-    fn deref(&self) -> &Frozen {
-        &self.frozen
-    }
-}
-
-static GENERATIONS: AtomicU64 = AtomicU64::new(1);
-
-/// The number of a generation that is being made.
-pub(crate) fn next_generation() -> u64 {
-    GENERATIONS.fetch_add(1, Ordering::Relaxed)
-}
+pub type Site = host::generation::LoopGeneration<Frozen>;
 
 /// One generation of `http {}`.
 pub struct Frozen {
@@ -157,153 +132,7 @@ pub struct Pipeline {
 }
 
 /// The handlers of a location or server by phase.
-#[derive(Default)]
-pub struct Phases([Box<[Handler]>; 8]);
-
-impl Phases {
-    /// Collects handlers, each with its phase, in the order of the modules.
-    pub fn collect(handlers: impl Iterator<Item = (Phase, Handler)>) -> Phases {
-        let mut lists: [Vec<Handler>; 8] = Default::default();
-        for (phase, handler) in handlers {
-            lists[phase as usize].push(handler);
-        }
-        Phases(lists.map(Vec::into_boxed_slice))
-    }
-}
-
-impl Index<Phase> for Phases {
-    type Output = [Handler];
-
-    fn index(&self, phase: Phase) -> &[Handler] {
-        &self.0[phase as usize]
-    }
-}
-
-/// The structs of a block's tables, found by their type.
-///
-/// They stand in chunks, and blocks share the chunks in which they do not differ: a location that sets one thing costs a
-/// chunk and not the whole list.
-pub struct ConfSet {
-    positions: Arc<Positions>,
-    chunks: Box<[Arc<Chunk>]>,
-}
-
-/// How many structs stand together. A list of 62 is smallest at 8: as many chunks as structs in each.
-const CHUNK: usize = 8;
-
-/// The structs of some tables. The last chunk is filled up with its last struct.
-type Chunk = [Arc<dyn AnyConf>; CHUNK];
-
-/// Chunks that are there, by the addresses of the structs in them.
-#[derive(Default)]
-pub(crate) struct Chunks(HashMap<[usize; CHUNK], Arc<Chunk>>);
-
-impl Chunks {
-    /// Forgets them: what the next server has in common with this one is too little to search among all.
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    fn share(&mut self, confs: &[Arc<dyn AnyConf>]) -> Arc<Chunk> {
-        let at = |index: usize| &confs[index.min(confs.len() - 1)];
-        let key = std::array::from_fn(|index| Arc::as_ptr(at(index)).addr());
-        let make = || Arc::new(std::array::from_fn(|index| Arc::clone(at(index))));
-        Arc::clone(self.0.entry(key).or_insert_with(make))
-    }
-}
-
-/// Where the struct of each type is: a table with open addressing, at most half full. A request asks it many times.
-pub(crate) struct Positions {
-    slots: Box<[Option<(TypeId, u16)>]>,
-}
-
-impl Positions {
-    /// The positions of structs that stand in the order of their tables.
-    pub(crate) fn of(confs: &[Arc<dyn AnyConf>]) -> Arc<Positions> {
-        let mut slots = vec![None; (confs.len() * 2).next_power_of_two()].into_boxed_slice();
-        for (index, conf) in confs.iter().enumerate() {
-            let id = (**conf).type_id();
-            let mut at = Positions::start(id, slots.len());
-            while slots[at].is_some_and(|(known, _)| known != id) {
-                at = (at + 1) % slots.len();
-            }
-            slots[at] = Some((id, index as u16));
-        }
-        Arc::new(Positions { slots })
-    }
-
-    /// Where the search for a type begins. The identity of a type is a hash already.
-    fn start(id: TypeId, slots: usize) -> usize {
-        let mut hasher = FirstWord(0);
-        id.hash(&mut hasher);
-        hasher.0 as usize & (slots - 1)
-    }
-
-    fn find(&self, id: TypeId) -> Option<usize> {
-        let mut at = Positions::start(id, self.slots.len());
-        loop {
-            match self.slots[at] {
-                Some((known, index)) if known == id => return Some(usize::from(index)),
-                Some(_) => at = (at + 1) & (self.slots.len() - 1),
-                None => return None,
-            }
-        }
-    }
-}
-
-/// Keeps the word that is hashed.
-struct FirstWord(u64);
-
-impl Hasher for FirstWord {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.0 ^= u64::from_ne_bytes(word);
-        }
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 ^= word;
-    }
-}
-
-impl ConfSet {
-    /// Structs of one group, in the order of its tables.
-    pub(crate) fn new(
-        positions: Arc<Positions>,
-        confs: &[Arc<dyn AnyConf>],
-        known: &mut Chunks,
-    ) -> ConfSet {
-        let chunks = confs.chunks(CHUNK).map(|confs| known.share(confs));
-        ConfSet {
-            positions,
-            chunks: chunks.collect(),
-        }
-    }
-
-    /// The struct of type `C`. Panics when no module of the program has it: then the caller's module is not in the
-    /// list of modules.
-    pub fn get<C: Any>(&self) -> &C {
-        self.at(self.position_of::<C>())
-    }
-
-    /// Where the struct of type `C` stands in every set of this group, for who asks more than once. Panics as
-    /// [`ConfSet::get`] does.
-    pub fn position_of<C: Any>(&self) -> usize {
-        let at = self.positions.find(TypeId::of::<C>());
-        at.expect("the module that asks for its struct is in the list of modules")
-    }
-
-    /// The struct at a position that [`ConfSet::position_of`] gave for the same type.
-    pub fn at<C: Any>(&self, position: usize) -> &C {
-        conf::confs::downcast(&*self.chunks[position / CHUNK][position % CHUNK])
-    }
-}
+pub type Phases = PhaseHandlers<Phase, Handler, PHASES>;
 
 /// A module's struct in a location. It keeps the generation alive, so it may be held while the request changes.
 pub struct ConfRef<C> {

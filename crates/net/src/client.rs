@@ -1,15 +1,19 @@
-//! Who is at the other end of an accepted connection, and the variables that say so in http and in stream alike.
+//! Who is at the other end of an accepted connection, and the variables that http and stream both have: of the two ends of
+//! the connection, and of the server itself.
 
 use std::fmt;
 use std::io::Write;
 use std::marker::PhantomData;
 use std::net::IpAddr;
+use std::sync::LazyLock;
 
-use base::text::write_number;
+use base::text::{write_number, write_seconds};
 use bstr::{BStr, BString};
 use conf::Variable;
 use proto::proxy_protocol::{Endpoint, Header, is_tlv_name};
 use rt::net::Address;
+
+use crate::local_time;
 
 /// Who the client is.
 #[derive(Clone)]
@@ -42,7 +46,7 @@ impl Remote {
     }
 }
 
-/// A request or a session, as the variables of its two ends see it.
+/// A request or a session, as the variables that both have see it.
 pub trait Ends: 'static {
     /// The client, which `realip` may have corrected.
     fn remote(&self) -> &Remote;
@@ -55,6 +59,9 @@ pub trait Ends: 'static {
 
     /// The number of the connection.
     fn connection(&self) -> u64;
+
+    /// The version that the server goes by.
+    fn version(&self) -> &str;
 
     /// What stood before the connection's first byte, where the listener wants that.
     fn proxy_header(&self) -> Option<&Header>;
@@ -133,7 +140,56 @@ impl<S: Ends> Rows<S> {
             "A TLV of the PROXY protocol header, by name or by `0x` and number.",
         ),
     ];
+
+    /// The variables of the server itself: time, process, names.
+    pub const OF_SERVER: &'static [Variable<S>] = &[
+        Variable::new(
+            "msec",
+            |_, out| {
+                write_seconds(rt::wall_millis(), out);
+                true
+            },
+            "The current time in seconds since the epoch, with millisecond resolution.",
+        )
+        .volatile(),
+        Variable::new(
+            "time_local",
+            |_, out| {
+                local_time::write_log(out);
+                true
+            },
+            "The local time in the Common Log Format.",
+        )
+        .volatile(),
+        Variable::new(
+            "time_iso8601",
+            |_, out| {
+                local_time::write_iso8601(out);
+                true
+            },
+            "The local time in ISO 8601 format.",
+        )
+        .volatile(),
+        Variable::new(
+            "pid",
+            |_, out| number(std::process::id().into(), out),
+            "The process ID of the worker.",
+        ),
+        Variable::new(
+            "hostname",
+            |_, out| text(&*HOSTNAME, out),
+            "The host name of the machine.",
+        ),
+        Variable::new(
+            "nginx_version",
+            |s, out| text(s.version(), out),
+            "The version of the server.",
+        ),
+    ];
 }
+
+/// Read once: the name of a machine does not change under a running server.
+static HOSTNAME: LazyLock<String> = LazyLock::new(host::process::hostname);
 
 /// Appends an address without its port: `127.0.0.1`, `::1`, `unix:/run/x`.
 pub fn write_address(address: &Address, out: &mut Vec<u8>) {

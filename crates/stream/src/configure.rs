@@ -1,14 +1,38 @@
 //! Builds the frozen configuration of `stream {}` from its nodes.
 
-use conf::{Confs, Diagnostic, Line, Registry, STREAM, STREAM_SERVER, Span, TableSet, dispatch};
+use conf::{
+    Arity, ConfSets, Confs, Diagnostic, Directive, Line, Registry, STREAM, STREAM_SERVER, Setter,
+    Span, Table, TableSet, dispatch,
+};
 use host::error_log::MainLog;
+use net::core_rows::{self, HashSizes};
 use net::endpoint::Claim;
 
 use crate::core::{self, ServerConf};
 
 use crate::module::{Handler, Module, Phase};
 use crate::session::Session;
-use crate::site::{ConfSet, Frozen, Phases, Server, ServerId};
+use crate::site::{Frozen, Phases, Server, ServerId};
+
+static HASH_SIZE_ROWS: [Directive<HashSizes>; 4] = core_rows::hash_sizes(STREAM);
+
+/// The rows of hash tables' sizes.
+pub static HASH_SIZES: Table<HashSizes> = Table::new(&HASH_SIZE_ROWS);
+
+/// What `server` leaves in `stream` itself: nothing.
+#[derive(Clone, Debug, Default)]
+pub struct MainConf;
+
+/// The row of `server`. It stands above the other tables, beside its setter, which needs all of them.
+pub static MAIN: Table<MainConf> = Table::new(&[Directive {
+    name: "server",
+    syntax: "{ … }",
+    default: None,
+    contexts: STREAM,
+    since: "0.1",
+    doc: "Defines a server: the addresses it listens on, and what it does with sessions.",
+    set: Setter::Deferred(Arity::NONE, server),
+}]);
 
 /// The group of tables whose structs belong to `stream`.
 const MAIN_GROUP: usize = 0;
@@ -22,10 +46,15 @@ struct Builder {
     /// Where the servers' blocks stand.
     places: Vec<Span>,
     claims: Vec<Claim>,
+    /// What the structs of servers share.
+    server_confs: ConfSets,
 }
 
 fn groups(modules: &[&'static Module]) -> Vec<TableSet> {
-    let mut groups: Vec<TableSet> = vec![vec![&core::MAIN], vec![&core::SERVER]];
+    let mut groups: Vec<TableSet> = vec![
+        vec![&HASH_SIZES, &MAIN],
+        vec![&core::SERVER, &core::RESOLVER],
+    ];
     for module in modules {
         groups[MAIN_GROUP].push(module.main);
         groups[SERVER_GROUP].push(module.server);
@@ -54,6 +83,7 @@ pub(crate) fn stream(
         servers: Vec::new(),
         places: Vec::new(),
         claims: Vec::new(),
+        server_confs: ConfSets::default(),
     };
     let mut confs = Confs::new(groups(modules));
     if let Some(core) = confs.get_mut::<ServerConf>() {
@@ -70,23 +100,17 @@ pub(crate) fn stream(
     let endpoints = net::endpoint::endpoints(builder.claims, line);
     let variables = match registry.finish() {
         Ok(variables) => variables,
-        Err(mut errors) => {
-            let last = errors.pop();
-            for error in errors {
-                line.level.report(error);
-            }
-            return Err(last.unwrap_or_else(|| line.error("unknown variable")));
-        }
+        Err(errors) => return Err(line.report_but_last(errors)),
     };
     let frozen = Frozen {
-        main_confs: ConfSet::new(confs.take_group(MAIN_GROUP)),
-        outer_confs: ConfSet::new(confs.take_group(SERVER_GROUP)),
+        main_confs: ConfSets::default().set(&confs.take_group(MAIN_GROUP)),
+        outer_confs: builder.server_confs.set(&confs.take_group(SERVER_GROUP)),
         servers: builder.servers,
         endpoints,
         variables,
         version,
         conf_prefix: line.level.build.in_conf_prefix(conf::Access::Opened, ""),
-        generation: crate::engine::next_generation(),
+        generation: host::generation::next_generation(),
     };
     crate::tls::check_configuration(&frozen, &builder.places, line);
     Ok(frozen)
@@ -100,7 +124,7 @@ pub fn upstream_tables(line: &mut Line) -> TableSet {
 }
 
 /// The setter of `server`.
-pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
+fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let mut confs = parents.child(SERVER_GROUP);
     dispatch(
         line.node.block.nodes(),
@@ -110,10 +134,11 @@ pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnos
     );
     let core = confs.get::<ServerConf>().cloned().unwrap_or_default();
     let place = line.sources().place(line.node.span).unwrap_or_default();
+    let structs = confs.take_group(SERVER_GROUP);
     let mut server = Server {
         name: core.name.clone(),
         core,
-        confs: ConfSet::new(confs.take_group(SERVER_GROUP)),
+        confs: line.level.engine::<Builder>().server_confs.set(&structs),
         tls: None,
         handshake: None,
         phases: Phases::default(),

@@ -1,65 +1,17 @@
-//! The engine's own directives.
+//! The engine's own directives in a server. Those of `stream` itself are in [`crate::configure`].
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::BString;
 use conf::contexts::STREAM_AND_SERVER;
-use conf::{Arity, Diagnostic, Directive, Line, Repeat, STREAM, STREAM_SERVER, Setter, Table};
-use host::error_log::{LogFiles, Logger, MainLog, Target};
-use net::resolver::{Resolver, Settings};
+use conf::{Arity, Directive, Repeat, STREAM_SERVER, Setter, Table};
+use host::error_log::{Logger, MainLog};
+use net::resolver::{ResolverConf, directives};
 use net::server_name::ServerName;
 
 use net::endpoint::Listen;
 
 use crate::listen;
-
-/// Settings of `stream` as a whole: none that has an effect.
-#[derive(Clone, Debug, Default)]
-pub struct MainConf;
-
-/// Rows that stand in `stream` only.
-pub static MAIN: Table<MainConf> = Table::new(&[
-    hash_row(
-        "server_names_hash_max_size",
-        "Accepted; the table of server names sizes itself.",
-    ),
-    hash_row(
-        "server_names_hash_bucket_size",
-        "Accepted; the table of server names sizes itself.",
-    ),
-    hash_row(
-        "variables_hash_max_size",
-        "Accepted; the table of variables sizes itself.",
-    ),
-    hash_row(
-        "variables_hash_bucket_size",
-        "Accepted; the table of variables sizes itself.",
-    ),
-    Directive {
-        name: "server",
-        syntax: "{ … }",
-        default: None,
-        contexts: STREAM,
-        since: "0.1",
-        doc: "Defines a server: the addresses it listens on, and what it does with sessions.",
-        set: Setter::Deferred(Arity::NONE, crate::configure::server),
-    },
-]);
-
-const fn hash_row(name: &'static str, doc: &'static str) -> Directive<MainConf> {
-    Directive {
-        name,
-        syntax: "size",
-        default: None,
-        contexts: STREAM,
-        since: "0.1",
-        doc,
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
-            line.number(0, 0, i64::MAX).map(drop)
-        }),
-    }
-}
 
 /// Settings of a server.
 #[derive(Clone)]
@@ -72,10 +24,6 @@ pub struct ServerConf {
     pub name: BString,
     /// The error log.
     pub log: Logger,
-    /// Who knows addresses of names that are made of variables; one without servers where no directive says who could.
-    pub resolver: Arc<Resolver>,
-    /// How long an answer is waited for.
-    pub resolver_timeout: Duration,
     /// Time for a client to send its PROXY protocol header.
     pub proxy_protocol_timeout: Duration,
     /// Small packets are sent at once.
@@ -93,8 +41,6 @@ impl Default for ServerConf {
             names: Vec::new(),
             name: BString::default(),
             log: Logger::default(),
-            resolver: Resolver::new(Settings::default(), Logger::default()),
-            resolver_timeout: Duration::ZERO,
             proxy_protocol_timeout: Duration::ZERO,
             tcp_nodelay: false,
             preread_buffer_size: 0,
@@ -136,28 +82,9 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         contexts: STREAM_AND_SERVER,
         since: "0.1",
         doc: "Where to log errors of sessions, and the minimum level to log.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.log = Logger::default()), error_log),
-    },
-    Directive {
-        name: "resolver",
-        syntax: "address … [valid=time] [ipv4=on|off] [ipv6=on|off] [status_zone=zone]",
-        default: None,
-        contexts: STREAM_AND_SERVER,
-        since: "0.1",
-        doc: "The DNS servers used to resolve names at run time. Answers are cached for their TTL, or for `valid`.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Once, |c, line| {
-            c.resolver = Resolver::from_line(line)?;
-            Ok(())
+        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.log = Logger::default()), |c, line| {
+            net::core_rows::error_log(&mut c.log, line)
         }),
-    },
-    Directive {
-        name: "resolver_timeout",
-        syntax: "time",
-        default: Some("30s"),
-        contexts: STREAM_AND_SERVER,
-        since: "0.1",
-        doc: "The timeout for resolving a name.",
-        set: Setter::Millis(|c| &mut c.resolver_timeout),
     },
     Directive {
         name: "proxy_protocol_timeout",
@@ -206,14 +133,7 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
     Ok(())
 });
 
-fn error_log(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
-    let words: Vec<&[u8]> = line
-        .args()
-        .iter()
-        .map(|word| word.text.as_slice())
-        .collect();
-    let prefix = line.level.build.in_prefix(conf::Access::Opened, "");
-    let target = Target::parse(&words, &prefix).map_err(|message| line.error(message))?;
-    conf.log = conf.log.with(target, line.shared::<LogFiles>());
-    Ok(())
-}
+static RESOLVER_ROWS: [Directive<ResolverConf>; 2] = directives::rows(STREAM_AND_SERVER);
+
+/// `resolver` and `resolver_timeout`.
+pub static RESOLVER: Table<ResolverConf> = Table::new(&RESOLVER_ROWS);

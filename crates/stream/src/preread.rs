@@ -4,7 +4,7 @@
 
 use std::task::Poll;
 
-use crate::module::status;
+use crate::phase::status;
 use crate::session::Session;
 
 /// What a look at the bytes so far came to.

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bstr::BString;
@@ -14,9 +15,9 @@ use proto::proxy_protocol::{Header, MAX_HEADER, Status};
 use rt::net::Address;
 
 use crate::client::{Client, Transport};
-use crate::engine::StreamLoop;
-use crate::module::{Outcome, Phase, status};
+use crate::phase::{Outcome, Phase, status};
 use crate::session::{Ending, Session};
+use crate::stream_loop::StreamLoop;
 
 /// The phases before the end, and what the error log says is being done in them.
 const PHASES: [(Phase, &str); 5] = [
@@ -55,12 +56,8 @@ impl Newcomer {
 }
 
 /// Serves one session.
-pub(crate) async fn serve(engine: Rc<StreamLoop>, newcomer: Newcomer, key: u64) {
-    let place = Place {
-        engine: Rc::clone(&engine),
-        key,
-        flow: flow(&newcomer.transport),
-    };
+pub(crate) async fn serve(engine: Rc<StreamLoop>, newcomer: Newcomer) {
+    let datagrams = DatagramSlot(flow(&newcomer.transport));
     let Some(mut session) = begin(engine, newcomer) else {
         return;
     };
@@ -87,7 +84,7 @@ pub(crate) async fn serve(engine: Rc<StreamLoop>, newcomer: Newcomer, key: u64) 
     // The client may know already that this is over: what its next session, or that of another client, asks for must not be
     // held by this one while it waits.
     let endings = session.release();
-    if let Some(flow) = &place.flow {
+    if let Some(flow) = &datagrams.0 {
         flow.detach();
     }
     // The line is there once the connection has ended, and a slow disk holds up nobody for long.
@@ -141,20 +138,23 @@ fn flow(transport: &Transport) -> Option<Rc<crate::datagrams::Flow>> {
     }
 }
 
-/// The session's place among those of the loop and of its socket, given back however its task ends.
-struct Place {
-    engine: Rc<StreamLoop>,
-    key: u64,
-    flow: Option<Rc<crate::datagrams::Flow>>,
-}
+/// The session's place among those of its socket, given back however its task ends.
+struct DatagramSlot(Option<Rc<crate::datagrams::Flow>>);
 
-impl Drop for Place {
+impl Drop for DatagramSlot {
     fn drop(&mut self) {
-        if let Some(flow) = &self.flow {
+        if let Some(flow) = &self.0 {
             flow.detach();
         }
-        self.engine.closed(self.key);
     }
+}
+
+/// Numbers sessions, over all loops.
+static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+
+/// The number of the next session.
+fn next_connection() -> u64 {
+    CONNECTIONS.fetch_add(1, Ordering::Relaxed)
 }
 
 fn begin(engine: Rc<StreamLoop>, newcomer: Newcomer) -> Option<Session> {
@@ -169,7 +169,7 @@ fn begin(engine: Rc<StreamLoop>, newcomer: Newcomer) -> Option<Session> {
         host::error_log::turn_on_debug();
     }
     let client = Client {
-        number: crate::engine::next_connection(),
+        number: next_connection(),
         transport: newcomer.transport,
         remote: Remote::at(address),
         debug,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use conf::{Diagnostic, Line, Span};
 use host::error_log::{Level, NoContext};
+use net::resolver::ResolverConf;
 use net::tls::ocsp::Network;
 use net::tls::{
     Asks, Beginning, HandshakeError, Hello, Identity, Moment, Offer, Refusal, ServerSettings,
@@ -164,10 +165,10 @@ async fn choose_identities(
 
 /// How a server's OCSP responders are found.
 fn network(site: &Site, server: ServerId) -> Network {
-    let core = &site.server(server).core;
+    let resolving = site.server(server).confs.get::<ResolverConf>();
     Network {
-        resolver: Arc::clone(&core.resolver),
-        timeout: core.resolver_timeout,
+        resolver: Arc::clone(&resolving.resolver),
+        timeout: resolving.timeout,
     }
 }
 

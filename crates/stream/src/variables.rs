@@ -2,7 +2,6 @@
 //! (<https://nginx.org/en/docs/stream/ngx_stream_core_module.html#variables>).
 
 use std::fmt;
-use std::sync::LazyLock;
 
 use bstr::{BStr, ByteSlice};
 use conf::Variable;
@@ -10,12 +9,15 @@ use net::client::{Ends, Remote, Rows};
 use proto::proxy_protocol::Header;
 use rt::net::Address;
 
-use crate::clock;
 use crate::session::Session;
 
 /// Everything, in the order of the reference.
-pub static VARIABLES: &[&[Variable<Session>]] =
-    &[Rows::<Session>::VARIABLES, CORE, crate::upstream::VARIABLES];
+pub static VARIABLES: &[&[Variable<Session>]] = &[
+    Rows::<Session>::VARIABLES,
+    CORE,
+    Rows::<Session>::OF_SERVER,
+    crate::upstream::variables::VARIABLES,
+];
 
 static CORE: &[Variable<Session>] = &[
     Variable::new(
@@ -47,43 +49,7 @@ static CORE: &[Variable<Session>] = &[
         "The status of the session: 200, 400, 403, 500, 502 or 503.",
     )
     .volatile(),
-    Variable::new(
-        "msec",
-        |_: &mut Session, out| seconds(rt::wall_millis(), out),
-        "The current time in seconds since the epoch, with millisecond resolution.",
-    )
-    .volatile(),
-    Variable::new(
-        "time_local",
-        |_: &mut Session, out| written(out, clock::write_local_time),
-        "The local time in the Common Log Format.",
-    )
-    .volatile(),
-    Variable::new(
-        "time_iso8601",
-        |_: &mut Session, out| written(out, clock::write_iso8601),
-        "The local time in ISO 8601 format.",
-    )
-    .volatile(),
-    Variable::new(
-        "pid",
-        |_, out| number(std::process::id().into(), out),
-        "The process ID of the worker.",
-    ),
-    Variable::new(
-        "hostname",
-        |_, out| text(&*HOSTNAME, out),
-        "The host name of the machine.",
-    ),
-    Variable::new(
-        "nginx_version",
-        |s, out| text(&s.site.version, out),
-        "The version of the server.",
-    ),
 ];
-
-/// Read once: the name of a machine does not change under a running server.
-static HOSTNAME: LazyLock<String> = LazyLock::new(host::process::hostname);
 
 fn text(value: impl AsRef<[u8]>, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(value.as_ref());
@@ -95,14 +61,8 @@ fn number(value: u64, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Nothing where there is no port (unix sockets).
 fn seconds(millis: u64, out: &mut Vec<u8>) -> bool {
     base::text::write_seconds(millis, out);
-    true
-}
-
-fn written(out: &mut Vec<u8>, write: fn(&mut Vec<u8>)) -> bool {
-    write(out);
     true
 }
 
@@ -130,6 +90,10 @@ impl Ends for Session {
 
     fn connection(&self) -> u64 {
         self.client.number
+    }
+
+    fn version(&self) -> &str {
+        &self.site.version
     }
 
     fn proxy_header(&self) -> Option<&Header> {

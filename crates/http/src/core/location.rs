@@ -9,7 +9,7 @@ use std::time::Duration;
 use bstr::{BStr, BString, ByteSlice};
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF, SERVER_LOCATION};
 use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
-use host::error_log::{LogFiles, Logger, MainLog, Target};
+use host::error_log::{Logger, MainLog};
 
 use super::Satisfy;
 use super::blocks::{self, PresentLocation};
@@ -332,7 +332,9 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Where to log errors, and the minimum level to log.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.log = Logger::default()), error_log),
+        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.log = Logger::default()), |c, line| {
+            net::core_rows::error_log(&mut c.log, line)
+        }),
     },
     Directive {
         name: "log_not_found",
@@ -748,19 +750,6 @@ fn parse_status(text: &BStr) -> Option<u16> {
 fn post_action(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
     let text = line.arg(0).text.clone();
     conf.post_action = (text != "off").then_some(text);
-    Ok(())
-}
-
-fn error_log(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
-    let words: Vec<&[u8]> = line
-        .node
-        .args
-        .iter()
-        .map(|word| word.text.as_slice())
-        .collect();
-    let prefix = line.level.build.in_prefix(conf::Access::Opened, "");
-    let target = Target::parse(&words, &prefix).map_err(|message| line.error(message))?;
-    conf.log = conf.log.with(target, line.shared::<LogFiles>());
     Ok(())
 }
 

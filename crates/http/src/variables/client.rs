@@ -127,6 +127,10 @@ impl Ends for Request {
         self.client.number
     }
 
+    fn version(&self) -> &str {
+        &self.site.identity.version
+    }
+
     fn proxy_header(&self) -> Option<&Header> {
         self.client.proxy.as_deref()
     }

@@ -14,15 +14,14 @@
 
 use std::cell::RefCell;
 
-use ::stream::core::ServerConf;
-use ::stream::engine::StreamLoop;
+use ::stream::stream_loop::StreamLoop;
 use ::stream::upstream::StreamGroups;
 use ::stream::{Module, Session};
 use conf::{
     Address, Arity, Diagnostic, Directive, Host, Line, Repeat, STREAM, STREAM_UPSTREAM, Setter,
     Table, parse,
 };
-use net::resolver::Resolver;
+use net::resolver::{Resolver, ResolverConf};
 use net::upstream::{LeastConn, Names, TimeMetric};
 
 use crate::shared::upstream_block::{self, GroupDraft};
@@ -204,15 +203,9 @@ fn start(engine: &StreamLoop) {
         return;
     }
     let site = engine.site();
-    let ServerConf {
-        resolver,
-        resolver_timeout,
-        ..
-    } = site.outer_confs.get::<ServerConf>();
     let names = Names::follow(
         site.main_confs.get::<StreamGroups>(),
-        resolver,
-        *resolver_timeout,
+        site.outer_confs.get::<ResolverConf>(),
         &engine.log,
     );
     // Drops those of the previous configuration, which end with that.

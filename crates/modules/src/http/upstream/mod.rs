@@ -269,11 +269,9 @@ fn start(engine: &HttpLoop) {
         return;
     }
     let site = engine.site();
-    let ResolverConf { resolver, timeout } = site.outer_confs.get::<ResolverConf>();
     let names = Names::follow(
         site.main_confs.get::<Groups>(),
-        resolver,
-        *timeout,
+        site.outer_confs.get::<ResolverConf>(),
         &engine.log,
     );
     // Drops those of the previous configuration, which end with that.
