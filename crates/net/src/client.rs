@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use base::text::{write_number, write_seconds};
 use bstr::{BStr, BString};
 use conf::Variable;
+use host::error_log::Level;
 use proto::proxy_protocol::{Endpoint, Header, is_tlv_name};
 use rt::net::Address;
 
@@ -66,8 +67,11 @@ pub trait Ends: 'static {
     /// What stood before the connection's first byte, where the listener wants that.
     fn proxy_header(&self) -> Option<&Header>;
 
-    /// Writes a line of level `error` about it.
-    fn complain(&self, message: fmt::Arguments<'_>);
+    /// Whom the connection was accepted from, whatever `realip` made of it.
+    fn peer(&self) -> &Remote;
+
+    /// Writes a line about it to the error log.
+    fn log(&self, level: Level, message: fmt::Arguments<'_>);
 }
 
 /// The rows for one kind of request or session.
@@ -238,7 +242,8 @@ fn tlv<S: Ends>(session: &mut S, name: &str, out: &mut Vec<u8>) -> bool {
         return false;
     };
     if !is_tlv_name(name) {
-        session.complain(format_args!("unknown PROXY protocol TLV \"{name}\""));
+        let message = format_args!("unknown PROXY protocol TLV \"{name}\"");
+        session.log(Level::Error, message);
         return false;
     }
     header.tlv(name).is_some_and(|value| text(value, out))

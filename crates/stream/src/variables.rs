@@ -5,6 +5,7 @@ use std::fmt;
 
 use bstr::{BStr, ByteSlice};
 use conf::Variable;
+use host::error_log::Level;
 use net::client::{Ends, Remote, Rows};
 use proto::proxy_protocol::Header;
 use rt::net::Address;
@@ -100,7 +101,11 @@ impl Ends for Session {
         self.client.proxy.as_deref()
     }
 
-    fn complain(&self, message: fmt::Arguments<'_>) {
-        self.error(message);
+    fn peer(&self) -> &Remote {
+        &self.client.remote
+    }
+
+    fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+        Session::log(self, level, message);
     }
 }

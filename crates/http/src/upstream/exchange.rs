@@ -12,7 +12,7 @@ use super::connect::Connector;
 use super::log;
 use super::no_response::{NoResponse, RetryReasons};
 use super::protocol::Protocol;
-use super::record::{PeerName, record_of};
+use super::record::PeerName;
 use super::request_content::{self, RequestContent};
 use super::response_head::InterimCount;
 use super::retry::{FailedTry, RetryDecision, RetryRules, TryFailure, decide};
@@ -169,7 +169,7 @@ impl Exchange {
             started: rt::now(),
         });
         loop {
-            let record = record_of(request);
+            let record = request.upstream.get_or_make();
             record.begin_try();
             record.scheme = scheme;
             match exchange.attempt(request).await {
@@ -190,7 +190,8 @@ impl Exchange {
             .await
             .map_err(|ClientLeft| client_left(request))?
             .map_err(|why| no_peer(request, self.selection.group(), why))?;
-        record_of(request).current().peer = Some(PeerName::Peer(Arc::clone(lease.peer())));
+        request.upstream.get_or_make().current().peer =
+            Some(PeerName::Peer(Arc::clone(lease.peer())));
         self.sticky.picked(request, self.selection.group(), &lease);
         let connecting = self
             .connector
@@ -206,10 +207,10 @@ impl Exchange {
             }
         };
         self.begin_on(request, PeerLink { lease, connection });
-        let mut head = record_of(request).take_head();
+        let mut head = request.upstream.get_or_make().take_head();
         if self.protocol.is_tunnel() {
             head.status = 200;
-            record_of(request).set_head(head);
+            request.upstream.get_or_make().set_head(head);
             return self.accept_head(request);
         }
         let mut input = buffers::take();
@@ -217,7 +218,7 @@ impl Exchange {
             std::future::poll_fn(|context| self.poll_head(request, &mut input, &mut head, context))
                 .await;
         // Also when the try has failed: its memory serves the next one.
-        record_of(request).set_head(head);
+        request.upstream.get_or_make().set_head(head);
         self.rest = rest_of(input, result?);
         self.accept_head(request)
     }
@@ -225,7 +226,7 @@ impl Exchange {
     /// Lets the chooser that the group names (such as Lua) choose the server of this try.
     fn ask_chooser(&mut self, request: &mut Request) -> Result<(), TryFailure> {
         // The last try of the record is the one that begins now.
-        let tries = &record_of(request).tries;
+        let tries = &request.upstream.get_or_make().tries;
         let status = tries.iter().rev().nth(1).map_or(0, |failed| failed.status);
         let choice = match self.selection.ask_chooser(request, status) {
             Ok(None) => return Ok(()),
@@ -253,7 +254,7 @@ impl Exchange {
             now => now.saturating_duration_since(self.attempt.began),
         };
         self.attempt.times.connect = Some(took);
-        record_of(request).current().connect_time = Some(took);
+        request.upstream.get_or_make().current().connect_time = Some(took);
         self.transmit
             .begin(&mut *self.protocol, link.connection.carried.take());
         self.attempt.link = Some(link);
@@ -270,7 +271,7 @@ impl Exchange {
         if let Some(link) = &mut self.attempt.link {
             link.lease.head_arrived(took);
         }
-        let record = record_of(request);
+        let record = request.upstream.get_or_make();
         let status = record.head.status;
         let current = record.current();
         current.header_time = Some(took);
@@ -322,7 +323,7 @@ impl Exchange {
             log::timed_out(request, doing);
         }
         let status = failure.status();
-        let current = record_of(request).current();
+        let current = request.upstream.get_or_make().current();
         current.end(self.attempt.began);
         // That the client left says nothing of the server.
         if status != internal_status::CLIENT_CLOSED {
@@ -379,7 +380,7 @@ impl Exchange {
     /// Ends the exchange when its response is over. `reusable` says that nothing more can come on the connection.
     pub(super) fn finish(&mut self, request: &mut Request, reusable: bool) {
         let began = self.attempt.began;
-        let record = record_of(request);
+        let record = request.upstream.get_or_make();
         // A tunnel has counted more than the request.
         record.current().bytes_sent = record.current().bytes_sent.max(self.transmit.sent());
         record.current().end(began);
@@ -449,7 +450,7 @@ pub(super) fn client_left(request: &Request) -> TryFailure {
 }
 
 fn no_peer(request: &mut Request, group: &Group, why: NoPeer) -> TryFailure {
-    record_of(request).current().peer = Some(PeerName::Group(group.name().to_owned()));
+    request.upstream.get_or_make().current().peer = Some(PeerName::Group(group.name().to_owned()));
     log::no_peer(request, why);
     TryFailure::NoPeer(why)
 }

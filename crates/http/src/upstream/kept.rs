@@ -4,7 +4,7 @@
 use std::task::{Context, Poll};
 
 use super::content::Reader;
-use super::record::record_of;
+
 use crate::body::{BodyError, Chunk, Source};
 use crate::request::Request;
 
@@ -19,7 +19,7 @@ impl Kept {
     pub(super) fn new(reader: Reader, request: &Request) -> Kept {
         let mut own = request.fork();
         own.flow.background = true;
-        let record = record_of(&mut own);
+        let record = own.upstream.get_or_make();
         record.begin();
         record.begin_try();
         Kept {

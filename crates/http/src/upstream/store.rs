@@ -44,7 +44,7 @@ pub(super) struct Saving {
 impl Saving {
     /// Begins to save the response, if it is to be. `record` must have its head.
     pub(super) fn begin(request: &mut Request, settings: &Settings) -> Option<Saving> {
-        let head = super::record::record_of(request).head.clone();
+        let head = request.upstream.get_or_make().head.clone();
         if head.status != 200 || request.is_subrequest() && request.delivery.header_only {
             return None;
         }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use host::error_log::Level;
 
 use super::exchange::Exchange;
-use super::record::record_of;
+
 use crate::body::{BodyError, Chunk, Source};
 use crate::request::Request;
 
@@ -77,7 +77,7 @@ impl Tunnel {
                         let n = result?;
                         self.peer_is_full = false;
                         self.carried += n;
-                        record_of(request).current().bytes_sent += n as u64;
+                        request.upstream.get_or_make().current().bytes_sent += n as u64;
                         self.exchange.timer.set(self.exchange.settings.read_timeout);
                     }
                 }
@@ -126,7 +126,7 @@ impl Tunnel {
             }
             Poll::Ready(Ok(n)) => {
                 self.exchange.timer.set(self.exchange.settings.read_timeout);
-                let current = record_of(request).current();
+                let current = request.upstream.get_or_make().current();
                 current.bytes_received += n as u64;
                 current.response_length += n as u64;
                 Poll::Ready(Some(Chunk::Bytes(if n * 2 < data.capacity() {
