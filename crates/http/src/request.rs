@@ -28,7 +28,9 @@ use crate::request_body::RequestBody;
 use crate::response::Response;
 use crate::site::{ConfRef, LocationId, ServerConfRef, ServerId, Site};
 
-pub use crate::request_flow::{Entry, ErrorPages, MAX_JUMPS, RequestFlow, ResponseDelivery};
+pub use crate::request_flow::{
+    AfterResponse, Entry, ErrorPages, MAX_JUMPS, RequestFlow, RequestPurpose, ResponseDelivery,
+};
 
 /// What a request ends with: see [`Request::wait_at_end`].
 type EndWait = Pin<Box<dyn Future<Output = ()>>>;

@@ -11,9 +11,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use proto::message::ResponseFraming;
 use rt::file::Taker;
 
-use super::head::Framing;
 use crate::body::{Body, BodyError, Chunk, FileRange};
 use crate::buffers;
 use crate::byte_stream::ByteStream;
@@ -56,7 +56,7 @@ pub(super) struct Sender {
 
 /// What the sending of one response needs to know.
 struct Job {
-    framing: Framing,
+    framing: ResponseFraming,
     sendfile: bool,
     /// `tcp_nopush`: the head waits for the file to fill its packet. Without it the client gets to work earlier; over
     /// loopback 100 KB then cost 10 µs instead of 23, here as in nginx.
@@ -89,7 +89,11 @@ impl Sender {
     /// when it does not come to that; then [`Sender::send`] goes on from where this stopped.
     ///
     /// Most responses end here, without a future of their own.
-    pub(super) fn send_at_once(&mut self, request: &mut Request, framing: Framing) -> Option<()> {
+    pub(super) fn send_at_once(
+        &mut self,
+        request: &mut Request,
+        framing: ResponseFraming,
+    ) -> Option<()> {
         let content = self.gather(request, framing)?;
         let transport = &self.bytes.transport;
         let written = match content.is_empty() {
@@ -114,12 +118,12 @@ impl Sender {
 
     /// Appends the content to the head, or gives it where it is in memory and large enough not to be copied; `None` when
     /// neither is possible right now.
-    fn gather(&mut self, request: &mut Request, framing: Framing) -> Option<Bytes> {
+    fn gather(&mut self, request: &mut Request, framing: ResponseFraming) -> Option<Bytes> {
         let length = match framing {
-            Framing::Empty => 0,
-            Framing::Length(_) if request.delivery.header_only => 0,
-            Framing::Length(length) => length,
-            Framing::Chunked | Framing::UntilClose => return None,
+            ResponseFraming::None => 0,
+            ResponseFraming::Length(_) if request.delivery.header_only => 0,
+            ResponseFraming::Length(length) => length,
+            ResponseFraming::Chunked | ResponseFraming::UntilClose => return None,
         };
         if length == 0 {
             request.out.body = Body::Empty;
@@ -163,7 +167,7 @@ impl Sender {
     pub(super) async fn send(
         &mut self,
         request: &mut Request,
-        framing: Framing,
+        framing: ResponseFraming,
     ) -> Result<(), SendError> {
         let before = self.bytes.sent.get();
         let head = self.out.len() as u64;
@@ -181,7 +185,7 @@ impl Sender {
         request.ledger.bytes_sent += sent;
         // All but the head, as nginx counts: with the sizes of chunks.
         request.ledger.body_bytes_sent += match framing {
-            Framing::Chunked => sent.saturating_sub(head),
+            ResponseFraming::Chunked => sent.saturating_sub(head),
             _ => job.body_bytes,
         };
         request.ledger.complete = result.is_ok();
@@ -192,7 +196,7 @@ impl Sender {
     async fn send_with(&mut self, request: &mut Request, job: &mut Job) -> Result<(), SendError> {
         // Nothing is left of the content when it was gathered already.
         let gathered = request.ledger.body_bytes_sent > 0;
-        if job.framing == Framing::Empty || request.delivery.header_only || gathered {
+        if job.framing == ResponseFraming::None || request.delivery.header_only || gathered {
             request.out.body = Body::Empty;
             return self.flush(request, job).await;
         }
@@ -200,7 +204,7 @@ impl Sender {
             self.paced_head(request, job).await?;
         }
         let mut left = match job.framing {
-            Framing::Length(length) => length,
+            ResponseFraming::Length(length) => length,
             _ => u64::MAX,
         };
         let mut turn = job.body_bytes;
@@ -231,8 +235,10 @@ impl Sender {
             }
         }
         match job.framing {
-            Framing::Length(_) if left > 0 => return Err(SendError::Body(BodyError::Producer)),
-            Framing::Chunked => {
+            ResponseFraming::Length(_) if left > 0 => {
+                return Err(SendError::Body(BodyError::Producer));
+            }
+            ResponseFraming::Chunked => {
                 proto::h1::body::write_last_chunk(&request.out.trailers, &mut self.out)
             }
             _ => {}
@@ -376,7 +382,7 @@ impl Sender {
     /// the file must not end in a record of its few bytes.
     fn room(&self, job: &Job, range: &FileRange) -> u64 {
         let whole = self.bytes.transport.is_tls()
-            && job.framing != Framing::Chunked
+            && job.framing != ResponseFraming::Chunked
             && !range.file.is_direct()
             && self.out.len() < GATHER;
         match whole {
@@ -546,13 +552,13 @@ impl Sender {
     }
 
     fn begin_chunk(&mut self, job: &Job, length: u64) {
-        if job.framing == Framing::Chunked {
+        if job.framing == ResponseFraming::Chunked {
             proto::h1::body::write_chunk_start(length, &mut self.out);
         }
     }
 
     fn end_chunk(&mut self, job: &Job) {
-        if job.framing == Framing::Chunked {
+        if job.framing == ResponseFraming::Chunked {
             self.out.extend_from_slice(proto::h1::body::CHUNK_END);
         }
     }
@@ -731,7 +737,7 @@ impl Sender {
 }
 
 impl Job {
-    fn new(request: &mut Request, framing: Framing) -> Job {
+    fn new(request: &mut Request, framing: ResponseFraming) -> Job {
         let site = Rc::clone(&request.site);
         let core: &LocationConf = &site.location(request.location).core;
         let delivery = &core.delivery;
