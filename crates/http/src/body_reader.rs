@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use crate::body::Body;
-use crate::core::location::BodyInFile;
+use crate::core::BodyInFile;
 use crate::request::Request;
 
 pub use crate::request_body::{BodyInput, BodyReadError, RequestBody, TemporaryFile};

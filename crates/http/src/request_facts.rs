@@ -11,7 +11,7 @@ use bstr::{BString, ByteSlice};
 use host::error_log::Level;
 use proto::Fields;
 
-use crate::core::location::RootKind;
+use crate::core::RootKind;
 use crate::request::{AfterResponse, Request};
 
 impl Request {
