@@ -4,7 +4,6 @@
 //! inherit from those of the block around it, applies its own directives to them, and leaves what came of it with the
 //! [`Builder`], which the blocks inside find again.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
@@ -17,10 +16,11 @@ use proto::message::Method;
 use crate::core::blocks::{BlockReaders, HandedDown};
 use crate::core::{self, Identity, LocationConf, ServerConf};
 use crate::listen;
+use crate::location_parts::{LocationParts, collect_pipeline};
 use crate::location_tree::LocationTree;
-use crate::module::{Answer, Filter, Handler, Module, Phase};
+use crate::module::{Answer, Module, Phase};
 use crate::request::Request;
-use crate::site::{Frozen, Location, LocationId, LocationKind, Phases, Pipeline, Server, ServerId};
+use crate::site::{Frozen, Location, LocationId, LocationKind, Phases, Server, ServerId};
 
 pub use crate::core::blocks::{Directories, PresentLocation, WantedPools};
 
@@ -46,12 +46,11 @@ pub struct Builder {
     named: Vec<(BString, LocationId)>,
     /// The present server takes CONNECT.
     connect: bool,
-    /// What the structs of servers share, and those of locations.
+    /// Modules' structs of servers.
     server_confs: ConfSets,
-    location_confs: ConfSets,
     /// Who runs in the phase `Rewrite` of the block that was closed last.
     rewriters: Vec<&'static str>,
-    same: Same,
+    parts: LocationParts,
 }
 
 impl Builder {
@@ -68,22 +67,10 @@ impl Builder {
             named: Vec::new(),
             connect: false,
             server_confs: ConfSets::default(),
-            location_confs: ConfSets::default(),
             rewriters: Vec::new(),
-            same: Same::default(),
+            parts: LocationParts::default(),
         }
     }
-}
-
-/// The addresses of the handlers with their phases, and those of the filters.
-type PipelineKey = (Vec<(Phase, usize)>, Vec<usize>);
-
-/// What locations have in common and share.
-#[derive(Default)]
-struct Same {
-    pipelines: HashMap<PipelineKey, Arc<Pipeline>>,
-    /// By the addresses of the two structs that it is made of, which live as long as the locations do.
-    cores: HashMap<(usize, usize), Arc<LocationConf>>,
 }
 
 /// A block that is being read.
@@ -157,7 +144,7 @@ pub fn http(
     let outer_confs = confs.take_group(LOCATION_GROUP);
     let frozen = Frozen {
         main_confs: ConfSets::default().set(&main_confs),
-        outer_confs: builder.location_confs.set(&outer_confs),
+        outer_confs: builder.parts.confs.set(&outer_confs),
         servers: builder.servers,
         locations: closed(builder.locations),
         endpoints,
@@ -233,7 +220,7 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     builder.listens.extend(claims);
     let confs = builder.server_confs.set(&server_confs);
     builder.server_confs.forget_chunks();
-    builder.location_confs.forget_chunks();
+    builder.parts.confs.forget_chunks();
     builder.places.push(line.node.span);
     builder.servers.push(Server {
         name: core.name.clone(),
@@ -401,7 +388,7 @@ fn open(
 
 /// Freezes the innermost open block. What is given back is the tree of the locations inside it.
 fn close(line: &mut Line, confs: &mut Confs) -> LocationTree {
-    let core = whole_core(confs, &mut line.level.engine::<Builder>().same.cores);
+    let core = line.level.engine::<Builder>().parts.core(confs);
     let structs = confs.take_group(LOCATION_GROUP);
     let builder = line.level.engine::<Builder>();
     let frame = builder
@@ -412,18 +399,18 @@ fn close(line: &mut Line, confs: &mut Confs) -> LocationTree {
         name: frame.name,
         kind: frame.kind,
         core,
-        confs: builder.location_confs.set(&structs),
+        confs: builder.parts.confs.set(&structs),
         tree: LocationTree::default(),
         limit_except: frame.limit_except,
         adds_slash: false,
         pipeline: Arc::default(),
     };
-    let rewriters = freeze(
+    let rewriters = collect_pipeline(
         &mut location,
         builder.modules,
         frame.answer,
         &frame.rewriters,
-        &mut builder.same,
+        &mut builder.parts,
     );
     builder.rewriters = rewriters;
     builder.locations[frame.id.0 as usize] = Some(location);
@@ -433,99 +420,6 @@ fn close(line: &mut Line, confs: &mut Confs) -> LocationTree {
             .iter()
             .map(|(name, kind, id)| (name.as_bstr(), kind, *id)),
     )
-}
-
-/// The engine's settings of a block. Blocks that change none of them share those of the block around them.
-fn whole_core(
-    confs: &Confs,
-    known: &mut HashMap<(usize, usize), Arc<LocationConf>>,
-) -> Arc<LocationConf> {
-    let (Some(core), Some(delivery)) = (
-        confs.get::<LocationConf>(),
-        confs.get::<core::DeliveryConf>(),
-    ) else {
-        return Arc::default();
-    };
-    let key = (
-        std::ptr::from_ref(core).addr(),
-        std::ptr::from_ref(delivery).addr(),
-    );
-    let whole = known.entry(key).or_insert_with(|| {
-        Arc::new(LocationConf {
-            delivery: delivery.clone(),
-            ..core.clone()
-        })
-    });
-    Arc::clone(whole)
-}
-
-/// Collects the handlers and filters that run in a location, and tells who runs in its phase `Rewrite`. `named` is who
-/// answers, if that is its own doing; `inside` who runs in that phase in a block of `if`.
-fn freeze(
-    location: &mut Location,
-    modules: &'static [&'static Module],
-    named: Option<&'static Answer>,
-    inside: &[&'static str],
-    same: &mut Same,
-) -> Vec<&'static str> {
-    let active: Vec<&Module> = modules
-        .iter()
-        .copied()
-        .filter(|module| (module.enabled)(location))
-        .collect();
-    let answers: Vec<&Answer> = modules
-        .iter()
-        .filter_map(|module| module.answer.as_ref())
-        .filter(|answer| (answer.when)(location))
-        .collect();
-    let answer = named
-        .filter(|answer| (answer.when)(location))
-        .or(answers.first().copied());
-    let mut handlers: Vec<(Phase, Handler)> = Vec::new();
-    let mut rewriters = Vec::new();
-    // In the order of the modules, as both lists are.
-    let mut next = active.iter().peekable();
-    for module in modules {
-        let is_active = next.next_if(|active| active.name == module.name).is_some();
-        let rewrites = is_active || inside.contains(&module.name);
-        let phases = module.phases.iter().copied();
-        let runs = phases.filter(|(phase, _)| match phase {
-            Phase::Rewrite => rewrites,
-            Phase::Content => is_active && answer.is_none(),
-            _ => is_active,
-        });
-        let before = handlers.len();
-        handlers.extend(runs);
-        let is_one = |(phase, _): &(Phase, Handler)| matches!(phase, Phase::Rewrite);
-        if handlers[before..].iter().any(is_one) {
-            rewriters.push(module.name);
-        }
-    }
-    if let Some(answer) = answer {
-        handlers.push((Phase::Content, answer.handler));
-        // Each of the directives asks for it by itself.
-        location.adds_slash =
-            answers.iter().any(|answer| answer.adds_slash) && location.name.ends_with(b"/");
-    }
-    let filters: Vec<(&'static str, Filter)> = active
-        .iter()
-        .filter_map(|module| Some((module.name, module.filter?)))
-        .collect();
-    let addresses = handlers
-        .iter()
-        .map(|(phase, handler)| (*phase, *handler as usize));
-    let key = (
-        addresses.collect(),
-        filters.iter().map(|(_, filter)| *filter as usize).collect(),
-    );
-    let pipeline = same.pipelines.entry(key).or_insert_with(|| {
-        Arc::new(Pipeline {
-            phases: Phases::collect(handlers.into_iter()),
-            filters: filters.into(),
-        })
-    });
-    location.pipeline = Arc::clone(pipeline);
-    rewriters
 }
 
 /// The location that a directive stands in.

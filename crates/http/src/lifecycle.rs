@@ -127,13 +127,13 @@ pub(crate) async fn serve<C: RequestCarrier>(
         Ok(()) => {
             process_request(request).await;
             if let Err(status) = carrier.settle_content(request).await {
-                request.delivery.close = true;
+                request.delivery.close();
                 refuse_request(request, status).await;
             }
         }
         Err(refusal) => {
             refusal.log(request, C::HAS_REQUEST_LINE);
-            request.delivery.close = true;
+            request.delivery.close();
             refuse_request(request, refusal.status()).await;
         }
     }
@@ -178,7 +178,7 @@ fn check_in_order<C: RequestCarrier>(
 }
 
 async fn respond<C: RequestCarrier>(carrier: &mut C, request: &mut Request) -> C::End {
-    let end = if request.delivery.silent {
+    let end = if request.delivery.is_silent() {
         carrier.end_silently(request)
     } else {
         match carrier.send(request).await {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::body::Body;
 use crate::module::Phase;
-use crate::request::Request;
+use crate::request::{Request, RequestPurpose};
 
 /// Whether [`end`] has anything to do.
 pub fn is_wanted(request: &Request) -> bool {
@@ -33,12 +33,13 @@ async fn post_action(request: &mut Request) {
     let Some(target) = site.location(request.location).core.post_action.clone() else {
         return;
     };
-    if request.delivery.silent
+    if request.delivery.is_silent()
         || request.flow.abandoned
-        || std::mem::replace(&mut request.flow.post_action, true)
+        || request.flow.purpose == RequestPurpose::PostAction
     {
         return;
     }
+    request.flow.purpose = RequestPurpose::PostAction;
     // Logs tell of the response that the client got. As in nginx its status is that of the path served here, unless it
     // was an error or a redirect.
     let mut sent = std::mem::take(&mut request.out);

@@ -4,10 +4,10 @@ use crate::module::{Outcome, Verdict};
 use crate::request::Request;
 use crate::{filter, phase, special, tls};
 
-/// Runs the phases and then the filters. Afterwards `request.out` can be sent, or `delivery.silent` says that nothing is.
+/// Runs the phases and then the filters. Afterwards `request.out` can be sent, or `delivery.is_silent()` says that nothing is.
 pub async fn process_request(request: &mut Request) {
     if let Err(status) = tls::check(request) {
-        request.delivery.close = true;
+        request.delivery.close();
         return refuse_request(request, status).await;
     }
     phase::run(request).await;
@@ -29,7 +29,7 @@ pub async fn finalize_response(request: &mut Request) {
     // built-in page, which is what is left then, passes: one more refusal is a defect of a filter.
     for _ in 0..=crate::request::MAX_JUMPS + 1 {
         settle_status(request);
-        if request.delivery.silent {
+        if request.delivery.is_silent() {
             return;
         }
         let Verdict::Status(status) = filter::run(request) else {

@@ -2,8 +2,11 @@
 //! tell each other about it.
 
 use bstr::BString;
+use proto::message::ResponseFraming;
 
 /// How a request moves through the phases: where it goes, and for whose sake.
+///
+/// The flags are independent of each other: each is set by a different step, and all of their combinations occur.
 #[derive(Default)]
 pub struct RequestFlow {
     /// Where the next pass begins.
@@ -25,10 +28,21 @@ pub struct RequestFlow {
     pub forced_status: Option<u16>,
     /// The client left before it had sent its content: there is nothing to follow.
     pub abandoned: bool,
-    /// The response was sent, and `post_action` is served for its effects.
-    pub post_action: bool,
-    /// The response is not waited for, not even by the client: it may leave.
-    pub background: bool,
+    /// What it is served for.
+    pub purpose: RequestPurpose,
+}
+
+/// What a request is served for. Only the client's own request gets as far as `post_action`, and only a copy of one is
+/// made to be waited for by nothing, so that it cannot be both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestPurpose {
+    /// The client's response, or a part of it.
+    #[default]
+    Response,
+    /// Its effects: the response was sent, and `post_action` names this path.
+    PostAction,
+    /// Its effects too, beside the response: a mirrored request, a fetch for the cache. The client may leave.
+    Background,
 }
 
 /// Whether an error is answered with a page of `error_page`.
@@ -45,6 +59,9 @@ pub enum ErrorPages {
 
 /// How the response gets to the client, and what becomes of the connection. Handlers and filters set it; the protocol
 /// reads it.
+///
+/// The flags are independent of each other: two are about the head, one about its time, one about content, and one about
+/// the request that is answered.
 #[derive(Default)]
 pub struct ResponseDelivery {
     /// A response without content, whatever it says: HEAD.
@@ -62,16 +79,65 @@ pub struct ResponseDelivery {
     pub limit_rate: Option<u64>,
     /// Bytes that are sent at full speed before `limit_rate` begins.
     pub limit_rate_after: Option<u64>,
-    /// There is to be no response at all.
-    pub silent: bool,
-    /// The connection must close after this response. Streams of a shared connection just end.
-    pub close: bool,
-    /// What follows the head belongs to another protocol, and ends with the connection or stream.
-    pub upgraded: bool,
-    /// The content is sent in chunks: HTTP/1 decided so.
-    pub chunked: bool,
+    /// How HTTP/1 frames the content; `None` before it has written the head, and in versions that frame it themselves.
+    pub framing: Option<ResponseFraming>,
     /// The client sent the request before it had the response to the one before.
     pub pipelined: bool,
+    after: AfterResponse,
+}
+
+/// What becomes of the connection after a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AfterResponse {
+    /// It takes the next request, as far as the protocol, the client and the configuration have it so.
+    #[default]
+    KeepAlive,
+    /// It must close. Streams of a shared connection just end.
+    Close,
+    /// What follows the head belongs to another protocol, and ends with the connection or stream.
+    Upgraded,
+    /// It must close, and before that there is to be no response at all.
+    Silent,
+}
+
+impl ResponseDelivery {
+    /// What becomes of the connection.
+    pub fn after_response(&self) -> AfterResponse {
+        self.after
+    }
+
+    /// Has the connection close after the response. What is stricter than that stays: a tunnel lasts as long as its
+    /// connection anyway.
+    pub fn close(&mut self) {
+        if self.after == AfterResponse::KeepAlive {
+            self.after = AfterResponse::Close;
+        }
+    }
+
+    /// Lets another protocol follow the head.
+    pub fn upgrade(&mut self) {
+        self.after = AfterResponse::Upgraded;
+    }
+
+    /// Has the connection close without a response.
+    pub fn end_silently(&mut self) {
+        self.after = AfterResponse::Silent;
+    }
+
+    /// Whether the connection must close, whatever the protocol and the client would like.
+    pub fn must_close(&self) -> bool {
+        matches!(self.after, AfterResponse::Close | AfterResponse::Silent)
+    }
+
+    /// Whether another protocol follows the head.
+    pub fn is_upgraded(&self) -> bool {
+        self.after == AfterResponse::Upgraded
+    }
+
+    /// Whether there is to be no response.
+    pub fn is_silent(&self) -> bool {
+        self.after == AfterResponse::Silent
+    }
 }
 
 /// Changes of place that a request may make, internal redirects and rewrites together.

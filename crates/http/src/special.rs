@@ -38,8 +38,7 @@ pub fn finish(request: &mut Request, status: u16) -> Outcome {
     if is_late || status == internal::CLOSE || status == internal::CLIENT_CLOSED {
         request.out.clear();
         request.out.status = status;
-        request.delivery.silent = true;
-        request.delivery.close = true;
+        request.delivery.end_silently();
         return Outcome::Respond;
     }
     if request.flow.error_pages == ErrorPages::Withheld {
@@ -52,7 +51,7 @@ pub fn finish(request: &mut Request, status: u16) -> Outcome {
     }
     request.flow.forced_status = Some(status);
     if closes_connection(status) {
-        request.delivery.close = true;
+        request.delivery.close();
     }
     // The charset stays, as in nginx: the page is ASCII, which all of them have.
     request.out.content_type.clear();

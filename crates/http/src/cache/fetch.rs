@@ -22,7 +22,7 @@ use super::verdict::MissingAnswer;
 use base::sync::Mutex;
 
 use crate::module::Outcome;
-use crate::request::Request;
+use crate::request::{Request, RequestPurpose};
 use crate::upstream::{ContentLength, Exchange, NoResponse, SettingsRef};
 
 /// A stored object that must not be served as it is.
@@ -100,7 +100,7 @@ impl Fetch {
         ask: Ask,
     ) -> Fetch {
         let mut own = request.fork();
-        own.flow.background = true;
+        own.flow.purpose = RequestPurpose::Background;
         if is_converted(&asker.settings, &own) {
             own.method = Method::Get;
         }

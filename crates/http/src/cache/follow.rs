@@ -18,7 +18,7 @@ use super::parts::{FetchedPart, PartialContent};
 use super::ranges::{is_begun_by, wanted_part};
 use super::status::Status;
 use crate::module::{Outcome, internal_status};
-use crate::request::Request;
+use crate::request::{Request, RequestPurpose};
 use crate::upstream;
 
 /// What came of an action that the request had to wait for.
@@ -278,7 +278,7 @@ impl CacheRequest {
 
     /// Whether the end of the client's connection ends its wait.
     pub(super) fn watches_client(&self, request: &Request) -> bool {
-        !self.settings.ignore_client_abort && !request.flow.background && !request.flow.post_action
+        !self.settings.ignore_client_abort && request.flow.purpose == RequestPurpose::Response
     }
 
     /// Serves an object with all of its content.

@@ -6,13 +6,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bstr::{BStr, BString, ByteSlice};
+use bstr::BString;
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF, SERVER_LOCATION};
 use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
 use host::error_log::{Logger, MainLog};
 
 use super::Satisfy;
-use super::blocks::{self, PresentLocation};
+use super::blocks;
+use super::choices::{BodyInFile, IfModifiedSince, Lingering, ServerTokens};
+use super::error_page::ErrorPage;
+use super::root::Root;
 use crate::types::Types;
 
 /// The settings.
@@ -102,86 +105,6 @@ pub struct LocationConf {
     pub default_type: BString,
     /// How files are read and sent.
     pub delivery: super::delivery::DeliveryConf,
-}
-
-/// Where files are.
-#[derive(Clone, Debug, Default)]
-pub struct Root {
-    /// The folder, or what an alias puts in place.
-    pub path: Expression,
-    /// How it combines with the request's path.
-    pub kind: RootKind,
-}
-
-/// How a location's folder combines with a request's path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RootKind {
-    /// `root`: the whole path is added.
-    #[default]
-    Root,
-    /// `alias`: this many bytes of the path, the location's name, are left away first.
-    Alias(usize),
-    /// `alias` in a location with a regular expression: the value is the whole file name.
-    Whole,
-}
-
-/// One entry of `error_page`.
-#[derive(Clone, Debug)]
-pub struct ErrorPage {
-    /// The status it is for.
-    pub status: u16,
-    /// What the response's status shall be: `None` keeps it, 0 takes what the page's handler says.
-    pub answer: Option<u16>,
-    /// Where the page is.
-    pub target: Expression,
-}
-
-/// What `server_tokens` shows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ServerTokens {
-    /// Name and version.
-    #[default]
-    On,
-    /// The name.
-    Off,
-    /// Name, version and build.
-    Build,
-}
-
-/// When a connection is read before it is closed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Lingering {
-    /// Never.
-    Off,
-    /// When the client may still be sending.
-    #[default]
-    On,
-    /// Always.
-    Always,
-}
-
-/// Whether request content goes to a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BodyInFile {
-    /// Only what does not fit into memory.
-    #[default]
-    Off,
-    /// Always, and the file stays.
-    On,
-    /// Always, and the file goes with the request.
-    Clean,
-}
-
-/// How `If-Modified-Since` is compared with the response's time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IfModifiedSince {
-    /// Not at all: the response always counts as modified.
-    Off,
-    /// Not modified when the times are equal.
-    #[default]
-    Exact,
-    /// Not modified when the response is not younger.
-    Before,
 }
 
 /// The rows.
@@ -641,54 +564,13 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
 });
 
 fn root(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
-    let text = line.arg(0).text.clone();
-    if line.level.seen("alias").is_some() {
-        return Err(line
-            .error("\"root\" directive is duplicate, \"alias\" directive was specified earlier"));
-    }
-    let text = text.trim_end_with(|byte| byte == '/').as_bstr();
-    conf.root = Root {
-        path: file_expression(line, text)?,
-        kind: RootKind::Root,
-    };
+    conf.root = Root::of_root(line)?;
     Ok(())
 }
 
 fn alias(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
-    if line.level.seen("root").is_some() {
-        return Err(line
-            .error("\"alias\" directive is duplicate, \"root\" directive was specified earlier"));
-    }
-    let kind = match blocks::present_location(line) {
-        PresentLocation::Named => {
-            return Err(
-                line.error("the \"alias\" directive cannot be used inside the named location")
-            );
-        }
-        PresentLocation::Regex => RootKind::Whole,
-        PresentLocation::Prefix(length) => RootKind::Alias(length),
-    };
-    let text = line.arg(0).text.clone();
-    let path = file_expression(line, text.as_bstr())?;
-    conf.root = Root { path, kind };
+    conf.root = Root::of_alias(line)?;
     Ok(())
-}
-
-/// A path that may hold variables; one without is made absolute now, from the prefix.
-fn file_expression(line: &mut Line, text: &BStr) -> Result<Expression, Diagnostic> {
-    let word = line.arg(0);
-    let expression = line.expression_of(word, text)?;
-    match expression.constant() {
-        Some(constant) => {
-            let path = conf::parse::path(constant);
-            let path = line.level.build.in_prefix(conf::Access::Root, path);
-            Ok(Expression::literal(path.as_os_str().as_encoded_bytes()))
-        }
-        None => {
-            line.level.build.prefix_for(conf::Access::Root, text);
-            Ok(expression)
-        }
-    }
 }
 
 fn internal(conf: &mut LocationConf, _: &mut Line) -> Result<(), Diagnostic> {
@@ -702,49 +584,7 @@ fn max_ranges(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic
 }
 
 fn error_page(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
-    let last = line.args().len() - 1;
-    let mut codes = last;
-    let mut answer = None;
-    if let Some(number) = line.arg(last - 1).text.strip_prefix(b"=") {
-        let number = number.as_bstr().to_owned();
-        let value = if number.is_empty() {
-            Some(0)
-        } else {
-            parse_status(number.as_bstr())
-        };
-        let Some(value) = value.filter(|_| last > 1) else {
-            return Err(line.error_at(last - 1, format!("invalid value \"={number}\"")));
-        };
-        answer = Some(value);
-        codes -= 1;
-    }
-    let target = line.expression(last)?;
-    for index in 0..codes {
-        let text = line.arg(index).text.clone();
-        let Some(status) = parse_status(text.as_bstr()).filter(|status| *status != 499) else {
-            return Err(line.error_at(index, format!("invalid value \"{text}\"")));
-        };
-        if !(300..=599).contains(&status) {
-            return Err(line.error_at(
-                index,
-                format!("value \"{text}\" must be between 300 and 599"),
-            ));
-        }
-        let shown = match status {
-            494..=497 if answer.is_none() => Some(400),
-            _ => answer,
-        };
-        conf.error_pages.push(ErrorPage {
-            status,
-            answer: shown,
-            target: target.clone(),
-        });
-    }
-    Ok(())
-}
-
-fn parse_status(text: &BStr) -> Option<u16> {
-    text.to_str().ok()?.parse().ok()
+    ErrorPage::add_to(&mut conf.error_pages, line)
 }
 
 fn post_action(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {

@@ -8,10 +8,10 @@ use bstr::BStr;
 use host::error_log::Level;
 use net::counters::{Stage, Staged};
 use proto::Known;
-use proto::message::{Method, Reject, RejectKind, RequestFraming, Version};
+use proto::message::{Method, Reject, RejectKind, RequestFraming, ResponseFraming, Version};
 
 use super::body::Input;
-use super::head::{self, Framing};
+use super::head;
 use super::lingering;
 use super::reading::{NoHead, Reading};
 use super::recycled::{RecycledSlots, RequestSlot};
@@ -20,8 +20,8 @@ use crate::body::Body;
 use crate::body_reader::RequestBody;
 use crate::byte_stream::ByteStream;
 use crate::client::{Client, ConnectionOrder};
+use crate::core::Lingering;
 use crate::core::LocationConf;
-use crate::core::location::Lingering;
 use crate::http_loop::HttpLoop;
 use crate::lifecycle::{self, Refusal, RequestCarrier};
 use crate::log_phase;
@@ -43,8 +43,6 @@ pub(super) struct Connection<'a> {
     last_server: LastVirtualServer,
     /// How the content of the present request is framed, and whether its client waits for `100 Continue`.
     content: (RequestFraming, bool),
-    /// How the present response is framed.
-    framing: Framing,
     /// Whether reading on after the response may be of use: not if the client sent what is no HTTP.
     may_linger: bool,
     recycled: &'a RecycledSlots,
@@ -88,7 +86,6 @@ impl<'a> Connection<'a> {
             last_server: LastVirtualServer::default(),
             staged: Staged::new(&http.counters),
             content: (RequestFraming::None, false),
-            framing: Framing::Empty,
             may_linger: true,
             http,
             client,
@@ -195,7 +192,7 @@ impl<'a> Connection<'a> {
             head.rejected = rejected;
         }
         self.begin(request);
-        request.delivery.close = true;
+        request.delivery.close();
     }
 
     /// `tcp_nodelay`, where it makes a difference: a connection's first response that is written in one go does not need
@@ -211,7 +208,7 @@ impl<'a> Connection<'a> {
 
     fn may_keep_alive(&self, request: &Request) -> bool {
         let core = &request.site.location(request.location).core;
-        !request.delivery.close
+        !request.delivery.must_close()
             && request.head.wire.wants_keep_alive()
             && !core.keepalive_timeout.is_zero()
             && self.client.requests.get() < core.keepalive_requests as u64
@@ -303,7 +300,6 @@ impl RequestCarrier for Connection<'_> {
         request.ledger.responded = Some(rt::now());
         let out = self.sender.begin();
         let framing = head::write(request, keepalive, out);
-        self.framing = framing;
         if host::error_log::debug_is_on() {
             debug_response(request, out);
         }
@@ -315,10 +311,10 @@ impl RequestCarrier for Connection<'_> {
 
     async fn after_response(&mut self, request: &mut Request) -> Next {
         let core = &request.site.location(request.location).core;
-        if request.delivery.upgraded {
+        if request.delivery.is_upgraded() {
             return Next::Close;
         }
-        if request.delivery.close {
+        if request.delivery.must_close() {
             let pending = !request.body.is_complete() || !self.bytes.input.borrow().is_empty();
             return match core.lingering_close {
                 Lingering::Always => Next::Linger(Arc::clone(core)),
@@ -342,7 +338,9 @@ impl RequestCarrier for Connection<'_> {
             SendError::TimedOut if request.core().reset_timedout_connection => Next::Reset,
             // The framing is left incomplete; where the end of the connection is the end of the content, the connection
             // has to end otherwise.
-            SendError::Body(_) if self.framing == Framing::UntilClose => Next::Reset,
+            SendError::Body(_) if request.delivery.framing == Some(ResponseFraming::UntilClose) => {
+                Next::Reset
+            }
             _ => Next::Close,
         }
     }

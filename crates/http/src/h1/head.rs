@@ -8,29 +8,19 @@ use std::rc::Rc;
 
 use proto::Known;
 use proto::h1::response::{write_end, write_field, write_fields, write_status_line};
+use proto::message::ResponseFraming;
 
 use crate::absolute_redirect::absolute_location;
 use crate::request::{Request, Version};
 use crate::response::{Response, Unsaid};
 
-/// How the end of a response's content shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
-    /// There is no content, whatever the head says: HEAD, 204, 304.
-    Empty,
-    /// After this many bytes.
-    Length(u64),
-    /// By the last chunk.
-    Chunked,
-    /// By the connection's end.
-    UntilClose,
-}
-
 /// Appends the head of the response and says how its content is framed. Decides too whether the connection stays open.
-pub(super) fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> Framing {
+pub(super) fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> ResponseFraming {
     let (framing, keepalive) = frame(request, keepalive);
-    request.delivery.close = !keepalive;
-    request.delivery.chunked = framing == Framing::Chunked;
+    request.delivery.framing = Some(framing);
+    if !keepalive {
+        request.delivery.close();
+    }
     if request.head.version() == Version::Http09 {
         // A simple response has no head (RFC 1945, section 6).
         return framing;
@@ -111,13 +101,13 @@ fn write_usual_opening(server: &str, out: &mut Vec<u8>) {
     });
 }
 
-fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
+fn frame(request: &mut Request, mut keepalive: bool) -> (ResponseFraming, bool) {
     let site = Rc::clone(&request.site);
     let core = &site.location(request.location).core;
     let version = request.head.version();
-    if request.delivery.upgraded {
+    if request.delivery.is_upgraded() {
         // What follows is not HTTP any more, and ends with the connection.
-        return (Framing::UntilClose, false);
+        return (ResponseFraming::UntilClose, false);
     }
     let out = &mut request.out;
     out.drop_unfit_date();
@@ -130,7 +120,7 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
         }
         // After an interim response the client waits for the final one, which will not come: the next response must not be
         // taken for it (RFC 9110, section 15.2).
-        return (Framing::Empty, keepalive && out.status >= 200);
+        return (ResponseFraming::None, keepalive && out.status >= 200);
     }
     let empty = request.delivery.header_only;
     let chunks = version >= Version::Http11 && core.chunked_transfer_encoding;
@@ -138,34 +128,34 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
         // Trailers need chunks, however much is known of the content.
         Some(_) if chunks && !empty && !out.trailers.is_empty() => {
             out.content_length = None;
-            Framing::Chunked
+            ResponseFraming::Chunked
         }
         Some(length) => {
             // The body is gone when logs ask for its length.
             out.content_length = Some(length);
-            Framing::Length(length)
+            ResponseFraming::Length(length)
         }
-        None if empty => Framing::Empty,
-        None if chunks => Framing::Chunked,
+        None if empty => ResponseFraming::None,
+        None if chunks => ResponseFraming::Chunked,
         None => {
             keepalive = false;
-            Framing::UntilClose
+            ResponseFraming::UntilClose
         }
     };
-    if !request.out.trailers.is_empty() && framing == Framing::UntilClose {
+    if !request.out.trailers.is_empty() && framing == ResponseFraming::UntilClose {
         request.out.trailers.clear();
     }
     (framing, keepalive)
 }
 
-fn write_content_fields(request: &Request, framing: Framing, out: &mut Vec<u8>) {
+fn write_content_fields(request: &Request, framing: ResponseFraming, out: &mut Vec<u8>) {
     let response = &request.out;
     if !response.content_type.is_empty() {
         out.extend_from_slice(b"Content-Type: ");
         response.write_content_type(out);
         out.extend_from_slice(b"\r\n");
     }
-    if let Framing::Length(length) = framing {
+    if let ResponseFraming::Length(length) = framing {
         out.extend_from_slice(b"Content-Length: ");
         base::text::write_number(length, out);
         out.extend_from_slice(b"\r\n");
@@ -179,12 +169,12 @@ fn write_content_fields(request: &Request, framing: Framing, out: &mut Vec<u8>) 
 
 fn write_connection_fields(
     request: &Request,
-    framing: Framing,
+    framing: ResponseFraming,
     keepalive: bool,
     out: &mut Vec<u8>,
 ) {
     let core = &request.site.location(request.location).core;
-    if framing == Framing::Chunked {
+    if framing == ResponseFraming::Chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
     if request.out.status == 101 {

@@ -12,24 +12,22 @@
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use base::Errno;
 use host::error_log::Level;
 use proto::h2::frame::{self, PREFACE};
 use proto::h2::hpack::Decoder;
 use proto::h2::settings::id;
-use proto::h2::{
-    ConnectionError, ErrorCode, FrameReader, Priority, ReaderLimits, RequestReader, Window,
-};
+use proto::h2::{ConnectionError, ErrorCode, FrameReader, Priority, RequestReader, Window};
 
 use super::budget::{Budget, KNOWN_AFTER, KNOWN_AFTER_BYTES, SERVED};
-use super::link::{Closed, How, Link, OUTPUT_FULL};
+use super::limits::{Limits, reader_limits};
+use super::link::{Link, OUTPUT_FULL};
+use super::timers::Waits;
 use crate::byte_stream::ByteStream;
 use crate::client::{Client, ConnectionMobility};
 use crate::core::LocationConf;
 use crate::http_loop::HttpLoop;
-use crate::site::Site;
 use net::counters::{Stage, Staged};
 
 /// While so much waits to be sent nothing is read: what a client makes us answer is bounded by what it takes.
@@ -41,21 +39,8 @@ const READ_FROM_STRANGERS: usize = 2 * 1024;
 /// What is read from any client in one turn of the loop, in bytes.
 const SHARE: u64 = 512 * 1024;
 
-/// How long a little piece of content waits for the client's window to become larger ([`Link::usable`]).
-const LITTLE_WAIT: Duration = Duration::from_millis(50);
-
 /// An idle connection keeps no more memory for output than this, in bytes.
 const IDLE_OUTPUT: usize = 2 * OUTPUT_FULL;
-
-/// How long a connection is idle before it gives the requests back that it keeps to become others.
-const SPARES_WAIT: Duration = Duration::from_secs(1);
-
-/// CONTINUATION frames of one header block.
-const MAX_CONTINUATIONS: u32 = 64;
-
-/// A header block may be so many times as large on the wire as its fields may be: the least efficient code has 30 bits
-/// for a byte.
-const BLOCK_FACTOR: usize = 4;
 
 /// See the module's description.
 pub(super) struct Connection {
@@ -67,7 +52,7 @@ pub(super) struct Connection {
     /// The settings of the address, from the last site.
     pub(super) limits: Limits,
     /// How much of the preface is still to come, in bytes.
-    preface: usize,
+    pub(super) preface: usize,
     /// The highest stream that the client has begun.
     pub(super) last: u32,
     /// Our settings were acknowledged.
@@ -85,42 +70,22 @@ pub(super) struct Connection {
     pub(super) of_use: u64,
     /// Bytes of content that streams took.
     pub(super) content: u64,
-    phase: Phase,
-    waits: Waits,
-    read_timer: rt::Timer,
-    write_timer: rt::Timer,
-    little_timer: rt::Timer,
-    spares_timer: rt::Timer,
+    pub(super) phase: Phase,
+    pub(super) waits: Waits,
+    pub(super) read_timer: rt::Timer,
+    pub(super) write_timer: rt::Timer,
+    pub(super) little_timer: rt::Timer,
+    pub(super) spares_timer: rt::Timer,
     staged: Staged,
 }
 
-/// What bounds a connection: settings of the server of its address.
-pub(super) struct Limits {
-    pub(super) max_streams: usize,
-    pub(super) preread: u32,
-    pub(super) read_size: usize,
-    pub(super) header_timeout: Duration,
-    pub(super) core: Arc<LocationConf>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     Open,
     /// GOAWAY was sent: no more streams.
     Draining,
     /// GOAWAY is being sent, and nothing is read.
     Closing,
-}
-
-/// What the read timer runs for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waits {
-    /// Nothing: streams have timers of their own.
-    Nothing,
-    /// The rest of a frame.
-    Frame,
-    /// A request.
-    Request,
 }
 
 /// How a connection ends.
@@ -513,7 +478,7 @@ impl Connection {
     }
 
     /// Says that it is over, and ends once that is sent.
-    fn finish(&mut self, code: ErrorCode) {
+    pub(super) fn finish(&mut self, code: ErrorCode) {
         self.phase = Phase::Closing;
         self.write_goaway(code);
         self.end_streams();
@@ -549,88 +514,6 @@ impl Connection {
         self.phase == Phase::Open && self.link.client.control.poll_order(context).is_ready()
     }
 
-    /// Lets streams that wait for a larger window send what little they may, after some time.
-    fn poll_little(&mut self, context: &mut Context<'_>) {
-        if self.link.waiting.borrow().is_empty() || !self.link.keeps_little() {
-            return self.little_timer.clear();
-        }
-        if !self.little_timer.is_set() {
-            self.little_timer.set(LITTLE_WAIT);
-        }
-        if self.little_timer.poll_expired(context).is_ready() {
-            self.little_timer.clear();
-            self.link.takes_little.set(true);
-        }
-    }
-
-    /// Keeps memory for the next requests only for as long as they come. The timer goes on while they do: it is set once
-    /// in a second, not for each of them.
-    fn poll_spares(&mut self, context: &mut Context<'_>) {
-        if !self.spares_timer.is_set() {
-            if self.link.has_spares() && self.link.streams.borrow().is_empty() {
-                self.spares_timer.set(SPARES_WAIT);
-            } else {
-                return;
-            }
-        }
-        if self.spares_timer.poll_expired(context).is_ready() {
-            self.spares_timer.clear();
-            if self.link.streams.borrow().is_empty() {
-                self.link.give_spares();
-            }
-        }
-    }
-
-    fn poll_timers(&mut self, context: &mut Context<'_>) -> Poll<End> {
-        let waits = self.what_is_waited_for();
-        // A frame that came has ended what was waited for before it, but not the timer of that.
-        if waits != self.waits || (waits == Waits::Nothing && self.read_timer.is_set()) {
-            self.waits = waits;
-            match waits {
-                Waits::Nothing => self.read_timer.clear(),
-                // Content of a request that is over already holds nobody up.
-                Waits::Frame if self.reader.is_in_data() => {
-                    let core = &self.limits.core;
-                    self.read_timer
-                        .set(core.keepalive_timeout.max(self.limits.header_timeout));
-                }
-                Waits::Frame => self.read_timer.set(self.limits.header_timeout),
-                Waits::Request if self.last == 0 => {
-                    self.read_timer.set(self.limits.header_timeout);
-                }
-                Waits::Request => self.read_timer.set(self.limits.core.keepalive_timeout),
-            }
-        }
-        if self.write_timer.is_set() && self.write_timer.poll_expired(context).is_ready() {
-            self.debug(format_args!("http2 write event timed out"));
-            if self.limits.core.reset_timedout_connection {
-                // The descriptor goes with the client; how it goes is decided here.
-                let _ = self.link.bytes.transport.socket().set_reset_on_close();
-            }
-            return Poll::Ready(End::Gone);
-        }
-        if self.read_timer.is_set() && self.read_timer.poll_expired(context).is_ready() {
-            self.read_timer.clear();
-            if self.waits == Waits::Request && self.last > 0 {
-                self.finish(ErrorCode::NO_ERROR);
-            } else if self.gives_up_headers() {
-                let core = &self.limits.core;
-                self.read_timer
-                    .set(core.keepalive_timeout.max(self.limits.header_timeout));
-            } else {
-                self.log(
-                    Level::Info,
-                    format_args!(
-                        "client timed out (110: Connection timed out) while processing HTTP/2 connection"
-                    ),
-                );
-                self.finish(ErrorCode::PROTOCOL_ERROR);
-            }
-            return self.poll(context);
-        }
-        Poll::Pending
-    }
-
     /// The connection is dropped while it is open: its client is told, if that needs no waiting.
     fn say_goodbye(&mut self) {
         let last = self.last;
@@ -641,46 +524,6 @@ impl Connection {
         let sent = output.sent;
         // What does not leave now never does.
         let _ = self.link.bytes.transport.try_write(&output.bytes[sent..]);
-    }
-
-    /// A request whose head did not come in time is reset, and the connection goes on: but once, because nothing else
-    /// can come before the rest of that head.
-    fn gives_up_headers(&mut self) -> bool {
-        let incomplete = self
-            .reader
-            .incomplete_headers(&self.link.bytes.input.borrow());
-        let Some(id) = incomplete.filter(|id| *id > self.last) else {
-            return false;
-        };
-        self.log(
-            Level::Info,
-            format_args!(
-                "client timed out (110: Connection timed out) while reading client request headers"
-            ),
-        );
-        self.last = id;
-        self.link.write_reset(id, ErrorCode::PROTOCOL_ERROR);
-        self.link.note_closed(Closed {
-            stream: id,
-            how: How::Ours,
-            content_left: None,
-        });
-        true
-    }
-
-    fn what_is_waited_for(&self) -> Waits {
-        let is_idle = self.link.streams.borrow().is_empty();
-        let has_part = self.preface > 0
-            || !self.reader.is_between_frames()
-            || !self.link.bytes.input.borrow().is_empty();
-        match (self.phase, has_part) {
-            (Phase::Closing, _) => Waits::Nothing,
-            // Content has the timer of its request.
-            (_, true) if !is_idle && self.reader.is_in_data() => Waits::Nothing,
-            (_, true) if self.preface == 0 => Waits::Frame,
-            _ if is_idle => Waits::Request,
-            _ => Waits::Nothing,
-        }
     }
 
     /// Writes a line about the connection.
@@ -707,39 +550,5 @@ impl Drop for Connection {
         for task in tasks {
             task.abort();
         }
-    }
-}
-
-impl Limits {
-    pub(super) fn of(site: &Site, client: &Client) -> Limits {
-        let server = site.server(client.endpoint.borrow().default_server);
-        let http2 = &server.core.http2;
-        Limits {
-            max_streams: http2.max_concurrent_streams as usize,
-            // The row's bound is that of a window.
-            preread: http2.body_preread_size as u32,
-            read_size: http2.recv_buffer_size as usize,
-            header_timeout: server.core.client_header_timeout,
-            core: Arc::clone(&site.location(server.root).core),
-        }
-    }
-}
-
-/// What the reader takes, by the bounds on a request's head.
-fn reader_limits(site: &Site, client: &Client) -> ReaderLimits {
-    let server = site.server(client.endpoint.borrow().default_server);
-    let fields = server.core.large_buffers * server.core.large_buffer_size;
-    ReaderLimits {
-        // Content gains nothing by larger frames; but where a field may be larger than a frame usually is, frames may be
-        // as large as in nginx. They cost nothing more: content passes in pieces, and the rest has other bounds.
-        max_frame_size: match server.core.large_buffer_size > frame::MAX_FRAME_SIZE_DEFAULT.into() {
-            true => frame::MAX_FRAME_SIZE_MAX,
-            false => frame::MAX_FRAME_SIZE_DEFAULT,
-        },
-        max_block: (fields as usize)
-            .saturating_mul(BLOCK_FACTOR)
-            .max(ReaderLimits::default().max_block),
-        max_continuations: MAX_CONTINUATIONS,
-        takes_pushes: false,
     }
 }

@@ -28,7 +28,7 @@ pub(super) enum Content {
 /// What the response's content is, and what follows from it for the head.
 pub(super) fn content(request: &mut Request) -> Content {
     let out = &mut request.out;
-    if request.delivery.upgraded {
+    if request.delivery.is_upgraded() {
         return Content::Unknown;
     }
     out.drop_unfit_date();
@@ -57,7 +57,7 @@ pub(super) fn write(request: &mut Request, stream: &Rc<Stream>, ends: bool) -> u
         request.out.location = Some(absolute_location(request).into());
     }
     // To the client an upgrade is a request that succeeded (RFC 8441, section 5).
-    let status = match request.delivery.upgraded {
+    let status = match request.delivery.is_upgraded() {
         true => 200,
         false => request.out.status,
     };
@@ -140,7 +140,7 @@ fn each_field(request: &Request, mut take: impl FnMut(Known, &[u8], &[u8])) {
     }
     if let Some(length) = response
         .content_length
-        .filter(|_| !request.delivery.upgraded)
+        .filter(|_| !request.delivery.is_upgraded())
     {
         text.clear();
         base::text::write_number(length, &mut text);

@@ -232,7 +232,7 @@ impl RequestCarrier for StreamCarrier<'_> {
             SendError::TimedOut => self.stream.reset(ErrorCode::PROTOCOL_ERROR),
             // It is reset, or the connection is over.
             SendError::ClientLeft | SendError::Failed(_) => {}
-            SendError::Body(_) => self.stream.reset(match request.delivery.upgraded {
+            SendError::Body(_) => self.stream.reset(match request.delivery.is_upgraded() {
                 // The other end's TCP connection was reset (RFC 8441, section 5).
                 true => ErrorCode::CANCEL,
                 false => ErrorCode::INTERNAL_ERROR,
@@ -265,5 +265,5 @@ fn debug_head(request: &Request) {
 fn is_refused_websocket(request: &Request) -> bool {
     // Clients of HTTP/2 cannot send this field: it stands for `:protocol`.
     let asked = request.head.wire.fields.has(Known::Upgrade);
-    asked && !request.delivery.upgraded && (200..300).contains(&request.out.status)
+    asked && !request.delivery.is_upgraded() && (200..300).contains(&request.out.status)
 }

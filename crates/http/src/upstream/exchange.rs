@@ -21,7 +21,7 @@ use super::sticky::{Moment, Stickiness};
 use super::transmit::Transmit;
 use crate::buffers;
 use crate::module::internal_status;
-use crate::request::Request;
+use crate::request::{Request, RequestPurpose};
 
 /// Room for the head of a usual request, in bytes.
 const FIRST_CAPACITY: usize = 1024;
@@ -423,8 +423,7 @@ fn write_request(
 fn is_for_client_alone(request: &Request, settings: &Settings) -> bool {
     !settings.ignore_client_abort
         && matches!(settings.store, Store::Off)
-        && !request.flow.background
-        && !request.flow.post_action
+        && request.flow.purpose == RequestPurpose::Response
 }
 
 /// The group that a target made of variables means.

@@ -10,7 +10,7 @@ use proto::message::ResponseHead;
 use super::log;
 use super::settings::Settings;
 use crate::core::location::LocationConf;
-use crate::request::{Request, Version};
+use crate::request::{Request, RequestPurpose, Version};
 
 /// How many interim responses a server may send before its response.
 pub(super) const MOST: u32 = 100;
@@ -34,10 +34,13 @@ pub(super) fn pass_on(
         103 => |core| &core.early_hints,
         _ => |core| &core.interim_responses,
     };
-    let wanted = !request.is_subrequest()
-        && !request.flow.post_action
-        && (!request.flow.background || request.state::<Relay>().is_some())
-        && request.head.version() >= Version::Http11;
+    let has_client = match request.flow.purpose {
+        RequestPurpose::Response => true,
+        RequestPurpose::PostAction => false,
+        RequestPurpose::Background => request.state::<Relay>().is_some(),
+    };
+    let wanted =
+        has_client && !request.is_subrequest() && request.head.version() >= Version::Http11;
     if !wanted || !is_asked_for(request, strings) {
         return;
     }

@@ -4,9 +4,8 @@
 use std::task::{Context, Poll};
 
 use super::content::Reader;
-
 use crate::body::{BodyError, Chunk, Source};
-use crate::request::Request;
+use crate::request::{Request, RequestPurpose};
 
 /// A reader that is read to its end by a task of its own once nobody else reads it.
 pub(super) struct Kept {
@@ -18,7 +17,7 @@ impl Kept {
     /// Keeps `reader` going, which saves what it reads.
     pub(super) fn new(reader: Reader, request: &Request) -> Kept {
         let mut own = request.fork();
-        own.flow.background = true;
+        own.flow.purpose = RequestPurpose::Background;
         let record = own.upstream.get_or_make();
         record.begin();
         record.begin_try();

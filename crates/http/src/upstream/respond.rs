@@ -103,7 +103,7 @@ impl Exchange {
         // A 101 that was not asked for did not come so far.
         let upgrades = self.protocol.is_tunnel() || head.status == 101;
         if upgrades && !request.is_subrequest() {
-            request.delivery.upgraded = true;
+            request.delivery.upgrade();
             return Body::stream(Tunnel::new(self));
         }
         self.into_content(request)

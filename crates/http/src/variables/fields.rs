@@ -6,6 +6,7 @@
 use bstr::ByteSlice;
 use conf::Variable;
 use proto::Fields;
+use proto::message::ResponseFraming;
 
 use super::{number, optional, text};
 use crate::request::Request;
@@ -182,7 +183,7 @@ fn sent_connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let connection = match request.out.status {
         101 => "upgrade",
         // The log says so whatever was sent, as nginx's does.
-        _ if request.delivery.close || request.ledger.responded.is_some() => "close",
+        _ if request.delivery.must_close() || request.ledger.responded.is_some() => "close",
         _ => "keep-alive",
     };
     text(connection, out)
@@ -195,7 +196,7 @@ fn sent_keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
         .core
         .keepalive_header;
     let Some(seconds) =
-        seconds.filter(|_| !request.delivery.close && request.ledger.responded.is_none())
+        seconds.filter(|_| !request.delivery.must_close() && request.ledger.responded.is_none())
     else {
         return false;
     };
@@ -204,7 +205,7 @@ fn sent_keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn sent_transfer_encoding(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    request.delivery.chunked && text("chunked", out)
+    request.delivery.framing == Some(ResponseFraming::Chunked) && text("chunked", out)
 }
 
 #[cfg(test)]

@@ -192,7 +192,7 @@ fn write(request: &mut Request) -> Step<'_> {
     // Taken out rather than borrowed: evaluating a variable can run a script, which could log too.
     let mut line = LINE.take();
     let mut awaited: Vec<LineWritten> = Vec::new();
-    let urgency = if request.delivery.close {
+    let urgency = if request.ends_connection() {
         LogUrgency::Awaited
     } else {
         LogUrgency::Usual

@@ -70,7 +70,9 @@ fn set_field(
         }
         Known::Connection => {
             let names = value.to_ascii_lowercase();
-            request.delivery.close |= names.windows(5).any(|text| text == b"close");
+            if names.windows(5).any(|text| text == b"close") {
+                request.delivery.close();
+            }
         }
         _ => {}
     }

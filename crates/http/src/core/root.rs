@@ -1,0 +1,82 @@
+//! `root` and `alias`: where a location's files are.
+
+use bstr::{BStr, ByteSlice};
+use conf::{Diagnostic, Expression, Line};
+
+use super::blocks::{self, PresentLocation};
+
+/// Where files are.
+#[derive(Clone, Debug, Default)]
+pub struct Root {
+    /// The folder, or what an alias puts in place.
+    pub path: Expression,
+    /// How it combines with the request's path.
+    pub kind: RootKind,
+}
+
+/// How a location's folder combines with a request's path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RootKind {
+    /// `root`: the whole path is added.
+    #[default]
+    Root,
+    /// `alias`: this many bytes of the path, the location's name, are left away first.
+    Alias(usize),
+    /// `alias` in a location with a regular expression: the value is the whole file name.
+    Whole,
+}
+
+impl Root {
+    /// That of `root`.
+    pub(super) fn of_root(line: &mut Line) -> Result<Root, Diagnostic> {
+        let text = line.arg(0).text.clone();
+        if line.level.seen("alias").is_some() {
+            return Err(line.error(
+                "\"root\" directive is duplicate, \"alias\" directive was specified earlier",
+            ));
+        }
+        let text = text.trim_end_with(|byte| byte == '/').as_bstr();
+        Ok(Root {
+            path: file_expression(line, text)?,
+            kind: RootKind::Root,
+        })
+    }
+
+    /// That of `alias`.
+    pub(super) fn of_alias(line: &mut Line) -> Result<Root, Diagnostic> {
+        if line.level.seen("root").is_some() {
+            return Err(line.error(
+                "\"alias\" directive is duplicate, \"root\" directive was specified earlier",
+            ));
+        }
+        let kind = match blocks::present_location(line) {
+            PresentLocation::Named => {
+                return Err(
+                    line.error("the \"alias\" directive cannot be used inside the named location")
+                );
+            }
+            PresentLocation::Regex => RootKind::Whole,
+            PresentLocation::Prefix(length) => RootKind::Alias(length),
+        };
+        let text = line.arg(0).text.clone();
+        let path = file_expression(line, text.as_bstr())?;
+        Ok(Root { path, kind })
+    }
+}
+
+/// A path that may hold variables; one without is made absolute now, from the prefix.
+fn file_expression(line: &mut Line, text: &BStr) -> Result<Expression, Diagnostic> {
+    let word = line.arg(0);
+    let expression = line.expression_of(word, text)?;
+    match expression.constant() {
+        Some(constant) => {
+            let path = conf::parse::path(constant);
+            let path = line.level.build.in_prefix(conf::Access::Root, path);
+            Ok(Expression::literal(path.as_os_str().as_encoded_bytes()))
+        }
+        None => {
+            line.level.build.prefix_for(conf::Access::Root, text);
+            Ok(expression)
+        }
+    }
+}
