@@ -30,6 +30,7 @@ pub mod files;
 pub mod filter;
 mod h1;
 mod h2;
+pub mod handler;
 pub mod http_loop;
 pub mod ledger;
 mod lifecycle;

@@ -15,6 +15,8 @@ use crate::http_loop::HttpLoop;
 use crate::request::Request;
 use crate::site::{ConfSet, Frozen, Location};
 
+pub use crate::handler::{Outcome, Phase, Step, Verdict};
+pub use crate::site::{Filter, Handler, HandshakeHandler, Keeps};
 pub use net::tls::Objection;
 
 /// One module. Absent parts come from [`Module::EMPTY`].
@@ -116,18 +118,6 @@ pub struct Handshake {
     pub handler: HandshakeHandler,
 }
 
-/// Whether sessions of clients (TLS 1.2) are kept outside of the server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Keeps {
-    /// Someone is asked for the session that a client would resume.
-    pub fetches: bool,
-    /// Someone is told of sessions that were made.
-    pub stores: bool,
-}
-
-/// The request has no head: it is there for its client's sake, and is gone before the handshake goes on.
-pub type HandshakeHandler = net::tls::HandshakeHandler<Request>;
-
 /// The one content handler of a location.
 pub struct Answer {
     /// The directives that make a location this module's. Of several modules' in one block the last one counts.
@@ -141,75 +131,6 @@ pub struct Answer {
 }
 
 static NO_ROWS: Table<()> = Table::new(&[]);
-
-/// The phases of a request, in the order in which they run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
-    /// The head is complete. Handlers may still change who the client is (`realip`).
-    PostRead,
-    /// Rewrites of the server, before a location is chosen.
-    ServerRewrite,
-    /// Rewrites of the location; after a change of the path the location is chosen again.
-    Rewrite,
-    /// Limits: whoever is refused here costs nothing more.
-    Preaccess,
-    /// Who may see this. `satisfy` combines the answers.
-    Access,
-    /// After access was granted and before content is made: `try_files`, `mirror`.
-    Precontent,
-    /// The first handler that does not decline answers.
-    Content,
-    /// The response is over. Handlers can not change anything any more.
-    Log,
-}
-
-/// How many phases there are.
-pub(crate) const PHASES: usize = 8;
-
-impl From<Phase> for usize {
-    fn from(phase: Phase) -> usize {
-        phase as usize
-    }
-}
-
-/// Runs in a phase.
-///
-/// It answers at once with [`Step::Now`], which costs no allocation, or hands back a future. It must not block: what
-/// may wait for a device goes through `rt::file` or a pool.
-pub type Handler = for<'a> fn(&'a mut Request) -> Step<'a>;
-
-/// Changes a response whose head is complete and not yet sent.
-///
-/// It reads and changes `request.out`. One that works on the content wraps `request.out.body` in a
-/// [`Source`](crate::body::Source) of its own and calls `request.out.content_changes()`.
-pub type Filter = fn(&mut Request) -> Verdict;
-
-/// What a filter says of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// On to the next filter.
-    Pass,
-    /// This response is not sent: the client gets this status and its page instead (412, 416).
-    Status(u16),
-}
-
-/// What a handler says.
-pub type Step<'a> = base::phases::Step<'a, Outcome>;
-
-/// How a handler ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Not my business: the next handler of the phase.
-    Declined,
-    /// The phase is over (in the access phase: this handler grants).
-    Ok,
-    /// `request.out` is the response.
-    Respond,
-    /// Answer with this status and the page that belongs to it.
-    Status(u16),
-    /// The request was pointed elsewhere (see `Request::redirect`): go on from there.
-    Jump,
-}
 
 /// A step that a module adds to the script of a block: what `set`, `rewrite` and `if` do in the order of the file,
 /// somebody else does between them.

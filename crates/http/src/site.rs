@@ -15,9 +15,9 @@ use bstr::{BStr, BString};
 use conf::Variables;
 
 use crate::core::{Identity, LocationConf, ServerConf};
+use crate::handler::{PHASES, Phase, Step, Verdict};
 use crate::listen::Endpoint;
 use crate::location_tree::LocationTree;
-use crate::module::{Filter, Handler, HandshakeHandler, Keeps, PHASES, Phase};
 use crate::request::Request;
 
 pub use crate::block_ids::{LocationId, ServerId};
@@ -133,6 +133,31 @@ pub struct Pipeline {
 
 /// The handlers of a location or server by phase.
 pub type Phases = PhaseHandlers<Phase, Handler, PHASES>;
+
+/// Handles a request in a phase.
+///
+/// It answers at once with [`Step::Now`], which costs no allocation, or returns a future. It must not block: whatever
+/// may wait for a device goes through `rt::file` or a pool.
+pub type Handler = for<'a> fn(&'a mut Request) -> Step<'a>;
+
+/// Changes a response whose head is complete and not yet sent.
+///
+/// It reads and changes `request.out`. A filter that works on the content wraps `request.out.body` in a
+/// [`Source`](crate::body::Source) of its own and calls `request.out.content_changes()`.
+pub type Filter = fn(&mut Request) -> Verdict;
+
+/// Handles one moment of a handshake. The request has no head; it exists to evaluate variables about the client, and is
+/// gone before the handshake continues.
+pub type HandshakeHandler = net::tls::HandshakeHandler<Request>;
+
+/// Whether client sessions (TLS 1.2) are kept outside of the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keeps {
+    /// The external store is asked for the session that a client wants to resume.
+    pub fetches: bool,
+    /// The external store is given new sessions.
+    pub stores: bool,
+}
 
 /// A module's struct in a location. It keeps the generation alive, so it may be held while the request changes.
 pub struct ConfRef<C> {
