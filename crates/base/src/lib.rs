@@ -8,6 +8,7 @@ mod errno;
 pub mod hash;
 pub mod lru;
 pub mod number_map;
+pub mod phases;
 pub mod slab;
 pub mod span;
 pub mod sync;

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod conf_set;
 pub mod confs;
 pub mod contexts;
 pub mod describe;
@@ -39,6 +40,7 @@ pub mod variable;
 
 pub use address::{Address, Cidr, Host};
 pub use base::{BStr, BString, FileId, Span};
+pub use conf_set::{ConfSet, ConfSets};
 pub use confs::{AnyConf, Confs, TableSet};
 pub use contexts::*;
 pub use diagnostic::{Diagnostic, Place, Severity, render};

@@ -303,6 +303,16 @@ impl<'a> Line<'a, '_> {
         self.error_at(i, format!("invalid parameter \"{}\"", self.text(i)))
     }
 
+    /// Reports all errors but the last one, which the line's setter is to give back.
+    pub fn report_but_last(&mut self, mut errors: Vec<Diagnostic>) -> Diagnostic {
+        // All unknown variables are reported, so that a file can be mended in one go.
+        let last = errors.pop();
+        for error in errors {
+            self.level.report(error);
+        }
+        last.unwrap_or_else(|| self.error("unknown variable"))
+    }
+
     /// `invalid number of arguments in "NAME" directive`.
     pub fn invalid_arity(&self) -> Diagnostic {
         self.error(format!(

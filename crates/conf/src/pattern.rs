@@ -13,36 +13,30 @@ pub struct Pattern {
 
 impl Pattern {
     /// Compiles word `index` of a directive, or the part `text` of it, and defines the variables of
-    /// its named groups, which requests or sessions of type `S` have.
+    /// its named groups.
     ///
     /// # Errors
     ///
     /// At the word, when it is no regular expression or a group's name cannot be a variable's.
-    pub fn compile<S: 'static>(
+    pub fn compile(
         line: &mut Line,
         index: usize,
         text: &[u8],
         caseless: bool,
     ) -> Result<Pattern, Diagnostic> {
         let regex = line.regex(index, text, caseless)?;
-        Pattern::of::<S>(line.level, regex).map_err(|message| line.error_at(index, message))
+        Pattern::of(line.level, regex).map_err(|message| line.error_at(index, message))
     }
 
     /// The same for an expression that is compiled. The error is a message.
-    pub fn of<S: 'static>(level: &mut Level, regex: Regex) -> Result<Pattern, String> {
+    pub fn of(level: &mut Level, regex: Regex) -> Result<Pattern, String> {
         level.build.needs().executable_memory = true;
         let mut variables = Vec::new();
         for (group, name) in regex.names() {
-            if let Some(registry) = level.registry::<S>() {
-                variables.push((registry.slot(name)?, *group));
+            if let Some(variable) = level.names.slot_of(name) {
+                variables.push((variable?, *group));
             }
         }
         Ok(Pattern { regex, variables })
-    }
-}
-
-impl AsRef<Regex> for Pattern {
-    fn as_ref(&self) -> &Regex {
-        &self.regex
     }
 }

@@ -41,6 +41,12 @@ pub trait Names: Any {
 
     /// A tentative name is used after all, so it must exist.
     fn require(&mut self, _: VarId) {}
+
+    /// The number of a variable that the configuration sets: [`Registry::slot`]. `None` where no
+    /// variable exists.
+    fn slot_of(&mut self, _: &str) -> Option<Result<VarId, String>> {
+        None
+    }
 }
 
 /// A variable of a module: one row.
@@ -421,6 +427,10 @@ impl<R: 'static> Names for Registry<R> {
 
     fn require(&mut self, id: VarId) {
         self.used[id.0 as usize].required = true;
+    }
+
+    fn slot_of(&mut self, name: &str) -> Option<Result<VarId, String>> {
+        Some(self.slot(name))
     }
 }
 

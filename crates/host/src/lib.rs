@@ -7,6 +7,7 @@
 //! - [`listen`]: listening sockets, with every option of `listen`;
 //! - [`seats`]: the loops of a process as they see each other, and connections that move between them;
 //! - [`log`] and [`error_log`]: files that no loop waits for, and nginx's line format;
+//! - [`generation`]: the configurations that follow each other, as each loop holds them;
 //! - [`watch`]: sockets by which a command finds a running server.
 //!
 //! This crate knows no protocol and reads no configuration: what a line of the configuration says arrives as a value
@@ -16,6 +17,7 @@
 pub mod channel;
 pub mod engine;
 pub mod error_log;
+pub mod generation;
 pub mod listen;
 pub mod log;
 pub mod process;

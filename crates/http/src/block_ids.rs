@@ -1,8 +1,6 @@
-//! The numbers of servers and locations in a configuration, for code that refers to them without holding them.
+//! The numbers that servers and locations have in a configuration, for whatever refers to them without holding them.
 
-/// The number of a server in its [`Frozen`](crate::site::Frozen).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ServerId(pub u32);
+pub use net::server_name::ServerId;
 
 /// The number of a location in its [`Frozen`](crate::site::Frozen).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

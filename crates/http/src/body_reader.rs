@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use crate::body::Body;
-use crate::core::location::BodyInFile;
+use crate::core::BodyInFile;
 use crate::request::Request;
 
 pub use crate::request_body::{BodyInput, BodyReadError, RequestBody, TemporaryFile};
@@ -186,7 +186,7 @@ fn poll_batch(
 pub(crate) fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
     use host::error_log::Level;
     // The end of this content on the wire is unknown now, and with it the beginning of a next request.
-    request.delivery.close = true;
+    request.delivery.close();
     request.body.withhold();
     match error {
         BodyReadError::TimedOut => {

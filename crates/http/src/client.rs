@@ -115,6 +115,18 @@ impl Client {
     }
 }
 
+/// How a connection came to its loop.
+pub(crate) struct ConnectionOrigin {
+    /// The other end.
+    pub(crate) peer: Address,
+    /// The listening socket that it came by.
+    pub(crate) socket: ListenAddress,
+    /// The address that it counts as accepted at, where another one of the server's passed it on.
+    pub(crate) passed_at: Option<Address>,
+    /// Where the loop reaches it between requests.
+    pub(crate) control: Rc<ConnectionControl>,
+}
+
 /// The server name of a TLS hello.
 pub struct AskedName {
     /// The name, in lower case.

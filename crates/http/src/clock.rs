@@ -1,33 +1,33 @@
-//! The time as headers and logs show it, formatted at most once a second per loop.
+//! Dates as header fields show them, written at most once a second per loop. Those of logs are in [`net::local_time`].
 //!
-//! All of it comes from the loop's own clock, which is read once per iteration: asking costs no system call.
+//! All of it comes from the loop's own clock, which is read once per turn: asking costs no system call.
 
 use std::cell::RefCell;
 
-use jiff::tz::Offset;
 use proto::date;
 
-use base::text::write_seconds;
-
-/// The formatted time of one second.
-struct Texts {
+/// The date of one second: `Sun, 06 Nov 1994 08:49:37 GMT`.
+struct PresentDate {
     second: u64,
-    /// `Sun, 06 Nov 1994 08:49:37 GMT`
-    http: Vec<u8>,
-    /// `06/Nov/1994:08:49:37 +0000`
-    local: Vec<u8>,
-    /// `1994-11-06T08:49:37+00:00`
-    iso8601: Vec<u8>,
+    text: Vec<u8>,
 }
 
 rt::local! {
-    static TEXTS: RefCell<Texts> =
-        const { RefCell::new(Texts { second: u64::MAX, http: Vec::new(), local: Vec::new(), iso8601: Vec::new() }) };
+    static PRESENT: RefCell<PresentDate> =
+        const { RefCell::new(PresentDate { second: u64::MAX, text: Vec::new() }) };
 }
 
 /// Appends the current time in the format of the `Date` field (RFC 9110, section 5.6.7).
 pub fn write_http_date(out: &mut Vec<u8>) {
-    with_texts(|texts| out.extend_from_slice(&texts.http));
+    PRESENT.with_borrow_mut(|present| {
+        let second = rt::wall_millis() / 1000;
+        if present.second != second {
+            present.second = second;
+            present.text.clear();
+            date::write_http(i64::try_from(second).unwrap_or(i64::MAX), &mut present.text);
+        }
+        out.extend_from_slice(&present.text);
+    });
 }
 
 const DATE_LENGTH: usize = "Sun, 06 Nov 1994 08:49:37 GMT".len();
@@ -73,47 +73,6 @@ pub fn canonical_date(text: &[u8]) -> Option<i64> {
     })
 }
 
-/// Appends the current local time as `$time_local`, the format of access logs.
-pub fn write_local_time(out: &mut Vec<u8>) {
-    with_texts(|texts| out.extend_from_slice(&texts.local));
-}
-
-/// Appends the current local time as `$time_iso8601`.
-pub fn write_iso8601(out: &mut Vec<u8>) {
-    with_texts(|texts| out.extend_from_slice(&texts.iso8601));
-}
-
-/// Appends the seconds since 1970, with milliseconds.
-pub fn write_millis(out: &mut Vec<u8>) {
-    write_seconds(rt::wall_millis(), out);
-}
-
-fn with_texts(read: impl FnOnce(&Texts)) {
-    TEXTS.with_borrow_mut(|texts| {
-        let second = rt::wall_millis() / 1000;
-        if texts.second != second {
-            texts.fill(second);
-        }
-        read(texts);
-    });
-}
-
-impl Texts {
-    fn fill(&mut self, second: u64) {
-        self.second = second;
-        let seconds = i64::try_from(second).unwrap_or(i64::MAX);
-        // The C library's zone, which the error log uses, too, so that both logs agree.
-        let offset = Offset::from_seconds(rt::local_time(second).offset);
-        let zone = offset.unwrap_or(Offset::UTC).to_time_zone();
-        for text in [&mut self.http, &mut self.local, &mut self.iso8601] {
-            text.clear();
-        }
-        date::write_http(seconds, &mut self.http);
-        date::write_log(seconds, &zone, &mut self.local);
-        date::write_iso8601(seconds, &zone, &mut self.iso8601);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,24 +95,5 @@ mod tests {
         ] {
             assert_eq!(canonical_date(text.as_bytes()), None, "{text}");
         }
-    }
-
-    #[test]
-    fn texts_agree_with_each_other() {
-        let mut texts = Texts {
-            second: 0,
-            http: Vec::new(),
-            local: Vec::new(),
-            iso8601: Vec::new(),
-        };
-        texts.fill(784_111_777);
-        assert_eq!(texts.http, b"Sun, 06 Nov 1994 08:49:37 GMT");
-        assert_eq!(texts.local.len(), b"06/Nov/1994:08:49:37 +0000".len());
-        assert_eq!(texts.iso8601.len(), b"1994-11-06T08:49:37+00:00".len());
-        assert_eq!(
-            texts.local[15..20],
-            texts.iso8601[14..19],
-            "minutes and seconds"
-        );
     }
 }

@@ -4,26 +4,23 @@
 //! settings that inherit from those of the block around it, applies its own directives to them, and leaves the result
 //! with the [`Builder`], where the enclosing block's setter finds it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{
-    Confs, Contexts, Diagnostic, HTTP, LIMIT_EXCEPT, LOCATION, LOCATION_IF, Line, Pattern,
-    Registry, SERVER, SERVER_IF, TableSet, dispatch,
+    ConfSets, Confs, Contexts, Diagnostic, HTTP, LIMIT_EXCEPT, LOCATION, LOCATION_IF, Line,
+    Pattern, Registry, SERVER, SERVER_IF, TableSet, dispatch,
 };
 use proto::message::Method;
 
 use crate::core::blocks::{BlockReaders, HandedDown};
 use crate::core::{self, Identity, LocationConf, ServerConf};
 use crate::listen;
+use crate::location_parts::{LocationParts, collect_pipeline};
 use crate::location_tree::LocationTree;
-use crate::module::{Answer, Filter, Handler, Module, Phase};
+use crate::module::{Answer, Module, Phase};
 use crate::request::Request;
-use crate::site::{
-    Chunks, ConfSet, Frozen, Location, LocationId, LocationKind, Phases, Pipeline, Positions,
-    Server, ServerId,
-};
+use crate::site::{Frozen, Location, LocationId, LocationKind, Phases, Server, ServerId};
 
 pub use crate::core::blocks::{Directories, PresentLocation, WantedPools};
 
@@ -49,12 +46,11 @@ pub struct Builder {
     named: Vec<(BString, LocationId)>,
     /// The current server accepts CONNECT.
     connect: bool,
-    /// The position of each type's settings: the same in all servers, and in all locations.
-    server_positions: Option<Arc<Positions>>,
-    location_positions: Option<Arc<Positions>>,
+    /// Modules' structs of servers.
+    server_confs: ConfSets,
     /// The modules that run in phase `Rewrite` of the block that was closed last.
     rewriters: Vec<&'static str>,
-    same: Same,
+    parts: LocationParts,
 }
 
 impl Builder {
@@ -70,26 +66,11 @@ impl Builder {
             open: Vec::new(),
             named: Vec::new(),
             connect: false,
-            server_positions: None,
-            location_positions: None,
+            server_confs: ConfSets::default(),
             rewriters: Vec::new(),
-            same: Same::default(),
+            parts: LocationParts::default(),
         }
     }
-}
-
-/// Identifies a pipeline: the addresses of its handlers with their phases, and those of its filters.
-type PipelineKey = (Vec<(Phase, usize)>, Vec<usize>);
-
-/// What equal locations share. A configuration may have hundreds of thousands of locations, most of which differ in one
-/// setting.
-#[derive(Default)]
-struct Same {
-    pipelines: HashMap<PipelineKey, Arc<Pipeline>>,
-    chunks: Chunks,
-    /// The engine's settings, by the addresses of the two structs that they are made of, which live as long as the
-    /// locations do.
-    cores: HashMap<(usize, usize), Arc<LocationConf>>,
 }
 
 /// A block that is being read.
@@ -114,7 +95,7 @@ pub fn groups(modules: &'static [&'static Module]) -> Vec<TableSet> {
         &core::resolver::DIRECTIVES,
     ];
     let mut groups: Vec<TableSet> = vec![
-        vec![&core::main::DIRECTIVES],
+        vec![&core::main::HASH_SIZES, &core::main::DIRECTIVES],
         vec![&core::server::DIRECTIVES, &core::http2::DIRECTIVES],
         locations,
     ];
@@ -137,13 +118,7 @@ pub fn http(
     line: &mut Line,
 ) -> Result<Frozen, Diagnostic> {
     // Before any directive is read, because its text may name variables of any module.
-    let mut registry: Registry<Request> = Registry::new();
-    for rows in crate::variables::VARIABLES {
-        registry.add(rows);
-    }
-    for module in modules {
-        registry.add(module.variables);
-    }
+    let mut registry = registry(modules);
     let mut builder = Builder::new(modules);
     line.shared::<HandedDown>().0 = Some(BlockReaders {
         server,
@@ -165,40 +140,47 @@ pub fn http(
         (module.complete)(line);
     }
     // Only now, because addresses of different servers may be the same socket.
-    let endpoints = net::endpoint::endpoints(builder.listens, line);
+    let endpoints = net::endpoint::endpoints(std::mem::take(&mut builder.listens), line);
     // Only now: a variable may be used before the directive that defines it.
     let variables = match registry.finish() {
         Ok(variables) => variables,
-        Err(errors) => {
-            let mut errors = errors;
-            let last = errors.pop();
-            for error in errors {
-                line.level.report(error);
-            }
-            return Err(last.unwrap_or_else(|| line.error("unknown variable")));
-        }
+        Err(errors) => return Err(line.report_but_last(errors)),
     };
-    let chunks = &mut builder.same.chunks;
-    // Every block has been closed, so nothing is missing. The list is converted in place, because it may have hundreds
-    // of thousands of entries.
-    let mut locations: Vec<Location> = builder.locations.into_iter().map_while(|one| one).collect();
-    locations.shrink_to_fit();
     let main_confs = confs.take_group(MAIN_GROUP);
     let outer_confs = confs.take_group(LOCATION_GROUP);
     let frozen = Frozen {
-        main_confs: ConfSet::new(Positions::of(&main_confs), &main_confs, chunks),
-        outer_confs: ConfSet::new(Positions::of(&outer_confs), &outer_confs, chunks),
+        main_confs: ConfSets::default().set(&main_confs),
+        outer_confs: builder.parts.confs.set(&outer_confs),
         servers: builder.servers,
-        locations,
+        locations: closed(builder.locations),
         endpoints,
         variables,
         identity,
         prefix: line.level.build.in_prefix(conf::Access::Opened, ""),
         conf_prefix: line.level.build.in_conf_prefix(conf::Access::Opened, ""),
-        generation: crate::site::next_generation(),
+        generation: host::generation::next_generation(),
     };
     crate::tls::check_configuration(&frozen, &builder.places, line);
     Ok(frozen)
+}
+
+/// The variables of the engine and of `modules`.
+fn registry(modules: &[&'static Module]) -> Registry<Request> {
+    let mut registry = Registry::new();
+    for rows in crate::variables::VARIABLES {
+        registry.add(rows);
+    }
+    for module in modules {
+        registry.add(module.variables);
+    }
+    registry
+}
+
+/// The locations, when every block was closed. The list is made in place: there may be hundreds of thousands.
+fn closed(locations: Vec<Option<Location>>) -> Vec<Location> {
+    let mut locations: Vec<Location> = locations.into_iter().map_while(|one| one).collect();
+    locations.shrink_to_fit();
+    locations
 }
 
 /// The setter of `server`.
@@ -240,18 +222,15 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let phases = Phases::collect(
         handlers.filter(|(phase, _)| matches!(phase, Phase::PostRead | Phase::ServerRewrite)),
     );
-    builder.listens.extend(listen::claims(
-        &core.names,
-        &core.listens,
-        server,
-        line.node.span,
-    ));
-    let positions = builder
-        .server_positions
-        .get_or_insert_with(|| Positions::of(&server_confs));
-    let confs = ConfSet::new(positions.clone(), &server_confs, &mut builder.same.chunks);
+    if core.listens.is_empty() {
+        core.listens.push(listen::default(line.node.span));
+    }
+    let claims = net::endpoint::claims(&core.names, &core.listens, server, line.node.span);
+    builder.listens.extend(claims);
+    let confs = builder.server_confs.set(&server_confs);
     // Sharing is sought within one server only.
-    builder.same.chunks.clear();
+    builder.server_confs.forget_chunks();
+    builder.parts.confs.forget_chunks();
     builder.places.push(line.node.span);
     builder.servers.push(Server {
         name: core.name.clone(),
@@ -430,13 +409,9 @@ fn open(
 
 /// Freezes the innermost open block; returns the tree of the locations inside it.
 fn close(line: &mut Line, confs: &mut Confs) -> LocationTree {
-    let core = whole_core(confs, &mut line.level.engine::<Builder>().same.cores);
+    let core = line.level.engine::<Builder>().parts.core(confs);
     let structs = confs.take_group(LOCATION_GROUP);
     let builder = line.level.engine::<Builder>();
-    let positions = builder
-        .location_positions
-        .get_or_insert_with(|| Positions::of(&structs))
-        .clone();
     let frame = builder
         .open
         .pop()
@@ -445,18 +420,18 @@ fn close(line: &mut Line, confs: &mut Confs) -> LocationTree {
         name: frame.name,
         kind: frame.kind,
         core,
-        confs: ConfSet::new(positions, &structs, &mut builder.same.chunks),
+        confs: builder.parts.confs.set(&structs),
         tree: LocationTree::default(),
         limit_except: frame.limit_except,
         adds_slash: false,
         pipeline: Arc::default(),
     };
-    let rewriters = freeze(
+    let rewriters = collect_pipeline(
         &mut location,
         builder.modules,
         frame.answer,
         &frame.rewriters,
-        &mut builder.same,
+        &mut builder.parts,
     );
     builder.rewriters = rewriters;
     builder.locations[frame.id.0 as usize] = Some(location);
@@ -466,103 +441,6 @@ fn close(line: &mut Line, confs: &mut Confs) -> LocationTree {
             .iter()
             .map(|(name, kind, id)| (name.as_bstr(), kind, *id)),
     )
-}
-
-/// The engine's settings of a block. A block that changes none of them shares those of the block around it.
-fn whole_core(
-    confs: &Confs,
-    known: &mut HashMap<(usize, usize), Arc<LocationConf>>,
-) -> Arc<LocationConf> {
-    let (Some(core), Some(delivery)) = (
-        confs.get::<LocationConf>(),
-        confs.get::<core::DeliveryConf>(),
-    ) else {
-        return Arc::default();
-    };
-    let key = (
-        std::ptr::from_ref(core).addr(),
-        std::ptr::from_ref(delivery).addr(),
-    );
-    let whole = known.entry(key).or_insert_with(|| {
-        Arc::new(LocationConf {
-            delivery: delivery.clone(),
-            ..core.clone()
-        })
-    });
-    Arc::clone(whole)
-}
-
-/// Collects the handlers and filters that run in a location; returns the modules that run in its phase `Rewrite`.
-/// `named` is the content handler that a directive of the block chose, `inside` the modules that run in that phase of
-/// its `if` blocks.
-fn freeze(
-    location: &mut Location,
-    modules: &'static [&'static Module],
-    named: Option<&'static Answer>,
-    inside: &[&'static str],
-    same: &mut Same,
-) -> Vec<&'static str> {
-    let active: Vec<&Module> = modules
-        .iter()
-        .copied()
-        .filter(|module| (module.enabled)(location))
-        .collect();
-    let answers: Vec<&Answer> = modules
-        .iter()
-        .filter_map(|module| module.answer.as_ref())
-        .filter(|answer| (answer.when)(location))
-        .collect();
-    // The handler that was named, if the settings confirm it; an inherited one otherwise.
-    let answer = named
-        .filter(|answer| (answer.when)(location))
-        .or(answers.first().copied());
-    let mut handlers: Vec<(Phase, Handler)> = Vec::new();
-    let mut rewriters = Vec::new();
-    // Both lists are in the order of the modules, which is the order in which handlers run.
-    let mut next = active.iter().peekable();
-    for module in modules {
-        let is_active = next.next_if(|active| active.name == module.name).is_some();
-        let rewrites = is_active || inside.contains(&module.name);
-        let phases = module.phases.iter().copied();
-        let runs = phases.filter(|(phase, _)| match phase {
-            Phase::Rewrite => rewrites,
-            // `proxy_pass` and its like replace all other content handlers of a location, as in nginx.
-            Phase::Content => is_active && answer.is_none(),
-            _ => is_active,
-        });
-        let before = handlers.len();
-        handlers.extend(runs);
-        let is_one = |(phase, _): &(Phase, Handler)| matches!(phase, Phase::Rewrite);
-        if handlers[before..].iter().any(is_one) {
-            rewriters.push(module.name);
-        }
-    }
-    if let Some(answer) = answer {
-        handlers.push((Phase::Content, answer.handler));
-        // Whether the slash is added depends on any such directive in the location, not on the one that answers.
-        location.adds_slash =
-            answers.iter().any(|answer| answer.adds_slash) && location.name.ends_with(b"/");
-    }
-    let filters: Vec<(&'static str, Filter)> = active
-        .iter()
-        .filter_map(|module| Some((module.name, module.filter?)))
-        .collect();
-    // Equal lists are shared: most locations of a configuration run the same handlers.
-    let addresses = handlers
-        .iter()
-        .map(|(phase, handler)| (*phase, *handler as usize));
-    let key = (
-        addresses.collect(),
-        filters.iter().map(|(_, filter)| *filter as usize).collect(),
-    );
-    let pipeline = same.pipelines.entry(key).or_insert_with(|| {
-        Arc::new(Pipeline {
-            phases: Phases::collect(handlers.into_iter()),
-            filters: filters.into(),
-        })
-    });
-    location.pipeline = Arc::clone(pipeline);
-    rewriters
 }
 
 /// The location of the current line.
@@ -625,7 +503,7 @@ fn regex_location(
     pattern: &[u8],
     caseless: bool,
 ) -> Result<LocationKind, Diagnostic> {
-    Ok(LocationKind::Regex(Arc::new(Pattern::compile::<Request>(
+    Ok(LocationKind::Regex(Arc::new(Pattern::compile(
         line, index, pattern, caseless,
     )?)))
 }

@@ -1,9 +1,9 @@
-//! The beginning of every client connection over TCP: PROXY protocol, TLS, and which protocol is spoken.
+//! The beginning of every client connection over TCP: who is there, and which protocol is spoken.
 //!
 //! HTTP/3 begins elsewhere: its connections have no descriptor, and are told apart by the ids in datagrams of a shared
-//! socket. From [`speak`] on it is the same: a [`Client`], and a protocol that serves it.
+//! socket. Its [`Client`] comes from the same [`HttpLoop::new_client`].
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -13,12 +13,11 @@ use bstr::BString;
 use host::error_log::Level;
 use host::listen::ListenAddress;
 use net::Transport;
-use net::client::Remote;
 use proto::proxy_protocol::{Header, Status};
 use rt::net::Address;
 
 use crate::byte_stream::ByteStream;
-use crate::client::{AskedName, Client, ConnectionControl, ConnectionMobility};
+use crate::client::{AskedName, Client, ConnectionControl, ConnectionMobility, ConnectionOrigin};
 use crate::client_stream::ClientConnection;
 use crate::connection_transfer::ConnectionState;
 use crate::engine::LoopConnections;
@@ -75,7 +74,7 @@ pub(crate) async fn serve_accepted(engine: Rc<LoopConnections>, accepted: Accept
     let Some(endpoint) = endpoint_of(&site, &accepted) else {
         return;
     };
-    let (mut client, bytes) = client(http, &site, endpoint, accepted);
+    let (mut client, bytes) = client_of(http, &site, endpoint, accepted);
     // The PROXY header is the first thing on the connection, in front of TLS.
     if endpoint.proxy_protocol {
         let timeout = site
@@ -162,7 +161,7 @@ pub(crate) async fn resume_moved(
     let Some(endpoint) = endpoint_of(&site, &accepted) else {
         return;
     };
-    let (mut client, bytes) = client(http, &site, endpoint, accepted);
+    let (mut client, bytes) = client_of(http, &site, endpoint, accepted);
     client.proxy = state.proxy;
     client.number = state.number.unwrap_or(client.number);
     // Moments of another process mean nothing here, so the age moves. `keepalive_time` counts on.
@@ -213,36 +212,22 @@ fn endpoint_of<'a>(site: &'a Site, accepted: &AcceptedConnection) -> Option<&'a 
     net::endpoint::endpoint_of(&site.endpoints, &accepted.socket, local)
 }
 
-fn client(
+/// The client at the other end of a byte stream.
+fn client_of(
     http: &HttpLoop,
     site: &Site,
     endpoint: &Arc<Endpoint>,
     accepted: AcceptedConnection,
 ) -> (Client, Rc<ByteStream>) {
-    let peer = accepted.transport.socket().peer_addr().clone();
-    let debug = http.main.is_debugged(peer.ip());
-    if debug {
-        host::error_log::turn_on_debug();
-    }
-    let bytes = ByteStream::new(accepted.transport, accepted.input);
-    let client = Client {
-        debug,
-        number: crate::client::next_connection(),
-        connection: Rc::clone(&bytes) as Rc<dyn ClientConnection>,
-        remote: Rc::new(Remote::at(peer)),
-        proxy: None,
-        tls_port: endpoint.tls,
-        asked_name: RefCell::default(),
-        accepted: rt::now(),
-        requests: Cell::new(0),
-        control: accepted.control,
-        keepalive_timeout: Cell::new(Duration::ZERO),
-        keepalive_min_timeout: Cell::new(Duration::ZERO),
-        generation: Cell::new(site.generation),
+    let origin = ConnectionOrigin {
+        peer: accepted.transport.socket().peer_addr().clone(),
         socket: accepted.socket,
         passed_at: accepted.passed_at,
-        endpoint: RefCell::new(Arc::clone(endpoint)),
+        control: accepted.control,
     };
+    let bytes = ByteStream::new(accepted.transport, accepted.input);
+    let connection = Rc::clone(&bytes) as Rc<dyn ClientConnection>;
+    let client = http.new_client(site, endpoint, connection, origin);
     (client, bytes)
 }
 

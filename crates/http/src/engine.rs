@@ -61,8 +61,9 @@ impl Engine {
     }
 
     /// The engine's own directive tables, for the reference and for help.
-    pub fn own_tables() -> [&'static dyn Rows; 6] {
+    pub fn own_tables() -> [&'static dyn Rows; 7] {
         [
+            &crate::core::main::HASH_SIZES,
             &crate::core::main::DIRECTIVES,
             &crate::core::server::DIRECTIVES,
             &crate::core::http2::DIRECTIVES,
@@ -220,6 +221,17 @@ pub(crate) struct LoopConnections {
 struct Connection {
     control: Rc<ConnectionControl>,
     task: Rc<ConnectionTask>,
+}
+
+/// Whether a connection is one that the process did not have before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Newness {
+    /// It was accepted, or has come from another process, whose counters are not these.
+    New,
+    /// `stream` has passed it on, and counted it.
+    PassedOn,
+    /// Another loop had it: it was counted there, and being moved must not end it, even where this loop is full.
+    OfThisProcess,
 }
 
 struct Running(Rc<LoopConnections>);
@@ -438,30 +450,20 @@ impl LoopConnections {
         self.take_in(accepted, None);
     }
 
+    /// Has a task serve a connection, unless there is no room for it.
     fn take_in(
         self: &Rc<Self>,
         mut accepted: AcceptedConnection,
         moved: Option<Box<ConnectionState>>,
     ) {
-        // A connection from another loop is not new: it was accepted and counted there.
-        let is_ours = moved.as_ref().is_some_and(|facts| facts.number.is_some());
-        // A connection that `stream` passed on was counted there.
-        let is_new = !is_ours && accepted.passed_at.is_none();
-        self.http.counters.accepted.add(u64::from(is_new));
-        let limit = self.limit.get();
-        // As nginx does near `worker_connections`, an idle connection makes room for a new one.
-        let is_full = self.connections.borrow().len() >= limit && !self.close_an_idle_one();
-        // A connection of this process is taken in all the same: it was within the limit where it comes from.
-        if is_full && !is_ours {
-            self.http.log.plain(
-                Level::Alert,
-                format_args!("{limit} worker_connections are not enough"),
-            );
+        let newness = match &moved {
+            Some(state) if state.number.is_some() => Newness::OfThisProcess,
+            _ if accepted.passed_at.is_some() => Newness::PassedOn,
+            _ => Newness::New,
+        };
+        if !self.admit(newness) {
             return;
         }
-        // As in nginx `accepts` counts all and `handled` only those within the limit: the difference shows the refused
-        // ones.
-        self.http.counters.handled.add(u64::from(is_new));
         let control = Rc::clone(&accepted.control);
         let key = self.next_key.get();
         self.next_key.set(key + 1);
@@ -477,6 +479,26 @@ impl LoopConnections {
             .insert(key, Connection { control, task });
         self.http.counters.active.add(1);
         self.sockets.seat().opened();
+    }
+
+    /// Counts a connection that wants to be served, and makes room for it. `false`: all of `worker_connections` are busy.
+    fn admit(&self, newness: Newness) -> bool {
+        let is_new = newness == Newness::New;
+        self.http.counters.accepted.add(u64::from(is_new));
+        let limit = self.limit.get();
+        // As nginx does near `worker_connections`, an idle connection makes room for a new one.
+        let is_full = self.connections.borrow().len() >= limit && !self.close_an_idle_one();
+        if is_full && newness != Newness::OfThisProcess {
+            self.http.log.plain(
+                Level::Alert,
+                format_args!("{limit} worker_connections are not enough"),
+            );
+            return false;
+        }
+        // As in nginx `accepts` counts all and `handled` only those within the limit: the difference shows the refused
+        // ones.
+        self.http.counters.handled.add(u64::from(is_new));
+        true
     }
 
     /// Removes a connection that has ended.

@@ -6,13 +6,16 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bstr::BString;
 use host::engine::{Main, Zones};
 use host::error_log::{Level, Logger};
+use net::client::Remote;
 use net::counters::Counters;
 
-use crate::client::Client;
+use crate::client::{Client, ConnectionOrigin};
+use crate::client_stream::ClientConnection;
 use crate::listen::Endpoint;
 use crate::module::Module;
 use crate::site::{Location, Site};
@@ -91,6 +94,38 @@ impl HttpLoop {
     pub(crate) fn stop_modules(&self) {
         for module in self.modules {
             (module.stop)(self);
+        }
+    }
+
+    /// The client of a connection that has just come to this loop, whatever carries its requests.
+    pub(crate) fn new_client(
+        &self,
+        site: &Site,
+        endpoint: &Arc<Endpoint>,
+        connection: Rc<dyn ClientConnection>,
+        origin: ConnectionOrigin,
+    ) -> Client {
+        let debug = self.main.is_debugged(origin.peer.ip());
+        if debug {
+            host::error_log::turn_on_debug();
+        }
+        Client {
+            debug,
+            number: crate::client::next_connection(),
+            connection,
+            remote: Rc::new(Remote::at(origin.peer)),
+            proxy: None,
+            tls_port: endpoint.tls,
+            asked_name: RefCell::default(),
+            accepted: rt::now(),
+            requests: Cell::new(0),
+            control: origin.control,
+            keepalive_timeout: Cell::new(Duration::ZERO),
+            keepalive_min_timeout: Cell::new(Duration::ZERO),
+            generation: Cell::new(site.generation),
+            socket: origin.socket,
+            passed_at: origin.passed_at,
+            endpoint: RefCell::new(Arc::clone(endpoint)),
         }
     }
 

@@ -131,13 +131,13 @@ pub(crate) async fn serve<C: RequestCarrier>(
             // After the handlers, because most of them read the content themselves; before the response, because a 200
             // to a request whose framing is broken would be the answer to something else.
             if let Err(status) = carrier.settle_content(request).await {
-                request.delivery.close = true;
+                request.delivery.close();
                 refuse_request(request, status).await;
             }
         }
         Err(refusal) => {
             refusal.log(request, C::HAS_REQUEST_LINE);
-            request.delivery.close = true;
+            request.delivery.close();
             refuse_request(request, refusal.status()).await;
         }
     }
@@ -184,7 +184,7 @@ fn check_in_order<C: RequestCarrier>(
 }
 
 async fn respond<C: RequestCarrier>(carrier: &mut C, request: &mut Request) -> C::End {
-    let end = if request.delivery.silent {
+    let end = if request.delivery.is_silent() {
         carrier.end_silently(request)
     } else {
         match carrier.send(request).await {

@@ -4,20 +4,12 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use bstr::ByteSlice;
-use conf::{Diagnostic, Line, Pattern, Span};
+use conf::{Diagnostic, Line, Span};
 use host::listen::ListenAddress;
 use net::endpoint::Listen;
 
-use crate::block_ids::ServerId;
-
-/// A name of a server, from `server_name`.
-pub type ServerName = net::server_name::ServerName<Pattern>;
-
-/// A server's claim to an address.
-pub type Claim = net::endpoint::Claim<ServerId, Pattern>;
-
-/// An address with the servers that answer there.
-pub type Endpoint = net::endpoint::Endpoint<ServerId, Pattern>;
+pub use net::endpoint::{Claim, Endpoint};
+pub use net::server_name::ServerName;
 
 /// The port of an address without one.
 const DEFAULT_PORT: u16 = 80;
@@ -35,8 +27,7 @@ pub fn set(listens: &mut Vec<Listen>, line: &mut Line) -> Result<(), Diagnostic>
 /// Reads one parameter behind the address.
 fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), Diagnostic> {
     match line.text(index).as_bytes() {
-        b"default_server" | b"default" => listen.flags.default_server = true,
-        b"proxy_protocol" => listen.flags.proxy_protocol = true,
+        b"default" => listen.flags.default_server = true,
         // nginx's warning, with the way out of it.
         b"http2" => {
             let mut warning = line.error(
@@ -47,46 +38,25 @@ fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), D
             line.level.report(warning.note(note));
             listen.flags.http2 = true;
         }
-        b"ssl" => listen.flags.tls = true,
         // An error, not ignored: a configuration that asks for HTTP/3 must not silently run without it.
         b"quic" => return Err(net::listen::not_yet(line, index)),
-        _ if net::listen::socket_parameter(&mut listen.options, line, index)? => listen.set = true,
         b"spdy" => {
             let error = line.invalid_parameter(index);
             return Err(error.note("SPDY was removed; use \"http2 on;\" for HTTP/2"));
         }
+        _ if listen.parameter(line, index)? => {}
         _ => return Err(line.invalid_parameter(index)),
     }
     Ok(())
 }
 
-/// A server's claims to addresses. A server without `listen` gets nginx's default.
-pub fn claims(
-    names: &[ServerName],
-    listens: &[Listen],
-    server: ServerId,
-    span: Span,
-) -> Vec<Claim> {
-    let names = match names.is_empty() {
-        // nginx's default for `server_name`: requests without a host.
-        true => vec![ServerName::Exact("".into())],
-        false => names.to_vec(),
-    };
-    let mut listens = listens.to_vec();
-    if listens.is_empty() {
-        // Only root may bind a port below 1024.
-        let port = if host::process::is_root() { 80 } else { 8000 };
-        let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
-        listens.push(Listen {
-            address: ListenAddress::Tcp(address),
-            ..Listen::new(span)
-        });
+/// Where a server listens that does not say it: nginx's default.
+pub fn default(span: Span) -> Listen {
+    // Only root may bind a port below 1024.
+    let port = if host::process::is_root() { 80 } else { 8000 };
+    let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
+    Listen {
+        address: ListenAddress::Tcp(address),
+        ..Listen::new(span)
     }
-    let claim = |listen| Claim {
-        listen,
-        server,
-        names: names.clone(),
-        span,
-    };
-    listens.into_iter().map(claim).collect()
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::body::Body;
 use crate::module::Phase;
-use crate::request::Request;
+use crate::request::{Request, RequestPurpose};
 
 /// Whether [`end`] has anything to do. Asked first, because without logs its future need not be made.
 pub fn is_wanted(request: &Request) -> bool {
@@ -35,12 +35,13 @@ async fn post_action(request: &mut Request) {
     };
     // Not without a response, nor for a client that left before its request was complete; and once only, because the
     // path served here may have a `post_action`, too.
-    if request.delivery.silent
+    if request.delivery.is_silent()
         || request.flow.abandoned
-        || std::mem::replace(&mut request.flow.post_action, true)
+        || request.flow.purpose == RequestPurpose::PostAction
     {
         return;
     }
+    request.flow.purpose = RequestPurpose::PostAction;
     // The logs have to show the response that the client got. As in nginx the status is that of the path served here,
     // unless the response was an error or a redirect.
     let mut sent = std::mem::take(&mut request.out);

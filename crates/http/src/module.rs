@@ -3,22 +3,21 @@
 //! The engine knows modules only by this shape and names none of them. The order of the list that the binary passes to
 //! the engine is the order in which the handlers of a phase run, and in which filters see a response.
 
-use std::cell::RefCell;
-use std::future::Future;
-use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bstr::BString;
 use conf::{Confs, Diagnostic, Expression, Line, Rows, Table, VarId, Variable};
-use net::tls::{Moment, Offer};
 use net::upstream::Secure;
 
 use crate::http_loop::HttpLoop;
 use crate::request::Request;
 use crate::site::{ConfSet, Frozen, Location};
+
+pub use crate::handler::{Outcome, Phase, Step, Verdict};
+pub use crate::site::{Filter, Handler, HandshakeHandler, Keeps};
+pub use net::tls::Objection;
 
 /// One module. Parts that it does not have come from [`Module::EMPTY`].
 pub struct Module {
@@ -120,28 +119,6 @@ pub struct Handshake {
     pub handler: HandshakeHandler,
 }
 
-/// Whether client sessions (TLS 1.2) are kept outside of the server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Keeps {
-    /// The external store is asked for the session that a client wants to resume.
-    pub fetches: bool,
-    /// The external store is given new sessions.
-    pub stores: bool,
-}
-
-/// Handles one moment of a handshake. The request has no head; it exists to evaluate variables about the client, and is
-/// gone before the handshake continues.
-pub type HandshakeHandler = for<'a> fn(
-    &'a mut Request,
-    Moment,
-    Rc<RefCell<Offer>>,
-)
-    -> Pin<Box<dyn Future<Output = Result<(), Objection>> + 'a>>;
-
-/// The hook rejects the handshake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Objection;
-
 /// A content handler that has a location to itself.
 pub struct Answer {
     /// The directives that make a location this module's. If one block has several such directives the last one counts.
@@ -155,71 +132,6 @@ pub struct Answer {
 }
 
 static NO_ROWS: Table<()> = Table::new(&[]);
-
-/// The phases of a request, in the order in which they run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
-    /// The head is complete. Handlers may still change the client's address (`realip`).
-    PostRead,
-    /// Rewrites of the server, before a location is chosen.
-    ServerRewrite,
-    /// Rewrites of the location; after a change of the path the location is chosen again.
-    Rewrite,
-    /// Limits: a request that is refused here causes no more work.
-    Preaccess,
-    /// Who may see this. `satisfy` combines the answers.
-    Access,
-    /// After access was granted and before content is made: `try_files`, `mirror`.
-    Precontent,
-    /// The first handler that does not decline answers.
-    Content,
-    /// The response has been sent. Handlers cannot change anything any more.
-    Log,
-}
-
-/// Handles a request in a phase.
-///
-/// It answers at once with [`Step::Now`], which costs no allocation, or returns a future. It must not block: whatever
-/// may wait for a device goes through `rt::file` or a pool.
-pub type Handler = for<'a> fn(&'a mut Request) -> Step<'a>;
-
-/// Changes a response whose head is complete and not yet sent.
-///
-/// It reads and changes `request.out`. A filter that works on the content wraps `request.out.body` in a
-/// [`Source`](crate::body::Source) of its own and calls `request.out.content_changes()`.
-pub type Filter = fn(&mut Request) -> Verdict;
-
-/// The verdict of a filter on a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// On to the next filter.
-    Pass,
-    /// This response is not sent; the client gets this status with its page instead (412, 416).
-    Status(u16),
-}
-
-/// The answer of a handler.
-pub enum Step<'a> {
-    /// The handler is done.
-    Now(Outcome),
-    /// The handler will be done when this future is.
-    Later(Pin<Box<dyn Future<Output = Outcome> + 'a>>),
-}
-
-/// How a handler ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The handler does not apply: the next handler of the phase runs.
-    Declined,
-    /// The phase is over (in the access phase: this handler grants).
-    Ok,
-    /// `request.out` is the response.
-    Respond,
-    /// Respond with this status and the page that belongs to it.
-    Status(u16),
-    /// The request was redirected internally (see `Request::redirect`): start the next pass.
-    Jump,
-}
 
 /// A step that a module adds to the script of a block: it runs among those of `set`, `rewrite` and `if`, in the order
 /// of the configuration.
@@ -268,27 +180,6 @@ pub fn assigned_variable(line: &mut Line) -> Result<VarId, Diagnostic> {
         .expect("http's rows stand in http");
     let variable = registry.slot(name);
     variable.map_err(|message| line.error_at(0, message))
-}
-
-impl From<Outcome> for Step<'_> {
-    fn from(outcome: Outcome) -> Self {
-        Step::Now(outcome)
-    }
-}
-
-impl<'a> Step<'a> {
-    /// A step that ends with `future`.
-    pub fn later(future: impl Future<Output = Outcome> + 'a) -> Step<'a> {
-        Step::Later(Box::pin(future))
-    }
-
-    /// Waits for the outcome of the step.
-    pub async fn outcome(self) -> Outcome {
-        match self {
-            Step::Now(outcome) => outcome,
-            Step::Later(future) => future.await,
-        }
-    }
 }
 
 /// Status codes that have a meaning inside the server only. They are nginx's numbers, because `error_page` and logs use

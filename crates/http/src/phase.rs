@@ -210,6 +210,7 @@ impl Walk {
             }
             Phase::Access => self.end_access(request),
             Phase::Precontent => self.enter(Phase::Content, request),
+            // `proxy_pass` and its like replace all other content handlers of a location, as in nginx.
             Phase::Content => {
                 let outcome = no_content(request);
                 self.end_pass(outcome, request);

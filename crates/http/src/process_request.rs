@@ -4,12 +4,11 @@ use crate::module::{Outcome, Verdict};
 use crate::request::Request;
 use crate::{filter, phase, special, tls};
 
-/// Runs the phases and then the filters. Afterwards `request.out` can be sent, or `delivery.silent` says that no
-/// response is sent at all.
+/// Runs the phases and then the filters. Afterwards `request.out` can be sent, or `delivery.is_silent()` says that nothing is.
 pub async fn process_request(request: &mut Request) {
     // A client certificate is judged before any handler runs: `error_page 495` may answer, a location must not.
     if let Err(status) = tls::check(request) {
-        request.delivery.close = true;
+        request.delivery.close();
         return refuse_request(request, status).await;
     }
     phase::run(request).await;
@@ -33,7 +32,7 @@ pub async fn finalize_response(request: &mut Request) {
     // if a filter is broken.
     for _ in 0..=crate::request::MAX_JUMPS + 1 {
         settle_status(request);
-        if request.delivery.silent {
+        if request.delivery.is_silent() {
             return;
         }
         let Verdict::Status(status) = filter::run(request) else {

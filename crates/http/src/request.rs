@@ -12,23 +12,25 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bstr::{BStr, BString, ByteSlice};
+use bstr::{BStr, BString};
 use conf::{Captures, Expression, Pattern, Scope, VarId};
 use host::error_log::{Level, Logger};
 use net::client::Remote;
-use proto::Known;
 use proto::message::Method;
 
 use crate::client::Client;
 use crate::client_stream::ClientStream;
 use crate::core::LocationConf;
+use crate::handler::Outcome;
 use crate::ledger::Ledger;
-use crate::module::Outcome;
 use crate::request_body::RequestBody;
 use crate::response::Response;
 use crate::site::{ConfRef, LocationId, ServerConfRef, ServerId, Site};
 
-pub use crate::request_flow::{Entry, ErrorPages, MAX_JUMPS, RequestFlow, ResponseDelivery};
+pub use crate::received_head::{ReceivedHead, Version};
+pub use crate::request_flow::{
+    AfterResponse, Entry, ErrorPages, MAX_JUMPS, RequestFlow, RequestPurpose, ResponseDelivery,
+};
 
 /// The work that the end of a request waits for: see [`Request::wait_at_end`].
 type EndWait = Pin<Box<dyn Future<Output = ()>>>;
@@ -78,48 +80,6 @@ pub struct Request {
     end_wait: Option<EndWait>,
     states: Vec<Box<dyn Any>>,
     facts: Vec<Rc<dyn Any>>,
-}
-
-/// The request line and the header fields.
-#[derive(Clone, Default)]
-pub struct ReceivedHead {
-    /// What was on the wire: method, target, version, header fields.
-    pub wire: proto::message::RequestHead,
-    /// The host of the request, in lower case and without port; empty if the client sent none.
-    pub host: BString,
-    /// The port of the `Host` field or of the absolute target, as it was sent.
-    pub port: Option<u16>,
-    /// The head could not be read to its end. Then its version does not count: the answer is one for HTTP/1.0.
-    pub rejected: bool,
-}
-
-/// The protocol version of a request; later versions compare greater.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Version {
-    /// A request line without a version.
-    Http09,
-    /// HTTP/1.0
-    Http10,
-    /// HTTP/1.1
-    #[default]
-    Http11,
-    /// HTTP/2
-    Http2,
-    /// HTTP/3
-    Http3,
-}
-
-impl Version {
-    /// The text that `$server_protocol` shows.
-    pub fn text(self) -> &'static str {
-        match self {
-            Version::Http09 => "HTTP/0.9",
-            Version::Http10 => "HTTP/1.0",
-            Version::Http11 => "HTTP/1.1",
-            Version::Http2 => "HTTP/2.0",
-            Version::Http3 => "HTTP/3.0",
-        }
-    }
 }
 
 /// The path and arguments that decide where a request goes.
@@ -722,43 +682,6 @@ impl host::error_log::Context for Request {
                 out.extend_from_slice(value);
                 out.push(b'"');
             }
-        }
-    }
-}
-
-impl ReceivedHead {
-    /// Empties it for the next request and keeps its memory.
-    pub fn clear(&mut self) {
-        self.wire.clear();
-        self.host.clear();
-        self.port = None;
-        self.rejected = false;
-    }
-
-    /// The value of a header field; the first one if there are several.
-    pub fn field(&self, name: &[u8]) -> Option<&BStr> {
-        self.wire.fields.get(name).map(|value| value.as_bstr())
-    }
-
-    /// The value of a header field that has a number, which is found without comparing names.
-    pub fn known(&self, name: Known) -> Option<&BStr> {
-        self.wire
-            .fields
-            .get_known(name)
-            .map(|value| value.as_bstr())
-    }
-
-    /// The protocol version.
-    pub fn version(&self) -> Version {
-        use proto::message::Version as Wire;
-        match self.wire.version {
-            // A rejected head may have stopped before its version, or lied about it: the answer must suit any client.
-            _ if self.rejected => Version::Http10,
-            version if version >= Wire::HTTP_3 => Version::Http3,
-            version if version >= Wire::HTTP_2 => Version::Http2,
-            version if version >= Wire::HTTP_11 => Version::Http11,
-            version if version >= Wire::HTTP_10 => Version::Http10,
-            _ => Version::Http09,
         }
     }
 }

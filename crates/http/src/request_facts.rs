@@ -11,8 +11,8 @@ use bstr::{BString, ByteSlice};
 use host::error_log::Level;
 use proto::Fields;
 
-use crate::core::location::RootKind;
-use crate::request::Request;
+use crate::core::RootKind;
+use crate::request::{AfterResponse, Request};
 
 impl Request {
     /// Whether the connection is encrypted.
@@ -28,6 +28,15 @@ impl Request {
     /// The port that the client connected to; 0 for a UNIX domain socket.
     pub fn local_port(&self) -> u16 {
         self.client.local().port()
+    }
+
+    /// Whether the client's connection ends with the response. A tunnel through one that is shared ends a stream.
+    pub fn ends_connection(&self) -> bool {
+        match self.delivery.after_response() {
+            AfterResponse::KeepAlive => false,
+            AfterResponse::Close | AfterResponse::Silent => true,
+            AfterResponse::Upgraded => self.stream.exclusive().is_some(),
+        }
     }
 
     /// Appends the address that the client connected to, without the port: `127.0.0.1`, `::1`, `unix:/run/x`.
@@ -48,8 +57,9 @@ impl Request {
     /// request's changes are its own. Variables that have been read keep their values until [`Request::forget_field`].
     pub fn change_fields(&mut self, name: &[u8], change: impl FnOnce(&mut Fields)) {
         // `Connection: close` was meant for us: it counts even if the field is changed for an upstream server.
-        self.delivery.close |=
-            name.eq_ignore_ascii_case(b"connection") && !self.head.wire.wants_keep_alive();
+        if name.eq_ignore_ascii_case(b"connection") && !self.head.wire.wants_keep_alive() {
+            self.delivery.close();
+        }
         let head = Rc::make_mut(&mut self.head);
         change(&mut head.wire.fields);
         if name.eq_ignore_ascii_case(b"host") {

@@ -2,8 +2,11 @@
 //! and protocols tell each other about it.
 
 use bstr::BString;
+use proto::message::ResponseFraming;
 
-/// How a request moves through the phases: where the next pass begins, and on whose behalf.
+/// How a request moves through the phases: where it goes, and for whose sake.
+///
+/// The flags are independent of each other: each is set by a different step, and all of their combinations occur.
 #[derive(Default)]
 pub struct RequestFlow {
     /// Where the next pass through the phases begins.
@@ -25,10 +28,21 @@ pub struct RequestFlow {
     pub forced_status: Option<u16>,
     /// The client left before it had sent its content. Nothing can be sent, and the connection has no next request.
     pub abandoned: bool,
-    /// The response has been sent, and `post_action` runs for its side effects: what it answers is dropped.
-    pub post_action: bool,
-    /// The client does not wait for this response (`mirror`, a fetch for the cache), and may leave.
-    pub background: bool,
+    /// What it is served for.
+    pub purpose: RequestPurpose,
+}
+
+/// What a request is served for. Only the client's own request gets as far as `post_action`, and only a copy of one is
+/// made to be waited for by nothing, so that it cannot be both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestPurpose {
+    /// The client's response, or a part of it.
+    #[default]
+    Response,
+    /// Its effects: the response was sent, and `post_action` names this path.
+    PostAction,
+    /// Its effects too, beside the response: a mirrored request, a fetch for the cache. The client may leave.
+    Background,
 }
 
 /// Whether an error is answered with a page of `error_page`.
@@ -44,8 +58,11 @@ pub enum ErrorPages {
     Withheld,
 }
 
-/// How the response is sent, and what happens to the connection afterwards. Handlers and filters set it; the protocol
+/// How the response gets to the client, and what becomes of the connection. Handlers and filters set it; the protocol
 /// reads it.
+///
+/// The flags are independent of each other: two are about the head, one about its time, one about content, and one about
+/// the request that is answered.
 #[derive(Default)]
 pub struct ResponseDelivery {
     /// The response is sent without its content, for HEAD (RFC 9110, section 9.3.2). Its `Content-Length` stays.
@@ -64,16 +81,65 @@ pub struct ResponseDelivery {
     pub limit_rate: Option<u64>,
     /// Bytes that are sent at full speed before `limit_rate` begins.
     pub limit_rate_after: Option<u64>,
-    /// No response is sent: `return 444`.
-    pub silent: bool,
-    /// An HTTP/1 connection must close after this response. A stream of HTTP/2 just ends.
-    pub close: bool,
-    /// After the head the connection, or stream, carries another protocol until it ends (101, or RFC 8441).
-    pub upgraded: bool,
-    /// The content is sent in chunks, as HTTP/1 decided when it wrote the head. The log variables need to know.
-    pub chunked: bool,
+    /// How HTTP/1 frames the content; `None` before it has written the head, and in versions that frame it themselves.
+    pub framing: Option<ResponseFraming>,
     /// The request was pipelined: it arrived before the response to the previous one had been sent.
     pub pipelined: bool,
+    after: AfterResponse,
+}
+
+/// What becomes of the connection after a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AfterResponse {
+    /// It takes the next request, as far as the protocol, the client and the configuration have it so.
+    #[default]
+    KeepAlive,
+    /// It must close. Streams of a shared connection just end.
+    Close,
+    /// After the head the connection, or stream, carries another protocol until it ends (101, or RFC 8441).
+    Upgraded,
+    /// It must close, and before that there is to be no response at all.
+    Silent,
+}
+
+impl ResponseDelivery {
+    /// What becomes of the connection.
+    pub fn after_response(&self) -> AfterResponse {
+        self.after
+    }
+
+    /// Has the connection close after the response. What is stricter than that stays: a tunnel lasts as long as its
+    /// connection anyway.
+    pub fn close(&mut self) {
+        if self.after == AfterResponse::KeepAlive {
+            self.after = AfterResponse::Close;
+        }
+    }
+
+    /// Lets another protocol follow the head.
+    pub fn upgrade(&mut self) {
+        self.after = AfterResponse::Upgraded;
+    }
+
+    /// Has the connection close without a response.
+    pub fn end_silently(&mut self) {
+        self.after = AfterResponse::Silent;
+    }
+
+    /// Whether the connection must close, whatever the protocol and the client would like.
+    pub fn must_close(&self) -> bool {
+        matches!(self.after, AfterResponse::Close | AfterResponse::Silent)
+    }
+
+    /// Whether another protocol follows the head.
+    pub fn is_upgraded(&self) -> bool {
+        self.after == AfterResponse::Upgraded
+    }
+
+    /// Whether there is to be no response.
+    pub fn is_silent(&self) -> bool {
+        self.after == AfterResponse::Silent
+    }
 }
 
 /// Internal redirects and rewrites that a request may make, together; nginx's bound. A configuration whose redirects

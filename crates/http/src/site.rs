@@ -4,55 +4,30 @@
 //! `Rc<Site>`: every request changes a reference count, and a shared atomic one would move its cache line between all
 //! processors.
 
-use std::any::{Any, TypeId};
-use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
+use std::any::Any;
 use std::marker::PhantomData;
-use std::ops::{Deref, Index};
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::phases::PhaseHandlers;
 use bstr::{BStr, BString};
-use conf::{AnyConf, Variables};
+use conf::Variables;
 
 use crate::core::{Identity, LocationConf, ServerConf};
+use crate::handler::{PHASES, Phase, Step, Verdict};
 use crate::listen::Endpoint;
 use crate::location_tree::LocationTree;
-use crate::module::{Filter, Handler, HandshakeHandler, Keeps, Phase};
 use crate::request::Request;
 
 pub use crate::block_ids::{LocationId, ServerId};
 pub use crate::core::Satisfy;
 pub use crate::location_tree::LocationKind;
+pub use conf::ConfSet;
 
-/// A generation as one loop holds it: with a reference count of the loop's own.
-pub struct Site {
-    frozen: Arc<Frozen>,
-}
-
-impl Site {
-    /// Wraps a generation for one loop.
-    pub fn new(frozen: Arc<Frozen>) -> Rc<Site> {
-        Rc::new(Site { frozen })
-    }
-}
-
-impl Deref for Site {
-    type Target = Frozen;
-
-    fn deref(&self) -> &Frozen {
-        &self.frozen
-    }
-}
-
-static GENERATIONS: AtomicU64 = AtomicU64::new(1);
-
-/// The number of a new generation.
-pub(crate) fn next_generation() -> u64 {
-    GENERATIONS.fetch_add(1, Ordering::Relaxed)
-}
+/// The configuration as one loop holds it.
+pub type Site = host::generation::LoopGeneration<Frozen>;
 
 /// One generation of `http {}`. Nothing in it changes after it was built, so that all loops read it without locks.
 pub struct Frozen {
@@ -159,154 +134,31 @@ pub struct Pipeline {
 }
 
 /// The handlers of a location or server by phase.
-#[derive(Default)]
-pub struct Phases([Box<[Handler]>; 8]);
+pub type Phases = PhaseHandlers<Phase, Handler, PHASES>;
 
-impl Phases {
-    /// Collects handlers, each with its phase, in the order of the modules.
-    pub fn collect(handlers: impl Iterator<Item = (Phase, Handler)>) -> Phases {
-        let mut lists: [Vec<Handler>; 8] = Default::default();
-        for (phase, handler) in handlers {
-            lists[phase as usize].push(handler);
-        }
-        Phases(lists.map(Vec::into_boxed_slice))
-    }
-}
-
-impl Index<Phase> for Phases {
-    type Output = [Handler];
-
-    fn index(&self, phase: Phase) -> &[Handler] {
-        &self.0[phase as usize]
-    }
-}
-
-/// The settings of a block's tables, found by their type.
+/// Handles a request in a phase.
 ///
-/// They are kept in chunks, and blocks share the chunks in which they do not differ: a location that sets one thing
-/// costs one chunk and not the whole list.
-pub struct ConfSet {
-    positions: Arc<Positions>,
-    chunks: Box<[Arc<Chunk>]>,
-}
+/// It answers at once with [`Step::Now`], which costs no allocation, or returns a future. It must not block: whatever
+/// may wait for a device goes through `rt::file` or a pool.
+pub type Handler = for<'a> fn(&'a mut Request) -> Step<'a>;
 
-/// How many settings form a chunk. A list of 62 is smallest at 8: as many chunks as settings in each.
-const CHUNK: usize = 8;
+/// Changes a response whose head is complete and not yet sent.
+///
+/// It reads and changes `request.out`. A filter that works on the content wraps `request.out.body` in a
+/// [`Source`](crate::body::Source) of its own and calls `request.out.content_changes()`.
+pub type Filter = fn(&mut Request) -> Verdict;
 
-/// The settings of some tables. The last chunk is filled up with the last one.
-type Chunk = [Arc<dyn AnyConf>; CHUNK];
+/// Handles one moment of a handshake. The request has no head; it exists to evaluate variables about the client, and is
+/// gone before the handshake continues.
+pub type HandshakeHandler = net::tls::HandshakeHandler<Request>;
 
-/// Known chunks, by the addresses of the settings in them.
-#[derive(Default)]
-pub(crate) struct Chunks(HashMap<[usize; CHUNK], Arc<Chunk>>);
-
-impl Chunks {
-    /// Forgets them. The next server has too little in common with this one to be worth a search among all chunks.
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    fn share(&mut self, confs: &[Arc<dyn AnyConf>]) -> Arc<Chunk> {
-        let at = |index: usize| &confs[index.min(confs.len() - 1)];
-        let key = std::array::from_fn(|index| Arc::as_ptr(at(index)).addr());
-        let make = || Arc::new(std::array::from_fn(|index| Arc::clone(at(index))));
-        Arc::clone(self.0.entry(key).or_insert_with(make))
-    }
-}
-
-/// The position of each type's settings: an open-addressing table, at most half full. A request searches it many times.
-pub(crate) struct Positions {
-    slots: Box<[Option<(TypeId, u16)>]>,
-}
-
-impl Positions {
-    /// The positions of settings that are listed in the order of their tables.
-    pub(crate) fn of(confs: &[Arc<dyn AnyConf>]) -> Arc<Positions> {
-        let mut slots = vec![None; (confs.len() * 2).next_power_of_two()].into_boxed_slice();
-        for (index, conf) in confs.iter().enumerate() {
-            let id = (**conf).type_id();
-            let mut at = Positions::start(id, slots.len());
-            // Half of the slots are empty, so every probe ends.
-            while slots[at].is_some_and(|(known, _)| known != id) {
-                at = (at + 1) % slots.len();
-            }
-            slots[at] = Some((id, index as u16));
-        }
-        Arc::new(Positions { slots })
-    }
-
-    /// Where the search for a type begins. The identity of a type is a hash already, so hashing it again would be
-    /// wasted.
-    fn start(id: TypeId, slots: usize) -> usize {
-        let mut hasher = FirstWord(0);
-        id.hash(&mut hasher);
-        hasher.0 as usize & (slots - 1)
-    }
-
-    fn find(&self, id: TypeId) -> Option<usize> {
-        let mut at = Positions::start(id, self.slots.len());
-        loop {
-            match self.slots[at] {
-                Some((known, index)) if known == id => return Some(usize::from(index)),
-                Some(_) => at = (at + 1) & (self.slots.len() - 1),
-                None => return None,
-            }
-        }
-    }
-}
-
-/// A hasher that passes the word through.
-struct FirstWord(u64);
-
-impl Hasher for FirstWord {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.0 ^= u64::from_ne_bytes(word);
-        }
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 ^= word;
-    }
-}
-
-impl ConfSet {
-    /// The settings of one group, in the order of its tables.
-    pub(crate) fn new(
-        positions: Arc<Positions>,
-        confs: &[Arc<dyn AnyConf>],
-        known: &mut Chunks,
-    ) -> ConfSet {
-        let chunks = confs.chunks(CHUNK).map(|confs| known.share(confs));
-        ConfSet {
-            positions,
-            chunks: chunks.collect(),
-        }
-    }
-
-    /// The settings of type `C`. Panics if no module of the program has them: then the caller's module is missing from
-    /// the list of modules.
-    pub fn get<C: Any>(&self) -> &C {
-        self.at(self.position_of::<C>())
-    }
-
-    /// The position of the settings of type `C` in every set of this group, for callers that need them more than once.
-    /// Panics as [`ConfSet::get`] does.
-    pub fn position_of<C: Any>(&self) -> usize {
-        let at = self.positions.find(TypeId::of::<C>());
-        at.expect("the module that asks for its struct is in the list of modules")
-    }
-
-    /// The settings at a position that [`ConfSet::position_of`] returned for the same type.
-    pub fn at<C: Any>(&self, position: usize) -> &C {
-        conf::confs::downcast(&*self.chunks[position / CHUNK][position % CHUNK])
-    }
+/// Whether client sessions (TLS 1.2) are kept outside of the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keeps {
+    /// The external store is asked for the session that a client wants to resume.
+    pub fetches: bool,
+    /// The external store is given new sessions.
+    pub stores: bool,
 }
 
 /// A module's settings in a location. They keep the generation alive, so that they may be held while the request

@@ -38,8 +38,7 @@ pub fn finish(request: &mut Request, status: u16) -> Outcome {
     if is_late || status == internal::CLOSE || status == internal::CLIENT_CLOSED {
         request.out.clear();
         request.out.status = status;
-        request.delivery.silent = true;
-        request.delivery.close = true;
+        request.delivery.end_silently();
         return Outcome::Respond;
     }
     if request.flow.error_pages == ErrorPages::Withheld {
@@ -53,7 +52,7 @@ pub fn finish(request: &mut Request, status: u16) -> Outcome {
     // From here on the status is settled: a page that is served with 200 does not change it.
     request.flow.forced_status = Some(status);
     if closes_connection(status) {
-        request.delivery.close = true;
+        request.delivery.close();
     }
     // The charset stays, as in nginx: the page is ASCII, which every charset contains.
     request.out.content_type.clear();

@@ -278,7 +278,7 @@ impl Inclusion {
         ready!(self.poll_response(context));
         if let State::Sending(request) = &mut self.state {
             let mut body = std::mem::take(&mut request.out.body);
-            let next = match request.delivery.silent || request.delivery.header_only {
+            let next = match request.delivery.is_silent() || request.delivery.header_only {
                 // A handler asked for no response at all, or only the head was wanted: nothing is included.
                 true => Poll::Ready(None),
                 false => body.poll_next(request, context),

@@ -116,6 +116,13 @@ impl From<HandshakeError> for Failure {
     }
 }
 
+/// The server whose settings run a handshake.
+struct TlsServer<'a> {
+    id: ServerId,
+    service: &'a Service,
+    settings: &'a ServerSettings,
+}
+
 /// Runs the handshake. `None`: the client speaks plain HTTP, and what it has sent is its input again.
 async fn handshake(
     http: &HttpLoop,
@@ -125,7 +132,8 @@ async fn handshake(
     bytes: &ByteStream,
     input: Vec<u8>,
 ) -> Result<Option<Session>, Failure> {
-    let hello = match read_hello(bytes.transport.socket(), input).await? {
+    let socket = bytes.transport.socket();
+    let hello = match read_hello(socket, input).await? {
         Beginning::Hello(hello) => hello,
         Beginning::Plain(input) => {
             bytes.input.replace(input);
@@ -135,7 +143,6 @@ async fn handshake(
     // A signature takes as long as a hundred requests: requests of other clients go first, and no two signatures run in
     // one iteration of the loop.
     rt::continue_as(rt::Rank::Patient).await;
-    let socket = bytes.transport.socket();
     // The hook for the hello comes before the name in it selects a server, so it is the default server's.
     if has_a_say(site, endpoint.default_server) {
         let offer = Offer::new(&hello, None, None);
@@ -151,61 +158,90 @@ async fn handshake(
     if hello.alpn().iter().any(|name| name == CHALLENGE) {
         return prove(http, site, endpoint, bytes, hello).await;
     }
-    let server = client.first_server();
+    let named = client.first_server();
     // `ssl_reject_handshake`: refused before a certificate could reveal another server's name.
-    if service(site, server).is_some_and(|service| service.rejects) {
+    if service(site, named).is_some_and(|service| service.rejects) {
         return Err(hello.refuse(socket).into());
     }
     // A server without a certificate of its own shows the default server's, as in nginx.
-    let found = [server, endpoint.default_server]
+    let found = [named, endpoint.default_server]
         .into_iter()
-        .find_map(|server| Some((server, settings(site, endpoint, server)?)));
-    let Some((server, (service, settings))) = found else {
+        .find_map(|server| tls_server(site, endpoint, server));
+    let Some(server) = found else {
         return Err(HandshakeError::NoCertificate.into());
     };
-    let mut identities = None;
-    // Certificates with variables in their names are loaded for each handshake, from a cache or by a pool.
-    if !service.dynamic.is_empty() {
-        identities = match load(site, client, server, service).await {
-            Ok(identities) => Some(identities),
-            Err(failure) => {
-                hello.object(socket);
-                return Err(failure);
-            }
-        };
-    }
-    let mut keeping = None;
-    if has_a_say(site, server) {
-        let offer = Offer::new(&hello, Some(settings), identities.as_deref());
-        keeping = fetch(site, client, server, &hello, (settings, &offer)).await;
-        match consult(site, client, server, Moment::Certificate, offer).await {
-            Ok(chosen) => identities = chosen.or(identities),
-            Err(Objection) => return Err(hello.object(socket).into()),
+    let (identities, keeping) = match choose_identities(site, client, &server, &hello).await {
+        Ok(chosen) => chosen,
+        Err(failure) => {
+            // Whatever the failure was, the client gets the alert that says the fault is ours.
+            hello.object(socket);
+            return Err(failure);
         }
+    };
+    refresh_staples(site, &server);
+    let mut session = hello
+        .accept(socket, server.settings, identities, keeping.as_ref())
+        .await?;
+    if let Some(made) = keeping.and_then(|keeping| keeping.made(server.settings)) {
+        let offer = Offer::about(session.server_name().map(Into::into), made);
+        // Whether it is stored or not, the handshake is complete.
+        let _ = consult(site, client, server.id, Moment::SessionMade, offer).await;
     }
-    let network = || network(site, server);
+    check_status(http, site, client, &server, &mut session).await;
+    Ok(Some(session))
+}
+
+/// The certificates that take the place of those of the settings, if any do, and who keeps the session.
+async fn choose_identities(
+    site: &Rc<Site>,
+    client: &Rc<Client>,
+    server: &TlsServer<'_>,
+    hello: &Hello,
+) -> Result<(Option<Vec<Arc<Identity>>>, Option<Keeping>), Failure> {
+    let mut identities = None;
+    if !server.service.dynamic.is_empty() {
+        identities = Some(load(site, client, server).await?);
+    }
+    if !has_a_say(site, server.id) {
+        return Ok((identities, None));
+    }
+    let offer = Offer::new(hello, Some(server.settings), identities.as_deref());
+    let keeping = fetch(site, client, server, hello, &offer).await;
+    let chosen = consult(site, client, server.id, Moment::Certificate, offer)
+        .await
+        .map_err(|Objection| HandshakeError::Objection)?;
+    Ok((chosen.or(identities), keeping))
+}
+
+/// Has OCSP responses that will soon be too old asked for again; the handshake does not wait for them.
+fn refresh_staples(site: &Rc<Site>, server: &TlsServer<'_>) {
+    let id = server.id;
+    let network = || network(site, id);
+    server.
     // In the background: the handshake uses the staple that is there, because an OCSP responder may take seconds.
     settings.refresh_staples(network, {
         let site = Rc::clone(site);
-        move |line| log_asking(&site, server, &line)
+        move |line| log_asking(&site, id, &line)
     });
-    let mut session = hello
-        .accept(socket, settings, identities, keeping.as_ref())
-        .await?;
-    if let Some(made) = keeping.and_then(|keeping| keeping.made(settings)) {
-        let offer = Offer::about(session.server_name().map(Into::into), made);
-        // Whether it is stored or not, the handshake is complete.
-        let _ = consult(site, client, server, Moment::SessionMade, offer).await;
-    }
+}
+
+/// Asks for the status of the client's certificate, where `ssl_ocsp` wants it. What it says is noted in the session, and
+/// [`check`] judges it with each request.
+async fn check_status(
+    http: &HttpLoop,
+    site: &Site,
+    client: &Client,
+    server: &TlsServer<'_>,
+    session: &mut Session,
+) {
     // `ssl_ocsp`: only now is the client's certificate known. A failure is noted in the session and judged with the
     // request, so that the client gets an HTTP error.
-    if let (Some(check), Some(trust)) = (&service.status, settings.trust())
-        && let Some(line) = check.check(&mut session, trust, &network()).await
+    if let (Some(check), Some(trust)) = (&server.service.status, server.settings.trust())
+        && let Some(line) = check.check(session, trust, &network(site, server.id)).await
     {
         let action = "requesting certificate status";
         http.log_client(Level::Error, client, format_args!("{line} while {action}"));
     }
-    Ok(Some(session))
 }
 
 /// How a server's OCSP responders are reached: with the resolver of its own level.
@@ -263,12 +299,12 @@ async fn ask(
 async fn fetch(
     site: &Rc<Site>,
     client: &Rc<Client>,
-    server: ServerId,
+    server: &TlsServer<'_>,
     hello: &Hello,
-    (settings, offer): (&ServerSettings, &Offer),
+    offer: &Offer,
 ) -> Option<Keeping> {
-    let (_, keeps) = site.server(server).handshake?;
-    if keeps == Keeps::default() || !hello.may_be_kept(settings) {
+    let (_, keeps) = site.server(server.id).handshake?;
+    if keeps == Keeps::default() || !hello.may_be_kept(server.settings) {
         return None;
     }
     let wanted = hello.wanted_session().filter(|_| keeps.fetches);
@@ -279,7 +315,7 @@ async fn fetch(
             ..KeptSession::default()
         };
         let offer = Offer::about(offer.server_name.clone(), wanted);
-        let answer = ask(site, client, server, Moment::SessionWanted, offer).await;
+        let answer = ask(site, client, server.id, Moment::SessionWanted, offer).await;
         let answer = answer
             .ok()
             .and_then(|offer| offer.borrow_mut().session.take());
@@ -288,7 +324,7 @@ async fn fetch(
             ..KeptSession::default()
         }));
     }
-    Some(Keeping::new(settings, keeps.stores, found))
+    Some(Keeping::new(server.settings, keeps.stores, found))
 }
 
 /// The ALPN protocol of the TLS-ALPN-01 challenge (RFC 8737).
@@ -305,12 +341,12 @@ async fn prove(
     let identity = hello
         .server_name()
         .and_then(|name| http.tls_challenge(&name.to_ascii_lowercase()));
-    let found = settings(site, endpoint, endpoint.default_server);
-    let (Some(identity), Some((_, settings))) = (identity, found) else {
+    let found = tls_server(site, endpoint, endpoint.default_server);
+    let (Some(identity), Some(server)) = (identity, found) else {
         return Err(HandshakeError::NoCertificate.into());
     };
     // RFC 8737, section 3: the challenge must be negotiated as the only protocol.
-    let settings = settings.with_alpn(vec![CHALLENGE.to_vec()]);
+    let settings = server.settings.with_alpn(vec![CHALLENGE.to_vec()]);
     let socket = bytes.transport.socket();
     hello
         .accept(socket, &settings, Some(vec![identity]), None)
@@ -323,18 +359,18 @@ fn service(site: &Site, server: ServerId) -> Option<&Arc<Service>> {
     site.server(server).tls.as_ref()
 }
 
-/// A server's TLS settings for this address: those that offer HTTP/2 in ALPN, or those that do not.
-fn settings<'a>(
-    site: &'a Site,
-    endpoint: &Endpoint,
-    server: ServerId,
-) -> Option<(&'a Service, &'a ServerSettings)> {
+/// `None`: the server has no certificate.
+fn tls_server<'a>(site: &'a Site, endpoint: &Endpoint, server: ServerId) -> Option<TlsServer<'a>> {
     let service = service(site, server)?;
     let settings = service
         .http2
         .as_ref()
         .filter(|_| offers_http2(site, endpoint, server));
-    Some((service, settings.or(service.settings.as_ref())?))
+    Some(TlsServer {
+        id: server,
+        service,
+        settings: settings.or(service.settings.as_ref())?,
+    })
 }
 
 /// Whether the server offers HTTP/2 in ALPN: by `http2 on`, or by the parameter of `listen`.
@@ -356,15 +392,15 @@ fn note_name(client: &Client, endpoint: &Endpoint, hello: &Hello) {
 async fn load(
     site: &Rc<Site>,
     client: &Rc<Client>,
-    server: ServerId,
-    service: &Service,
+    server: &TlsServer<'_>,
 ) -> Result<Vec<Arc<Identity>>, Failure> {
+    let service = server.service;
     let mut identities = Vec::new();
     for (certificate, key) in &service.dynamic {
         // The variables need a request. It is gone before the wait, because nothing of it is used after.
         let (certificate, key) = {
             let mut request =
-                Request::new(Rc::clone(site), Rc::clone(client), Rc::default(), server);
+                Request::new(Rc::clone(site), Rc::clone(client), Rc::default(), server.id);
             (request.value(certificate), request.value(key))
         };
         let certificate = net::tls::full_path(&site.conf_prefix, &certificate);

@@ -269,7 +269,7 @@ fn complete_head(request: &mut Request) {
     }
     if request.out.status == 101 {
         // What follows is not an HTTP body: the script speaks a protocol of its own.
-        request.delivery.upgraded = true;
+        request.delivery.upgrade();
         return;
     }
     if let Some(usual) = crate::api::default_content_type(request) {
@@ -349,7 +349,7 @@ impl Source for StreamedOutput {
                     self.watch = false;
                     if !run.on_client_abort() {
                         log_client_abort(request);
-                        request.delivery.close = true;
+                        request.delivery.close();
                         self.run = None;
                     }
                 }

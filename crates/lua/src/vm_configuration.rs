@@ -8,9 +8,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::stream::core::ServerConf;
-use http::core::ResolverConf;
-use net::resolver::Resolver;
+use net::resolver::{Resolver, ResolverConf};
 
 use crate::cosocket_settings::CosocketSettings;
 use crate::cosocket_tls::CosocketTls;
@@ -121,8 +119,8 @@ impl VmConfiguration {
             }
             VmConfiguration::Stream(site) => {
                 let site = site.upgrade()?;
-                let conf = site.outer_confs.get::<ServerConf>();
-                Some((Arc::clone(&conf.resolver), conf.resolver_timeout))
+                let conf = site.outer_confs.get::<ResolverConf>();
+                Some((Arc::clone(&conf.resolver), conf.timeout))
             }
         }
     }

@@ -4,7 +4,7 @@
 //! nginx runs `init_by_lua` once, in its master, and the workers inherit the VM by forking. Loops
 //! are threads and cannot, so each runs it for its own VM.
 
-use ::stream::engine::StreamLoop;
+use ::stream::stream_loop::StreamLoop;
 use http::http_loop::HttpLoop;
 
 use crate::loop_vms::{self, LoopEnvironment};

@@ -1,15 +1,20 @@
-//! The two ends of an accepted connection, and the variables that show them: the same in http and in stream.
+//! Who is at the other end of an accepted connection, and the variables that http and stream both have: of the two ends of
+//! the connection, and of the server itself.
 
 use std::fmt;
 use std::io::Write;
 use std::marker::PhantomData;
 use std::net::IpAddr;
+use std::sync::LazyLock;
 
-use base::text::write_number;
+use base::text::{write_number, write_seconds};
 use bstr::{BStr, BString};
 use conf::Variable;
+use host::error_log::Level;
 use proto::proxy_protocol::{Endpoint, Header, is_tlv_name};
 use rt::net::Address;
+
+use crate::local_time;
 
 /// The client's address, and the text that variables and logs show.
 #[derive(Clone)]
@@ -42,7 +47,7 @@ impl Remote {
     }
 }
 
-/// What the variables below read of an http request or a stream session.
+/// A request or a session, as the variables that both have see it.
 pub trait Ends: 'static {
     /// The client, which `realip` may have corrected.
     fn remote(&self) -> &Remote;
@@ -56,11 +61,17 @@ pub trait Ends: 'static {
     /// The serial number of the connection in this process.
     fn connection(&self) -> u64;
 
+    /// The version that the server goes by.
+    fn version(&self) -> &str;
+
     /// The PROXY protocol header that preceded the connection's data; `None` where the listener expects none.
     fn proxy_header(&self) -> Option<&Header>;
 
-    /// Logs a message at level `error`, with the context of this request or session.
-    fn complain(&self, message: fmt::Arguments<'_>);
+    /// Whom the connection was accepted from, whatever `realip` made of it.
+    fn peer(&self) -> &Remote;
+
+    /// Writes a line about it to the error log.
+    fn log(&self, level: Level, message: fmt::Arguments<'_>);
 }
 
 /// The table of variables for one kind of request or session.
@@ -133,7 +144,56 @@ impl<S: Ends> Rows<S> {
             "A TLV of the PROXY protocol header, by name or by `0x` and number.",
         ),
     ];
+
+    /// The variables of the server itself: time, process, names.
+    pub const OF_SERVER: &'static [Variable<S>] = &[
+        Variable::new(
+            "msec",
+            |_, out| {
+                write_seconds(rt::wall_millis(), out);
+                true
+            },
+            "The current time in seconds since the epoch, with millisecond resolution.",
+        )
+        .volatile(),
+        Variable::new(
+            "time_local",
+            |_, out| {
+                local_time::write_log(out);
+                true
+            },
+            "The local time in the Common Log Format.",
+        )
+        .volatile(),
+        Variable::new(
+            "time_iso8601",
+            |_, out| {
+                local_time::write_iso8601(out);
+                true
+            },
+            "The local time in ISO 8601 format.",
+        )
+        .volatile(),
+        Variable::new(
+            "pid",
+            |_, out| number(std::process::id().into(), out),
+            "The process ID of the worker.",
+        ),
+        Variable::new(
+            "hostname",
+            |_, out| text(&*HOSTNAME, out),
+            "The host name of the machine.",
+        ),
+        Variable::new(
+            "nginx_version",
+            |s, out| text(s.version(), out),
+            "The version of the server.",
+        ),
+    ];
 }
+
+/// Read once: the name is expected not to change while the server runs.
+static HOSTNAME: LazyLock<String> = LazyLock::new(host::process::hostname);
 
 /// Appends an address without its port: `127.0.0.1`, `::1`, `unix:/run/x`.
 pub fn write_address(address: &Address, out: &mut Vec<u8>) {
@@ -188,7 +248,8 @@ fn tlv<S: Ends>(session: &mut S, name: &str, out: &mut Vec<u8>) -> bool {
     // A misspelled name would be empty for ever without a word; a TLV that the peer did not send is normal, and
     // silent.
     if !is_tlv_name(name) {
-        session.complain(format_args!("unknown PROXY protocol TLV \"{name}\""));
+        let message = format_args!("unknown PROXY protocol TLV \"{name}\"");
+        session.log(Level::Error, message);
         return false;
     }
     header.tlv(name).is_some_and(|value| text(value, out))

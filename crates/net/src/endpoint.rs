@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use conf::{Diagnostic, Line, Regex, Span};
+use conf::{Diagnostic, Line, Span};
 use host::engine::ListenerSpec;
 use host::listen::{ListenAddress, ListenOptions};
 
-use crate::listen::{covers, is_wildcard};
-use crate::server_name::{ServerName, ServerNames};
+use crate::listen::{covers, is_wildcard, socket_parameter};
+use crate::server_name::{ServerId, ServerName, ServerNames};
 
 /// One address of a `listen` directive.
 #[derive(Clone, Debug)]
@@ -42,6 +42,21 @@ impl Listen {
             set: false,
             span,
         }
+    }
+
+    /// Reads word `index` of its line as a parameter that http and stream both know. `false`: it is none of those.
+    pub fn parameter(&mut self, line: &mut Line, index: usize) -> Result<bool, Diagnostic> {
+        match &**line.text(index) {
+            b"default_server" => self.flags.default_server = true,
+            b"proxy_protocol" => self.flags.proxy_protocol = true,
+            b"ssl" => self.flags.tls = true,
+            _ => {
+                let is_known = socket_parameter(&mut self.options, line, index)?;
+                self.set |= is_known;
+                return Ok(is_known);
+            }
+        }
+        Ok(true)
     }
 
     /// Adds this to a server's `listen` directives, once for each address. An error if the server already has one
@@ -80,28 +95,48 @@ pub struct Flags {
     pub http2: bool,
 }
 
-/// One server at one of its addresses. `S` is how an engine names a server, `P` its kind of regular expression.
-pub struct Claim<S, P> {
+/// A server's claim to an address.
+pub struct Claim {
     /// The address.
     pub listen: Listen,
     /// The server.
-    pub server: S,
+    pub server: ServerId,
     /// Its `server_name`s.
-    pub names: Vec<ServerName<P>>,
+    pub names: Vec<ServerName>,
     /// The position of the `server` block, for messages about its names.
     pub span: Span,
 }
 
-/// An address with all servers that answer there; `S` and `P` as in [`Claim`].
-pub struct Endpoint<S, P> {
+/// The claims of one server, whose block is at `span`. One without a name takes requests that name no host.
+pub fn claims<'a>(
+    names: &'a [ServerName],
+    listens: &'a [Listen],
+    server: ServerId,
+    span: Span,
+) -> impl Iterator<Item = Claim> + 'a {
+    let nameless = || vec![ServerName::Exact("".into())];
+    listens.iter().map(move |listen| Claim {
+        listen: listen.clone(),
+        server,
+        names: if names.is_empty() {
+            nameless()
+        } else {
+            names.to_vec()
+        },
+        span,
+    })
+}
+
+/// An address with the servers that answer there.
+pub struct Endpoint {
     /// The address as configured.
     pub address: ListenAddress,
     /// Which server a name selects; empty where every name selects the same one, so that no lookup is done.
-    pub names: ServerNames<S, P>,
+    pub names: ServerNames,
     /// The server for all other names.
-    pub default_server: S,
+    pub default_server: ServerId,
     /// All servers at this address.
-    pub servers: Vec<S>,
+    pub servers: Vec<ServerId>,
     /// Connections begin with a TLS handshake.
     pub tls: bool,
     /// Connections begin with a PROXY protocol header.
@@ -114,7 +149,7 @@ pub struct Endpoint<S, P> {
     pub options: ListenOptions,
 }
 
-impl<S: Copy, P: AsRef<Regex>> Endpoint<S, P> {
+impl Endpoint {
     /// Whether a name has to be known before the server is.
     pub fn chooses(&self) -> bool {
         !self.names.is_empty()
@@ -122,12 +157,9 @@ impl<S: Copy, P: AsRef<Regex>> Endpoint<S, P> {
 }
 
 /// Groups the `listen` directives of all servers by address. Contradictions are reported, and the first one counts.
-pub fn endpoints<S: Copy, P: AsRef<Regex>>(
-    claims: Vec<Claim<S, P>>,
-    line: &mut Line,
-) -> Vec<Arc<Endpoint<S, P>>> {
+pub fn endpoints(claims: Vec<Claim>, line: &mut Line) -> Vec<Arc<Endpoint>> {
     // A sorted map: sockets are opened in the same order at each start, whatever order the servers are in.
-    let mut by_address: BTreeMap<ListenAddress, Vec<Claim<S, P>>> = BTreeMap::new();
+    let mut by_address: BTreeMap<ListenAddress, Vec<Claim>> = BTreeMap::new();
     for claim in claims {
         by_address
             .entry(claim.listen.address.clone())
@@ -171,7 +203,7 @@ pub fn endpoints<S: Copy, P: AsRef<Regex>>(
 }
 
 /// The options of the directive that has some; by default those of the first one, as in nginx.
-fn options<S, P>(claims: &[Claim<S, P>]) -> ListenOptions {
+fn options(claims: &[Claim]) -> ListenOptions {
     let set = claims.iter().find(|claim| claim.listen.set);
     set.or(claims.first())
         .map(|claim| claim.listen.options.clone())
@@ -180,11 +212,7 @@ fn options<S, P>(claims: &[Claim<S, P>]) -> ListenOptions {
 
 /// The server with `default_server`, or else the first in the configuration, as in nginx. Options or a default that
 /// are given twice are reported here.
-fn default_server<S: Copy, P>(
-    address: &ListenAddress,
-    claims: &[Claim<S, P>],
-    line: &mut Line,
-) -> Option<S> {
+fn default_server(address: &ListenAddress, claims: &[Claim], line: &mut Line) -> Option<ServerId> {
     let mut report = |what: &str, span, first| {
         let mut error = Diagnostic::error(format!("{what} for {address}"), span);
         if let Some(place) = line.sources().place(first) {
@@ -212,13 +240,9 @@ fn default_server<S: Copy, P>(
 
 /// Which server a name selects. If there is only one server, nothing needs to be looked up, unless it has a regular
 /// expression whose groups set variables.
-fn names<S: Copy, P: AsRef<Regex>>(
-    address: &ListenAddress,
-    claims: &[Claim<S, P>],
-    line: &mut Line,
-) -> ServerNames<S, P> {
+fn names(address: &ListenAddress, claims: &[Claim], line: &mut Line) -> ServerNames {
     let mut names = ServerNames::default();
-    let is_pattern = |name: &ServerName<P>| matches!(name, ServerName::Regex(_));
+    let is_pattern = |name: &ServerName| matches!(name, ServerName::Regex(_));
     if claims.len() == 1 && !claims[0].names.iter().any(is_pattern) {
         return names;
     }
@@ -240,7 +264,7 @@ fn names<S: Copy, P: AsRef<Regex>>(
 }
 
 /// The sockets to open for these addresses, each once.
-pub fn listeners<S, P>(endpoints: &[Arc<Endpoint<S, P>>]) -> Vec<ListenerSpec> {
+pub fn listeners(endpoints: &[Arc<Endpoint>]) -> Vec<ListenerSpec> {
     let mut specs: Vec<ListenerSpec> = Vec::new();
     for endpoint in endpoints {
         if !specs.iter().any(|spec| spec.address == endpoint.socket) {
@@ -255,11 +279,11 @@ pub fn listeners<S, P>(endpoints: &[Arc<Endpoint<S, P>>]) -> Vec<ListenerSpec> {
 
 /// The address entry of a connection that was accepted on `socket`. `local` gives the connection's own address; it
 /// is a system call, so it is asked only where several addresses share the socket.
-pub fn endpoint_of<'a, S, P>(
-    endpoints: &'a [Arc<Endpoint<S, P>>],
+pub fn endpoint_of<'a>(
+    endpoints: &'a [Arc<Endpoint>],
     socket: &ListenAddress,
     local: impl Fn() -> Option<IpAddr>,
-) -> Option<&'a Arc<Endpoint<S, P>>> {
+) -> Option<&'a Arc<Endpoint>> {
     let candidates = || {
         endpoints
             .iter()

@@ -8,9 +8,11 @@
 pub mod accepting;
 pub mod client;
 mod connect;
+pub mod core_rows;
 pub mod counters;
 pub mod endpoint;
 pub mod listen;
+pub mod local_time;
 pub mod passing;
 pub mod resolver;
 pub mod server_name;

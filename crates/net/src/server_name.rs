@@ -8,23 +8,26 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Diagnostic, Line, Regex};
+use conf::{Diagnostic, Line, Pattern};
+
+/// The number of a server among those of its engine's configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ServerId(pub u32);
 
 /// The servers that answer at one listening address, by name.
-///
-/// `S` is how an engine names a server, `P` its kind of regular expression.
-pub struct ServerNames<S, P> {
-    exact: HashMap<BString, S>,
+#[derive(Default)]
+pub struct ServerNames {
+    exact: HashMap<BString, ServerId>,
     /// Names that begin with `*.` or `.`: the part after the star, with its dot.
-    front: HashMap<BString, S>,
+    front: HashMap<BString, ServerId>,
     /// Names that end in `.*`: the part before the star, with its dot.
-    end: HashMap<BString, S>,
-    regexes: Vec<(Arc<P>, S)>,
+    end: HashMap<BString, ServerId>,
+    regexes: Vec<(Arc<Pattern>, ServerId)>,
 }
 
 /// A server's name as it is configured.
-#[derive(Debug)]
-pub enum ServerName<P> {
+#[derive(Clone, Debug)]
+pub enum ServerName {
     /// `www.example.com`, or `""`
     Exact(BString),
     /// `*.example.com`; holds `.example.com`.
@@ -34,29 +37,12 @@ pub enum ServerName<P> {
     /// `www.example.*`; holds `www.example.`.
     End(BString),
     /// `~pattern`
-    Regex(Arc<P>),
+    Regex(Arc<Pattern>),
 }
 
-impl<P> Clone for ServerName<P> {
-    fn clone(&self) -> Self {
-        match self {
-            ServerName::Exact(text) => ServerName::Exact(text.clone()),
-            ServerName::Front(text) => ServerName::Front(text.clone()),
-            ServerName::Below(text) => ServerName::Below(text.clone()),
-            ServerName::End(text) => ServerName::End(text.clone()),
-            ServerName::Regex(pattern) => ServerName::Regex(Arc::clone(pattern)),
-        }
-    }
-}
-
-impl<P: AsRef<Regex>> ServerName<P> {
-    /// Parses argument `index` of a `server_name` directive. `compile` builds the regular expression of a name that
-    /// begins with `~`; it gets the pattern and whether to ignore case.
-    pub fn parse(
-        line: &mut Line,
-        index: usize,
-        compile: impl FnOnce(&mut Line, &[u8], bool) -> Result<P, Diagnostic>,
-    ) -> Result<ServerName<P>, Diagnostic> {
+impl ServerName {
+    /// Reads word `index` of a `server_name` line.
+    fn parse(line: &mut Line, index: usize) -> Result<ServerName, Diagnostic> {
         let word = line.arg(index).text.clone();
         let text = word.as_bstr();
         if let Some(pattern) = text.strip_prefix(b"~") {
@@ -66,9 +52,8 @@ impl<P: AsRef<Regex>> ServerName<P> {
             // nginx's rule: hosts are compared in lower case, so a pattern with capitals could otherwise never
             // match.
             let caseless = pattern.iter().any(u8::is_ascii_uppercase);
-            return Ok(ServerName::Regex(Arc::new(compile(
-                line, pattern, caseless,
-            )?)));
+            let pattern = Pattern::compile(line, index, pattern, caseless)?;
+            return Ok(ServerName::Regex(Arc::new(pattern)));
         }
         if text == "$hostname" {
             return Ok(ServerName::Exact(
@@ -116,7 +101,7 @@ impl<P: AsRef<Regex>> ServerName<P> {
 
     /// The value of `$server_name` for a name written as `word`: in lower case unless it is a regular expression,
     /// and without a leading dot.
-    pub fn display(&self, word: &BString) -> BString {
+    fn display(&self, word: &BString) -> BString {
         match self {
             ServerName::Regex(_) => word.clone(),
             ServerName::Below(text) => text[1..].into(),
@@ -130,30 +115,33 @@ impl<P: AsRef<Regex>> ServerName<P> {
             ServerName::Exact(text) | ServerName::Below(text) => text.clone(),
             ServerName::Front(text) => format!("*{text}").into(),
             ServerName::End(text) => format!("{text}*").into(),
-            ServerName::Regex(pattern) => {
-                format!("~{}", pattern.as_ref().as_ref().pattern()).into()
-            }
+            ServerName::Regex(pattern) => format!("~{}", pattern.regex.pattern()).into(),
         }
     }
 }
 
-impl<S, P> Default for ServerNames<S, P> {
-    fn default() -> Self {
-        ServerNames {
-            exact: HashMap::new(),
-            front: HashMap::new(),
-            end: HashMap::new(),
-            regexes: Vec::new(),
+/// Reads a `server_name` line: adds its names to those of the server, whose first one is what `$server_name` shows.
+pub fn read(
+    names: &mut Vec<ServerName>,
+    first: &mut BString,
+    line: &mut Line,
+) -> Result<(), Diagnostic> {
+    for index in 0..line.args().len() {
+        let name = ServerName::parse(line, index)?;
+        if names.is_empty() {
+            *first = name.display(&line.arg(index).text);
         }
+        names.push(name);
     }
+    Ok(())
 }
 
-impl<S: Copy, P: AsRef<Regex>> ServerNames<S, P> {
+impl ServerNames {
     /// Adds a server under a name. A name that another server has already stays with that one; returns whether this
     /// name is new.
-    pub fn add(&mut self, name: &ServerName<P>, server: S) -> bool {
+    pub fn add(&mut self, name: &ServerName, server: ServerId) -> bool {
         use std::collections::hash_map::Entry;
-        let claim = |entry: Entry<'_, BString, S>| match entry {
+        let claim = |entry: Entry<'_, BString, ServerId>| match entry {
             Entry::Occupied(_) => false,
             Entry::Vacant(slot) => {
                 slot.insert(server);
@@ -178,7 +166,7 @@ impl<S: Copy, P: AsRef<Regex>> ServerNames<S, P> {
 
     /// The server for a host (in lower case, without a port), and the regular expression if one matched: the caller
     /// sets the variables of its groups.
-    pub fn find(&self, host: &BStr) -> Option<(S, Option<&P>)> {
+    pub fn find(&self, host: &BStr) -> Option<(ServerId, Option<&Pattern>)> {
         if let Some(server) = self.exact.get(host) {
             return Some((*server, None));
         }
@@ -210,7 +198,7 @@ impl<S: Copy, P: AsRef<Regex>> ServerNames<S, P> {
         }
         self.regexes
             .iter()
-            .find(|(pattern, _)| pattern.as_ref().as_ref().is_match(host))
+            .find(|(pattern, _)| pattern.regex.is_match(host))
             .map(|(pattern, server)| (*server, Some(&**pattern)))
     }
 
@@ -227,18 +215,15 @@ impl<S: Copy, P: AsRef<Regex>> ServerNames<S, P> {
 mod tests {
     use super::*;
 
-    type Pattern = std::sync::Arc<Regex>;
-    type Name = ServerName<Pattern>;
-
     #[test]
     fn wildcards_take_the_longest_rest() {
-        let mut names = ServerNames::<u32, Pattern>::default();
-        names.add(&Name::Front(".example.com".into()), 1);
-        names.add(&Name::Front(".a.example.com".into()), 2);
-        names.add(&Name::End("www.".into()), 3);
-        names.add(&Name::End("www.example.".into()), 4);
-        names.add(&Name::Below(".below.net".into()), 5);
-        let find = |host: &str| names.find(host.into()).map(|(server, _)| server);
+        let mut names = ServerNames::default();
+        names.add(&ServerName::Front(".example.com".into()), ServerId(1));
+        names.add(&ServerName::Front(".a.example.com".into()), ServerId(2));
+        names.add(&ServerName::End("www.".into()), ServerId(3));
+        names.add(&ServerName::End("www.example.".into()), ServerId(4));
+        names.add(&ServerName::Below(".below.net".into()), ServerId(5));
+        let find = |host: &str| names.find(host.into()).map(|(server, _)| server.0);
         assert_eq!(find("x.example.com"), Some(1));
         assert_eq!(find("x.a.example.com"), Some(2));
         assert_eq!(find("www.example.org"), Some(4));

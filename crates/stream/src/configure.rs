@@ -1,13 +1,38 @@
 //! Builds the frozen configuration of `stream {}` from its nodes.
 
-use conf::{Confs, Diagnostic, Line, Registry, STREAM, STREAM_SERVER, Span, TableSet, dispatch};
+use conf::{
+    Arity, ConfSets, Confs, Diagnostic, Directive, Line, Registry, STREAM, STREAM_SERVER, Setter,
+    Span, Table, TableSet, dispatch,
+};
 use host::error_log::MainLog;
+use net::core_rows::{self, HashSizes};
+use net::endpoint::Claim;
 
 use crate::core::{self, ServerConf};
-use crate::listen;
+
 use crate::module::{Handler, Module, Phase};
 use crate::session::Session;
-use crate::site::{ConfSet, Frozen, Phases, Server, ServerId};
+use crate::site::{Frozen, Phases, Server, ServerId};
+
+static HASH_SIZE_ROWS: [Directive<HashSizes>; 4] = core_rows::hash_sizes(STREAM);
+
+/// The rows of hash tables' sizes.
+pub static HASH_SIZES: Table<HashSizes> = Table::new(&HASH_SIZE_ROWS);
+
+/// What `server` leaves in `stream` itself: nothing.
+#[derive(Clone, Debug, Default)]
+pub struct MainConf;
+
+/// The row of `server`. It stands above the other tables, beside its setter, which needs all of them.
+pub static MAIN: Table<MainConf> = Table::new(&[Directive {
+    name: "server",
+    syntax: "{ … }",
+    default: None,
+    contexts: STREAM,
+    since: "0.1",
+    doc: "Defines a server: the addresses it listens on, and what it does with sessions.",
+    set: Setter::Deferred(Arity::NONE, server),
+}]);
 
 /// The group of tables whose structs belong to `stream`.
 const MAIN_GROUP: usize = 0;
@@ -20,13 +45,18 @@ struct Builder {
     servers: Vec<Server>,
     /// Where the blocks of the servers are in the files, for messages.
     places: Vec<Span>,
-    claims: Vec<listen::Claim>,
+    claims: Vec<Claim>,
+    /// What the structs of servers share.
+    server_confs: ConfSets,
 }
 
 /// The tables of all modules, by the block to which their settings belong. Empty ones would cost a struct in each
 /// server.
 fn groups(modules: &[&'static Module]) -> Vec<TableSet> {
-    let mut groups: Vec<TableSet> = vec![vec![&core::MAIN], vec![&core::SERVER]];
+    let mut groups: Vec<TableSet> = vec![
+        vec![&HASH_SIZES, &MAIN],
+        vec![&core::SERVER, &core::RESOLVER],
+    ];
     for module in modules {
         groups[MAIN_GROUP].push(module.main);
         groups[SERVER_GROUP].push(module.server);
@@ -55,6 +85,7 @@ pub(crate) fn stream(
         servers: Vec::new(),
         places: Vec::new(),
         claims: Vec::new(),
+        server_confs: ConfSets::default(),
     };
     let mut confs = Confs::new(groups(modules));
     // Set before any directive is read, so that every server inherits the log of main.
@@ -73,24 +104,17 @@ pub(crate) fn stream(
     let endpoints = net::endpoint::endpoints(builder.claims, line);
     let variables = match registry.finish() {
         Ok(variables) => variables,
-        Err(mut errors) => {
-            // All unknown variables are reported, so that a file can be mended in one go.
-            let last = errors.pop();
-            for error in errors {
-                line.level.report(error);
-            }
-            return Err(last.unwrap_or_else(|| line.error("unknown variable")));
-        }
+        Err(errors) => return Err(line.report_but_last(errors)),
     };
     let frozen = Frozen {
-        main_confs: ConfSet::new(confs.take_group(MAIN_GROUP)),
-        outer_confs: ConfSet::new(confs.take_group(SERVER_GROUP)),
+        main_confs: ConfSets::default().set(&confs.take_group(MAIN_GROUP)),
+        outer_confs: builder.server_confs.set(&confs.take_group(SERVER_GROUP)),
         servers: builder.servers,
         endpoints,
         variables,
         version,
         conf_prefix: line.level.build.in_conf_prefix(conf::Access::Opened, ""),
-        generation: crate::engine::next_generation(),
+        generation: host::generation::next_generation(),
     };
     // Needs the endpoints: which server is the default of an address follows from all `listen` lines.
     crate::tls::check_configuration(&frozen, &builder.places, line);
@@ -105,7 +129,7 @@ pub fn upstream_tables(line: &mut Line) -> TableSet {
 }
 
 /// The setter of `server`.
-pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
+fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let mut confs = parents.child(SERVER_GROUP);
     dispatch(
         line.node.block.nodes(),
@@ -115,10 +139,11 @@ pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnos
     );
     let core = confs.get::<ServerConf>().cloned().unwrap_or_default();
     let place = line.sources().place(line.node.span).unwrap_or_default();
+    let structs = confs.take_group(SERVER_GROUP);
     let mut server = Server {
         name: core.name.clone(),
         core,
-        confs: ConfSet::new(confs.take_group(SERVER_GROUP)),
+        confs: line.level.engine::<Builder>().server_confs.set(&structs),
         tls: None,
         handshake: None,
         phases: Phases::default(),
@@ -156,9 +181,12 @@ pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnos
     server.phases = Phases::collect(handlers.into_iter());
     // The number is the index in the list, so it is taken before the server is added.
     let id = ServerId(builder.servers.len() as u32);
-    builder
-        .claims
-        .extend(listen::claims(&server.core, id, span));
+    builder.claims.extend(net::endpoint::claims(
+        &server.core.names,
+        &server.core.listens,
+        id,
+        span,
+    ));
     builder.servers.push(server);
     builder.places.push(block);
     // An error in the block was reported. The missing `listen` may be the refused line.

@@ -1,70 +1,17 @@
-//! The engine's own directives.
+//! The engine's own directives in a server. Those of `stream` itself are in [`crate::configure`].
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::BString;
 use conf::contexts::STREAM_AND_SERVER;
-use conf::{
-    Arity, Diagnostic, Directive, Line, Pattern, Repeat, STREAM, STREAM_SERVER, Setter, Table,
-};
-use host::error_log::{LogFiles, Logger, MainLog, Target};
-use net::resolver::{Resolver, Settings};
+use conf::{Arity, Directive, Repeat, STREAM_SERVER, Setter, Table};
+use host::error_log::{Logger, MainLog};
+use net::resolver::{ResolverConf, directives};
 use net::server_name::ServerName;
 
 use net::endpoint::Listen;
 
 use crate::listen;
-use crate::session::Session;
-
-/// Settings of `stream` as a whole: it has none that takes effect.
-#[derive(Clone, Debug, Default)]
-pub struct MainConf;
-
-/// Rows that stand in `stream` only.
-pub static MAIN: Table<MainConf> = Table::new(&[
-    hash_row(
-        "server_names_hash_max_size",
-        "Accepted; the table of server names sizes itself.",
-    ),
-    hash_row(
-        "server_names_hash_bucket_size",
-        "Accepted; the table of server names sizes itself.",
-    ),
-    hash_row(
-        "variables_hash_max_size",
-        "Accepted; the table of variables sizes itself.",
-    ),
-    hash_row(
-        "variables_hash_bucket_size",
-        "Accepted; the table of variables sizes itself.",
-    ),
-    Directive {
-        name: "server",
-        syntax: "{ … }",
-        default: None,
-        contexts: STREAM,
-        since: "0.1",
-        doc: "Defines a server: the addresses it listens on, and what it does with sessions.",
-        set: Setter::Deferred(Arity::NONE, crate::configure::server),
-    },
-]);
-
-/// A directive of nginx that sizes a hash table. It is checked and has no effect, because the tables here size
-/// themselves; to refuse it would break configurations that work.
-const fn hash_row(name: &'static str, doc: &'static str) -> Directive<MainConf> {
-    Directive {
-        name,
-        syntax: "size",
-        default: None,
-        contexts: STREAM,
-        since: "0.1",
-        doc,
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
-            line.number(0, 0, i64::MAX).map(drop)
-        }),
-    }
-}
 
 /// Settings of a server.
 #[derive(Clone)]
@@ -72,15 +19,11 @@ pub struct ServerConf {
     /// Where it listens.
     pub listens: Vec<Listen>,
     /// The names that the server answers to.
-    pub names: Vec<ServerName<Pattern>>,
+    pub names: Vec<ServerName>,
     /// The first name.
     pub name: BString,
     /// The error log.
     pub log: Logger,
-    /// Resolves names that contain variables. Without a `resolver` directive it has no servers.
-    pub resolver: Arc<Resolver>,
-    /// How long an answer of the resolver is waited for.
-    pub resolver_timeout: Duration,
     /// Time for a client to send its PROXY protocol header.
     pub proxy_protocol_timeout: Duration,
     /// Whether small packets are sent at once.
@@ -98,8 +41,6 @@ impl Default for ServerConf {
             names: Vec::new(),
             name: BString::default(),
             log: Logger::default(),
-            resolver: Resolver::new(Settings::default(), Logger::default()),
-            resolver_timeout: Duration::ZERO,
             proxy_protocol_timeout: Duration::ZERO,
             tcp_nodelay: false,
             preread_buffer_size: 0,
@@ -119,7 +60,7 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         doc: "The address and port, or unix socket, on which the server accepts sessions, with socket options. The \
               datagrams of one client form a session; without `reuseport`, one event loop serves all sessions of a UDP \
               port.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Many, listen::set),
+        set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| listen::set(&mut c.listens, line)),
     },
     Directive {
         name: "server_name",
@@ -130,7 +71,9 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         doc: "The names of the server; the first one is `$server_name`. The name requested by a TLS client chooses \
               among the servers of an address, with `ssl` and with `ssl_preread`; other clients get the default server \
               of the address.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Many, server_name),
+        set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
+            net::server_name::read(&mut c.names, &mut c.name, line)
+        }),
     },
     Directive {
         name: "error_log",
@@ -139,28 +82,9 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         contexts: STREAM_AND_SERVER,
         since: "0.1",
         doc: "Where to log errors of sessions, and the minimum level to log.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.log = Logger::default()), error_log),
-    },
-    Directive {
-        name: "resolver",
-        syntax: "address … [valid=time] [ipv4=on|off] [ipv6=on|off] [status_zone=zone]",
-        default: None,
-        contexts: STREAM_AND_SERVER,
-        since: "0.1",
-        doc: "The DNS servers used to resolve names at run time. Answers are cached for their TTL, or for `valid`.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Once, |c, line| {
-            c.resolver = Resolver::from_line(line)?;
-            Ok(())
+        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.log = Logger::default()), |c, line| {
+            net::core_rows::error_log(&mut c.log, line)
         }),
-    },
-    Directive {
-        name: "resolver_timeout",
-        syntax: "time",
-        default: Some("30s"),
-        contexts: STREAM_AND_SERVER,
-        since: "0.1",
-        doc: "The timeout for resolving a name.",
-        set: Setter::Millis(|c| &mut c.resolver_timeout),
     },
     Directive {
         name: "proxy_protocol_timeout",
@@ -209,28 +133,7 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
     Ok(())
 });
 
-fn error_log(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
-    let words: Vec<&[u8]> = line
-        .args()
-        .iter()
-        .map(|word| word.text.as_slice())
-        .collect();
-    let prefix = line.level.build.in_prefix(conf::Access::Opened, "");
-    let target = Target::parse(&words, &prefix).map_err(|message| line.error(message))?;
-    conf.log = conf.log.with(target, line.shared::<LogFiles>());
-    Ok(())
-}
+static RESOLVER_ROWS: [Directive<ResolverConf>; 2] = directives::rows(STREAM_AND_SERVER);
 
-fn server_name(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
-    for index in 0..line.args().len() {
-        let name = ServerName::parse(line, index, |line, pattern, caseless| {
-            Pattern::compile::<Session>(line, index, pattern, caseless)
-        })?;
-        // The first name of all lines is the one that `$server_name` shows.
-        if conf.names.is_empty() {
-            conf.name = name.display(&line.arg(index).text);
-        }
-        conf.names.push(name);
-    }
-    Ok(())
-}
+/// `resolver` and `resolver_timeout`.
+pub static RESOLVER: Table<ResolverConf> = Table::new(&RESOLVER_ROWS);

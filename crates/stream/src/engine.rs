@@ -1,4 +1,6 @@
-//! The stream engine as the binary sees it: one configuration, and the part of it that runs on one loop.
+//! Stream as the binary sees it: one configuration, and the sessions that are served by it on one loop.
+//!
+//! What sessions may know of their loop is in [`crate::stream_loop`], below the phases; this is above them.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -7,16 +9,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::Errno;
 use conf::{Diagnostic, Line, Rows};
 use host::engine::{Configuration, ListenerSpec, LoopContext, LoopEngine, Main, Trial, Zones};
-use host::error_log::{Level, Logger};
+use host::error_log::Level;
 use host::seats::Arriving;
 use net::accepting::{self, Accepts, Sockets};
-use net::counters::{self, AllCounters, Counters};
+use net::counters::{self, AllCounters};
 use net::passing::Passed;
 use rt::net::{Stream, UdpSocket};
 
@@ -26,6 +27,7 @@ use crate::datagrams::{Datagrams, MAX_DATAGRAM};
 use crate::module::Module;
 use crate::serve::Newcomer;
 use crate::site::{Frozen, Site};
+use crate::stream_loop::StreamLoop;
 
 /// The engine with the modules of a program.
 pub struct Engine {
@@ -40,21 +42,6 @@ pub struct StreamConfiguration {
     shutdown_timeout: Duration,
 }
 
-/// Numbers generations, so that the sessions of one and of all before it can be found when their time is over.
-static GENERATIONS: AtomicU64 = AtomicU64::new(1);
-
-pub(crate) fn next_generation() -> u64 {
-    GENERATIONS.fetch_add(1, Ordering::Relaxed)
-}
-
-/// Numbers sessions, over all loops: `$connection` must not repeat.
-static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
-
-/// The number of the next session.
-pub(crate) fn next_connection() -> u64 {
-    CONNECTIONS.fetch_add(1, Ordering::Relaxed)
-}
-
 impl Engine {
     /// An engine that runs these modules, in this order.
     pub const fn new(modules: &'static [&'static Module]) -> Engine {
@@ -62,8 +49,13 @@ impl Engine {
     }
 
     /// The engine's own tables, for the reference and for help.
-    pub fn own_tables() -> [&'static dyn Rows; 2] {
-        [&crate::core::MAIN, &crate::core::SERVER]
+    pub fn own_tables() -> [&'static dyn Rows; 4] {
+        [
+            &configure::HASH_SIZES,
+            &configure::MAIN,
+            &crate::core::SERVER,
+            &crate::core::RESOLVER,
+        ]
     }
 
     /// The modules, in running order.
@@ -90,7 +82,7 @@ impl Engine {
 
 impl Configuration for StreamConfiguration {
     fn kind(&self) -> &'static str {
-        StreamLoop::KIND
+        LoopSessions::KIND
     }
 
     fn listeners(&self) -> Vec<ListenerSpec> {
@@ -114,23 +106,25 @@ impl Configuration for StreamConfiguration {
         let all = context
             .zones
             .get_or_create(counters::ZONE, AllCounters::default);
-        let engine = Rc::new(StreamLoop {
-            index: context.index,
+        let sessions = Rc::new(LoopSessions {
             modules: self.modules,
-            site: RefCell::new(Site::new(Arc::clone(&self.frozen))),
             shutdown_timeout: Cell::new(self.shutdown_timeout),
             sockets: Sockets::new(&context),
-            sessions: RefCell::default(),
+            underway: RefCell::default(),
             next_key: Cell::new(0),
             limit: Cell::new(context.main.worker_connections),
-            log: context.log.clone(),
-            zones: context.zones.clone(),
-            main: context.main.clone(),
-            counters: all.for_loop(context.index),
+            stream: Rc::new(StreamLoop {
+                index: context.index,
+                site: RefCell::new(Site::new(Arc::clone(&self.frozen))),
+                log: context.log.clone(),
+                zones: context.zones.clone(),
+                main: context.main.clone(),
+                counters: all.for_loop(context.index),
+            }),
         });
-        engine.start_modules();
-        engine.listen(context);
-        Box::new(Running(engine))
+        sessions.start_modules();
+        sessions.listen(context);
+        Box::new(Running(sessions))
     }
 
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
@@ -138,27 +132,18 @@ impl Configuration for StreamConfiguration {
     }
 }
 
-/// Stream on one loop.
-pub struct StreamLoop {
-    /// The number of the loop, from 0. What must run once in the process runs on loop 0.
-    pub index: usize,
+/// The sessions of one loop, and where they come from.
+struct LoopSessions {
+    /// What they know of the loop.
+    stream: Rc<StreamLoop>,
     modules: &'static [&'static Module],
-    site: RefCell<Rc<Site>>,
     shutdown_timeout: Cell<Duration>,
     sockets: Sockets,
     /// The sessions that run, by a key that is unique on this loop. At most `limit`.
-    sessions: RefCell<HashMap<u64, Underway>>,
+    underway: RefCell<HashMap<u64, Underway>>,
     next_key: Cell<u64>,
     /// `worker_connections`.
     limit: Cell<usize>,
-    /// The error log of main, for what belongs to no server.
-    pub log: Logger,
-    /// What lives longer than a configuration.
-    pub zones: Zones,
-    /// The settings of the main context.
-    pub main: Main,
-    /// This loop's counters.
-    counters: Arc<Counters>,
 }
 
 /// A session that runs.
@@ -168,7 +153,7 @@ struct Underway {
 }
 
 /// The handle of the host on a loop of stream.
-struct Running(Rc<StreamLoop>);
+struct Running(Rc<LoopSessions>);
 
 impl LoopEngine for Running {
     fn reload(&self, configuration: Arc<dyn Configuration>, context: LoopContext) {
@@ -178,6 +163,7 @@ impl LoopEngine for Running {
         };
         let old = self
             .0
+            .stream
             .site
             .replace(Site::new(Arc::clone(&configuration.frozen)));
         // The timeout that replaced sessions get is the one of their own configuration, as an old worker of nginx keeps
@@ -212,9 +198,9 @@ impl LoopEngine for Running {
 
     fn stop(&self) {
         // First, so that no connection is passed on to a loop that is about to stop.
-        net::passing::withdraw(StreamLoop::KIND);
+        net::passing::withdraw(LoopSessions::KIND);
         for module in self.0.modules {
-            (module.stop)(&self.0);
+            (module.stop)(&self.0.stream);
         }
         accepting::stop(&self.0);
     }
@@ -225,17 +211,17 @@ impl LoopEngine for Running {
     }
 
     fn active(&self) -> usize {
-        self.0.sessions.borrow().len()
+        self.0.underway.borrow().len()
     }
 }
 
 /// Ends the sessions of a replaced generation, and of those before it, when `worker_shutdown_timeout` has passed.
-async fn end_generation(engine: Rc<StreamLoop>, generation: u64, patience: Duration) {
+async fn end_generation(sessions: Rc<LoopSessions>, generation: u64, patience: Duration) {
     rt::sleep(patience).await;
-    engine.abort_sessions(|session| session.generation <= generation);
+    sessions.abort_sessions(|session| session.generation <= generation);
 }
 
-impl Accepts for StreamLoop {
+impl Accepts for LoopSessions {
     const KIND: &'static str = "stream";
     const TASK: &'static str = "stream accept";
 
@@ -244,7 +230,7 @@ impl Accepts for StreamLoop {
     }
 
     fn open(self: &Rc<Self>, stream: Stream, spec: &Arc<ListenerSpec>) {
-        self.counters.accepted.add(1);
+        self.stream.counters.accepted.add(1);
         let transport = Transport::Stream(Rc::new(net::Transport::plain(stream)));
         self.take_in(Newcomer::new(transport, spec));
     }
@@ -260,18 +246,13 @@ impl Accepts for StreamLoop {
     }
 }
 
-impl StreamLoop {
-    /// The present configuration.
-    pub fn site(&self) -> Rc<Site> {
-        Rc::clone(&self.site.borrow())
-    }
-
+impl LoopSessions {
     /// Drops the tasks of sessions. Their clients see the connection close.
     fn abort_sessions(&self, which: impl Fn(&Underway) -> bool) {
         // Taken out of the map before any task is dropped: a dropped task removes its own entry, for which the map must
         // not be borrowed.
         let ended: Vec<Underway> = self
-            .sessions
+            .underway
             .borrow_mut()
             .extract_if(|_, session| which(session))
             .map(|(_, session)| session)
@@ -284,17 +265,17 @@ impl StreamLoop {
     /// Accepts from exactly the sockets of `context` from now on.
     fn listen(self: &Rc<Self>, context: LoopContext) {
         // Known to `pass` before anything is accepted: the first session may already want to pass on.
-        let engine = Rc::clone(self);
-        let take = move |passed, socket: &Arc<ListenerSpec>| engine.take_passed(passed, socket);
+        let sessions = Rc::clone(self);
+        let take = move |passed, socket: &Arc<ListenerSpec>| sessions.take_passed(passed, socket);
         let sockets = context.listeners.iter();
         let sockets = sockets.map(|listener| Arc::clone(&listener.spec)).collect();
-        net::passing::serve(StreamLoop::KIND, sockets, Rc::new(take));
+        net::passing::serve(LoopSessions::KIND, sockets, Rc::new(take));
         accepting::listen(self, context);
     }
 
     fn start_modules(&self) {
         for module in self.modules {
-            (module.start)(self);
+            (module.start)(&self.stream);
         }
     }
 
@@ -314,8 +295,8 @@ impl StreamLoop {
         // A connection that another address passed on was counted when it was accepted.
         let is_new = newcomer.passed_at.is_none();
         let limit = self.limit.get();
-        if self.sessions.borrow().len() >= limit {
-            self.log.plain(
+        if self.underway.borrow().len() >= limit {
+            self.stream.log.plain(
                 Level::Alert,
                 format_args!("{limit} worker_connections are not enough"),
             );
@@ -326,41 +307,54 @@ impl StreamLoop {
             }
             return;
         }
-        self.counters.handled.add(u64::from(is_new));
+        self.stream.counters.handled.add(u64::from(is_new));
         let key = self.next_key.get();
         self.next_key.set(key + 1);
-        let serve = crate::serve::serve(Rc::clone(self), newcomer, key);
-        let task = rt::spawn_handle("stream session", serve);
+        let slot = SessionSlot {
+            sessions: Rc::clone(self),
+            key,
+        };
+        let stream = Rc::clone(&self.stream);
+        let task = rt::spawn_handle("stream session", async move {
+            let _given_back_last = slot;
+            crate::serve::serve(stream, newcomer).await;
+        });
         // The task is polled later, so its entry is there before it can end.
-        let generation = self.site.borrow().generation;
-        self.sessions
+        let generation = self.stream.site.borrow().generation;
+        self.underway
             .borrow_mut()
             .insert(key, Underway { generation, task });
-        self.counters.active.add(1);
+        self.stream.counters.active.add(1);
         self.sockets.seat().opened();
     }
+}
 
-    /// Forgets a session that has ended.
-    pub(crate) fn closed(&self, key: u64) {
-        self.counters.active.sub(1);
-        self.sockets.seat().closed();
-        self.sessions.borrow_mut().remove(&key);
+/// A session's place among those of the loop, given back however its task ends.
+struct SessionSlot {
+    sessions: Rc<LoopSessions>,
+    key: u64,
+}
+
+impl Drop for SessionSlot {
+    fn drop(&mut self) {
+        let sessions = &self.sessions;
+        sessions.stream.counters.active.sub(1);
+        sessions.sockets.seat().closed();
+        sessions.underway.borrow_mut().remove(&self.key);
     }
 }
 
 /// Reads a socket of datagrams for as long as it works, and begins a session for each new client.
-async fn receive(engine: Rc<StreamLoop>, socket: Rc<Datagrams>, spec: Arc<ListenerSpec>) {
+async fn receive(sessions: Rc<LoopSessions>, socket: Rc<Datagrams>, spec: Arc<ListenerSpec>) {
     let mut scratch = vec![0; MAX_DATAGRAM];
     loop {
         match socket.accept(&mut scratch).await {
             Ok(flow) => {
-                engine.counters.accepted.add(1);
-                engine.take_in(Newcomer::new(Transport::Datagrams(flow), &spec));
+                sessions.stream.counters.accepted.add(1);
+                sessions.take_in(Newcomer::new(Transport::Datagrams(flow), &spec));
             }
             Err(error) => {
-                // Errors about a single answer were passed over already: the socket itself is broken, and to ask again
-                // at once would spin.
-                engine.log.plain(
+                sessions.stream.log.plain(
                     Level::Alert,
                     format_args!("recvmsg() failed{}", Errno(&error)),
                 );

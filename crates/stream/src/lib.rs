@@ -8,17 +8,18 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
-pub mod clock;
 pub mod configure;
 pub mod core;
 pub mod datagrams;
 pub mod engine;
 pub mod listen;
 pub mod module;
+pub mod phase;
 pub mod preread;
 pub mod serve;
 pub mod session;
 pub mod site;
+pub mod stream_loop;
 pub mod tls;
 pub mod upstream;
 pub mod variables;

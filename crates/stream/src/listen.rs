@@ -1,20 +1,9 @@
 //! Where servers listen: the `listen` directive (<https://nginx.org/en/docs/stream/ngx_stream_core_module.html#listen>).
 //! How the claims of all servers become sockets is `net::endpoint`.
 
-use bstr::BString;
-use conf::{Diagnostic, Line, Pattern, Span};
+use conf::{Diagnostic, Line};
 use host::listen::ListenAddress;
 use net::endpoint::Listen;
-use net::server_name::ServerName;
-
-use crate::core::ServerConf;
-use crate::site::ServerId;
-
-/// A server's claim to an address.
-pub type Claim = net::endpoint::Claim<ServerId, Pattern>;
-
-/// An address with the servers that listen there. The name that a TLS client asks for chooses among them.
-pub type Endpoint = net::endpoint::Endpoint<ServerId, Pattern>;
 
 /// Parameters that make no sense for datagrams; nginx refuses them together with `udp`.
 const STREAM_ONLY: [&str; 7] = [
@@ -28,25 +17,14 @@ const STREAM_ONLY: [&str; 7] = [
 ];
 
 /// The setter of `listen`.
-pub fn set(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
+pub fn set(listens: &mut Vec<Listen>, line: &mut Line) -> Result<(), Diagnostic> {
     let mut listen = Listen::new(line.node.name.span);
     let mut udp = false;
     for index in 1..line.args().len() {
-        match &**line.text(index) {
-            b"default_server" => listen.flags.default_server = true,
-            b"udp" => udp = true,
-            b"proxy_protocol" => listen.flags.proxy_protocol = true,
-            b"ssl" => listen.flags.tls = true,
-            // Options of the socket may be given once for an address, so it is noted that this line gave some.
-            _ if net::listen::socket_parameter(&mut listen.options, line, index)? => {
-                listen.set = true
-            }
-            text => {
-                return Err(line.error_at(
-                    index,
-                    format!("invalid parameter \"{}\"", bstr::BStr::new(text)),
-                ));
-            }
+        if line.text(index) == "udp" {
+            udp = true;
+        } else if !listen.parameter(line, index)? {
+            return Err(line.invalid_parameter(index));
         }
     }
     if udp {
@@ -55,7 +33,7 @@ pub fn set(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
     }
     let addresses = net::listen::addresses(line, None)?.into_iter();
     let addresses = addresses.map(|address| if udp { datagrams(address) } else { address });
-    listen.add_to(&mut conf.listens, addresses, line)
+    listen.add_to(listens, addresses, line)
 }
 
 /// Refuses parameters that need a connection.
@@ -81,19 +59,4 @@ fn datagrams(address: ListenAddress) -> ListenAddress {
         ListenAddress::Unix(path) => ListenAddress::UnixDatagram(path),
         other => other,
     }
-}
-
-/// A server's claims.
-pub fn claims(core: &ServerConf, server: ServerId, span: Span) -> impl Iterator<Item = Claim> {
-    // As in nginx, a server without `server_name` has the empty name, which no client asks for.
-    let names = match core.names.is_empty() {
-        true => vec![ServerName::Exact(BString::default())],
-        false => core.names.clone(),
-    };
-    core.listens.clone().into_iter().map(move |listen| Claim {
-        listen,
-        server,
-        names: names.clone(),
-        span,
-    })
 }

@@ -2,18 +2,16 @@
 //!
 //! The order of the list that the binary hands to the engine is the order in which the handlers of a phase run.
 
-use std::cell::RefCell;
-use std::future::Future;
-use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Line, Rows, Table, Variable};
-use net::tls::{Moment, Offer};
 
-use crate::engine::StreamLoop;
 use crate::session::Session;
-use crate::site::{ConfSet, Frozen, Server};
+use crate::site::{ConfSet, Frozen, HandshakeHandler, Server};
+use crate::stream_loop::StreamLoop;
+
+pub use crate::phase::{Handler, Outcome, Phase, Step, status};
+pub use net::tls::Objection;
 
 /// One module. Absent parts come from [`Module::EMPTY`].
 pub struct Module {
@@ -86,18 +84,6 @@ pub struct Handshake {
     pub handler: HandshakeHandler,
 }
 
-/// Called during a handshake.
-pub type HandshakeHandler = for<'a> fn(
-    &'a mut Session,
-    Moment,
-    Rc<RefCell<Offer>>,
-)
-    -> Pin<Box<dyn Future<Output = Result<(), Objection>> + 'a>>;
-
-/// The handshake must not be completed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Objection;
-
 /// What a server does with a session once it was let in.
 pub struct Answer {
     /// Whether the server has the directive of this module.
@@ -107,85 +93,3 @@ pub struct Answer {
 }
 
 static NO_ROWS: Table<()> = Table::new(&[]);
-
-/// The phases of a session, in the order in which they run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
-    /// The connection is accepted, and its PROXY protocol header was read. Handlers may change the address of the
-    /// client (`realip`), which all later phases judge.
-    PostAccept,
-    /// Limits. They come before access, as in nginx.
-    Preaccess,
-    /// Whether the client may come in.
-    Access,
-    /// Handlers look at the first bytes, before it is decided what becomes of the session.
-    Preread,
-    /// The one handler that serves the session.
-    Content,
-    /// The session is over. Handlers cannot change anything any more.
-    Log,
-}
-
-/// How many phases there are.
-pub(crate) const PHASES: usize = 6;
-
-/// A handler of a phase. It must not block.
-///
-/// It answers at once with [`Step::Now`], which costs no allocation, or returns a future.
-pub type Handler = for<'a> fn(&'a mut Session) -> Step<'a>;
-
-/// What a handler answers.
-pub enum Step<'a> {
-    /// The handler is done.
-    Now(Outcome),
-    /// The handler will be done when this future is.
-    Later(Pin<Box<dyn Future<Output = Outcome> + 'a>>),
-}
-
-/// How a handler ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It leaves the decision to the next handler of the phase.
-    Declined,
-    /// It has decided: the rest of the phase is skipped.
-    Ok,
-    /// The session is over, with this status.
-    Status(u16),
-}
-
-/// The statuses of a session. They are those of HTTP that mean the same.
-pub mod status {
-    /// Both ends have had what they wanted, or the client left.
-    pub const OK: u16 = 200;
-    /// What the client sent cannot be understood: its PROXY protocol header, or its first bytes.
-    pub const BAD_REQUEST: u16 = 400;
-    /// Access is denied.
-    pub const FORBIDDEN: u16 = 403;
-    /// The session cannot be served as it is configured.
-    pub const INTERNAL_SERVER_ERROR: u16 = 500;
-    /// No upstream server could be reached.
-    pub const BAD_GATEWAY: u16 = 502;
-    /// A limit is reached.
-    pub const SERVICE_UNAVAILABLE: u16 = 503;
-}
-
-impl From<Outcome> for Step<'_> {
-    fn from(outcome: Outcome) -> Self {
-        Step::Now(outcome)
-    }
-}
-
-impl<'a> Step<'a> {
-    /// A step that ends with `future`.
-    pub fn later(future: impl Future<Output = Outcome> + 'a) -> Step<'a> {
-        Step::Later(Box::pin(future))
-    }
-
-    /// Waits for the end of the step.
-    pub async fn outcome(self) -> Outcome {
-        match self {
-            Step::Now(outcome) => outcome,
-            Step::Later(future) => future.await,
-        }
-    }
-}

@@ -4,7 +4,7 @@
 
 use std::task::Poll;
 
-use crate::module::status;
+use crate::phase::status;
 use crate::session::Session;
 
 /// Whether the bytes that have come so far are enough.

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bstr::BString;
@@ -14,9 +15,9 @@ use proto::proxy_protocol::{Header, MAX_HEADER, Status};
 use rt::net::Address;
 
 use crate::client::{Client, Transport};
-use crate::engine::StreamLoop;
-use crate::module::{Outcome, Phase, status};
+use crate::phase::{Outcome, Phase, status};
 use crate::session::{Ending, Session};
+use crate::stream_loop::StreamLoop;
 
 /// The phases up to the content, and what the error log says is being done in them, in the words of nginx.
 const PHASES: [(Phase, &str); 5] = [
@@ -55,13 +56,9 @@ impl Newcomer {
 }
 
 /// Serves one session.
-pub(crate) async fn serve(engine: Rc<StreamLoop>, newcomer: Newcomer, key: u64) {
+pub(crate) async fn serve(engine: Rc<StreamLoop>, newcomer: Newcomer) {
     // Made first: it takes the session off the counters however this ends, also when the task is dropped.
-    let place = Place {
-        engine: Rc::clone(&engine),
-        key,
-        flow: flow(&newcomer.transport),
-    };
+    let datagrams = DatagramSlot(flow(&newcomer.transport));
     let Some(mut session) = begin(engine, newcomer) else {
         return;
     };
@@ -90,7 +87,7 @@ pub(crate) async fn serve(engine: Rc<StreamLoop>, newcomer: Newcomer, key: u64) 
     // Before logs are waited for: the client may know already that the session is over, and `limit_conn` must not
     // refuse its next one because of this one.
     let endings = session.release();
-    if let Some(flow) = &place.flow {
+    if let Some(flow) = &datagrams.0 {
         flow.detach();
     }
     // A client that sees its connection closed finds the line in the log. The wait is bounded, so that a slow disk does
@@ -146,22 +143,24 @@ fn flow(transport: &Transport) -> Option<Rc<crate::datagrams::Flow>> {
     }
 }
 
-/// Counts the session on its loop, and holds its client at the socket of datagrams. Gives both back when the task ends,
-/// in whatever way.
-struct Place {
-    engine: Rc<StreamLoop>,
-    key: u64,
-    flow: Option<Rc<crate::datagrams::Flow>>,
-}
+/// The session's place among those of its socket, given back however its task ends.
+struct DatagramSlot(Option<Rc<crate::datagrams::Flow>>);
 
-impl Drop for Place {
+impl Drop for DatagramSlot {
     fn drop(&mut self) {
-        if let Some(flow) = &self.flow {
+        if let Some(flow) = &self.0 {
             // Also when the task was aborted, by when nothing of the end of a session has run.
             flow.detach();
         }
-        self.engine.closed(self.key);
     }
+}
+
+/// Numbers sessions, over all loops: `$connection` must not repeat.
+static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+
+/// The number of the next session.
+fn next_connection() -> u64 {
+    CONNECTIONS.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Makes a session of what was accepted, at the default server of its address.
@@ -178,7 +177,7 @@ fn begin(engine: Rc<StreamLoop>, newcomer: Newcomer) -> Option<Session> {
         host::error_log::turn_on_debug();
     }
     let client = Client {
-        number: crate::engine::next_connection(),
+        number: next_connection(),
         transport: newcomer.transport,
         remote: Remote::at(address),
         debug,

@@ -12,12 +12,12 @@ use bstr::{BStr, BString};
 use conf::{Captures, Expression, Pattern, Scope, VarId};
 use host::error_log::{Context, Level, Logger};
 use net::client::Remote;
+use net::endpoint::Endpoint;
 use rt::net::Address;
 
 use crate::client::Client;
-use crate::engine::StreamLoop;
-use crate::listen::Endpoint;
 use crate::site::{ConfRef, Server, ServerId, Site};
+use crate::stream_loop::StreamLoop;
 use crate::upstream::Record;
 
 /// A session.

@@ -4,38 +4,25 @@
 //! which it began until it ends, so that a reload cannot change the rules in the middle of it.
 
 use std::any::Any;
-use std::ops::{Deref, Index};
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use base::phases::PhaseHandlers;
 use bstr::BString;
-use conf::{AnyConf, Variables};
+use conf::Variables;
+use net::endpoint::Endpoint;
 
 use crate::core::ServerConf;
-use crate::listen::Endpoint;
-use crate::module::{Handler, HandshakeHandler, PHASES, Phase};
+use crate::phase::{Handler, PHASES, Phase};
 use crate::session::Session;
 
+pub use conf::ConfSet;
+pub use net::server_name::ServerId;
+
 /// The configuration as one loop holds it.
-pub struct Site {
-    frozen: Arc<Frozen>,
-}
-
-impl Site {
-    /// Wraps a generation for a loop.
-    pub fn new(frozen: Arc<Frozen>) -> Rc<Site> {
-        Rc::new(Site { frozen })
-    }
-}
-
-impl Deref for Site {
-    type Target = Frozen;
-
-    fn deref(&self) -> &Frozen {
-        &self.frozen
-    }
-}
+pub type Site = host::generation::LoopGeneration<Frozen>;
 
 /// One generation of `stream {}`.
 pub struct Frozen {
@@ -64,10 +51,6 @@ impl Frozen {
     }
 }
 
-/// The number of a server in its [`Frozen`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ServerId(pub u32);
-
 /// A `server {}` block.
 pub struct Server {
     /// Its first name.
@@ -85,48 +68,10 @@ pub struct Server {
 }
 
 /// The handlers of a server by phase.
-#[derive(Default)]
-pub struct Phases([Box<[Handler]>; PHASES]);
+pub type Phases = PhaseHandlers<Phase, Handler, PHASES>;
 
-impl Phases {
-    /// Collects handlers, each with its phase, in the order of the modules.
-    pub fn collect(handlers: impl Iterator<Item = (Phase, Handler)>) -> Phases {
-        let mut lists: [Vec<Handler>; PHASES] = Default::default();
-        for (phase, handler) in handlers {
-            lists[phase as usize].push(handler);
-        }
-        Phases(lists.map(Vec::into_boxed_slice))
-    }
-}
-
-impl Index<Phase> for Phases {
-    type Output = [Handler];
-
-    fn index(&self, phase: Phase) -> &[Handler] {
-        &self.0[phase as usize]
-    }
-}
-
-/// The structs of the tables of a block, found by their type. A linear search: there are few, and a session asks
-/// rarely.
-pub struct ConfSet(Box<[Arc<dyn AnyConf>]>);
-
-impl ConfSet {
-    /// Structs of one group, in the order of its tables.
-    pub(crate) fn new(confs: Vec<Arc<dyn AnyConf>>) -> ConfSet {
-        ConfSet(confs.into())
-    }
-
-    /// The struct of type `C`. Panics when no module of the program has it: then the caller's module is not in the
-    /// list of modules.
-    pub fn get<C: Any>(&self) -> &C {
-        let found = self.0.iter().find_map(|conf| {
-            let conf: &dyn Any = &**conf;
-            conf.downcast_ref()
-        });
-        found.expect("the module that asks for its struct is in the list of modules")
-    }
-}
+/// Called during a handshake.
+pub type HandshakeHandler = net::tls::HandshakeHandler<Session>;
 
 /// The settings of a module in a server. It keeps the generation alive without borrowing the session, so that it may be
 /// held while the session changes.

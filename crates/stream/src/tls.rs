@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use conf::{Diagnostic, Line, Span};
 use host::error_log::{Level, NoContext};
+use net::resolver::ResolverConf;
 use net::tls::ocsp::Network;
 use net::tls::{
     Asks, Beginning, HandshakeError, Hello, Identity, Moment, Offer, Refusal, ServerSettings,
@@ -131,52 +132,71 @@ async fn handshake(
         return Err(HandshakeError::NoCertificate.into());
     };
     // Only now is the server known whose variables name the certificate.
-    let mut identities = None;
-    if !service.dynamic.is_empty() {
-        identities = match load(session, &site, service).await {
-            Ok(identities) => Some(identities),
-            // The client gets an alert, so that it does not wait for the timeout.
-            Err(failure) => {
-                hello.object(stream.socket());
-                return Err(failure);
-            }
-        };
-    }
-    if session.server().handshake.is_some() {
-        let offer = Offer::new(&hello, Some(settings), identities.as_deref());
-        match consult(session, Moment::Certificate, offer).await {
-            // What a handler chose comes before what the configuration names.
-            Ok(chosen) => identities = chosen.or(identities),
-            Err(Objection) => return Err(hello.object(stream.socket()).into()),
+    let identities = match choose_identities(session, (service, settings), &hello).await {
+        Ok(chosen) => chosen,
+        // The client gets an alert, so that it does not wait for the timeout.
+        Err(failure) => {
+            hello.object(stream.socket());
+            return Err(failure);
         }
-    }
-    let core = &site.server(session.server).core;
-    let network = || Network {
-        resolver: Arc::clone(&core.resolver),
-        timeout: core.resolver_timeout,
     };
-    settings.refresh_staples(network, {
-        // The request for a staple may outlive the session: it keeps the configuration, not the session.
-        let (site, server) = (Rc::clone(&site), session.server);
-        move |line| {
-            let line = format_args!("{line} while requesting certificate status");
-            site.server(server)
-                .core
-                .log
-                .log(Level::Error, &NoContext, line);
-        }
-    });
+    refresh_staples(&site, session.server, settings);
     let mut tls = hello
         .accept(stream.socket(), settings, identities, None)
         .await?;
     // After the handshake, because only then is the certificate of the client known. The connection is judged by the
     // result below.
     if let (Some(check), Some(trust)) = (&service.status, settings.trust())
-        && let Some(line) = check.check(&mut tls, trust, &network()).await
+        && let Some(line) = check
+            .check(&mut tls, trust, &network(&site, session.server))
+            .await
     {
         session.error(format_args!("{line} while requesting certificate status"));
     }
     Ok(tls)
+}
+
+/// The certificates that take the place of those of the settings, if any do.
+async fn choose_identities(
+    session: &mut Session,
+    (service, settings): (&Service, &ServerSettings),
+    hello: &Hello,
+) -> Result<Option<Vec<Arc<Identity>>>, Failure> {
+    let mut identities = None;
+    // Certificates with variables in their names are loaded for each handshake, from a cache or by a pool.
+    if !service.dynamic.is_empty() {
+        let site = Rc::clone(&session.site);
+        identities = Some(load(session, &site, service).await?);
+    }
+    if session.server().handshake.is_none() {
+        return Ok(identities);
+    }
+    let offer = Offer::new(hello, Some(settings), identities.as_deref());
+    match consult(session, Moment::Certificate, offer).await {
+        Ok(chosen) => Ok(chosen.or(identities)),
+        Err(Objection) => Err(HandshakeError::Objection.into()),
+    }
+}
+
+/// How a server's OCSP responders are found.
+fn network(site: &Site, server: ServerId) -> Network {
+    let resolving = site.server(server).confs.get::<ResolverConf>();
+    Network {
+        resolver: Arc::clone(&resolving.resolver),
+        timeout: resolving.timeout,
+    }
+}
+
+/// Has OCSP responses that will soon be too old asked for again; the handshake does not wait for them.
+fn refresh_staples(site: &Rc<Site>, server: ServerId, settings: &ServerSettings) {
+    settings.refresh_staples(|| network(site, server), {
+        let site = Rc::clone(site);
+        move |line| {
+            let line = format_args!("{line} while requesting certificate status");
+            let log = &site.server(server).core.log;
+            log.log(Level::Error, &NoContext, line);
+        }
+    });
 }
 
 /// Asks the handler that takes part in the handshakes of the server. Gives the certificates that it chose, if any.

@@ -2,20 +2,23 @@
 //! (<https://nginx.org/en/docs/stream/ngx_stream_core_module.html#variables>).
 
 use std::fmt;
-use std::sync::LazyLock;
 
 use bstr::{BStr, ByteSlice};
 use conf::Variable;
+use host::error_log::Level;
 use net::client::{Ends, Remote, Rows};
 use proto::proxy_protocol::Header;
 use rt::net::Address;
 
-use crate::clock;
 use crate::session::Session;
 
 /// All variables of the engine, in the order of the reference.
-pub static VARIABLES: &[&[Variable<Session>]] =
-    &[Rows::<Session>::VARIABLES, CORE, crate::upstream::VARIABLES];
+pub static VARIABLES: &[&[Variable<Session>]] = &[
+    Rows::<Session>::VARIABLES,
+    CORE,
+    Rows::<Session>::OF_SERVER,
+    crate::upstream::variables::VARIABLES,
+];
 
 /// What changes during a session is `volatile`: it is evaluated at each use, not kept from the first one.
 static CORE: &[Variable<Session>] = &[
@@ -48,43 +51,7 @@ static CORE: &[Variable<Session>] = &[
         "The status of the session: 200, 400, 403, 500, 502 or 503.",
     )
     .volatile(),
-    Variable::new(
-        "msec",
-        |_: &mut Session, out| seconds(rt::wall_millis(), out),
-        "The current time in seconds since the epoch, with millisecond resolution.",
-    )
-    .volatile(),
-    Variable::new(
-        "time_local",
-        |_: &mut Session, out| written(out, clock::write_local_time),
-        "The local time in the Common Log Format.",
-    )
-    .volatile(),
-    Variable::new(
-        "time_iso8601",
-        |_: &mut Session, out| written(out, clock::write_iso8601),
-        "The local time in ISO 8601 format.",
-    )
-    .volatile(),
-    Variable::new(
-        "pid",
-        |_, out| number(std::process::id().into(), out),
-        "The process ID of the worker.",
-    ),
-    Variable::new(
-        "hostname",
-        |_, out| text(&*HOSTNAME, out),
-        "The host name of the machine.",
-    ),
-    Variable::new(
-        "nginx_version",
-        |s, out| text(&s.site.version, out),
-        "The version of the server.",
-    ),
 ];
-
-/// Read once, because the name of a machine does not change under a running server, and each read is a system call.
-static HOSTNAME: LazyLock<String> = LazyLock::new(host::process::hostname);
 
 fn text(value: impl AsRef<[u8]>, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(value.as_ref());
@@ -96,14 +63,8 @@ fn number(value: u64, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// A time in seconds with three decimals, as nginx writes times.
 fn seconds(millis: u64, out: &mut Vec<u8>) -> bool {
     base::text::write_seconds(millis, out);
-    true
-}
-
-fn written(out: &mut Vec<u8>, write: fn(&mut Vec<u8>)) -> bool {
-    write(out);
     true
 }
 
@@ -134,11 +95,19 @@ impl Ends for Session {
         self.client.number
     }
 
+    fn version(&self) -> &str {
+        &self.site.version
+    }
+
     fn proxy_header(&self) -> Option<&Header> {
         self.client.proxy.as_deref()
     }
 
-    fn complain(&self, message: fmt::Arguments<'_>) {
-        self.error(message);
+    fn peer(&self) -> &Remote {
+        &self.client.remote
+    }
+
+    fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+        Session::log(self, level, message);
     }
 }

@@ -7,7 +7,7 @@
 //! ```text
 //! kind length u32, kind      the engine: http
 //! socket length u32, socket  the listening address that it came by: "tcp 127.0.0.1:80"
-//! rest: the engine's facts   see http::moving
+//! rest: the engine's facts   see http::connection_transfer
 //! ```
 //!
 //! with the connection as its descriptor. There is no reply: the new worker closes what it cannot

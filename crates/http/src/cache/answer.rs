@@ -68,19 +68,42 @@ pub(super) struct Answer<'a> {
 impl Answer<'_> {
     /// Turns it into the request's response.
     pub(super) fn send(self, request: &mut Request) -> Outcome {
-        let now_ms = self.now_ms;
-        let stored = self.stored;
-        let age_s = stored.freshness.age_s(now_ms);
+        self.note(request);
+        if self.stored.kind == Kind::Error {
+            return Outcome::Status(self.stored.head.status);
+        }
+        if let Some(outcome) = self.copy_head(request) {
+            return outcome;
+        }
+        if self.is_stored() {
+            self.add_age(request);
+        }
+        self.add_cache_status(request);
+        let out = &mut request.out;
+        (out.content_length, out.body) = match self.stored.kind {
+            Kind::HeadOnly => (respond::announced_length(&self.stored.head), Body::unsent()),
+            Kind::Content | Kind::Error => (self.length, self.body),
+        };
+        Outcome::Respond
+    }
+
+    /// Nothing of it was on its way from the origin when the request came, or the origin said that it still holds.
+    fn is_stored(&self) -> bool {
+        self.forwarded.is_none() || self.status == Status::Revalidated
+    }
+
+    /// Leaves what variables and logs tell of it.
+    fn note(&self, request: &mut Request) {
         // `$upstream_http_…` show the stored head, as in nginx.
         let record = request.upstream.get_or_make();
-        record.head = Arc::clone(&stored.head);
+        record.head = Arc::clone(&self.stored.head);
         record.cache = Some(self.status);
-        record.cache_age_s = Some(age_s);
-        // A stored failure has no content of the origin; `error_page` and the like apply as they do to a fresh one.
-        if stored.kind == Kind::Error {
-            return Outcome::Status(stored.head.status);
-        }
-        let settings = &**self.settings;
+        record.cache_age_s = Some(self.stored.freshness.age_s(self.now_ms));
+    }
+
+    /// Copies the stored head, as that of an upstream's response is copied. An outcome takes the place of the response.
+    fn copy_head(&self, request: &mut Request) -> Option<Outcome> {
+        let (stored, settings) = (self.stored, &**self.settings);
         let mut plan: Option<Plan> = None;
         let source = self.source;
         // The protocol is needed only to rewrite redirects and cookies. Most responses have neither, and a hit should
@@ -95,7 +118,7 @@ impl Answer<'_> {
         // `X-Accel-Redirect` and `error_page` with `…_intercept_errors` replace the response.
         if let Some(outcome) = respond::instead(request, settings, &stored.head, &mut map) {
             make_ranges(request);
-            return outcome;
+            return Some(outcome);
         }
         let buffering = respond::copy_head(request, settings, &stored.head, &mut map);
         // A body that is on its way may have its head sent together with the first bytes; an event stream must not wait
@@ -105,49 +128,46 @@ impl Answer<'_> {
             && !is_event_stream(request);
         let out = &mut request.out;
         out.reason.clone_from(&stored.reason);
-        (out.content_length, out.body) = match stored.kind {
-            Kind::HeadOnly => (respond::announced_length(&stored.head), Body::unsent()),
-            Kind::Content | Kind::Error => (self.length, self.body),
-        };
         // What depends on a response's length, such as `gzip_min_length`, must not differ between a hit and a miss.
         out.transforms.unannounced_length = !stored.head.fields.has(Known::ContentLength);
         // A stored body can be sent in any order, unless the origin refuses ranges. A body that is still arriving may
         // be far from its last part, so as in nginx several ranges are not served from it.
-        let is_stored = self.forwarded.is_none() || self.status == Status::Revalidated;
-        out.transforms.single_range = !is_stored;
+        out.transforms.single_range = !self.is_stored();
         let refused = stored.head.fields.get_known(Known::AcceptRanges);
         out.transforms.ranges = !refused.is_some_and(|value| value.eq_ignore_ascii_case(b"none"));
         make_ranges(request);
-        let out = &mut request.out;
-        // RFC 9111, section 4: a stored response is sent with `Age`, and with the `Date` of its generation (RFC 9110,
-        // section 6.6.1), not that of the hit.
-        if is_stored {
-            let mut text = Vec::new();
-            base::text::write_number(age_s.into(), &mut text);
-            out.fields.set_known(Known::Age, &text);
-            if let Some(date) = stored.head.fields.get_known(Known::Date) {
-                out.fields.set_known(Known::Date, date);
-            }
+        None
+    }
+
+    /// `Age`, and the date that it counts from: the origin's, in place of this server's (RFC 9111, section 5.1).
+    fn add_age(&self, request: &mut Request) {
+        let mut text = Vec::new();
+        let age_s = self.stored.freshness.age_s(self.now_ms);
+        base::text::write_number(age_s.into(), &mut text);
+        let fields = &mut request.out.fields;
+        fields.set_known(Known::Age, &text);
+        if let Some(date) = self.stored.head.fields.get_known(Known::Date) {
+            fields.set_known(Known::Date, date);
         }
-        let ttl_s = stored.freshness.ttl_s(now_ms);
-        let stored_status = stored.head.status;
+    }
+
+    fn add_cache_status(&self, request: &mut Request) {
         // `Cache-Status` shows a full disk: the response is passed on, but not stored.
         let full = self.forwarded.is_some() && self.store.lacks_room(self.length);
-        add_status_field(request, self.settings, move |name| CacheStatus {
+        add_status_field(request, self.settings, |name| CacheStatus {
             name,
             outcome: match self.forwarded {
                 None => Fate::Hit,
                 Some(Forwarded { why, is_collapsed }) => Fate::Forwarded {
                     why,
-                    status: Some(stored_status),
+                    status: Some(self.stored.head.status),
                     stored: !full,
                     collapsed: is_collapsed,
                 },
             },
-            ttl_s: Some(ttl_s),
+            ttl_s: Some(self.stored.freshness.ttl_s(self.now_ms)),
             detail: full.then_some("disk-full"),
         });
-        Outcome::Respond
     }
 }
 

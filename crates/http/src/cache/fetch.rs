@@ -22,7 +22,7 @@ use super::verdict::MissingAnswer;
 use base::sync::Mutex;
 
 use crate::module::Outcome;
-use crate::request::Request;
+use crate::request::{Request, RequestPurpose};
 use crate::upstream::{ContentLength, Exchange, NoResponse, SettingsRef};
 
 /// A stored object that may not be served before the origin has been asked.
@@ -101,7 +101,7 @@ impl Fetch {
     ) -> Fetch {
         let mut own = request.fork();
         // No client is attached to it: nothing is written to a connection, and a disconnection does not cancel it.
-        own.flow.background = true;
+        own.flow.purpose = RequestPurpose::Background;
         if is_converted(&asker.settings, &own) {
             // As in nginx (`…_cache_convert_head`), the body is fetched even for HEAD, so that the next GET is a hit.
             own.method = Method::Get;

@@ -19,7 +19,7 @@ use super::parts::{FetchedPart, PartialContent};
 use super::ranges::{is_begun_by, wanted_part};
 use super::status::Status;
 use crate::module::{Outcome, internal_status};
-use crate::request::Request;
+use crate::request::{Request, RequestPurpose};
 use crate::upstream;
 
 /// The result of an action that the request had to wait for.
@@ -301,7 +301,7 @@ impl CacheRequest {
     /// Whether the client's disconnection ends the wait: `…_ignore_client_abort` is off, and there is a client to
     /// watch.
     pub(super) fn watches_client(&self, request: &Request) -> bool {
-        !self.settings.ignore_client_abort && !request.flow.background && !request.flow.post_action
+        !self.settings.ignore_client_abort && request.flow.purpose == RequestPurpose::Response
     }
 
     /// Serves an object with its whole body.

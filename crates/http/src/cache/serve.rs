@@ -15,7 +15,7 @@ use super::source::Source;
 use super::status::Status;
 use super::zone::{Cache, Caches};
 use crate::module::{Outcome, Step};
-use crate::request::Request;
+use crate::request::{Request, RequestPurpose};
 use crate::upstream::{self, SettingsRef};
 
 /// Answers a request from the cache, through it, or past it.
@@ -120,7 +120,7 @@ impl Admission {
                 control: conf
                     .request_control
                     .then(|| RequestControl::parse(&request.head.wire.fields)),
-                is_background: request.flow.background,
+                is_background: request.flow.purpose == RequestPurpose::Background,
                 ..RequestTerms::default()
             },
             is_bypassed: false,

@@ -7,13 +7,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bstr::{BStr, BString, ByteSlice};
+use bstr::BString;
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF, SERVER_LOCATION};
 use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
-use host::error_log::{LogFiles, Logger, MainLog, Target};
+use host::error_log::{Logger, MainLog};
 
 use super::Satisfy;
-use super::blocks::{self, PresentLocation};
+use super::blocks;
+use super::choices::{BodyInFile, IfModifiedSince, Lingering, ServerTokens};
+use super::error_page::ErrorPage;
+use super::root::Root;
 use crate::types::Types;
 
 /// The values of the directives below, for one location.
@@ -104,87 +107,6 @@ pub struct LocationConf {
     pub default_type: BString,
     /// How files are read and sent.
     pub delivery: super::delivery::DeliveryConf,
-}
-
-/// The place of a location's files.
-#[derive(Clone, Debug, Default)]
-pub struct Root {
-    /// The directory, or the replacement of an alias.
-    pub path: Expression,
-    /// How it is combined with the request's path.
-    pub kind: RootKind,
-}
-
-/// How a location's directory is combined with a request's path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RootKind {
-    /// `root`: the whole path is appended.
-    #[default]
-    Root,
-    /// `alias`: this many bytes of the path, those of the location, are removed first.
-    Alias(usize),
-    /// `alias` in a location with a regular expression: the value is the complete file name.
-    Whole,
-}
-
-/// One status of `error_page`.
-#[derive(Clone, Debug)]
-pub struct ErrorPage {
-    /// The status that it replaces.
-    pub status: u16,
-    /// The status of the response: `None` keeps it, 0 takes that of the page.
-    pub answer: Option<u16>,
-    /// The page: a path, a named location or a URL.
-    pub target: Expression,
-}
-
-/// How much `server_tokens` reveals.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ServerTokens {
-    /// Name and version.
-    #[default]
-    On,
-    /// The name.
-    Off,
-    /// Name, version and build.
-    Build,
-}
-
-/// When a connection is read before it is closed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Lingering {
-    /// Never.
-    Off,
-    /// If the client may still be sending.
-    #[default]
-    On,
-    /// Always.
-    Always,
-}
-
-/// Whether request bodies are written to files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BodyInFile {
-    /// Only if they do not fit into memory.
-    #[default]
-    Off,
-    /// Always, and the file is kept.
-    On,
-    /// Always, and the file is removed after the request.
-    Clean,
-}
-
-/// How `If-Modified-Since` is compared with the response's time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IfModifiedSince {
-    /// Not at all: the response always counts as modified.
-    Off,
-    /// Not modified if the times are equal. This is nginx's default: a file that was replaced by an older one has
-    /// changed.
-    #[default]
-    Exact,
-    /// Not modified if the response is not newer, as RFC 9110, section 13.1.3 defines it.
-    Before,
 }
 
 /// The directives.
@@ -335,7 +257,9 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Where to log errors, and the minimum level to log.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.log = Logger::default()), error_log),
+        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.log = Logger::default()), |c, line| {
+            net::core_rows::error_log(&mut c.log, line)
+        }),
     },
     Directive {
         name: "log_not_found",
@@ -643,59 +567,13 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
 });
 
 fn root(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
-    let text = line.arg(0).text.clone();
-    if line.level.seen("alias").is_some() {
-        return Err(line
-            .error("\"root\" directive is duplicate, \"alias\" directive was specified earlier"));
-    }
-    // Without the slash at the end, because the request's path begins with one.
-    let text = text.trim_end_with(|byte| byte == '/').as_bstr();
-    conf.root = Root {
-        path: file_expression(line, text)?,
-        kind: RootKind::Root,
-    };
+    conf.root = Root::of_root(line)?;
     Ok(())
 }
 
 fn alias(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
-    if line.level.seen("root").is_some() {
-        return Err(line
-            .error("\"alias\" directive is duplicate, \"root\" directive was specified earlier"));
-    }
-    let kind = match blocks::present_location(line) {
-        PresentLocation::Named => {
-            return Err(
-                line.error("the \"alias\" directive cannot be used inside the named location")
-            );
-        }
-        // A prefix is removed by its length. A regular expression has no fixed length, so the value must be the whole
-        // file name.
-        PresentLocation::Regex => RootKind::Whole,
-        PresentLocation::Prefix(length) => RootKind::Alias(length),
-    };
-    let text = line.arg(0).text.clone();
-    let path = file_expression(line, text.as_bstr())?;
-    conf.root = Root { path, kind };
+    conf.root = Root::of_alias(line)?;
     Ok(())
-}
-
-/// A path that may contain variables. One without is made absolute while the configuration is read.
-fn file_expression(line: &mut Line, text: &BStr) -> Result<Expression, Diagnostic> {
-    let word = line.arg(0);
-    let expression = line.expression_of(word, text)?;
-    match expression.constant() {
-        Some(constant) => {
-            let path = conf::parse::path(constant);
-            let path = line.level.build.in_prefix(conf::Access::Root, path);
-            Ok(Expression::literal(path.as_os_str().as_encoded_bytes()))
-        }
-        None => {
-            // With variables, the prefix is added per request. Here it is only noted that files below the prefix are
-            // accessed.
-            line.level.build.prefix_for(conf::Access::Root, text);
-            Ok(expression)
-        }
-    }
 }
 
 fn internal(conf: &mut LocationConf, _: &mut Line) -> Result<(), Diagnostic> {
@@ -710,72 +588,12 @@ fn max_ranges(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic
 
 /// The setter of `error_page`: statuses, an optional `=status`, and the page.
 fn error_page(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
-    let last = line.args().len() - 1;
-    let mut codes = last;
-    let mut answer = None;
-    if let Some(number) = line.arg(last - 1).text.strip_prefix(b"=") {
-        let number = number.as_bstr().to_owned();
-        let value = if number.is_empty() {
-            Some(0)
-        } else {
-            parse_status(number.as_bstr())
-        };
-        // `error_page =404 /page` names no status to replace.
-        let Some(value) = value.filter(|_| last > 1) else {
-            return Err(line.error_at(last - 1, format!("invalid value \"={number}\"")));
-        };
-        answer = Some(value);
-        codes -= 1;
-    }
-    let target = line.expression(last)?;
-    for index in 0..codes {
-        let text = line.arg(index).text.clone();
-        // 499 means that the client has disconnected, so there is no page to send. nginx rejects it too.
-        let Some(status) = parse_status(text.as_bstr()).filter(|status| *status != 499) else {
-            return Err(line.error_at(index, format!("invalid value \"{text}\"")));
-        };
-        if !(300..=599).contains(&status) {
-            return Err(line.error_at(
-                index,
-                format!("value \"{text}\" must be between 300 and 599"),
-            ));
-        }
-        // nginx's own codes (494 to 497: oversized header, certificate errors, HTTP on an HTTPS port) never reach the
-        // client.
-        let shown = match status {
-            494..=497 if answer.is_none() => Some(400),
-            _ => answer,
-        };
-        conf.error_pages.push(ErrorPage {
-            status,
-            answer: shown,
-            target: target.clone(),
-        });
-    }
-    Ok(())
-}
-
-/// A number, which the callers check for being a status.
-fn parse_status(text: &BStr) -> Option<u16> {
-    text.to_str().ok()?.parse().ok()
+    ErrorPage::add_to(&mut conf.error_pages, line)
 }
 
 fn post_action(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
     let text = line.arg(0).text.clone();
     conf.post_action = (text != "off").then_some(text);
-    Ok(())
-}
-
-fn error_log(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
-    let words: Vec<&[u8]> = line
-        .node
-        .args
-        .iter()
-        .map(|word| word.text.as_slice())
-        .collect();
-    let prefix = line.level.build.in_prefix(conf::Access::Opened, "");
-    let target = Target::parse(&words, &prefix).map_err(|message| line.error(message))?;
-    conf.log = conf.log.with(target, line.shared::<LogFiles>());
     Ok(())
 }
 

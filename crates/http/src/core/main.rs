@@ -1,10 +1,7 @@
 //! Settings of the `http` block as a whole.
 
-use conf::{Arity, Directive, HTTP, Repeat, Setter, Table};
-
-/// The settings. None has an effect: they exist so that nginx's directives are accepted and checked.
-#[derive(Clone, Debug, Default)]
-pub struct MainConf;
+use conf::{Arity, Directive, HTTP, Setter, Table};
+use net::core_rows::{self, HashSizes};
 
 /// The names by which the server identifies itself.
 #[derive(Clone, Debug)]
@@ -38,46 +35,22 @@ impl Identity {
     }
 }
 
-/// The directives.
-pub static DIRECTIVES: Table<MainConf> = Table::new(&[
-    hash_row(
-        "server_names_hash_max_size",
-        "Accepted; the table of server names sizes itself.",
-    ),
-    hash_row(
-        "server_names_hash_bucket_size",
-        "Accepted; the table of server names sizes itself.",
-    ),
-    hash_row(
-        "variables_hash_max_size",
-        "Accepted; the table of variables sizes itself.",
-    ),
-    hash_row(
-        "variables_hash_bucket_size",
-        "Accepted; the table of variables sizes itself.",
-    ),
-    Directive {
-        name: "server",
-        syntax: "{ … }",
-        default: None,
-        contexts: HTTP,
-        since: "0.1",
-        doc: "Defines a virtual server: the addresses it listens on, the names it answers to, and what it does.",
-        set: Setter::Deferred(Arity::exactly(0), super::blocks::server),
-    },
-]);
+static HASH_SIZE_ROWS: [Directive<HashSizes>; 4] = core_rows::hash_sizes(HTTP);
 
-/// A row for one of nginx's hash tables. The number is still checked, so that a mistake is reported as nginx does.
-const fn hash_row(name: &'static str, doc: &'static str) -> Directive<MainConf> {
-    Directive {
-        name,
-        syntax: "size",
-        default: None,
-        contexts: HTTP,
-        since: "0.1",
-        doc,
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
-            line.number(0, 0, i64::MAX).map(drop)
-        }),
-    }
-}
+/// The rows of hash tables' sizes.
+pub static HASH_SIZES: Table<HashSizes> = Table::new(&HASH_SIZE_ROWS);
+
+/// What `server` leaves in `http` itself: nothing.
+#[derive(Clone, Debug, Default)]
+pub struct MainConf;
+
+/// The directives.
+pub static DIRECTIVES: Table<MainConf> = Table::new(&[Directive {
+    name: "server",
+    syntax: "{ … }",
+    default: None,
+    contexts: HTTP,
+    since: "0.1",
+    doc: "Defines a virtual server: the addresses it listens on, the names it answers to, and what it does.",
+    set: Setter::Deferred(Arity::exactly(0), super::blocks::server),
+}]);

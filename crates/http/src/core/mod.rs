@@ -5,18 +5,24 @@
 //! functions down ([`blocks`]).
 
 pub(crate) mod blocks;
+mod choices;
 pub mod delivery;
+mod error_page;
 pub mod http2;
 pub mod location;
 pub mod main;
 pub mod resolver;
+mod root;
 mod satisfy;
 pub mod server;
 
+pub use choices::{BodyInFile, IfModifiedSince, Lingering, ServerTokens};
 pub use delivery::{Aio, DeliveryConf, Directio, Symlinks};
+pub use error_page::ErrorPage;
 pub use http2::Http2Conf;
-pub use location::{ErrorPage, LocationConf, ServerTokens};
+pub use location::LocationConf;
 pub use main::{Identity, MainConf};
 pub use resolver::ResolverConf;
+pub use root::{Root, RootKind};
 pub use satisfy::Satisfy;
 pub use server::ServerConf;

@@ -3,14 +3,11 @@
 use std::time::Duration;
 
 use bstr::BString;
-use conf::{
-    Arity, Diagnostic, Directive, HTTP_SERVER, Line, Pattern, Repeat, SERVER, Setter, Table,
-};
+use conf::{Arity, Diagnostic, Directive, HTTP_SERVER, Line, Repeat, SERVER, Setter, Table};
 
 use net::endpoint::Listen;
 
 use crate::listen::{self, ServerName};
-use crate::request::Request;
 
 /// The values of the directives below, for one server.
 #[derive(Clone, Debug, Default)]
@@ -64,7 +61,9 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         doc: "The names of the server: exact, with a leading or trailing `*`, or a regular expression after `~`. Exact \
               names are tried first, then the longest name with a leading `*`, the longest with a trailing `*`, and \
               the first matching regular expression.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Many, server_name),
+        set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
+            net::server_name::read(&mut c.names, &mut c.name, line)
+        }),
     },
     Directive {
         name: "client_header_timeout",
@@ -159,19 +158,5 @@ fn large_client_header_buffers(conf: &mut ServerConf, line: &mut Line) -> Result
     let buffers = line.buffers()?;
     conf.large_buffers = buffers.count.into();
     conf.large_buffer_size = buffers.size;
-    Ok(())
-}
-
-fn server_name(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
-    for index in 0..line.args().len() {
-        let name = ServerName::parse(line, index, |line, pattern, caseless| {
-            Pattern::compile::<Request>(line, index, pattern, caseless)
-        })?;
-        // The first name is the one that redirects and `$server_name` show, so it is kept apart from the others.
-        if conf.names.is_empty() {
-            conf.name = name.display(&line.arg(index).text);
-        }
-        conf.names.push(name);
-    }
     Ok(())
 }

@@ -9,10 +9,10 @@ use bstr::BStr;
 use host::error_log::Level;
 use net::counters::{Stage, Staged};
 use proto::Known;
-use proto::message::{Method, Reject, RejectKind, RequestFraming, Version};
+use proto::message::{Method, Reject, RejectKind, RequestFraming, ResponseFraming, Version};
 
 use super::body::Input;
-use super::head::{self, Framing};
+use super::head;
 use super::lingering;
 use super::reading::{NoHead, Reading};
 use super::recycled::{RecycledSlots, RequestSlot};
@@ -21,8 +21,8 @@ use crate::body::Body;
 use crate::body_reader::RequestBody;
 use crate::byte_stream::ByteStream;
 use crate::client::{Client, ConnectionOrder};
+use crate::core::Lingering;
 use crate::core::LocationConf;
-use crate::core::location::Lingering;
 use crate::http_loop::HttpLoop;
 use crate::lifecycle::{self, Refusal, RequestCarrier};
 use crate::log_phase;
@@ -45,8 +45,6 @@ pub(super) struct Connection<'a> {
     last_server: LastVirtualServer,
     /// How the content of the current request is framed, and whether its client waits for `100 Continue`.
     content: (RequestFraming, bool),
-    /// How the current response is framed.
-    framing: Framing,
     /// Whether lingering after the response can help the client. It cannot if what the client speaks is not HTTP.
     may_linger: bool,
     recycled: &'a RecycledSlots,
@@ -90,7 +88,6 @@ impl<'a> Connection<'a> {
             last_server: LastVirtualServer::default(),
             staged: Staged::new(&http.counters),
             content: (RequestFraming::None, false),
-            framing: Framing::Empty,
             may_linger: true,
             http,
             client,
@@ -203,7 +200,7 @@ impl<'a> Connection<'a> {
         }
         self.begin(request);
         // Where the next request would begin is unknown (RFC 9112, section 9.3).
-        request.delivery.close = true;
+        request.delivery.close();
     }
 
     /// `tcp_nodelay`, where it makes a difference. The first response of a connection, if one write carries it, cannot
@@ -223,7 +220,7 @@ impl<'a> Connection<'a> {
         // connections for a moment. The time is the loop's own clock, so that the age of the connection costs no system
         // call.
         let core = &request.site.location(request.location).core;
-        !request.delivery.close
+        !request.delivery.must_close()
             && request.head.wire.wants_keep_alive()
             && !core.keepalive_timeout.is_zero()
             && self.client.requests.get() < core.keepalive_requests as u64
@@ -322,7 +319,6 @@ impl RequestCarrier for Connection<'_> {
         request.ledger.responded = Some(rt::now());
         let out = self.sender.begin();
         let framing = head::write(request, keepalive, out);
-        self.framing = framing;
         if host::error_log::debug_is_on() {
             debug_response(request, out);
         }
@@ -336,10 +332,10 @@ impl RequestCarrier for Connection<'_> {
     async fn after_response(&mut self, request: &mut Request) -> Next {
         let core = &request.site.location(request.location).core;
         // The tunnel has ended, and with it the only use of the connection.
-        if request.delivery.upgraded {
+        if request.delivery.is_upgraded() {
             return Next::Close;
         }
-        if request.delivery.close {
+        if request.delivery.must_close() {
             // Closing a socket with unread input sends a reset, which may destroy the response before the client has
             // read it (RFC 9112, section 9.6). Without unread input `lingering_close on` has nothing to wait for.
             let pending = !request.body.is_complete() || !self.bytes.input.borrow().is_empty();
@@ -368,7 +364,9 @@ impl RequestCarrier for Connection<'_> {
             SendError::TimedOut if request.core().reset_timedout_connection => Next::Reset,
             // A length or a missing last chunk shows the client that the response is incomplete (RFC 9112, section 8).
             // Where the connection's end is the end of the content, only a reset can show it.
-            SendError::Body(_) if self.framing == Framing::UntilClose => Next::Reset,
+            SendError::Body(_) if request.delivery.framing == Some(ResponseFraming::UntilClose) => {
+                Next::Reset
+            }
             _ => Next::Close,
         }
     }

@@ -8,31 +8,21 @@ use std::rc::Rc;
 
 use proto::Known;
 use proto::h1::response::{write_end, write_field, write_fields, write_status_line};
+use proto::message::ResponseFraming;
 
 use crate::absolute_redirect::absolute_location;
 use crate::request::{Request, Version};
 use crate::response::{Response, Unsaid};
 
-/// How the end of a response's content is marked (RFC 9112, section 6.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
-    /// There is no content, whatever the head says: HEAD, 1xx, 204, 304.
-    Empty,
-    /// After this many bytes.
-    Length(u64),
-    /// By the last chunk.
-    Chunked,
-    /// By the connection's end.
-    UntilClose,
-}
-
 /// Appends the head of the response and returns how its content is framed. `keepalive` is whether the connection may
 /// persist; the framing may rule it out, and the outcome is left in the request.
-pub(super) fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> Framing {
+pub(super) fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> ResponseFraming {
     // First, because the fields below depend on it.
     let (framing, keepalive) = frame(request, keepalive);
-    request.delivery.close = !keepalive;
-    request.delivery.chunked = framing == Framing::Chunked;
+    request.delivery.framing = Some(framing);
+    if !keepalive {
+        request.delivery.close();
+    }
     if request.head.version() == Version::Http09 {
         // A simple response has no head (RFC 1945, section 6).
         return framing;
@@ -117,13 +107,13 @@ fn write_usual_opening(server: &str, out: &mut Vec<u8>) {
 }
 
 // Chooses the framing of the content, by the rules of RFC 9112, section 6.3, and whether the connection may persist.
-fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
+fn frame(request: &mut Request, mut keepalive: bool) -> (ResponseFraming, bool) {
     let site = Rc::clone(&request.site);
     let core = &site.location(request.location).core;
     let version = request.head.version();
-    if request.delivery.upgraded {
+    if request.delivery.is_upgraded() {
         // What follows is another protocol and ends with the connection.
-        return (Framing::UntilClose, false);
+        return (ResponseFraming::UntilClose, false);
     }
     let out = &mut request.out;
     out.drop_unfit_date();
@@ -138,7 +128,7 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
         }
         // A handler may answer with an interim status of its own. The client then waits for the final response, which
         // does not come, and must not take the next response for it (RFC 9110, section 15.2): so the connection closes.
-        return (Framing::Empty, keepalive && out.status >= 200);
+        return (ResponseFraming::None, keepalive && out.status >= 200);
     }
     let empty = request.delivery.header_only;
     // HTTP/1.0 clients do not know the chunked coding (RFC 9112, section 6.1).
@@ -147,36 +137,36 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
         // Only chunked framing can carry trailers (RFC 9112, section 7.1.2), even if the length is known.
         Some(_) if chunks && !empty && !out.trailers.is_empty() => {
             out.content_length = None;
-            Framing::Chunked
+            ResponseFraming::Chunked
         }
         Some(length) => {
             // Noted now, because the body is gone when a log variable asks for its length.
             out.content_length = Some(length);
-            Framing::Length(length)
+            ResponseFraming::Length(length)
         }
-        None if empty => Framing::Empty,
-        None if chunks => Framing::Chunked,
+        None if empty => ResponseFraming::None,
+        None if chunks => ResponseFraming::Chunked,
         None => {
             // The end of the connection is the only way left to mark the end of the content.
             keepalive = false;
-            Framing::UntilClose
+            ResponseFraming::UntilClose
         }
     };
     // No framing to carry them: RFC 9110, section 6.5.1, allows dropping them.
-    if !request.out.trailers.is_empty() && framing == Framing::UntilClose {
+    if !request.out.trailers.is_empty() && framing == ResponseFraming::UntilClose {
         request.out.trailers.clear();
     }
     (framing, keepalive)
 }
 
-fn write_content_fields(request: &Request, framing: Framing, out: &mut Vec<u8>) {
+fn write_content_fields(request: &Request, framing: ResponseFraming, out: &mut Vec<u8>) {
     let response = &request.out;
     if !response.content_type.is_empty() {
         out.extend_from_slice(b"Content-Type: ");
         response.write_content_type(out);
         out.extend_from_slice(b"\r\n");
     }
-    if let Framing::Length(length) = framing {
+    if let ResponseFraming::Length(length) = framing {
         out.extend_from_slice(b"Content-Length: ");
         base::text::write_number(length, out);
         out.extend_from_slice(b"\r\n");
@@ -190,12 +180,12 @@ fn write_content_fields(request: &Request, framing: Framing, out: &mut Vec<u8>) 
 
 fn write_connection_fields(
     request: &Request,
-    framing: Framing,
+    framing: ResponseFraming,
     keepalive: bool,
     out: &mut Vec<u8>,
 ) {
     let core = &request.site.location(request.location).core;
-    if framing == Framing::Chunked {
+    if framing == ResponseFraming::Chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
     // RFC 9110, section 7.8: `Upgrade` must be named in `Connection`. The response closes the HTTP part of the

@@ -9,6 +9,7 @@
 
 mod body;
 mod connection;
+mod file_sender;
 mod head;
 mod lingering;
 mod reading;

@@ -11,63 +11,51 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rt::file::Taker;
+use proto::message::ResponseFraming;
 
-use super::head::Framing;
-use crate::body::{Body, BodyError, Chunk, FileRange};
+use crate::body::{Body, BodyError, Chunk};
 use crate::buffers;
 use crate::byte_stream::ByteStream;
 use crate::core::location::LocationConf;
 use crate::limit_rate::{RateLimit, is_paced};
 use crate::request::Request;
-use crate::sending::{SendError, file_error, is_undecided, pool};
+use crate::sending::{SendError, is_undecided};
 
 /// Up to this size a file is read into the output instead of sent by `sendfile`: one copy of so little costs less than
 /// a second system call. Measured in `docs/design/2026-11-21-cpu-per-request.md`.
-const READ_FILES_UP_TO: u64 = 32 * 1024;
+pub(super) const READ_FILES_UP_TO: u64 = 32 * 1024;
 
 /// Content in memory up to this size is copied behind the head, in bytes: for the kernel a second buffer to send from
 /// costs more than the copy.
 const COPIED_UP_TO: usize = 2 * 1024;
 
 /// Output is gathered up to this size before it is sent, in bytes.
-const GATHER: usize = 64 * 1024;
+pub(super) const GATHER: usize = 64 * 1024;
 
 /// How much of a file is sent before others get their turn when `sendfile_max_chunk` is 0, in bytes.
 const UNLIMITED_PORTION: u64 = 1 << 30;
 
-/// How much a thread of the pool brings into memory at a time, in bytes. Measured in
-/// `docs/design/2026-11-21-cold-reads.md`.
-const COLD_PIECE: u64 = 512 * 1024;
-
-/// How much the page cache is asked about at a time, in bytes: hardly more than a socket accepts at once.
-const ASKED_PIECE: u64 = 1024 * 1024;
-
-/// How much is copied at a time from a file that `sendfile` cannot be used for, in bytes: every slow client holds as
-/// much memory.
-const COPIED_PIECE: u64 = 64 * 1024;
-
 /// Sends responses on one connection, one after the other.
 pub(super) struct Sender {
-    bytes: Rc<ByteStream>,
+    pub(super) bytes: Rc<ByteStream>,
     /// What has been gathered and not yet sent. Between two responses it owns no memory: idle connections need none,
     /// and the buffer that the loop used last is still in the processor's cache.
-    out: Vec<u8>,
+    pub(super) out: Vec<u8>,
     timer: rt::Timer,
 }
 
 /// The settings of the response that is being sent, and how far it is.
-struct Job {
-    framing: Framing,
-    sendfile: bool,
+pub(super) struct Job {
+    pub(super) framing: ResponseFraming,
+    pub(super) sendfile: bool,
     /// `tcp_nopush`: the head waits for the file to fill its packet. Without it the client starts working earlier; over
     /// loopback 100 KB then cost 10 µs instead of 23, here as in nginx.
-    full_packets: bool,
-    portion: u64,
-    buffer: usize,
-    timeout: Duration,
-    pace: Option<RateLimit>,
-    body_bytes: u64,
+    pub(super) full_packets: bool,
+    pub(super) portion: u64,
+    pub(super) buffer: usize,
+    pub(super) timeout: Duration,
+    pub(super) pace: Option<RateLimit>,
+    pub(super) body_bytes: u64,
 }
 
 impl Sender {
@@ -93,7 +81,11 @@ impl Sender {
     /// `None` [`Sender::send`] continues where this stopped.
     ///
     /// Most responses end here, without a future of their own.
-    pub(super) fn send_at_once(&mut self, request: &mut Request, framing: Framing) -> Option<()> {
+    pub(super) fn send_at_once(
+        &mut self,
+        request: &mut Request,
+        framing: ResponseFraming,
+    ) -> Option<()> {
         let content = self.gather(request, framing)?;
         let transport = &self.bytes.transport;
         let written = match content.is_empty() {
@@ -121,12 +113,12 @@ impl Sender {
 
     /// Appends the content to the head, or returns it separately if it is in memory and large enough not to be copied.
     /// `None` if neither is possible right now.
-    fn gather(&mut self, request: &mut Request, framing: Framing) -> Option<Bytes> {
+    fn gather(&mut self, request: &mut Request, framing: ResponseFraming) -> Option<Bytes> {
         let length = match framing {
-            Framing::Empty => 0,
-            Framing::Length(_) if request.delivery.header_only => 0,
-            Framing::Length(length) => length,
-            Framing::Chunked | Framing::UntilClose => return None,
+            ResponseFraming::None => 0,
+            ResponseFraming::Length(_) if request.delivery.header_only => 0,
+            ResponseFraming::Length(length) => length,
+            ResponseFraming::Chunked | ResponseFraming::UntilClose => return None,
         };
         if length == 0 {
             request.out.body = Body::Empty;
@@ -174,7 +166,7 @@ impl Sender {
     pub(super) async fn send(
         &mut self,
         request: &mut Request,
-        framing: Framing,
+        framing: ResponseFraming,
     ) -> Result<(), SendError> {
         let before = self.bytes.sent.get();
         let head = self.out.len() as u64;
@@ -192,7 +184,7 @@ impl Sender {
         request.ledger.bytes_sent += sent;
         // As in nginx everything but the head counts, chunk sizes included.
         request.ledger.body_bytes_sent += match framing {
-            Framing::Chunked => sent.saturating_sub(head),
+            ResponseFraming::Chunked => sent.saturating_sub(head),
             _ => job.body_bytes,
         };
         request.ledger.complete = result.is_ok();
@@ -203,7 +195,7 @@ impl Sender {
     async fn send_with(&mut self, request: &mut Request, job: &mut Job) -> Result<(), SendError> {
         // The content is in the output already.
         let gathered = request.ledger.body_bytes_sent > 0;
-        if job.framing == Framing::Empty || request.delivery.header_only || gathered {
+        if job.framing == ResponseFraming::None || request.delivery.header_only || gathered {
             request.out.body = Body::Empty;
             return self.flush(request, job).await;
         }
@@ -211,7 +203,7 @@ impl Sender {
             self.paced_head(request, job).await?;
         }
         let mut left = match job.framing {
-            Framing::Length(length) => length,
+            ResponseFraming::Length(length) => length,
             _ => u64::MAX,
         };
         let mut turn = job.body_bytes;
@@ -245,8 +237,10 @@ impl Sender {
         }
         match job.framing {
             // Fewer bytes than announced: only closing the connection tells the client (RFC 9112, section 8).
-            Framing::Length(_) if left > 0 => return Err(SendError::Body(BodyError::Producer)),
-            Framing::Chunked => {
+            ResponseFraming::Length(_) if left > 0 => {
+                return Err(SendError::Body(BodyError::Producer));
+            }
+            ResponseFraming::Chunked => {
                 proto::h1::body::write_last_chunk(&request.out.trailers, &mut self.out)
             }
             _ => {}
@@ -353,243 +347,21 @@ impl Sender {
         Ok(())
     }
 
-    async fn file(
-        &mut self,
-        request: &mut Request,
-        job: &mut Job,
-        range: FileRange,
-    ) -> Result<(), SendError> {
-        let mut offset = range.offset;
-        let end = range.offset + range.length;
-        while offset < end {
-            let mut want = (end - offset).min(job.portion);
-            if job.pace.is_some() {
-                want = want.min(self.pace(job).await?);
-            }
-            // TLS has to encrypt a copy, direct I/O has no pages in the cache to send from, and a small rest is cheaper
-            // to copy.
-            let read = !job.sendfile
-                || self.bytes.transport.is_tls()
-                || range.file.is_direct()
-                || end - offset <= READ_FILES_UP_TO;
-            let sent = if read {
-                let want = want.min(job.buffer as u64).min(self.room(job, &range));
-                self.read_file(request, job, &range, offset, want).await?
-            } else {
-                // The chunk is announced before the file is sent. If the file turns out shorter the connection has to
-                // be closed.
-                self.begin_chunk(job, want);
-                self.send_file(request, job, &range, offset, want).await?;
-                self.end_chunk(job);
-                want
-            };
-            offset += sent;
-            job.paid(sent);
-            if job.pace.is_some() || self.out.len() >= GATHER {
-                self.flush(request, job).await?;
-            }
-            if offset < end && job.pace.is_none() {
-                // Other connections get their turn between two portions.
-                rt::yield_now().await;
-            }
-        }
-        Ok(())
-    }
-
-    /// How much of a file is read before the output is sent. With TLS that is a whole number of records, counting the
-    /// head in front: the head must not end up in a record of its own few bytes.
-    fn room(&self, job: &Job, range: &FileRange) -> u64 {
-        let whole = self.bytes.transport.is_tls()
-            && job.framing != Framing::Chunked
-            && !range.file.is_direct()
-            && self.out.len() < GATHER;
-        match whole {
-            true => (GATHER - self.out.len()) as u64,
-            false => u64::MAX,
-        }
-    }
-
-    /// Reads a part of a file into the output. Returns how much, which is all of it or an error.
-    async fn read_file(
-        &mut self,
-        request: &mut Request,
-        job: &mut Job,
-        range: &FileRange,
-        offset: u64,
-        length: u64,
-    ) -> Result<u64, SendError> {
-        self.begin_chunk(job, length);
-        let mut done = 0;
-        while done < length {
-            let want = (length - done) as usize;
-            let n = match range.file.try_read_into(&mut self.out, want, offset + done) {
-                Ok(n) => n,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.read_cold(request, range, offset + done, want).await?
-                }
-                Err(error) => return Err(file_error(&error)),
-            };
-            // The file was truncated after its length had been announced. There is nothing to fill the gap with.
-            if n == 0 {
-                return Err(SendError::Body(BodyError::FileTruncated));
-            }
-            done += n as u64;
-        }
-        self.end_chunk(job);
-        Ok(length)
-    }
-
-    /// Reads a part of a file that is not in the page cache, on a thread of the pool.
-    async fn read_cold(
-        &mut self,
-        request: &mut Request,
-        range: &FileRange,
-        offset: u64,
-        want: usize,
-    ) -> Result<usize, SendError> {
-        let begun = rt::clock::read();
-        let pool = pool(request);
-        // The output buffer itself goes to the pool and back. Fresh memory for each read would come from `mmap`, whose
-        // lock is held by threads of the pool that are faulting in pages.
-        let before = self.out.len();
-        let out = std::mem::take(&mut self.out);
-        self.out = range
-            .file
-            .read_at(out, offset, want, &pool)
-            .await
-            .map_err(|error| file_error(&error))?;
-        request.ledger.disk_wait += rt::clock::elapsed(begun);
-        Ok(self.out.len() - before)
-    }
-
-    /// Sends a part of a file by `sendfile`, as much at a time as is in memory.
-    async fn send_file(
-        &mut self,
-        request: &mut Request,
-        job: &mut Job,
-        range: &FileRange,
-        offset: u64,
-        length: u64,
-    ) -> Result<(), SendError> {
-        let end = offset + length;
-        let mut at = offset;
-        // The head has to be in the socket before `sendfile` writes there.
-        if job.full_packets {
-            self.flush_more(request, job).await?;
-        } else {
-            self.flush(request, job).await?;
-        }
-        // How far the pool has brought the file into memory.
-        let mut loaded = at;
-        // How far the page cache has been asked on behalf of this client. Asking again is not another use of the pages.
-        let mut asked = at;
-        while at < end {
-            let taker = match at < asked {
-                true => Taker::Same,
-                false => Taker::New,
-            };
-            let piece = (end - at).min(ASKED_PIECE);
-            let resident = range.file.resident_prefix_for(taker, at, piece);
-            asked = asked.max(at + resident.max(1));
-            if resident == 0 {
-                let piece = (end - at).min(COLD_PIECE);
-                // Once per piece. If it was loaded and is not there any more the kernel has dropped it, and loading it
-                // again could go on forever: then it is copied.
-                if loaded <= at && range.file.tells_residency() {
-                    self.load(request, range, at, piece).await?;
-                    loaded = at + piece;
-                } else {
-                    if loaded > at {
-                        range.file.lost();
-                    }
-                    at += self.send_copy(request, job, range, at, piece).await?;
-                }
-                continue;
-            }
-            let want = resident.min(end - at) as usize;
-            let mut position = at;
-            let sent =
-                match self
-                    .bytes
-                    .transport
-                    .socket()
-                    .try_sendfile(&range.file, &mut position, want)
-                {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        // Back to asking the page cache: while a slow client made this wait, the kernel may have
-                        // dropped the pages, and `sendfile` would block the loop.
-                        self.writable(request, job).await?;
-                        continue;
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) => return Err(SendError::Failed(error)),
-                    Ok(n) => n as u64,
-                };
-            if sent == 0 {
-                return Err(SendError::Body(BodyError::FileTruncated));
-            }
-            self.bytes.count_sent(sent as usize);
-            at += sent;
-        }
-        Ok(())
-    }
-
-    /// Brings a part of a file into the page cache, from where `sendfile` takes it. The device starts with the
-    /// following part at the same time, so that it has work while this one is sent.
-    async fn load(
-        &self,
-        request: &mut Request,
-        range: &FileRange,
-        offset: u64,
-        length: u64,
-    ) -> Result<(), SendError> {
-        let begun = rt::clock::read();
-        let pool = pool(request);
-        let rest = (range.offset + range.length).saturating_sub(offset + length);
-        range
-            .file
-            .load(offset, length, rest, &pool)
-            .await
-            .map_err(|error| file_error(&error))?;
-        request.ledger.disk_wait += rt::clock::elapsed(begun);
-        Ok(())
-    }
-
-    /// Sends a part of a file from a copy. Loaded pages may be dropped by the kernel before they are sent, and some
-    /// file systems cannot tell what is in memory; `sendfile` would then block the loop. Returns how much was sent.
-    async fn send_copy(
-        &mut self,
-        request: &mut Request,
-        job: &mut Job,
-        range: &FileRange,
-        offset: u64,
-        length: u64,
-    ) -> Result<u64, SendError> {
-        let want = length.min(COPIED_PIECE) as usize;
-        match self.read_cold(request, range, offset, want).await? {
-            0 => Err(SendError::Body(BodyError::FileTruncated)),
-            n => {
-                self.flush(request, job).await?;
-                Ok(n as u64)
-            }
-        }
-    }
-
-    fn begin_chunk(&mut self, job: &Job, length: u64) {
-        if job.framing == Framing::Chunked {
+    pub(super) fn begin_chunk(&mut self, job: &Job, length: u64) {
+        if job.framing == ResponseFraming::Chunked {
             proto::h1::body::write_chunk_start(length, &mut self.out);
         }
     }
 
-    fn end_chunk(&mut self, job: &Job) {
-        if job.framing == Framing::Chunked {
+    pub(super) fn end_chunk(&mut self, job: &Job) {
+        if job.framing == ResponseFraming::Chunked {
             self.out.extend_from_slice(proto::h1::body::CHUNK_END);
         }
     }
 
     /// How many bytes may be sent now; waits until it is at least one. A client that leaves meanwhile ends the wait: at
     /// a low rate its connection would otherwise be occupied for long.
-    async fn pace(&mut self, job: &mut Job) -> Result<u64, SendError> {
+    pub(super) async fn pace(&mut self, job: &mut Job) -> Result<u64, SendError> {
         loop {
             let Some(pace) = &job.pace else {
                 return Ok(u64::MAX);
@@ -612,12 +384,20 @@ impl Sender {
     }
 
     /// Sends everything that has been gathered.
-    async fn flush(&mut self, request: &mut Request, job: &Job) -> Result<(), SendError> {
+    pub(super) async fn flush(
+        &mut self,
+        request: &mut Request,
+        job: &Job,
+    ) -> Result<(), SendError> {
         self.write_out(request, job.timeout).await
     }
 
     /// Sends everything that has been gathered, and tells the kernel that more follows at once (`MSG_MORE`).
-    async fn flush_more(&mut self, request: &mut Request, job: &Job) -> Result<(), SendError> {
+    pub(super) async fn flush_more(
+        &mut self,
+        request: &mut Request,
+        job: &Job,
+    ) -> Result<(), SendError> {
         if self.out.is_empty() {
             return Ok(());
         }
@@ -716,7 +496,7 @@ impl Sender {
         }
     }
 
-    async fn writable(&self, request: &mut Request, job: &Job) -> Result<(), SendError> {
+    pub(super) async fn writable(&self, request: &mut Request, job: &Job) -> Result<(), SendError> {
         self.wait_writable(request, job.timeout).await
     }
 
@@ -766,7 +546,7 @@ impl Sender {
 }
 
 impl Job {
-    fn new(request: &mut Request, framing: Framing) -> Job {
+    fn new(request: &mut Request, framing: ResponseFraming) -> Job {
         let site = Rc::clone(&request.site);
         let core: &LocationConf = &site.location(request.location).core;
         let delivery = &core.delivery;
@@ -786,7 +566,7 @@ impl Job {
         }
     }
 
-    fn paid(&mut self, bytes: u64) {
+    pub(super) fn paid(&mut self, bytes: u64) {
         if let Some(pace) = &mut self.pace {
             pace.paid(bytes);
         }

@@ -12,24 +12,22 @@
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use base::Errno;
 use host::error_log::Level;
 use proto::h2::frame::{self, PREFACE};
 use proto::h2::hpack::Decoder;
 use proto::h2::settings::id;
-use proto::h2::{
-    ConnectionError, ErrorCode, FrameReader, Priority, ReaderLimits, RequestReader, Window,
-};
+use proto::h2::{ConnectionError, ErrorCode, FrameReader, Priority, RequestReader, Window};
 
 use super::budget::{Budget, KNOWN_AFTER, KNOWN_AFTER_BYTES, SERVED};
-use super::link::{Closed, How, Link, OUTPUT_FULL};
+use super::limits::{Limits, reader_limits};
+use super::link::{Link, OUTPUT_FULL};
+use super::timers::Waits;
 use crate::byte_stream::ByteStream;
 use crate::client::{Client, ConnectionMobility};
 use crate::core::LocationConf;
 use crate::http_loop::HttpLoop;
-use crate::site::Site;
 use net::counters::{Stage, Staged};
 
 /// Above this much unsent output nothing is read, in bytes. What a client makes us answer (PING, SETTINGS, resets) is
@@ -43,22 +41,8 @@ const READ_FROM_STRANGERS: usize = 2 * 1024;
 /// How much is read from a trusted client in one iteration of the loop, in bytes.
 const SHARE: u64 = 512 * 1024;
 
-/// How long a small piece of content waits for the client to open its window further ([`Link::usable`]).
-const LITTLE_WAIT: Duration = Duration::from_millis(50);
-
 /// An idle connection keeps no output buffer above this size, in bytes.
 const IDLE_OUTPUT: usize = 2 * OUTPUT_FULL;
-
-/// How long a connection is idle before it frees the request structs that it keeps for reuse.
-const SPARES_WAIT: Duration = Duration::from_secs(1);
-
-/// How many CONTINUATION frames a header block may have. Empty ones cost a client nothing, and the list never has to
-/// end (CVE-2024-27316 and its relatives).
-const MAX_CONTINUATIONS: u32 = 64;
-
-/// How much larger than its fields a header block may be on the wire: the longest Huffman codes have 30 bits for a
-/// byte.
-const BLOCK_FACTOR: usize = 4;
 
 /// One HTTP/2 connection. Its task owns this; what its streams need of it is in the [`Link`].
 pub(super) struct Connection {
@@ -70,7 +54,7 @@ pub(super) struct Connection {
     /// The limits of the address, from the configuration that was current at the last request.
     pub(super) limits: Limits,
     /// How much of the preface is still to come, in bytes.
-    preface: usize,
+    pub(super) preface: usize,
     /// The highest stream identifier that the client has used. Identifiers only grow (RFC 9113, section 5.1.1).
     pub(super) last: u32,
     /// The client has acknowledged our SETTINGS.
@@ -89,42 +73,22 @@ pub(super) struct Connection {
     pub(super) of_use: u64,
     /// Bytes of content that streams received.
     pub(super) content: u64,
-    phase: Phase,
-    waits: Waits,
-    read_timer: rt::Timer,
-    write_timer: rt::Timer,
-    little_timer: rt::Timer,
-    spares_timer: rt::Timer,
+    pub(super) phase: Phase,
+    pub(super) waits: Waits,
+    pub(super) read_timer: rt::Timer,
+    pub(super) write_timer: rt::Timer,
+    pub(super) little_timer: rt::Timer,
+    pub(super) spares_timer: rt::Timer,
     staged: Staged,
 }
 
-/// The limits of a connection, from the default server of its address.
-pub(super) struct Limits {
-    pub(super) max_streams: usize,
-    pub(super) preread: u32,
-    pub(super) read_size: usize,
-    pub(super) header_timeout: Duration,
-    pub(super) core: Arc<LocationConf>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     Open,
     /// GOAWAY has been sent: no new streams; those that exist run to their end.
     Draining,
     /// GOAWAY is being sent, and nothing is read any more.
     Closing,
-}
-
-/// What the read timer is waiting for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waits {
-    /// Nothing: the open streams have timers of their own.
-    Nothing,
-    /// The rest of a frame, within `client_header_timeout`.
-    Frame,
-    /// The next request, within `keepalive_timeout`.
-    Request,
 }
 
 /// How a connection ends.
@@ -434,6 +398,7 @@ impl Connection {
                 }
             }
         };
+        // The file was truncated after its length had been announced. There is nothing to fill the gap with.
         if n == 0 {
             *http.scratch.borrow_mut() = scratch;
             return Poll::Ready(Ok(false));
@@ -537,7 +502,7 @@ impl Connection {
     }
 
     /// Sends GOAWAY; the connection ends once that has left.
-    fn finish(&mut self, code: ErrorCode) {
+    pub(super) fn finish(&mut self, code: ErrorCode) {
         self.phase = Phase::Closing;
         self.write_goaway(code);
         // The clients of open streams learn from the GOAWAY that the connection is over; nothing of their responses
@@ -576,93 +541,6 @@ impl Connection {
         self.phase == Phase::Open && self.link.client.control.poll_order(context).is_ready()
     }
 
-    /// After some time lets streams that wait for a larger window send the little that they may: a client with small
-    /// windows is slow, not wrong.
-    fn poll_little(&mut self, context: &mut Context<'_>) {
-        if self.link.waiting.borrow().is_empty() || !self.link.keeps_little() {
-            return self.little_timer.clear();
-        }
-        if !self.little_timer.is_set() {
-            self.little_timer.set(LITTLE_WAIT);
-        }
-        if self.little_timer.poll_expired(context).is_ready() {
-            self.little_timer.clear();
-            self.link.takes_little.set(true);
-        }
-    }
-
-    /// Frees the structs kept for the next requests once the connection has been idle for a second. The timer is not
-    /// restarted by each request, only set again when it fires.
-    fn poll_spares(&mut self, context: &mut Context<'_>) {
-        if !self.spares_timer.is_set() {
-            if self.link.has_spares() && self.link.streams.borrow().is_empty() {
-                self.spares_timer.set(SPARES_WAIT);
-            } else {
-                return;
-            }
-        }
-        if self.spares_timer.poll_expired(context).is_ready() {
-            self.spares_timer.clear();
-            if self.link.streams.borrow().is_empty() {
-                self.link.give_spares();
-            }
-        }
-    }
-
-    fn poll_timers(&mut self, context: &mut Context<'_>) -> Poll<End> {
-        let waits = self.what_is_waited_for();
-        // A complete frame has ended the earlier wait, but its timer may still be set.
-        if waits != self.waits || (waits == Waits::Nothing && self.read_timer.is_set()) {
-            self.waits = waits;
-            match waits {
-                Waits::Nothing => self.read_timer.clear(),
-                // Content of a request that is already over: it only has to be skipped, so it may take its time.
-                Waits::Frame if self.reader.is_in_data() => {
-                    let core = &self.limits.core;
-                    self.read_timer
-                        .set(core.keepalive_timeout.max(self.limits.header_timeout));
-                }
-                Waits::Frame => self.read_timer.set(self.limits.header_timeout),
-                Waits::Request if self.last == 0 => {
-                    self.read_timer.set(self.limits.header_timeout);
-                }
-                Waits::Request => self.read_timer.set(self.limits.core.keepalive_timeout),
-            }
-        }
-        if self.write_timer.is_set() && self.write_timer.poll_expired(context).is_ready() {
-            self.debug(format_args!("http2 write event timed out"));
-            if self.limits.core.reset_timedout_connection {
-                // The descriptor is closed with the client; this only makes its close a reset. If it fails the close is
-                // an ordinary one.
-                let _ = self.link.bytes.transport.socket().set_reset_on_close();
-            }
-            return Poll::Ready(End::Gone);
-        }
-        if self.read_timer.is_set() && self.read_timer.poll_expired(context).is_ready() {
-            self.read_timer.clear();
-            // An idle connection ends politely: NO_ERROR tells the client that its next request may go to a new
-            // connection.
-            if self.waits == Waits::Request && self.last > 0 {
-                self.finish(ErrorCode::NO_ERROR);
-            } else if self.gives_up_headers() {
-                let core = &self.limits.core;
-                self.read_timer
-                    .set(core.keepalive_timeout.max(self.limits.header_timeout));
-            } else {
-                self.log(
-                    Level::Info,
-                    format_args!(
-                        "client timed out (110: Connection timed out) while processing HTTP/2 connection"
-                    ),
-                );
-                self.finish(ErrorCode::PROTOCOL_ERROR);
-            }
-            // Again, so that the GOAWAY leaves now. It ends: the timer has been cleared or the phase has changed.
-            return self.poll(context);
-        }
-        Poll::Pending
-    }
-
     /// The connection is dropped while it is open, by an abort of the loop: GOAWAY is sent if that needs no waiting.
     fn say_goodbye(&mut self) {
         let last = self.last;
@@ -674,47 +552,6 @@ impl Connection {
         let sent = output.sent;
         // Whatever does not leave now never will.
         let _ = self.link.bytes.transport.try_write(&output.bytes[sent..]);
-    }
-
-    /// If a head did not arrive completely in time, its stream is reset and the connection continues, so that its other
-    /// streams do not suffer. This happens once only: until the rest of that head has arrived nothing else can.
-    fn gives_up_headers(&mut self) -> bool {
-        let incomplete = self
-            .reader
-            .incomplete_headers(&self.link.bytes.input.borrow());
-        let Some(id) = incomplete.filter(|id| *id > self.last) else {
-            return false;
-        };
-        self.log(
-            Level::Info,
-            format_args!(
-                "client timed out (110: Connection timed out) while reading client request headers"
-            ),
-        );
-        self.last = id;
-        self.link.write_reset(id, ErrorCode::PROTOCOL_ERROR);
-        self.link.note_closed(Closed {
-            stream: id,
-            how: How::Ours,
-            content_left: None,
-        });
-        true
-    }
-
-    /// What the read timer has to wait for.
-    fn what_is_waited_for(&self) -> Waits {
-        let is_idle = self.link.streams.borrow().is_empty();
-        let has_part = self.preface > 0
-            || !self.reader.is_between_frames()
-            || !self.link.bytes.input.borrow().is_empty();
-        match (self.phase, has_part) {
-            (Phase::Closing, _) => Waits::Nothing,
-            // The request that reads this content has a timer for it (`client_body_timeout`).
-            (_, true) if !is_idle && self.reader.is_in_data() => Waits::Nothing,
-            (_, true) if self.preface == 0 => Waits::Frame,
-            _ if is_idle => Waits::Request,
-            _ => Waits::Nothing,
-        }
     }
 
     /// Writes a line about the connection.
@@ -741,40 +578,5 @@ impl Drop for Connection {
         for task in tasks {
             task.abort();
         }
-    }
-}
-
-impl Limits {
-    pub(super) fn of(site: &Site, client: &Client) -> Limits {
-        let server = site.server(client.endpoint.borrow().default_server);
-        let http2 = &server.core.http2;
-        Limits {
-            max_streams: http2.max_concurrent_streams as usize,
-            // The directive's own limit keeps it within a window, so that nothing is cut off.
-            preread: http2.body_preread_size as u32,
-            read_size: http2.recv_buffer_size as usize,
-            header_timeout: server.core.client_header_timeout,
-            core: Arc::clone(&site.location(server.root).core),
-        }
-    }
-}
-
-/// The limits of the frame reader, derived from those on a request's head.
-fn reader_limits(site: &Site, client: &Client) -> ReaderLimits {
-    let server = site.server(client.endpoint.borrow().default_server);
-    let fields = server.core.large_buffers * server.core.large_buffer_size;
-    ReaderLimits {
-        // Content gains nothing by larger frames. But where a field may be larger than the default frame, frames may be
-        // as large as in nginx, so that it need not be continued. They need no more memory: content passes in pieces,
-        // and header blocks have limits of their own.
-        max_frame_size: match server.core.large_buffer_size > frame::MAX_FRAME_SIZE_DEFAULT.into() {
-            true => frame::MAX_FRAME_SIZE_MAX,
-            false => frame::MAX_FRAME_SIZE_DEFAULT,
-        },
-        max_block: (fields as usize)
-            .saturating_mul(BLOCK_FACTOR)
-            .max(ReaderLimits::default().max_block),
-        max_continuations: MAX_CONTINUATIONS,
-        takes_pushes: false,
     }
 }

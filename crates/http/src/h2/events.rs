@@ -10,16 +10,14 @@ use host::error_log::Level;
 use proto::Known;
 use proto::fields::Fields;
 use proto::h2::hpack::{HpackError, ListLimits};
-use proto::h2::request::{RequestLimits, Underscores};
 use proto::h2::{Block, ConnectionError, ErrorCode, Event, Priority, Window, frame, rules};
-use proto::message::InvalidHeaders;
 
 use super::budget::price;
-use super::connection::{Connection, Limits};
+use super::connection::Connection;
+use super::limits::{Limits, list_limits, request_limits};
 use super::link::{Closed, How};
 use super::stream::Stream;
 use super::stream_task::{ConnectProtocol, HeadFacts, StreamStart, serve_stream};
-use crate::core::ServerConf;
 use crate::http_loop;
 use crate::request::ReceivedHead;
 use crate::site::Site;
@@ -29,9 +27,6 @@ const SMALL_WINDOW: u32 = 256;
 
 /// How many priorities are kept for streams that have not begun.
 const EARLY_PRIORITIES: usize = 16;
-
-/// How many fields of a request are examined beyond `max_headers`, for Cookie fields, which HTTP/2 may split.
-const MORE_FIELDS: usize = 1000;
 
 /// How many streams may be refused, even where fewer are allowed at once; nginx's bound.
 const REFUSED_LEAST: usize = 100;
@@ -657,31 +652,4 @@ fn compression_error(error: HpackError) -> ConnectionError {
         HpackError::InvalidHuffman => "invalid encoded header field",
         HpackError::InvalidTableSize => "invalid table size update",
     })
-}
-
-fn request_limits(core: &ServerConf) -> RequestLimits {
-    RequestLimits {
-        underscores_in_headers: match core.underscores_in_headers {
-            true => Underscores::Allowed,
-            false => Underscores::Invalid,
-        },
-        invalid_headers: match core.ignore_invalid_headers {
-            true => InvalidHeaders::Ignored,
-            false => InvalidHeaders::Kept,
-        },
-        max_headers: core.max_headers as usize,
-        max_text: core.large_buffer_size as usize,
-        max_texts: (core.large_buffers * core.large_buffer_size) as usize,
-    }
-}
-
-/// The limits of the decompressor. nginx counts only names and values, and no Cookie fields; the overhead of the fields
-/// themselves is bounded here, too.
-fn list_limits(core: &ServerConf) -> ListLimits {
-    let texts = (core.large_buffers * core.large_buffer_size) as usize;
-    let fields = (core.max_headers as usize).saturating_add(MORE_FIELDS);
-    ListLimits {
-        max_size: texts.saturating_add(MORE_FIELDS * proto::h2::hpack::ENTRY_OVERHEAD),
-        max_fields: fields,
-    }
 }

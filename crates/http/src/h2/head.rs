@@ -29,7 +29,7 @@ pub(super) enum Content {
 pub(super) fn content(request: &mut Request) -> Content {
     let out = &mut request.out;
     // A tunnel: its bytes travel as DATA frames until either side ends (RFC 8441, section 5).
-    if request.delivery.upgraded {
+    if request.delivery.is_upgraded() {
         return Content::Unknown;
     }
     out.drop_unfit_date();
@@ -59,7 +59,7 @@ pub(super) fn write(request: &mut Request, stream: &Rc<Stream>, ends: bool) -> u
         request.out.location = Some(absolute_location(request).into());
     }
     // For the client an accepted tunnel is a 200: HTTP/2 has no 101 (RFC 8441, section 5; RFC 9113, section 8.6).
-    let status = match request.delivery.upgraded {
+    let status = match request.delivery.is_upgraded() {
         true => 200,
         false => request.out.status,
     };
@@ -148,7 +148,7 @@ fn each_field(request: &Request, mut take: impl FnMut(Known, &[u8], &[u8])) {
     }
     if let Some(length) = response
         .content_length
-        .filter(|_| !request.delivery.upgraded)
+        .filter(|_| !request.delivery.is_upgraded())
     {
         text.clear();
         base::text::write_number(length, &mut text);

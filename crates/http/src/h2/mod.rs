@@ -19,11 +19,13 @@ mod budget;
 mod connection;
 mod events;
 mod head;
+mod limits;
 mod link;
 mod preface;
 mod sender;
 mod stream;
 mod stream_task;
+mod timers;
 
 use std::rc::Rc;
 

@@ -30,7 +30,10 @@ const COLD_PIECE: u64 = 64 * 1024;
 /// Sends head and content if the content is small and at hand and there is room for it. `None` if not; then nothing has
 /// been sent.
 pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option<()> {
-    if request.delivery.upgraded || !request.out.trailers.is_empty() || may_have_trailers(request) {
+    if request.delivery.is_upgraded()
+        || !request.out.trailers.is_empty()
+        || may_have_trailers(request)
+    {
         return None;
     }
     let length = match head::content(request) {

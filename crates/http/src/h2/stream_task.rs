@@ -246,7 +246,7 @@ impl RequestCarrier for StreamCarrier<'_> {
             SendError::TimedOut => self.stream.reset(ErrorCode::PROTOCOL_ERROR),
             // The stream has been reset already, or the connection is over.
             SendError::ClientLeft | SendError::Failed(_) => {}
-            SendError::Body(_) => self.stream.reset(match request.delivery.upgraded {
+            SendError::Body(_) => self.stream.reset(match request.delivery.is_upgraded() {
                 // The tunnel's TCP connection to the other end was reset (RFC 8441, section 5).
                 true => ErrorCode::CANCEL,
                 false => ErrorCode::INTERNAL_ERROR,
@@ -279,5 +279,5 @@ fn debug_head(request: &Request) {
 fn is_refused_websocket(request: &Request) -> bool {
     // An HTTP/2 client cannot send this field (RFC 9113, section 8.2.2): we added it in place of `:protocol`.
     let asked = request.head.wire.fields.has(Known::Upgrade);
-    asked && !request.delivery.upgraded && (200..300).contains(&request.out.status)
+    asked && !request.delivery.is_upgraded() && (200..300).contains(&request.out.status)
 }

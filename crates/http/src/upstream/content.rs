@@ -22,7 +22,7 @@ use super::exchange::Exchange;
 use super::kept::Kept;
 use super::log::{self, Doing};
 use super::protocol::{ContentLength, Piece};
-use super::record::record_of;
+
 use super::respond::is_event_stream;
 use super::spool::Spool;
 use super::store::Saving;
@@ -96,8 +96,7 @@ impl Reader {
             request.delivery.limit_rate = Some(0);
         }
         request.delivery.head_waits = buffering && !is_event_stream(request);
-        // `$upstream_response_time` in a header of this very response must not show a time that is not final.
-        record_of(request).current().lasts = true;
+        request.upstream.get_or_make().current().lasts = true;
         let spool = Spool::new(settings, buffering);
         let saving = Saving::begin(request, settings);
         let mut reader = Reader {
@@ -124,7 +123,7 @@ impl Reader {
         // The bytes that came with the head are counted and decoded like those that are read later.
         let rest = std::mem::take(&mut reader.exchange.rest);
         reader.received = rest.len() as u64;
-        record_of(request).current().response_length += rest.len() as u64;
+        request.upstream.get_or_make().current().response_length += rest.len() as u64;
         reader.decode(request, rest);
         reader
     }
@@ -212,7 +211,7 @@ impl Reader {
         if let Some(trailers) = self.exchange.protocol.trailers()
             && !trailers.is_empty()
         {
-            record_of(request).trailers = trailers.clone();
+            request.upstream.get_or_make().trailers = trailers.clone();
         }
         self.exchange.finish(request, clean);
     }
@@ -295,7 +294,7 @@ impl Reader {
             Poll::Pending => {
                 if self.exchange.timer.poll_expired(context).is_ready() {
                     log::timed_out(request, Doing::ReadingBody);
-                    record_of(request).current().status = 504;
+                    request.upstream.get_or_make().current().status = 504;
                     self.cut(request);
                     return Poll::Ready(());
                 }
@@ -304,7 +303,7 @@ impl Reader {
             Poll::Ready(Ok(0)) => self.end_of_input(request),
             Poll::Ready(Ok(n)) => {
                 self.received += n as u64;
-                let current = record_of(request).current();
+                let current = request.upstream.get_or_make().current();
                 current.bytes_received += n as u64;
                 current.response_length += n as u64;
                 self.exchange.timer.set(self.exchange.settings.read_timeout);

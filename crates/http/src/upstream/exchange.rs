@@ -23,7 +23,7 @@ use super::connect::Connector;
 use super::log;
 use super::no_response::{NoResponse, RetryReasons};
 use super::protocol::Protocol;
-use super::record::{PeerName, record_of};
+use super::record::PeerName;
 use super::request_content::{self, RequestContent};
 use super::response_head::InterimCount;
 use super::retry::{FailedTry, RetryDecision, RetryRules, TryFailure, decide};
@@ -32,7 +32,7 @@ use super::sticky::{Moment, Stickiness};
 use super::transmit::Transmit;
 use crate::buffers;
 use crate::module::internal_status;
-use crate::request::Request;
+use crate::request::{Request, RequestPurpose};
 
 /// The initial capacity for a request head, in bytes: enough for a usual one without growing.
 const FIRST_CAPACITY: usize = 1024;
@@ -183,7 +183,7 @@ impl Exchange {
         });
         // This loop ends: every failed try uses up one of the tries that are left, or an idle connection.
         loop {
-            let record = record_of(request);
+            let record = request.upstream.get_or_make();
             record.begin_try();
             record.scheme = scheme;
             match exchange.attempt(request).await {
@@ -205,8 +205,8 @@ impl Exchange {
             .await
             .map_err(|ClientLeft| client_left(request))?
             .map_err(|why| no_peer(request, self.selection.group(), why))?;
-        // Recorded before connecting, so that a failure to connect is logged with the server's name.
-        record_of(request).current().peer = Some(PeerName::Peer(Arc::clone(lease.peer())));
+        request.upstream.get_or_make().current().peer =
+            Some(PeerName::Peer(Arc::clone(lease.peer())));
         self.sticky.picked(request, self.selection.group(), &lease);
         let connecting = self
             .connector
@@ -223,11 +223,11 @@ impl Exchange {
             }
         };
         self.begin_on(request, PeerLink { lease, connection });
-        let mut head = record_of(request).take_head();
+        let mut head = request.upstream.get_or_make().take_head();
         // CONNECT: the connection itself is the response (RFC 9110, section 9.3.6).
         if self.protocol.is_tunnel() {
             head.status = 200;
-            record_of(request).set_head(head);
+            request.upstream.get_or_make().set_head(head);
             return self.accept_head(request);
         }
         let mut input = buffers::take();
@@ -235,7 +235,7 @@ impl Exchange {
             std::future::poll_fn(|context| self.poll_head(request, &mut input, &mut head, context))
                 .await;
         // Put back even if the try failed, so that the next one reuses its memory.
-        record_of(request).set_head(head);
+        request.upstream.get_or_make().set_head(head);
         self.rest = rest_of(input, result?);
         self.accept_head(request)
     }
@@ -243,7 +243,7 @@ impl Exchange {
     /// Lets a script choose the server of this try, if the group has one (`balancer_by_lua`).
     fn ask_chooser(&mut self, request: &mut Request) -> Result<(), TryFailure> {
         // The last entry is the try that is starting, so the one before it is what failed.
-        let tries = &record_of(request).tries;
+        let tries = &request.upstream.get_or_make().tries;
         let status = tries.iter().rev().nth(1).map_or(0, |failed| failed.status);
         let choice = match self.selection.ask_chooser(request, status) {
             Ok(None) => return Ok(()),
@@ -273,7 +273,7 @@ impl Exchange {
             now => now.saturating_duration_since(self.attempt.began),
         };
         self.attempt.times.connect = Some(took);
-        record_of(request).current().connect_time = Some(took);
+        request.upstream.get_or_make().current().connect_time = Some(took);
         // HTTP/2 keeps its state (HPACK table, stream numbers) with the connection, not with the exchange.
         self.transmit
             .begin(&mut *self.protocol, link.connection.carried.take());
@@ -292,7 +292,7 @@ impl Exchange {
         if let Some(link) = &mut self.attempt.link {
             link.lease.head_arrived(took);
         }
-        let record = record_of(request);
+        let record = request.upstream.get_or_make();
         let status = record.head.status;
         let current = record.current();
         current.header_time = Some(took);
@@ -347,7 +347,7 @@ impl Exchange {
             log::timed_out(request, doing);
         }
         let status = failure.status();
-        let current = record_of(request).current();
+        let current = request.upstream.get_or_make().current();
         current.end(self.attempt.began);
         // The client's disconnection is not the server's status.
         if status != internal_status::CLIENT_CLOSED {
@@ -406,7 +406,7 @@ impl Exchange {
     /// Ends the exchange after its response. `reusable`: no more bytes of this response can arrive on the connection.
     pub(super) fn finish(&mut self, request: &mut Request, reusable: bool) {
         let began = self.attempt.began;
-        let record = record_of(request);
+        let record = request.upstream.get_or_make();
         // A tunnel has counted its own bytes in addition to the request's.
         record.current().bytes_sent = record.current().bytes_sent.max(self.transmit.sent());
         record.current().end(began);
@@ -451,8 +451,7 @@ fn write_request(
 fn is_for_client_alone(request: &Request, settings: &Settings) -> bool {
     !settings.ignore_client_abort
         && matches!(settings.store, Store::Off)
-        && !request.flow.background
-        && !request.flow.post_action
+        && request.flow.purpose == RequestPurpose::Response
 }
 
 /// The group for a destination with variables.
@@ -479,8 +478,7 @@ pub(super) fn client_left(request: &Request) -> TryFailure {
 
 /// The failure if the group has no server to offer.
 fn no_peer(request: &mut Request, group: &Group, why: NoPeer) -> TryFailure {
-    // nginx shows the name of the group in `$upstream_addr` if no server was tried.
-    record_of(request).current().peer = Some(PeerName::Group(group.name().to_owned()));
+    request.upstream.get_or_make().current().peer = Some(PeerName::Group(group.name().to_owned()));
     log::no_peer(request, why);
     TryFailure::NoPeer(why)
 }

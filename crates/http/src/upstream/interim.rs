@@ -11,7 +11,7 @@ use proto::message::ResponseHead;
 use super::log;
 use super::settings::Settings;
 use crate::core::location::LocationConf;
-use crate::request::{Request, Version};
+use crate::request::{Request, RequestPurpose, Version};
 
 /// The number of interim responses that an upstream may send before the final one. Without a limit it could keep a
 /// request open for ever.
@@ -38,10 +38,13 @@ pub(super) fn pass_on(
         _ => |core| &core.interim_responses,
     };
     // A client of HTTP/1.0 does not know them (RFC 9110, section 15.2). Subrequests have no response head of their own.
-    let wanted = !request.is_subrequest()
-        && !request.flow.post_action
-        && (!request.flow.background || request.state::<Relay>().is_some())
-        && request.head.version() >= Version::Http11;
+    let has_client = match request.flow.purpose {
+        RequestPurpose::Response => true,
+        RequestPurpose::PostAction => false,
+        RequestPurpose::Background => request.state::<Relay>().is_some(),
+    };
+    let wanted =
+        has_client && !request.is_subrequest() && request.head.version() >= Version::Http11;
     if !wanted || !is_asked_for(request, strings) {
         return;
     }

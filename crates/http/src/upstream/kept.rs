@@ -4,9 +4,8 @@
 use std::task::{Context, Poll};
 
 use super::content::Reader;
-use super::record::record_of;
 use crate::body::{BodyError, Chunk, Source};
-use crate::request::Request;
+use crate::request::{Request, RequestPurpose};
 
 /// A reader that a task of its own reads to the end once the client's response has been dropped.
 pub(super) struct Kept {
@@ -19,8 +18,8 @@ impl Kept {
     pub(super) fn new(reader: Reader, request: &Request) -> Kept {
         // Made now, because the client's request no longer exists when it is needed.
         let mut own = request.fork();
-        own.flow.background = true;
-        let record = record_of(&mut own);
+        own.flow.purpose = RequestPurpose::Background;
+        let record = own.upstream.get_or_make();
         record.begin();
         record.begin_try();
         Kept {

@@ -9,8 +9,6 @@ use net::upstream::Peer;
 use proto::fields::Fields;
 use proto::message::ResponseHead;
 
-use crate::request::Request;
-
 /// All exchanges of a request.
 #[derive(Default)]
 pub struct Record {
@@ -110,7 +108,7 @@ impl Slot {
         self.0.as_deref()
     }
 
-    /// The record, which is created if there is none.
+    /// The record, made now if there is none: every exchange sees to that before its first try.
     pub fn get_or_make(&mut self) -> &mut Record {
         self.0.get_or_insert_with(take_record)
     }
@@ -139,11 +137,6 @@ impl Drop for Slot {
             give_record(record);
         }
     }
-}
-
-/// The request's record. It exists from the first try of an exchange on.
-pub(super) fn record_of(request: &mut Request) -> &mut Record {
-    request.upstream.get_or_make()
 }
 
 impl Record {

@@ -9,7 +9,7 @@ use proto::message::ResponseHead;
 use super::content::Reader;
 use super::exchange::{Exchange, Plan};
 use super::protocol::{Asks, ContentLength};
-use super::record::record_of;
+
 use super::settings::{Settings, Store};
 use super::tunnel::Tunnel;
 use crate::body::Body;
@@ -37,7 +37,7 @@ const KEPT_BY_REDIRECT: [Known; 5] = [
 impl Exchange {
     /// Makes the upstream's response `request.out`.
     pub fn respond(mut self: Box<Self>, request: &mut Request) -> Outcome {
-        let head = Arc::clone(&record_of(request).head);
+        let head = Arc::clone(&request.upstream.get_or_make().head);
         let settings = self.settings.clone();
         let protocol = &mut self.protocol;
         let mut map = |request: &mut Request, field, value: &[u8], out: &mut Vec<u8>| {
@@ -93,7 +93,7 @@ impl Exchange {
             return Body::unsent();
         }
         if self.protocol.content_length() == ContentLength::None {
-            record_of(request).current().response_length = self.rest.len() as u64;
+            request.upstream.get_or_make().current().response_length = self.rest.len() as u64;
             self.finish_without_content(request);
             return Body::Empty;
         }
@@ -107,7 +107,7 @@ impl Exchange {
         // A 101 that was not asked for has been refused while the head was read.
         let upgrades = self.protocol.is_tunnel() || head.status == 101;
         if upgrades && !request.is_subrequest() {
-            request.delivery.upgraded = true;
+            request.delivery.upgrade();
             return Body::stream(Tunnel::new(self));
         }
         self.into_content(request)
@@ -123,7 +123,7 @@ impl Exchange {
         if !self.buffering {
             request.delivery.limit_rate = Some(0);
         }
-        record_of(request).current().response_length = length;
+        request.upstream.get_or_make().current().response_length = length;
         let content = std::mem::take(&mut self.rest);
         self.finish(request, true);
         Some(Body::bytes(content))

@@ -9,7 +9,7 @@ use super::exchange::{Exchange, client_left};
 use super::interim;
 use super::log::{self, Doing};
 use super::protocol::HeadProgress;
-use super::record::record_of;
+
 use super::retry::TryFailure;
 use super::transmit::{Progress, SendFailure};
 use crate::request::Request;
@@ -93,7 +93,7 @@ impl Exchange {
                 self.timer.set(self.settings.read_timeout);
             }
         }
-        record_of(request).current().bytes_sent = self.transmit.sent();
+        request.upstream.get_or_make().current().bytes_sent = self.transmit.sent();
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl Exchange {
                 Err(TryFailure::Broken)
             }
             Ok(n) => {
-                record_of(request).current().bytes_received += n as u64;
+                request.upstream.get_or_make().current().bytes_received += n as u64;
                 // While the request is being sent, `…_send_timeout` counts, whatever the upstream sends.
                 if self.transmit.is_done() {
                     self.timer.set(self.settings.read_timeout);

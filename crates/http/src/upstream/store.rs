@@ -46,7 +46,7 @@ pub(super) struct Saving {
 impl Saving {
     /// Starts to store the response, if that is configured. `record` must have its head.
     pub(super) fn begin(request: &mut Request, settings: &Settings) -> Option<Saving> {
-        let head = super::record::record_of(request).head.clone();
+        let head = request.upstream.get_or_make().head.clone();
         // As in nginx, only a 200 is stored: the file is later served as one.
         if head.status != 200 || request.is_subrequest() && request.delivery.header_only {
             return None;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use host::error_log::Level;
 
 use super::exchange::Exchange;
-use super::record::record_of;
+
 use crate::body::{BodyError, Chunk, Source};
 use crate::request::Request;
 
@@ -80,7 +80,7 @@ impl Tunnel {
                         let n = result?;
                         self.peer_is_full = false;
                         self.carried += n;
-                        record_of(request).current().bytes_sent += n as u64;
+                        request.upstream.get_or_make().current().bytes_sent += n as u64;
                         // Activity in either direction keeps the tunnel alive, as in nginx.
                         self.exchange.timer.set(self.exchange.settings.read_timeout);
                     }
@@ -133,7 +133,7 @@ impl Tunnel {
             }
             Poll::Ready(Ok(n)) => {
                 self.exchange.timer.set(self.exchange.settings.read_timeout);
-                let current = record_of(request).current();
+                let current = request.upstream.get_or_make().current();
                 current.bytes_received += n as u64;
                 current.response_length += n as u64;
                 // A small piece is copied, since otherwise it would keep the whole buffer allocated.

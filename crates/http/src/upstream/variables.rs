@@ -125,6 +125,7 @@ fn each(
             continue;
         }
         if !begins {
+            // nginx separates tries by a comma, so that log parsers find as many values in each of these variables.
             out.extend_from_slice(b", ");
         }
         begins = false;
@@ -138,6 +139,7 @@ fn each(
 /// A time in seconds with milliseconds; `-` if the try did not get that far, as in nginx.
 fn time(time: Option<Duration>, out: &mut Vec<u8>) {
     match time {
+        // It was never reached. The place in the list stays, so that the lists of several variables match.
         None => out.push(b'-'),
         Some(time) => write_seconds(u64::try_from(time.as_millis()).unwrap_or(u64::MAX), out),
     }

@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bstr::{BStr, BString, ByteSlice};
 use conf::Variable;
+use host::error_log::Level;
 use net::client::{Ends, Remote};
 use proto::Known;
 use proto::message::Method;
@@ -132,11 +133,19 @@ impl Ends for Request {
         self.client.number
     }
 
+    fn version(&self) -> &str {
+        &self.site.identity.version
+    }
+
     fn proxy_header(&self) -> Option<&Header> {
         self.client.proxy.as_deref()
     }
 
-    fn complain(&self, message: fmt::Arguments<'_>) {
-        self.error(message);
+    fn peer(&self) -> &Remote {
+        &self.client.remote
+    }
+
+    fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+        Request::log(self, level, message);
     }
 }

@@ -6,6 +6,7 @@
 use bstr::ByteSlice;
 use conf::Variable;
 use proto::Fields;
+use proto::message::ResponseFraming;
 
 use super::{number, optional, text};
 use crate::request::Request;
@@ -189,7 +190,7 @@ fn sent_connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let connection = match request.out.status {
         101 => "upgrade",
         // In the access log, as in nginx's, it is `close` whatever was sent.
-        _ if request.delivery.close || request.ledger.responded.is_some() => "close",
+        _ if request.delivery.must_close() || request.ledger.responded.is_some() => "close",
         _ => "keep-alive",
     };
     text(connection, out)
@@ -203,7 +204,7 @@ fn sent_keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
         .core
         .keepalive_header;
     let Some(seconds) =
-        seconds.filter(|_| !request.delivery.close && request.ledger.responded.is_none())
+        seconds.filter(|_| !request.delivery.must_close() && request.ledger.responded.is_none())
     else {
         return false;
     };
@@ -212,7 +213,7 @@ fn sent_keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn sent_transfer_encoding(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    request.delivery.chunked && text("chunked", out)
+    request.delivery.framing == Some(ResponseFraming::Chunked) && text("chunked", out)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 mod client;
 pub(crate) mod fields;
-mod general;
+mod request_id;
 mod response;
 mod target;
 
@@ -22,7 +22,8 @@ pub static VARIABLES: &[&[Variable<Request>]] = &[
     net::client::Rows::<Request>::VARIABLES,
     client::VARIABLES,
     response::VARIABLES,
-    general::VARIABLES,
+    request_id::VARIABLES,
+    net::client::Rows::<Request>::OF_SERVER,
     crate::upstream::variables::VARIABLES,
     crate::cache::VARIABLES,
 ];

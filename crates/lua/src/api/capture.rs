@@ -297,7 +297,7 @@ async fn run_one(mut request: Box<Request>) -> LuaValue {
     let mut body = Vec::new();
     // lua-nginx-module reports a response without a body of its own as truncated.
     let mut truncated = is_bare || request.delivery.header_only;
-    while !request.delivery.silent && !request.delivery.header_only {
+    while !request.delivery.is_silent() && !request.delivery.header_only {
         match Body::next_of(&mut request).await {
             None => break,
             Some(Err(_)) => {

@@ -120,7 +120,7 @@ fn of_request(
         request.body = RequestBody::from_bytes(Vec::new());
     }
     // The server no longer knows where the next request begins, so there is none.
-    request.delivery.close = true;
+    request.delivery.close();
     let client = Rc::clone(&request.client);
     let input = bytes.input.take();
     Ok(Ok((CosocketTransport::Request(client), input)))

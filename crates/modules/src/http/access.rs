@@ -11,11 +11,11 @@
 //! The first matching rule decides; without one, access is allowed. The address is the one that
 //! `realip` determined. A block with rules of its own inherits none.
 
-use conf::{Arity, Directive, HTTP_SERVER_LOCATION_EXCEPT, Repeat, Setter, Table};
+use conf::{Directive, HTTP_SERVER_LOCATION_EXCEPT, Table};
 use http::site::Satisfy;
 use http::{Module, Outcome, Phase, Request, Step};
 
-use crate::shared::access::{AccessAction, AccessRules};
+use crate::shared::access::{self, AccessAction, AccessRules};
 
 pub(crate) static MODULE: Module = Module {
     name: "access",
@@ -26,27 +26,13 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<AccessRules> = Table::<AccessRules>::new(&[
-    Directive {
-        name: "allow",
-        syntax: "address | CIDR | unix: | all",
-        default: None,
-        contexts: HTTP_SERVER_LOCATION_EXCEPT,
-        since: "0.1",
-        doc: "Allows access from this address or network. The first matching `allow` or `deny` decides.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.add_line(line, AccessAction::Allow)),
-    },
-    Directive {
-        name: "deny",
-        syntax: "address | CIDR | unix: | all",
-        default: None,
-        contexts: HTTP_SERVER_LOCATION_EXCEPT,
-        since: "0.1",
-        doc: "Denies access from this address or network, with 403. The first matching `allow` or `deny` decides.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.add_line(line, AccessAction::Deny)),
-    },
-])
-.inherit(AccessRules::inherited, |_| true);
+static ROWS: [Directive<AccessRules>; 2] = access::rows(
+    HTTP_SERVER_LOCATION_EXCEPT,
+    "Denies access from this address or network, with 403. The first matching `allow` or `deny` decides.",
+);
+
+static DIRECTIVES: Table<AccessRules> =
+    Table::<AccessRules>::new(&ROWS).inherit(AccessRules::inherited, |_| true);
 
 /// The handler of the access phase. `Declined` and `Ok` both let the request pass, but with
 /// `satisfy any` only `Ok` grants access.

@@ -26,7 +26,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Arity, Directive, HTTP_SERVER_LOCATION, Repeat, Setter, Table};
-use http::core::location::RootKind;
+use http::core::RootKind;
 use http::{Module, Outcome, Phase, Request, Step, body_reader, files};
 use proto::Known;
 use proto::message::Method;

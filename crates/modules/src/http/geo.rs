@@ -12,8 +12,9 @@
 //! The mechanism is [`crate::shared::geo`].
 
 use ::http::{Module, Request};
-use conf::{Arity, Directive, HTTP, Repeat, Setter, Table};
+use conf::{HTTP, Table};
 
+use crate::shared::client_scope::VariableOnly;
 use crate::shared::geo;
 
 pub(crate) static MODULE: Module = Module {
@@ -23,20 +24,9 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
-    name: "geo",
-    syntax: "[$address] $variable { ... }",
-    default: None,
-    contexts: HTTP,
-    since: "0.1",
-    doc: "Defines a variable whose value depends on the client address: that of the smallest matching network or, \
-          after `ranges`, of the matching range. `delete` removes a network, `default` is for all other addresses; for \
-          clients behind a `proxy`, the address is taken from `X-Forwarded-For`.",
-    set: Setter::Block(Arity::between(1, 2), Repeat::Many, |_, line| {
-        geo::read::<Request>(line)
-    }),
-}]);
-
-/// Empty: the networks belong to the definition of the variable.
-#[derive(Clone, Default)]
-struct Conf;
+static DIRECTIVES: Table<VariableOnly> = Table::new(&[geo::row::<Request>(
+    HTTP,
+    "Defines a variable whose value depends on the client address: that of the smallest matching network or, after \
+     `ranges`, of the matching range. `delete` removes a network, `default` is for all other addresses; for clients \
+     behind a `proxy`, the address is taken from `X-Forwarded-For`.",
+)]);

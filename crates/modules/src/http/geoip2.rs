@@ -26,20 +26,7 @@ pub(crate) static MODULE: Module = Module {
 };
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
-    Directive {
-        name: "geoip2",
-        syntax: "file { ... }",
-        default: None,
-        contexts: HTTP,
-        since: "0.2",
-        doc: "A MaxMind database and the variables taken from it: `$name [default=value] [source=$address] path …;`, \
-              where the path selects a field of the record for the client address. `$name metadata build_epoch | \
-              last_check | last_change;` gives facts about the file. With `auto_reload time;` the file is reloaded \
-              after it has changed.",
-        set: Setter::Block(Arity::ONE, Repeat::Many, |_, line| {
-            geoip2::read::<Request>(line)
-        }),
-    },
+    geoip2::row::<Conf, Request>(HTTP),
     Directive {
         name: "geoip2_proxy",
         syntax: "address | network",

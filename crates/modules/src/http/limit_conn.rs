@@ -10,12 +10,11 @@
 
 use std::cell::{Cell, RefCell};
 
-use conf::{Arity, Directive, HTTP, HTTP_SERVER_LOCATION, Repeat, Setter, Table, Variable};
+use conf::{Directive, HTTP, HTTP_SERVER_LOCATION, Setter, Table};
 use http::{Module, Outcome, Phase, Request, Step};
 
 use crate::shared::limit_conn::{
-    ConnCounters, ConnLimitPolicy, ConnSlot, ConnZoneDeclaration, ConnZones, LEVEL_WORDS, LEVELS,
-    LimitConnStatus,
+    self, ConnCounters, ConnLimitPolicy, ConnSlot, ConnZoneDeclaration, ConnZones, LimitConnStatus,
 };
 use crate::shared::zones;
 
@@ -25,13 +24,8 @@ pub(crate) static MODULE: Module = Module {
     main: &ZONES,
     location: &DIRECTIVES,
     phases: &[(Phase::Preaccess, limit)],
-    enabled: |location| !location.confs.get::<Conf>().policy.limits.is_empty(),
-    variables: &[Variable::new(
-        "limit_conn_status",
-        status,
-        "`PASSED`, `REJECTED` or `REJECTED_DRY_RUN`.",
-    )
-    .volatile()],
+    enabled: |location| !location.confs.get::<ConnLimitPolicy>().limits.is_empty(),
+    variables: &[limit_conn::status_variable(status)],
     complete: |line| {
         zones::report_undeclared::<ConnZoneDeclaration, ConnCounters>(line, "limit_conn_zone")
     },
@@ -42,43 +36,20 @@ pub(crate) static MODULE: Module = Module {
 /// The owner of the zones in messages.
 const KIND: &str = "limit_conn";
 
-static ZONES: Table<ConnZones> = Table::new(&[Directive {
-    name: "limit_conn_zone",
-    syntax: "key zone=name:size",
-    default: None,
-    contexts: HTTP,
-    since: "0.1",
-    doc: "Defines a zone that counts requests per value of the key. Requests with an empty key are not counted. When \
-          the zone is full, requests with new keys are rejected.",
-    set: Setter::Custom(Arity::exactly(2), Repeat::Many, |declared, line| {
-        declared.read(line, KIND)
-    }),
-}]);
+static ZONES: Table<ConnZones> = Table::new(&[limit_conn::zone_row(
+    HTTP,
+    "Defines a zone that counts requests per value of the key. Requests with an empty key are not counted. When the zone \
+     is full, requests with new keys are rejected.",
+    |declared, line| declared.read(line, KIND),
+)]);
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
-    Directive {
-        name: "limit_conn",
-        syntax: "zone number",
-        default: None,
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
-        doc: "The maximum number of concurrent requests per key of the zone. If there are several limits, all of them \
-              apply.",
-        set: Setter::Custom(
-            Arity::exactly(2),
-            Repeat::Fresh(|c| c.policy.limits.clear()),
-            |c, line| c.policy.limits.read(line, KIND),
-        ),
-    },
-    Directive {
-        name: "limit_conn_log_level",
-        syntax: "info | notice | warn | error",
-        default: Some("error"),
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
-        doc: "The log level for rejected requests.",
-        set: Setter::Word(&LEVEL_WORDS, |c, i| c.policy.level = LEVELS[i]),
-    },
+static DIRECTIVES: Table<ConnLimitPolicy> = Table::<ConnLimitPolicy>::new(&[
+    limit_conn::limit_row(
+        HTTP_SERVER_LOCATION,
+        "The maximum number of concurrent requests per key of the zone. If there are several limits, all of them apply.",
+        |policy, line| policy.limits.read(line, KIND),
+    ),
+    limit_conn::log_level_row(HTTP_SERVER_LOCATION, "The log level for rejected requests."),
     Directive {
         name: "limit_conn_status",
         syntax: "code",
@@ -86,26 +57,10 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The status of rejected requests.",
-        set: Setter::Number(|c| &mut c.status, 400, 599),
+        set: Setter::Number(|policy| &mut policy.status, 400, 599),
     },
-    Directive {
-        // To find good limits under real traffic before they reject anything.
-        name: "limit_conn_dry_run",
-        syntax: "on | off",
-        default: Some("off"),
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
-        doc: "Counts and logs, but does not reject.",
-        set: Setter::Flag(|c| &mut c.policy.dry_run),
-    },
+    limit_conn::dry_run_row(HTTP_SERVER_LOCATION),
 ]);
-
-/// The limits of a location.
-#[derive(Clone, Default)]
-struct Conf {
-    policy: ConnLimitPolicy,
-    status: i64,
-}
 
 /// A request's places, held until it ends. Internal redirects and subrequests share them, so that a
 /// request is counted once.
@@ -132,14 +87,14 @@ fn limit(request: &mut Request) -> Step<'_> {
     if held.status.get().is_some() {
         return Outcome::Declined.into();
     }
-    let conf = request.conf::<Conf>();
-    let Some((verdict, places)) = conf.policy.take_slots(request) else {
+    let policy = request.conf::<ConnLimitPolicy>();
+    let Some((verdict, places)) = policy.take_slots(request) else {
         return Outcome::Declined.into();
     };
     held.status.set(Some(verdict));
     held.slots.replace(places);
     match verdict {
-        LimitConnStatus::Rejected => Outcome::Status(conf.status as u16).into(),
+        LimitConnStatus::Rejected => Outcome::Status(policy.status as u16).into(),
         LimitConnStatus::Passed | LimitConnStatus::RejectedDryRun => Outcome::Declined.into(),
     }
 }

@@ -26,7 +26,6 @@ use conf::{
     LOCATION_IF, Level as Block, Line, Repeat, Setter, Table,
 };
 use host::error_log::Logger;
-use http::clock;
 use http::request::Version;
 use http::{Module, Outcome, Phase, Request, Step};
 
@@ -193,7 +192,7 @@ fn write(request: &mut Request) -> Step<'_> {
     // Taken out rather than borrowed: evaluating a variable can run a script, which could log too.
     let mut line = LINE.take();
     let mut awaited: Vec<LineWritten> = Vec::new();
-    let urgency = if request.delivery.close {
+    let urgency = if request.ends_connection() {
         LogUrgency::Awaited
     } else {
         LogUrgency::Usual
@@ -250,9 +249,11 @@ const DIRECT: &[DirectVariable<Request>] = &[
     ("remote_addr", |request, out| {
         out.extend_from_slice(&request.remote.text)
     }),
-    ("time_local", |_, out| clock::write_local_time(out)),
-    ("time_iso8601", |_, out| clock::write_iso8601(out)),
-    ("msec", |_, out| clock::write_millis(out)),
+    ("time_local", |_, out| net::local_time::write_log(out)),
+    ("time_iso8601", |_, out| net::local_time::write_iso8601(out)),
+    ("msec", |_, out| {
+        base::text::write_seconds(rt::wall_millis(), out)
+    }),
     ("request_time", |request, out| {
         write_seconds(request.elapsed_ms(), out)
     }),

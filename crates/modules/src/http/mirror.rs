@@ -17,6 +17,7 @@
 use bstr::BString;
 use conf::{Arity, Directive, HTTP_SERVER_LOCATION, Repeat, Setter, Table};
 use http::body::Body;
+use http::request::RequestPurpose;
 use http::subrequest::{self, Options};
 use http::{Module, Outcome, Phase, Request, Step};
 
@@ -90,7 +91,7 @@ fn mirror(request: &mut Request) -> Step<'_> {
                 return Outcome::Status(500);
             };
             // Not part of the response: it must neither delay nor end with the request.
-            copy.flow.background = true;
+            copy.flow.purpose = RequestPurpose::Background;
             rt::spawn_named("mirror", async move {
                 subrequest::run(&mut copy, true).await;
                 // The response must be read, or the server would block on sending it.

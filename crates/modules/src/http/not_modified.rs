@@ -9,7 +9,7 @@
 //! (section 13.2.2); in nginx all conditions of a request have to hold.
 
 use http::body::Body;
-use http::core::location::IfModifiedSince as Setting;
+use http::core::IfModifiedSince as Setting;
 use http::{Module, Request, Verdict};
 use proto::Known;
 use proto::conditional::{self, IfModifiedSinceMode, PreconditionOutcome, Validators};

@@ -15,7 +15,6 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use base::text::write_number;
 use bstr::{BString, ByteSlice};
 use conf::{
     Arity, Diagnostic, Directive, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table, Variable,
@@ -25,7 +24,7 @@ use net::client::Remote;
 use rt::net::Address;
 
 use crate::shared::forwarded_for::{self, ForwardedDepth};
-use crate::shared::realip::TrustedPeers;
+use crate::shared::realip::{self, TrustedPeers};
 
 pub(crate) static MODULE: Module = Module {
     name: "realip",
@@ -36,20 +35,11 @@ pub(crate) static MODULE: Module = Module {
         (Phase::Preaccess, replace_client),
     ],
     enabled: |location| !location.confs.get::<Conf>().trusted.is_empty(),
-    variables: &[
-        Variable::new(
-            "realip_remote_addr",
-            original_address,
-            "The original address of the peer.",
-        ),
-        Variable::new(
-            "realip_remote_port",
-            original_port,
-            "The original port of the peer.",
-        ),
-    ],
+    variables: &VARIABLES,
     ..Module::EMPTY
 };
+
+static VARIABLES: [Variable<Request>; 2] = realip::variables();
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     Directive {
@@ -176,19 +166,4 @@ fn replace_client(request: &mut Request) -> Step<'_> {
         request.remote = Rc::new(Remote::at(Address::Inet(client)));
     }
     Outcome::Declined.into()
-}
-
-/// `$realip_remote_addr`.
-fn original_address(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    out.extend_from_slice(&request.client.remote.text);
-    true
-}
-
-/// `$realip_remote_port`.
-fn original_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let port = request.client.remote.address.port();
-    if port > 0 {
-        write_number(u64::from(port), out);
-    }
-    true
 }

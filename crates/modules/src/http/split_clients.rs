@@ -11,8 +11,9 @@
 //! The mechanism is [`crate::shared::split_clients`].
 
 use ::http::{Module, Request};
-use conf::{Arity, Directive, HTTP, Repeat, Setter, Table};
+use conf::{HTTP, Table};
 
+use crate::shared::client_scope::VariableOnly;
 use crate::shared::split_clients;
 
 pub(crate) static MODULE: Module = Module {
@@ -22,18 +23,4 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
-    name: "split_clients",
-    syntax: "text $variable { ... }",
-    default: None,
-    contexts: HTTP,
-    since: "0.1",
-    doc: "Defines a variable by a hash of the text: each line has a percentage, or `*` for the rest, and a value.",
-    set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| {
-        split_clients::read::<Request>(line)
-    }),
-}]);
-
-/// Empty: the groups belong to the definition of the variable.
-#[derive(Clone, Default)]
-struct Conf;
+static DIRECTIVES: Table<VariableOnly> = Table::new(&[split_clients::row::<Request>(HTTP)]);

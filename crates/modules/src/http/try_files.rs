@@ -21,7 +21,7 @@ use conf::{
     Arity, Diagnostic, Directive, Expression, Line, Repeat, SERVER_LOCATION, Setter, Table,
 };
 use host::error_log::Level;
-use http::core::location::RootKind;
+use http::core::RootKind;
 use http::files::{self, Found, Purpose};
 use http::{Module, Outcome, Phase, Request, Step};
 

@@ -4,8 +4,40 @@
 //! session, and logging it, is left to the two modules, because they answer differently.
 
 use bstr::ByteSlice;
-use conf::{Cidr, Diagnostic, Line};
+use conf::{Arity, Cidr, Contexts, Diagnostic, Directive, Line, Repeat, Setter};
 use rt::net::Address;
+
+/// The rows of `allow` and `deny`. What a denied client gets, and so the text about `deny`, is each
+/// engine's own.
+pub(crate) const fn rows(
+    contexts: Contexts,
+    deny_doc: &'static str,
+) -> [Directive<AccessRules>; 2] {
+    [
+        Directive {
+            name: "allow",
+            syntax: "address | CIDR | unix: | all",
+            default: None,
+            contexts,
+            since: "0.1",
+            doc: "Allows access from this address or network. The first matching `allow` or `deny` decides.",
+            set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| {
+                rules.add_line(line, AccessAction::Allow)
+            }),
+        },
+        Directive {
+            name: "deny",
+            syntax: "address | CIDR | unix: | all",
+            default: None,
+            contexts,
+            since: "0.1",
+            doc: deny_doc,
+            set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| {
+                rules.add_line(line, AccessAction::Deny)
+            }),
+        },
+    ]
+}
 
 /// The rules of one block, in the order of the configuration.
 #[derive(Clone, Debug, Default)]

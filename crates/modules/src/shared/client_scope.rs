@@ -1,28 +1,31 @@
 //! What the shared mechanisms need to know of an http request or a stream session.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Definition, Diagnostic, Line, Node, Pattern, Registry, Scope};
-use host::error_log;
+use net::client::Ends;
 
 /// A request or a session: variables, a client and an error log. Small on purpose, since it is all
 /// that `map`, `geo` and the other shared modules can depend on.
-pub(crate) trait ClientScope: Scope + Sized + 'static {
+pub(crate) trait ClientScope: Scope + Ends + Sized {
     /// Matches a pattern. On a match its groups become `$1` and so on, and its named groups set
     /// their variables.
     fn matches(&mut self, pattern: &Pattern, subject: &[u8]) -> bool;
 
     /// The client's IP address; `None` on a unix socket.
-    fn client(&self) -> Option<IpAddr>;
+    fn client(&self) -> Option<IpAddr> {
+        self.remote().address.ip()
+    }
 
     /// The values of `X-Forwarded-For` in the order they came in; empty in stream.
     fn forwarded_for(&self) -> Vec<BString>;
-
-    /// Logs a line with this request's or session's context.
-    fn log(&self, level: error_log::Level, message: fmt::Arguments<'_>);
 }
+
+/// The struct of a directive that leaves nothing in its block: what it reads belongs to the
+/// definition of a variable.
+#[derive(Clone, Default)]
+pub(crate) struct VariableOnly;
 
 /// The texts that contain line ends. The registry notes them: such a line end comes from the
 /// configuration and not from a client, so it need not be refused where a value becomes part of a

@@ -12,9 +12,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 
 use bstr::{BString, ByteSlice};
-use conf::{Cidr, Definition, Diagnostic, Expression, Line, Node, Place, Severity, Word};
+use conf::{
+    Arity, Cidr, Contexts, Definition, Diagnostic, Directive, Expression, Line, Node, Place,
+    Repeat, Setter, Severity, Word,
+};
 
-use super::client_scope::{ClientScope, define_variable, multi_line_texts};
+use super::client_scope::{ClientScope, VariableOnly, define_variable, multi_line_texts};
 use super::forwarded_for::{self, ForwardedDepth};
 
 /// The address used for clients without one, such as those of unix sockets, and for variables that
@@ -40,8 +43,26 @@ type ValueId = u32;
 /// The empty text: the value of addresses in no network if there is no default.
 const EMPTY_VALUE: ValueId = 0;
 
+/// The row of `geo`, whose text for the reference is each engine's own.
+pub(crate) const fn row<S: ClientScope>(
+    contexts: Contexts,
+    doc: &'static str,
+) -> Directive<VariableOnly> {
+    Directive {
+        name: "geo",
+        syntax: "[$address] $variable { ... }",
+        default: None,
+        contexts,
+        since: "0.1",
+        doc,
+        set: Setter::Block(Arity::between(1, 2), Repeat::Many, |_, line| {
+            read::<S>(line)
+        }),
+    }
+}
+
 /// Reads `geo [$address] $variable { … }`.
-pub(crate) fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
+fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
     let last = line.args().len() - 1;
     let address = match last {
         0 => None,

@@ -13,7 +13,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base::sync::{Mutex, RwLock};
 use bstr::{BString, ByteSlice};
-use conf::{Cidr, Definition, Diagnostic, Expression, Line, Node};
+use conf::{
+    Arity, Cidr, Contexts, Definition, Diagnostic, Directive, Expression, Line, Node, Repeat,
+    Setter,
+};
 use maxminddb::{PathElement, Reader};
 use serde_json::Value;
 
@@ -33,8 +36,25 @@ impl GeoipProxies {
     }
 }
 
+/// The row of `geoip2`, in a table of any struct: databases belong to the definitions of their
+/// variables.
+pub(crate) const fn row<C, S: ClientScope>(contexts: Contexts) -> Directive<C> {
+    Directive {
+        name: "geoip2",
+        syntax: "file { ... }",
+        default: None,
+        contexts,
+        since: "0.2",
+        doc: "A MaxMind database and the variables taken from it: `$name [default=value] [source=$address] path …;`, \
+              where the path selects a field of the record for the client address. `$name metadata build_epoch | \
+              last_check | last_change;` gives facts about the file. With `auto_reload time;` the file is reloaded \
+              after it has changed.",
+        set: Setter::Block(Arity::ONE, Repeat::Many, |_, line| read::<S>(line)),
+    }
+}
+
 /// Reads `geoip2 FILE { … }` and defines its variables.
-pub(crate) fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
+fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
     let path = line.path(conf::Access::Opened, line.arg(0));
     let content = line.files().read(&path);
     let reader = content

@@ -8,7 +8,9 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use bstr::BStr;
-use conf::{Diagnostic, Expression, Line, parse};
+use conf::{
+    Arity, Contexts, Diagnostic, Directive, Expression, Line, Repeat, Setter, Variable, parse,
+};
 use host::error_log::Level;
 
 use super::ClientScope;
@@ -17,6 +19,78 @@ use super::zones::{self, SharedZone, ZoneShards, ZoneState};
 /// What an entry costs its zone besides the key, in bytes: close to the real cost here and the same
 /// as in nginx, so that zone sizes carry over.
 const FIXED_COST: usize = 36;
+
+/// The row of `limit_conn_zone`. `read` is [`ConnZones::read`] for the zones' owner.
+pub(crate) const fn zone_row(
+    contexts: Contexts,
+    doc: &'static str,
+    read: fn(&mut ConnZones, &mut Line) -> Result<(), Diagnostic>,
+) -> Directive<ConnZones> {
+    Directive {
+        name: "limit_conn_zone",
+        syntax: "key zone=name:size",
+        default: None,
+        contexts,
+        since: "0.1",
+        doc,
+        set: Setter::Custom(Arity::exactly(2), Repeat::Many, read),
+    }
+}
+
+/// The row of `limit_conn`. `read` is [`ConnLimits::read`] for the zones' owner.
+pub(crate) const fn limit_row(
+    contexts: Contexts,
+    doc: &'static str,
+    read: fn(&mut ConnLimitPolicy, &mut Line) -> Result<(), Diagnostic>,
+) -> Directive<ConnLimitPolicy> {
+    Directive {
+        name: "limit_conn",
+        syntax: "zone number",
+        default: None,
+        contexts,
+        since: "0.1",
+        doc,
+        set: Setter::Custom(Arity::exactly(2), Repeat::Fresh(|c| c.limits.clear()), read),
+    }
+}
+
+/// The row of `limit_conn_log_level`.
+pub(crate) const fn log_level_row(
+    contexts: Contexts,
+    doc: &'static str,
+) -> Directive<ConnLimitPolicy> {
+    Directive {
+        name: "limit_conn_log_level",
+        syntax: "info | notice | warn | error",
+        default: Some("error"),
+        contexts,
+        since: "0.1",
+        doc,
+        set: Setter::Word(&LEVEL_WORDS, |c, i| c.level = LEVELS[i]),
+    }
+}
+
+/// The row of `limit_conn_dry_run`: to find good limits under real traffic before they reject
+/// anything.
+pub(crate) const fn dry_run_row(contexts: Contexts) -> Directive<ConnLimitPolicy> {
+    Directive {
+        name: "limit_conn_dry_run",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts,
+        since: "0.1",
+        doc: "Counts and logs, but does not reject.",
+        set: Setter::Flag(|c| &mut c.dry_run),
+    }
+}
+
+/// The row of `$limit_conn_status`.
+pub(crate) const fn status_variable<S: 'static>(
+    get: fn(&mut S, &mut Vec<u8>) -> bool,
+) -> Variable<S> {
+    let doc = "`PASSED`, `REJECTED` or `REJECTED_DRY_RUN`.";
+    Variable::new("limit_conn_status", get, doc).volatile()
+}
 
 /// The counters of a zone, shared by all loops.
 pub(crate) struct ConnCounters {
@@ -84,6 +158,8 @@ pub(crate) struct ConnLimitPolicy {
     pub(crate) level: Level,
     /// `limit_conn_dry_run`: count and log, but reject nothing.
     pub(crate) dry_run: bool,
+    /// The status of rejected requests; a session's is always 503.
+    pub(crate) status: i64,
 }
 
 /// The outcome for a request or session with at least one limit.
@@ -95,9 +171,9 @@ pub(crate) enum LimitConnStatus {
 }
 
 /// The words of `limit_conn_log_level`.
-pub(crate) const LEVEL_WORDS: [&str; 4] = ["info", "notice", "warn", "error"];
+const LEVEL_WORDS: [&str; 4] = ["info", "notice", "warn", "error"];
 /// The levels in the order of these words.
-pub(crate) const LEVELS: [Level; 4] = [Level::Info, Level::Notice, Level::Warn, Level::Error];
+const LEVELS: [Level; 4] = [Level::Info, Level::Notice, Level::Warn, Level::Error];
 
 /// Longer keys are not counted, in bytes; nginx's bound, from the one byte that holds the length
 /// there.

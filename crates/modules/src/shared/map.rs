@@ -8,9 +8,12 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Definition, Diagnostic, Expression, Line, Node, Pattern, Place, Regex, Word};
+use conf::{
+    Arity, Contexts, Definition, Diagnostic, Directive, Expression, Line, Node, Pattern, Place,
+    Regex, Repeat, Setter, Word,
+};
 
-use super::client_scope::{ClientScope, define_variable, multi_line_texts};
+use super::client_scope::{ClientScope, VariableOnly, define_variable, multi_line_texts};
 
 /// One `map` block, ready for lookups.
 struct MapBlock {
@@ -32,8 +35,41 @@ struct MapBlock {
 /// Values by lower-case text.
 type ValuesByText = HashMap<BString, Expression>;
 
+/// The rows of `map`, whose text for the reference is each engine's own.
+pub(crate) const fn rows<S: ClientScope>(
+    contexts: Contexts,
+    doc: &'static str,
+) -> [Directive<VariableOnly>; 3] {
+    [
+        Directive {
+            name: "map",
+            syntax: "text $variable { ... }",
+            default: None,
+            contexts,
+            since: "0.1",
+            doc,
+            set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| read::<S>(line)),
+        },
+        ignored("map_hash_max_size", contexts),
+        ignored("map_hash_bucket_size", contexts),
+    ]
+}
+
+/// A directive of nginx's that has no meaning here.
+const fn ignored(name: &'static str, contexts: Contexts) -> Directive<VariableOnly> {
+    Directive {
+        name,
+        syntax: "size",
+        default: None,
+        contexts,
+        since: "0.1",
+        doc: "Accepted; has no effect.",
+        set: Setter::Ignored(Arity::ONE, "Weir's tables size themselves"),
+    }
+}
+
 /// Reads `map TEXT $variable { … }`.
-pub(crate) fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
+fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
     let mut map: MapBlock = MapBlock::new(line.expression(0)?);
     let entries = line.entries();
     // `hostnames` affects all lines, so it must be known before the first is read, wherever it is.
@@ -102,7 +138,7 @@ impl MapBlock {
             };
             let regex = Regex::new(pattern, caseless).map_err(failed)?;
             self.patterns
-                .push((Pattern::of::<S>(line.level, regex).map_err(failed)?, value));
+                .push((Pattern::of(line.level, regex).map_err(failed)?, value));
             return Ok(());
         }
         // A leading backslash lets a text begin with a tilde or be called like one of the

@@ -30,6 +30,7 @@ pub(crate) mod split_clients;
 pub(crate) mod tls;
 pub(crate) mod transform;
 pub(crate) mod upstream_block;
+pub(crate) mod upstream_block_rows;
 pub(crate) mod upstream_rows;
 pub(crate) mod upstream_tls_rows;
 pub(crate) mod zones;

@@ -3,9 +3,36 @@
 
 use std::net::{IpAddr, ToSocketAddrs};
 
+use base::text::write_number;
 use bstr::ByteSlice;
-use conf::{Cidr, Diagnostic, Line};
+use conf::{Cidr, Diagnostic, Line, Variable};
+use net::client::Ends;
 use rt::net::Address;
+
+/// `$realip_remote_addr` and `$realip_remote_port`.
+pub(crate) const fn variables<S: Ends>() -> [Variable<S>; 2] {
+    [
+        Variable::new(
+            "realip_remote_addr",
+            |s, out| {
+                out.extend_from_slice(&s.peer().text);
+                true
+            },
+            "The original address of the peer.",
+        ),
+        Variable::new(
+            "realip_remote_port",
+            |s, out| {
+                let port = s.peer().address.port();
+                if port > 0 {
+                    write_number(u64::from(port), out);
+                }
+                true
+            },
+            "The original port of the peer.",
+        ),
+    ]
+}
 
 /// The trusted peers.
 #[derive(Clone, Debug, Default)]

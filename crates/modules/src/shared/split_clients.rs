@@ -5,9 +5,11 @@
 
 use base::hash::murmur2;
 use bstr::{BString, ByteSlice};
-use conf::{Definition, Diagnostic, Expression, Line, Node};
+use conf::{
+    Arity, Contexts, Definition, Diagnostic, Directive, Expression, Line, Node, Repeat, Setter,
+};
 
-use super::client_scope::{ClientScope, define_variable, multi_line_texts};
+use super::client_scope::{ClientScope, VariableOnly, define_variable, multi_line_texts};
 
 /// The whole, as percentages have two decimals.
 const WHOLE: u32 = 10_000;
@@ -23,8 +25,21 @@ struct ClientSplit {
 /// hash, have 32 bits, and 100 % does not fit into them.
 type SplitPart = (Option<u32>, BString);
 
+/// The row of `split_clients`.
+pub(crate) const fn row<S: ClientScope>(contexts: Contexts) -> Directive<VariableOnly> {
+    Directive {
+        name: "split_clients",
+        syntax: "text $variable { ... }",
+        default: None,
+        contexts,
+        since: "0.1",
+        doc: "Defines a variable by a hash of the text: each line has a percentage, or `*` for the rest, and a value.",
+        set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| read::<S>(line)),
+    }
+}
+
 /// Reads `split_clients TEXT $variable { … }`.
-pub(crate) fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
+fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
     let text = line.expression(0)?;
     let mut shares = Vec::new();
     for entry in line.entries() {

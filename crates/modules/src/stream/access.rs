@@ -16,9 +16,9 @@
 use ::stream::module::status::FORBIDDEN;
 use ::stream::{Module, Outcome, Phase, Session, Step};
 use conf::contexts::STREAM_AND_SERVER;
-use conf::{Arity, Directive, Repeat, Setter, Table};
+use conf::{Directive, Table};
 
-use crate::shared::access::{AccessAction, AccessRules};
+use crate::shared::access::{self, AccessAction, AccessRules};
 
 pub(crate) static MODULE: Module = Module {
     name: "access",
@@ -29,28 +29,14 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<AccessRules> = Table::<AccessRules>::new(&[
-    Directive {
-        name: "allow",
-        syntax: "address | CIDR | unix: | all",
-        default: None,
-        contexts: STREAM_AND_SERVER,
-        since: "0.1",
-        doc: "Allows access from this address or network. The first matching `allow` or `deny` decides.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.add_line(line, AccessAction::Allow)),
-    },
-    Directive {
-        name: "deny",
-        syntax: "address | CIDR | unix: | all",
-        default: None,
-        contexts: STREAM_AND_SERVER,
-        since: "0.1",
-        doc: "Denies access from this address or network; the session ends with status 403. The first matching `allow` \
-              or `deny` decides.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.add_line(line, AccessAction::Deny)),
-    },
-])
-.inherit(AccessRules::inherited, |_| true);
+static ROWS: [Directive<AccessRules>; 2] = access::rows(
+    STREAM_AND_SERVER,
+    "Denies access from this address or network; the session ends with status 403. The first matching `allow` or `deny` \
+     decides.",
+);
+
+static DIRECTIVES: Table<AccessRules> =
+    Table::<AccessRules>::new(&ROWS).inherit(AccessRules::inherited, |_| true);
 
 /// The phase handler.
 fn judge(session: &mut Session) -> Step<'_> {

@@ -9,8 +9,9 @@
 //! ```
 
 use ::stream::{Module, Session};
-use conf::{Arity, Directive, Repeat, STREAM, Setter, Table};
+use conf::{STREAM, Table};
 
+use crate::shared::client_scope::VariableOnly;
 use crate::shared::geo;
 
 pub(crate) static MODULE: Module = Module {
@@ -20,19 +21,8 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
-    name: "geo",
-    syntax: "[$address] $variable { ... }",
-    default: None,
-    contexts: STREAM,
-    since: "0.1",
-    doc: "Defines a variable whose value depends on the client address: that of the smallest matching network or, \
-          after `ranges`, of the matching range. `delete` removes a network, `default` is for all other addresses.",
-    set: Setter::Block(Arity::between(1, 2), Repeat::Many, |_, line| {
-        geo::read::<Session>(line)
-    }),
-}]);
-
-/// Empty: the networks are part of the variable's definition.
-#[derive(Clone, Default)]
-struct Conf;
+static DIRECTIVES: Table<VariableOnly> = Table::new(&[geo::row::<Session>(
+    STREAM,
+    "Defines a variable whose value depends on the client address: that of the smallest matching network or, after \
+     `ranges`, of the matching range. `delete` removes a network, `default` is for all other addresses.",
+)]);

@@ -8,8 +8,9 @@
 //! ```
 
 use ::stream::{Module, Session};
-use conf::{Arity, Directive, Repeat, STREAM, Setter, Table};
+use conf::{STREAM, Table};
 
+use crate::shared::client_scope::VariableOnly;
 use crate::shared::geoip2;
 
 pub(crate) static MODULE: Module = Module {
@@ -19,21 +20,4 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
-    name: "geoip2",
-    syntax: "file { ... }",
-    default: None,
-    contexts: STREAM,
-    since: "0.2",
-    doc: "A MaxMind database and the variables taken from it: `$name [default=value] [source=$address] path …;`, where \
-          the path selects a field of the record for the client address. `$name metadata build_epoch | last_check | \
-          last_change;` gives facts about the file. With `auto_reload time;` the file is reloaded after it has \
-          changed.",
-    set: Setter::Block(Arity::ONE, Repeat::Many, |_, line| {
-        geoip2::read::<Session>(line)
-    }),
-}]);
-
-/// Empty: the databases are part of their variables' definitions.
-#[derive(Clone, Default)]
-struct Conf;
+static DIRECTIVES: Table<VariableOnly> = Table::new(&[geoip2::row::<_, Session>(STREAM)]);

@@ -10,11 +10,10 @@
 use ::stream::module::status::SERVICE_UNAVAILABLE;
 use ::stream::{Module, Outcome, Phase, Session, Step};
 use conf::contexts::STREAM_AND_SERVER;
-use conf::{Arity, Directive, Repeat, STREAM, Setter, Table, Variable};
+use conf::{STREAM, Table};
 
 use crate::shared::limit_conn::{
-    ConnCounters, ConnLimitPolicy, ConnSlot, ConnZoneDeclaration, ConnZones, LEVEL_WORDS, LEVELS,
-    LimitConnStatus,
+    self, ConnCounters, ConnLimitPolicy, ConnSlot, ConnZoneDeclaration, ConnZones, LimitConnStatus,
 };
 use crate::shared::zones;
 
@@ -25,12 +24,7 @@ pub(crate) static MODULE: Module = Module {
     server: &DIRECTIVES,
     phases: &[(Phase::Preaccess, limit)],
     enabled: |server| !server.confs.get::<ConnLimitPolicy>().limits.is_empty(),
-    variables: &[Variable::new(
-        "limit_conn_status",
-        status,
-        "`PASSED`, `REJECTED` or `REJECTED_DRY_RUN`.",
-    )
-    .volatile()],
+    variables: &[limit_conn::status_variable(status)],
     complete: |line| {
         zones::report_undeclared::<ConnZoneDeclaration, ConnCounters>(line, "limit_conn_zone")
     },
@@ -42,53 +36,22 @@ pub(crate) static MODULE: Module = Module {
 const KIND: &str = "limit_conn of stream";
 
 /// The directive of the main context.
-static ZONES: Table<ConnZones> = Table::new(&[Directive {
-    name: "limit_conn_zone",
-    syntax: "key zone=name:size",
-    default: None,
-    contexts: STREAM,
-    since: "0.1",
-    doc: "Defines a zone that counts sessions per value of the key. Sessions with an empty key are not counted. When \
-          the zone is full, sessions with new keys are rejected.",
-    set: Setter::Custom(Arity::exactly(2), Repeat::Many, |declared, line| {
-        declared.read(line, KIND)
-    }),
-}]);
+static ZONES: Table<ConnZones> = Table::new(&[limit_conn::zone_row(
+    STREAM,
+    "Defines a zone that counts sessions per value of the key. Sessions with an empty key are not counted. When the zone \
+     is full, sessions with new keys are rejected.",
+    |declared, line| declared.read(line, KIND),
+)]);
 
 static DIRECTIVES: Table<ConnLimitPolicy> = Table::<ConnLimitPolicy>::new(&[
-    Directive {
-        name: "limit_conn",
-        syntax: "zone number",
-        default: None,
-        contexts: STREAM_AND_SERVER,
-        since: "0.1",
-        doc: "The maximum number of concurrent sessions per key of the zone; further ones end with status 503. If \
-              there are several limits, all of them apply.",
-        set: Setter::Custom(
-            Arity::exactly(2),
-            Repeat::Fresh(|c| c.limits.clear()),
-            |c, line| c.limits.read(line, KIND),
-        ),
-    },
-    Directive {
-        name: "limit_conn_log_level",
-        syntax: "info | notice | warn | error",
-        default: Some("error"),
-        contexts: STREAM_AND_SERVER,
-        since: "0.1",
-        doc: "The log level for rejected sessions.",
-        set: Setter::Word(&LEVEL_WORDS, |c, i| c.level = LEVELS[i]),
-    },
-    Directive {
-        // To find good limits under real traffic before they reject anything.
-        name: "limit_conn_dry_run",
-        syntax: "on | off",
-        default: Some("off"),
-        contexts: STREAM_AND_SERVER,
-        since: "0.1",
-        doc: "Counts and logs, but does not reject.",
-        set: Setter::Flag(|c| &mut c.dry_run),
-    },
+    limit_conn::limit_row(
+        STREAM_AND_SERVER,
+        "The maximum number of concurrent sessions per key of the zone; further ones end with status 503. If there are \
+         several limits, all of them apply.",
+        |policy, line| policy.limits.read(line, KIND),
+    ),
+    limit_conn::log_level_row(STREAM_AND_SERVER, "The log level for rejected sessions."),
+    limit_conn::dry_run_row(STREAM_AND_SERVER),
 ]);
 
 /// The result of the limits, and the places in the counters, which the session gives back when it

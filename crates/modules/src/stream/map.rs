@@ -9,8 +9,9 @@
 //! ```
 
 use ::stream::{Module, Session};
-use conf::{Arity, Directive, Repeat, STREAM, Setter, Table};
+use conf::{Directive, STREAM, Table};
 
+use crate::shared::client_scope::VariableOnly;
 use crate::shared::map;
 
 pub(crate) static MODULE: Module = Module {
@@ -20,35 +21,9 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
-    Directive {
-        name: "map",
-        syntax: "text $variable { ... }",
-        default: None,
-        contexts: STREAM,
-        since: "0.1",
-        doc: "Defines a variable by looking up the text, as in http.",
-        set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| {
-            map::read::<Session>(line)
-        }),
-    },
-    ignored("map_hash_max_size"),
-    ignored("map_hash_bucket_size"),
-]);
+static ROWS: [Directive<VariableOnly>; 3] = map::rows::<Session>(
+    STREAM,
+    "Defines a variable by looking up the text, as in http.",
+);
 
-/// A directive of nginx's that has no meaning here.
-const fn ignored(name: &'static str) -> Directive<Conf> {
-    Directive {
-        name,
-        syntax: "size",
-        default: None,
-        contexts: STREAM,
-        since: "0.1",
-        doc: "Accepted; has no effect.",
-        set: Setter::Ignored(Arity::ONE, "Weir's tables size themselves"),
-    }
-}
-
-/// Empty: a map is part of its variable's definition.
-#[derive(Clone, Default)]
-struct Conf;
+static DIRECTIVES: Table<VariableOnly> = Table::new(&ROWS);

@@ -16,7 +16,7 @@ use conf::{Arity, Directive, Repeat, Setter, Table, Variable};
 use net::client::Remote;
 use rt::net::Address;
 
-use crate::shared::realip::TrustedPeers;
+use crate::shared::realip::{self, TrustedPeers};
 
 pub(crate) static MODULE: Module = Module {
     name: "realip",
@@ -24,20 +24,11 @@ pub(crate) static MODULE: Module = Module {
     server: &DIRECTIVES,
     phases: &[(Phase::PostAccept, replace_client)],
     enabled: |server| !server.confs.get::<Conf>().trusted.is_empty(),
-    variables: &[
-        Variable::new(
-            "realip_remote_addr",
-            original_address,
-            "The original address of the peer.",
-        ),
-        Variable::new(
-            "realip_remote_port",
-            original_port,
-            "The original port of the peer.",
-        ),
-    ],
+    variables: &VARIABLES,
     ..Module::EMPTY
 };
+
+static VARIABLES: [Variable<Session>; 2] = realip::variables();
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[Directive {
     name: "set_real_ip_from",
@@ -73,19 +64,4 @@ fn replace_client(session: &mut Session) -> Step<'_> {
         session.remote = Remote::at(Address::Inet(client));
     }
     Outcome::Declined.into()
-}
-
-/// `$realip_remote_addr`.
-fn original_address(session: &mut Session, out: &mut Vec<u8>) -> bool {
-    out.extend_from_slice(&session.client.remote.text);
-    true
-}
-
-/// `$realip_remote_port`; empty for unix sockets.
-fn original_port(session: &mut Session, out: &mut Vec<u8>) -> bool {
-    let port = session.client.remote.address.port();
-    if port > 0 {
-        out.extend_from_slice(port.to_string().as_bytes());
-    }
-    true
 }

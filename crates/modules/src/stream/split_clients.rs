@@ -9,8 +9,9 @@
 //! ```
 
 use ::stream::{Module, Session};
-use conf::{Arity, Directive, Repeat, STREAM, Setter, Table};
+use conf::{STREAM, Table};
 
+use crate::shared::client_scope::VariableOnly;
 use crate::shared::split_clients;
 
 pub(crate) static MODULE: Module = Module {
@@ -20,18 +21,4 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
-    name: "split_clients",
-    syntax: "text $variable { ... }",
-    default: None,
-    contexts: STREAM,
-    since: "0.1",
-    doc: "Defines a variable by a hash of the text: each line has a percentage, or `*` for the rest, and a value.",
-    set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| {
-        split_clients::read::<Session>(line)
-    }),
-}]);
-
-/// Empty: the groups are part of the variable's definition.
-#[derive(Clone, Default)]
-struct Conf;
+static DIRECTIVES: Table<VariableOnly> = Table::new(&[split_clients::row::<Session>(STREAM)]);

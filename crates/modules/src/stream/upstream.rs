@@ -14,18 +14,18 @@
 
 use std::cell::RefCell;
 
-use ::stream::core::ServerConf;
-use ::stream::engine::StreamLoop;
+use ::stream::stream_loop::StreamLoop;
 use ::stream::upstream::StreamGroups;
 use ::stream::{Module, Session};
 use conf::{
     Address, Arity, Diagnostic, Directive, Host, Line, Repeat, STREAM, STREAM_UPSTREAM, Setter,
     Table, parse,
 };
-use net::resolver::Resolver;
-use net::upstream::{LeastConn, Names, TimeMetric};
+use net::resolver::ResolverConf;
+use net::upstream::{Names, TimeMetric};
 
 use crate::shared::upstream_block::{self, GroupDraft};
+use crate::shared::upstream_block_rows;
 
 pub(crate) static MODULE: Module = Module {
     name: "upstream",
@@ -77,34 +77,11 @@ static BLOCK: Table<GroupDraft> = Table::new(&[
          succeeds.",
         Setter::Custom(Arity::at_least(1), Repeat::Many, server),
     ),
-    row(
-        // In nginx the state is only shared between workers with this directive.
-        "zone",
-        "name [size]",
-        "Accepted. The state of a group is always shared by all event loops and kept across reloads.",
-        Setter::Custom(Arity::between(1, 2), Repeat::Once, |_, line| {
-            upstream_block::check_zone(line)
-        }),
-    ),
-    row(
-        "hash",
-        "key [consistent]",
-        "Chooses the server by a hash of the key. With `consistent` (ketama), adding or removing a server moves only \
-         the keys of that server.",
-        Setter::Custom(
-            Arity::between(1, 2),
-            Repeat::Once,
-            upstream_block::read_hash,
-        ),
-    ),
-    row(
-        "least_conn",
-        "",
+    upstream_block_rows::zone(STREAM_UPSTREAM),
+    upstream_block_rows::hash(STREAM_UPSTREAM),
+    upstream_block_rows::least_conn(
+        STREAM_UPSTREAM,
         "Chooses the server with the fewest sessions in progress, relative to its weight.",
-        Setter::Custom(Arity::NONE, Repeat::Once, |draft, line| {
-            upstream_block::set_method(draft, line, LeastConn);
-            Ok(())
-        }),
     ),
     row(
         "least_time",
@@ -126,20 +103,13 @@ static BLOCK: Table<GroupDraft> = Table::new(&[
             upstream_block::read_random(draft, line, TIMES)
         }),
     ),
-    row(
-        "resolver",
-        "address ... [valid=time] [ipv4=on|off] [ipv6=on|off] [status_zone=zone]",
+    upstream_block_rows::resolver(
+        STREAM_UPSTREAM,
         "The DNS servers for the names of this group. By default those of `stream`, otherwise those of the system.",
-        Setter::Custom(Arity::at_least(1), Repeat::Once, |draft, line| {
-            draft.resolver = Some(Resolver::from_line(line)?);
-            Ok(())
-        }),
     ),
-    row(
-        "resolver_timeout",
-        "time",
+    upstream_block_rows::resolver_timeout(
+        STREAM_UPSTREAM,
         "The timeout for resolving a name; by default that of `stream`.",
-        Setter::Millis(|draft| &mut draft.resolver_timeout),
     ),
 ]);
 
@@ -204,15 +174,9 @@ fn start(engine: &StreamLoop) {
         return;
     }
     let site = engine.site();
-    let ServerConf {
-        resolver,
-        resolver_timeout,
-        ..
-    } = site.outer_confs.get::<ServerConf>();
     let names = Names::follow(
         site.main_confs.get::<StreamGroups>(),
-        resolver,
-        *resolver_timeout,
+        site.outer_confs.get::<ResolverConf>(),
         &engine.log,
     );
     // Drops those of the previous configuration, which end with that.

@@ -9,6 +9,7 @@
 
 mod asking;
 mod case;
+pub mod directives;
 mod error;
 mod message;
 mod settings;
@@ -28,6 +29,7 @@ use host::error_log::{Level, Logger, MainLog};
 use rt::sync::remote_oneshot::{Receiver, Sender, channel};
 
 use case::Cases;
+pub use directives::ResolverConf;
 pub use error::ResolveError;
 use message::{Answer, Kind, Service};
 pub use settings::Settings;

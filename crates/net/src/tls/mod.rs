@@ -46,7 +46,7 @@ pub use handshake::HandshakeError;
 pub(crate) use handshake::words;
 pub use identity::{Identity, load_file, read_passwords};
 pub use kept::{Keeping, KeptSession};
-pub use offer::{Chain, Key, Moment, Offer};
+pub use offer::{Chain, HandshakeHandler, Key, Moment, Objection, Offer};
 pub use problem::Problem;
 pub use provider::{fill_random, warm_up};
 pub use server::{ClientCertificates, ServerOptions, ServerSettings};

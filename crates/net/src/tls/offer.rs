@@ -1,6 +1,9 @@
 //! Certificates that a script chooses or builds while a client waits: it gets an [`Offer`] and changes what the
 //! client will be shown.
 
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -31,6 +34,18 @@ pub struct Offer {
     /// The session that is asked for or was created.
     pub session: Option<KeptSession>,
 }
+
+/// Has a say in the handshakes of a server. `R` is what an engine knows a client by before its handshake is done.
+pub type HandshakeHandler<R> =
+    for<'a> fn(
+        &'a mut R,
+        Moment,
+        Rc<RefCell<Offer>>,
+    ) -> Pin<Box<dyn Future<Output = Result<(), Objection>> + 'a>>;
+
+/// A handshake is not to be completed. Why was logged then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Objection;
 
 /// The points of a handshake at which a script runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use host::error_log::Logger;
 use super::group::Group;
 use super::groups::Groups;
 use super::server::{NameToResolve, ResolvedAddress};
-use crate::resolver::{FoundService, Resolver, Update, Watch};
+use crate::resolver::{FoundService, Resolver, ResolverConf, Update, Watch};
 
 /// The time limit of a lookup where no `resolver_timeout` is configured; nginx's default.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -22,16 +22,11 @@ pub struct Names {
 }
 
 impl Names {
-    /// Starts to resolve the names of all groups, on this loop.
+    /// Begins to look up the names of all groups, on this loop.
     ///
-    /// `resolver` and `timeout` are those of the engine's outermost block, for groups without their own. If there
-    /// is none either, the system's resolver is used.
-    pub fn follow(
-        groups: &Groups,
-        resolver: &Arc<Resolver>,
-        timeout: Duration,
-        log: &Logger,
-    ) -> Names {
+    /// `outer` is what the engine's outermost block says of resolving, for groups without their own. Where there is none
+    /// either, the system's resolver is used.
+    pub fn follow(groups: &Groups, outer: &ResolverConf, log: &Logger) -> Names {
         let mut system = None;
         let mut tasks = Vec::new();
         for group in groups.all() {
@@ -44,7 +39,11 @@ impl Names {
                 .collect();
             for at in names {
                 let settings = &group.settings;
-                let mut resolver = settings.resolver.as_ref().unwrap_or(resolver).clone();
+                let mut resolver = settings
+                    .resolver
+                    .as_ref()
+                    .unwrap_or(&outer.resolver)
+                    .clone();
                 if resolver.is_empty() {
                     let known = groups.system_resolver();
                     resolver = system
@@ -52,11 +51,12 @@ impl Names {
                         .clone();
                 }
                 // Zero means "no limit" for a request, whose client ends it. Nothing would end a lookup here.
-                let timeout = settings.resolver_timeout.unwrap_or(if timeout.is_zero() {
-                    TIMEOUT
-                } else {
-                    timeout
-                });
+                let timeout = settings
+                    .resolver_timeout
+                    .unwrap_or(match outer.timeout.is_zero() {
+                        true => TIMEOUT,
+                        false => outer.timeout,
+                    });
                 let watch = Watch::new(
                     resolver,
                     at.host.clone(),

@@ -12,9 +12,10 @@
 //! ```
 
 use super::error::{ConnectionError, ErrorCode};
+use super::event::Event;
 use super::frame::{self, HeadersFrame, MAX_STREAM, PREFACE};
 use super::hpack::{DecodedField, Decoder, Encoder, HpackError, ListLimits, Secrecy};
-use super::reader::{Event, FrameReader, ReaderLimits};
+use super::reader::{FrameReader, ReaderLimits};
 use super::settings::{self, Settings};
 use super::window::Window;
 use crate::fields::Fields;

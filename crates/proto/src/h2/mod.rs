@@ -13,6 +13,7 @@
 
 pub mod client;
 pub mod error;
+pub mod event;
 pub mod frame;
 pub mod hpack;
 pub mod priority;
@@ -24,9 +25,10 @@ pub mod window;
 
 pub use client::ClientConnection;
 pub use error::{ConnectionError, ErrorCode};
+pub use event::{Block, Event};
 pub use frame::PREFACE;
 pub use priority::Priority;
-pub use reader::{Block, Event, FrameReader, ReaderLimits};
+pub use reader::{FrameReader, ReaderLimits};
 pub use request::{Malformed, RequestReader};
 pub use settings::Settings;
 pub use window::Window;

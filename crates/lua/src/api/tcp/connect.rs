@@ -13,9 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::ByteSlice as _;
-use http::core::ResolverConf;
 use net::Transport;
-use net::resolver::Resolver;
+use net::resolver::{Resolver, ResolverConf};
 use rt::net::{Address, Stream, UnixPath};
 
 use super::super::arguments::text;
@@ -279,8 +278,8 @@ fn resolver() -> Result<Option<(Arc<Resolver>, Duration)>, LuaError> {
         return Ok(Some(known));
     }
     let of_session = scope::with_session(|session| {
-        let core = &session.server().core;
-        (Arc::clone(&core.resolver), core.resolver_timeout)
+        let conf = session.conf::<ResolverConf>();
+        (Arc::clone(&conf.resolver), conf.timeout)
     });
     if let Ok(known) = of_session {
         return Ok(Some(known));

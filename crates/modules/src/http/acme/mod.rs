@@ -313,6 +313,8 @@ fn start(engine: &HttpLoop) {
         let (what, names) = (wanted.certificate_id(server), wanted.names_for(server));
         // Logged rather than refused, so that the other servers start.
         if names.is_empty() {
+            // Errors about a single answer were passed over already: the socket itself is broken, and to ask again
+            // at once would spin.
             engine.log.plain(
                 Level::Error,
                 format_args!(

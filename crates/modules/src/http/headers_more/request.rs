@@ -71,8 +71,9 @@ fn set_field(
         }
         Known::Connection => {
             let names = value.to_ascii_lowercase();
-            // The connection to the client obeys the changed field, as it would have obeyed the client's own.
-            request.delivery.close |= names.windows(5).any(|text| text == b"close");
+            if names.windows(5).any(|text| text == b"close") {
+                request.delivery.close();
+            }
         }
         _ => {}
     }

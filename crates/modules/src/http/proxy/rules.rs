@@ -100,12 +100,10 @@ fn pattern(line: &mut Line, case: CaseMatching) -> Result<RulePattern, Diagnosti
     if case == CaseMatching::AsWritten
         && let Some(text) = word.strip_prefix(b"~*")
     {
-        return Ok(RulePattern::Regex(Pattern::compile::<Request>(
-            line, 0, text, true,
-        )?));
+        return Ok(RulePattern::Regex(Pattern::compile(line, 0, text, true)?));
     }
     match word.strip_prefix(b"~") {
-        Some(text) => Ok(RulePattern::Regex(Pattern::compile::<Request>(
+        Some(text) => Ok(RulePattern::Regex(Pattern::compile(
             line,
             0,
             text,

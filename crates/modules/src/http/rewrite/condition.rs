@@ -184,19 +184,19 @@ fn compare(
         )),
         b"~" => Ok(IfCondition::Matches(
             variable,
-            Pattern::compile::<Request>(line, index, &operand.text, false)?,
+            Pattern::compile(line, index, &operand.text, false)?,
         )),
         b"~*" => Ok(IfCondition::Matches(
             variable,
-            Pattern::compile::<Request>(line, index, &operand.text, true)?,
+            Pattern::compile(line, index, &operand.text, true)?,
         )),
         b"!~" => Ok(IfCondition::MatchesNot(
             variable,
-            Pattern::compile::<Request>(line, index, &operand.text, false)?,
+            Pattern::compile(line, index, &operand.text, false)?,
         )),
         b"!~*" => Ok(IfCondition::MatchesNot(
             variable,
-            Pattern::compile::<Request>(line, index, &operand.text, true)?,
+            Pattern::compile(line, index, &operand.text, true)?,
         )),
         other => Err(line.error(format!("unexpected \"{}\" in condition", other.as_bstr()))),
     }

@@ -62,7 +62,7 @@ impl RewriteRule {
         if replacement.is_empty() {
             return Err(line.error("empty replacement"));
         }
-        let pattern = Pattern::compile::<Request>(line, 0, line.text(0), false)?;
+        let pattern = Pattern::compile(line, 0, line.text(0), false)?;
         let (text, adds_args) = match replacement.strip_suffix(b"?") {
             Some(text) => (text, false),
             None => (replacement.as_bytes(), true),

@@ -26,10 +26,10 @@ use conf::{Arity, Diagnostic, Directive, HTTP, Line, Repeat, Setter, Table, UPST
 use http::core::resolver::ResolverConf;
 use http::http_loop::HttpLoop;
 use http::{Module, Request};
-use net::resolver::Resolver;
-use net::upstream::{Groups, IpHash, LeastConn, Names, Queue, TimeMetric};
+use net::upstream::{Groups, IpHash, Names, Queue, TimeMetric};
 
 use crate::shared::upstream_block::{self, GroupDraft};
+use crate::shared::upstream_block_rows;
 
 pub(crate) static MODULE: Module = Module {
     name: "upstream",
@@ -93,33 +93,8 @@ static BLOCK: Table<GroupDraft> = Table::new(&[
             upstream_block::read_server,
         ),
     },
-    Directive {
-        // In nginx the state is only shared between workers with this directive.
-        name: "zone",
-        syntax: "name [size]",
-        default: None,
-        contexts: UPSTREAM,
-        since: "0.1",
-        doc: "Accepted. The state of a group is always shared by all event loops and kept across reloads.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |_, line| {
-            upstream_block::check_zone(line)
-        }),
-    },
-    Directive {
-        // The same mapping as nginx's, so that keys stay where they are after a migration.
-        name: "hash",
-        syntax: "key [consistent]",
-        default: None,
-        contexts: UPSTREAM,
-        since: "0.1",
-        doc: "Chooses the server by a hash of the key. With `consistent` (ketama), adding or removing a server moves \
-              only the keys of that server. The mapping of keys to servers is nginx's.",
-        set: Setter::Custom(
-            Arity::between(1, 2),
-            Repeat::Once,
-            upstream_block::read_hash,
-        ),
-    },
+    upstream_block_rows::zone(UPSTREAM),
+    upstream_block_rows::hash(UPSTREAM),
     Directive {
         name: "ip_hash",
         syntax: "",
@@ -133,18 +108,10 @@ static BLOCK: Table<GroupDraft> = Table::new(&[
             Ok(())
         }),
     },
-    Directive {
-        name: "least_conn",
-        syntax: "",
-        default: None,
-        contexts: UPSTREAM,
-        since: "0.1",
-        doc: "Chooses the server with the fewest connections in use, relative to its weight.",
-        set: Setter::Custom(Arity::NONE, Repeat::Once, |draft, line| {
-            upstream_block::set_method(draft, line, LeastConn);
-            Ok(())
-        }),
-    },
+    upstream_block_rows::least_conn(
+        UPSTREAM,
+        "Chooses the server with the fewest connections in use, relative to its weight.",
+    ),
     Directive {
         name: "least_time",
         syntax: "header | last_byte [inflight]",
@@ -220,29 +187,14 @@ static BLOCK: Table<GroupDraft> = Table::new(&[
               `Retry-After`. A client that disconnects leaves the queue.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, queue),
     },
-    Directive {
-        // `server … resolve` needs neither this nor a zone: without one, the system's servers are
-        // asked.
-        name: "resolver",
-        syntax: "address ... [valid=time] [ipv4=on|off] [ipv6=on|off] [status_zone=zone]",
-        default: None,
-        contexts: UPSTREAM,
-        since: "0.1",
-        doc: "The DNS servers for the names of this group. By default those of `http`, otherwise those of the system.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Once, |draft, line| {
-            draft.resolver = Some(Resolver::from_line(line)?);
-            Ok(())
-        }),
-    },
-    Directive {
-        name: "resolver_timeout",
-        syntax: "time",
-        default: None,
-        contexts: UPSTREAM,
-        since: "0.1",
-        doc: "The timeout for resolving a name; by default that of `http`.",
-        set: Setter::Millis(|draft| &mut draft.resolver_timeout),
-    },
+    upstream_block_rows::resolver(
+        UPSTREAM,
+        "The DNS servers for the names of this group. By default those of `http`, otherwise those of the system.",
+    ),
+    upstream_block_rows::resolver_timeout(
+        UPSTREAM,
+        "The timeout for resolving a name; by default that of `http`.",
+    ),
     Directive {
         name: "sticky",
         syntax: "cookie name [expires=time] [domain=domain] [httponly] [samesite=strict|lax|none|$variable] [secure] \
@@ -269,11 +221,9 @@ fn start(engine: &HttpLoop) {
         return;
     }
     let site = engine.site();
-    let ResolverConf { resolver, timeout } = site.outer_confs.get::<ResolverConf>();
     let names = Names::follow(
         site.main_confs.get::<Groups>(),
-        resolver,
-        *timeout,
+        site.outer_confs.get::<ResolverConf>(),
         &engine.log,
     );
     // Drops those of the previous configuration, which end with that.

@@ -40,6 +40,7 @@ use conf::{Expression, Host};
 use host::error_log::Level;
 use net::ConnectOptions;
 use net::Transport;
+use net::resolver::ResolverConf;
 use net::upstream::{Group, NoChoice, Outcome as Verdict, Selection, SelectionRequest, Times};
 use rt::net::{Address, UdpSocket, UnixPath};
 
@@ -146,9 +147,7 @@ async fn find_group(session: &mut Session, text: &Expression) -> Option<Arc<Grou
 
 /// Resolves a host name with the resolver of the server.
 async fn resolve(session: &mut Session, host: &BStr) -> Option<Vec<std::net::IpAddr>> {
-    let core = &session.server().core;
-    // Taken out: the lookup must not hold on to the session.
-    let (resolver, timeout) = (Arc::clone(&core.resolver), core.resolver_timeout);
+    let ResolverConf { resolver, timeout } = session.conf::<ResolverConf>().clone();
     session.action = "resolving upstream name";
     match resolver.lookup_host(host, timeout).await {
         Ok(ips) => Some(ips),

@@ -42,6 +42,7 @@ pub(super) const RULES: &[CheckRule] = &[
 fn addresses(server: &Node) -> Vec<&[u8]> {
     let listens: Vec<&[u8]> = named(server.block.nodes(), "listen").map(first).collect();
     match listens.is_empty() {
+        // nginx's default for `server_name`: requests without a host.
         true => vec![b"80"],
         false => listens,
     }

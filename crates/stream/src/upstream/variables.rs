@@ -1,77 +1,15 @@
-//! The upstream servers that a session has tried: for variables and for the error log.
+//! `$upstream_*`: a list each, with a value for every server that was tried.
 
-use std::io::Write;
-use std::ops::Deref;
 use std::time::Duration;
 
 use base::text::write_seconds;
-use bstr::BString;
 use conf::Variable;
 
+use super::Try;
 use crate::session::Session;
 
-/// The groups of servers of `stream`. Those of `http` are kept apart, even if they have the same name.
-#[derive(Clone)]
-pub struct StreamGroups(net::upstream::Groups);
-
-impl Default for StreamGroups {
-    fn default() -> Self {
-        StreamGroups(net::upstream::Groups::of("stream "))
-    }
-}
-
-impl Deref for StreamGroups {
-    type Target = net::upstream::Groups;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-/// The upstream servers that a session has tried.
-#[derive(Default)]
-pub struct Record {
-    /// In the order in which they were tried.
-    pub tries: Vec<Try>,
-}
-
-/// One server that was tried.
-#[derive(Clone, Debug, Default)]
-pub struct Try {
-    /// Its address as text; the name of the group if it had no server to try, as in nginx.
-    pub address: BString,
-    /// The time until the connection was established.
-    pub connect: Option<Duration>,
-    /// The time until the first byte arrived.
-    pub first_byte: Option<Duration>,
-    /// The time until the session with it ended.
-    pub session: Option<Duration>,
-    /// Bytes sent to it.
-    pub sent: u64,
-    /// Bytes received from it.
-    pub received: u64,
-}
-
-impl Record {
-    /// Appends what the error log says of the tries, in the words of nginx.
-    pub(crate) fn describe(&self, received: u64, sent: u64, out: &mut Vec<u8>) {
-        let last = self.tries.last().cloned().unwrap_or_default();
-        if !last.address.is_empty() {
-            out.extend_from_slice(b", upstream: \"");
-            out.extend_from_slice(&last.address);
-            out.push(b'"');
-        }
-        let (up, down) = (last.sent, last.received);
-        // Writing to memory does not fail.
-        let _ = write!(
-            out,
-            ", bytes from/to client:{received}/{sent}, bytes from/to upstream:{down}/{up}"
-        );
-    }
-}
-
 /// The variables.
-pub static VARIABLES: &[Variable<Session>] = &[
+pub(crate) static VARIABLES: &[Variable<Session>] = &[
     Variable::new(
         "upstream_addr",
         |s: &mut Session, out| list(s, out, |a_try, out| out.extend_from_slice(&a_try.address)),

@@ -1,0 +1,87 @@
+//! `root` and `alias`: where a location's files are.
+
+use bstr::{BStr, ByteSlice};
+use conf::{Diagnostic, Expression, Line};
+
+use super::blocks::{self, PresentLocation};
+
+/// The place of a location's files.
+#[derive(Clone, Debug, Default)]
+pub struct Root {
+    /// The directory, or the replacement of an alias.
+    pub path: Expression,
+    /// How it is combined with the request's path.
+    pub kind: RootKind,
+}
+
+/// How a location's directory is combined with a request's path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RootKind {
+    /// `root`: the whole path is appended.
+    #[default]
+    Root,
+    /// `alias`: this many bytes of the path, those of the location, are removed first.
+    Alias(usize),
+    /// `alias` in a location with a regular expression: the value is the complete file name.
+    Whole,
+}
+
+impl Root {
+    /// That of `root`.
+    pub(super) fn of_root(line: &mut Line) -> Result<Root, Diagnostic> {
+        let text = line.arg(0).text.clone();
+        if line.level.seen("alias").is_some() {
+            return Err(line.error(
+                "\"root\" directive is duplicate, \"alias\" directive was specified earlier",
+            ));
+        }
+        // Without the slash at the end, because the request's path begins with one.
+        let text = text.trim_end_with(|byte| byte == '/').as_bstr();
+        Ok(Root {
+            path: file_expression(line, text)?,
+            kind: RootKind::Root,
+        })
+    }
+
+    /// That of `alias`.
+    pub(super) fn of_alias(line: &mut Line) -> Result<Root, Diagnostic> {
+        if line.level.seen("root").is_some() {
+            return Err(line.error(
+                "\"alias\" directive is duplicate, \"root\" directive was specified earlier",
+            ));
+        }
+        let kind = match blocks::present_location(line) {
+            PresentLocation::Named => {
+                return Err(
+                    line.error("the \"alias\" directive cannot be used inside the named location")
+                );
+            }
+            // A prefix is removed by its length. A regular expression has no fixed length, so the value must be the whole
+            // file name.
+            PresentLocation::Regex => RootKind::Whole,
+            PresentLocation::Prefix(length) => RootKind::Alias(length),
+        };
+        let text = line.arg(0).text.clone();
+        let path = file_expression(line, text.as_bstr())?;
+        Ok(Root { path, kind })
+    }
+}
+
+/// A path that may contain variables. One without is made absolute while the configuration is read.
+fn file_expression(line: &mut Line, text: &BStr) -> Result<Expression, Diagnostic> {
+    let word = line.arg(0);
+    let expression = line.expression_of(word, text)?;
+    match expression.constant() {
+        Some(constant) => {
+            let path = conf::parse::path(constant);
+            let path = line.level.build.in_prefix(conf::Access::Root, path);
+            Ok(Expression::literal(path.as_os_str().as_encoded_bytes()))
+        }
+        None => {
+            // With variables, the prefix is added per request. Here it is only noted that files below the prefix are
+            // accessed.
+            line.level.build.prefix_for(conf::Access::Root, text);
+            Ok(expression)
+        }
+    }
+}

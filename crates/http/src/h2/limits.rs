@@ -1,0 +1,96 @@
+//! The bounds that the configuration sets to a connection, its frames, and the heads of its requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::h2::hpack::ListLimits;
+use proto::h2::request::{RequestLimits, Underscores};
+use proto::h2::{ReaderLimits, frame};
+use proto::message::InvalidHeaders;
+
+use crate::client::Client;
+use crate::core::{LocationConf, ServerConf};
+use crate::site::Site;
+
+/// How many CONTINUATION frames a header block may have. Empty ones cost a client nothing, and the list never has to
+/// end (CVE-2024-27316 and its relatives).
+const MAX_CONTINUATIONS: u32 = 64;
+
+/// How much larger than its fields a header block may be on the wire: the longest Huffman codes have 30 bits for a
+/// byte.
+const BLOCK_FACTOR: usize = 4;
+
+/// How many fields of a request are examined beyond `max_headers`, for Cookie fields, which HTTP/2 may split.
+const MORE_FIELDS: usize = 1000;
+
+/// The limits of a connection, from the default server of its address.
+pub(super) struct Limits {
+    pub(super) max_streams: usize,
+    pub(super) preread: u32,
+    pub(super) read_size: usize,
+    pub(super) header_timeout: Duration,
+    pub(super) core: Arc<LocationConf>,
+}
+
+impl Limits {
+    pub(super) fn of(site: &Site, client: &Client) -> Limits {
+        let server = site.server(client.endpoint.borrow().default_server);
+        let http2 = &server.core.http2;
+        Limits {
+            max_streams: http2.max_concurrent_streams as usize,
+            // The directive's own limit keeps it within a window, so that nothing is cut off.
+            preread: http2.body_preread_size as u32,
+            read_size: http2.recv_buffer_size as usize,
+            header_timeout: server.core.client_header_timeout,
+            core: Arc::clone(&site.location(server.root).core),
+        }
+    }
+}
+
+/// The limits of the frame reader, derived from those on a request's head.
+pub(super) fn reader_limits(site: &Site, client: &Client) -> ReaderLimits {
+    let server = site.server(client.endpoint.borrow().default_server);
+    let fields = server.core.large_buffers * server.core.large_buffer_size;
+    ReaderLimits {
+        // Content gains nothing by larger frames. But where a field may be larger than the default frame, frames may be
+        // as large as in nginx, so that it need not be continued. They need no more memory: content passes in pieces,
+        // and header blocks have limits of their own.
+        max_frame_size: match server.core.large_buffer_size > frame::MAX_FRAME_SIZE_DEFAULT.into() {
+            true => frame::MAX_FRAME_SIZE_MAX,
+            false => frame::MAX_FRAME_SIZE_DEFAULT,
+        },
+        max_block: (fields as usize)
+            .saturating_mul(BLOCK_FACTOR)
+            .max(ReaderLimits::default().max_block),
+        max_continuations: MAX_CONTINUATIONS,
+        takes_pushes: false,
+    }
+}
+
+/// What the head of a request may be.
+pub(super) fn request_limits(core: &ServerConf) -> RequestLimits {
+    RequestLimits {
+        underscores_in_headers: match core.underscores_in_headers {
+            true => Underscores::Allowed,
+            false => Underscores::Invalid,
+        },
+        invalid_headers: match core.ignore_invalid_headers {
+            true => InvalidHeaders::Ignored,
+            false => InvalidHeaders::Kept,
+        },
+        max_headers: core.max_headers as usize,
+        max_text: core.large_buffer_size as usize,
+        max_texts: (core.large_buffers * core.large_buffer_size) as usize,
+    }
+}
+
+/// The limits of the decompressor. nginx counts only names and values, and no Cookie fields; the overhead of the fields
+/// themselves is bounded here, too.
+pub(super) fn list_limits(core: &ServerConf) -> ListLimits {
+    let texts = (core.large_buffers * core.large_buffer_size) as usize;
+    let fields = (core.max_headers as usize).saturating_add(MORE_FIELDS);
+    ListLimits {
+        max_size: texts.saturating_add(MORE_FIELDS * proto::h2::hpack::ENTRY_OVERHEAD),
+        max_fields: fields,
+    }
+}

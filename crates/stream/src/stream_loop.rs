@@ -1,0 +1,35 @@
+//! Stream on one loop, as sessions, modules and variables know it: the present configuration, and where to count and log.
+//!
+//! It knows no session: accepting, counting and ending those is [`crate::engine`]'s, which is above the phases.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use host::engine::{Main, Zones};
+use host::error_log::Logger;
+use net::counters::Counters;
+
+use crate::site::Site;
+
+/// Stream on one loop.
+pub struct StreamLoop {
+    /// The number of the loop, from 0. What must run once in the process runs on loop 0.
+    pub index: usize,
+    pub(crate) site: RefCell<Rc<Site>>,
+    /// The error log of main, for what belongs to no server.
+    pub log: Logger,
+    /// What lives longer than a configuration.
+    pub zones: Zones,
+    /// The settings of the main context.
+    pub main: Main,
+    /// This loop's counters.
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl StreamLoop {
+    /// The present configuration.
+    pub fn site(&self) -> Rc<Site> {
+        Rc::clone(&self.site.borrow())
+    }
+}
