@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use bstr::{BStr, BString};
-use conf::{Captures, Expression, Pattern, Scope, VarId};
+use conf::{Captured, Expression, Pattern, Scope, VarId, VariableCycle, VariableValues};
 use host::error_log::{Context, Level, Logger};
 use net::client::Remote;
 use net::endpoint::Endpoint;
@@ -44,9 +44,7 @@ pub struct Session {
     pub upstream: Option<Record>,
     /// What is being done, for the error log; empty: nothing worth a word.
     pub action: &'static str,
-    slots: Vec<Slot>,
-    /// How many variables are being evaluated, each for the sake of the one before.
-    depth: u8,
+    values: VariableValues,
     captured: Captured,
     states: Vec<Box<dyn Any>>,
     endings: Vec<Ending>,
@@ -54,25 +52,6 @@ pub struct Session {
 
 /// Something that goes on when a session is over otherwise.
 pub(crate) type Ending = Pin<Box<dyn Future<Output = ()>>>;
-
-/// How deep variables may stand inside variables, before it must be a circle; nginx's bound.
-const MAX_VARIABLE_DEPTH: u8 = 100;
-
-/// The value of a variable.
-#[derive(Clone, Default)]
-enum Slot {
-    #[default]
-    Unset,
-    NotFound,
-    Value(Rc<[u8]>),
-}
-
-/// The groups of the last match of a regular expression, with the text they are in.
-#[derive(Clone, Default)]
-struct Captured {
-    subject: Vec<u8>,
-    groups: Captures,
-}
 
 impl Session {
     /// A session that has just begun.
@@ -94,8 +73,7 @@ impl Session {
             received: 0,
             upstream: None,
             action: "initializing session",
-            slots: Vec::new(),
-            depth: 0,
+            values: VariableValues::default(),
             captured: Captured::default(),
             states: Vec::new(),
             endings: Vec::new(),
@@ -165,21 +143,11 @@ impl Session {
     /// Matches a pattern against a text. On a match its groups are the session's captures, and the variables of its
     /// named groups have their values.
     pub fn matches(&mut self, pattern: &Pattern, subject: &[u8]) -> bool {
-        let mut groups = Captures::new();
-        if !pattern.regex.captures(subject, &mut groups) {
+        if !self.captured.matches(&pattern.regex, subject) {
             return false;
         }
-        self.captured = Captured {
-            subject: subject.to_vec(),
-            groups,
-        };
         for &(variable, group) in &pattern.variables {
-            let value = self
-                .captured
-                .groups
-                .text(group, &self.captured.subject)
-                .map(Rc::from);
-            *self.slot(variable) = value.map_or(Slot::NotFound, Slot::Value);
+            self.values.put(variable, self.captured.group(group));
         }
         true
     }
@@ -189,16 +157,8 @@ impl Session {
         let site = Rc::clone(&self.site);
         match site.variables.get(id).set {
             Some(set) => set(self, value),
-            None => *self.slot(id) = Slot::Value(value.into()),
+            None => self.values.put(id, Some(value)),
         }
-    }
-
-    fn slot(&mut self, id: VarId) -> &mut Slot {
-        let index = id.0 as usize;
-        if self.slots.len() <= index {
-            self.slots.resize(index + 1, Slot::Unset);
-        }
-        &mut self.slots[index]
     }
 
     /// The logger of the server.
@@ -243,43 +203,18 @@ impl Scope for Session {
     fn variable(&mut self, id: VarId, out: &mut Vec<u8>) -> bool {
         let site = Rc::clone(&self.site);
         let definition = site.variables.get(id);
-        match self.slot(id) {
-            Slot::NotFound => return false,
-            Slot::Value(value) => {
-                out.extend_from_slice(value);
-                return true;
+        match definition.known_or_new_value(id, self, |session| &session.values, out) {
+            Ok(found) => found,
+            Err(VariableCycle) => {
+                let name = &definition.name;
+                self.error(format_args!("cycle while evaluating variable \"{name}\""));
+                false
             }
-            Slot::Unset => {}
         }
-        if self.depth == MAX_VARIABLE_DEPTH {
-            self.error(format_args!(
-                "cycle while evaluating variable \"{}\"",
-                definition.name
-            ));
-            return false;
-        }
-        self.depth += 1;
-        let start = out.len();
-        let found = definition.value(self, out);
-        self.depth -= 1;
-        if definition.cache {
-            *self.slot(id) = if found {
-                Slot::Value(out[start..].into())
-            } else {
-                Slot::NotFound
-            };
-        }
-        found
     }
 
     fn capture(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
-        match self.captured.groups.text(n, &self.captured.subject) {
-            None => false,
-            Some(text) => {
-                out.extend_from_slice(text);
-                true
-            }
-        }
+        self.captured.append(n, out)
     }
 }
 
