@@ -37,6 +37,7 @@ pub mod spelling;
 pub mod table;
 pub mod tree;
 pub mod variable;
+pub mod variable_values;
 
 pub use address::{Address, Cidr, Host};
 pub use base::{BStr, BString, FileId, Span};
@@ -57,3 +58,4 @@ pub use tree::{Block, Node, SourceMap, Tree, Word, parse, parse_tolerant};
 pub use variable::{
     Definition, Get, Names, NoVariables, Registry, Scope, VarId, Variable, Variables,
 };
+pub use variable_values::{Captured, VariableCycle, VariableValues};

@@ -5,7 +5,7 @@
 //! module has to remember about a request it keeps as a [`Request::state`] with a type of its own.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bstr::{BStr, BString};
-use conf::{Captures, Expression, Pattern, Scope, VarId};
+use conf::{Captured, Expression, Pattern, Scope, VarId, VariableCycle, VariableValues};
 use host::error_log::{Level, Logger};
 use net::client::Remote;
 use proto::message::Method;
@@ -104,68 +104,25 @@ impl Uri {
     }
 }
 
-/// The groups of the last match of a regular expression, with the text that they point into.
-#[derive(Clone, Default)]
-pub struct Captured {
-    subject: Vec<u8>,
-    groups: Captures,
-}
-
-impl Captured {
-    /// Matches a text. If the pattern does not match, the captures of an earlier match stay, as in nginx.
-    pub fn matches(&mut self, regex: &conf::Regex, subject: &[u8]) -> bool {
-        let mut groups = Captures::new();
-        if !regex.captures(subject, &mut groups) {
-            return false;
-        }
-        self.groups = groups;
-        self.subject.clear();
-        self.subject.extend_from_slice(subject);
-        true
-    }
-
-    /// The text of group `n`; 0 is the whole match.
-    pub fn group(&self, n: usize) -> Option<&[u8]> {
-        self.groups.text(n, &self.subject)
-    }
-
-    /// Drops the match: there are no captures any more.
-    pub fn clear(&mut self) {
-        self.groups.clear();
-    }
-}
-
 /// What a subrequest knows of the request that created it.
 pub struct Parent {
     /// The number of requests between it and the client's request, for the limit on nesting.
     pub depth: u8,
 }
 
-/// The values of variables that have been computed or set, by the number of the variable.
+/// What a request and all of its subrequests share.
 #[derive(Default)]
 pub struct Variables {
-    slots: RefCell<Vec<Slot>>,
-    /// What modules share between a request and all of its subrequests; see [`Request::shared`].
+    /// The values of variables.
+    pub values: VariableValues,
+    /// What modules share between them; see [`Request::shared`].
     shared: RefCell<Vec<Rc<dyn Any>>>,
-    /// How many evaluations are nested at the moment: the value of one variable may name others.
-    depth: Cell<u8>,
-}
-
-/// How deep evaluations may be nested before it must be a cycle; nginx's bound.
-const MAX_VARIABLE_DEPTH: u8 = 100;
-
-#[derive(Clone, Default)]
-enum Slot {
-    #[default]
-    Unset,
-    NotFound,
-    Value(Rc<[u8]>),
 }
 
 impl Variables {
     /// Drops all values and keeps the memory.
     fn clear(&mut self) {
-        self.slots.get_mut().clear();
+        self.values.clear();
         self.shared.get_mut().clear();
     }
 
@@ -177,37 +134,11 @@ impl Variables {
         }
     }
 
-    /// The cached value: `None` if there is none yet, `Some(None)` if the variable is known to be unset.
-    fn get(&self, id: VarId) -> Option<Option<Rc<[u8]>>> {
-        match self.slots.borrow().get(id.0 as usize)? {
-            Slot::Unset => None,
-            Slot::NotFound => Some(None),
-            Slot::Value(value) => Some(Some(Rc::clone(value))),
-        }
-    }
-
-    fn put(&self, id: VarId, value: Option<&[u8]>) {
-        let mut slots = self.slots.borrow_mut();
-        let index = id.0 as usize;
-        if slots.len() <= index {
-            slots.resize(index + 1, Slot::Unset);
-        }
-        slots[index] = value.map_or(Slot::NotFound, |bytes| Slot::Value(bytes.into()));
-    }
-
     /// A copy of the values, for a request that changes them independently from here on.
     pub fn copy(&self) -> Variables {
         Variables {
-            slots: self.slots.clone(),
+            values: self.values.copy(),
             shared: self.shared.clone(),
-            depth: Cell::new(0),
-        }
-    }
-
-    /// Drops the cached value, so that the variable is computed again.
-    pub fn forget(&self, id: VarId) {
-        if let Some(slot) = self.slots.borrow_mut().get_mut(id.0 as usize) {
-            *slot = Slot::Unset;
         }
     }
 }
@@ -236,7 +167,7 @@ impl RequestBuffers {
             + self.uri.path.capacity()
             + self.uri.args.capacity()
             + out.content_type.capacity()
-            + self.captured.subject.capacity()
+            + self.captured.memory()
     }
 }
 
@@ -566,13 +497,13 @@ impl Request {
         // their own.
         match site.variables.get(id).set {
             Some(set) => set(self, value),
-            None => self.variables.put(id, Some(value)),
+            None => self.variables.values.put(id, Some(value)),
         }
     }
 
     /// Marks a variable as unset.
     pub fn unset_variable(&mut self, id: VarId) {
-        self.variables.put(id, None);
+        self.variables.values.put(id, None);
     }
 
     /// The logger of the current location.
@@ -610,42 +541,18 @@ impl Scope for Request {
         let site = Rc::clone(&self.site);
         // The value may be cached from an earlier use. A variable that must be computed each time is never cached.
         let definition = site.variables.get(id);
-        if let Some(known) = self.variables.get(id) {
-            return match known {
-                None => false,
-                Some(value) => {
-                    out.extend_from_slice(&value);
-                    true
-                }
-            };
+        match definition.known_or_new_value(id, self, |request| &request.variables.values, out) {
+            Ok(found) => found,
+            Err(VariableCycle) => {
+                let name = &definition.name;
+                self.error(format_args!("cycle while evaluating variable \"{name}\""));
+                false
+            }
         }
-        let depth = self.variables.depth.get();
-        // A `map` may name itself through other variables: without a bound its evaluation would not end.
-        if depth == MAX_VARIABLE_DEPTH {
-            self.error(format_args!(
-                "cycle while evaluating variable \"{}\"",
-                definition.name
-            ));
-            return false;
-        }
-        self.variables.depth.set(depth + 1);
-        let start = out.len();
-        let found = definition.value(self, out);
-        self.variables.depth.set(depth);
-        if definition.cache {
-            self.variables.put(id, found.then(|| &out[start..]));
-        }
-        found
     }
 
     fn capture(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
-        match self.captured.group(n) {
-            None => false,
-            Some(text) => {
-                out.extend_from_slice(text);
-                true
-            }
-        }
+        self.captured.append(n, out)
     }
 }
 

@@ -88,7 +88,7 @@ impl Request {
     /// Drops the cached value of a variable.
     fn forget_variable(&mut self, name: &str) {
         if let Some(id) = self.site.variables.id(name) {
-            self.variables.forget(id);
+            self.variables.values.forget(id);
         }
     }
 
@@ -97,7 +97,7 @@ impl Request {
         for n in 0..self.site.variables.len() {
             let id = conf::VarId(n as u32);
             if self.site.variables.get(id).name.starts_with(start) {
-                self.variables.forget(id);
+                self.variables.values.forget(id);
             }
         }
     }

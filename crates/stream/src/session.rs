@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use bstr::{BStr, BString};
-use conf::{Captures, Expression, Pattern, Scope, VarId};
+use conf::{Captured, Expression, Pattern, Scope, VarId, VariableCycle, VariableValues};
 use host::error_log::{Context, Level, Logger};
 use net::client::Remote;
 use net::endpoint::Endpoint;
@@ -44,9 +44,7 @@ pub struct Session {
     pub upstream: Option<Record>,
     /// What is being done, as the error log says it behind "while"; empty: nothing is said.
     pub action: &'static str,
-    slots: Vec<Slot>,
-    /// How many variables are being evaluated, each because the one before refers to it.
-    depth: u8,
+    values: VariableValues,
     captured: Captured,
     /// At most one value of each type. Searched in a row: few modules remember anything about a session.
     states: Vec<Box<dyn Any>>,
@@ -56,25 +54,6 @@ pub struct Session {
 
 /// Work that goes on when the session is over.
 pub(crate) type Ending = Pin<Box<dyn Future<Output = ()>>>;
-
-/// How deep variables may refer to variables before it must be a cycle; the bound of nginx.
-const MAX_VARIABLE_DEPTH: u8 = 100;
-
-/// The value of a variable.
-#[derive(Clone, Default)]
-enum Slot {
-    #[default]
-    Unset,
-    NotFound,
-    Value(Rc<[u8]>),
-}
-
-/// The groups of the last match of a regular expression, with the text they are in.
-#[derive(Clone, Default)]
-struct Captured {
-    subject: Vec<u8>,
-    groups: Captures,
-}
 
 impl Session {
     /// A session that has just begun.
@@ -96,8 +75,7 @@ impl Session {
             received: 0,
             upstream: None,
             action: "initializing session",
-            slots: Vec::new(),
-            depth: 0,
+            values: VariableValues::default(),
             captured: Captured::default(),
             states: Vec::new(),
             endings: Vec::new(),
@@ -169,23 +147,12 @@ impl Session {
     /// Matches a pattern against a text. On a match its groups are the session's captures, and the variables of its
     /// named groups have their values.
     pub fn matches(&mut self, pattern: &Pattern, subject: &[u8]) -> bool {
-        let mut groups = Captures::new();
-        if !pattern.regex.captures(subject, &mut groups) {
+        if !self.captured.matches(&pattern.regex, subject) {
             // The captures of the last match stay.
             return false;
         }
-        self.captured = Captured {
-            subject: subject.to_vec(),
-            groups,
-        };
         for &(variable, group) in &pattern.variables {
-            // A group that took no part in the match is not found, rather than what an earlier match left.
-            let value = self
-                .captured
-                .groups
-                .text(group, &self.captured.subject)
-                .map(Rc::from);
-            *self.slot(variable) = value.map_or(Slot::NotFound, Slot::Value);
+            self.values.put(variable, self.captured.group(group));
         }
         true
     }
@@ -196,18 +163,8 @@ impl Session {
         match site.variables.get(id).set {
             // Some variables are part of the session and not only a text.
             Some(set) => set(self, value),
-            None => *self.slot(id) = Slot::Value(value.into()),
+            None => self.values.put(id, Some(value)),
         }
-    }
-
-    /// The place of a value; unset if nothing was set or evaluated yet.
-    fn slot(&mut self, id: VarId) -> &mut Slot {
-        let index = id.0 as usize;
-        // Grown on demand: most sessions use few of the variables that a configuration has.
-        if self.slots.len() <= index {
-            self.slots.resize(index + 1, Slot::Unset);
-        }
-        &mut self.slots[index]
     }
 
     /// The logger of the server.
@@ -254,45 +211,18 @@ impl Scope for Session {
         let site = Rc::clone(&self.site);
         // A value that was set or kept comes first; only then is the variable evaluated.
         let definition = site.variables.get(id);
-        match self.slot(id) {
-            Slot::NotFound => return false,
-            Slot::Value(value) => {
-                out.extend_from_slice(value);
-                return true;
+        match definition.known_or_new_value(id, self, |session| &session.values, out) {
+            Ok(found) => found,
+            Err(VariableCycle) => {
+                let name = &definition.name;
+                self.error(format_args!("cycle while evaluating variable \"{name}\""));
+                false
             }
-            Slot::Unset => {}
         }
-        if self.depth == MAX_VARIABLE_DEPTH {
-            self.error(format_args!(
-                "cycle while evaluating variable \"{}\"",
-                definition.name
-            ));
-            return false;
-        }
-        self.depth += 1;
-        // `out` may begin with other text: only what is added from here on is the value.
-        let start = out.len();
-        let found = definition.value(self, out);
-        self.depth -= 1;
-        // Kept for the session, as in nginx: all uses of a variable see one value.
-        if definition.cache {
-            *self.slot(id) = if found {
-                Slot::Value(out[start..].into())
-            } else {
-                Slot::NotFound
-            };
-        }
-        found
     }
 
     fn capture(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
-        match self.captured.groups.text(n, &self.captured.subject) {
-            None => false,
-            Some(text) => {
-                out.extend_from_slice(text);
-                true
-            }
-        }
+        self.captured.append(n, out)
     }
 }
 

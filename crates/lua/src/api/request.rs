@@ -251,7 +251,7 @@ fn printable_path(path: &[u8]) -> Vec<u8> {
 /// Forgets the cached value of a variable.
 fn forget_variable(request: &mut Request, name: &str) {
     if let Some(id) = request.site.variables.id(name) {
-        request.variables.forget(id);
+        request.variables.values.forget(id);
     }
 }
 
