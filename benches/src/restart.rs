@@ -11,7 +11,9 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cache::{Coverage, FillStart, Head, Key, Options, Seen, Store};
+use cache::{
+    CacheKey, CacheStore, FillCoverage, FillStart, ObjectHead, SeenLocation, StoreOptions,
+};
 use xtask::flags::Flags;
 use xtask::{packages, shell};
 
@@ -322,31 +324,32 @@ fn whole(server: &Server, hit: Duration) -> Result<(f64, Cell), String> {
 /// Copies the one object that the server stored to as many keys.
 fn multiply(path: &Path, objects: u64) -> Result<(), String> {
     let mut head = None;
-    cache::survey(path, false, |listed| head = Some(listed.head.clone()))
+    cache::survey_store(path, false, |listed| head = Some(listed.head.clone()))
         .map_err(|error| format!("{}: {error}", path.display()))?;
     let head = head.ok_or("the server stored nothing")?;
     let path = path.to_owned();
     let copy = move || async move {
-        let mut options = Options::new(&path, rt::pool::default_pool());
+        let mut options = StoreOptions::new(&path, rt::pool::default_pool());
         options.inactive_ms = 0;
         options.max_size = 8 << 30;
-        let store = Store::open(options, rt::wall_millis()).map_err(|error| error.to_string())?;
+        let store =
+            CacheStore::open(options, rt::wall_millis()).map_err(|error| error.to_string())?;
         put_all(&store, &head, objects).await;
         store.close().await.map_err(|error| error.to_string())
     };
     rt::run(rt::LoopOptions::default(), copy).map_err(|error| error.to_string())?
 }
 
-async fn put_all(store: &Store, head: &Head, objects: u64) {
+async fn put_all(store: &CacheStore, head: &ObjectHead, objects: u64) {
     let content = bytes::Bytes::from(vec![b'x'; CONTENT]);
     // Else they would be inactive for long.
     let now_ms = rt::wall_millis();
     for number in 0..objects {
-        let key = Key::new(format!("/s/{number}").as_bytes());
+        let key = CacheKey::new(format!("/s/{number}").as_bytes());
         if let FillStart::Started(mut writer, _) =
-            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, now_ms)
+            store.join_or_start_fill(&key, FillCoverage::Whole, SeenLocation::NOTHING, now_ms)
         {
-            writer.head(head.clone());
+            writer.start_storing(head.clone());
             // What is stored cannot be abandoned.
             let _ = writer.write(content.clone()).await;
             writer.finish();

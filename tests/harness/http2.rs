@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use proto::h2::frame::{self, HeadersFrame, flag, kind};
-use proto::h2::hpack::{Decoder, Encoder, ListLimits, Secrecy};
+use proto::h2::hpack::{FieldSecrecy, HpackDecoder, HpackEncoder, ListLimits};
 use proto::h2::settings::{id::HEADER_TABLE_SIZE, pairs};
-use proto::h2::{ErrorCode, Event, FrameReader, PREFACE};
-use proto::{Known, h2};
+use proto::h2::{ErrorCode, FrameEvent, FrameReader, PREFACE};
+use proto::{KnownField, h2};
 
 use crate::server::Server;
 use crate::wait::PATIENCE;
@@ -90,8 +90,8 @@ pub struct Http2 {
     /// What is below it.
     socket: TcpStream,
     reader: FrameReader,
-    decoder: Decoder,
-    encoder: Encoder,
+    decoder: HpackDecoder,
+    encoder: HpackEncoder,
     input: Vec<u8>,
     next: u32,
     /// Heard and not yet asked for.
@@ -151,8 +151,8 @@ impl Http2 {
             carrier,
             socket,
             reader: FrameReader::default(),
-            decoder: Decoder::default(),
-            encoder: Encoder::default(),
+            decoder: HpackDecoder::default(),
+            encoder: HpackEncoder::default(),
             input: Vec::new(),
             next: 1,
             heard: Vec::new(),
@@ -198,10 +198,10 @@ impl Http2 {
                 self.encoder
                     .pseudo(name.as_bytes(), value.as_bytes(), &mut out);
             } else {
-                let known = Known::from_name(name.as_bytes());
+                let known = KnownField::from_name(name.as_bytes());
                 let (name, value) = (name.as_bytes(), value.as_bytes());
                 self.encoder
-                    .field(known, name, value, Secrecy::Open, &mut out);
+                    .field(known, name, value, FieldSecrecy::Open, &mut out);
             }
         }
         begun.finish(self.largest_frame, &mut out);
@@ -327,10 +327,10 @@ impl Http2 {
         loop {
             let (event, used) = self
                 .reader
-                .next(&input[at..])
+                .next_event(&input[at..])
                 .expect("the server's frames are right");
             at += used;
-            if matches!(event, Event::More) {
+            if matches!(event, FrameEvent::More) {
                 break;
             }
             let heard = self.understand(event, &mut answers);
@@ -342,9 +342,9 @@ impl Http2 {
         }
     }
 
-    fn understand(&mut self, event: Event<'_>, answers: &mut Vec<u8>) -> Option<Heard> {
+    fn understand(&mut self, event: FrameEvent<'_>, answers: &mut Vec<u8>) -> Option<Heard> {
         Some(match event {
-            Event::Data {
+            FrameEvent::Data {
                 stream,
                 bytes,
                 counted,
@@ -363,7 +363,7 @@ impl Http2 {
                     ends: end_stream,
                 }
             }
-            Event::Headers {
+            FrameEvent::Headers {
                 stream,
                 block,
                 end_stream,
@@ -373,18 +373,18 @@ impl Http2 {
                 fields: decode(&mut self.decoder, &block),
                 ends: end_stream,
             },
-            Event::Reset { stream, code } => Heard::Reset(stream, code),
-            Event::GoAway { last, code } => Heard::GoAway(last, code),
-            Event::Settings(payload) => {
+            FrameEvent::Reset { stream, code } => Heard::Reset(stream, code),
+            FrameEvent::GoAway { last, code } => Heard::GoAway(last, code),
+            FrameEvent::Settings(payload) => {
                 frame::write_settings_ack(answers);
                 for (_, size) in pairs(payload).filter(|(id, _)| *id == HEADER_TABLE_SIZE) {
                     self.encoder.set_peer_limit(size);
                 }
                 Heard::Settings(pairs(payload).collect())
             }
-            Event::SettingsAck => Heard::SettingsAck,
-            Event::Ping { ack: true, opaque } => Heard::Pong(opaque),
-            Event::WindowUpdate { stream, increment } => Heard::Window(stream, increment),
+            FrameEvent::SettingsAck => Heard::SettingsAck,
+            FrameEvent::Ping { ack: true, opaque } => Heard::Pong(opaque),
+            FrameEvent::WindowUpdate { stream, increment } => Heard::Window(stream, increment),
             _ => return None,
         })
     }
@@ -417,7 +417,7 @@ fn take_fields(reply: &mut Http2Reply, fields: Vec<(String, String)>) {
     }
 }
 
-fn decode(decoder: &mut Decoder, block: &[u8]) -> Vec<(String, String)> {
+fn decode(decoder: &mut HpackDecoder, block: &[u8]) -> Vec<(String, String)> {
     let limits = ListLimits {
         max_size: usize::MAX,
         max_fields: usize::MAX,

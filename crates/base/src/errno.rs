@@ -4,9 +4,9 @@ use std::fmt;
 use std::io;
 
 /// An error of the system as nginx prints it: ` (2: No such file or directory)`, with the blank before.
-pub struct Errno<'a>(pub &'a io::Error);
+pub struct ErrnoText<'a>(pub &'a io::Error);
 
-impl fmt::Display for Errno<'_> {
+impl fmt::Display for ErrnoText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.raw_os_error() {
             Some(number) => {
@@ -29,6 +29,9 @@ mod tests {
     #[test]
     fn errno_prints_as_nginx_does() {
         let error = io::Error::from_raw_os_error(2);
-        assert_eq!(Errno(&error).to_string(), " (2: No such file or directory)");
+        assert_eq!(
+            ErrnoText(&error).to_string(),
+            " (2: No such file or directory)"
+        );
     }
 }

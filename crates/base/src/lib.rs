@@ -15,7 +15,7 @@ pub mod sync;
 pub mod text;
 pub mod units;
 
-pub use errno::Errno;
+pub use errno::ErrnoText;
 pub use lru::Lru;
 pub use number_map::NumberMap;
 pub use slab::Slab;

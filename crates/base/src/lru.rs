@@ -14,14 +14,14 @@ use std::hash::Hash;
 #[derive(Debug)]
 pub struct Lru<K, V> {
     index: HashMap<K, usize>,
-    entries: Vec<Entry<K, V>>,
+    entries: Vec<LruEntry<K, V>>,
     newest: usize,
     oldest: usize,
     capacity: usize,
 }
 
 #[derive(Debug)]
-struct Entry<K, V> {
+struct LruEntry<K, V> {
     key: K,
     value: V,
     newer: usize,
@@ -74,7 +74,7 @@ impl<K: Eq + Hash + Clone, V> Lru<K, V> {
             None => None,
         };
         let at = self.entries.len();
-        self.entries.push(Entry {
+        self.entries.push(LruEntry {
             key: key.clone(),
             value,
             newer: NONE,

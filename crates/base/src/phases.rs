@@ -6,30 +6,30 @@ use std::ops::Index;
 use std::pin::Pin;
 
 /// What a handler gives back: how it ended, or a future of that. An end at once costs no allocation.
-pub enum Step<'a, O> {
+pub enum PhaseStep<'a, O> {
     /// The handler is done.
     Now(O),
     /// The handler will be done when this future is.
     Later(Pin<Box<dyn Future<Output = O> + 'a>>),
 }
 
-impl<O> From<O> for Step<'_, O> {
+impl<O> From<O> for PhaseStep<'_, O> {
     fn from(outcome: O) -> Self {
-        Step::Now(outcome)
+        PhaseStep::Now(outcome)
     }
 }
 
-impl<'a, O> Step<'a, O> {
+impl<'a, O> PhaseStep<'a, O> {
     /// A step that ends with `future`.
     pub fn later(future: impl Future<Output = O> + 'a) -> Self {
-        Step::Later(Box::pin(future))
+        PhaseStep::Later(Box::pin(future))
     }
 
     /// Waits for the outcome of the step.
     pub async fn outcome(self) -> O {
         match self {
-            Step::Now(outcome) => outcome,
-            Step::Later(future) => future.await,
+            PhaseStep::Now(outcome) => outcome,
+            PhaseStep::Later(future) => future.await,
         }
     }
 }

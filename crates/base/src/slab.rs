@@ -6,14 +6,14 @@
 /// Values under keys `0, 1, 2, …`; the key of a removed value is used again first.
 #[derive(Clone, Debug)]
 pub struct Slab<T> {
-    entries: Vec<Entry<T>>,
+    entries: Vec<SlabEntry<T>>,
     /// Head of the chain of vacant entries.
     vacant: Option<usize>,
     len: usize,
 }
 
 #[derive(Clone, Debug)]
-enum Entry<T> {
+enum SlabEntry<T> {
     Occupied(T),
     /// The next vacant entry.
     Vacant(Option<usize>),
@@ -33,11 +33,11 @@ impl<T> Slab<T> {
     pub fn insert(&mut self, value: T) -> usize {
         self.len += 1;
         let Some(key) = self.vacant else {
-            self.entries.push(Entry::Occupied(value));
+            self.entries.push(SlabEntry::Occupied(value));
             return self.entries.len() - 1;
         };
-        if let Entry::Vacant(next) =
-            std::mem::replace(&mut self.entries[key], Entry::Occupied(value))
+        if let SlabEntry::Vacant(next) =
+            std::mem::replace(&mut self.entries[key], SlabEntry::Occupied(value))
         {
             self.vacant = next;
         }
@@ -47,10 +47,11 @@ impl<T> Slab<T> {
     /// Takes the value under `key` out.
     pub fn remove(&mut self, key: usize) -> Option<T> {
         let entry = self.entries.get_mut(key)?;
-        if matches!(entry, Entry::Vacant(_)) {
+        if matches!(entry, SlabEntry::Vacant(_)) {
             return None;
         }
-        let Entry::Occupied(value) = std::mem::replace(entry, Entry::Vacant(self.vacant)) else {
+        let SlabEntry::Occupied(value) = std::mem::replace(entry, SlabEntry::Vacant(self.vacant))
+        else {
             return None;
         };
         self.vacant = Some(key);
@@ -61,16 +62,16 @@ impl<T> Slab<T> {
     /// The value under `key`.
     pub fn get(&self, key: usize) -> Option<&T> {
         match self.entries.get(key)? {
-            Entry::Occupied(value) => Some(value),
-            Entry::Vacant(_) => None,
+            SlabEntry::Occupied(value) => Some(value),
+            SlabEntry::Vacant(_) => None,
         }
     }
 
     /// The value under `key`, to change.
     pub fn get_mut(&mut self, key: usize) -> Option<&mut T> {
         match self.entries.get_mut(key)? {
-            Entry::Occupied(value) => Some(value),
-            Entry::Vacant(_) => None,
+            SlabEntry::Occupied(value) => Some(value),
+            SlabEntry::Vacant(_) => None,
         }
     }
 
@@ -80,8 +81,8 @@ impl<T> Slab<T> {
             .iter()
             .enumerate()
             .filter_map(|(key, entry)| match entry {
-                Entry::Occupied(value) => Some((key, value)),
-                Entry::Vacant(_) => None,
+                SlabEntry::Occupied(value) => Some((key, value)),
+                SlabEntry::Vacant(_) => None,
             })
     }
 

@@ -33,20 +33,20 @@ fn scaled(text: &[u8], units: &[(u8, i64)]) -> Option<i64> {
 /// Units must come from the largest to the smallest, each at most once: `w d h m s ms`. Years and months
 /// are not accepted here, because nginx takes them only where seconds suffice.
 pub fn parse_millis(text: &[u8]) -> Option<Duration> {
-    u64::try_from(parse_time(text, Precision::Millis)?)
+    u64::try_from(parse_time(text, TimePrecision::Millis)?)
         .ok()
         .map(Duration::from_millis)
 }
 
 /// A time in whole seconds: as [`parse_millis`] without `ms`, with `y` (365 days) and `M` (30 days).
 pub fn parse_seconds(text: &[u8]) -> Option<Duration> {
-    u64::try_from(parse_time(text, Precision::Seconds)?)
+    u64::try_from(parse_time(text, TimePrecision::Seconds)?)
         .ok()
         .map(Duration::from_secs)
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Precision {
+enum TimePrecision {
     Millis,
     Seconds,
 }
@@ -65,14 +65,18 @@ const TIME_UNITS: [(&str, i64); 9] = [
     (" ", 1),
 ];
 
-fn parse_time(text: &[u8], precision: Precision) -> Option<i64> {
-    let per_second = if precision == Precision::Millis {
+fn parse_time(text: &[u8], precision: TimePrecision) -> Option<i64> {
+    let per_second = if precision == TimePrecision::Millis {
         1000
     } else {
         1
     };
     // `first` is the largest unit that may still come.
-    let mut first = if precision == Precision::Millis { 2 } else { 0 };
+    let mut first = if precision == TimePrecision::Millis {
+        2
+    } else {
+        0
+    };
     let mut total = 0i64;
     let mut rest = text;
     // A unit without digits counts as none of it: nginx takes `d12h` and so a site may have it.
@@ -95,7 +99,7 @@ fn parse_time(text: &[u8], precision: Precision) -> Option<i64> {
             .position(|unit| unit.0.as_bytes() == &rest[..unit_len])?;
         // After seconds nothing but milliseconds may follow, and no bare number twice.
         let latest = if rest[0] == b' ' { 6 } else { unit };
-        if latest < first || (unit_len == 2 && precision == Precision::Seconds) {
+        if latest < first || (unit_len == 2 && precision == TimePrecision::Seconds) {
             return None;
         }
         first = unit + 1;

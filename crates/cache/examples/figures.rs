@@ -9,8 +9,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use bytes::Bytes;
-use weir_cache::policy::S3Fifo;
-use weir_cache::{Coverage, FillStart, Head, Key, Lookup, Meta, Options, Store};
+use weir_cache::s3_fifo::S3Fifo;
+use weir_cache::{
+    CacheKey, CacheStore, FillCoverage, FillStart, LookupResult, ObjectHead, ObjectMeta,
+    StoreOptions,
+};
 
 const BODY: usize = 1024;
 
@@ -28,19 +31,19 @@ fn main() {
     .expect("a loop");
 }
 
-fn options(directory: &Path) -> Options {
-    let mut options = Options::new(directory, rt::pool::default_pool());
+fn options(directory: &Path) -> StoreOptions {
+    let mut options = StoreOptions::new(directory, rt::pool::default_pool());
     options.inactive_ms = 0;
     options.memory = 0;
     options
 }
 
-fn key(number: u64) -> Key {
-    Key::new(format!("http://example.org/objects/{number}").as_bytes())
+fn key(number: u64) -> CacheKey {
+    CacheKey::new(format!("http://example.org/objects/{number}").as_bytes())
 }
 
 async fn store_figures(directory: std::path::PathBuf, objects: u64) {
-    let store = Store::open(options(&directory), 1000).expect("a store");
+    let store = CacheStore::open(options(&directory), 1000).expect("a store");
     put(&store, objects).await;
     hits("hit, page cache", &store, objects, 300_000).await;
     hits("hit, 1000 keys, page cache", &store, 1000, 300_000).await;
@@ -65,26 +68,26 @@ async fn store_figures(directory: std::path::PathBuf, objects: u64) {
     println!("{:?}", store.stats());
 }
 
-async fn put(store: &Store, objects: u64) {
+async fn put(store: &CacheStore, objects: u64) {
     let body = Bytes::from(vec![7; BODY]);
-    let head = Head {
-        meta: Meta {
+    let head = ObjectHead {
+        meta: ObjectMeta {
             fresh_until_ms: u64::MAX,
-            ..Meta::default()
+            ..ObjectMeta::default()
         },
-        head: Bytes::from(vec![b'h'; 300]),
-        ..Head::default()
+        opaque: Bytes::from(vec![b'h'; 300]),
+        ..ObjectHead::default()
     };
     let begin = Instant::now();
     for number in 0..objects {
         let key = key(number);
-        let seen = store.lookup(&key, 1000).await.seen();
+        let seen = store.lookup(&key, 1000).await.seen_location();
         let FillStart::Started(mut writer, _) =
-            store.join_or_start_fill(&key, Coverage::Whole, seen, 1000)
+            store.join_or_start_fill(&key, FillCoverage::Whole, seen, 1000)
         else {
             continue;
         };
-        writer.head(head.clone());
+        writer.start_storing(head.clone());
         // It cannot be abandoned: it is stored.
         let _ = writer.write(body.clone()).await;
         writer.finish();
@@ -101,16 +104,20 @@ async fn put(store: &Store, objects: u64) {
     );
 }
 
-async fn hits(what: &str, store: &Store, keys: u64, times: u64) {
+async fn hits(what: &str, store: &CacheStore, keys: u64, times: u64) {
     let mut dice = Dice(9);
-    let keys: Vec<Key> = (0..times.min(100_000))
+    let keys: Vec<CacheKey> = (0..times.min(100_000))
         .map(|_| key(dice.next() % keys))
         .collect();
     let mut found = 0u64;
     let begin = Instant::now();
     for number in 0..times as usize {
-        if let Lookup::Hit(object) = store.lookup(&keys[number % keys.len()], 1000).await {
-            found += u64::from(object.bytes().is_some_and(|body| body.len() == BODY));
+        if let LookupResult::Hit(object) = store.lookup(&keys[number % keys.len()], 1000).await {
+            found += u64::from(
+                object
+                    .body_in_memory()
+                    .is_some_and(|body| body.len() == BODY),
+            );
         }
     }
     let seconds = begin.elapsed().as_secs_f64();
@@ -120,11 +127,11 @@ async fn hits(what: &str, store: &Store, keys: u64, times: u64) {
     );
 }
 
-async fn restart(what: &str, directory: &Path) -> Store {
+async fn restart(what: &str, directory: &Path) -> CacheStore {
     let begin = Instant::now();
     let store = reopen(options(directory));
     let whole = begin.elapsed();
-    let hit = matches!(store.lookup(&key(3), 1000).await, Lookup::Hit(_));
+    let hit = matches!(store.lookup(&key(3), 1000).await, LookupResult::Hit(_));
     let stats = store.stats();
     println!(
         "{what}: index whole after {:.0} ms, first hit ({hit}) after {:.1} ms; {} objects, {:.1} bytes an object",
@@ -137,10 +144,10 @@ async fn restart(what: &str, directory: &Path) -> Store {
 }
 
 /// Opens once the writer of the store before has gone.
-fn reopen(options: Options) -> Store {
+fn reopen(options: StoreOptions) -> CacheStore {
     loop {
-        match Store::open(options.clone(), 1000) {
-            Err(weir_cache::OpenError::Locked(_)) => std::thread::yield_now(),
+        match CacheStore::open(options.clone(), 1000) {
+            Err(weir_cache::StoreOpenError::Locked(_)) => std::thread::yield_now(),
             other => return other.expect("a store"),
         }
     }

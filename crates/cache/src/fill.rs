@@ -25,13 +25,13 @@ use bytes::{Bytes, BytesMut};
 use base::sync::{Mutex, MutexGuard};
 
 use crate::format::{Extent, INLINE_MAX};
-use crate::options::Options;
+use crate::options::StoreOptions;
 use crate::segment::Segment;
-use crate::{Head, Key};
+use crate::{CacheKey, ObjectHead};
 
 /// Why a fill ended before its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum FillFailure {
     /// The writer was dropped before the end of the body.
     ProducerGone,
     /// The reason that the producer gave.
@@ -44,7 +44,7 @@ pub enum Failure {
     Storage(Arc<str>),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FillFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ProducerGone => f.write_str("the fill was given up"),
@@ -61,30 +61,30 @@ impl fmt::Display for Failure {
 
 /// What a follower gets instead of a head or of more body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum FollowError {
     /// The response must not be shared: each client fetches for itself.
     Released,
     /// The body ended early. A follower that has received nothing may start again.
-    Failed(Failure),
+    Failed(FillFailure),
     /// There is no body to follow. The producer says what to do instead.
-    Instead(Instead),
+    Message(FillMessage),
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for FollowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Released => f.write_str("the response must not be shared"),
             Self::Failed(why) => why.fmt(f),
-            Self::Instead(_) => f.write_str("the origin sent a different response"),
+            Self::Message(_) => f.write_str("the origin sent a different response"),
         }
     }
 }
 
 /// What a producer tells its followers in place of a body. The cache does not look into it.
 #[derive(Clone)]
-pub struct Instead(Arc<dyn Any + Send + Sync>);
+pub struct FillMessage(Arc<dyn Any + Send + Sync>);
 
-impl Instead {
+impl FillMessage {
     /// Wraps the message for the followers.
     pub fn new(message: impl Any + Send + Sync) -> Self {
         Self(Arc::new(message))
@@ -96,15 +96,15 @@ impl Instead {
     }
 }
 
-impl PartialEq for Instead {
+impl PartialEq for FillMessage {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for Instead {}
+impl Eq for FillMessage {}
 
-impl fmt::Debug for Instead {
+impl fmt::Debug for FillMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Instead")
     }
@@ -112,7 +112,7 @@ impl fmt::Debug for Instead {
 
 /// What a fill brings of the object of its key: requests that want the same join it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Coverage {
+pub enum FillCoverage {
     /// All of it.
     Whole,
     /// A part that begins at this byte.
@@ -122,41 +122,41 @@ pub enum Coverage {
     Asked(u64),
 }
 
-impl Coverage {
+impl FillCoverage {
     /// The first byte of the body that it brings.
-    pub(crate) fn begin(self) -> u64 {
+    pub(crate) fn first_byte(self) -> u64 {
         match self {
-            Coverage::Part(begin) => begin,
-            Coverage::Whole | Coverage::Asked(_) => 0,
+            FillCoverage::Part(begin) => begin,
+            FillCoverage::Whole | FillCoverage::Asked(_) => 0,
         }
     }
 }
 
 /// No follower is left and nothing is stored: to fetch on would be of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Abandoned;
+pub struct FillAbandoned;
 
 /// A fill. Shared by its writer, its followers, the table of fills and jobs of the store's writer.
 pub(crate) struct Fill {
     /// The options of the store. A fill knows no more of the store, so that the table of fills can be a part of it.
-    pub(crate) options: Arc<Options>,
+    pub(crate) options: Arc<StoreOptions>,
     /// The key that was looked up, under which others join.
-    pub(crate) key: Key,
+    pub(crate) key: CacheKey,
     pub(crate) hash: u64,
     /// The key under which it is stored, and its hash, if the head named a variant.
-    pub(crate) stored_as: OnceLock<(Key, u64)>,
+    pub(crate) stored_as: OnceLock<(CacheKey, u64)>,
     /// What it brings of the body: requests for something else do not join.
-    pub(crate) coverage: Coverage,
+    pub(crate) coverage: FillCoverage,
     /// The first byte of the body that it brings.
     pub(crate) base: u64,
     /// The sequence number when it began: a purge with a higher one hits what it brings.
     pub(crate) born: u64,
     pub(crate) began_ms: u64,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<FillProgress>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum FillPhase {
     /// No head yet: whether the response may be stored and shared is not known.
     Waiting,
     /// The body goes to the store.
@@ -165,12 +165,12 @@ pub(crate) enum Phase {
     Passing,
 }
 
-pub(crate) struct State {
-    pub(crate) phase: Phase,
+pub(crate) struct FillProgress {
+    pub(crate) phase: FillPhase,
     /// The response is for the first follower only.
     pub(crate) private: bool,
-    pub(crate) head: Option<Arc<Head>>,
-    pub(crate) instead: Option<Instead>,
+    pub(crate) head: Option<Arc<ObjectHead>>,
+    pub(crate) message: Option<FillMessage>,
     /// Consecutive pieces, each with its place in the body.
     pub(crate) chunks: VecDeque<(u64, Bytes)>,
     pub(crate) chunk_bytes: usize,
@@ -184,7 +184,7 @@ pub(crate) struct State {
     pub(crate) submitted: u64,
     pub(crate) written: Vec<(Extent, Arc<Segment>)>,
     /// How the body ended; `None` while more of it may come.
-    pub(crate) end: Option<Result<(), Failure>>,
+    pub(crate) end: Option<Result<(), FillFailure>>,
     /// The cursors of the followers, by their number; the first is 0.
     pub(crate) cursors: BTreeMap<u64, u64>,
     pub(crate) next_follower: u64,
@@ -195,19 +195,19 @@ pub(crate) struct State {
     pub(crate) producer: Option<Waker>,
 }
 
-impl State {
+impl FillProgress {
     /// The end of what can be read back from the store.
-    pub(crate) fn on_disk(&self, base: u64) -> u64 {
+    pub(crate) fn stored_end(&self, base: u64) -> u64 {
         self.written.last().map_or(base, |(extent, _)| extent.end())
     }
 
     /// Frees chunks that can be read back from the store, or that all followers have had.
     pub(crate) fn trim(&mut self, base: u64, limit: usize) {
-        let on_disk = self.on_disk(base);
+        let on_disk = self.stored_end(base);
         // Without a store a chunk is kept for the slowest follower. With one, the followers do not matter.
         let slowest = match self.phase {
-            Phase::Passing => self.cursors.values().min().copied().unwrap_or(u64::MAX),
-            Phase::Waiting | Phase::Storing => 0,
+            FillPhase::Passing => self.cursors.values().min().copied().unwrap_or(u64::MAX),
+            FillPhase::Waiting | FillPhase::Storing => 0,
         };
         while let Some((offset, chunk)) = self.chunks.front() {
             let end = offset + chunk.len() as u64;
@@ -222,7 +222,7 @@ impl State {
     }
 
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.phase == Phase::Passing && self.cursors.is_empty()
+        self.phase == FillPhase::Passing && self.cursors.is_empty()
     }
 
     fn wakers(&mut self) -> impl Iterator<Item = Waker> + use<> {
@@ -235,17 +235,17 @@ impl State {
 impl Fill {
     /// A fill, born with this sequence number at this time.
     pub(crate) fn new(
-        options: &Arc<Options>,
-        (key, hash): (&Key, u64),
-        coverage: Coverage,
+        options: &Arc<StoreOptions>,
+        (key, hash): (&CacheKey, u64),
+        coverage: FillCoverage,
         (born, began_ms): (u64, u64),
     ) -> Arc<Fill> {
-        let base = coverage.begin();
-        let state = State {
-            phase: Phase::Waiting,
+        let base = coverage.first_byte();
+        let state = FillProgress {
+            phase: FillPhase::Waiting,
             private: false,
             head: None,
-            instead: None,
+            message: None,
             chunks: VecDeque::new(),
             chunk_bytes: 0,
             received: base,
@@ -273,19 +273,19 @@ impl Fill {
         })
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, FillProgress> {
         self.state.lock()
     }
 
     /// The key under which it is stored, and its hash.
-    pub(crate) fn target(&self) -> (&Key, u64) {
+    pub(crate) fn storage_key(&self) -> (&CacheKey, u64) {
         let other = self.stored_as.get().map(|(key, hash)| (key, *hash));
         other.unwrap_or((&self.key, self.hash))
     }
 
     /// The hashes of the keys under which it may stand in the table.
     pub(crate) fn hashes(&self) -> [u64; 2] {
-        [self.hash, self.target().1]
+        [self.hash, self.storage_key().1]
     }
 
     /// Whether the body came to its end.
@@ -294,22 +294,22 @@ impl Fill {
     }
 
     /// Bytes that it will still write, if its length is known.
-    pub(crate) fn pending(&self) -> u64 {
+    pub(crate) fn pending_bytes(&self) -> u64 {
         let state = self.state();
         let end = state.ends_at.unwrap_or(0).max(state.received);
         match state.phase {
-            Phase::Storing => end.saturating_sub(state.on_disk(self.base)),
-            Phase::Waiting | Phase::Passing => 0,
+            FillPhase::Storing => end.saturating_sub(state.stored_end(self.base)),
+            FillPhase::Waiting | FillPhase::Passing => 0,
         }
     }
 
     /// The end of the last byte that it has stored in a segment.
-    pub(crate) fn needs(&self, segment: u32) -> u64 {
+    pub(crate) fn last_byte_in(&self, segment: u32) -> u64 {
         let state = self.state();
         let of_it = state
             .written
             .iter()
-            .filter(|(extent, _)| extent.segment == segment && state.phase == Phase::Storing);
+            .filter(|(extent, _)| extent.segment == segment && state.phase == FillPhase::Storing);
         of_it
             .map(|(extent, _)| extent.position + u64::from(extent.len))
             .max()
@@ -318,24 +318,24 @@ impl Fill {
 
     /// Whether it brings all of the body.
     pub(crate) fn is_whole(&self) -> bool {
-        self.coverage == Coverage::Whole
+        self.coverage == FillCoverage::Whole
     }
 
     /// Whether an incomplete body is kept. Without a strong validator and a length the rest can neither be asked for
     /// nor joined with it.
     pub(crate) fn is_worth_keeping(&self) -> bool {
         let state = self.state();
-        let told_apart = |head: &Arc<Head>| head.meta.version != 0 && head.length.is_some();
+        let told_apart = |head: &Arc<ObjectHead>| head.meta.version != 0 && head.length.is_some();
         state.received > self.base && state.head.as_ref().is_some_and(told_apart)
     }
 
-    pub(crate) fn answers_to(&self, key: &Key) -> bool {
-        self.key == *key || self.target().0 == key
+    pub(crate) fn has_key(&self, key: &CacheKey) -> bool {
+        self.key == *key || self.storage_key().0 == key
     }
 
     /// Changes the state, then wakes all that wait. Outside the lock, because a waker may run its task at once, and
     /// that asks for the lock.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut State)) {
+    pub(crate) fn update_and_wake(&self, change: impl FnOnce(&mut FillProgress)) {
         let wakers = {
             let mut state = self.state();
             change(&mut state);
@@ -346,31 +346,31 @@ impl Fill {
     }
 
     /// Takes the next run for the store, if a whole one is there or `all` that is left is wanted.
-    pub(crate) fn next_run(&self, state: &mut State, all: bool) -> Option<(u64, Bytes)> {
+    pub(crate) fn next_run(&self, state: &mut FillProgress, all: bool) -> Option<(u64, Bytes)> {
         let most = self.options.run_size();
         let ready = (state.received - state.submitted) as usize;
         // A small body goes into the object record with the commit, and is not written as a run even at its end.
         let small = self.is_whole() && state.submitted == 0 && ready <= INLINE_MAX;
-        if state.phase != Phase::Storing || ready == 0 || (ready < most && (!all || small)) {
+        if state.phase != FillPhase::Storing || ready == 0 || (ready < most && (!all || small)) {
             return None;
         }
         let begin = state.submitted;
-        let data = gather(&state.chunks, begin, ready.min(most));
+        let data = copy_range(&state.chunks, begin, ready.min(most));
         // Under the same lock as the look: no byte is handed over twice.
         state.submitted += data.len() as u64;
         Some((begin, data))
     }
 
     /// A soft purge by its key. A whole body becomes stale with its commit. False: it is not whole.
-    pub(crate) fn soften(&self) -> bool {
+    pub(crate) fn purge_softly(&self) -> bool {
         let mut state = self.state();
         state.softened |= state.end == Some(Ok(()));
         state.softened
     }
 }
 
-/// Copies `len` bytes from `begin` on out of consecutive chunks; without a copy when one chunk has them.
-pub(crate) fn gather(chunks: &VecDeque<(u64, Bytes)>, begin: u64, len: usize) -> Bytes {
+/// Copies `len` bytes from `first_byte` on out of consecutive chunks; without a copy when one chunk has them.
+pub(crate) fn copy_range(chunks: &VecDeque<(u64, Bytes)>, begin: u64, len: usize) -> Bytes {
     let end = begin + len as u64;
     let parts = chunks.iter().filter_map(|(offset, chunk)| {
         let from = begin.max(*offset);

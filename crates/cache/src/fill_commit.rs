@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::fill::{Fill, Phase, gather};
-use crate::format::{Description, EXTENTS_MAX, Extent};
-use crate::log::Log;
-use crate::object::Stored;
-use crate::reclaim::{Commit, append_run, commit};
+use crate::fill::{Fill, FillPhase, copy_range};
+use crate::format::{EXTENTS_MAX, Extent, ObjectRecord};
+use crate::object::ParsedObject;
+use crate::reclaim::{ObjectCommit, append_run, commit_object};
 use crate::store_core::StoreCore;
-use crate::{Head, Mode};
+use crate::store_log::StoreLog;
+use crate::{ObjectHead, PurgeMode};
 
 impl Fill {
     /// Queues what has come for the writer, if that is a whole run or `all` of it is wanted.
@@ -28,9 +28,9 @@ impl Fill {
     }
 
     /// Queues what is left for the writer, and the commit.
-    pub(crate) fn commit_soon(self: &Arc<Self>, core: &Arc<StoreCore>, whole: bool) {
+    pub(crate) fn enqueue_commit(self: &Arc<Self>, core: &Arc<StoreCore>, whole: bool) {
         // Not stored: there is nothing to commit, and new requests must not join.
-        if self.state().phase != Phase::Storing {
+        if self.state().phase != FillPhase::Storing {
             core.fills.remove(self);
             return;
         }
@@ -40,13 +40,19 @@ impl Fill {
         core.enqueue(Box::new(move |core, log| fill.commit(core, log, whole)));
     }
 
-    fn write_run(self: Arc<Self>, core: &Arc<StoreCore>, log: &mut Log, offset: u64, data: &Bytes) {
+    fn write_run(
+        self: Arc<Self>,
+        core: &Arc<StoreCore>,
+        log: &mut StoreLog,
+        offset: u64,
+        data: &Bytes,
+    ) {
         // The disk failed meanwhile, or a purge has hit it: what waits in the queue is not written.
-        if self.state().phase != Phase::Storing {
+        if self.state().phase != FillPhase::Storing {
             return;
         }
         let written =
-            append_run(core, log, false, self.target().1, offset, data).and_then(|extents| {
+            append_run(core, log, false, self.storage_key().1, offset, data).and_then(|extents| {
                 // Written at once: followers are told to read these extents from the file.
                 log.flush(core)?;
                 Ok(extents)
@@ -63,14 +69,14 @@ impl Fill {
                 let extents = extents
                     .into_iter()
                     .map(|extent| (extent, Arc::clone(&segment)));
-                self.change(|state| state.written.extend(extents));
+                self.update_and_wake(|state| state.written.extend(extents));
             }
             _ => core.fills.stop_storing(&self),
         }
     }
 
     /// The commit. Runs on the writer after all runs of the body.
-    fn commit(self: Arc<Self>, core: &Arc<StoreCore>, log: &mut Log, whole: bool) {
+    fn commit(self: Arc<Self>, core: &Arc<StoreCore>, log: &mut StoreLog, whole: bool) {
         let Some(entry) = self.prepare(core, log, whole) else {
             core.fills.remove(&self);
             return;
@@ -79,46 +85,51 @@ impl Fill {
         // Runs whether the record was written or lost. A record that was not even taken drops it, and the fill is
         // removed below.
         let committed = move |core: &StoreCore, _| {
-            let hash = fill.target().1;
+            let hash = fill.storage_key().1;
             // A soft purge has come between the end of the body and this commit: it had no entry to mark.
             if fill.state().softened
                 && let Some(entry) = core.index.get(hash, None)
             {
                 core.index
-                    .update(hash, entry.location(), |entry| entry.stale(true));
+                    .update(hash, entry.location(), |entry| entry.with_stale(true));
             }
             // After the index has the object: in between a request would find neither, and fetch.
             core.fills.remove(&fill);
         };
-        if commit(core, log, entry, committed).is_err() {
+        if commit_object(core, log, entry, committed).is_err() {
             core.fills.remove(&self);
         }
     }
 
-    fn prepare(&self, core: &Arc<StoreCore>, log: &mut Log, whole: bool) -> Option<Commit> {
+    fn prepare(
+        &self,
+        core: &Arc<StoreCore>,
+        log: &mut StoreLog,
+        whole: bool,
+    ) -> Option<ObjectCommit> {
         let (head, mut extents, inline) = {
             let state = self.state();
             let head = state
                 .head
                 .clone()
-                .filter(|_| state.phase == Phase::Storing)?;
+                .filter(|_| state.phase == FillPhase::Storing)?;
             let extents: Vec<Extent> = state.written.iter().map(|(extent, _)| *extent).collect();
-            let rest = (state.received - state.on_disk(self.base)) as usize;
+            let rest = (state.received - state.stored_end(self.base)) as usize;
             (
                 head,
                 extents,
-                gather(&state.chunks, state.on_disk(self.base), rest),
+                copy_range(&state.chunks, state.stored_end(self.base), rest),
             )
         };
         // Purged since it began: to store it would undo the purge. The tags have only been known since the head.
         if core
             .purges()
-            .verdict(self.born, self.target().0.text(), &head.tags)
-            == Some(Mode::Hard)
+            .purge_mode(self.born, self.storage_key().0.text(), &head.tags)
+            == Some(PurgeMode::Hard)
         {
             return None;
         }
-        let mut head = Head::clone(&head);
+        let mut head = ObjectHead::clone(&head);
         // A body without an announced length (chunked) has one when it has ended.
         if whole && self.is_whole() && head.length.is_none() {
             head.length = Some(extents.last().map_or(0, Extent::end) + inline.len() as u64);
@@ -128,13 +139,13 @@ impl Fill {
         {
             return None;
         }
-        let (key, hash) = self.target();
+        let (key, hash) = self.storage_key();
         // Evicted not long ago and fetched again: it goes to the main side at once.
         let main = log.ghosts.take(hash);
-        Some(Commit {
+        Some(ObjectCommit {
             hash,
             born: self.born,
-            description: Description {
+            description: ObjectRecord {
                 key: key.clone(),
                 head,
                 extents,
@@ -146,7 +157,7 @@ impl Fill {
         })
     }
 
-    fn covers_all(&self, head: &Head, whole: bool) -> bool {
+    fn covers_all(&self, head: &ObjectHead, whole: bool) -> bool {
         whole && self.is_whole() && head.length == Some(self.state().received)
     }
 
@@ -155,8 +166,8 @@ impl Fill {
     fn join(
         &self,
         core: &Arc<StoreCore>,
-        log: &mut Log,
-        head: &Head,
+        log: &mut StoreLog,
+        head: &ObjectHead,
         extents: &mut Vec<Extent>,
         inline: &mut Bytes,
     ) -> bool {
@@ -166,20 +177,21 @@ impl Fill {
         };
         // The object record holds a body from its first byte. What is left of a part becomes a record of its own.
         if !inline.is_empty() {
-            let Ok(more) = append_run(core, log, false, self.target().1, self.base, inline) else {
+            let Ok(more) = append_run(core, log, false, self.storage_key().1, self.base, inline)
+            else {
                 return false;
             };
             extents.extend(more);
             *inline = Bytes::new();
         }
-        let (key, hash) = self.target();
+        let (key, hash) = self.storage_key();
         let Some(entry) = core.index.get(hash, None) else {
             return !extents.is_empty();
         };
         let location = entry.location();
-        let present = core
-            .segment(location.segment)
-            .and_then(|segment| Stored::parse(segment.read_record(location).ok()?, location, hash));
+        let present = core.segment(location.segment).and_then(|segment| {
+            ParsedObject::parse(segment.read_record(location).ok()?, location, hash)
+        });
         // What is stored cannot be read: the part replaces it.
         let Some(present) = present else { return true };
         let there = &present.description.head;

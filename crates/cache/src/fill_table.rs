@@ -8,9 +8,9 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use crate::fill::{Coverage, Fill, Phase};
-use crate::index::Location;
-use crate::object::Object;
+use crate::fill::{Fill, FillCoverage, FillPhase};
+use crate::index::RecordLocation;
+use crate::object::CachedObject;
 use base::sync::{Mutex, MutexGuard};
 
 /// The most keys that are remembered as hit-for-miss.
@@ -28,11 +28,11 @@ pub(crate) struct FillTable {
 #[derive(Default)]
 pub(crate) struct FillMaps {
     /// By hash and coverage.
-    pub(crate) running: HashMap<(u64, Coverage), Arc<Fill>>,
+    pub(crate) running: HashMap<(u64, FillCoverage), Arc<Fill>>,
     /// Hash, and until when it is remembered, in milliseconds.
-    learned: HashMap<u64, u64>,
+    hit_for_miss: HashMap<u64, u64>,
     /// Objects with a new head that is not written yet, by hash. At most one for each job that waits.
-    renewed: HashMap<u64, Object>,
+    renewed: HashMap<u64, CachedObject>,
     /// Fills that have ended and are not committed yet, by the hashes of their keys. At most one for each job that
     /// waits.
     pub(crate) arrived: HashMap<u64, Arc<Fill>>,
@@ -40,38 +40,45 @@ pub(crate) struct FillMaps {
 
 impl FillTable {
     /// Bytes that fills under way will still write.
-    pub(crate) fn pending(&self) -> u64 {
+    pub(crate) fn pending_bytes(&self) -> u64 {
         let tables = self.lock();
         let fills = tables.running.values().chain(tables.arrived.values());
         // A fill may be in both tables, and that of a variant under two keys.
         let mut seen = HashSet::new();
         fills
             .filter(|fill| seen.insert(Arc::as_ptr(fill)))
-            .map(|fill| fill.pending())
+            .map(|fill| fill.pending_bytes())
             .sum()
     }
 
     /// The end of the last byte in a segment that a fill under way needs.
-    pub(crate) fn needs(&self, segment: u32) -> u64 {
+    pub(crate) fn last_byte_in(&self, segment: u32) -> u64 {
         let tables = self.lock();
         let fills = tables.running.values().chain(tables.arrived.values());
-        fills.map(|fill| fill.needs(segment)).max().unwrap_or(0)
+        fills
+            .map(|fill| fill.last_byte_in(segment))
+            .max()
+            .unwrap_or(0)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, FillMaps> {
         self.tables.lock()
     }
 
-    /// From now on, until [`FillTable::written`], a lookup that finds the object at this place returns it with its new
+    /// From now on, until [`FillTable::remove_refreshed`], a lookup that finds the object at this place returns it with its new
     /// head.
-    pub(crate) fn renew(&self, hash: u64, object: Object) {
+    pub(crate) fn add_refreshed(&self, hash: u64, object: CachedObject) {
         if self.lock().renewed.insert(hash, object).is_none() {
             self.renewed.fetch_add(1, Relaxed);
         }
     }
 
     /// The object of this hash and place with its new head, if there is one.
-    pub(crate) fn renewed(&self, hash: u64, location: Location) -> Option<Object> {
+    pub(crate) fn refreshed_object(
+        &self,
+        hash: u64,
+        location: RecordLocation,
+    ) -> Option<CachedObject> {
         if self.renewed.load(Relaxed) == 0 {
             return None;
         }
@@ -80,7 +87,7 @@ impl FillTable {
     }
 
     /// The new head was written, or never will be.
-    pub(crate) fn written(&self, hash: u64, object: &Object) {
+    pub(crate) fn remove_refreshed(&self, hash: u64, object: &CachedObject) {
         let mut tables = self.lock();
         // Validated again meanwhile: that head is still to be written, and must go on being found.
         let same = tables
@@ -96,7 +103,7 @@ impl FillTable {
     /// To be called before the end of a fill can be seen. From then on, until it is taken out, the fill is what is
     /// found under its keys, before whatever the index has or was begun since. If it brought a part, requests wait for
     /// its commit.
-    pub(crate) fn arrive(&self, fill: &Arc<Fill>) {
+    pub(crate) fn add_completed(&self, fill: &Arc<Fill>) {
         let mut tables = self.lock();
         for hash in fill.hashes() {
             tables.arrived.insert(hash, Arc::clone(fill));
@@ -105,18 +112,18 @@ impl FillTable {
     }
 
     /// The fill of this hash whose body is whole, or about to be.
-    pub(crate) fn arrived(&self, hash: u64) -> Option<Arc<Fill>> {
+    pub(crate) fn completed_fill(&self, hash: u64) -> Option<Arc<Fill>> {
         self.lock().arrived.get(&hash).cloned()
     }
 
-    pub(crate) fn has_arrived_any(&self) -> bool {
+    pub(crate) fn has_completed_any(&self) -> bool {
         self.arrived.load(Acquire) != 0
     }
 
     /// The disk has failed, or a purge has hit it: followers go on from memory, new requests begin another fill.
     pub(crate) fn stop_storing(&self, fill: &Fill) {
         self.remove(fill);
-        fill.change(|state| state.phase = Phase::Passing);
+        fill.update_and_wake(|state| state.phase = FillPhase::Passing);
     }
 
     /// Takes a fill out. An entry that a newer fill has taken stays.
@@ -140,32 +147,32 @@ impl FillTable {
 
 impl FillMaps {
     /// Until when a key is remembered as hit-for-miss, if it is at present.
-    pub(crate) fn learned(&mut self, hash: u64, now_ms: u64) -> Option<u64> {
-        let until = *self.learned.get(&hash)?;
+    pub(crate) fn hit_for_miss_until(&mut self, hash: u64, now_ms: u64) -> Option<u64> {
+        let until = *self.hit_for_miss.get(&hash)?;
         if until > now_ms {
             return Some(until);
         }
-        self.learned.remove(&hash);
+        self.hit_for_miss.remove(&hash);
         None
     }
 
-    pub(crate) fn learn(&mut self, hash: u64, until_ms: u64) {
-        if self.learned.len() >= LEARNED_MAX && !self.learned.contains_key(&hash) {
+    pub(crate) fn remember_hit_for_miss(&mut self, hash: u64, until_ms: u64) {
+        if self.hit_for_miss.len() >= LEARNED_MAX && !self.hit_for_miss.contains_key(&hash) {
             // Any half may go: what is forgotten costs one shared fill, and is learned again.
             let mut keep = false;
-            self.learned.retain(|_, _| {
+            self.hit_for_miss.retain(|_, _| {
                 keep = !keep;
                 keep
             });
         }
-        self.learned.insert(hash, until_ms);
+        self.hit_for_miss.insert(hash, until_ms);
     }
 
-    pub(crate) fn forget(&mut self, hash: u64) {
-        self.learned.remove(&hash);
+    pub(crate) fn forget_hit_for_miss(&mut self, hash: u64) {
+        self.hit_for_miss.remove(&hash);
     }
 
-    pub(crate) fn expire(&mut self, now_ms: u64) {
-        self.learned.retain(|_, until| *until > now_ms);
+    pub(crate) fn expire_hit_for_miss(&mut self, now_ms: u64) {
+        self.hit_for_miss.retain(|_, until| *until > now_ms);
     }
 }

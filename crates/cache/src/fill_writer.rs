@@ -6,27 +6,27 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use crate::fill::{Abandoned, Coverage, Failure, Fill, Instead, Phase};
-use crate::follower::Follower;
+use crate::fill::{Fill, FillAbandoned, FillCoverage, FillFailure, FillMessage, FillPhase};
+use crate::fill_follower::FillFollower;
 use crate::format::EXTENT_MAX;
 use crate::store_core::StoreCore;
-use crate::{Head, Key};
+use crate::{CacheKey, ObjectHead};
 
-/// The end of a fill that the producer holds. Dropped without [`Writer::finish`], the fill has failed.
-pub struct Writer {
+/// The end of a fill that the producer holds. Dropped without [`FillWriter::finish`], the fill has failed.
+pub struct FillWriter {
     core: Arc<StoreCore>,
     fill: Arc<Fill>,
 }
 
-impl Writer {
+impl FillWriter {
     /// Starts a fill. `since` is its birth, and when it began.
     pub(crate) fn start(
         core: &Arc<StoreCore>,
-        (key, hash): (&Key, u64),
-        coverage: Coverage,
+        (key, hash): (&CacheKey, u64),
+        coverage: FillCoverage,
         since: (u64, u64),
-    ) -> Writer {
-        Writer {
+    ) -> FillWriter {
+        FillWriter {
             core: Arc::clone(core),
             fill: Fill::new(&core.options, (key, hash), coverage, since),
         }
@@ -38,10 +38,10 @@ impl Writer {
     }
 
     /// The answer may be stored and shared.
-    pub fn head(&mut self, head: Head) {
+    pub fn start_storing(&mut self, head: ObjectHead) {
         // The object record must hold head, tags and key, with a tag's length in two bytes. What does not fit is passed
         // through.
-        let fits = head.size() + self.fill.key.text().len() <= Head::MAX;
+        let fits = head.size() + self.fill.key.text().len() <= ObjectHead::MAX;
         let fits = fits
             && head
                 .tags
@@ -55,10 +55,14 @@ impl Writer {
         // object, so the fill counts as complete before its head can be seen.
         let whole = fits && self.fill.is_whole() && head.length == Some(0);
         if whole {
-            self.core.fills.arrive(&self.fill);
+            self.core.fills.add_completed(&self.fill);
         }
-        self.fill.change(|state| {
-            state.phase = if fits { Phase::Storing } else { Phase::Passing };
+        self.fill.update_and_wake(|state| {
+            state.phase = if fits {
+                FillPhase::Storing
+            } else {
+                FillPhase::Passing
+            };
             // The end of a part follows from its range and was set before: the length in a head is that of the whole
             // body.
             if self.fill.is_whole() {
@@ -68,14 +72,14 @@ impl Writer {
             state.end = whole.then_some(Ok(()));
         });
         if whole {
-            self.fill.commit_soon(&self.core, true);
+            self.fill.enqueue_commit(&self.core, true);
         }
     }
 
-    /// As [`Writer::head`], but stored under the key of the variant that the head turned out to be. Requests join under
+    /// As [`FillWriter::start_storing`], but stored under the key of the variant that the head turned out to be. Requests join under
     /// either key. Those that came by the first key compare their own values with the head, and look again if theirs is
     /// another variant.
-    pub fn head_as(&mut self, key: Key, head: Head) {
+    pub fn head_as(&mut self, key: CacheKey, head: ObjectHead) {
         let hash = self.core.hash(&key);
         if key != self.fill.key && self.fill.stored_as.set((key, hash)).is_ok() {
             let mut tables = self.core.fills.lock();
@@ -83,33 +87,37 @@ impl Writer {
                 .running
                 .insert((hash, self.fill.coverage), Arc::clone(&self.fill));
         }
-        self.head(head);
+        self.start_storing(head);
     }
 
     /// There is no body to follow. All that wait are told `instead`; from now on none can join.
-    pub fn instead(self, instead: Instead) {
+    pub fn end_with_message(self, instead: FillMessage) {
         self.core.fills.remove(&self.fill);
-        self.fill.change(|state| {
-            state.phase = Phase::Passing;
-            state.instead = Some(instead);
-            state.end = Some(Err(Failure::ProducerGone));
+        self.fill.update_and_wake(|state| {
+            state.phase = FillPhase::Passing;
+            state.message = Some(instead);
+            state.end = Some(Err(FillFailure::ProducerGone));
         });
     }
 
     /// Continues the fetch as a fill of the whole body of `key`, or of the part that begins at `part`. It is as old as
     /// this fill, so that a purge since then hits it too. The follower is to be cloned for each client. `None`: what
     /// this fill fetched was purged, or is not stored.
-    pub fn turn_into(&self, key: &Key, part: Option<u64>) -> Option<(Writer, Follower)> {
+    pub fn turn_into(
+        &self,
+        key: &CacheKey,
+        part: Option<u64>,
+    ) -> Option<(FillWriter, FillFollower)> {
         let (core, fill) = (&self.core, &self.fill);
-        if core.purge_of(fill).is_some() || fill.state().phase == Phase::Passing {
+        if core.purge_of(fill).is_some() || fill.state().phase == FillPhase::Passing {
             return None;
         }
         let hash = core.hash(key);
-        let coverage = part.map_or(Coverage::Whole, Coverage::Part);
+        let coverage = part.map_or(FillCoverage::Whole, FillCoverage::Part);
         let since = (fill.born, fill.began_ms);
-        let writer = Writer::start(core, (key, hash), coverage, since);
+        let writer = FillWriter::start(core, (key, hash), coverage, since);
         let other = Arc::clone(writer.fill());
-        let follower = Follower::first(&other);
+        let follower = FillFollower::for_first_client(&other);
         core.fills.lock().running.insert((hash, coverage), other);
         Some((writer, follower))
     }
@@ -131,13 +139,16 @@ impl Writer {
 
     /// The response is for one client only. Followers that joined are released at once; the first one keeps it. Until
     /// `until_ms` the key is remembered as hit-for-miss.
-    pub fn pass(&mut self, head: Head, until_ms: u64) {
+    pub fn start_passing(&mut self, head: ObjectHead, until_ms: u64) {
         // Remembered before the fill leaves the table: a request in between would start a fill that others join in
         // vain.
-        self.core.fills.lock().learn(self.fill.hash, until_ms);
+        self.core
+            .fills
+            .lock()
+            .remember_hit_for_miss(self.fill.hash, until_ms);
         self.core.fills.remove(&self.fill);
-        self.fill.change(|state| {
-            state.phase = Phase::Passing;
+        self.fill.update_and_wake(|state| {
+            state.phase = FillPhase::Passing;
             state.private = true;
             state.head = Some(Arc::new(head));
             // Only the first client sets the pace from here on.
@@ -145,12 +156,12 @@ impl Writer {
         });
     }
 
-    /// Adds a piece of the body, and waits while too much of it is neither stored nor taken. Call [`Writer::head`] or
-    /// [`Writer::pass`] before.
+    /// Adds a piece of the body, and waits while too much of it is neither stored nor taken. Call [`FillWriter::start_storing`] or
+    /// [`FillWriter::start_passing`] before.
     ///
     /// The last byte of a body of known length ends the fill: what is written after it is ignored, and how the producer
     /// ends no longer matters.
-    pub async fn write(&mut self, bytes: Bytes) -> Result<(), Abandoned> {
+    pub async fn write(&mut self, bytes: Bytes) -> Result<(), FillAbandoned> {
         let mut rest = bytes;
         while !rest.is_empty() && !self.is_complete() {
             poll_fn(|cx| self.poll_room(cx)).await?;
@@ -160,9 +171,9 @@ impl Writer {
             // With the last byte a client has the whole response, and its next request must find the object: the fill
             // counts as complete before that byte can be seen.
             if whole {
-                self.core.fills.arrive(&self.fill);
+                self.core.fills.add_completed(&self.fill);
             }
-            self.fill.change(|state| {
+            self.fill.update_and_wake(|state| {
                 let at = state.received;
                 state.received += chunk.len() as u64;
                 state.chunk_bytes += chunk.len();
@@ -172,7 +183,7 @@ impl Writer {
                 }
             });
             match whole {
-                true => self.fill.commit_soon(&self.core, true),
+                true => self.fill.enqueue_commit(&self.core, true),
                 false => self.fill.store_ready(&self.core, false),
             }
         }
@@ -183,7 +194,7 @@ impl Writer {
     fn is_last(&self, len: usize) -> bool {
         let state = self.fill.state();
         let end = state.received + len as u64;
-        state.phase == Phase::Storing && state.ends_at == Some(end)
+        state.phase == FillPhase::Storing && state.ends_at == Some(end)
     }
 
     /// Sets where the part that this fill brings ends. To be called before its head is given, so that followers who
@@ -197,10 +208,10 @@ impl Writer {
         self.fill.is_complete()
     }
 
-    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Result<(), Abandoned>> {
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Result<(), FillAbandoned>> {
         let mut state = self.fill.state();
         if state.is_abandoned() {
-            return Poll::Ready(Err(Abandoned));
+            return Poll::Ready(Err(FillAbandoned));
         }
         // A whole run must fit into memory. Otherwise none would ever be complete, nothing would be written, and this
         // would wait for ever.
@@ -213,7 +224,7 @@ impl Writer {
     }
 
     /// Resolves when no follower is left and nothing is stored.
-    pub async fn abandoned(&self) {
+    pub async fn wait_until_abandoned(&self) {
         poll_fn(|cx| {
             let mut state = self.fill.state();
             if state.is_abandoned() {
@@ -232,33 +243,39 @@ impl Writer {
         // A whole body must have the announced length; a part ends earlier, but never later.
         let wrong = self.fill.is_whole() && length.is_some_and(|length| length != received);
         let wrong = wrong || length.is_some_and(|length| length < received);
-        self.end(if wrong { Err(Failure::Length) } else { Ok(()) });
+        self.end(if wrong {
+            Err(FillFailure::Length)
+        } else {
+            Ok(())
+        });
     }
 
     /// The body ends here for this reason, and followers are told. What has come is kept as a part of the object if its
     /// head has a strong validator and a length.
-    pub fn fail(self, why: Failure) {
+    pub fn fail(self, why: FillFailure) {
         self.end(Err(why));
     }
 
-    fn end(&self, end: Result<(), Failure>) {
+    fn end(&self, end: Result<(), FillFailure>) {
         // The last byte of a known length has ended it: the producer has no say any more.
         if self.fill.state().end.is_some() {
             return;
         }
         let whole = end.is_ok();
         // A wrong length or another response: what has come cannot be trusted to be part of anything.
-        let useless = matches!(end, Err(Failure::Length | Failure::Changed));
+        let useless = matches!(end, Err(FillFailure::Length | FillFailure::Changed));
         if useless || !whole && !self.fill.is_worth_keeping() {
             self.core.fills.remove(&self.fill);
-            self.fill.change(|state| state.end = Some(end.clone()));
+            self.fill
+                .update_and_wake(|state| state.end = Some(end.clone()));
             return;
         }
         // From here until the commit, requests find this fill, or wait for the part that it brought. Otherwise they
         // would fetch again what is about to be stored.
-        self.core.fills.arrive(&self.fill);
-        self.fill.change(|state| state.end = Some(end.clone()));
-        self.fill.commit_soon(&self.core, whole);
+        self.core.fills.add_completed(&self.fill);
+        self.fill
+            .update_and_wake(|state| state.end = Some(end.clone()));
+        self.fill.enqueue_commit(&self.core, whole);
     }
 
     /// The end of what has come: where a broken fetch resumes.
@@ -267,18 +284,18 @@ impl Writer {
     }
 
     /// A cursor at the beginning. `None`: it is not stored, so that the beginning may be gone.
-    pub fn follow_from_start(&self) -> Option<Follower> {
-        Follower::of(&self.fill)
+    pub fn follow_from_start(&self) -> Option<FillFollower> {
+        FillFollower::join_fill(&self.fill)
     }
 
     /// The number of followers.
-    pub fn followers(&self) -> usize {
+    pub fn follower_count(&self) -> usize {
         self.fill.state().cursors.len()
     }
 }
 
-impl Drop for Writer {
+impl Drop for FillWriter {
     fn drop(&mut self) {
-        self.end(Err(Failure::ProducerGone));
+        self.end(Err(FillFailure::ProducerGone));
     }
 }

@@ -40,7 +40,7 @@
 use bytes::Bytes;
 
 use crate::checksum::xxh64;
-use crate::key::{Head, Key, Kind, Meta};
+use crate::key::{CacheKey, ObjectHead, ObjectKind, ObjectMeta};
 
 /// Everything begins at a multiple of this; positions in the index are in this unit.
 pub(crate) const UNIT: u64 = 64;
@@ -54,7 +54,7 @@ pub(crate) const RUN_MAX: usize = 1024 * 1024;
 /// Bodies up to this stand in the object record.
 pub(crate) const INLINE_MAX: usize = 64 * 1024;
 /// The most extents that an object may have (25 GB of full ones); a larger object is not stored.
-pub(crate) const EXTENTS_MAX: usize = (META_MAX - Head::MAX - 128) / EXTENT_BYTES;
+pub(crate) const EXTENTS_MAX: usize = (META_MAX - ObjectHead::MAX - 128) / EXTENT_BYTES;
 /// A segment is full at this number of records, so that its table fits into a record's meta.
 pub(crate) const TABLE_MAX: usize = META_MAX / TABLE_ENTRY - 2;
 
@@ -103,7 +103,7 @@ pub(crate) const SUPERSEDES: u8 = 1;
 
 /// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct DiskRecord {
     pub(crate) kind: RecordKind,
     pub(crate) flags: u8,
     /// Its place in the one order of records, purges and beginnings of fills. The index is rebuilt by it.
@@ -119,7 +119,7 @@ pub(crate) struct Record {
     pub(crate) data_sum: u64,
 }
 
-impl Record {
+impl DiskRecord {
     /// Bytes on disk, padding included.
     pub(crate) fn size(&self) -> u64 {
         padded(HEADER as u64 + u64::from(self.meta_len) + u64::from(self.data_len))
@@ -240,14 +240,14 @@ pub(crate) fn run_end<'a>(mut extents: impl Iterator<Item = &'a Extent>) -> u64 
 ///    tags: u16 length, bytes; key; head
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Description {
-    pub(crate) key: Key,
-    pub(crate) head: Head,
+pub(crate) struct ObjectRecord {
+    pub(crate) key: CacheKey,
+    pub(crate) head: ObjectHead,
     /// Ascending, without overlap. A body in the record itself is not among them.
     pub(crate) extents: Vec<Extent>,
 }
 
-impl Description {
+impl ObjectRecord {
     pub(crate) fn write(&self) -> Vec<u8> {
         let meta = &self.head.meta;
         let mut out = Vec::with_capacity(
@@ -261,8 +261,8 @@ impl Description {
             meta.version,
             length,
             match meta.kind {
-                Kind::Object => 0,
-                Kind::Variants => 1,
+                ObjectKind::Object => 0,
+                ObjectKind::Variants => 1,
             },
         ] {
             out.extend_from_slice(&number.to_le_bytes());
@@ -271,7 +271,7 @@ impl Description {
             self.extents.len(),
             self.head.tags.len(),
             self.key.text().len(),
-            self.head.head.len(),
+            self.head.opaque.len(),
         ] {
             out.extend_from_slice(&(count as u32).to_le_bytes());
         }
@@ -288,7 +288,7 @@ impl Description {
             out.extend_from_slice(tag);
         }
         out.extend_from_slice(self.key.text());
-        out.extend_from_slice(&self.head.head);
+        out.extend_from_slice(&self.head.opaque);
         out
     }
 
@@ -316,23 +316,23 @@ impl Description {
             let len = usize::from(u16::from_le_bytes([len[0], len[1]]));
             names.push(Bytes::copy_from_slice(rest.split_off(..len)?));
         }
-        let key = Key::new(rest.split_off(..key)?);
+        let key = CacheKey::new(rest.split_off(..key)?);
         let head = Bytes::copy_from_slice(rest.split_off(..head)?);
         let length = u64_at(meta, 32);
-        let meta = Meta {
+        let meta = ObjectMeta {
             stored_ms: u64_at(meta, 0),
             validated_ms: u64_at(meta, 8),
             fresh_until_ms: u64_at(meta, 16),
             version: u64_at(meta, 24),
             kind: if u64_at(meta, 40) == 1 {
-                Kind::Variants
+                ObjectKind::Variants
             } else {
-                Kind::Object
+                ObjectKind::Object
             },
         };
-        let head = Head {
+        let head = ObjectHead {
             meta,
-            head,
+            opaque: head,
             tags: names,
             length: (length != UNKNOWN_LENGTH).then_some(length),
         };
@@ -481,18 +481,18 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
 mod tests {
     use super::*;
 
-    fn sample() -> (Description, Vec<u8>) {
-        let description = Description {
-            key: Key::new(b"key"),
-            head: Head {
-                meta: Meta {
+    fn sample() -> (ObjectRecord, Vec<u8>) {
+        let description = ObjectRecord {
+            key: CacheKey::new(b"key"),
+            head: ObjectHead {
+                meta: ObjectMeta {
                     stored_ms: 1,
                     validated_ms: 2,
                     fresh_until_ms: 3,
                     version: 4,
-                    kind: Kind::Variants,
+                    kind: ObjectKind::Variants,
                 },
-                head: Bytes::from_static(b"head"),
+                opaque: Bytes::from_static(b"head"),
                 tags: vec![Bytes::from_static(b"t1"), Bytes::new()],
                 length: Some(9),
             },
@@ -504,7 +504,7 @@ mod tests {
                 sum: 7,
             }],
         };
-        let record = Record {
+        let record = DiskRecord {
             kind: RecordKind::Object,
             flags: 0,
             sequence: 1,
@@ -520,9 +520,9 @@ mod tests {
         (description, bytes)
     }
 
-    fn parse(bytes: &[u8]) -> Option<(Description, Vec<u8>)> {
-        let record = Record::read(bytes)?;
-        let description = Description::read(record.meta(bytes)?)?;
+    fn parse(bytes: &[u8]) -> Option<(ObjectRecord, Vec<u8>)> {
+        let record = DiskRecord::read(bytes)?;
+        let description = ObjectRecord::read(record.meta(bytes)?)?;
         Some((description, record.data(bytes)?.to_vec()))
     }
 
@@ -530,7 +530,7 @@ mod tests {
     fn a_record_comes_back_and_no_flip_or_cut_does() {
         let (description, mut bytes) = sample();
         assert_eq!(parse(&bytes), Some((description.clone(), b"data".to_vec())));
-        let used = Record::read(&bytes).unwrap().data_range().end;
+        let used = DiskRecord::read(&bytes).unwrap().data_range().end;
         for at in 0..used {
             assert_eq!(parse(&bytes[..at]), None);
             for bit in 0..8 {
@@ -546,11 +546,11 @@ mod tests {
         let (description, _) = sample();
         let meta = description.write();
         for at in 0..meta.len() {
-            assert_eq!(Description::read(&meta[..at]), None);
+            assert_eq!(ObjectRecord::read(&meta[..at]), None);
             for value in [0, 1, 0x7f, 0xff] {
                 let mut meta = meta.clone();
                 meta[at] = value;
-                let _ = Description::read(&meta);
+                let _ = ObjectRecord::read(&meta);
             }
         }
     }

@@ -22,7 +22,7 @@ const UNITS_SHIFT: u32 = 8;
 
 /// Where a record stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Location {
+pub(crate) struct RecordLocation {
     /// The segment's number, never 0.
     pub(crate) segment: u32,
     /// In units of 64 bytes.
@@ -33,7 +33,7 @@ pub(crate) struct Location {
 
 /// An object, as the index knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct IndexEntry {
     pub(crate) hash: u64,
     /// 0: the slot is empty. Numbers of segments begin at 1.
     segment: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Entry {
     pub(crate) accessed: u32,
 }
 
-impl Entry {
+impl IndexEntry {
     const EMPTY: Self = Self {
         hash: 0,
         segment: 0,
@@ -53,7 +53,7 @@ impl Entry {
         accessed: 0,
     };
 
-    pub(crate) fn new(hash: u64, location: Location, accessed: u32) -> Self {
+    pub(crate) fn new(hash: u64, location: RecordLocation, accessed: u32) -> Self {
         Self {
             hash,
             segment: location.segment,
@@ -63,8 +63,8 @@ impl Entry {
         }
     }
 
-    pub(crate) fn location(&self) -> Location {
-        Location {
+    pub(crate) fn location(&self) -> RecordLocation {
+        RecordLocation {
             segment: self.segment,
             at: self.at,
             units: self.packed >> UNITS_SHIFT,
@@ -86,7 +86,7 @@ impl Entry {
         self.packed & SUPERSEDES != 0
     }
 
-    pub(crate) fn superseding(mut self, yes: bool) -> Self {
+    pub(crate) fn with_supersedes(mut self, yes: bool) -> Self {
         self.packed = if yes {
             self.packed | SUPERSEDES
         } else {
@@ -101,7 +101,7 @@ impl Entry {
         self.packed & STALE != 0
     }
 
-    pub(crate) fn stale(mut self, yes: bool) -> Self {
+    pub(crate) fn with_stale(mut self, yes: bool) -> Self {
         self.packed = if yes {
             self.packed | STALE
         } else {
@@ -134,7 +134,7 @@ impl Entry {
 /// with the age of the process.
 #[derive(Default)]
 struct Shard {
-    slots: Vec<Entry>,
+    slots: Vec<IndexEntry>,
     used: usize,
 }
 
@@ -172,14 +172,14 @@ impl Shard {
         }
     }
 
-    fn get(&mut self, hash: u64) -> Option<&mut Entry> {
+    fn get(&mut self, hash: u64) -> Option<&mut IndexEntry> {
         match self.find(hash)? {
             (at, true) => Some(&mut self.slots[at]),
             (_, false) => None,
         }
     }
 
-    fn insert(&mut self, entry: Entry) -> Option<Entry> {
+    fn insert(&mut self, entry: IndexEntry) -> Option<IndexEntry> {
         if let Some(old) = self.get(entry.hash) {
             return Some(std::mem::replace(old, entry));
         }
@@ -198,7 +198,7 @@ impl Shard {
         let size = (self.slots.len() * 5 / 4)
             .max(FIRST)
             .max(self.slots.len() + 2);
-        let old = std::mem::replace(&mut self.slots, vec![Entry::EMPTY; size]);
+        let old = std::mem::replace(&mut self.slots, vec![IndexEntry::EMPTY; size]);
         // Every entry is placed again, because its home depends on the size of the table.
         for entry in old.into_iter().filter(|entry| entry.segment != 0) {
             if let Some((at, false)) = self.find(entry.hash) {
@@ -207,11 +207,11 @@ impl Shard {
         }
     }
 
-    fn remove(&mut self, hash: u64) -> Option<Entry> {
+    fn remove(&mut self, hash: u64) -> Option<IndexEntry> {
         let (mut gap, true) = self.find(hash)? else {
             return None;
         };
-        let removed = std::mem::replace(&mut self.slots[gap], Entry::EMPTY);
+        let removed = std::mem::replace(&mut self.slots[gap], IndexEntry::EMPTY);
         self.used -= 1;
         let mut at = self.next(gap);
         // The entries behind the gap, up to the next empty slot, move into it, unless that would put them before their
@@ -224,7 +224,7 @@ impl Shard {
                 gap < home || home <= at
             };
             if !stays {
-                self.slots[gap] = std::mem::replace(&mut self.slots[at], Entry::EMPTY);
+                self.slots[gap] = std::mem::replace(&mut self.slots[at], IndexEntry::EMPTY);
                 gap = at;
             }
             at = self.next(at);
@@ -234,9 +234,9 @@ impl Shard {
 }
 
 /// The index of a store. Any thread may use it; a lock is held for one operation on one shard.
-pub(crate) struct Index(Box<[Mutex<Shard>]>);
+pub(crate) struct StoreIndex(Box<[Mutex<Shard>]>);
 
-impl Index {
+impl StoreIndex {
     pub(crate) fn new() -> Self {
         Self((0..SHARDS).map(|_| Mutex::default()).collect())
     }
@@ -244,7 +244,7 @@ impl Index {
     /// An index of these entries, with its tables at their final size. A checkpoint has its entries in the order of
     /// their slots; put one by one into tables that grow, they would all crowd at the front (1.5 s for a million, not
     /// 0.1 s).
-    pub(crate) fn of(entries: &[Entry]) -> Self {
+    pub(crate) fn from_entries(entries: &[IndexEntry]) -> Self {
         let mut counts = [0usize; SHARDS];
         entries
             .iter()
@@ -255,7 +255,7 @@ impl Index {
             .enumerate()
             .filter(|(_, count)| *count > 0)
         {
-            index.lock(shard).slots = vec![Entry::EMPTY; count * 5 / 4 + FIRST];
+            index.lock(shard).slots = vec![IndexEntry::EMPTY; count * 5 / 4 + FIRST];
         }
         entries.iter().for_each(|entry| {
             index.insert(*entry);
@@ -274,7 +274,7 @@ impl Index {
 
     /// The entry. With `now` (in seconds) this counts as an access; the writer and upkeep give none, because what they
     /// look at has not been used.
-    pub(crate) fn get(&self, hash: u64, now: Option<u32>) -> Option<Entry> {
+    pub(crate) fn get(&self, hash: u64, now: Option<u32>) -> Option<IndexEntry> {
         let mut shard = self.shard(hash);
         let entry = shard.get(hash)?;
         if let Some(now) = now {
@@ -284,7 +284,7 @@ impl Index {
         Some(*entry)
     }
 
-    pub(crate) fn insert(&self, entry: Entry) -> Option<Entry> {
+    pub(crate) fn insert(&self, entry: IndexEntry) -> Option<IndexEntry> {
         self.shard(entry.hash).insert(entry)
     }
 
@@ -293,8 +293,8 @@ impl Index {
     pub(crate) fn update(
         &self,
         hash: u64,
-        location: Location,
-        change: impl FnOnce(Entry) -> Entry,
+        location: RecordLocation,
+        change: impl FnOnce(IndexEntry) -> IndexEntry,
     ) -> bool {
         let mut shard = self.shard(hash);
         match shard.get(hash) {
@@ -306,12 +306,12 @@ impl Index {
         }
     }
 
-    pub(crate) fn remove(&self, hash: u64) -> Option<Entry> {
+    pub(crate) fn remove(&self, hash: u64) -> Option<IndexEntry> {
         self.shard(hash).remove(hash)
     }
 
     /// Removes the entry if it still stands at `location`.
-    pub(crate) fn remove_at(&self, hash: u64, location: Location) -> Option<Entry> {
+    pub(crate) fn remove_at(&self, hash: u64, location: RecordLocation) -> Option<IndexEntry> {
         let mut shard = self.shard(hash);
         let same = shard
             .get(hash)
@@ -319,12 +319,12 @@ impl Index {
         if same { shard.remove(hash) } else { None }
     }
 
-    pub(crate) const fn shards() -> usize {
+    pub(crate) const fn shard_count() -> usize {
         SHARDS
     }
 
     /// A copy of the entries of one shard, so that lookups do not wait while the caller works on them.
-    pub(crate) fn entries(&self, shard: usize) -> Vec<Entry> {
+    pub(crate) fn entries(&self, shard: usize) -> Vec<IndexEntry> {
         let shard = self.lock(shard);
         shard
             .slots
@@ -339,11 +339,11 @@ impl Index {
     }
 
     /// Bytes of memory that it takes.
-    pub(crate) fn memory(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let slots: usize = (0..SHARDS)
             .map(|shard| self.lock(shard).slots.capacity())
             .sum();
-        slots * size_of::<Entry>() + SHARDS * size_of::<Mutex<Shard>>()
+        slots * size_of::<IndexEntry>() + SHARDS * size_of::<Mutex<Shard>>()
     }
 }
 
@@ -352,8 +352,8 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    fn place(segment: u32) -> Location {
-        Location {
+    fn place(segment: u32) -> RecordLocation {
+        RecordLocation {
             segment,
             at: 1,
             units: 2,
@@ -362,12 +362,12 @@ mod tests {
 
     #[test]
     fn an_entry_has_24_bytes() {
-        assert_eq!(size_of::<Entry>(), 24);
+        assert_eq!(size_of::<IndexEntry>(), 24);
     }
 
     #[test]
     fn it_does_what_a_map_does() {
-        let index = Index::new();
+        let index = StoreIndex::new();
         let mut model = HashMap::new();
         let mut dice = 1u64;
         for step in 0..200_000u32 {
@@ -380,7 +380,7 @@ mod tests {
                 let gone = index.remove(hash).map(|entry| entry.location());
                 assert_eq!(gone, model.remove(&hash).map(place));
             } else {
-                index.insert(Entry::new(hash, place(step + 1), 0));
+                index.insert(IndexEntry::new(hash, place(step + 1), 0));
                 model.insert(hash, step + 1);
             }
         }

@@ -5,9 +5,9 @@ use bytes::Bytes;
 /// What an object is found by: any bytes. The whole key is stored and compared, so that two keys
 /// whose hashes are equal are never taken for each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key(Bytes);
+pub struct CacheKey(Bytes);
 
-impl Key {
+impl CacheKey {
     /// The key of these bytes.
     pub fn new(text: &[u8]) -> Self {
         Self(Bytes::copy_from_slice(text))
@@ -18,7 +18,7 @@ impl Key {
         &self.0
     }
 
-    /// The secondary key of one variant below a [`Kind::Variants`] object. The birth of the marker is part of it: once
+    /// The secondary key of one variant below a [`ObjectKind::Variants`] object. The birth of the marker is part of it: once
     /// the marker is purged or replaced, none of its variants can be found any more, however many there are. It is
     /// known before the marker can be found ([`crate::Store::put_marker`]).
     pub fn variant_of(&self, born: u64, values: &[u8]) -> Self {
@@ -33,19 +33,19 @@ impl Key {
 
 /// What sort of object it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Kind {
+pub enum ObjectKind {
     /// A head and a body.
     #[default]
     Object,
-    /// A marker: the head says what the secondary keys are made of, the objects stand under [`Key::variant_of`].
+    /// A marker: the head says what the secondary keys are made of, the objects stand under [`CacheKey::variant_of`].
     Variants,
 }
 
 /// What the store knows about an object besides its bytes. Times are milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Meta {
+pub struct ObjectMeta {
     /// What sort of object it is.
-    pub kind: Kind,
+    pub kind: ObjectKind,
     /// When it was stored first.
     pub stored_ms: u64,
     /// When its origin last confirmed it.
@@ -59,22 +59,22 @@ pub struct Meta {
 
 /// The part of an object that is known before its body.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Head {
+pub struct ObjectHead {
     /// What the store itself goes by.
-    pub meta: Meta,
-    /// What the caller keeps with the body, at most [`Head::MAX`] bytes; the store does not look into it.
-    pub head: Bytes,
+    pub meta: ObjectMeta,
+    /// What the caller keeps with the body, at most [`ObjectHead::MAX`] bytes; the store does not look into it.
+    pub opaque: Bytes,
     /// Names by which the object can be purged together with others.
     pub tags: Vec<Bytes>,
     /// The length of the whole body, when it is known.
     pub length: Option<u64>,
 }
 
-impl Head {
+impl ObjectHead {
     /// The most bytes that a head, its tags and the key may have together.
     pub const MAX: usize = 1024 * 1024;
 
     pub(crate) fn size(&self) -> usize {
-        self.head.len() + self.tags.iter().map(|tag| tag.len() + 2).sum::<usize>()
+        self.opaque.len() + self.tags.iter().map(|tag| tag.len() + 2).sum::<usize>()
     }
 }

@@ -1,7 +1,7 @@
 //! The cache: a disk store and the fills that write into it. It knows no HTTP.
 //!
-//! - [`Store`]: objects by key, on disk in log-structured segments, with the index in memory.
-//! - [`Writer`] and [`Follower`]: a fill is an object of the cache, not of a request. The fetch writes
+//! - [`CacheStore`]: objects by key, on disk in log-structured segments, with the index in memory.
+//! - [`FillWriter`] and [`FillFollower`]: a fill is an object of the cache, not of a request. The fetch writes
 //!   it once; each client follows with a cursor of its own while it grows.
 //!
 //! Heads, tags and times are the caller's: the crate keeps them and gives them back. Why the store is as it is
@@ -11,37 +11,37 @@
 #![forbid(unsafe_code)]
 
 mod checksum;
+mod disk_space;
 mod fill;
 mod fill_commit;
+mod fill_follower;
 mod fill_table;
 mod fill_writer;
-mod follower;
 mod format;
 mod index;
 mod key;
-mod load;
-mod log;
 mod lookup;
 mod memory;
 mod object;
+mod open_store;
 mod options;
-pub mod policy;
 mod purge;
 mod reclaim;
-mod room;
+pub mod s3_fifo;
 mod segment;
 mod store;
 mod store_core;
+mod store_log;
 mod survey;
 mod upkeep;
 
-pub use fill::{Abandoned, Coverage, Ended, Failure, Instead};
-pub use fill_writer::Writer;
-pub use follower::{Follower, Part};
-pub use key::{Head, Key, Kind, Meta};
-pub use lookup::{Lookup, Miss, Why};
-pub use object::{FileRange, Object, ReadError, Seen};
-pub use options::{OpenError, Options};
-pub use purge::{Mode, Purge};
-pub use store::{FillStart, FillState, Stats, Store};
-pub use survey::{Listed, Survey, survey};
+pub use fill::{FillAbandoned, FillCoverage, FillFailure, FillMessage, FollowError};
+pub use fill_follower::{FillChunk, FillFollower};
+pub use fill_writer::FillWriter;
+pub use key::{CacheKey, ObjectHead, ObjectKind, ObjectMeta};
+pub use lookup::{LookupResult, MissReason, StaleReason};
+pub use object::{CachedObject, ReadError, SeenLocation, SegmentRange};
+pub use options::{StoreOpenError, StoreOptions};
+pub use purge::{PurgeMode, PurgeRequest};
+pub use store::{CacheStore, FillStart, FillState, StoreStats};
+pub use survey::{StoreSurvey, SurveyedObject, survey_store};

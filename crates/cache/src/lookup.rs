@@ -4,29 +4,29 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
 use crate::format::UNIT;
-use crate::index::{Entry, Location};
-use crate::object::{Object, ObjectHome, Seen, Shared, Stored};
+use crate::index::{IndexEntry, RecordLocation};
+use crate::object::{CachedObject, ObjectData, ObjectHome, ParsedObject, SeenLocation};
 use crate::segment::Segment;
-use crate::store::Store;
+use crate::store::CacheStore;
 use crate::store_core::StoreCore;
-use crate::{Key, Mode};
+use crate::{CacheKey, PurgeMode};
 
 /// What a lookup found. Whether a stale object may be served all the same is for the caller's rules.
 #[derive(Debug)]
-pub enum Lookup {
-    /// A fresh object (perhaps a partial one: see [`Object::hole`]).
-    Hit(Object),
+pub enum LookupResult {
+    /// A fresh object (perhaps a partial one: see [`CachedObject::hole`]).
+    Hit(CachedObject),
     /// One that must be validated, or may be served if the caller's rules allow.
-    Stale(Object, Why),
+    Stale(CachedObject, StaleReason),
     /// Nothing to serve.
-    Miss(Miss, Seen),
+    Miss(MissReason, SeenLocation),
 }
 
-impl Lookup {
-    /// What the index said, for [`Store::join_or_start_fill`].
-    pub fn seen(&self) -> Seen {
+impl LookupResult {
+    /// What the index said, for [`CacheStore::join_or_start_fill`].
+    pub fn seen_location(&self) -> SeenLocation {
         match self {
-            Self::Hit(object) | Self::Stale(object, _) => Seen(Some(object.location())),
+            Self::Hit(object) | Self::Stale(object, _) => SeenLocation(Some(object.location())),
             Self::Miss(_, seen) => *seen,
         }
     }
@@ -34,7 +34,7 @@ impl Lookup {
 
 /// Why an object is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum StaleReason {
     /// Its time is over.
     Expired,
     /// It was purged softly.
@@ -43,7 +43,7 @@ pub enum Why {
 
 /// Why a lookup found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Miss {
+pub enum MissReason {
     /// It is not there.
     Absent,
     /// It is there and was purged.
@@ -59,9 +59,14 @@ pub enum Miss {
     Unreadable,
 }
 
-impl Store {
+impl CacheStore {
     /// The object of a record, if everything that it refers to is there.
-    fn object(&self, stored: Stored, location: Location, hash: u64) -> Option<Object> {
+    fn object(
+        &self,
+        stored: ParsedObject,
+        location: RecordLocation,
+        hash: u64,
+    ) -> Option<CachedObject> {
         let mut segments: Vec<Arc<Segment>> = Vec::new();
         for extent in &stored.extents {
             if segments.iter().any(|known| known.number == extent.segment) {
@@ -80,7 +85,7 @@ impl Store {
         });
         let home: Weak<StoreCore> = Arc::downgrade(&self.0);
         whole.then(|| {
-            Object::new(Shared {
+            CachedObject::new(ObjectData {
                 key: stored.description.key,
                 head: stored.description.head,
                 born: stored.record.born,
@@ -96,56 +101,56 @@ impl Store {
     }
 
     /// Decides between fresh, stale and gone.
-    fn judge(&self, object: Object, softened: bool, now_ms: u64) -> Lookup {
+    fn judge(&self, object: CachedObject, softened: bool, now_ms: u64) -> LookupResult {
         let head = object.head();
         let verdict = self
             .0
             .purges()
-            .verdict(object.born(), object.key().text(), &head.tags);
+            .purge_mode(object.born(), object.key().text(), &head.tags);
         // Hard before soft, and soft before expired: an object that was purged hard must not even be validated.
-        if verdict == Some(Mode::Hard) {
-            return Lookup::Miss(Miss::Purged, Seen(Some(object.location())));
+        if verdict == Some(PurgeMode::Hard) {
+            return LookupResult::Miss(MissReason::Purged, SeenLocation(Some(object.location())));
         }
-        if softened || verdict == Some(Mode::Soft) {
-            return Lookup::Stale(object, Why::Purged);
+        if softened || verdict == Some(PurgeMode::Soft) {
+            return LookupResult::Stale(object, StaleReason::Purged);
         }
         // RFC 9111, section 4.2: fresh while the lifetime exceeds the age, so stale at the very moment.
         if head.meta.fresh_until_ms <= now_ms {
-            return Lookup::Stale(object, Why::Expired);
+            return LookupResult::Stale(object, StaleReason::Expired);
         }
-        Lookup::Hit(object)
+        LookupResult::Hit(object)
     }
 
-    fn absent(&self, hash: u64, seen: Seen, now_ms: u64) -> Lookup {
-        match self.0.fills.lock().learned(hash, now_ms) {
-            Some(until_ms) => Lookup::Miss(Miss::HitForMiss { until_ms }, seen),
-            None => Lookup::Miss(Miss::Absent, seen),
+    fn absent(&self, hash: u64, seen: SeenLocation, now_ms: u64) -> LookupResult {
+        match self.0.fills.lock().hit_for_miss_until(hash, now_ms) {
+            Some(until_ms) => LookupResult::Miss(MissReason::HitForMiss { until_ms }, seen),
+            None => LookupResult::Miss(MissReason::Absent, seen),
         }
     }
 
     /// A lookup that does not wait: `None` when the disk must be asked.
-    pub fn peek(&self, key: &Key, now_ms: u64) -> Option<Lookup> {
+    pub fn lookup_in_memory(&self, key: &CacheKey, now_ms: u64) -> Option<LookupResult> {
         let core = &self.0;
         let hash = core.hash(key);
         let Some(entry) = core.index.get(hash, Some((now_ms / 1000) as u32)) else {
-            return Some(self.absent(hash, Seen(None), now_ms));
+            return Some(self.absent(hash, SeenLocation(None), now_ms));
         };
         // Only what the index still refers to: what was replaced may be in memory for a while.
         let object = core.memory.get(hash, entry.location())?;
         // Another key with the same hash. For this one there is nothing, and what is fetched takes the place.
         if object.key() != key {
-            return Some(self.absent(hash, Seen(Some(entry.location())), now_ms));
+            return Some(self.absent(hash, SeenLocation(Some(entry.location())), now_ms));
         }
         core.memory_hits.fetch_add(1, Relaxed);
-        Some(match core.fills.renewed(hash, entry.location()) {
+        Some(match core.fills.refreshed_object(hash, entry.location()) {
             Some(object) => self.judge(object, false, now_ms),
             None => self.judge(object, entry.is_stale(), now_ms),
         })
     }
 
     /// Looks a key up: one read at most, from the page cache at once, else on the pool.
-    pub async fn lookup(&self, key: &Key, now_ms: u64) -> Lookup {
-        if let Some(found) = self.peek(key, now_ms) {
+    pub async fn lookup(&self, key: &CacheKey, now_ms: u64) -> LookupResult {
+        if let Some(found) = self.lookup_in_memory(key, now_ms) {
             return found;
         }
         let hash = self.0.hash(key);
@@ -156,25 +161,31 @@ impl Store {
             // The object may have been moved by reclaiming between the index and the read. A miss counts only if the
             // index still says the same. Moves are rare: this ends.
             let settled = current.is_none() || current == entry.map(|entry| entry.location());
-            if settled || !matches!(found, Lookup::Miss(..)) {
+            if settled || !matches!(found, LookupResult::Miss(..)) {
                 return found;
             }
         }
     }
 
     /// Reads what the index says about a key.
-    async fn read(&self, key: &Key, hash: u64, entry: Option<Entry>, now_ms: u64) -> Lookup {
+    async fn read(
+        &self,
+        key: &CacheKey,
+        hash: u64,
+        entry: Option<IndexEntry>,
+        now_ms: u64,
+    ) -> LookupResult {
         let core = &self.0;
         let Some(entry) = entry else {
-            return self.absent(hash, Seen(None), now_ms);
+            return self.absent(hash, SeenLocation(None), now_ms);
         };
         let location = entry.location();
         let lost = |miss| {
             core.index.remove_at(hash, location);
-            Lookup::Miss(miss, Seen(None))
+            LookupResult::Miss(miss, SeenLocation(None))
         };
         let Some(segment) = core.segment(location.segment) else {
-            return lost(Miss::Absent);
+            return lost(MissReason::Absent);
         };
         let position = u64::from(location.at) * UNIT;
         let size = location.units as usize * UNIT as usize;
@@ -184,43 +195,43 @@ impl Store {
         let bytes = match read.await {
             Ok(bytes) => bytes,
             Err(error) => {
-                core.report(&format!(
+                core.report_error(&format!(
                     "reading \"{}\" failed: {error}",
                     segment.path.display()
                 ));
-                return lost(Miss::Unreadable);
+                return lost(MissReason::Unreadable);
             }
         };
-        let Some(stored) = Stored::parse(bytes, location, hash) else {
-            core.report(&format!("\"{}\" is damaged", segment.path.display()));
-            return lost(Miss::Damaged);
+        let Some(stored) = ParsedObject::parse(bytes, location, hash) else {
+            core.report_error(&format!("\"{}\" is damaged", segment.path.display()));
+            return lost(MissReason::Damaged);
         };
         if stored.description.key != *key {
-            return self.absent(hash, Seen(Some(location)), now_ms);
+            return self.absent(hash, SeenLocation(Some(location)), now_ms);
         }
         let Some(object) = self.object(stored, location, hash) else {
-            return lost(Miss::Damaged);
+            return lost(MissReason::Damaged);
         };
         // Looked at before the extents are: of a file that was changed, none counts as verified.
         for segment in object
             .sent_segments()
             .filter(|segment| segment.was_changed())
         {
-            core.suspect(segment);
+            core.report_foreign_change(segment);
         }
         let damaged = {
             let (core, segment) = (Arc::clone(core), Arc::clone(&segment));
-            move || core.lose(hash, location, &segment)
+            move || core.remove_damaged(hash, location, &segment)
         };
         // A hit promises a body that can be sent without being read. Afterwards it would be too late for a miss.
-        if object.prove(core.device, damaged).await.is_err() {
-            core.lose(hash, location, &segment);
-            return Lookup::Miss(Miss::Damaged, Seen(None));
+        if object.verify_unproven(core.device, damaged).await.is_err() {
+            core.remove_damaged(hash, location, &segment);
+            return LookupResult::Miss(MissReason::Damaged, SeenLocation(None));
         }
         core.memory.insert(hash, &object);
         // Validated, but not written yet: judged by its new head, without the mark that the index may have for the old
         // one.
-        match core.fills.renewed(hash, location) {
+        match core.fills.refreshed_object(hash, location) {
             Some(object) => self.judge(object, false, now_ms),
             None => self.judge(object, entry.is_stale(), now_ms),
         }

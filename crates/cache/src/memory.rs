@@ -3,19 +3,19 @@
 //! It holds nothing that the index does not have: an object counts only while the index says that it stands where it
 //! was read from. So a replaced or purged object need not be removed here as well.
 
-use crate::Object;
-use crate::index::Location;
-use crate::policy::S3Fifo;
+use crate::CachedObject;
+use crate::index::RecordLocation;
+use crate::s3_fifo::S3Fifo;
 use base::sync::Mutex;
 
 const SHARDS: usize = 16;
 /// What an object takes besides its bytes: its struct, its places in a map and a queue.
 const OVERHEAD: usize = 512;
 
-pub(crate) struct MemoryTier(Vec<Mutex<S3Fifo<u64, Object>>>);
+pub(crate) struct MemoryTier(Vec<Mutex<S3Fifo<u64, CachedObject>>>);
 
 impl MemoryTier {
-    /// Holds about `bytes`; 0 switches it off.
+    /// Holds about `body_in_memory`; 0 switches it off.
     pub(crate) fn new(bytes: usize) -> Self {
         Self(
             (0..SHARDS)
@@ -24,21 +24,23 @@ impl MemoryTier {
         )
     }
 
-    fn shard(&self, hash: u64) -> &Mutex<S3Fifo<u64, Object>> {
+    fn shard(&self, hash: u64) -> &Mutex<S3Fifo<u64, CachedObject>> {
         // Bits that choose neither the shard of the index nor the slot there.
         &self.0[(hash >> 40) as usize % SHARDS]
     }
 
     /// The object of `hash`, if it is the one at `location`.
-    pub(crate) fn get(&self, hash: u64, location: Location) -> Option<Object> {
+    pub(crate) fn get(&self, hash: u64, location: RecordLocation) -> Option<CachedObject> {
         let mut shard = self.shard(hash).lock();
         let object = shard.get(&hash)?;
         (object.location() == location).then(|| object.clone())
     }
 
-    pub(crate) fn insert(&self, hash: u64, object: &Object) {
+    pub(crate) fn insert(&self, hash: u64, object: &CachedObject) {
         // Large bodies leave by `sendfile`: the page cache is their memory tier.
-        let Some(body) = object.bytes() else { return };
+        let Some(body) = object.body_in_memory() else {
+            return;
+        };
         let weight = body.len() + object.head().size() + object.key().text().len() + OVERHEAD;
         let mut shard = self.shard(hash).lock();
         shard.insert(hash, object.clone(), weight);

@@ -7,31 +7,31 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
-use rt::file::{Check, File};
-use rt::pool::{Device, Pool};
+use rt::file::{File, ReadCheck};
+use rt::pool::{DeviceNumber, PoolHandle};
 
 use crate::checksum::xxh64;
-use crate::format::{Description, Extent, Record, RecordKind, UNIT, run_end};
-use crate::index::Location;
+use crate::format::{DiskRecord, Extent, ObjectRecord, RecordKind, UNIT, run_end};
+use crate::index::RecordLocation;
 use crate::segment::Segment;
-use crate::{Head, Key};
+use crate::{CacheKey, ObjectHead};
 
 /// An object. Clones share it. It stays readable although it is purged, replaced or evicted meanwhile, because it keeps
 /// the files of its segments open.
 #[derive(Clone)]
-pub struct Object(Arc<Shared>);
+pub struct CachedObject(Arc<ObjectData>);
 
-pub(crate) struct Shared {
-    pub(crate) key: Key,
-    pub(crate) head: Head,
+pub(crate) struct ObjectData {
+    pub(crate) key: CacheKey,
+    pub(crate) head: ObjectHead,
     pub(crate) born: u64,
-    pub(crate) location: Location,
+    pub(crate) location: RecordLocation,
     /// Ascending, without overlap; with the body of the object's own record.
     pub(crate) extents: Vec<Extent>,
     pub(crate) body: Option<Bytes>,
     /// Every segment that the extents name, kept open.
     pub(crate) segments: Vec<Arc<Segment>>,
-    pub(crate) pool: Pool,
+    pub(crate) pool: PoolHandle,
     /// The store that is told of damage, and the hash of the object there. Weak: an object in a slow response must not
     /// keep a store open.
     pub(crate) home: (Weak<dyn ObjectHome>, u64),
@@ -42,14 +42,14 @@ pub(crate) struct Shared {
 /// What an object reports damage to: the store in which it was found.
 pub(crate) trait ObjectHome: Send + Sync {
     /// Removes an object whose body is not what was written.
-    fn lose(&self, hash: u64, location: Location, segment: &Segment);
+    fn remove_damaged(&self, hash: u64, location: RecordLocation, segment: &Segment);
 }
 
 /// What the index said at a lookup. If it says something else when a fill is to start, the caller has to look again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen(pub(crate) Option<Location>);
+pub struct SeenLocation(pub(crate) Option<RecordLocation>);
 
-impl Seen {
+impl SeenLocation {
     /// Nothing was there, or it was not looked up.
     pub const NOTHING: Self = Self(None);
 }
@@ -79,7 +79,7 @@ impl std::error::Error for ReadError {}
 
 /// A part of a body as it stands in a file, for `sendfile`.
 #[derive(Clone)]
-pub struct FileRange {
+pub struct SegmentRange {
     /// The segment's file.
     pub file: File,
     /// Where the part begins in it.
@@ -88,47 +88,47 @@ pub struct FileRange {
     pub len: u64,
 }
 
-impl Object {
-    pub(crate) fn new(shared: Shared) -> Self {
+impl CachedObject {
+    pub(crate) fn new(shared: ObjectData) -> Self {
         Self(Arc::new(shared))
     }
 
     /// The key under which it was found.
-    pub fn key(&self) -> &Key {
+    pub fn key(&self) -> &CacheKey {
         &self.0.key
     }
 
     /// Its metadata, the caller's head, its tags, its length.
-    pub fn head(&self) -> &Head {
+    pub fn head(&self) -> &ObjectHead {
         &self.0.head
     }
 
     /// What the caller decodes from the head, once for as long as the object is in memory. Only one type can be
     /// attached; for another the result is made anew each time.
-    pub fn attached<T: Any + Send + Sync>(&self, make: impl Fn(&Head) -> T) -> Arc<T> {
+    pub fn attached<T: Any + Send + Sync>(&self, make: impl Fn(&ObjectHead) -> T) -> Arc<T> {
         let known = self.0.attached.get_or_init(|| Arc::new(make(&self.0.head)));
         let known = Arc::clone(known).downcast();
         known.unwrap_or_else(|_| Arc::new(make(&self.0.head)))
     }
 
-    /// The sequence number at which its fill began; [`Key::variant_of`] takes that of a marker.
+    /// The sequence number at which its fill began; [`CacheKey::variant_of`] takes that of a marker.
     pub fn born(&self) -> u64 {
         self.0.born
     }
 
     /// What the index said when it was found, for [`crate::Store::join_or_start_fill`].
-    pub fn seen(&self) -> Seen {
-        Seen(Some(self.0.location))
+    pub fn seen_location(&self) -> SeenLocation {
+        SeenLocation(Some(self.0.location))
     }
 
-    pub(crate) fn is_same(&self, other: &Object) -> bool {
+    pub(crate) fn is_same(&self, other: &CachedObject) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The same object with another head.
-    pub(crate) fn with_head(&self, head: Head, born: u64) -> Object {
+    pub(crate) fn with_head(&self, head: ObjectHead, born: u64) -> CachedObject {
         let shared = &self.0;
-        Object::new(Shared {
+        CachedObject::new(ObjectData {
             key: shared.key.clone(),
             head,
             born,
@@ -143,7 +143,7 @@ impl Object {
         })
     }
 
-    pub(crate) fn location(&self) -> Location {
+    pub(crate) fn location(&self) -> RecordLocation {
         self.0.location
     }
 
@@ -154,9 +154,9 @@ impl Object {
     /// Verifies the extents of the body that were not verified since the start, on the pool. After that they may be
     /// sent without being read first. Only the first [`PROVEN_AT_ONCE`] bytes are waited for; the rest is verified
     /// while the object is in use already, and `damaged` is called if it is not as it was written.
-    pub(crate) async fn prove(
+    pub(crate) async fn verify_unproven(
         &self,
-        device: Device,
+        device: DeviceNumber,
         damaged: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
         let mut open = self.unproven();
@@ -209,7 +209,7 @@ impl Object {
     }
 
     /// The parts of the body that are in the store, ascending, joined where they touch.
-    pub fn held(&self) -> Vec<Range<u64>> {
+    pub fn stored_ranges(&self) -> Vec<Range<u64>> {
         let mut held: Vec<Range<u64>> = Vec::new();
         for extent in &self.0.extents {
             match held.last_mut() {
@@ -222,13 +222,13 @@ impl Object {
 
     /// Whether nothing of the body is missing.
     pub fn is_complete(&self) -> bool {
-        self.hole(0).is_none()
+        self.first_hole(0).is_none()
     }
 
     /// The first part that is missing at or after `offset`.
-    pub fn hole(&self, offset: u64) -> Option<Range<u64>> {
+    pub fn first_hole(&self, offset: u64) -> Option<Range<u64>> {
         let mut begin = offset;
-        for held in self.held() {
+        for held in self.stored_ranges() {
             if held.start > begin {
                 return Some(begin..held.start);
             }
@@ -239,7 +239,7 @@ impl Object {
     }
 
     /// The whole body, when it is in memory (small objects are).
-    pub fn bytes(&self) -> Option<&Bytes> {
+    pub fn body_in_memory(&self) -> Option<&Bytes> {
         self.0.body.as_ref()
     }
 
@@ -281,7 +281,7 @@ impl Object {
     }
 
     /// Where the body from `offset` on stands in a file, as far as it is in one piece. `None`: a hole, or the end.
-    pub fn file_range(&self, offset: u64) -> Option<FileRange> {
+    pub fn file_range(&self, offset: u64) -> Option<SegmentRange> {
         let extent = self.extent_at(offset)?;
         let segment = self.segment(extent.segment)?;
         let skip = offset - extent.offset;
@@ -290,7 +290,7 @@ impl Object {
             .extents
             .partition_point(|other| other.offset < extent.offset);
         let end = run_end(self.0.extents[after..].iter());
-        Some(FileRange {
+        Some(SegmentRange {
             // What `sendfile` finds in memory has been verified. What has to come from the device once more is verified
             // again by the pool thread that reads it.
             file: segment.file.checked_by(self.0.clone()),
@@ -300,7 +300,7 @@ impl Object {
     }
 }
 
-impl Check for Shared {
+impl ReadCheck for ObjectData {
     /// Verifies what was read from the device in order to be sent. Only a place is given, not the file: extents of
     /// other segments at the same place are verified needlessly, but an object has few segments.
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -319,7 +319,7 @@ impl Check for Shared {
                 // cut: its client must not take the damaged bytes for the rest of the body.
                 segment.distrust();
                 if let Some(home) = self.home.0.upgrade() {
-                    home.lose(self.home.1, self.location, segment);
+                    home.remove_damaged(self.home.1, self.location, segment);
                 }
                 return Err(error);
             }
@@ -334,23 +334,23 @@ const PROVEN_AT_ONCE: u64 = 64 * 1024 * 1024;
 fn prove_all(extents: &[(Arc<Segment>, Extent)]) -> io::Result<()> {
     extents
         .iter()
-        .try_for_each(|(segment, extent)| segment.prove(extent))
+        .try_for_each(|(segment, extent)| segment.verify_and_trust(extent))
 }
 
 /// An object record, decoded and verified.
-pub(crate) struct Stored {
-    pub(crate) record: Record,
-    pub(crate) description: Description,
+pub(crate) struct ParsedObject {
+    pub(crate) record: DiskRecord,
+    pub(crate) description: ObjectRecord,
     /// With the body of the record itself.
     pub(crate) extents: Vec<Extent>,
     /// The whole body, when it is in the record or there is none.
     pub(crate) body: Option<Bytes>,
 }
 
-impl Stored {
+impl ParsedObject {
     /// Reads the record that stands at `location`. `None`: it is damaged, or another one.
-    pub(crate) fn parse(bytes: Vec<u8>, location: Location, hash: u64) -> Option<Self> {
-        let record = Record::read(&bytes)?;
+    pub(crate) fn parse(bytes: Vec<u8>, location: RecordLocation, hash: u64) -> Option<Self> {
+        let record = DiskRecord::read(&bytes)?;
         // After damage anything may stand here: another record, or a block of another segment.
         let same = record.kind == RecordKind::Object
             && record.hash == hash
@@ -358,7 +358,7 @@ impl Stored {
         if !same {
             return None;
         }
-        let description = Description::read(record.meta(&bytes)?)?;
+        let description = ObjectRecord::read(record.meta(&bytes)?)?;
         // Verified even where only the head is needed: whatever this returns counts as undamaged.
         record.data(&bytes)?;
         let mut extents = description.extents.clone();
@@ -396,7 +396,7 @@ impl Stored {
 pub(crate) async fn read_extent(
     segment: &Segment,
     extent: &Extent,
-    pool: &Pool,
+    pool: &PoolHandle,
 ) -> Result<Bytes, ReadError> {
     let len = extent.len as usize;
     let read = segment
@@ -411,7 +411,7 @@ pub(crate) async fn read_extent(
     Ok(bytes.into())
 }
 
-impl fmt::Debug for Object {
+impl fmt::Debug for CachedObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Object")
             .field("key", &self.0.key)

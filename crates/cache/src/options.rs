@@ -4,17 +4,17 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rt::pool::Pool;
+use rt::pool::PoolHandle;
 
 use crate::format::{EXTENT_MAX, RUN_MAX};
 
 /// How a store is set up.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct StoreOptions {
     /// The directory; made if it is missing.
     pub path: PathBuf,
     /// Where file work is done.
-    pub pool: Pool,
+    pub pool: PoolHandle,
     /// The most bytes of segments.
     pub max_size: u64,
     /// The most objects; 0 is no bound.
@@ -36,9 +36,9 @@ pub struct Options {
 const SEGMENT_MIN: u64 = 64 * 1024;
 const SEGMENT_MAX: u64 = 64 * 1024 * 1024;
 const SEGMENTS: u64 = 32;
-impl Options {
+impl StoreOptions {
     /// The defaults: nginx's `inactive=10m`, no other bound but a very large `max_size`, 64 MB of memory.
-    pub fn new(path: &Path, pool: Pool) -> Self {
+    pub fn new(path: &Path, pool: PoolHandle) -> Self {
         Self {
             path: path.to_owned(),
             pool,
@@ -67,14 +67,14 @@ impl Options {
 
 /// Why a store could not be opened. The server goes on without it.
 #[derive(Debug)]
-pub enum OpenError {
+pub enum StoreOpenError {
     /// Another process, or another store of this one, has it open.
     Locked(PathBuf),
     /// What the disk said, and about which path.
     Io(PathBuf, io::Error),
 }
 
-impl fmt::Display for OpenError {
+impl fmt::Display for StoreOpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Locked(path) => {
@@ -87,19 +87,19 @@ impl fmt::Display for OpenError {
     }
 }
 
-impl std::error::Error for OpenError {}
+impl std::error::Error for StoreOpenError {}
 
 /// Bounds that can change while a store is open.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct StoreLimits {
     pub(crate) max_size: u64,
     pub(crate) max_objects: u64,
     pub(crate) min_free: u64,
     pub(crate) inactive_ms: u64,
 }
 
-impl Limits {
-    pub(crate) fn of(options: &Options) -> Self {
+impl StoreLimits {
+    pub(crate) fn of(options: &StoreOptions) -> Self {
         Self {
             max_size: options.max_size,
             max_objects: options.max_objects,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 
-use crate::Key;
+use crate::CacheKey;
 use crate::format::{u32_at, u64_at};
 
 /// The most tags and the most prefixes remembered.
@@ -16,9 +16,9 @@ const NAMES_MAX: usize = 65_536;
 
 /// What to purge.
 #[derive(Clone, Copy, Debug)]
-pub enum Purge<'a> {
+pub enum PurgeRequest<'a> {
     /// One key; with a [`Kind::Variants`](crate::Kind::Variants) marker, all its variants.
-    Key(&'a Key),
+    Key(&'a CacheKey),
     /// All keys that begin with these bytes.
     Prefix(&'a [u8]),
     /// All objects with this tag.
@@ -29,7 +29,7 @@ pub enum Purge<'a> {
 
 /// What a purged object is afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum PurgeMode {
     /// Gone.
     Hard,
     /// Stale: it may be validated, or served while the origin is down.
@@ -38,7 +38,7 @@ pub enum Mode {
 
 /// The names of purges that are remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
+pub(crate) enum PurgeScope {
     Tag,
     Prefix,
     All,
@@ -46,24 +46,24 @@ pub(crate) enum Scope {
 
 /// The newest purge of each mode, as sequence numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Newest {
+struct PurgeSequences {
     hard: u64,
     soft: u64,
 }
 
-impl Newest {
-    fn raise(&mut self, mode: Mode, sequence: u64) {
+impl PurgeSequences {
+    fn raise(&mut self, mode: PurgeMode, sequence: u64) {
         let slot = match mode {
-            Mode::Hard => &mut self.hard,
-            Mode::Soft => &mut self.soft,
+            PurgeMode::Hard => &mut self.hard,
+            PurgeMode::Soft => &mut self.soft,
         };
         *slot = (*slot).max(sequence);
     }
 
-    fn verdict(self, born: u64) -> Option<Mode> {
+    fn verdict(self, born: u64) -> Option<PurgeMode> {
         match born {
-            _ if born <= self.hard => Some(Mode::Hard),
-            _ if born <= self.soft => Some(Mode::Soft),
+            _ if born <= self.hard => Some(PurgeMode::Hard),
+            _ if born <= self.soft => Some(PurgeMode::Soft),
             _ => None,
         }
     }
@@ -71,36 +71,42 @@ impl Newest {
 
 /// The purges that may still hit an object.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Purges {
+pub(crate) struct PurgeTable {
     /// The highest number of all: what was born later needs no look at the tables.
     newest: u64,
     /// Purges of everything, and those for which a table had no room.
-    floor: Newest,
-    tags: HashMap<Bytes, Newest>,
+    floor: PurgeSequences,
+    tags: HashMap<Bytes, PurgeSequences>,
     /// By length, so that a key is compared with one prefix of each length.
-    prefixes: BTreeMap<usize, HashMap<Bytes, Newest>>,
+    prefixes: BTreeMap<usize, HashMap<Bytes, PurgeSequences>>,
 }
 
-impl Purges {
-    pub(crate) fn record(&mut self, scope: Scope, name: &[u8], mode: Mode, sequence: u64) {
+impl PurgeTable {
+    pub(crate) fn record(
+        &mut self,
+        scope: PurgeScope,
+        name: &[u8],
+        mode: PurgeMode,
+        sequence: u64,
+    ) {
         self.newest = self.newest.max(sequence);
         let prefixes: usize = self.prefixes.values().map(HashMap::len).sum();
         let slot = match scope {
-            Scope::Tag if self.tags.contains_key(name) || self.tags.len() < NAMES_MAX => {
+            PurgeScope::Tag if self.tags.contains_key(name) || self.tags.len() < NAMES_MAX => {
                 self.tags.entry(Bytes::copy_from_slice(name)).or_default()
             }
-            Scope::Prefix if prefixes < NAMES_MAX => {
+            PurgeScope::Prefix if prefixes < NAMES_MAX => {
                 let same_length = self.prefixes.entry(name.len()).or_default();
                 same_length.entry(Bytes::copy_from_slice(name)).or_default()
             }
             // A table is full: rather everything than not what was asked for.
-            Scope::All | Scope::Tag | Scope::Prefix => &mut self.floor,
+            PurgeScope::All | PurgeScope::Tag | PurgeScope::Prefix => &mut self.floor,
         };
         slot.raise(mode, sequence);
     }
 
     /// What the purges say about an object; hard wins over soft.
-    pub(crate) fn verdict(&self, born: u64, key: &[u8], tags: &[Bytes]) -> Option<Mode> {
+    pub(crate) fn purge_mode(&self, born: u64, key: &[u8], tags: &[Bytes]) -> Option<PurgeMode> {
         // Nearly every lookup ends here: nothing was purged since the object was born.
         if born > self.newest {
             return None;
@@ -115,8 +121,8 @@ impl Purges {
         for hit in hits {
             match hit.verdict(born) {
                 // A soft purge by one name must not save what a hard one by another has hit.
-                Some(Mode::Hard) => return Some(Mode::Hard),
-                Some(Mode::Soft) => verdict = Some(Mode::Soft),
+                Some(PurgeMode::Hard) => return Some(PurgeMode::Hard),
+                Some(PurgeMode::Soft) => verdict = Some(PurgeMode::Soft),
                 None => {}
             }
         }
@@ -124,36 +130,39 @@ impl Purges {
     }
 
     /// All purges as bytes, for the checkpoint.
-    pub(crate) fn list(&self) -> Vec<u8> {
+    pub(crate) fn encode_all(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut put = |scope, name: &[u8], newest: &Newest| {
-            for (mode, sequence) in [(Mode::Hard, newest.hard), (Mode::Soft, newest.soft)] {
+        let mut put = |scope, name: &[u8], newest: &PurgeSequences| {
+            for (mode, sequence) in [
+                (PurgeMode::Hard, newest.hard),
+                (PurgeMode::Soft, newest.soft),
+            ] {
                 if sequence > 0 {
-                    let meta = write(scope, mode, name);
+                    let meta = encode_purge(scope, mode, name);
                     out.extend_from_slice(&(meta.len() as u32).to_le_bytes());
                     out.extend_from_slice(&sequence.to_le_bytes());
                     out.extend_from_slice(&meta);
                 }
             }
         };
-        put(Scope::All, &[], &self.floor);
+        put(PurgeScope::All, &[], &self.floor);
         self.tags
             .iter()
-            .for_each(|(name, newest)| put(Scope::Tag, name, newest));
+            .for_each(|(name, newest)| put(PurgeScope::Tag, name, newest));
         let prefixes = self.prefixes.values().flatten();
-        prefixes.for_each(|(name, newest)| put(Scope::Prefix, name, newest));
+        prefixes.for_each(|(name, newest)| put(PurgeScope::Prefix, name, newest));
         out
     }
 
     /// Forgets a purge that can hit nothing any more, unless there was a newer one of the name.
-    pub(crate) fn expire(&mut self, scope: Scope, name: &[u8], sequence: u64) {
+    pub(crate) fn expire(&mut self, scope: PurgeScope, name: &[u8], sequence: u64) {
         // The name may have been purged again since, by a record that still counts.
-        let old = |newest: &Newest| newest.hard.max(newest.soft) <= sequence;
+        let old = |newest: &PurgeSequences| newest.hard.max(newest.soft) <= sequence;
         match scope {
-            Scope::Tag if self.tags.get(name).is_some_and(old) => {
+            PurgeScope::Tag if self.tags.get(name).is_some_and(old) => {
                 self.tags.remove(name);
             }
-            Scope::Prefix => {
+            PurgeScope::Prefix => {
                 if let Some(names) = self.prefixes.get_mut(&name.len()) {
                     if names.get(name).is_some_and(old) {
                         names.remove(name);
@@ -164,24 +173,25 @@ impl Purges {
                 }
             }
             // The floor is one number and stays.
-            Scope::Tag | Scope::All => {}
+            PurgeScope::Tag | PurgeScope::All => {}
         }
     }
 }
 
 /// The meta of a purge record: `u8 scope, u8 mode, name`.
-pub(crate) fn write(scope: Scope, mode: Mode, name: &[u8]) -> Vec<u8> {
-    let mut out = vec![scope as u8, u8::from(mode == Mode::Soft)];
+pub(crate) fn encode_purge(scope: PurgeScope, mode: PurgeMode, name: &[u8]) -> Vec<u8> {
+    let mut out = vec![scope as u8, u8::from(mode == PurgeMode::Soft)];
     out.extend_from_slice(name);
     out
 }
 
-/// Records what [`Purges::list`] gave; the highest sequence is the result.
-pub(crate) fn read_list(mut bytes: &[u8], purges: &mut Purges) -> u64 {
+/// Records what [`PurgeTable::encode_all`] gave; the highest sequence is the result.
+pub(crate) fn decode_purges(mut bytes: &[u8], purges: &mut PurgeTable) -> u64 {
     let mut highest = 0;
     while let Some(head) = bytes.split_off(..12) {
         let (len, sequence) = (u32_at(head, 0), u64_at(head, 4));
-        let Some((scope, mode, name)) = bytes.split_off(..len as usize).and_then(read) else {
+        let Some((scope, mode, name)) = bytes.split_off(..len as usize).and_then(decode_purge)
+        else {
             break;
         };
         purges.record(scope, name, mode, sequence);
@@ -190,15 +200,19 @@ pub(crate) fn read_list(mut bytes: &[u8], purges: &mut Purges) -> u64 {
     highest
 }
 
-pub(crate) fn read(meta: &[u8]) -> Option<(Scope, Mode, &[u8])> {
+pub(crate) fn decode_purge(meta: &[u8]) -> Option<(PurgeScope, PurgeMode, &[u8])> {
     let (&[scope, mode], name) = meta.split_first_chunk::<2>()?;
     let scope = match scope {
-        0 => Scope::Tag,
-        1 => Scope::Prefix,
-        2 => Scope::All,
+        0 => PurgeScope::Tag,
+        1 => PurgeScope::Prefix,
+        2 => PurgeScope::All,
         _ => return None,
     };
-    let mode = if mode == 0 { Mode::Hard } else { Mode::Soft };
+    let mode = if mode == 0 {
+        PurgeMode::Hard
+    } else {
+        PurgeMode::Soft
+    };
     Some((scope, mode, name))
 }
 
@@ -208,28 +222,28 @@ mod tests {
 
     #[test]
     fn what_was_born_before_is_hit() {
-        let mut purges = Purges::default();
-        purges.record(Scope::Prefix, b"/a/", Mode::Soft, 10);
-        purges.record(Scope::Tag, b"t", Mode::Hard, 20);
+        let mut purges = PurgeTable::default();
+        purges.record(PurgeScope::Prefix, b"/a/", PurgeMode::Soft, 10);
+        purges.record(PurgeScope::Tag, b"t", PurgeMode::Hard, 20);
         let tag = [Bytes::from_static(b"t")];
-        assert_eq!(purges.verdict(10, b"/a/b", &[]), Some(Mode::Soft));
-        assert_eq!(purges.verdict(11, b"/a/b", &[]), None);
-        assert_eq!(purges.verdict(5, b"/a", &[]), None);
-        assert_eq!(purges.verdict(5, b"/a/x", &tag), Some(Mode::Hard));
-        assert_eq!(purges.verdict(21, b"/a/x", &tag), None);
-        purges.record(Scope::All, b"", Mode::Hard, 30);
-        assert_eq!(purges.verdict(30, b"", &[]), Some(Mode::Hard));
-        purges.expire(Scope::Tag, b"t", 20);
-        assert_eq!(purges.verdict(31, b"/a/x", &tag), None);
+        assert_eq!(purges.purge_mode(10, b"/a/b", &[]), Some(PurgeMode::Soft));
+        assert_eq!(purges.purge_mode(11, b"/a/b", &[]), None);
+        assert_eq!(purges.purge_mode(5, b"/a", &[]), None);
+        assert_eq!(purges.purge_mode(5, b"/a/x", &tag), Some(PurgeMode::Hard));
+        assert_eq!(purges.purge_mode(21, b"/a/x", &tag), None);
+        purges.record(PurgeScope::All, b"", PurgeMode::Hard, 30);
+        assert_eq!(purges.purge_mode(30, b"", &[]), Some(PurgeMode::Hard));
+        purges.expire(PurgeScope::Tag, b"t", 20);
+        assert_eq!(purges.purge_mode(31, b"/a/x", &tag), None);
     }
 
     #[test]
     fn at_the_bound_too_much_is_purged_not_too_little() {
-        let mut purges = Purges::default();
+        let mut purges = PurgeTable::default();
         for i in 0..=NAMES_MAX as u64 {
-            purges.record(Scope::Tag, &i.to_le_bytes(), Mode::Hard, i + 1);
+            purges.record(PurgeScope::Tag, &i.to_le_bytes(), PurgeMode::Hard, i + 1);
         }
-        assert_eq!(purges.verdict(5, b"other", &[]), Some(Mode::Hard));
-        assert_eq!(purges.verdict(NAMES_MAX as u64 + 2, b"other", &[]), None);
+        assert_eq!(purges.purge_mode(5, b"other", &[]), Some(PurgeMode::Hard));
+        assert_eq!(purges.purge_mode(NAMES_MAX as u64 + 2, b"other", &[]), None);
     }
 }

@@ -16,22 +16,22 @@ use std::sync::atomic::Ordering::Relaxed;
 use bytes::Bytes;
 
 use crate::format::{
-    Description, EXTENT_MAX, Extent, INLINE_MAX, RUN_MAX, Record, RecordKind, SUPERSEDES,
+    DiskRecord, EXTENT_MAX, Extent, INLINE_MAX, ObjectRecord, RUN_MAX, RecordKind, SUPERSEDES,
     TableEntry,
 };
-use crate::index::{Entry, Location};
-use crate::log::{Log, data_position};
-use crate::object::Stored;
-use crate::purge::{self, Mode};
+use crate::index::{IndexEntry, RecordLocation};
+use crate::object::ParsedObject;
+use crate::purge::{self, PurgeMode};
 use crate::segment::Segment;
 use crate::store_core::StoreCore;
+use crate::store_log::{StoreLog, data_position};
 
 /// After this many segments in one go all that is left is evicted: if most of the store is in use, copying alone frees
 /// nothing.
 const ROUNDS: usize = 8;
 
 /// Reclaims segments until a new one fits below `max_size` and leaves `min_free`.
-pub(crate) fn make_room(core: &Arc<StoreCore>, log: &mut Log) -> io::Result<()> {
+pub(crate) fn make_room(core: &Arc<StoreCore>, log: &mut StoreLog) -> io::Result<()> {
     // What is pending must be in the index before anything is judged by it.
     log.flush(core)?;
     // Copying may need a new segment, which must not begin to reclaim in its turn.
@@ -41,14 +41,14 @@ pub(crate) fn make_room(core: &Arc<StoreCore>, log: &mut Log) -> io::Result<()> 
     result
 }
 
-fn reclaim_until_it_fits(core: &Arc<StoreCore>, log: &mut Log) -> io::Result<()> {
+fn reclaim_until_it_fits(core: &Arc<StoreCore>, log: &mut StoreLog) -> io::Result<()> {
     let mut round = 0;
     while !fits(core) {
         // Only segments that are being written are left. The store may then exceed its bound by them.
-        let Some(victim) = choose(core, log) else {
+        let Some(victim) = choose_victim(core, log) else {
             return Ok(());
         };
-        reclaim(core, log, &victim, round < ROUNDS)?;
+        reclaim_segment(core, log, &victim, round < ROUNDS)?;
         round += 1;
     }
     Ok(())
@@ -67,7 +67,7 @@ fn fits(core: &StoreCore) -> bool {
 }
 
 /// The oldest full segment of the side that has more than its share.
-pub(crate) fn choose(core: &StoreCore, log: &Log) -> Option<Arc<Segment>> {
+pub(crate) fn choose_victim(core: &StoreCore, log: &StoreLog) -> Option<Arc<Segment>> {
     let open: Vec<u32> = log.open_segments().collect();
     let segments = core.segments.read();
     let full = || {
@@ -87,9 +87,9 @@ pub(crate) fn choose(core: &StoreCore, log: &Log) -> Option<Arc<Segment>> {
 }
 
 /// Takes one segment out of the store.
-pub(crate) fn reclaim(
+pub(crate) fn reclaim_segment(
     core: &Arc<StoreCore>,
-    log: &mut Log,
+    log: &mut StoreLog,
     victim: &Arc<Segment>,
     keep: bool,
 ) -> io::Result<()> {
@@ -104,7 +104,7 @@ pub(crate) fn reclaim(
         match entry.kind {
             RecordKind::Body | RecordKind::Object => {
                 if seen.insert(entry.hash) {
-                    Move {
+                    ObjectMove {
                         core,
                         log,
                         victim,
@@ -135,11 +135,11 @@ pub(crate) fn reclaim(
 /// Copies a tombstone or a purge, under its sequence number, while there may be something for it to hit.
 fn carry_on(
     core: &Arc<StoreCore>,
-    log: &mut Log,
+    log: &mut StoreLog,
     victim: &Segment,
     entry: &TableEntry,
 ) -> io::Result<()> {
-    let location = Location {
+    let location = RecordLocation {
         segment: victim.number,
         at: entry.at,
         units: entry.units,
@@ -147,7 +147,7 @@ fn carry_on(
     let Ok(bytes) = victim.read_record(location) else {
         return Ok(());
     };
-    let Some(record) = Record::read(&bytes) else {
+    let Some(record) = DiskRecord::read(&bytes) else {
         return Ok(());
     };
     let Some(meta) = record.meta(&bytes) else {
@@ -164,31 +164,30 @@ fn carry_on(
         log.append(core, true, record, (meta, &[]), |_| None)?;
     // No object is as old as this purge: its name makes room in the table for another.
     } else if let Some((scope, _, name)) =
-        purge::read(meta).filter(|_| record.kind == RecordKind::Purge)
+        purge::decode_purge(meta).filter(|_| record.kind == RecordKind::Purge)
     {
         core.purges().expire(scope, name, record.sequence);
     }
     Ok(())
 }
 
-struct Move<'a> {
+struct ObjectMove<'a> {
     core: &'a Arc<StoreCore>,
-    log: &'a mut Log,
+    log: &'a mut StoreLog,
     victim: &'a Arc<Segment>,
     keep: bool,
 }
 
-impl Move<'_> {
+impl ObjectMove<'_> {
     /// Decides about the live object of a hash, if part of it is in the victim.
     fn object(&mut self, hash: u64) -> io::Result<()> {
         let Some(entry) = self.core.index.get(hash, None) else {
             return Ok(());
         };
         let location = entry.location();
-        let stored = self
-            .core
-            .segment(location.segment)
-            .and_then(|segment| Stored::parse(segment.read_record(location).ok()?, location, hash));
+        let stored = self.core.segment(location.segment).and_then(|segment| {
+            ParsedObject::parse(segment.read_record(location).ok()?, location, hash)
+        });
         // A record that cannot be read is of no use to a lookup either.
         let Some(stored) = stored else {
             return self.evict(&entry);
@@ -210,13 +209,13 @@ impl Move<'_> {
             entry.frequency() > 1
         };
         let description = &stored.description;
-        let purged = self.core.purges().verdict(
+        let purged = self.core.purges().purge_mode(
             stored.record.born,
             description.key.text(),
             &description.head.tags,
         );
         // To copy what a purge has hit would only cost writes: no lookup returns it.
-        if !self.keep || !turns || purged == Some(Mode::Hard) {
+        if !self.keep || !turns || purged == Some(PurgeMode::Hard) {
             return self.evict(&entry);
         }
         match self.move_on(&entry, stored) {
@@ -227,7 +226,7 @@ impl Move<'_> {
         }
     }
 
-    fn evict(&mut self, entry: &Entry) -> io::Result<()> {
+    fn evict(&mut self, entry: &IndexEntry) -> io::Result<()> {
         if self
             .core
             .index
@@ -244,13 +243,13 @@ impl Move<'_> {
         }
         // Its older version may still be in the log, and would be found at the next start.
         if entry.supersedes() {
-            bury(self.core, self.log, entry.hash)?;
+            append_tombstone(self.core, self.log, entry.hash)?;
         }
         Ok(())
     }
 
     /// Copies the parts of the object that are in the victim to the main side, then its record.
-    fn move_on(&mut self, entry: &Entry, stored: Stored) -> io::Result<()> {
+    fn move_on(&mut self, entry: &IndexEntry, stored: ParsedObject) -> io::Result<()> {
         let damaged = || io::Error::from(io::ErrorKind::InvalidData);
         let mut description = stored.description;
         let mut inline = Bytes::new();
@@ -286,7 +285,7 @@ impl Move<'_> {
             0
         };
         let (hash, old) = (entry.hash, entry.location());
-        let record = Record {
+        let record = DiskRecord {
             // A new number: after a crash the copy and the original may both be found.
             sequence: self.core.next_sequence(),
             ..stored.record
@@ -298,11 +297,11 @@ impl Move<'_> {
             (&description.write(), &inline),
             |location| {
                 Some(Box::new(move |core: &StoreCore, written| {
-                    let moved = |entry: Entry| {
-                        Entry::new(hash, location, entry.accessed)
+                    let moved = |entry: IndexEntry| {
+                        IndexEntry::new(hash, location, entry.accessed)
                             .with_frequency(frequency)
-                            .superseding(entry.supersedes())
-                            .stale(entry.is_stale())
+                            .with_supersedes(entry.supersedes())
+                            .with_stale(entry.is_stale())
                     };
                     if written {
                         // Only if the index still has the original: it may have been replaced or purged while the copy
@@ -334,7 +333,7 @@ fn run_of(extents: &[Extent], segment: u32, most: usize) -> usize {
 /// Appends a part of a body as one record. `data` has at most [`RUN_MAX`] bytes.
 pub(crate) fn append_run(
     core: &Arc<StoreCore>,
-    log: &mut Log,
+    log: &mut StoreLog,
     main: bool,
     hash: u64,
     offset: u64,
@@ -359,15 +358,19 @@ pub(crate) fn append_run(
 }
 
 /// Writes that a key is gone.
-pub(crate) fn bury(core: &Arc<StoreCore>, log: &mut Log, hash: u64) -> io::Result<()> {
+pub(crate) fn append_tombstone(
+    core: &Arc<StoreCore>,
+    log: &mut StoreLog,
+    hash: u64,
+) -> io::Result<()> {
     let record = new_record(core, RecordKind::Tombstone, hash, 0);
     log.append(core, true, record, (&[], &[]), |_| None)
         .map(drop)
 }
 
 /// A record with the next sequence; lengths and checksums follow when it is written.
-pub(crate) fn new_record(core: &StoreCore, kind: RecordKind, hash: u64, born: u64) -> Record {
-    Record {
+pub(crate) fn new_record(core: &StoreCore, kind: RecordKind, hash: u64, born: u64) -> DiskRecord {
+    DiskRecord {
         kind,
         flags: 0,
         sequence: core.next_sequence(),
@@ -382,13 +385,13 @@ pub(crate) fn new_record(core: &StoreCore, kind: RecordKind, hash: u64, born: u6
 
 /// Commits an object: its record, and the index once that is in the file. `committed` is called with whether it was
 /// written.
-pub(crate) fn commit(
+pub(crate) fn commit_object(
     core: &Arc<StoreCore>,
-    log: &mut Log,
-    entry: Commit,
+    log: &mut StoreLog,
+    entry: ObjectCommit,
     committed: impl FnOnce(&StoreCore, bool) + Send + 'static,
 ) -> io::Result<()> {
-    let Commit {
+    let ObjectCommit {
         hash,
         born,
         description,
@@ -410,9 +413,9 @@ pub(crate) fn commit(
                 if written {
                     // Asked again: the object that it replaces may have been pending when the record was made.
                     let supersedes = supersedes || core.index.get(hash, None).is_some();
-                    let entry = Entry::new(hash, location, accessed);
+                    let entry = IndexEntry::new(hash, location, accessed);
                     core.index
-                        .insert(entry.superseding(supersedes).with_frequency(frequency));
+                        .insert(entry.with_supersedes(supersedes).with_frequency(frequency));
                     core.stored.fetch_add(1, Relaxed);
                 }
                 committed(core, written);
@@ -422,11 +425,11 @@ pub(crate) fn commit(
     .map(drop)
 }
 
-/// An object that is about to be visible: what [`commit`] writes, and what the index gets with it.
-pub(crate) struct Commit {
+/// An object that is about to be visible: what [`commit_object`] writes, and what the index gets with it.
+pub(crate) struct ObjectCommit {
     pub(crate) hash: u64,
     pub(crate) born: u64,
-    pub(crate) description: Description,
+    pub(crate) description: ObjectRecord,
     pub(crate) inline: Bytes,
     /// Seconds since the epoch.
     pub(crate) accessed: u32,

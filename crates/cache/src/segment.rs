@@ -18,8 +18,8 @@ use base::sync::{Mutex, MutexGuard};
 use rt::file::File;
 use rt::file::modes::PRIVATE_FILE;
 
-use crate::format::{self, Extent, HEADER, Record, SegmentHeader, TableEntry, UNIT};
-use crate::index::Location;
+use crate::format::{self, DiskRecord, Extent, HEADER, SegmentHeader, TableEntry, UNIT};
+use crate::index::RecordLocation;
 
 /// A segment: a file of the log, written once from its beginning to its end, then only read until it is removed.
 pub(crate) struct Segment {
@@ -30,9 +30,9 @@ pub(crate) struct Segment {
     /// Bytes that were written completely. Nothing behind them is read.
     pub(crate) len: AtomicU64,
     /// Which extents may be sent without being read first.
-    trust: Mutex<Trust>,
+    trust: Mutex<ExtentTrust>,
     /// Length and times of the file when this process last touched it.
-    stamp: Mutex<Stamp>,
+    stamp: Mutex<FileStamp>,
     /// This process is writing, so that a change of length and times proves nothing.
     writing: AtomicBool,
     /// The sequence number when it was begun: its records have higher ones, except for tombstones and purges that were
@@ -41,7 +41,7 @@ pub(crate) struct Segment {
 }
 
 /// Which extents of a segment need no look before they are sent.
-enum Trust {
+enum ExtentTrust {
     /// All: this process wrote them, or read the whole segment.
     All,
     /// Those that begin here: they were compared with their checksums.
@@ -50,14 +50,14 @@ enum Trust {
 
 /// What tells that another process has changed a file: its length and its times, to the nanosecond.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Stamp([i64; 5]);
+struct FileStamp([i64; 5]);
 
-impl Stamp {
+impl FileStamp {
     /// `fstat` of an open file does not wait for the device. If it fails, the default differs from any real stamp, and
     /// the file counts as changed.
-    fn of(file: &File) -> Stamp {
-        rustix::fs::fstat(file).map_or(Stamp::default(), |stat| {
-            Stamp([
+    fn of(file: &File) -> FileStamp {
+        rustix::fs::fstat(file).map_or(FileStamp::default(), |stat| {
+            FileStamp([
                 stat.st_size,
                 stat.st_mtime,
                 stat.st_mtime_nsec as i64,
@@ -93,12 +93,12 @@ impl Segment {
             file: File::from_fd(OwnedFd::from(file)),
             path,
             len: AtomicU64::new(0),
-            trust: Mutex::new(Trust::All),
+            trust: Mutex::new(ExtentTrust::All),
             stamp: Mutex::default(),
             writing: AtomicBool::new(false),
             first_sequence,
         };
-        *segment.stamp() = Stamp::of(&segment.file);
+        *segment.stamp() = FileStamp::of(&segment.file);
         if let Err(error) = segment.write(&header.write(), 0) {
             // Removed again: on a disk that stays full each attempt would leave one more of them.
             let _ = std::fs::remove_file(&segment.path);
@@ -123,12 +123,12 @@ impl Segment {
             path: path.to_owned(),
             len: AtomicU64::new(len),
             // Nothing is trusted: what an earlier process wrote may have been damaged since.
-            trust: Mutex::new(Trust::These(HashSet::new())),
+            trust: Mutex::new(ExtentTrust::These(HashSet::new())),
             stamp: Mutex::default(),
             writing: AtomicBool::new(false),
             first_sequence: 0,
         };
-        *segment.stamp() = Stamp::of(&segment.file);
+        *segment.stamp() = FileStamp::of(&segment.file);
         let mut bytes = [0; HEADER];
         if segment.read(&mut bytes, 0).is_err() {
             return Ok(None);
@@ -146,11 +146,11 @@ impl Segment {
         }))
     }
 
-    fn stamp(&self) -> MutexGuard<'_, Stamp> {
+    fn stamp(&self) -> MutexGuard<'_, FileStamp> {
         self.stamp.lock()
     }
 
-    fn trust(&self) -> MutexGuard<'_, Trust> {
+    fn trust(&self) -> MutexGuard<'_, ExtentTrust> {
         self.trust.lock()
     }
 
@@ -170,8 +170,8 @@ impl Segment {
         self.compare(&mut known)
     }
 
-    fn compare(&self, known: &mut Stamp) -> bool {
-        let now = Stamp::of(&self.file);
+    fn compare(&self, known: &mut FileStamp) -> bool {
+        let now = FileStamp::of(&self.file);
         let changed = *known != now;
         if changed {
             *known = now;
@@ -182,12 +182,12 @@ impl Segment {
 
     /// From now on each extent is verified before it is sent.
     pub(crate) fn distrust(&self) {
-        *self.trust() = Trust::These(HashSet::new());
+        *self.trust() = ExtentTrust::These(HashSet::new());
     }
 
     /// All of it was read and is as it was written.
     pub(crate) fn trust_all(&self) {
-        *self.trust() = Trust::All;
+        *self.trust() = ExtentTrust::All;
     }
 
     /// Runs a change of our own, so that it is not taken for that of another process.
@@ -198,7 +198,7 @@ impl Segment {
         // What has changed so far was not us; below the stamp is overwritten, and the trace would be lost.
         self.compare(&mut known);
         let result = change();
-        *known = Stamp::of(&self.file);
+        *known = FileStamp::of(&self.file);
         drop(known);
         self.writing.store(false, SeqCst);
         result
@@ -210,7 +210,7 @@ impl Segment {
     }
 
     /// Cuts the file at `end`, which gives the blocks behind it back to the disk.
-    pub(crate) fn cut(&self, end: u64) -> io::Result<()> {
+    pub(crate) fn truncate(&self, end: u64) -> io::Result<()> {
         // The length first: no reader may go beyond the new end while the file becomes shorter.
         self.len.store(end, Relaxed);
         self.changing(|| rustix::fs::ftruncate(&self.file, end))?;
@@ -254,7 +254,7 @@ impl Segment {
     }
 
     /// One whole record.
-    pub(crate) fn read_record(&self, location: Location) -> io::Result<Vec<u8>> {
+    pub(crate) fn read_record(&self, location: RecordLocation) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; location.units as usize * UNIT as usize];
         self.read(&mut bytes, u64::from(location.at) * UNIT)?;
         Ok(bytes)
@@ -273,18 +273,18 @@ impl Segment {
     /// Whether the extent may be sent without being read first.
     pub(crate) fn is_proven(&self, extent: &Extent) -> bool {
         match &*self.trust() {
-            Trust::All => true,
-            Trust::These(proven) => proven.contains(&extent.position),
+            ExtentTrust::All => true,
+            ExtentTrust::These(proven) => proven.contains(&extent.position),
         }
     }
 
     /// Verifies an extent, so that it may be sent without being read from then on. Blocks.
-    pub(crate) fn prove(&self, extent: &Extent) -> io::Result<()> {
+    pub(crate) fn verify_and_trust(&self, extent: &Extent) -> io::Result<()> {
         let before = *self.stamp();
         self.verify(extent)?;
         // If the file was changed meanwhile, the change may have come after the read: then nothing is proven.
         if before == *self.stamp()
-            && let Trust::These(proven) = &mut *self.trust()
+            && let ExtentTrust::These(proven) = &mut *self.trust()
         {
             // Bounded by the number of extents in the segment.
             proven.insert(extent.position);
@@ -332,12 +332,12 @@ impl Segment {
         };
         let mut bytes = vec![0; size as usize];
         self.read(&mut bytes, at)?;
-        let record = Record::read(&bytes).filter(|record| record.segment == self.number);
+        let record = DiskRecord::read(&bytes).filter(|record| record.segment == self.number);
         Ok(record.and_then(|record| format::read_table(record.meta(&bytes)?)))
     }
 
     /// Verifies one record of the segment, chosen by `number`. False: it is not what was written.
-    pub(crate) fn sample(&self, number: u64) -> bool {
+    pub(crate) fn verify_sample(&self, number: u64) -> bool {
         let Ok(Some(table)) = self.read_table() else {
             // A segment that is still written has no table; its turn comes when it is finished.
             return true;
@@ -371,10 +371,10 @@ impl Segment {
         (entries, at)
     }
 
-    fn scan_one(&self, at: u64) -> Option<(Record, u64)> {
+    fn scan_one(&self, at: u64) -> Option<(DiskRecord, u64)> {
         let mut header = [0; HEADER];
         self.read(&mut header, at).ok()?;
-        let record = Record::read(&header).filter(|record| record.segment == self.number)?;
+        let record = DiskRecord::read(&header).filter(|record| record.segment == self.number)?;
         let mut bytes = vec![0; record.size() as usize];
         self.read(&mut bytes, at).ok()?;
         // The data too: without a trailer nothing vouches for its having reached the disk.
@@ -389,7 +389,7 @@ impl Segment {
         // there.
         rustix::fs::fdatasync(&self.file)?;
         let mut bytes = Vec::new();
-        let record = Record {
+        let record = DiskRecord {
             kind: format::RecordKind::Table,
             flags: 0,
             sequence: 0,
@@ -413,7 +413,7 @@ impl Segment {
     }
 }
 
-pub(crate) fn table_entry(record: &Record, position: u64) -> TableEntry {
+pub(crate) fn table_entry(record: &DiskRecord, position: u64) -> TableEntry {
     TableEntry {
         sequence: record.sequence,
         hash: record.hash,

@@ -9,27 +9,27 @@ use std::sync::atomic::Ordering::Relaxed;
 use rt::sync::remote_oneshot;
 
 use crate::checksum::xxh64;
-use crate::fill::{Coverage, Fill};
+use crate::fill::{Fill, FillCoverage};
+use crate::fill_follower::FillFollower;
 use crate::fill_table::FillMaps;
-use crate::fill_writer::Writer;
-use crate::follower::Follower;
-use crate::format::{Description, RecordKind};
-use crate::log::Log;
-use crate::object::{Object, Seen};
-use crate::options::{Limits, OpenError, Options};
-use crate::purge::{self, Scope};
-use crate::reclaim::{Commit, bury, commit, new_record};
+use crate::fill_writer::FillWriter;
+use crate::format::{ObjectRecord, RecordKind};
+use crate::object::{CachedObject, SeenLocation};
+use crate::options::{StoreLimits, StoreOpenError, StoreOptions};
+use crate::purge::{self, PurgeScope};
+use crate::reclaim::{ObjectCommit, append_tombstone, commit_object, new_record};
 use crate::store_core::StoreCore;
+use crate::store_log::StoreLog;
 use crate::upkeep;
-use crate::{Head, Key, Meta, Mode, Purge};
+use crate::{CacheKey, ObjectHead, ObjectMeta, PurgeMode, PurgeRequest};
 
-/// How [`Store::join_or_start_fill`] answers a miss.
+/// How [`CacheStore::join_or_start_fill`] answers a miss.
 pub enum FillStart {
     /// No fill was under way. The caller fetches and writes into the first; the client that asked reads from the
     /// second.
-    Started(Writer, Follower),
+    Started(FillWriter, FillFollower),
     /// Another fetch brings the same: follow it.
-    Joined(Follower),
+    Joined(FillFollower),
     /// No fill: responses under this key are known to be for one client each, so each client fetches for itself.
     HitForMiss {
         /// When that is forgotten, in milliseconds since the epoch.
@@ -45,12 +45,12 @@ pub struct FillState {
     /// Responses under the key are known to be for one client each.
     pub is_hit_for_miss: bool,
     /// The fill of the whole body: under way, or ended and not yet committed.
-    pub running: Option<Follower>,
+    pub running: Option<FillFollower>,
 }
 
 /// The state of a store at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct StoreStats {
     /// Objects in the index.
     pub objects: usize,
     /// Bytes of segments.
@@ -79,19 +79,19 @@ pub struct Stats {
 
 /// A store. Clones share it.
 #[derive(Clone)]
-pub struct Store(pub(crate) Arc<StoreCore>);
+pub struct CacheStore(pub(crate) Arc<StoreCore>);
 
-impl Store {
+impl CacheStore {
     /// Opens a store, and makes it if it is not there. **Blocks**: for start-up, or on a pool's thread.
-    pub fn open(options: Options, now_ms: u64) -> Result<Self, OpenError> {
-        let loaded = crate::load::load(&options, now_ms)?;
+    pub fn open(options: StoreOptions, now_ms: u64) -> Result<Self, StoreOpenError> {
+        let loaded = crate::open_store::load_store(&options, now_ms)?;
         Ok(Self(Arc::new(StoreCore::new(options, loaded))))
     }
 
     /// The coverage that a `Range` field asks for. It is hashed, because which part of the body it means is known only
     /// from the head of the response.
-    pub fn asked_in(&self, words: &[u8]) -> Coverage {
-        Coverage::Asked(xxh64(words, self.0.seed))
+    pub fn asked_in(&self, words: &[u8]) -> FillCoverage {
+        FillCoverage::Asked(xxh64(words, self.0.seed))
     }
 
     /// Joins the fill that is under way for this coverage of the key, or starts one. Both happen under one lock, so
@@ -99,16 +99,16 @@ impl Store {
     /// found.
     pub fn join_or_start_fill(
         &self,
-        key: &Key,
-        coverage: Coverage,
-        seen: Seen,
+        key: &CacheKey,
+        coverage: FillCoverage,
+        seen: SeenLocation,
         now_ms: u64,
     ) -> FillStart {
         let core = &self.0;
         let hash = core.hash(key);
         let mut tables = core.fills.lock();
         // Asked first: a client that joined a private response would wait for its head only to be released.
-        if let Some(until_ms) = tables.learned(hash, now_ms) {
+        if let Some(until_ms) = tables.hit_for_miss_until(hash, now_ms) {
             return FillStart::HitForMiss { until_ms };
         }
         if let Some(follower) = self.running(&tables, key, hash, coverage) {
@@ -122,10 +122,10 @@ impl Store {
         }
         // Numbered before the fetch begins: a purge that comes later has a higher number, and hits what is fetched.
         let since = (core.next_sequence(), now_ms);
-        let writer = Writer::start(core, (key, hash), coverage, since);
+        let writer = FillWriter::start(core, (key, hash), coverage, since);
         // The first cursor is taken before others can find the fill: the first client is the one that keeps a response
         // that turns out to be private.
-        let follower = Follower::first(writer.fill());
+        let follower = FillFollower::for_first_client(writer.fill());
         let fill = Arc::clone(writer.fill());
         tables.running.insert((hash, coverage), fill);
         FillStart::Started(writer, follower)
@@ -135,54 +135,54 @@ impl Store {
     fn running(
         &self,
         fills: &FillMaps,
-        key: &Key,
+        key: &CacheKey,
         hash: u64,
-        coverage: Coverage,
-    ) -> Option<Follower> {
+        coverage: FillCoverage,
+    ) -> Option<FillFollower> {
         let fill = fills.running.get(&(hash, coverage))?;
         // The table goes by hashes, which two keys may share. Of a purged fill, only clients that asked before the
         // purge may have the rest.
-        let is_it = fill.answers_to(key) && self.0.purge_of(fill).is_none();
-        is_it.then(|| Follower::of(fill))?
+        let is_it = fill.has_key(key) && self.0.purge_of(fill).is_none();
+        is_it.then(|| FillFollower::join_fill(fill))?
     }
 
     /// Changes `max_size`, `max_objects`, `min_free` and `inactive_ms` to those of `options`. If they have become
     /// smaller, the next upkeep evicts.
-    pub fn set_limits(&self, options: &Options) {
+    pub fn set_limits(&self, options: &StoreOptions) {
         let mut limits = self.0.limits.lock();
-        *limits = Limits::of(options);
+        *limits = StoreLimits::of(options);
     }
 
     /// Starts a fill of the whole body, although an object is stored or a fill is under way. Later requests join this
     /// one.
-    pub fn start_fill(&self, key: &Key, now_ms: u64) -> (Writer, Follower) {
+    pub fn start_fill(&self, key: &CacheKey, now_ms: u64) -> (FillWriter, FillFollower) {
         let core = &self.0;
         let hash = core.hash(key);
         let since = (core.next_sequence(), now_ms);
-        let writer = Writer::start(core, (key, hash), Coverage::Whole, since);
-        let follower = Follower::first(writer.fill());
+        let writer = FillWriter::start(core, (key, hash), FillCoverage::Whole, since);
+        let follower = FillFollower::for_first_client(writer.fill());
         let fill = Arc::clone(writer.fill());
         // A fill that is under way loses its entry to this one. It goes on for its followers, and at its end it leaves
         // this entry alone, because entries are compared before they are removed.
         core.fills
             .lock()
             .running
-            .insert((hash, Coverage::Whole), fill);
+            .insert((hash, FillCoverage::Whole), fill);
         (writer, follower)
     }
 
     /// What is known of the fills of the key; starts none.
-    pub fn fill_state(&self, key: &Key, now_ms: u64) -> FillState {
+    pub fn fill_state(&self, key: &CacheKey, now_ms: u64) -> FillState {
         let hash = self.0.hash(key);
         let mut tables = self.0.fills.lock();
         FillState {
-            is_hit_for_miss: tables.learned(hash, now_ms).is_some(),
-            running: self.running(&tables, key, hash, Coverage::Whole),
+            is_hit_for_miss: tables.hit_for_miss_until(hash, now_ms).is_some(),
+            running: self.running(&tables, key, hash, FillCoverage::Whole),
         }
     }
 
     /// The running fill of the key with this coverage.
-    pub fn running_fill(&self, key: &Key, coverage: Coverage) -> Option<Follower> {
+    pub fn running_fill(&self, key: &CacheKey, coverage: FillCoverage) -> Option<FillFollower> {
         let hash = self.0.hash(key);
         self.running(&self.0.fills.lock(), key, hash, coverage)
     }
@@ -191,52 +191,52 @@ impl Store {
     ///
     /// To be asked **before** a lookup: the other way round, a commit between the two questions would hide the object
     /// from both.
-    pub fn completed_fill(&self, key: &Key) -> Option<Follower> {
+    pub fn completed_fill(&self, key: &CacheKey) -> Option<FillFollower> {
         let core = &self.0;
         let fills = &core.fills;
         // Asked before every lookup, and hardly ever is a commit pending: an atomic load saves it the lock.
-        if !fills.has_arrived_any() {
+        if !fills.has_completed_any() {
             return None;
         }
-        let fill = fills.arrived(core.hash(key))?;
-        let is_it = fill.answers_to(key)
+        let fill = fills.completed_fill(core.hash(key))?;
+        let is_it = fill.has_key(key)
             && fill.is_whole()
             && fill.is_complete()
             && core.purge_of(&fill).is_none();
-        is_it.then(|| Follower::of(&fill))?
+        is_it.then(|| FillFollower::join_fill(&fill))?
     }
 
     /// Whether a fill of the key has ended, is not committed yet, and cannot be served before it is: it broke off,
-    /// brought a part, or was purged softly. [`Store::settle`] waits for the commit.
-    pub fn is_settling(&self, key: &Key) -> bool {
+    /// brought a part, or was purged softly. [`CacheStore::wait_for_commit`] waits for the commit.
+    pub fn is_committing(&self, key: &CacheKey) -> bool {
         let fills = &self.0.fills;
-        let settling = |fill: Arc<Fill>| fill.answers_to(key) && self.0.is_settling(&fill);
-        fills.has_arrived_any() && fills.arrived(self.0.hash(key)).is_some_and(settling)
+        let settling = |fill: Arc<Fill>| fill.has_key(key) && self.0.is_committing(&fill);
+        fills.has_completed_any() && fills.completed_fill(self.0.hash(key)).is_some_and(settling)
     }
 
     /// Waits until nothing that is pending under the key is left to be committed.
-    pub async fn settle(&self, key: &Key) {
+    pub async fn wait_for_commit(&self, key: &CacheKey) {
         // The end of a fill can be seen before its commit is queued, so that one flush may come too early: repeat.
         loop {
             self.flush().await;
-            if !self.is_settling(key) {
+            if !self.is_committing(key) {
                 return;
             }
         }
     }
 
     /// Stores a marker ([`crate::Kind::Variants`]) and returns its birth. The birth is known before the marker is
-    /// written, so that the fetch goes on under the key of its variant ([`Key::variant_of`]) without waiting for the
+    /// written, so that the fetch goes on under the key of its variant ([`CacheKey::variant_of`]) without waiting for the
     /// disk.
-    pub fn put_marker(&self, key: &Key, head: Head, now_ms: u64) -> u64 {
+    pub fn put_marker(&self, key: &CacheKey, head: ObjectHead, now_ms: u64) -> u64 {
         let hash = self.0.hash(key);
         let born = self.0.next_sequence();
         let key = key.clone();
         self.0.enqueue(Box::new(move |core, log| {
-            let entry = Commit {
+            let entry = ObjectCommit {
                 hash,
                 born,
-                description: Description {
+                description: ObjectRecord {
                     key,
                     head,
                     extents: Vec::new(),
@@ -247,24 +247,30 @@ impl Store {
                 frequency: 0,
             };
             // A failure has been reported. Without their marker the variants are not found, and are fetched again.
-            let _ = commit(core, log, entry, |_, _| ());
+            let _ = commit_object(core, log, entry, |_, _| ());
         }));
         born
     }
 
     /// Gives a stored body new metadata and, if given, a new head, after the origin has validated it. `born` is the
-    /// birth of the fill that validated ([`Writer::born`]).
-    pub fn refresh(&self, object: &Object, meta: Meta, head: Option<bytes::Bytes>, born: u64) {
+    /// birth of the fill that validated ([`FillWriter::born`]).
+    pub fn refresh(
+        &self,
+        object: &CachedObject,
+        meta: ObjectMeta,
+        head: Option<bytes::Bytes>,
+        born: u64,
+    ) {
         let mut new_head = object.head().clone();
         new_head.meta = meta;
-        new_head.head = head.unwrap_or(new_head.head);
+        new_head.opaque = head.unwrap_or(new_head.opaque);
         let hash = self.0.hash(object.key());
         // The object is as new as its validation: it is the answer to a soft purge from before, and one since then must
         // hit it.
         let object = object.with_head(new_head, born.max(object.born()));
         // Lookups return the new head from here on; the record is written when the writer comes to it.
-        self.0.fills.renew(hash, object.clone());
-        let job = move |core: &Arc<StoreCore>, log: &mut Log| {
+        self.0.fills.add_refreshed(hash, object.clone());
+        let job = move |core: &Arc<StoreCore>, log: &mut StoreLog| {
             // Flushed first: a commit that is pending may replace the object, and this job must not put the older one
             // back.
             let flushed = log.flush(core);
@@ -272,19 +278,19 @@ impl Store {
             let same = current.is_some_and(|entry| entry.location() == object.location());
             // Replaced, purged or evicted meanwhile: to write the old body again would bring it back.
             if !same || flushed.is_err() {
-                return core.fills.written(hash, &object);
+                return core.fills.remove_refreshed(hash, &object);
             }
             let new_head = object.head().clone();
             // A body in the object record moves with the record. One in records of its own stays where it is, and is
             // only referred to.
             let small = object
-                .bytes()
+                .body_in_memory()
                 .filter(|_| object.extents().len() == 1)
                 .cloned();
-            let entry = Commit {
+            let entry = ObjectCommit {
                 hash,
                 born: object.born(),
-                description: Description {
+                description: ObjectRecord {
                     key: object.key().clone(),
                     head: new_head,
                     extents: if small.is_some() {
@@ -299,11 +305,11 @@ impl Store {
                 frequency: current.map_or(0, |entry| entry.frequency()),
             };
             let done = object.clone();
-            let committed = move |core: &StoreCore, _| core.fills.written(hash, &done);
+            let committed = move |core: &StoreCore, _| core.fills.remove_refreshed(hash, &done);
             // A failure has been reported. The old metadata stays: the object is validated once more when it is asked
             // for.
-            if commit(core, log, entry, committed).is_err() {
-                core.fills.written(hash, &object);
+            if commit_object(core, log, entry, committed).is_err() {
+                core.fills.remove_refreshed(hash, &object);
             }
         };
         self.0.enqueue(Box::new(job));
@@ -311,24 +317,27 @@ impl Store {
 
     /// Until `until_ms`, fills of the key are neither shared nor stored. Without this, the clients of an uncacheable
     /// key would form a queue, each waiting for a response that turns out to be for another.
-    pub fn remember_hit_for_miss(&self, key: &Key, until_ms: u64) {
-        self.0.fills.lock().learn(self.0.hash(key), until_ms);
+    pub fn remember_hit_for_miss(&self, key: &CacheKey, until_ms: u64) {
+        self.0
+            .fills
+            .lock()
+            .remember_hit_for_miss(self.0.hash(key), until_ms);
     }
 
-    /// Forgets what [`Store::remember_hit_for_miss`] noted: a response of the key was stored.
-    pub fn forget_hit_for_miss(&self, key: &Key) {
-        self.0.fills.lock().forget(self.0.hash(key));
+    /// Forgets what [`CacheStore::remember_hit_for_miss`] noted: a response of the key was stored.
+    pub fn forget_hit_for_miss(&self, key: &CacheKey) {
+        self.0.fills.lock().forget_hit_for_miss(self.0.hash(key));
     }
 
     /// Purges. When it returns, no lookup finds what was there before, and a fill that is under way is not stored. The
-    /// purge survives a crash of the process once [`Store::flush`] has returned.
-    pub fn purge(&self, what: Purge<'_>, mode: Mode) {
+    /// purge survives a crash of the process once [`CacheStore::flush`] has returned.
+    pub fn purge(&self, what: PurgeRequest<'_>, mode: PurgeMode) {
         let core = &self.0;
         let (scope, name) = match what {
-            Purge::Key(key) => return self.purge_key(key, mode),
-            Purge::Prefix(name) => (Scope::Prefix, name),
-            Purge::Tag(name) => (Scope::Tag, name),
-            Purge::All => (Scope::All, &[][..]),
+            PurgeRequest::Key(key) => return self.purge_key(key, mode),
+            PurgeRequest::Prefix(name) => (PurgeScope::Prefix, name),
+            PurgeRequest::Tag(name) => (PurgeScope::Tag, name),
+            PurgeRequest::All => (PurgeScope::All, &[][..]),
         };
         let mut purges = core.purges();
         let sequence = core.next_sequence();
@@ -336,7 +345,7 @@ impl Store {
         drop(purges);
         // The table makes the purge hold in this process, the record after a restart. Both have the same number, so
         // that objects born since then outlive the purge in either case.
-        let meta = purge::write(scope, mode, name);
+        let meta = purge::encode_purge(scope, mode, name);
         core.enqueue(Box::new(move |core, log| {
             let mut record = new_record(core, RecordKind::Purge, 0, 0);
             record.sequence = sequence;
@@ -345,7 +354,7 @@ impl Store {
         }));
     }
 
-    fn purge_key(&self, key: &Key, mode: Mode) {
+    fn purge_key(&self, key: &CacheKey, mode: PurgeMode) {
         let core = &self.0;
         let hash = core.hash(key);
         // At once, for lookups that come now. The job below does it again, for what is committed before it runs.
@@ -360,7 +369,7 @@ impl Store {
         for fill in fills {
             // A whole body may still be stored after a soft purge: its commit marks it stale. One that is still coming
             // cannot be marked, so that it is not stored at all.
-            if mode == Mode::Hard || !fill.soften() {
+            if mode == PurgeMode::Hard || !fill.purge_softly() {
                 core.fills.stop_storing(&fill);
             }
         }
@@ -373,8 +382,8 @@ impl Store {
             // Written even if the index has no such object: inactive objects leave the index without a tombstone, and
             // the record of one would bring it back at the next start.
             let _ = match mode {
-                Mode::Hard => bury(core, log, hash),
-                Mode::Soft => {
+                PurgeMode::Hard => append_tombstone(core, log, hash),
+                PurgeMode::Soft => {
                     let record = new_record(core, RecordKind::Soften, hash, 0);
                     log.append(core, true, record, (&[], &[]), |_| None)
                         .map(drop)
@@ -383,24 +392,25 @@ impl Store {
         }));
     }
 
-    fn purge_entry(&self, hash: u64, mode: Mode) {
+    fn purge_entry(&self, hash: u64, mode: PurgeMode) {
         let index = &self.0.index;
         match (mode, index.get(hash, None)) {
-            (Mode::Hard, Some(_)) => {
+            (PurgeMode::Hard, Some(_)) => {
                 index.remove(hash);
             }
-            (Mode::Soft, Some(entry)) => {
-                index.update(hash, entry.location(), |entry| entry.stale(true));
+            (PurgeMode::Soft, Some(entry)) => {
+                index.update(hash, entry.location(), |entry| entry.with_stale(true));
             }
-            (Mode::Hard | Mode::Soft, None) => {}
+            (PurgeMode::Hard | PurgeMode::Soft, None) => {}
         }
     }
 
     /// Upkeep, to be called every few seconds: removes inactive objects (a sixteenth of the index in a round), keeps
     /// `min_free`, notices that the directory has vanished, writes a checkpoint each minute if anything has changed.
-    pub fn maintain(&self, now_ms: u64) {
-        self.0
-            .enqueue(Box::new(move |core, log| upkeep::round(core, log, now_ms)));
+    pub fn run_upkeep(&self, now_ms: u64) {
+        self.0.enqueue(Box::new(move |core, log| {
+            upkeep::run_upkeep_round(core, log, now_ms)
+        }));
     }
 
     /// Waits until everything handed in before has been written to the files: it survives the process, not a loss of
@@ -418,7 +428,7 @@ impl Store {
         self.after(|core, log| {
             // Flushed first: a checkpoint may only name records that are in their files.
             log.flush(core)?;
-            crate::load::write_checkpoint(core, log)
+            crate::open_store::write_checkpoint(core, log)
         })
         .await
     }
@@ -427,24 +437,24 @@ impl Store {
     pub async fn close(&self) -> io::Result<()> {
         self.after(|core, log| {
             log.finish(core)?;
-            crate::load::write_checkpoint(core, log)
+            crate::open_store::write_checkpoint(core, log)
         })
         .await
     }
 
-    /// Ends as [`Store::close`] does, and then lets another process open the directory. What was found here can still be
+    /// Ends as [`CacheStore::close`] does, and then lets another process open the directory. What was found here can still be
     /// read; what is stored here from now on is lost. Does not wait.
     pub fn give_away(&self) {
         self.0.enqueue(Box::new(|core, log| {
             let ended = log
                 .finish(core)
-                .and_then(|()| crate::load::write_checkpoint(core, log));
+                .and_then(|()| crate::open_store::write_checkpoint(core, log));
             // Appends are refused before the lock goes: the next owner numbers its segments by what it finds, and two
             // writers would want the same file. This holds even if the end has failed, because another process waits
             // for the lock.
             log.give_away();
             if let Err(error) = ended.and_then(|()| core.lock.unlock()) {
-                core.report(&format!("closing the store failed: {error}"));
+                core.report_error(&format!("closing the store failed: {error}"));
                 // If this fails as well, the lock goes when the descriptor is closed.
                 let _ = core.lock.unlock();
             }
@@ -452,13 +462,13 @@ impl Store {
     }
 
     /// Calls `done`, on a thread of the pool, when everything handed in before has been done: for callers without a loop.
-    pub fn then(&self, done: impl FnOnce() + Send + 'static) {
+    pub fn after_pending_jobs(&self, done: impl FnOnce() + Send + 'static) {
         self.0.enqueue(Box::new(move |_, _| done()));
     }
 
     async fn after<T: Send + 'static>(
         &self,
-        f: impl FnOnce(&Arc<StoreCore>, &mut Log) -> T + Send + 'static,
+        f: impl FnOnce(&Arc<StoreCore>, &mut StoreLog) -> T + Send + 'static,
     ) -> T {
         let (sender, receiver) = remote_oneshot::channel();
         self.0.enqueue(Box::new(move |core, log| {
@@ -480,7 +490,7 @@ impl Store {
     /// Whether a body of this length (`None`: unknown) would not be stored because the disk is full. This is an
     /// estimate from the last measurement, so that it can be asked at the head of each response.
     pub fn lacks_room(&self, length: Option<u64>) -> bool {
-        crate::room::is_lacking(&self.0, length.unwrap_or(0))
+        crate::disk_space::is_lacking(&self.0, length.unwrap_or(0))
     }
 
     /// The most bytes that all segments may have. An object of half that size would evict all others, and then itself.
@@ -489,18 +499,18 @@ impl Store {
     }
 
     /// The last failure, until something is written again: for the log and the status page.
-    pub fn trouble(&self) -> Option<String> {
-        self.0.trouble.lock().clone()
+    pub fn last_error(&self) -> Option<String> {
+        self.0.last_error.lock().clone()
     }
 
     /// Counters, and what is there now: for the status page.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> StoreStats {
         let core = &self.0;
-        Stats {
+        StoreStats {
             objects: core.index.len(),
             size: core.size(),
             segments: core.segments.read().len(),
-            index_memory: core.index.memory(),
+            index_memory: core.index.memory_bytes(),
             memory: core.memory.used(),
             memory_hits: core.memory_hits.load(Relaxed),
             stored: core.stored.load(Relaxed),

@@ -7,38 +7,38 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use rt::pool::Device;
+use rt::pool::DeviceNumber;
 
 use base::sync::{Mutex, MutexGuard, RwLock};
 
 use crate::checksum::xxh64;
+use crate::disk_space::DiskSpace;
 use crate::fill::Fill;
 use crate::fill_table::FillTable;
-use crate::index::{Index, Location};
-use crate::log::{self, Job, Log};
+use crate::index::{RecordLocation, StoreIndex};
 use crate::memory::MemoryTier;
 use crate::object::ObjectHome;
-use crate::options::{Limits, Options};
-use crate::purge::Purges;
-use crate::room::Room;
+use crate::options::{StoreLimits, StoreOptions};
+use crate::purge::PurgeTable;
 use crate::segment::Segment;
-use crate::{Key, Mode};
+use crate::store_log::{self, StoreLog, WriterJob};
+use crate::{CacheKey, PurgeMode};
 
 /// An open store.
 pub(crate) struct StoreCore {
     /// As given when the store was opened. Its bounds may have changed since: those in force are in `limits`.
-    pub(crate) options: Arc<Options>,
-    pub(crate) limits: Mutex<Limits>,
+    pub(crate) options: Arc<StoreOptions>,
+    pub(crate) limits: Mutex<StoreLimits>,
     /// Drawn when the store was made. Hashes of keys depend on it, so that a client cannot choose keys that collide.
     pub(crate) seed: u64,
     /// The disk of the directory: its jobs wait for other jobs of the same disk only.
-    pub(crate) device: Device,
+    pub(crate) device: DeviceNumber,
     /// The file `store`. Its lock keeps other processes out for as long as it is open.
     pub(crate) lock: File,
     pub(crate) mended: usize,
-    pub(crate) index: Index,
+    pub(crate) index: StoreIndex,
     pub(crate) memory: MemoryTier,
-    purges: Mutex<Purges>,
+    purges: Mutex<PurgeTable>,
     pub(crate) fills: FillTable,
     /// All segments by number, those that are being written included. One that is removed here is found no more;
     /// objects that are being read keep it open.
@@ -46,10 +46,10 @@ pub(crate) struct StoreCore {
     /// The next number for a record, a purge or a fill. All three share one order, so that whether an object is older
     /// than a purge is a comparison of two numbers.
     sequence: AtomicU64,
-    queue: Mutex<Queue>,
-    pub(crate) log: Mutex<Log>,
-    pub(crate) trouble: Mutex<Option<String>>,
-    pub(crate) room: Room,
+    queue: Mutex<WriterQueue>,
+    pub(crate) log: Mutex<StoreLog>,
+    pub(crate) last_error: Mutex<Option<String>>,
+    pub(crate) disk_space: DiskSpace,
     /// The path leads to another directory than the one that was opened, or to none.
     pub(crate) vanished: AtomicBool,
     pub(crate) upkeep: Mutex<UpkeepProgress>,
@@ -73,20 +73,20 @@ pub(crate) struct UpkeepProgress {
 
 /// Work that waits for the writer.
 #[derive(Default)]
-pub(crate) struct Queue {
-    pub(crate) jobs: Vec<Job>,
+pub(crate) struct WriterQueue {
+    pub(crate) jobs: Vec<WriterJob>,
     /// A pool thread runs jobs, or will. Cleared under the lock and only when no job is left, so that no job stays
     /// without a thread.
     pub(crate) running: bool,
 }
 
 /// What `load.rs` found on the disk.
-pub(crate) struct Loaded {
+pub(crate) struct LoadedStore {
     pub(crate) seed: u64,
     pub(crate) lock: File,
     pub(crate) device: u64,
-    pub(crate) index: Index,
-    pub(crate) purges: Purges,
+    pub(crate) index: StoreIndex,
+    pub(crate) purges: PurgeTable,
     pub(crate) segments: BTreeMap<u32, Arc<Segment>>,
     pub(crate) next_segment: u32,
     pub(crate) sequence: u64,
@@ -98,7 +98,7 @@ impl Drop for StoreCore {
     fn drop(&mut self) {
         // The last reference may be dropped on a loop. To free the index of a million objects takes time, and closing
         // the segments of a directory that was removed frees their blocks on the disk: the pool does both.
-        let index = std::mem::replace(&mut self.index, Index::new());
+        let index = std::mem::replace(&mut self.index, StoreIndex::new());
         let memory = std::mem::replace(&mut self.memory, MemoryTier::new(0));
         let segments = self.segments.get_mut();
         let segments = std::mem::take(segments);
@@ -114,13 +114,13 @@ impl Drop for StoreCore {
 }
 
 impl StoreCore {
-    pub(crate) fn new(options: Options, loaded: Loaded) -> Self {
+    pub(crate) fn new(options: StoreOptions, loaded: LoadedStore) -> Self {
         Self {
             memory: MemoryTier::new(options.memory),
-            limits: Mutex::new(Limits::of(&options)),
+            limits: Mutex::new(StoreLimits::of(&options)),
             options: Arc::new(options),
             seed: loaded.seed,
-            device: Device(loaded.device),
+            device: DeviceNumber(loaded.device),
             mended: loaded.mended,
             lock: loaded.lock,
             index: loaded.index,
@@ -129,9 +129,9 @@ impl StoreCore {
             segments: RwLock::new(loaded.segments),
             sequence: AtomicU64::new(loaded.sequence),
             queue: Mutex::default(),
-            log: Mutex::new(Log::new(loaded.next_segment)),
-            trouble: Mutex::default(),
-            room: Room::default(),
+            log: Mutex::new(StoreLog::new(loaded.next_segment)),
+            last_error: Mutex::default(),
+            disk_space: DiskSpace::default(),
             vanished: AtomicBool::new(false),
             upkeep: Mutex::default(),
             written: AtomicU64::new(0),
@@ -142,11 +142,11 @@ impl StoreCore {
         }
     }
 
-    pub(crate) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> StoreLimits {
         *self.limits.lock()
     }
 
-    pub(crate) fn hash(&self, key: &Key) -> u64 {
+    pub(crate) fn hash(&self, key: &CacheKey) -> u64 {
         xxh64(key.text(), self.seed)
     }
 
@@ -159,11 +159,11 @@ impl StoreCore {
         self.sequence.load(Relaxed)
     }
 
-    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
+    pub(crate) fn queue(&self) -> MutexGuard<'_, WriterQueue> {
         self.queue.lock()
     }
 
-    pub(crate) fn purges(&self) -> MutexGuard<'_, Purges> {
+    pub(crate) fn purges(&self) -> MutexGuard<'_, PurgeTable> {
         self.purges.lock()
     }
 
@@ -181,7 +181,7 @@ impl StoreCore {
     }
 
     /// Queues a job for the writer, and gives the writer a thread of the pool if it has none.
-    pub(crate) fn enqueue(self: &Arc<Self>, job: Job) {
+    pub(crate) fn enqueue(self: &Arc<Self>, job: WriterJob) {
         let mut queue = self.queue();
         queue.jobs.push(job);
         // A writer at work takes the job with its next batch: there is never more than one.
@@ -190,22 +190,23 @@ impl StoreCore {
         }
         drop(queue);
         let core = Arc::clone(self);
-        self.options
-            .pool
-            .submit(self.device, Box::new(move || log::drain(&core)));
+        self.options.pool.submit(
+            self.device,
+            Box::new(move || store_log::run_writer_jobs(&core)),
+        );
     }
 
-    pub(crate) fn report(&self, trouble: &str) {
-        *self.trouble.lock() = Some(trouble.to_owned());
+    pub(crate) fn report_error(&self, trouble: &str) {
+        *self.last_error.lock() = Some(trouble.to_owned());
     }
 
-    pub(crate) fn clear_trouble(&self) {
-        *self.trouble.lock() = None;
+    pub(crate) fn clear_error(&self) {
+        *self.last_error.lock() = None;
     }
 
     /// Reports that another process has written to a segment.
-    pub(crate) fn suspect(&self, segment: &Segment) {
-        self.report(&format!(
+    pub(crate) fn report_foreign_change(&self, segment: &Segment) {
+        self.report_error(&format!(
             "\"{}\" was modified by another process: its contents are verified before use, and damaged objects are fetched again",
             segment.path.display()
         ));
@@ -213,7 +214,7 @@ impl StoreCore {
 
     /// Whether and how a purge has hit a fill since it began. If so, requests that come now must not get what it
     /// brings; those that follow it asked before the purge.
-    pub(crate) fn purge_of(&self, fill: &Fill) -> Option<Mode> {
+    pub(crate) fn purge_of(&self, fill: &Fill) -> Option<PurgeMode> {
         // Copied, so that the lock of the fill is not held while that of the purges is taken.
         let (head, softened) = {
             let state = fill.state();
@@ -221,24 +222,24 @@ impl StoreCore {
         };
         // Before the head its tags are unknown, and only the key can be judged. This is asked again at the commit.
         let tags = head.as_ref().map_or(&[][..], |head| &head.tags);
-        let key = fill.target().0;
-        let verdict = self.purges().verdict(fill.born, key.text(), tags);
-        verdict.or(softened.then_some(Mode::Soft))
+        let key = fill.storage_key().0;
+        let verdict = self.purges().purge_mode(fill.born, key.text(), tags);
+        verdict.or(softened.then_some(PurgeMode::Soft))
     }
 
     /// Whether a fill has ended, and its commit will be something else than a fresh object with its whole body.
-    pub(crate) fn is_settling(&self, fill: &Fill) -> bool {
+    pub(crate) fn is_committing(&self, fill: &Fill) -> bool {
         let end = fill.state().end.clone();
         end.is_some_and(|end| {
-            end.is_err() || !fill.is_whole() || self.purge_of(fill) == Some(Mode::Soft)
+            end.is_err() || !fill.is_whole() || self.purge_of(fill) == Some(PurgeMode::Soft)
         })
     }
 }
 
 impl ObjectHome for StoreCore {
     /// Removes an object whose body is not what was written.
-    fn lose(&self, hash: u64, location: Location, segment: &Segment) {
-        self.report(&format!(
+    fn remove_damaged(&self, hash: u64, location: RecordLocation, segment: &Segment) {
+        self.report_error(&format!(
             "an object in \"{}\" refers to damaged data",
             segment.path.display()
         ));

@@ -10,13 +10,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::format::{self, Description, Extent, HEADER, Record, RecordKind, SegmentHeader};
-use crate::purge::{self, Mode, Purges};
-use crate::{Head, Key};
+use crate::format::{self, DiskRecord, Extent, HEADER, ObjectRecord, RecordKind, SegmentHeader};
+use crate::purge::{self, PurgeMode, PurgeTable};
+use crate::{CacheKey, ObjectHead};
 
-/// What a store has, as [`survey`] found it.
+/// What a store has, as [`survey_store`] found it.
 #[derive(Debug, Default)]
-pub struct Survey {
+pub struct StoreSurvey {
     /// How many segments there are, and how many bytes they have.
     pub segments: usize,
     /// The bytes of all segments; what is not of live objects is yet to be reclaimed.
@@ -31,11 +31,11 @@ pub struct Survey {
 
 /// A live object, as a lookup would find it.
 #[derive(Debug)]
-pub struct Listed {
+pub struct SurveyedObject {
     /// The key under which it is found.
-    pub key: Key,
+    pub key: CacheKey,
     /// What is stored of it beside the body.
-    pub head: Head,
+    pub head: ObjectHead,
     /// How many bytes of the body there are.
     pub held: u64,
     /// It was purged softly.
@@ -44,7 +44,7 @@ pub struct Listed {
 
 /// Where the newest record of a key stands.
 #[derive(Clone, Copy)]
-struct Newest {
+struct NewestRecord {
     sequence: u64,
     segment: u32,
     position: u64,
@@ -57,14 +57,18 @@ const MOST_DAMAGE: usize = 1000;
 
 /// Reads the store at `path` and gives each live object to `each`, in the order of their keys' hashes. With `verify` all
 /// bytes of bodies are read and compared with their checksums. Blocks.
-pub fn survey(path: &Path, verify: bool, mut each: impl FnMut(&Listed)) -> io::Result<Survey> {
+pub fn survey_store(
+    path: &Path,
+    verify: bool,
+    mut each: impl FnMut(&SurveyedObject),
+) -> io::Result<StoreSurvey> {
     let seed = seed_of(path)?;
-    let mut survey = Survey::default();
-    let mut purges = Purges::default();
-    let remembered = crate::load::remembered(path, seed);
-    purge::read_list(&remembered.purges, &mut purges);
+    let mut survey = StoreSurvey::default();
+    let mut purges = PurgeTable::default();
+    let remembered = crate::open_store::read_checkpoint_summary(path, seed);
+    purge::decode_purges(&remembered.purges, &mut purges);
     let segments = open_all(path, seed, &mut survey)?;
-    let mut newest: HashMap<u64, Newest> = HashMap::new();
+    let mut newest: HashMap<u64, NewestRecord> = HashMap::new();
     for (&number, file) in &segments {
         read_segment(
             number,
@@ -80,7 +84,7 @@ pub fn survey(path: &Path, verify: bool, mut each: impl FnMut(&Listed)) -> io::R
     // that it is gone.
     let was_kept =
         |hash: &u64, sequence| sequence >= remembered.sequence || remembered.hashes.contains(hash);
-    let live: BTreeMap<u64, Newest> = newest
+    let live: BTreeMap<u64, NewestRecord> = newest
         .into_iter()
         .filter(|(hash, found)| found.is_object && was_kept(hash, found.sequence))
         .collect();
@@ -91,7 +95,7 @@ pub fn survey(path: &Path, verify: bool, mut each: impl FnMut(&Listed)) -> io::R
         let Some((record, bytes)) = read_meta(file, found.segment, found.position) else {
             continue;
         };
-        let Some(description) = record.meta(&bytes).and_then(Description::read) else {
+        let Some(description) = record.meta(&bytes).and_then(ObjectRecord::read) else {
             survey.tell(format!(
                 "segment {:08x}: the object at {} is damaged",
                 found.segment, found.position
@@ -99,8 +103,9 @@ pub fn survey(path: &Path, verify: bool, mut each: impl FnMut(&Listed)) -> io::R
             continue;
         };
         // Purges are applied last: the record of one may stand in a segment behind that of the object.
-        let verdict = purges.verdict(record.born, description.key.text(), &description.head.tags);
-        if verdict == Some(Mode::Hard) {
+        let verdict =
+            purges.purge_mode(record.born, description.key.text(), &description.head.tags);
+        if verdict == Some(PurgeMode::Hard) {
             continue;
         }
         let Some(held) = held(&record, &description, &segments, verify, &mut survey) else {
@@ -108,7 +113,7 @@ pub fn survey(path: &Path, verify: bool, mut each: impl FnMut(&Listed)) -> io::R
         };
         survey.objects += 1;
         survey.body_bytes += held;
-        each(&Listed {
+        each(&SurveyedObject {
             key: description.key,
             head: description.head,
             held,
@@ -129,7 +134,7 @@ fn seed_of(path: &Path) -> io::Result<u64> {
     format::read_store(&bytes).ok_or_else(damaged)
 }
 
-impl Survey {
+impl StoreSurvey {
     fn tell(&mut self, what: String) {
         if self.damage.len() < MOST_DAMAGE {
             self.damage.push(what);
@@ -138,7 +143,7 @@ impl Survey {
 }
 
 /// All segments of the store, opened at once, so that one that is removed meanwhile can still be read.
-fn open_all(path: &Path, seed: u64, survey: &mut Survey) -> io::Result<BTreeMap<u32, File>> {
+fn open_all(path: &Path, seed: u64, survey: &mut StoreSurvey) -> io::Result<BTreeMap<u32, File>> {
     let mut segments = BTreeMap::new();
     for item in fs::read_dir(path)? {
         let item = item?;
@@ -167,8 +172,8 @@ fn read_segment(
     number: u32,
     file: &File,
     verify: bool,
-    survey: &mut Survey,
-    mut each: impl FnMut(&Record, &[u8], u64),
+    survey: &mut StoreSurvey,
+    mut each: impl FnMut(&DiskRecord, &[u8], u64),
 ) {
     let mut position = HEADER as u64;
     while let Some((record, bytes)) = read_meta(file, number, position) {
@@ -193,39 +198,39 @@ fn read_segment(
 }
 
 /// The header and the meta part of a record.
-fn read_meta(file: &File, number: u32, position: u64) -> Option<(Record, Vec<u8>)> {
+fn read_meta(file: &File, number: u32, position: u64) -> Option<(DiskRecord, Vec<u8>)> {
     let mut header = [0; HEADER];
     file.read_exact_at(&mut header, position).ok()?;
-    let record = Record::read(&header).filter(|record| record.segment == number)?;
+    let record = DiskRecord::read(&header).filter(|record| record.segment == number)?;
     // The header is not verified yet, but its reader has bounded the length.
     let mut bytes = vec![0; HEADER + record.meta_len as usize];
     file.read_exact_at(&mut bytes, position).ok()?;
     Some((record, bytes))
 }
 
-fn is_sound(file: &File, record: &Record, position: u64) -> bool {
+fn is_sound(file: &File, record: &DiskRecord, position: u64) -> bool {
     let mut data = vec![0; record.data_len as usize];
     let at = position + record.data_range().start as u64;
     file.read_exact_at(&mut data, at).is_ok() && crate::checksum::xxh64(&data, 0) == record.data_sum
 }
 
 fn note(
-    newest: &mut HashMap<u64, Newest>,
-    purges: &mut Purges,
-    record: &Record,
+    newest: &mut HashMap<u64, NewestRecord>,
+    purges: &mut PurgeTable,
+    record: &DiskRecord,
     meta: &[u8],
     (segment, position): (u32, u64),
 ) {
     match record.kind {
         RecordKind::Purge => {
-            if let Some((scope, mode, name)) = purge::read(meta) {
+            if let Some((scope, mode, name)) = purge::decode_purge(meta) {
                 purges.record(scope, name, mode, record.sequence);
             }
         }
         // Segments are read by their numbers, and both sides are written at the same time: a tombstone may come before
         // the object that it is about. The higher sequence number counts.
         RecordKind::Object | RecordKind::Tombstone | RecordKind::Soften => {
-            let found = newest.entry(record.hash).or_insert(Newest {
+            let found = newest.entry(record.hash).or_insert(NewestRecord {
                 sequence: 0,
                 segment,
                 position,
@@ -248,11 +253,11 @@ fn note(
 /// How many bytes of the body are there; those that are damaged are listed. `None`: a part of it was in a segment that
 /// is gone, and the object with it.
 fn held(
-    record: &Record,
-    description: &Description,
+    record: &DiskRecord,
+    description: &ObjectRecord,
     segments: &BTreeMap<u32, File>,
     verify: bool,
-    survey: &mut Survey,
+    survey: &mut StoreSurvey,
 ) -> Option<u64> {
     let mut held = u64::from(record.data_len);
     for extent in &description.extents {

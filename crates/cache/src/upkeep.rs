@@ -5,10 +5,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::index::Index;
-use crate::log::Log;
-use crate::reclaim::bury;
+use crate::index::StoreIndex;
+use crate::reclaim::append_tombstone;
 use crate::store_core::StoreCore;
+use crate::store_log::StoreLog;
 
 /// A checkpoint is written at most this often, because it copies the whole index.
 const CHECKPOINT_MS: u64 = 60_000;
@@ -17,11 +17,11 @@ const CHECKPOINT_MS: u64 = 60_000;
 const SHARDS_A_ROUND: usize = 16;
 
 /// One round.
-pub(crate) fn round(core: &Arc<StoreCore>, log: &mut Log, now_ms: u64) {
-    core.fills.lock().expire(now_ms);
-    crate::load::check_directory(core);
+pub(crate) fn run_upkeep_round(core: &Arc<StoreCore>, log: &mut StoreLog, now_ms: u64) {
+    core.fills.lock().expire_hit_for_miss(now_ms);
+    crate::open_store::check_directory(core);
     look_for_damage(core);
-    crate::room::look(core, log);
+    crate::disk_space::check_space(core, log);
     // Before room is made, so that inactive objects are not copied as used ones.
     expire_inactive(core, log, now_ms);
     // Failures have been reported.
@@ -33,7 +33,7 @@ pub(crate) fn round(core: &Arc<StoreCore>, log: &mut Log, now_ms: u64) {
     if checkpoint_is_due(core, now_ms) {
         let _ = log
             .flush(core)
-            .and_then(|()| crate::load::write_checkpoint(core, log));
+            .and_then(|()| crate::open_store::write_checkpoint(core, log));
     }
 }
 
@@ -47,7 +47,7 @@ fn look_for_damage(core: &Arc<StoreCore>) {
         segments.values().cloned().collect()
     };
     for segment in segments.iter().filter(|segment| segment.was_changed()) {
-        core.suspect(segment);
+        core.report_foreign_change(segment);
     }
     let number = {
         let mut upkeep = core.upkeep.lock();
@@ -57,9 +57,9 @@ fn look_for_damage(core: &Arc<StoreCore>) {
     // Spread by the golden ratio, so that consecutive samples are far apart in the table.
     let place = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let chosen = segments.get(number as usize % segments.len().max(1));
-    if let Some(segment) = chosen.filter(|segment| !segment.sample(place)) {
+    if let Some(segment) = chosen.filter(|segment| !segment.verify_sample(place)) {
         segment.distrust();
-        core.report(&format!(
+        core.report_error(&format!(
             "\"{}\" is damaged: its contents are verified before use, and damaged objects are fetched again",
             segment.path.display()
         ));
@@ -80,7 +80,7 @@ fn checkpoint_is_due(core: &StoreCore, now_ms: u64) -> bool {
 
 /// Removes what was used longest ago while there are more than `max_objects`. To reclaim segments would not do, since
 /// the surplus may be in those that are being written.
-fn thin_out(core: &Arc<StoreCore>, log: &mut Log) -> io::Result<()> {
+fn thin_out(core: &Arc<StoreCore>, log: &mut StoreLog) -> io::Result<()> {
     let most = usize::try_from(core.limits().max_objects).unwrap_or(usize::MAX);
     let present = core.index.len();
     if most == 0 || present <= most {
@@ -88,7 +88,7 @@ fn thin_out(core: &Arc<StoreCore>, log: &mut Log) -> io::Result<()> {
     }
     // An eighth more than necessary, so that not every round has to.
     let excess = present - most + most / 8;
-    for shard in 0..Index::shards() {
+    for shard in 0..StoreIndex::shard_count() {
         let mut entries = core.index.entries(shard);
         // Hashes are spread evenly, so each shard gives its share, and the whole index is never sorted.
         let share = (entries.len() * excess)
@@ -99,7 +99,7 @@ fn thin_out(core: &Arc<StoreCore>, log: &mut Log) -> io::Result<()> {
             let gone = core.index.remove_at(entry.hash, entry.location());
             core.evicted.fetch_add(1, Relaxed);
             if gone.is_some_and(|entry| entry.supersedes()) {
-                bury(core, log, entry.hash)?;
+                append_tombstone(core, log, entry.hash)?;
             }
         }
     }
@@ -107,7 +107,7 @@ fn thin_out(core: &Arc<StoreCore>, log: &mut Log) -> io::Result<()> {
 }
 
 /// Removes inactive objects from the next few shards.
-fn expire_inactive(core: &Arc<StoreCore>, log: &mut Log, now_ms: u64) {
+fn expire_inactive(core: &Arc<StoreCore>, log: &mut StoreLog, now_ms: u64) {
     let inactive_ms = core.limits().inactive_ms;
     if inactive_ms == 0 {
         return;
@@ -116,7 +116,7 @@ fn expire_inactive(core: &Arc<StoreCore>, log: &mut Log, now_ms: u64) {
     let first = {
         let mut upkeep = core.upkeep.lock();
         let first = upkeep.next_shard;
-        upkeep.next_shard = (first + SHARDS_A_ROUND) % Index::shards();
+        upkeep.next_shard = (first + SHARDS_A_ROUND) % StoreIndex::shard_count();
         first
     };
     for shard in first..first + SHARDS_A_ROUND {
@@ -127,7 +127,8 @@ fn expire_inactive(core: &Arc<StoreCore>, log: &mut Log, now_ms: u64) {
             .filter(|entry| entry.accessed < oldest)
         {
             let gone = core.index.remove_at(entry.hash, entry.location());
-            if gone.is_some_and(|entry| entry.supersedes()) && bury(core, log, entry.hash).is_err()
+            if gone.is_some_and(|entry| entry.supersedes())
+                && append_tombstone(core, log, entry.hash).is_err()
             {
                 return;
             }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use bytes::Bytes;
 use cache::{
-    Coverage, Ended, FillStart, Head, Instead, Key, Kind, Lookup, Meta, Options, Purge, Seen,
-    Store, Why,
+    CacheKey, CacheStore, FillCoverage, FillMessage, FillStart, FollowError, LookupResult,
+    ObjectHead, ObjectKind, ObjectMeta, PurgeRequest, SeenLocation, StaleReason, StoreOptions,
 };
 use weir_cache as cache;
 
@@ -27,12 +27,12 @@ impl Directory {
         Self(path)
     }
 
-    fn options(&self) -> Options {
-        Options::new(&self.0, rt::pool::register("cache-test", 4, 1000))
+    fn options(&self) -> StoreOptions {
+        StoreOptions::new(&self.0, rt::pool::register("cache-test", 4, 1000))
     }
 
-    fn open(&self) -> Store {
-        Store::open(self.options(), NOW).unwrap()
+    fn open(&self) -> CacheStore {
+        CacheStore::open(self.options(), NOW).unwrap()
     }
 }
 
@@ -46,30 +46,33 @@ fn run<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
     rt::run(rt::LoopOptions::default(), || future).unwrap()
 }
 
-fn head(text: &str, fresh_until_ms: u64) -> Head {
-    Head {
-        meta: Meta {
+fn head(text: &str, fresh_until_ms: u64) -> ObjectHead {
+    ObjectHead {
+        meta: ObjectMeta {
             fresh_until_ms,
-            ..Meta::default()
+            ..ObjectMeta::default()
         },
-        head: Bytes::copy_from_slice(text.as_bytes()),
-        ..Head::default()
+        opaque: Bytes::copy_from_slice(text.as_bytes()),
+        ..ObjectHead::default()
     }
 }
 
-async fn put(store: &Store, key: &Key, head: Head, body: &'static str) {
+async fn put(store: &CacheStore, key: &CacheKey, head: ObjectHead, body: &'static str) {
     let (mut writer, follower) = store.start_fill(key, NOW);
     drop(follower);
-    writer.head(head);
+    writer.start_storing(head);
     writer.write(body.into()).await.unwrap();
     writer.finish();
     store.flush().await;
 }
 
-async fn found(store: &Store, key: &Key) -> Option<(Bytes, Bytes)> {
+async fn found(store: &CacheStore, key: &CacheKey) -> Option<(Bytes, Bytes)> {
     match store.lookup(key, NOW).await {
-        Lookup::Hit(object) => Some((object.head().head.clone(), object.bytes()?.clone())),
-        Lookup::Stale(..) | Lookup::Miss(..) => None,
+        LookupResult::Hit(object) => Some((
+            object.head().opaque.clone(),
+            object.body_in_memory()?.clone(),
+        )),
+        LookupResult::Stale(..) | LookupResult::Miss(..) => None,
     }
 }
 
@@ -78,13 +81,13 @@ fn a_fill_may_be_of_a_variant() {
     let directory = Directory::new();
     let store = directory.open();
     run(async move {
-        let primary = Key::new(b"page");
+        let primary = CacheKey::new(b"page");
         let (mut writer, mut first) = store.start_fill(&primary, NOW);
-        let marker = Head {
-            meta: Meta {
-                kind: Kind::Variants,
+        let marker = ObjectHead {
+            meta: ObjectMeta {
+                kind: ObjectKind::Variants,
                 fresh_until_ms: u64::MAX,
-                ..Meta::default()
+                ..ObjectMeta::default()
             },
             length: Some(0),
             ..head("by language", 0)
@@ -95,32 +98,32 @@ fn a_fill_may_be_of_a_variant() {
         // Both keys lead to it while it comes.
         for key in [&primary, &german] {
             let FillStart::Joined(mut follower) =
-                store.join_or_start_fill(key, Coverage::Whole, Seen::NOTHING, NOW)
+                store.join_or_start_fill(key, FillCoverage::Whole, SeenLocation::NOTHING, NOW)
             else {
                 // The marker may be in the index by now; then the primary key says to look again.
                 assert_eq!(key, &primary);
                 continue;
             };
-            assert_eq!(&follower.head().await.unwrap().head[..], b"de");
+            assert_eq!(&follower.wait_for_head().await.unwrap().opaque[..], b"de");
         }
         writer.write("Guten Tag".into()).await.unwrap();
         writer.finish();
-        assert_eq!(first.next(100).await.unwrap().unwrap(), "Guten Tag");
+        assert_eq!(first.next_bytes(100).await.unwrap().unwrap(), "Guten Tag");
         store.flush().await;
-        let Lookup::Hit(marker) = store.lookup(&primary, NOW).await else {
+        let LookupResult::Hit(marker) = store.lookup(&primary, NOW).await else {
             panic!("no marker");
         };
         assert_eq!(
             (marker.head().meta.kind, marker.born()),
-            (Kind::Variants, born)
+            (ObjectKind::Variants, born)
         );
         assert_eq!(marker.length(), 0);
         let key = primary.variant_of(marker.born(), b"de");
         assert_eq!(found(&store, &key).await.unwrap().1, "Guten Tag");
-        store.purge(Purge::Key(&primary), cache::Mode::Hard);
+        store.purge(PurgeRequest::Key(&primary), cache::PurgeMode::Hard);
         assert!(matches!(
             store.lookup(&primary, NOW).await,
-            Lookup::Miss(..)
+            LookupResult::Miss(..)
         ));
     });
 }
@@ -130,28 +133,28 @@ fn followers_are_told_what_is_there_instead() {
     let directory = Directory::new();
     let store = directory.open();
     run(async move {
-        let key = Key::new(b"key");
+        let key = CacheKey::new(b"key");
         let FillStart::Started(writer, mut first) =
-            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+            store.join_or_start_fill(&key, FillCoverage::Whole, SeenLocation::NOTHING, NOW)
         else {
             panic!("no first");
         };
         let FillStart::Joined(mut second) =
-            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+            store.join_or_start_fill(&key, FillCoverage::Whole, SeenLocation::NOTHING, NOW)
         else {
             panic!("no second");
         };
         assert!(first.is_first() && !second.is_first() && writer.first_stays());
-        writer.instead(Instead::new(7_u32));
+        writer.end_with_message(FillMessage::new(7_u32));
         for follower in [&mut first, &mut second] {
-            match follower.head().await {
-                Err(Ended::Instead(told)) => assert_eq!(told.get::<u32>(), Some(&7)),
+            match follower.wait_for_head().await {
+                Err(FollowError::Message(told)) => assert_eq!(told.get::<u32>(), Some(&7)),
                 other => panic!("{other:?}"),
             }
         }
         // Nobody joins what is over, and nothing was stored.
         assert!(matches!(
-            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW),
+            store.join_or_start_fill(&key, FillCoverage::Whole, SeenLocation::NOTHING, NOW),
             FillStart::Started(..)
         ));
     });
@@ -162,9 +165,9 @@ fn a_fill_anew_takes_the_place_of_what_is_there_and_of_who_fills() {
     let directory = Directory::new();
     let store = directory.open();
     run(async move {
-        let key = Key::new(b"key");
+        let key = CacheKey::new(b"key");
         let FillStart::Started(slow, _follower) =
-            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+            store.join_or_start_fill(&key, FillCoverage::Whole, SeenLocation::NOTHING, NOW)
         else {
             panic!("no first");
         };
@@ -172,7 +175,7 @@ fn a_fill_anew_takes_the_place_of_what_is_there_and_of_who_fills() {
         assert_eq!(found(&store, &key).await.unwrap().1, "new");
         // The one that was replaced comes late and is the newer one then: last come, last stored.
         let mut slow = slow;
-        slow.head(head("late", NOW + 1));
+        slow.start_storing(head("late", NOW + 1));
         slow.write("late".into()).await.unwrap();
         slow.finish();
         store.flush().await;
@@ -185,13 +188,14 @@ fn what_was_renewed_is_renewed_at_once() {
     let directory = Directory::new();
     let store = directory.open();
     run(async move {
-        let key = Key::new(b"key");
+        let key = CacheKey::new(b"key");
         put(&store, &key, head("old", NOW), "body").await;
-        let Lookup::Stale(object, Why::Expired) = store.lookup(&key, NOW).await else {
+        let LookupResult::Stale(object, StaleReason::Expired) = store.lookup(&key, NOW).await
+        else {
             panic!("it should be stale");
         };
         let renewed = head("renewed", NOW + 5);
-        store.refresh(&object, renewed.meta, Some(renewed.head.clone()), 0);
+        store.refresh(&object, renewed.meta, Some(renewed.opaque.clone()), 0);
         // Without waiting for the store's writer, and after it.
         for _ in 0..2 {
             let (head, body) = found(&store, &key).await.unwrap();
@@ -206,24 +210,24 @@ fn a_complete_fill_gives_its_body_at_once() {
     let directory = Directory::new();
     let store = directory.open();
     run(async move {
-        let (mut writer, follower) = store.start_fill(&Key::new(b"key"), NOW);
-        writer.head(head("h", NOW + 1));
+        let (mut writer, follower) = store.start_fill(&CacheKey::new(b"key"), NOW);
+        writer.start_storing(head("h", NOW + 1));
         writer.write("one ".into()).await.unwrap();
-        assert!(follower.whole().is_none() && !follower.is_complete());
+        assert!(follower.whole_body().is_none() && !follower.is_complete());
         writer.write("two".into()).await.unwrap();
         writer.finish();
         assert!(follower.is_complete());
-        assert_eq!(follower.whole().unwrap(), "one two");
+        assert_eq!(follower.whole_body().unwrap(), "one two");
     });
 }
 
 /// Keeps the only thread of a pool until it is dropped.
-fn hold(pool: &rt::pool::Pool) -> std::sync::mpsc::Sender<()> {
+fn hold(pool: &rt::pool::PoolHandle) -> std::sync::mpsc::Sender<()> {
     let (sender, receiver) = std::sync::mpsc::channel();
     let wait = move || {
         let _ = receiver.recv();
     };
-    pool.submit(rt::pool::Device::UNKNOWN, Box::new(wait));
+    pool.submit(rt::pool::DeviceNumber::UNKNOWN, Box::new(wait));
     sender
 }
 
@@ -233,25 +237,25 @@ fn what_has_arrived_is_there_though_the_disk_waits() {
     let mut options = directory.options();
     options.pool = rt::pool::register("cache-test-held", 1, 1000);
     let pool = options.pool.clone();
-    let store = Store::open(options, NOW).unwrap();
+    let store = CacheStore::open(options, NOW).unwrap();
     run(async move {
-        let key = Key::new(b"key");
+        let key = CacheKey::new(b"key");
         let mut first = head("1", NOW + 1);
         first.length = Some(3);
         put(&store, &key, first.clone(), "old").await;
         let held = hold(&pool);
 
         let (mut writer, _follower) = store.start_fill(&key, NOW);
-        first.head = Bytes::from_static(b"2");
-        writer.head(first.clone());
+        first.opaque = Bytes::from_static(b"2");
+        writer.start_storing(first.clone());
         writer.write("n".into()).await.unwrap();
         assert!(store.completed_fill(&key).is_none());
         writer.write("ew".into()).await.unwrap();
         // Another fetch may begin before that is written, and its end is no matter.
         let (other, _) = store.start_fill(&key, NOW);
         let follower = store.completed_fill(&key).unwrap();
-        assert_eq!(follower.known_head().unwrap().head, "2");
-        assert_eq!(follower.whole().unwrap(), "new");
+        assert_eq!(follower.known_head().unwrap().opaque, "2");
+        assert_eq!(follower.whole_body().unwrap(), "new");
         drop(other);
         assert!(store.completed_fill(&key).is_some());
         // What comes after the last byte is not taken.
@@ -265,9 +269,12 @@ fn what_has_arrived_is_there_though_the_disk_waits() {
         let held = hold(&pool);
         let (mut writer, _follower) = store.start_fill(&key, NOW);
         first.length = Some(0);
-        writer.head(first);
-        assert_eq!(store.completed_fill(&key).unwrap().whole().unwrap(), "");
-        store.purge(Purge::Key(&key), cache::Mode::Hard);
+        writer.start_storing(first);
+        assert_eq!(
+            store.completed_fill(&key).unwrap().whole_body().unwrap(),
+            ""
+        );
+        store.purge(PurgeRequest::Key(&key), cache::PurgeMode::Hard);
         assert!(store.completed_fill(&key).is_none());
         drop(held);
         store.flush().await;
@@ -275,7 +282,7 @@ fn what_has_arrived_is_there_though_the_disk_waits() {
     });
 }
 
-async fn found_text(store: &Store, key: &Key) -> String {
+async fn found_text(store: &CacheStore, key: &CacheKey) -> String {
     let (head, body) = found(store, key).await.unwrap();
     [&head[..], b" ", &body[..]]
         .concat()
@@ -288,25 +295,25 @@ fn the_number_of_objects_is_bounded() {
     let directory = Directory::new();
     let mut options = directory.options();
     options.max_objects = 300;
-    let store = Store::open(options.clone(), NOW).unwrap();
+    let store = CacheStore::open(options.clone(), NOW).unwrap();
     run(async move {
         for number in 0..1000 {
             put(
                 &store,
-                &Key::new(format!("{number}").as_bytes()),
+                &CacheKey::new(format!("{number}").as_bytes()),
                 head("h", NOW + 1),
                 "body",
             )
             .await;
         }
-        store.maintain(NOW);
+        store.run_upkeep(NOW);
         store.flush().await;
         let kept = store.stats().objects;
         assert!((100..=300).contains(&kept), "{kept}");
         // Less by a new configuration.
         options.max_objects = 50;
         store.set_limits(&options);
-        store.maintain(NOW);
+        store.run_upkeep(NOW);
         store.flush().await;
         assert!(store.stats().objects <= 50, "{}", store.stats().objects);
     });
@@ -318,13 +325,13 @@ fn a_directory_that_was_replaced_is_noticed() {
     let store = directory.open();
     let path = directory.0.clone();
     run(async move {
-        store.maintain(NOW);
+        store.run_upkeep(NOW);
         store.flush().await;
         assert!(!store.has_vanished());
         fs::remove_dir_all(&path).unwrap();
-        store.maintain(NOW);
+        store.run_upkeep(NOW);
         store.flush().await;
-        assert!(store.has_vanished() && store.trouble().is_some());
+        assert!(store.has_vanished() && store.last_error().is_some());
     });
 }
 
@@ -335,19 +342,19 @@ fn what_is_loaded_to_be_sent_is_verified() {
     let store = directory.open();
     let path = directory.0.clone();
     run(async move {
-        let key = Key::new(b"large");
+        let key = CacheKey::new(b"large");
         let (mut writer, follower) = store.start_fill(&key, NOW);
         drop(follower);
-        writer.head(head("", NOW + 1));
+        writer.start_storing(head("", NOW + 1));
         writer.write(vec![7; 700_000].into()).await.unwrap();
         writer.finish();
         store.flush().await;
-        let Lookup::Hit(object) = store.lookup(&key, NOW).await else {
+        let LookupResult::Hit(object) = store.lookup(&key, NOW).await else {
             panic!("it is there");
         };
         let pool = rt::pool::register("cache-test", 4, 1000);
         let range = object.file_range(0).unwrap();
-        let load = range.file.load(range.offset, range.len, 0, &pool);
+        let load = range.file.load_range(range.offset, range.len, 0, &pool);
         load.await.unwrap();
         let segment = fs::read_dir(path)
             .unwrap()
@@ -359,10 +366,13 @@ fn what_is_loaded_to_be_sent_is_verified() {
             .unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, b"!", range.offset + 600_000).unwrap();
         // Only what was overwritten is refused.
-        let first = range.file.load(range.offset, 100_000, 0, &pool);
+        let first = range.file.load_range(range.offset, 100_000, 0, &pool);
         first.await.unwrap();
-        let load = range.file.load(range.offset, range.len, 0, &pool);
+        let load = range.file.load_range(range.offset, range.len, 0, &pool);
         assert!(load.await.is_err());
-        assert!(matches!(store.lookup(&key, NOW).await, Lookup::Miss(..)));
+        assert!(matches!(
+            store.lookup(&key, NOW).await,
+            LookupResult::Miss(..)
+        ));
     });
 }

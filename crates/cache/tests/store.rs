@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cache::{
-    Coverage, Ended, Failure, FillStart, Head, Key, Kind, Lookup, Meta, Miss, Mode, Object,
-    OpenError, Options, Purge, Seen, Store, Why,
+    CacheKey, CacheStore, CachedObject, FillCoverage, FillFailure, FillStart, FollowError,
+    LookupResult, MissReason, ObjectHead, ObjectKind, ObjectMeta, PurgeMode, PurgeRequest,
+    SeenLocation, StaleReason, StoreOpenError, StoreOptions,
 };
-use rt::pool::Pool;
+use rt::pool::PoolHandle;
 use weir_cache as cache;
 
 const NOW: u64 = 1_000_000;
@@ -39,34 +40,34 @@ impl Drop for Directory {
     }
 }
 
-fn pool() -> Pool {
+fn pool() -> PoolHandle {
     rt::pool::register("cache-test", 4, 1000)
 }
 
-fn options(path: &Path) -> Options {
-    let mut options = Options::new(path, pool());
+fn options(path: &Path) -> StoreOptions {
+    let mut options = StoreOptions::new(path, pool());
     options.memory = 0;
     options
 }
 
-fn open(path: &Path) -> Store {
-    Store::open(options(path), NOW).unwrap()
+fn open(path: &Path) -> CacheStore {
+    CacheStore::open(options(path), NOW).unwrap()
 }
 
 fn run<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
     rt::run(rt::LoopOptions::default(), || future).unwrap()
 }
 
-fn head(text: &str) -> Head {
-    Head {
-        meta: Meta {
+fn head(text: &str) -> ObjectHead {
+    ObjectHead {
+        meta: ObjectMeta {
             stored_ms: NOW,
             validated_ms: NOW,
             fresh_until_ms: NOW + 1000,
-            ..Meta::default()
+            ..ObjectMeta::default()
         },
-        head: Bytes::copy_from_slice(text.as_bytes()),
-        ..Head::default()
+        opaque: Bytes::copy_from_slice(text.as_bytes()),
+        ..ObjectHead::default()
     }
 }
 
@@ -80,20 +81,20 @@ fn body(seed: u32, len: usize) -> Bytes {
     bytes.collect()
 }
 
-async fn put(store: &Store, key: &Key, head: Head, body: Bytes) {
-    let seen = store.lookup(key, NOW).await.seen();
+async fn put(store: &CacheStore, key: &CacheKey, head: ObjectHead, body: Bytes) {
+    let seen = store.lookup(key, NOW).await.seen_location();
     let FillStart::Started(mut writer, follower) =
-        store.join_or_start_fill(key, Coverage::Whole, seen, NOW)
+        store.join_or_start_fill(key, FillCoverage::Whole, seen, NOW)
     else {
         panic!("no first fill of {key:?}");
     };
     drop(follower);
-    writer.head(head);
+    writer.start_storing(head);
     writer.write(body).await.unwrap();
     writer.finish();
 }
 
-async fn content(object: &Object) -> Option<Bytes> {
+async fn content(object: &CachedObject) -> Option<Bytes> {
     let mut out = Vec::new();
     while (out.len() as u64) < object.length() {
         let part = object.read(out.len() as u64, 1 << 20).await.ok()?;
@@ -102,10 +103,10 @@ async fn content(object: &Object) -> Option<Bytes> {
     Some(out.into())
 }
 
-async fn get(store: &Store, key: &Key) -> Option<(Head, Bytes)> {
+async fn get(store: &CacheStore, key: &CacheKey) -> Option<(ObjectHead, Bytes)> {
     match store.lookup(key, NOW).await {
-        Lookup::Hit(object) => Some((object.head().clone(), content(&object).await?)),
-        Lookup::Stale(..) | Lookup::Miss(..) => None,
+        LookupResult::Hit(object) => Some((object.head().clone(), content(&object).await?)),
+        LookupResult::Stale(..) | LookupResult::Miss(..) => None,
     }
 }
 
@@ -114,13 +115,13 @@ fn what_is_stored_comes_back_now_and_after_a_restart() {
     let directory = Directory::new();
     let path = directory.0.clone();
     let sizes = [0, 1, 100, 65_536, 65_537, 262_144, 1_000_000];
-    let check = move |store: Store| async move {
+    let check = move |store: CacheStore| async move {
         for (i, len) in sizes.into_iter().enumerate() {
-            let key = Key::new(format!("key{i}").as_bytes());
+            let key = CacheKey::new(format!("key{i}").as_bytes());
             let (found, bytes) = get(&store, &key)
                 .await
                 .unwrap_or_else(|| panic!("{len} bytes are missing"));
-            assert_eq!(found.head, head("h").head);
+            assert_eq!(found.opaque, head("h").opaque);
             assert!(bytes == body(i as u32, len), "{len}");
         }
     };
@@ -131,7 +132,7 @@ fn what_is_stored_comes_back_now_and_after_a_restart() {
             for (i, len) in sizes.into_iter().enumerate() {
                 put(
                     &store,
-                    &Key::new(format!("key{i}").as_bytes()),
+                    &CacheKey::new(format!("key{i}").as_bytes()),
                     head("h"),
                     body(i as u32, len),
                 )
@@ -155,10 +156,10 @@ fn what_is_stored_comes_back_now_and_after_a_restart() {
 }
 
 /// Opens when the writer of the store before has let go of it.
-fn reopen(path: &Path) -> Store {
+fn reopen(path: &Path) -> CacheStore {
     for _ in 0..100_000 {
-        match Store::open(options(path), NOW) {
-            Err(OpenError::Locked(_)) => std::thread::yield_now(),
+        match CacheStore::open(options(path), NOW) {
+            Err(StoreOpenError::Locked(_)) => std::thread::yield_now(),
             other => return other.unwrap(),
         }
     }
@@ -166,11 +167,11 @@ fn reopen(path: &Path) -> Store {
 }
 
 /// A small store with every sort of record; finished with a checkpoint, or left as a crash leaves it.
-fn sample(path: &Path, closed: bool) -> Vec<(Key, Bytes)> {
-    let objects: Vec<(Key, Bytes)> = (0..4u32)
+fn sample(path: &Path, closed: bool) -> Vec<(CacheKey, Bytes)> {
+    let objects: Vec<(CacheKey, Bytes)> = (0..4u32)
         .map(|i| {
             (
-                Key::new(format!("/{i}").as_bytes()),
+                CacheKey::new(format!("/{i}").as_bytes()),
                 body(i, 40 + i as usize * 90),
             )
         })
@@ -178,13 +179,13 @@ fn sample(path: &Path, closed: bool) -> Vec<(Key, Bytes)> {
     let store = open(path);
     let model = objects.clone();
     run(async move {
-        put(&store, &Key::new(b"/3"), head("old"), body(99, 10)).await;
+        put(&store, &CacheKey::new(b"/3"), head("old"), body(99, 10)).await;
         store.flush().await;
-        put(&store, &Key::new(b"/gone"), head("h"), body(98, 10)).await;
+        put(&store, &CacheKey::new(b"/gone"), head("h"), body(98, 10)).await;
         store.flush().await;
-        store.purge(Purge::Key(&Key::new(b"/gone")), Mode::Hard);
-        store.purge(Purge::Tag(b"none"), Mode::Hard);
-        store.purge(Purge::Key(&Key::new(b"/3")), Mode::Hard);
+        store.purge(PurgeRequest::Key(&CacheKey::new(b"/gone")), PurgeMode::Hard);
+        store.purge(PurgeRequest::Tag(b"none"), PurgeMode::Hard);
+        store.purge(PurgeRequest::Key(&CacheKey::new(b"/3")), PurgeMode::Hard);
         store.flush().await;
         for (key, body) in &model {
             put(&store, key, head("h"), body.clone()).await;
@@ -236,7 +237,7 @@ fn damage_everywhere(
         let objects = objects.clone();
         let (ok, gone) = run(async move {
             assert!(
-                get(&store, &Key::new(b"/gone"))
+                get(&store, &CacheKey::new(b"/gone"))
                     .await
                     .is_none_or(|(_, bytes)| bytes == body(98, 10))
             );
@@ -245,11 +246,11 @@ fn damage_everywhere(
                 match get(&store, key).await {
                     Some((found, bytes)) => {
                         // An older whole object may come back when the disk loses the newer one.
-                        let old = *key == Key::new(b"/3")
-                            && found.head == "old"
+                        let old = *key == CacheKey::new(b"/3")
+                            && found.opaque == "old"
                             && bytes == self::body(99, 10);
                         assert!(
-                            old || (bytes == *body && found.head == "h"),
+                            old || (bytes == *body && found.opaque == "h"),
                             "{key:?} at {at}"
                         );
                         counts.0 += 1;
@@ -302,8 +303,8 @@ fn a_second_process_is_told() {
     let directory = Directory::new();
     let _first = open(&directory.0);
     assert!(matches!(
-        Store::open(options(&directory.0), NOW),
-        Err(OpenError::Locked(_))
+        CacheStore::open(options(&directory.0), NOW),
+        Err(StoreOpenError::Locked(_))
     ));
 }
 
@@ -312,8 +313,8 @@ fn a_directory_that_cannot_be_is_told() {
     let directory = Directory::new();
     fs::write(directory.0.join("file"), b"").unwrap();
     assert!(matches!(
-        Store::open(options(&directory.0.join("file/x")), NOW),
-        Err(OpenError::Io(..))
+        CacheStore::open(options(&directory.0.join("file/x")), NOW),
+        Err(StoreOpenError::Io(..))
     ));
 }
 
@@ -328,22 +329,22 @@ fn purges_hit_what_is_older_and_hold_after_a_crash() {
             if name.starts_with("/b") {
                 head.tags = vec![Bytes::from_static(b"tag")];
             }
-            put(&store, &Key::new(name.as_bytes()), head, body(1, 100)).await;
+            put(&store, &CacheKey::new(name.as_bytes()), head, body(1, 100)).await;
         }
         store.flush().await;
-        store.purge(Purge::Prefix(b"/a/"), Mode::Hard);
-        store.purge(Purge::Tag(b"tag"), Mode::Soft);
-        store.purge(Purge::Key(&Key::new(b"/c")), Mode::Hard);
-        store.purge(Purge::Key(&Key::new(b"/d")), Mode::Soft);
+        store.purge(PurgeRequest::Prefix(b"/a/"), PurgeMode::Hard);
+        store.purge(PurgeRequest::Tag(b"tag"), PurgeMode::Soft);
+        store.purge(PurgeRequest::Key(&CacheKey::new(b"/c")), PurgeMode::Hard);
+        store.purge(PurgeRequest::Key(&CacheKey::new(b"/d")), PurgeMode::Soft);
         purged(&store).await;
-        put(&store, &Key::new(b"/a/2"), head("new"), body(2, 100)).await;
+        put(&store, &CacheKey::new(b"/a/2"), head("new"), body(2, 100)).await;
         store.flush().await;
     });
     let store = reopen(&path);
     run(async move {
         purged(&store).await;
         assert_eq!(
-            get(&store, &Key::new(b"/a/2")).await.unwrap().1,
+            get(&store, &CacheKey::new(b"/a/2")).await.unwrap().1,
             body(2, 100)
         );
         store.close().await.unwrap();
@@ -352,13 +353,26 @@ fn purges_hit_what_is_older_and_hold_after_a_crash() {
     run(async move { purged(&store).await });
 }
 
-async fn purged(store: &Store) {
-    let look =
-        |name: &'static str| async move { store.lookup(&Key::new(name.as_bytes()), NOW).await };
-    assert!(matches!(look("/a/1").await, Lookup::Miss(Miss::Purged, _)));
-    assert!(matches!(look("/b/1").await, Lookup::Stale(_, Why::Purged)));
-    assert!(matches!(look("/c").await, Lookup::Miss(Miss::Absent, _)));
-    assert!(matches!(look("/d").await, Lookup::Stale(_, Why::Purged)));
+async fn purged(store: &CacheStore) {
+    let look = |name: &'static str| async move {
+        store.lookup(&CacheKey::new(name.as_bytes()), NOW).await
+    };
+    assert!(matches!(
+        look("/a/1").await,
+        LookupResult::Miss(MissReason::Purged, _)
+    ));
+    assert!(matches!(
+        look("/b/1").await,
+        LookupResult::Stale(_, StaleReason::Purged)
+    ));
+    assert!(matches!(
+        look("/c").await,
+        LookupResult::Miss(MissReason::Absent, _)
+    ));
+    assert!(matches!(
+        look("/d").await,
+        LookupResult::Stale(_, StaleReason::Purged)
+    ));
 }
 
 #[test]
@@ -366,25 +380,35 @@ fn a_fill_that_began_before_a_purge_is_not_served_after_it() {
     let directory = Directory::new();
     let store = open(&directory.0);
     run(async move {
-        for what in [Purge::Key(&Key::new(b"k")), Purge::Prefix(b"k"), Purge::All] {
-            let FillStart::Started(mut writer, mut follower) =
-                store.join_or_start_fill(&Key::new(b"k"), Coverage::Whole, Seen::NOTHING, NOW)
-            else {
+        for what in [
+            PurgeRequest::Key(&CacheKey::new(b"k")),
+            PurgeRequest::Prefix(b"k"),
+            PurgeRequest::All,
+        ] {
+            let FillStart::Started(mut writer, mut follower) = store.join_or_start_fill(
+                &CacheKey::new(b"k"),
+                FillCoverage::Whole,
+                SeenLocation::NOTHING,
+                NOW,
+            ) else {
                 panic!("not first");
             };
-            writer.head(head("h"));
+            writer.start_storing(head("h"));
             writer.write(body(1, 500)).await.unwrap();
-            store.purge(what, Mode::Hard);
+            store.purge(what, PurgeMode::Hard);
             assert!(
                 store
-                    .running_fill(&Key::new(b"k"), Coverage::Whole)
+                    .running_fill(&CacheKey::new(b"k"), FillCoverage::Whole)
                     .is_none(),
                 "{what:?}: nobody joins what was purged"
             );
             writer.finish();
-            assert_eq!(follower.next(1000).await, Ok(Some(body(1, 500))));
+            assert_eq!(follower.next_bytes(1000).await, Ok(Some(body(1, 500))));
             store.flush().await;
-            assert!(get(&store, &Key::new(b"k")).await.is_none(), "{what:?}");
+            assert!(
+                get(&store, &CacheKey::new(b"k")).await.is_none(),
+                "{what:?}"
+            );
         }
     });
 }
@@ -394,15 +418,15 @@ fn variants_go_with_their_marker() {
     let directory = Directory::new();
     let store = open(&directory.0);
     run(async move {
-        let key = Key::new(b"k");
+        let key = CacheKey::new(b"k");
         let mut marker = head("accept-encoding");
-        marker.meta.kind = Kind::Variants;
+        marker.meta.kind = ObjectKind::Variants;
         put(&store, &key, marker, Bytes::new()).await;
         store.flush().await;
-        let Lookup::Hit(marker) = store.lookup(&key, NOW).await else {
+        let LookupResult::Hit(marker) = store.lookup(&key, NOW).await else {
             panic!("no marker")
         };
-        assert_eq!(marker.head().meta.kind, Kind::Variants);
+        assert_eq!(marker.head().meta.kind, ObjectKind::Variants);
         put(
             &store,
             &key.variant_of(marker.born(), b"gzip"),
@@ -416,10 +440,10 @@ fn variants_go_with_their_marker() {
                 .await
                 .is_some()
         );
-        store.purge(Purge::Key(&key), Mode::Hard);
+        store.purge(PurgeRequest::Key(&key), PurgeMode::Hard);
         put(&store, &key, head("m"), Bytes::new()).await;
         store.flush().await;
-        let Lookup::Hit(marker) = store.lookup(&key, NOW).await else {
+        let LookupResult::Hit(marker) = store.lookup(&key, NOW).await else {
             panic!("no marker")
         };
         assert!(
@@ -437,29 +461,34 @@ fn a_validation_changes_the_head_and_keeps_the_body() {
     let store = open(&path);
     run(async move {
         for (i, len) in [(0u32, 300), (1, 700_000)] {
-            let key = Key::new(&i.to_le_bytes());
+            let key = CacheKey::new(&i.to_le_bytes());
             put(&store, &key, head("h"), body(i, len)).await;
             store.flush().await;
-            let Lookup::Stale(object, Why::Expired) = store.lookup(&key, NOW + 5000).await else {
+            let LookupResult::Stale(object, StaleReason::Expired) =
+                store.lookup(&key, NOW + 5000).await
+            else {
                 panic!("not stale")
             };
-            let meta = Meta {
+            let meta = ObjectMeta {
                 fresh_until_ms: NOW + 10_000,
                 ..object.head().meta
             };
             store.refresh(&object, meta, Some(Bytes::from_static(b"new")), 0);
             store.flush().await;
-            let Lookup::Hit(object) = store.lookup(&key, NOW + 5000).await else {
+            let LookupResult::Hit(object) = store.lookup(&key, NOW + 5000).await else {
                 panic!("not fresh")
             };
-            assert_eq!(object.head().head, "new");
+            assert_eq!(object.head().opaque, "new");
             assert!(content(&object).await.unwrap() == body(i, len));
         }
     });
     let store = reopen(&path);
     run(async move {
         assert_eq!(
-            get(&store, &Key::new(&1u32.to_le_bytes())).await.unwrap().1,
+            get(&store, &CacheKey::new(&1u32.to_le_bytes()))
+                .await
+                .unwrap()
+                .1,
             body(1, 700_000)
         );
     });
@@ -470,7 +499,7 @@ fn parts_are_joined_when_they_are_of_one_version() {
     let directory = Directory::new();
     let store = open(&directory.0);
     run(async move {
-        let key = Key::new(b"k");
+        let key = CacheKey::new(b"k");
         let whole = body(3, 900_000);
         let part = |version| {
             let mut head = head("h");
@@ -480,36 +509,36 @@ fn parts_are_joined_when_they_are_of_one_version() {
         };
         // A part of another version takes the place of what is incomplete.
         for (version, range) in [(8, 0..10), (7, 600_000..900_000), (7, 0..300_000)] {
-            let seen = store.lookup(&key, NOW).await.seen();
+            let seen = store.lookup(&key, NOW).await.seen_location();
             let FillStart::Started(mut writer, _) =
-                store.join_or_start_fill(&key, Coverage::Part(range.start as u64), seen, NOW)
+                store.join_or_start_fill(&key, FillCoverage::Part(range.start as u64), seen, NOW)
             else {
                 panic!("not first")
             };
-            writer.head(part(version));
+            writer.start_storing(part(version));
             writer.write(whole.slice(range)).await.unwrap();
-            writer.fail(Failure::ProducerGone);
+            writer.fail(FillFailure::ProducerGone);
             store.flush().await;
         }
-        let Lookup::Hit(object) = store.lookup(&key, NOW).await else {
+        let LookupResult::Hit(object) = store.lookup(&key, NOW).await else {
             panic!("no part")
         };
-        assert_eq!(object.hole(0), Some(300_000..600_000));
+        assert_eq!(object.first_hole(0), Some(300_000..600_000));
         assert!(matches!(
             object.read(300_000, 10).await,
             Err(cache::ReadError::Hole)
         ));
         let FillStart::Started(mut writer, _) = store.join_or_start_fill(
             &key,
-            Coverage::Part(300_000),
-            store.lookup(&key, NOW).await.seen(),
+            FillCoverage::Part(300_000),
+            store.lookup(&key, NOW).await.seen_location(),
             NOW,
         ) else {
             panic!("not first")
         };
-        writer.head(part(7));
+        writer.start_storing(part(7));
         writer.write(whole.slice(300_000..600_000)).await.unwrap();
-        writer.fail(Failure::ProducerGone);
+        writer.fail(FillFailure::ProducerGone);
         store.flush().await;
         assert!(get(&store, &key).await.unwrap().1 == whole);
     });
@@ -521,15 +550,15 @@ fn space_is_bounded_and_what_is_used_stays() {
     let path = directory.0.clone();
     let mut small = options(&path);
     small.max_size = 8 * 1024 * 1024;
-    let store = Store::open(small, NOW).unwrap();
+    let store = CacheStore::open(small, NOW).unwrap();
     let watched = store.clone();
     run(async move {
         let store = watched;
         for round in 0..1500u32 {
-            let key = Key::new(format!("scan{round}").as_bytes());
+            let key = CacheKey::new(format!("scan{round}").as_bytes());
             put(&store, &key, head("h"), body(round, 10_000)).await;
             for hot in 0..10u32 {
-                let key = Key::new(format!("hot{hot}").as_bytes());
+                let key = CacheKey::new(format!("hot{hot}").as_bytes());
                 match get(&store, &key).await {
                     Some((_, bytes)) => assert!(round % 50 > 0 || bytes == body(hot, 20_000)),
                     None => {
@@ -548,7 +577,7 @@ fn space_is_bounded_and_what_is_used_stays() {
             store.stats()
         );
     });
-    assert_eq!(store.trouble(), None);
+    assert_eq!(store.last_error(), None);
 }
 
 #[test]
@@ -556,11 +585,11 @@ fn what_nobody_asks_for_goes() {
     let directory = Directory::new();
     let store = open(&directory.0);
     run(async move {
-        put(&store, &Key::new(b"k"), head("h"), body(1, 10)).await;
+        put(&store, &CacheKey::new(b"k"), head("h"), body(1, 10)).await;
         store.flush().await;
         let later = NOW + 700_000;
         for _ in 0..16 {
-            store.maintain(later);
+            store.run_upkeep(later);
         }
         store.flush().await;
         assert_eq!(store.stats().objects, 0);
@@ -573,20 +602,23 @@ fn a_vanished_directory_is_told_and_nothing_stops() {
     let path = directory.0.clone();
     let mut small = options(&path);
     small.segment_size = Some(64 * 1024);
-    let store = Store::open(small, NOW).unwrap();
+    let store = CacheStore::open(small, NOW).unwrap();
     fs::remove_dir_all(&path).unwrap();
     run(async move {
-        let FillStart::Started(mut writer, mut follower) =
-            store.join_or_start_fill(&Key::new(b"k"), Coverage::Whole, Seen::NOTHING, NOW)
-        else {
+        let FillStart::Started(mut writer, mut follower) = store.join_or_start_fill(
+            &CacheKey::new(b"k"),
+            FillCoverage::Whole,
+            SeenLocation::NOTHING,
+            NOW,
+        ) else {
             panic!("not first")
         };
-        writer.head(head("h"));
+        writer.start_storing(head("h"));
         let whole = body(1, 3_000_000);
         let expected = whole.clone();
         let reader = rt::spawn_handle("reader", async move {
             let mut out = Vec::new();
-            while let Some(bytes) = follower.next(1 << 16).await.unwrap() {
+            while let Some(bytes) = follower.next_bytes(1 << 16).await.unwrap() {
                 out.extend_from_slice(&bytes);
             }
             out
@@ -594,9 +626,9 @@ fn a_vanished_directory_is_told_and_nothing_stops() {
         writer.write(whole).await.unwrap();
         writer.finish();
         assert!(reader.await.unwrap() == expected);
-        store.maintain(NOW);
+        store.run_upkeep(NOW);
         store.flush().await;
-        assert!(store.trouble().unwrap().contains("has disappeared"));
+        assert!(store.last_error().unwrap().contains("has disappeared"));
         assert_eq!(store.stats().fills, 0);
     });
 }
@@ -605,9 +637,9 @@ fn a_vanished_directory_is_told_and_nothing_stops() {
 fn many_follow_one_fill_on_many_loops() {
     let directory = Directory::new();
     let store = open(&directory.0);
-    let key = Key::new(b"big");
+    let key = CacheKey::new(b"big");
     let FillStart::Started(mut writer, first) =
-        store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+        store.join_or_start_fill(&key, FillCoverage::Whole, SeenLocation::NOTHING, NOW)
     else {
         panic!("not first")
     };
@@ -619,15 +651,21 @@ fn many_follow_one_fill_on_many_loops() {
                 run(async move {
                     let mut readers = Vec::new();
                     for i in 0..50 {
-                        let follower =
-                            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW);
+                        let follower = store.join_or_start_fill(
+                            &key,
+                            FillCoverage::Whole,
+                            SeenLocation::NOTHING,
+                            NOW,
+                        );
                         let whole = whole.clone();
                         readers.push(rt::spawn_handle("reader", async move {
                             let FillStart::Joined(mut follower) = follower else {
                                 return false;
                             };
                             let mut at = 0;
-                            while let Some(bytes) = follower.next(1000 + i * 9000).await.unwrap() {
+                            while let Some(bytes) =
+                                follower.next_bytes(1000 + i * 9000).await.unwrap()
+                            {
                                 assert!(bytes == whole[at..at + bytes.len()]);
                                 at += bytes.len();
                                 if i % 10 == 0 {
@@ -652,10 +690,10 @@ fn many_follow_one_fill_on_many_loops() {
             // A follower that reads nothing must not hold up the others.
             let _stalled = first;
             rt::timeout(Duration::from_secs(20), async move {
-                while writer.followers() < 201 {
+                while writer.follower_count() < 201 {
                     rt::yield_now().await;
                 }
-                writer.head(head("h"));
+                writer.start_storing(head("h"));
                 for at in (0..whole.len()).step_by(70_000) {
                     writer
                         .write(whole.slice(at..whole.len().min(at + 70_000)))
@@ -682,30 +720,35 @@ fn private_answers_release_who_joined_and_are_remembered() {
     let directory = Directory::new();
     let store = open(&directory.0);
     run(async move {
-        let key = Key::new(b"private");
+        let key = CacheKey::new(b"private");
         let FillStart::Started(mut writer, mut first) =
-            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+            store.join_or_start_fill(&key, FillCoverage::Whole, SeenLocation::NOTHING, NOW)
         else {
             panic!("not first")
         };
         let FillStart::Joined(mut second) =
-            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+            store.join_or_start_fill(&key, FillCoverage::Whole, SeenLocation::NOTHING, NOW)
         else {
             panic!("not joined")
         };
-        writer.pass(head("p"), NOW + 120_000);
-        assert_eq!(second.head().await, Err(Ended::Released));
-        assert_eq!(first.head().await.unwrap().head, "p");
+        writer.start_passing(head("p"), NOW + 120_000);
+        assert_eq!(second.wait_for_head().await, Err(FollowError::Released));
+        assert_eq!(first.wait_for_head().await.unwrap().opaque, "p");
         writer.write(body(1, 100)).await.unwrap();
-        assert_eq!(first.next(1000).await, Ok(Some(body(1, 100))));
+        assert_eq!(first.next_bytes(1000).await, Ok(Some(body(1, 100))));
         drop((first, second));
         assert!(writer.write(body(1, 100)).await.is_err());
         assert!(matches!(
-            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW),
+            store.join_or_start_fill(&key, FillCoverage::Whole, SeenLocation::NOTHING, NOW),
             FillStart::HitForMiss { .. }
         ));
         assert!(matches!(
-            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW + 120_000),
+            store.join_or_start_fill(
+                &key,
+                FillCoverage::Whole,
+                SeenLocation::NOTHING,
+                NOW + 120_000
+            ),
             FillStart::Started(..)
         ));
     });
@@ -716,36 +759,39 @@ fn a_producer_that_goes_is_noticed() {
     let directory = Directory::new();
     let store = open(&directory.0);
     run(async move {
-        let key = Key::new(b"k");
+        let key = CacheKey::new(b"k");
         let FillStart::Started(mut writer, mut follower) =
-            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+            store.join_or_start_fill(&key, FillCoverage::Whole, SeenLocation::NOTHING, NOW)
         else {
             panic!("not first")
         };
-        writer.head(Head {
+        writer.start_storing(ObjectHead {
             length: Some(10),
             ..head("h")
         });
         writer.write(body(1, 4)).await.unwrap();
         drop(writer);
-        assert_eq!(follower.next(10).await, Ok(Some(body(1, 4))));
+        assert_eq!(follower.next_bytes(10).await, Ok(Some(body(1, 4))));
         assert_eq!(
-            follower.next(10).await,
-            Err(Ended::Failed(Failure::ProducerGone))
+            follower.next_bytes(10).await,
+            Err(FollowError::Failed(FillFailure::ProducerGone))
         );
         let FillStart::Started(mut writer, mut follower) =
-            store.join_or_start_fill(&key, Coverage::Whole, Seen::NOTHING, NOW)
+            store.join_or_start_fill(&key, FillCoverage::Whole, SeenLocation::NOTHING, NOW)
         else {
             panic!("not first")
         };
-        writer.head(Head {
+        writer.start_storing(ObjectHead {
             length: Some(10),
             ..head("h")
         });
         writer.write(body(1, 4)).await.unwrap();
         writer.finish();
-        assert_eq!(follower.next(10).await, Ok(Some(body(1, 4))));
-        assert_eq!(follower.next(10).await, Err(Ended::Failed(Failure::Length)));
+        assert_eq!(follower.next_bytes(10).await, Ok(Some(body(1, 4))));
+        assert_eq!(
+            follower.next_bytes(10).await,
+            Err(FollowError::Failed(FillFailure::Length))
+        );
         store.flush().await;
         assert!(get(&store, &key).await.is_none());
     });
@@ -762,7 +808,7 @@ fn child_that_is_killed() {
         for i in 0u32.. {
             put(
                 &store,
-                &Key::new(&i.to_le_bytes()),
+                &CacheKey::new(&i.to_le_bytes()),
                 head("h"),
                 body(i, 1 + i as usize % 40 * 7000),
             )
@@ -798,7 +844,7 @@ fn after_kill_9_all_that_was_written_is_served_and_nothing_else() {
         let store = reopen(&directory.0);
         run(async move {
             for i in 0..last + 50 {
-                let found = get(&store, &Key::new(&i.to_le_bytes())).await;
+                let found = get(&store, &CacheKey::new(&i.to_le_bytes())).await;
                 assert!(found.is_some() || i > last, "{i} of {last} is lost");
                 assert!(
                     found.is_none_or(|(_, bytes)| bytes == body(i, 1 + i as usize % 40 * 7000)),

@@ -5,7 +5,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use weir_cache::{Coverage, FillStart, Head, Key, Meta, Mode, Options, Purge, Store, survey};
+use weir_cache::{
+    CacheKey, CacheStore, FillCoverage, FillStart, ObjectHead, ObjectMeta, PurgeMode, PurgeRequest,
+    StoreOptions, survey_store,
+};
 
 const NOW: u64 = 1_700_000_000_000;
 
@@ -27,24 +30,24 @@ impl Drop for Directory {
     }
 }
 
-async fn put(store: &Store, key: &str, tag: &'static str, length: usize) {
-    let key = Key::new(key.as_bytes());
-    let seen = store.lookup(&key, NOW).await.seen();
+async fn put(store: &CacheStore, key: &str, tag: &'static str, length: usize) {
+    let key = CacheKey::new(key.as_bytes());
+    let seen = store.lookup(&key, NOW).await.seen_location();
     let FillStart::Started(mut writer, follower) =
-        store.join_or_start_fill(&key, Coverage::Whole, seen, NOW)
+        store.join_or_start_fill(&key, FillCoverage::Whole, seen, NOW)
     else {
         panic!("no first fill");
     };
     drop(follower);
-    writer.head(Head {
-        meta: Meta {
+    writer.start_storing(ObjectHead {
+        meta: ObjectMeta {
             stored_ms: NOW,
             fresh_until_ms: NOW + 1000,
-            ..Meta::default()
+            ..ObjectMeta::default()
         },
         tags: vec![Bytes::from_static(tag.as_bytes())],
         length: Some(length as u64),
-        ..Head::default()
+        ..ObjectHead::default()
     });
     writer.write(vec![b'x'; length].into()).await.unwrap();
     writer.finish();
@@ -53,7 +56,7 @@ async fn put(store: &Store, key: &str, tag: &'static str, length: usize) {
 /// Keys, with a mark for those that were softened, and the number of damages.
 fn look(directory: &Directory, verify: bool) -> (Vec<String>, usize) {
     let mut keys = Vec::new();
-    let found = survey(&directory.0, verify, |listed| {
+    let found = survey_store(&directory.0, verify, |listed| {
         let mark = if listed.is_softened { "~" } else { "" };
         let key = String::from_utf8_lossy(listed.key.text());
         keys.push(format!("{mark}{key} {}", listed.held));
@@ -68,7 +71,7 @@ fn it_shows_what_a_start_would_find() {
     let path = directory.0.clone();
     let stored = rt::run(rt::LoopOptions::default(), move || async move {
         let pool = rt::pool::register("survey-test", 2, 100);
-        let store = Store::open(Options::new(&path, pool), NOW).unwrap();
+        let store = CacheStore::open(StoreOptions::new(&path, pool), NOW).unwrap();
         for (key, tag, length) in [
             ("/a", "one", 10),
             ("/b", "two", 300_000),
@@ -79,10 +82,10 @@ fn it_shows_what_a_start_would_find() {
             put(&store, key, tag, length).await;
         }
         store.flush().await;
-        store.purge(Purge::Key(&Key::new(b"/a")), Mode::Hard);
-        store.purge(Purge::Prefix(b"/d/"), Mode::Hard);
-        store.purge(Purge::Tag(b"three"), Mode::Soft);
-        store.purge(Purge::Key(&Key::new(b"/f")), Mode::Soft);
+        store.purge(PurgeRequest::Key(&CacheKey::new(b"/a")), PurgeMode::Hard);
+        store.purge(PurgeRequest::Prefix(b"/d/"), PurgeMode::Hard);
+        store.purge(PurgeRequest::Tag(b"three"), PurgeMode::Soft);
+        store.purge(PurgeRequest::Key(&CacheKey::new(b"/f")), PurgeMode::Soft);
         store.flush().await;
         store
     })
@@ -106,9 +109,9 @@ fn what_was_let_go_is_no_damage() {
     let path = directory.0.clone();
     rt::run(rt::LoopOptions::default(), move || async move {
         let pool = rt::pool::register("survey-test", 2, 100);
-        let mut options = Options::new(&path, pool);
+        let mut options = StoreOptions::new(&path, pool);
         options.max_size = 8 << 20;
-        let store = Store::open(options, NOW).unwrap();
+        let store = CacheStore::open(options, NOW).unwrap();
         // Bodies and records of the same objects are in different segments now and then, and the oldest go.
         for number in 0..100 {
             put(&store, &format!("/{number}"), "one", 300_000).await;
@@ -117,11 +120,11 @@ fn what_was_let_go_is_no_damage() {
         assert!(store.stats().evicted > 50);
         store.close().await.unwrap();
         let kept = store.stats().objects;
-        let found = survey(&path, true, |_| {}).unwrap();
+        let found = survey_store(&path, true, |_| {}).unwrap();
         assert_eq!((found.objects, found.damage), (kept as u64, Vec::new()));
         // Without the checkpoint nobody knows of some that they were let go; what is missing is still no damage.
         fs::remove_file(path.join("checkpoint")).unwrap();
-        let found = survey(&path, true, |_| {}).unwrap();
+        let found = survey_store(&path, true, |_| {}).unwrap();
         assert_eq!(found.damage, Vec::<String>::new());
     })
     .unwrap();
@@ -133,7 +136,7 @@ fn it_tells_of_damage() {
     let path = directory.0.clone();
     rt::run(rt::LoopOptions::default(), move || async move {
         let pool = rt::pool::register("survey-test", 2, 100);
-        let store = Store::open(Options::new(&path, pool), NOW).unwrap();
+        let store = CacheStore::open(StoreOptions::new(&path, pool), NOW).unwrap();
         put(&store, "/b", "two", 300_000).await;
         store.close().await.unwrap();
     })
@@ -152,5 +155,5 @@ fn it_tells_of_damage() {
     // The record, and the object that it is a part of.
     assert_eq!(damages, 2);
     assert_eq!(look(&directory, false).1, 0);
-    assert!(survey(&std::env::temp_dir(), false, |_| {}).is_err());
+    assert!(survey_store(&std::env::temp_dir(), false, |_| {}).is_err());
 }

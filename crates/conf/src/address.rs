@@ -12,9 +12,9 @@ use crate::parse::path;
 
 /// A host, and a port or a range of ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct HostPort {
     /// The host.
-    pub host: Host,
+    pub host: AddressHost,
     /// The port; `None` if none was written.
     pub port: Option<u16>,
     /// The last port of a range (`8000-8010`); listening only.
@@ -23,7 +23,7 @@ pub struct Address {
 
 /// The host of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Host {
+pub enum AddressHost {
     /// Every IPv4 address of this machine: `*`, or only a port.
     Any,
     /// An IPv4 address.
@@ -40,24 +40,24 @@ pub enum Host {
 /// closing NUL.
 pub const MAX_UNIX_PATH: usize = 107;
 
-impl Address {
+impl HostPort {
     /// An address to listen on: `80`, `*:80`, `127.0.0.1`, `[::]:80`, `name:80`, `8000-8010`,
     /// `unix:path`. The error is nginx's.
-    pub fn listen(text: &[u8]) -> Result<Address, &'static str> {
-        Reader { listen: true }.address(text)
+    pub fn parse_listen(text: &[u8]) -> Result<HostPort, &'static str> {
+        AddressReader { listen: true }.address(text)
     }
 
     /// The address of a peer: as for listening, but without `*`, a port alone or a range.
-    pub fn peer(text: &[u8]) -> Result<Address, &'static str> {
-        Reader { listen: false }.address(text)
+    pub fn parse_peer(text: &[u8]) -> Result<HostPort, &'static str> {
+        AddressReader { listen: false }.address(text)
     }
 
     /// The address of a peer and the rest of a URL: `host:port/uri`, `unix:path:/uri`.
-    pub fn peer_and_uri(text: &[u8]) -> Result<(Address, &[u8]), &'static str> {
+    pub fn peer_and_uri(text: &[u8]) -> Result<(HostPort, &[u8]), &'static str> {
         if let Some(rest) = strip_unix(text) {
             let end = rest.find_byte(b':').unwrap_or(rest.len());
             let uri = rest.get(end + 1..).unwrap_or_default();
-            return Ok((Reader { listen: false }.unix(&rest[..end])?, uri));
+            return Ok((AddressReader { listen: false }.unix(&rest[..end])?, uri));
         }
         // Neither occurs within brackets.
         let end = text
@@ -65,16 +65,16 @@ impl Address {
             .position(|byte| matches!(byte, b'/' | b'?'))
             .unwrap_or(text.len());
         let (host, uri) = text.split_at(end);
-        Ok((Reader { listen: false }.address(host)?, uri))
+        Ok((AddressReader { listen: false }.address(host)?, uri))
     }
 
     /// The IP address, if it is one; `Any` is `0.0.0.0`.
     pub fn ip(&self) -> Option<IpAddr> {
         match self.host {
-            Host::Any => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
-            Host::V4(ip) => Some(IpAddr::V4(ip)),
-            Host::V6(ip) => Some(IpAddr::V6(ip)),
-            Host::Name(_) | Host::Unix(_) => None,
+            AddressHost::Any => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+            AddressHost::V4(ip) => Some(IpAddr::V4(ip)),
+            AddressHost::V6(ip) => Some(IpAddr::V6(ip)),
+            AddressHost::Name(_) | AddressHost::Unix(_) => None,
         }
     }
 }
@@ -84,12 +84,12 @@ fn strip_unix(text: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"unix:").then_some(rest)
 }
 
-struct Reader {
+struct AddressReader {
     listen: bool,
 }
 
-impl Reader {
-    fn address(&self, text: &[u8]) -> Result<Address, &'static str> {
+impl AddressReader {
+    fn address(&self, text: &[u8]) -> Result<HostPort, &'static str> {
         if let Some(rest) = strip_unix(text) {
             return self.unix(rest);
         }
@@ -101,7 +101,7 @@ impl Reader {
         }
         if let Some(colon) = text.find_byte(b':') {
             let (port, last_port) = self.ports(&text[colon + 1..])?;
-            return Ok(Address {
+            return Ok(HostPort {
                 host: self.host(&text[..colon])?,
                 port: Some(port),
                 last_port,
@@ -109,25 +109,25 @@ impl Reader {
         }
         if self.listen && text.first().is_some_and(u8::is_ascii_digit) && looks_like_ports(text) {
             let (port, last_port) = self.ports(text)?;
-            return Ok(Address {
-                host: Host::Any,
+            return Ok(HostPort {
+                host: AddressHost::Any,
                 port: Some(port),
                 last_port,
             });
         }
-        Ok(Address {
+        Ok(HostPort {
             host: self.host(text)?,
             port: None,
             last_port: None,
         })
     }
 
-    fn unix(&self, text: &[u8]) -> Result<Address, &'static str> {
+    fn unix(&self, text: &[u8]) -> Result<HostPort, &'static str> {
         match text.len() {
             0 => Err("no path in the unix domain socket"),
             1..=MAX_UNIX_PATH => {
-                let host = Host::Unix(path(text).to_owned());
-                Ok(Address {
+                let host = AddressHost::Unix(path(text).to_owned());
+                Ok(HostPort {
                     host,
                     port: None,
                     last_port: None,
@@ -138,7 +138,7 @@ impl Reader {
     }
 
     /// An IPv6 address, after the opening bracket.
-    fn bracketed(&self, text: &[u8]) -> Result<Address, &'static str> {
+    fn bracketed(&self, text: &[u8]) -> Result<HostPort, &'static str> {
         let close = text.find_byte(b']').ok_or("invalid host")?;
         if text[close..].contains(&b'/') {
             return Err("invalid host");
@@ -158,21 +158,21 @@ impl Reader {
             .to_str()
             .ok()
             .and_then(|text| text.parse().ok());
-        Ok(Address {
-            host: Host::V6(ip.ok_or("invalid IPv6 address")?),
+        Ok(HostPort {
+            host: AddressHost::V6(ip.ok_or("invalid IPv6 address")?),
             port,
             last_port,
         })
     }
 
-    fn host(&self, text: &[u8]) -> Result<Host, &'static str> {
+    fn host(&self, text: &[u8]) -> Result<AddressHost, &'static str> {
         if text.is_empty() {
             return Err("no host");
         }
         if self.listen && text == b"*" {
-            return Ok(Host::Any);
+            return Ok(AddressHost::Any);
         }
-        Ok(ipv4(text).map_or_else(|| Host::Name(text.into()), Host::V4))
+        Ok(ipv4(text).map_or_else(|| AddressHost::Name(text.into()), AddressHost::V4))
     }
 
     fn ports(&self, text: &[u8]) -> Result<(u16, Option<u16>), &'static str> {
@@ -300,12 +300,12 @@ impl Cidr {
 mod tests {
     use super::*;
 
-    fn listen(text: &str) -> Result<Address, &'static str> {
-        Address::listen(text.as_bytes())
+    fn listen(text: &str) -> Result<HostPort, &'static str> {
+        HostPort::parse_listen(text.as_bytes())
     }
 
-    fn address(host: Host, port: u16) -> Result<Address, &'static str> {
-        Ok(Address {
+    fn address(host: AddressHost, port: u16) -> Result<HostPort, &'static str> {
+        Ok(HostPort {
             host,
             port: Some(port),
             last_port: None,
@@ -314,37 +314,37 @@ mod tests {
 
     #[test]
     fn listening() {
-        let loopback = Host::V4(Ipv4Addr::LOCALHOST);
-        assert_eq!(listen("80"), address(Host::Any, 80));
-        assert_eq!(listen("*:80"), address(Host::Any, 80));
+        let loopback = AddressHost::V4(Ipv4Addr::LOCALHOST);
+        assert_eq!(listen("80"), address(AddressHost::Any, 80));
+        assert_eq!(listen("*:80"), address(AddressHost::Any, 80));
         assert_eq!(listen("127.0.0.1:80"), address(loopback.clone(), 80));
         assert_eq!(
             listen("[::1]:80"),
-            address(Host::V6(Ipv6Addr::LOCALHOST), 80)
+            address(AddressHost::V6(Ipv6Addr::LOCALHOST), 80)
         );
         assert_eq!(
             listen("example.org:80"),
-            address(Host::Name("example.org".into()), 80)
+            address(AddressHost::Name("example.org".into()), 80)
         );
         assert_eq!(
             listen("127.0.0.1"),
-            Ok(Address {
+            Ok(HostPort {
                 host: loopback,
                 port: None,
                 last_port: None
             })
         );
-        let range = Address {
-            host: Host::Any,
+        let range = HostPort {
+            host: AddressHost::Any,
             port: Some(8000),
             last_port: Some(8010),
         };
         assert_eq!(listen("8000-8010"), Ok(range.clone()));
         assert_eq!(listen("*:8000-8010"), Ok(range));
-        let socket = Host::Unix("/run/weir.sock".into());
+        let socket = AddressHost::Unix("/run/weir.sock".into());
         assert_eq!(
             listen("UNIX:/run/weir.sock"),
-            Ok(Address {
+            Ok(HostPort {
                 host: socket,
                 port: None,
                 last_port: None
@@ -382,20 +382,20 @@ mod tests {
     #[test]
     fn peers_have_neither_wildcards_nor_ranges() {
         assert_eq!(
-            Address::peer(b"80"),
-            Ok(Address {
-                host: Host::Name("80".into()),
+            HostPort::parse_peer(b"80"),
+            Ok(HostPort {
+                host: AddressHost::Name("80".into()),
                 port: None,
                 last_port: None
             })
         );
-        assert_eq!(Address::peer(b"a:80-81"), Err("invalid port"));
+        assert_eq!(HostPort::parse_peer(b"a:80-81"), Err("invalid port"));
     }
 
     #[test]
     fn a_uri_may_follow_a_peer() {
         let uri = |text: &'static str| {
-            Address::peer_and_uri(text.as_bytes()).map(|(_, uri)| uri.to_str_lossy())
+            HostPort::peer_and_uri(text.as_bytes()).map(|(_, uri)| uri.to_str_lossy())
         };
         assert_eq!(uri("a:80/b:c?d"), Ok("/b:c?d".into()));
         assert_eq!(uri("a?x"), Ok("?x".into()));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::confs::{AnyConf, downcast};
+use crate::block_confs::{AnyConf, downcast};
 
 /// The structs of a block's tables, found by their type.
 ///

@@ -5,10 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use crate::contexts::Contexts;
-use crate::known;
-use crate::table::{Kind, RowInfo, Rows};
-use crate::variable::{Get, Variable};
+use crate::directive_contexts::Contexts;
+use crate::nginx_directives;
+use crate::table::{DirectiveRows, RowInfo, SetterKind};
+use crate::variable::{Variable, VariableGet};
 
 /// A directive as it is written: `NAME SYNTAX;`, or with braces.
 pub fn syntax_line(info: &RowInfo) -> String {
@@ -22,7 +22,7 @@ pub fn syntax_line(info: &RowInfo) -> String {
 }
 
 /// The rows of tables as data.
-pub fn rows<'a>(tables: impl IntoIterator<Item = &'a dyn Rows>) -> Vec<RowInfo> {
+pub fn rows<'a>(tables: impl IntoIterator<Item = &'a dyn DirectiveRows>) -> Vec<RowInfo> {
     tables
         .into_iter()
         .flat_map(|table| (0..table.len()).map(move |row| table.info(row)))
@@ -44,7 +44,7 @@ pub fn reference_page(
         let _ = write!(out, "\n### `{}`\n\n", info.name);
         write_facts(&mut out, info);
         let _ = writeln!(out, "\n{}", info.doc.trim());
-        if let Kind::Ignored(why) = info.kind {
+        if let SetterKind::Ignored(why) = info.kind {
             let _ = writeln!(out, "\nAccepted without effect: {why}");
         }
     }
@@ -52,7 +52,12 @@ pub fn reference_page(
         out.push_str("\n## Variables\n\n");
     }
     for variable in variables {
-        let _ = writeln!(out, "- `{}`: {}", variable.shown(), variable.doc.trim());
+        let _ = writeln!(
+            out,
+            "- `{}`: {}",
+            variable.shown_name(),
+            variable.doc.trim()
+        );
     }
     out
 }
@@ -74,7 +79,7 @@ fn write_facts(out: &mut String, info: &RowInfo) {
 }
 
 /// The text of `weir help NAME`; `None` if neither Weir nor nginx has such a directive.
-pub fn help(name: &str, rows: &[RowInfo]) -> Option<String> {
+pub fn directive_help(name: &str, rows: &[RowInfo]) -> Option<String> {
     let ours: Vec<String> = rows
         .iter()
         .filter(|row| row.name == name)
@@ -83,7 +88,7 @@ pub fn help(name: &str, rows: &[RowInfo]) -> Option<String> {
     if !ours.is_empty() {
         return Some(ours.join("\n"));
     }
-    let known = known::find(name)?;
+    let known = nginx_directives::find(name)?;
     let contexts = known.contexts.replace(',', ", ");
     Some(format!(
         "{}\n  context: {contexts}\n\nnginx 1.31 has it; Weir does not support it yet.\n",
@@ -96,8 +101,8 @@ fn help_of(info: &RowInfo) -> String {
     let _ = writeln!(out, "  default: {}", info.default.unwrap_or("none"));
     let _ = writeln!(out, "  context: {}", info.contexts.text());
     let _ = writeln!(out, "  since:   {}", info.since);
-    let _ = writeln!(out, "\n{}", wrapped(info.doc, "", WIDTH));
-    if let Kind::Ignored(why) = info.kind {
+    let _ = writeln!(out, "\n{}", wrap_text(info.doc, "", WIDTH));
+    if let SetterKind::Ignored(why) = info.kind {
         let _ = writeln!(out, "\nAccepted without effect: {why}");
     }
     out
@@ -107,7 +112,7 @@ fn help_of(info: &RowInfo) -> String {
 pub const WIDTH: usize = 78;
 
 /// Wraps a text at `width` columns where possible, each line after `indent`. Double spaces remain.
-pub fn wrapped(text: &str, indent: &str, width: usize) -> String {
+pub fn wrap_text(text: &str, indent: &str, width: usize) -> String {
     let mut out = String::new();
     let mut column = 0;
     let mut gap = 0;
@@ -148,20 +153,20 @@ impl VariableInfo {
     pub fn of<R>(row: &Variable<R>) -> VariableInfo {
         VariableInfo {
             name: row.name,
-            family: matches!(row.get, Get::Prefix(_)),
+            family: matches!(row.get, VariableGet::Prefix(_)),
             doc: row.doc,
         }
     }
 
     /// `$name`, or `$name_*`.
-    pub fn shown(&self) -> String {
+    pub fn shown_name(&self) -> String {
         format!("${}{}", self.name, if self.family { "*" } else { "" })
     }
 }
 
 /// How Weir supports a directive of nginx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Support {
+pub enum DirectiveSupport {
     /// It works wherever nginx allows it.
     Yes,
     /// It works, but not in these contexts.
@@ -173,11 +178,11 @@ pub enum Support {
 }
 
 /// All directives of nginx, with the support that these rows give them.
-pub fn compatibility(rows: &[RowInfo]) -> BTreeMap<&'static str, Support> {
+pub fn compatibility(rows: &[RowInfo]) -> BTreeMap<&'static str, DirectiveSupport> {
     let mut wanted: BTreeMap<&'static str, Contexts> = BTreeMap::new();
-    for known in known::all() {
+    for known in nginx_directives::all() {
         let contexts = wanted.entry(known.name).or_insert(Contexts::NONE);
-        *contexts = contexts.or(known.places());
+        *contexts = contexts.or(known.allowed_contexts());
     }
     // The parser itself handles this one, so it is in no table.
     wanted.remove("include");
@@ -187,20 +192,20 @@ pub fn compatibility(rows: &[RowInfo]) -> BTreeMap<&'static str, Support> {
         .collect()
 }
 
-fn support(name: &str, wanted: Contexts, rows: &[RowInfo]) -> Support {
+fn support(name: &str, wanted: Contexts, rows: &[RowInfo]) -> DirectiveSupport {
     let mut had = Contexts::NONE;
     let mut ignored = None;
     for row in rows.iter().filter(|row| row.name == name) {
         had = had.or(row.contexts);
-        if let Kind::Ignored(why) = row.kind {
+        if let SetterKind::Ignored(why) = row.kind {
             ignored = Some(why);
         }
     }
     match (had == Contexts::NONE, ignored) {
-        (true, _) => Support::No,
-        (false, Some(why)) => Support::Ignored(why),
-        (false, None) if had.contains(wanted) => Support::Yes,
-        (false, None) => Support::NotIn(wanted.without(had)),
+        (true, _) => DirectiveSupport::No,
+        (false, Some(why)) => DirectiveSupport::Ignored(why),
+        (false, None) if had.contains(wanted) => DirectiveSupport::Yes,
+        (false, None) => DirectiveSupport::NotIn(wanted.without(had)),
     }
 }
 
@@ -214,7 +219,7 @@ pub fn fuzz_dictionary(rows: &[RowInfo], variables: &[VariableInfo]) -> String {
     .into();
     for row in rows {
         words.insert(row.name.to_owned());
-        if let Kind::Word(choices) | Kind::Bits(choices) = row.kind {
+        if let SetterKind::Word(choices) | SetterKind::Bits(choices) = row.kind {
             words.extend(choices.iter().map(|choice| (*choice).to_owned()));
         }
     }
@@ -232,8 +237,8 @@ pub fn fuzz_dictionary(rows: &[RowInfo], variables: &[VariableInfo]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contexts::{HTTP, HTTP_SERVER, HTTP_SERVER_LOCATION};
-    use crate::table::{Arity, Directive, Repeat, Setter, Table};
+    use crate::directive_contexts::{HTTP, HTTP_SERVER, HTTP_SERVER_LOCATION};
+    use crate::table::{Arity, Directive, DirectiveTable, RepeatRule, Setter};
 
     #[derive(Clone, Default)]
     struct Conf {
@@ -241,7 +246,7 @@ mod tests {
         level: i64,
     }
 
-    static TABLE: Table<Conf> = Table::new(&[
+    static TABLE: DirectiveTable<Conf> = DirectiveTable::new(&[
         Directive {
             name: "gzip_vary",
             syntax: "on | off",
@@ -276,18 +281,18 @@ mod tests {
             contexts: HTTP_SERVER_LOCATION,
             since: "0.1",
             doc: "Which names mean which type.",
-            set: Setter::Block(Arity::NONE, Repeat::Many, |_, _| Ok(())),
+            set: Setter::Block(Arity::NONE, RepeatRule::Many, |_, _| Ok(())),
         },
     ]);
 
     fn all_rows() -> Vec<RowInfo> {
-        rows([&TABLE as &dyn Rows])
+        rows([&TABLE as &dyn DirectiveRows])
     }
 
     #[test]
     fn help_for_ours_and_for_those_of_nginx() {
         let rows = all_rows();
-        let help = |name: &str| help(name, &rows);
+        let help = |name: &str| directive_help(name, &rows);
         let expected = "gzip_vary on | off;\n  default: off\n  context: http, server, location\n  since:   0.1\n\nWhether to say `Vary`.\n";
         assert_eq!(help("gzip_vary").as_deref(), Some(expected));
         assert!(
@@ -315,7 +320,7 @@ mod tests {
             ("a  b c", "  a  b\n  c"),
             ("abcdefghi j", "  abcdefghi\n  j"),
         ] {
-            assert_eq!(wrapped(text, "  ", 7), expected, "{text}");
+            assert_eq!(wrap_text(text, "  ", 7), expected, "{text}");
         }
     }
 
@@ -355,16 +360,16 @@ Whether to say `Vary`.
     #[test]
     fn compatibility_with_nginx() {
         let table = compatibility(&all_rows());
-        assert_eq!(table["gzip_vary"], Support::Yes);
+        assert_eq!(table["gzip_vary"], DirectiveSupport::Yes);
         assert_eq!(
             table["gzip_comp_level"],
-            Support::NotIn(crate::contexts::LOCATION)
+            DirectiveSupport::NotIn(crate::directive_contexts::LOCATION)
         );
         assert_eq!(
             table["server_names_hash_max_size"],
-            Support::Ignored("the table sizes itself.")
+            DirectiveSupport::Ignored("the table sizes itself.")
         );
-        assert_eq!(table["gzip"], Support::No);
+        assert_eq!(table["gzip"], DirectiveSupport::No);
         assert_eq!(table.len(), 647, "nginx's 648 names without include");
     }
 

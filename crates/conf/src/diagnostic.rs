@@ -49,7 +49,7 @@ impl Severity {
 
 /// Which file and line the first line names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum DiagnosticPlace {
     /// The line where `span` starts.
     Span,
     /// The line where nginx had stopped reading, usually the one of the directive's `;` or `{`.
@@ -68,7 +68,7 @@ pub struct Diagnostic {
     /// What the caret points to.
     pub span: Option<Span>,
     /// What the first line names.
-    pub place: Place,
+    pub place: DiagnosticPlace,
     /// Additional lines, each shown after `= `.
     pub notes: Vec<String>,
 }
@@ -94,7 +94,7 @@ impl Diagnostic {
             severity,
             message: message.into(),
             span: span.into(),
-            place: Place::Span,
+            place: DiagnosticPlace::Span,
             notes: Vec::new(),
         }
     }
@@ -106,7 +106,7 @@ impl Diagnostic {
     }
 
     /// With another place for the first line.
-    pub fn place(mut self, place: Place) -> Diagnostic {
+    pub fn place(mut self, place: DiagnosticPlace) -> Diagnostic {
         self.place = place;
         self
     }
@@ -122,15 +122,20 @@ impl Diagnostic {
 ///   |     ^^^^^
 ///   = did you mean "root"?
 /// ```
-pub fn render(diagnostic: &Diagnostic, sources: &SourceMap, program: &str, colour: bool) -> String {
-    let styles = Styles::new(colour, diagnostic.severity);
+pub fn render_diagnostic(
+    diagnostic: &Diagnostic,
+    sources: &SourceMap,
+    program: &str,
+    colour: bool,
+) -> String {
+    let styles = DiagnosticStyles::new(colour, diagnostic.severity);
     let mut out = String::new();
     let severity = diagnostic.severity.name();
     // Names and values come from files, and a terminal must not obey them.
     let message = visible_text(&diagnostic.message);
     let place = said_place(diagnostic, sources);
     let place = visible_text(&place);
-    let Styles {
+    let DiagnosticStyles {
         bold,
         severity: tint,
         ..
@@ -140,7 +145,10 @@ pub fn render(diagnostic: &Diagnostic, sources: &SourceMap, program: &str, colou
         "{bold}{program}: {bold:#}{tint}[{severity}]{tint:#}{bold} {message}{place}{bold:#}"
     );
     let mut gutter = 1;
-    if let Some(excerpt) = diagnostic.span.and_then(|span| Excerpt::of(span, sources)) {
+    if let Some(excerpt) = diagnostic
+        .span
+        .and_then(|span| SourceExcerpt::of(span, sources))
+    {
         gutter = excerpt.number.len();
         excerpt.write(&mut out, &place, &styles);
     }
@@ -158,9 +166,9 @@ pub fn first_line(diagnostic: &Diagnostic, sources: &SourceMap) -> String {
 /// ` in FILE:LINE` or ` in command line` or nothing.
 fn said_place(diagnostic: &Diagnostic, sources: &SourceMap) -> String {
     let span = match diagnostic.place {
-        Place::Span => diagnostic.span,
-        Place::At(span) => Some(span),
-        Place::Unsaid => None,
+        DiagnosticPlace::Span => diagnostic.span,
+        DiagnosticPlace::At(span) => Some(span),
+        DiagnosticPlace::Unsaid => None,
     };
     match span {
         Some(span) => sources
@@ -172,7 +180,7 @@ fn said_place(diagnostic: &Diagnostic, sources: &SourceMap) -> String {
 }
 
 /// A line of source with a caret.
-struct Excerpt {
+struct SourceExcerpt {
     /// `FILE:LINE`, or `command line`.
     place: String,
     number: String,
@@ -190,8 +198,8 @@ const BEFORE_CARET: usize = 40;
 /// Tabs are shown as this many spaces.
 const TAB: &str = "    ";
 
-impl Excerpt {
-    fn of(span: Span, sources: &SourceMap) -> Option<Excerpt> {
+impl SourceExcerpt {
+    fn of(span: Span, sources: &SourceMap) -> Option<SourceExcerpt> {
         let place = sources.place(span)?;
         let (line_number, _) = sources.line_column(span)?;
         let (line, start) = sources.line(span)?;
@@ -210,7 +218,7 @@ impl Excerpt {
             after = after.chars().take(BEFORE_CARET).chain(['…']).collect();
         }
         let marked: String = marked.chars().take(MAX_LINE).collect();
-        Some(Excerpt {
+        Some(SourceExcerpt {
             place,
             number: line_number.to_string(),
             indent: columns(&before),
@@ -219,11 +227,11 @@ impl Excerpt {
         })
     }
 
-    fn write(&self, out: &mut String, said: &str, styles: &Styles) {
-        let Styles {
+    fn write(&self, out: &mut String, said: &str, styles: &DiagnosticStyles) {
+        let DiagnosticStyles {
             gutter, severity, ..
         } = styles;
-        let Excerpt {
+        let SourceExcerpt {
             place,
             number,
             line,
@@ -245,7 +253,7 @@ impl Excerpt {
     }
 }
 
-fn write_note(out: &mut String, note: &str, gutter_width: usize, styles: &Styles) {
+fn write_note(out: &mut String, note: &str, gutter_width: usize, styles: &DiagnosticStyles) {
     let gutter = styles.gutter;
     let blank = " ".repeat(gutter_width);
     for (i, line) in note.lines().enumerate() {
@@ -308,16 +316,16 @@ fn char_width(char: char) -> usize {
     }
 }
 
-struct Styles {
+struct DiagnosticStyles {
     bold: Style,
     severity: Style,
     gutter: Style,
 }
 
-impl Styles {
-    fn new(colour: bool, severity: Severity) -> Styles {
+impl DiagnosticStyles {
+    fn new(colour: bool, severity: Severity) -> DiagnosticStyles {
         if !colour {
-            return Styles {
+            return DiagnosticStyles {
                 bold: Style::new(),
                 severity: Style::new(),
                 gutter: Style::new(),
@@ -328,7 +336,7 @@ impl Styles {
             Severity::Notice => AnsiColor::Cyan,
             Severity::Emerg | Severity::Alert | Severity::Crit | Severity::Error => AnsiColor::Red,
         };
-        Styles {
+        DiagnosticStyles {
             bold: Style::new().bold(),
             severity: tint.on_default().bold(),
             gutter: AnsiColor::Blue.on_default().bold(),

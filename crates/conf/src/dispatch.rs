@@ -9,21 +9,26 @@
 
 use base::{BString, ByteSlice, FileId, Span};
 
-use crate::confs::{Confs, RowId};
+use crate::block_confs::{BlockConfs, RowId};
+use crate::block_context::BlockContext;
 use crate::diagnostic::Diagnostic;
-use crate::forgotten;
-use crate::former;
-use crate::known;
-use crate::level::Level;
+use crate::directive_line::DirectiveLine;
+use crate::former_directives;
 use crate::lexer::Lexer;
-use crate::line::Line;
-use crate::spelling::nearest;
-use crate::table::{Kind, RowInfo};
-use crate::tree::{Block, Node, Word};
+use crate::missing_signs;
+use crate::nginx_directives;
+use crate::spelling::nearest_name;
+use crate::table::{RowInfo, SetterKind};
+use crate::tree::{BlockContent, DirectiveNode, DirectiveWord};
 
 /// Applies `nodes`, the content of one block, to `confs`, the structs of that block. `parents` are
 /// those of the block around it, if it inherits from one. Messages go to `level.build`.
-pub fn dispatch(nodes: &[Node], confs: &mut Confs, parents: Option<&Confs>, level: &mut Level) {
+pub fn dispatch(
+    nodes: &[DirectiveNode],
+    confs: &mut BlockConfs,
+    parents: Option<&BlockConfs>,
+    level: &mut BlockContext,
+) {
     if std::mem::take(&mut confs.needs_defaults) {
         apply_defaults(nodes, confs, level);
     }
@@ -35,7 +40,7 @@ pub fn dispatch(nodes: &[Node], confs: &mut Confs, parents: Option<&Confs>, leve
         let info = confs.index().info(id);
         // If a `;` is missing, the next directive is among the words, and that explains more than
         // the error.
-        let swallowed = forgotten::semicolon(node, &level.build.sources, |name| {
+        let swallowed = missing_signs::missing_semicolon(node, &level.build.sources, |name| {
             confs.find(name, level.context).is_some()
         });
         if let Err(error) = check_form(node, &info) {
@@ -43,7 +48,7 @@ pub fn dispatch(nodes: &[Node], confs: &mut Confs, parents: Option<&Confs>, leve
             continue;
         }
         let repeated = remember(id, &info, node, level);
-        if info.kind == Kind::Deferred {
+        if info.kind == SetterKind::Deferred {
             deferred.push((index, id, repeated, swallowed));
             continue;
         }
@@ -54,7 +59,7 @@ pub fn dispatch(nodes: &[Node], confs: &mut Confs, parents: Option<&Confs>, leve
         let result = table.apply(
             id.row,
             conf,
-            &mut Line {
+            &mut DirectiveLine {
                 node,
                 level,
                 index,
@@ -66,7 +71,7 @@ pub fn dispatch(nodes: &[Node], confs: &mut Confs, parents: Option<&Confs>, leve
     finish(confs, parents, level);
     for (index, id, repeated, swallowed) in deferred {
         let (node, index_of_rows) = (&nodes[index], confs.index());
-        let mut line = Line {
+        let mut line = DirectiveLine {
             node,
             level,
             index,
@@ -81,7 +86,7 @@ pub fn dispatch(nodes: &[Node], confs: &mut Confs, parents: Option<&Confs>, leve
 
 /// Passes the defaults of all rows to their setters, except for directives that the block contains:
 /// a default that opens a file must not do so if another file is named.
-fn apply_defaults(nodes: &[Node], confs: &mut Confs, level: &mut Level) {
+fn apply_defaults(nodes: &[DirectiveNode], confs: &mut BlockConfs, level: &mut BlockContext) {
     let index = confs.index();
     let named: std::collections::HashSet<&[u8]> =
         nodes.iter().map(|node| &node.name.text[..]).collect();
@@ -97,7 +102,7 @@ fn apply_defaults(nodes: &[Node], confs: &mut Confs, level: &mut Level) {
         let Some(conf) = confs.slot(id.group, id.table) else {
             continue;
         };
-        let mut line = Line {
+        let mut line = DirectiveLine {
             node: &node,
             level,
             index: 0,
@@ -110,7 +115,7 @@ fn apply_defaults(nodes: &[Node], confs: &mut Confs, level: &mut Level) {
 }
 
 /// A default as a node without a place, parsed like a user's line.
-fn default_node(name: &str, default: &str) -> Node {
+fn default_node(name: &str, default: &str) -> DirectiveNode {
     let text = format!("{name} {default};");
     let mut errors = Vec::new();
     let mut words = Lexer::new(text.as_bytes(), FileId::NONE, true)
@@ -119,24 +124,24 @@ fn default_node(name: &str, default: &str) -> Node {
     for word in &mut words {
         word.span = Span::NONE;
     }
-    let nameless = Word {
+    let nameless = DirectiveWord {
         text: BString::from(name),
         span: Span::NONE,
         quoted: false,
     };
     let args = words.split_off(words.len().min(1));
     let name = words.pop().unwrap_or(nameless);
-    Node {
+    DirectiveNode {
         name,
         args,
-        block: Block::None,
+        block: BlockContent::None,
         head: Span::NONE,
         span: Span::NONE,
     }
 }
 
 /// The row for a node, or a message that there is none.
-fn find(node: &Node, confs: &Confs, level: &mut Level) -> Option<RowId> {
+fn find(node: &DirectiveNode, confs: &BlockConfs, level: &mut BlockContext) -> Option<RowId> {
     let name = node.name.text.to_str().unwrap_or_default();
     let found = confs.find(name, level.context);
     if found.is_none() {
@@ -146,7 +151,7 @@ fn find(node: &Node, confs: &Confs, level: &mut Level) -> Option<RowId> {
     found
 }
 
-fn not_found(node: &Node, confs: &Confs, level: &Level) -> Diagnostic {
+fn not_found(node: &DirectiveNode, confs: &BlockConfs, level: &BlockContext) -> Diagnostic {
     let name = node.name.text.to_str_lossy();
     let rows = all_rows(confs, level);
     let places: Vec<RowInfo> = rows
@@ -171,10 +176,10 @@ fn not_found(node: &Node, confs: &Confs, level: &Level) -> Diagnostic {
     {
         return error.note(format!("a space is missing: {word} ("));
     }
-    if let Some(advice) = former::advice(&name) {
+    if let Some(advice) = former_directives::former_advice(&name) {
         return error.note(advice);
     }
-    if let Some(known) = known::find(&name) {
+    if let Some(known) = nginx_directives::find(&name) {
         let error = error.note("nginx 1.31 has it; Weir does not support it yet");
         return error.note(format!("syntax: {}", known.syntax_line()));
     }
@@ -183,15 +188,17 @@ fn not_found(node: &Node, confs: &Confs, level: &Level) -> Diagnostic {
         .iter()
         .filter(|row| row.contexts.contains(level.context))
         .map(|row| row.name);
-    let near = nearest(&name, here).or_else(|| nearest(&name, rows.iter().map(|row| row.name)));
-    let near = near.or_else(|| nearest(&name, known::all().map(|known| known.name)));
+    let near =
+        nearest_name(&name, here).or_else(|| nearest_name(&name, rows.iter().map(|row| row.name)));
+    let near =
+        near.or_else(|| nearest_name(&name, nginx_directives::all().map(|known| known.name)));
     match near {
         Some(near) => error.note(format!("did you mean \"{near}\"?")),
         None => error,
     }
 }
 
-fn all_rows(confs: &Confs, level: &Level) -> Vec<RowInfo> {
+fn all_rows(confs: &BlockConfs, level: &BlockContext) -> Vec<RowInfo> {
     let index = confs.index();
     let tables = index.tables().chain(level.build.tables.iter().copied());
     tables
@@ -200,9 +207,9 @@ fn all_rows(confs: &Confs, level: &Level) -> Vec<RowInfo> {
 }
 
 /// Checks braces and the number of words, in nginx's order.
-fn check_form(node: &Node, info: &RowInfo) -> Result<(), Diagnostic> {
+fn check_form(node: &DirectiveNode, info: &RowInfo) -> Result<(), Diagnostic> {
     let name = info.name;
-    let has_braces = !matches!(node.block, Block::None);
+    let has_braces = !matches!(node.block, BlockContent::None);
     let message = if has_braces && !info.kind.has_braces() {
         format!("directive \"{name}\" is not terminated by \";\"")
     } else if !has_braces && info.kind.has_braces() {
@@ -220,7 +227,12 @@ fn syntax_note(info: &RowInfo) -> String {
 }
 
 /// Notes that a row was used here; returns the place of its first use if there was one.
-fn remember(id: RowId, info: &RowInfo, node: &Node, level: &mut Level) -> Option<Span> {
+fn remember(
+    id: RowId,
+    info: &RowInfo,
+    node: &DirectiveNode,
+    level: &mut BlockContext,
+) -> Option<Span> {
     level.seen_names.entry(info.name).or_insert(node.head);
     match level.seen.entry(id) {
         std::collections::hash_map::Entry::Occupied(first) => Some(*first.get()),
@@ -233,10 +245,10 @@ fn remember(id: RowId, info: &RowInfo, node: &Node, level: &mut Level) -> Option
 
 fn report_failure(
     result: Result<(), Diagnostic>,
-    node: &Node,
+    node: &DirectiveNode,
     info: &RowInfo,
     swallowed: Option<Span>,
-    level: &mut Level,
+    level: &mut BlockContext,
 ) {
     let Err(mut error) = result else {
         if let Some(missing) = swallowed {
@@ -272,7 +284,7 @@ fn explain(error: Diagnostic, missing: Option<Span>) -> Diagnostic {
     }
 }
 
-fn finish(confs: &mut Confs, parents: Option<&Confs>, level: &mut Level) {
+fn finish(confs: &mut BlockConfs, parents: Option<&BlockConfs>, level: &mut BlockContext) {
     let index = confs.index();
     for group in 0..confs.group_count() {
         for table in 0..index.group_len(group) {

@@ -9,23 +9,23 @@ use std::sync::Arc;
 use base::{BStr, BString, ByteSlice, Span};
 
 use crate::diagnostic::Diagnostic;
-use crate::variable::{Names, Scope, VarId};
+use crate::variable::{VarId, VariableNames, VariableScope};
 
 /// A text with variables. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Expression {
-    shared: Arc<Shared>,
+    shared: Arc<CompiledExpression>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct CompiledExpression {
     source: BString,
     /// In order; adjacent texts are merged. A constant has one text or none.
-    parts: Vec<Compiled>,
+    parts: Vec<CompiledPart>,
 }
 
 #[derive(Clone, Debug)]
-enum Compiled {
+enum CompiledPart {
     /// A range of the source.
     Text(Range<usize>),
     Variable(VarId),
@@ -34,7 +34,7 @@ enum Compiled {
 
 /// A part of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part<'a> {
+pub enum ExpressionPart<'a> {
     /// Text as it is.
     Text(&'a BStr),
     /// The value of a variable.
@@ -46,7 +46,11 @@ pub enum Part<'a> {
 impl Expression {
     /// Parses a text: `$name`, `${name}` and `$1` to `$9` are replaced. As in nginx there is no way
     /// to write a literal `$`. `span` is the place of the text.
-    pub fn parse(text: &[u8], span: Span, names: &mut dyn Names) -> Result<Expression, Diagnostic> {
+    pub fn parse(
+        text: &[u8],
+        span: Span,
+        names: &mut dyn VariableNames,
+    ) -> Result<Expression, Diagnostic> {
         let mut parts = Vec::new();
         let mut at = 0;
         while at < text.len() {
@@ -58,12 +62,12 @@ impl Expression {
                 let end = text[at..]
                     .find_byte(b'$')
                     .map_or(text.len(), |found| at + found);
-                parts.push(Compiled::Text(at..end));
+                parts.push(CompiledPart::Text(at..end));
                 at = end;
             }
         }
         Ok(Expression {
-            shared: Arc::new(Shared {
+            shared: Arc::new(CompiledExpression {
                 source: text.into(),
                 parts,
             }),
@@ -75,10 +79,10 @@ impl Expression {
         let parts = if text.is_empty() {
             Vec::new()
         } else {
-            vec![Compiled::Text(0..text.len())]
+            vec![CompiledPart::Text(0..text.len())]
         };
         Expression {
-            shared: Arc::new(Shared {
+            shared: Arc::new(CompiledExpression {
                 source: text.into(),
                 parts,
             }),
@@ -91,14 +95,16 @@ impl Expression {
     }
 
     /// Appends the value. A variable without a value adds nothing.
-    pub fn eval<S: Scope + ?Sized>(&self, scope: &mut S, out: &mut Vec<u8>) {
+    pub fn eval<S: VariableScope + ?Sized>(&self, scope: &mut S, out: &mut Vec<u8>) {
         for part in &self.shared.parts {
             match part {
-                Compiled::Text(range) => out.extend_from_slice(&self.shared.source[range.clone()]),
-                Compiled::Variable(id) => {
+                CompiledPart::Text(range) => {
+                    out.extend_from_slice(&self.shared.source[range.clone()])
+                }
+                CompiledPart::Variable(id) => {
                     scope.variable(*id, out);
                 }
-                Compiled::Capture(n) => {
+                CompiledPart::Capture(n) => {
                     scope.capture(usize::from(*n), out);
                 }
             }
@@ -106,7 +112,7 @@ impl Expression {
     }
 
     /// The value in a buffer of its own.
-    pub fn to_bytes<S: Scope + ?Sized>(&self, scope: &mut S) -> Vec<u8> {
+    pub fn to_bytes<S: VariableScope + ?Sized>(&self, scope: &mut S) -> Vec<u8> {
         let mut out = Vec::new();
         self.eval(scope, &mut out);
         out
@@ -115,7 +121,7 @@ impl Expression {
     /// The value, if it needs no request.
     pub fn constant(&self) -> Option<&BStr> {
         match &self.shared.parts[..] {
-            [] | [Compiled::Text(_)] => Some(self.shared.source.as_bstr()),
+            [] | [CompiledPart::Text(_)] => Some(self.shared.source.as_bstr()),
             _ => None,
         }
     }
@@ -131,18 +137,20 @@ impl Expression {
     }
 
     /// The parts in order.
-    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+    pub fn parts(&self) -> impl Iterator<Item = ExpressionPart<'_>> {
         self.shared.parts.iter().map(|part| match part {
-            Compiled::Text(range) => Part::Text(self.shared.source[range.clone()].as_bstr()),
-            Compiled::Variable(id) => Part::Variable(*id),
-            Compiled::Capture(n) => Part::Capture(usize::from(*n)),
+            CompiledPart::Text(range) => {
+                ExpressionPart::Text(self.shared.source[range.clone()].as_bstr())
+            }
+            CompiledPart::Variable(id) => ExpressionPart::Variable(*id),
+            CompiledPart::Capture(n) => ExpressionPart::Capture(usize::from(*n)),
         })
     }
 
     /// The variable, if it consists of nothing else.
     pub fn single_variable(&self) -> Option<VarId> {
         match self.shared.parts[..] {
-            [Compiled::Variable(id)] => Some(id),
+            [CompiledPart::Variable(id)] => Some(id),
             _ => None,
         }
     }
@@ -152,7 +160,7 @@ impl Expression {
         self.shared
             .parts
             .iter()
-            .any(|part| matches!(part, Compiled::Capture(_)))
+            .any(|part| matches!(part, CompiledPart::Capture(_)))
     }
 }
 
@@ -162,11 +170,11 @@ fn reference(
     text: &[u8],
     start: usize,
     span: Span,
-    names: &mut dyn Names,
-) -> Result<(Compiled, usize), Diagnostic> {
+    names: &mut dyn VariableNames,
+) -> Result<(CompiledPart, usize), Diagnostic> {
     let after_dollar = start + 1;
     if let Some(digit @ b'1'..=b'9') = text.get(after_dollar) {
-        return Ok((Compiled::Capture(digit - b'0'), after_dollar + 1));
+        return Ok((CompiledPart::Capture(digit - b'0'), after_dollar + 1));
     }
     let braced = text.get(after_dollar) == Some(&b'{');
     let name_start = after_dollar + usize::from(braced);
@@ -189,7 +197,10 @@ fn reference(
     if name.is_empty() {
         return Err(Diagnostic::error("invalid variable name", place(end)));
     }
-    Ok((Compiled::Variable(names.id(name, Some(place(end)))), end))
+    Ok((
+        CompiledPart::Variable(names.id(name, Some(place(end)))),
+        end,
+    ))
 }
 
 /// The place of `start..end` in a text at `span`. If the source has escapes, offsets differ; then
@@ -210,11 +221,11 @@ mod tests {
     use base::FileId;
 
     use super::*;
-    use crate::variable::{Registry, Variable};
+    use crate::variable::{Variable, VariableRegistry};
 
     struct Values;
 
-    impl Scope for Values {
+    impl VariableScope for Values {
         fn variable(&mut self, id: VarId, out: &mut Vec<u8>) -> bool {
             out.extend_from_slice(format!("<{}>", id.0).as_bytes());
             true
@@ -228,7 +239,7 @@ mod tests {
 
     fn parse(text: &str) -> Result<Expression, Diagnostic> {
         let span = Span::new(FileId(0), 100, 100 + text.len() as u32);
-        Expression::parse(text.as_bytes(), span, &mut Registry::<()>::new())
+        Expression::parse(text.as_bytes(), span, &mut VariableRegistry::<()>::new())
     }
 
     #[test]
@@ -305,7 +316,7 @@ mod tests {
                     .map(|i| signs[number / 6usize.pow(i) % 6])
                     .collect();
                 let span = Span::new(FileId(0), 0, length);
-                let parsed = Expression::parse(&text, span, &mut Registry::<()>::new());
+                let parsed = Expression::parse(&text, span, &mut VariableRegistry::<()>::new());
                 if let Ok(expression) = parsed {
                     assert_eq!(expression.source(), text.as_bstr());
                     assert_eq!(expression.constant().is_some(), !text.contains(&b'$'));
@@ -317,7 +328,7 @@ mod tests {
     #[test]
     fn a_literal_is_not_read() {
         static ROWS: &[Variable<()>] = &[];
-        let mut names = Registry::<()>::new();
+        let mut names = VariableRegistry::<()>::new();
         names.add(ROWS);
         assert_eq!(Expression::literal(b"$x").to_bytes(&mut Values), b"$x");
         assert!(names.finish().unwrap().is_empty());

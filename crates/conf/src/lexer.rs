@@ -8,9 +8,9 @@
 
 use base::{BString, FileId, Span};
 
-use crate::diagnostic::{Diagnostic, Place};
-use crate::forgotten::after;
-use crate::tree::{MAX_ERRORS, Word};
+use crate::diagnostic::{Diagnostic, DiagnosticPlace};
+use crate::missing_signs::after;
+use crate::tree::{DirectiveWord, MAX_ERRORS};
 
 /// The maximum length of a word in a file. It is nginx's limit, and useful: it turns a forgotten
 /// quote into an error at the quote instead of one at the end of the file.
@@ -18,15 +18,15 @@ pub(crate) const MAX_WORD: usize = 4096;
 
 /// The words up to the sign that ends them.
 pub(crate) struct Statement {
-    pub(crate) words: Vec<Word>,
-    pub(crate) end: End,
+    pub(crate) words: Vec<DirectiveWord>,
+    pub(crate) end: StatementEnd,
     /// From the first word to the sign, which is its last byte.
     pub(crate) span: Span,
 }
 
 /// What ended a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum StatementEnd {
     Semicolon,
     Open,
     Close,
@@ -89,7 +89,7 @@ impl<'t> Lexer<'t> {
 
     /// The next statement. Errors are recorded and skipped, since the rest is still worth parsing.
     pub(crate) fn statement(&mut self, errors: &mut Vec<Diagnostic>) -> Statement {
-        let mut words: Vec<Word> = Vec::new();
+        let mut words: Vec<DirectiveWord> = Vec::new();
         loop {
             if errors.len() >= MAX_ERRORS {
                 self.give_up();
@@ -99,7 +99,7 @@ impl<'t> Lexer<'t> {
             if words.is_empty() && self.closes_before(start) {
                 return Statement {
                     words,
-                    end: End::Close,
+                    end: StatementEnd::Close,
                     span: self.span(start, start),
                 };
             }
@@ -108,9 +108,9 @@ impl<'t> Lexer<'t> {
                 return self.end_of_text(words, errors);
             };
             let end = match byte {
-                b';' => End::Semicolon,
-                b'{' => End::Open,
-                b'}' => End::Close,
+                b';' => StatementEnd::Semicolon,
+                b'{' => StatementEnd::Open,
+                b'}' => StatementEnd::Close,
                 _ => {
                     if let Some(word) = self.word(byte, errors) {
                         words.push(word);
@@ -127,29 +127,33 @@ impl<'t> Lexer<'t> {
     /// How a sign ends a statement of these words, and its span; `None` if the sign ends nothing.
     fn end_statement(
         &mut self,
-        end: End,
+        end: StatementEnd,
         sign: Span,
-        words: &[Word],
+        words: &[DirectiveWord],
         errors: &mut Vec<Diagnostic>,
-    ) -> Option<(End, Span)> {
+    ) -> Option<(StatementEnd, Span)> {
         let head = words
             .first()
             .map_or(sign, |first| self.head(first).to(sign));
         match (end, words.last()) {
             // A missing `;` before `}`: the directive is taken, and the brace parsed again as the
             // end of the block.
-            (End::Close, Some(last)) => {
+            (StatementEnd::Close, Some(last)) => {
                 let missing = after(last.span, last.quoted);
                 let error = Diagnostic::error("unexpected \"}\"", missing);
-                errors.push(error.place(Place::At(sign)).note("a \";\" is missing here"));
-                return Some((End::Semicolon, head));
+                errors.push(
+                    error
+                        .place(DiagnosticPlace::At(sign))
+                        .note("a \";\" is missing here"),
+                );
+                return Some((StatementEnd::Semicolon, head));
             }
-            (End::Semicolon, None) => {
+            (StatementEnd::Semicolon, None) => {
                 errors.push(unexpected(';', sign));
                 self.at += 1;
                 return None;
             }
-            (End::Open, None) => errors.push(unexpected('{', sign)),
+            (StatementEnd::Open, None) => errors.push(unexpected('{', sign)),
             _ => {}
         }
         self.at += 1;
@@ -167,14 +171,18 @@ impl<'t> Lexer<'t> {
     }
 
     /// A word's place including an opening quote, which is where its directive starts.
-    fn head(&self, first: &Word) -> Span {
+    fn head(&self, first: &DirectiveWord) -> Span {
         Span {
             start: first.span.start - u32::from(first.quoted),
             ..first.span
         }
     }
 
-    fn end_of_text(&mut self, words: Vec<Word>, errors: &mut Vec<Diagnostic>) -> Statement {
+    fn end_of_text(
+        &mut self,
+        words: Vec<DirectiveWord>,
+        errors: &mut Vec<Diagnostic>,
+    ) -> Statement {
         let at = self.span(self.text.len(), self.text.len());
         if let (Some(last), false) = (words.last(), self.gave_up) {
             let error = self.unexpected_end(after(last.span, last.quoted));
@@ -183,7 +191,7 @@ impl<'t> Lexer<'t> {
         }
         Statement {
             words: Vec::new(),
-            end: End::File,
+            end: StatementEnd::File,
             span: at,
         }
     }
@@ -195,7 +203,7 @@ impl<'t> Lexer<'t> {
             "unexpected end of file, expecting \";\" or \"}\""
         };
         let at = self.span(self.text.len(), self.text.len());
-        Diagnostic::error(message, unfinished).place(Place::At(at))
+        Diagnostic::error(message, unfinished).place(DiagnosticPlace::At(at))
     }
 
     fn span(&self, start: usize, end: usize) -> Span {
@@ -218,7 +226,7 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    fn word(&mut self, first: u8, errors: &mut Vec<Diagnostic>) -> Option<Word> {
+    fn word(&mut self, first: u8, errors: &mut Vec<Diagnostic>) -> Option<DirectiveWord> {
         let quoted = matches!(first, b'"' | b'\'');
         let start = if quoted { self.at + 1 } else { self.at };
         let end = if quoted {
@@ -246,7 +254,7 @@ impl<'t> Lexer<'t> {
         if quoted {
             self.check_after_quote(start, errors);
         }
-        Some(Word {
+        Some(DirectiveWord {
             text: unescape(&self.text[start..end]),
             span: self.span(start, end),
             quoted,

@@ -6,7 +6,7 @@
 
 /// Something that was opened and never closed.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Unclosed {
+pub(crate) struct UnclosedLua {
     pub(crate) message: &'static str,
     /// Where it was opened, counted from the start of the text.
     pub(crate) at: usize,
@@ -15,7 +15,7 @@ pub(crate) struct Unclosed {
 }
 
 /// The number of bytes before the `}` that closes a block whose `{` has been read.
-pub(crate) fn block_length(text: &[u8]) -> Result<usize, Unclosed> {
+pub(crate) fn block_length(text: &[u8]) -> Result<usize, UnclosedLua> {
     let mut at = 0;
     let mut open: Vec<usize> = Vec::new();
     while let Some(&byte) = text.get(at) {
@@ -37,12 +37,12 @@ pub(crate) fn block_length(text: &[u8]) -> Result<usize, Unclosed> {
         }
     }
     match open.last() {
-        Some(&at) => Err(Unclosed {
+        Some(&at) => Err(UnclosedLua {
             message: "unexpected end of file, expecting \"}\"",
             at,
             len: 1,
         }),
-        None => Err(Unclosed {
+        None => Err(UnclosedLua {
             message: "unexpected end of file, expecting \"}\"",
             at: 0,
             len: 0,
@@ -66,7 +66,7 @@ fn after_string(text: &[u8], start: usize) -> usize {
     text.len()
 }
 
-fn after_comment(text: &[u8], start: usize) -> Result<usize, Unclosed> {
+fn after_comment(text: &[u8], start: usize) -> Result<usize, UnclosedLua> {
     let body = start + 2;
     if let Some(after) = after_long_bracket(text, body)? {
         return Ok(after);
@@ -80,7 +80,7 @@ fn after_comment(text: &[u8], start: usize) -> Result<usize, Unclosed> {
 }
 
 /// The position after the end of a long bracket (`[[`, `[=[`, …), if one starts here.
-fn after_long_bracket(text: &[u8], start: usize) -> Result<Option<usize>, Unclosed> {
+fn after_long_bracket(text: &[u8], start: usize) -> Result<Option<usize>, UnclosedLua> {
     let Some(rest) = text[start..].strip_prefix(b"[") else {
         return Ok(None);
     };
@@ -99,7 +99,7 @@ fn after_long_bracket(text: &[u8], start: usize) -> Result<Option<usize>, Unclos
             return Ok(Some(at + level + 1));
         }
     }
-    Err(Unclosed {
+    Err(UnclosedLua {
         message: "unexpected end of file, expecting a closing long bracket",
         at: start,
         len: level + 2,

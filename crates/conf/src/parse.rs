@@ -9,7 +9,7 @@ use std::path::Path;
 
 use base::{Span, text};
 
-use crate::tree::Word;
+use crate::tree::DirectiveWord;
 
 pub use base::units::{parse_millis as millis, parse_offset as offset, parse_rate as rate};
 pub use base::units::{parse_seconds as seconds, parse_size as size};
@@ -43,7 +43,7 @@ pub fn parameter<'a>(value: &'a [u8], name: &str) -> Option<&'a [u8]> {
 
 /// The place of a part of a word. If the word had escapes, offsets in it and in the source differ;
 /// then it is the place of the whole word.
-pub fn span_within(word: &Word, part: &[u8]) -> Span {
+pub fn span_within(word: &DirectiveWord, part: &[u8]) -> Span {
     if word.span.len() != word.text.len() || part.len() > word.text.len() {
         return word.span;
     }

@@ -10,10 +10,10 @@ use pcre2::bytes::{CaptureLocations, RegexBuilder};
 /// A compiled pattern. Cheap to clone; clones share the program.
 #[derive(Clone)]
 pub struct Regex {
-    shared: Arc<Shared>,
+    shared: Arc<RegexProgram>,
 }
 
-struct Shared {
+struct RegexProgram {
     program: pcre2::bytes::Regex,
     pattern: Vec<u8>,
     /// Group number and name.
@@ -53,7 +53,7 @@ impl Regex {
             .collect();
         let spare = Mutex::new(Vec::new());
         Ok(Regex {
-            shared: Arc::new(Shared {
+            shared: Arc::new(RegexProgram {
                 program,
                 pattern: pattern.to_vec(),
                 names,

@@ -2,7 +2,10 @@
 //! words of the command line.
 
 /// The nearest of some names to a misspelt one, if one is near enough to be meant.
-pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest_name<'a>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
     // A third of the letters may be wrong, but at least one and at most three.
     let bound = (name.chars().count() / 3).clamp(1, 3);
     let scored = candidates.into_iter().filter_map(|candidate| {
@@ -31,10 +34,10 @@ mod tests {
             ("x", None),
             ("listen", None),
         ] {
-            assert_eq!(nearest(written, names), meant, "{written}");
+            assert_eq!(nearest_name(written, names), meant, "{written}");
         }
         assert_eq!(
-            nearest("root", ["root"]),
+            nearest_name("root", ["root"]),
             None,
             "a name is not a correction of itself"
         );

@@ -53,13 +53,13 @@ use std::time::Duration;
 
 use base::BString;
 
-use crate::confs::{AnyConf, Confs, downcast, downcast_mut};
-use crate::contexts::{Contexts, SERVER};
+use crate::block_confs::{AnyConf, BlockConfs, downcast, downcast_mut};
+use crate::block_context::BlockContext;
 use crate::diagnostic::Diagnostic;
+use crate::directive_contexts::{Contexts, SERVER};
+use crate::directive_line::DirectiveLine;
 use crate::expression::Expression;
-use crate::level::Level;
-use crate::line::Line;
-use crate::needs::Access;
+use crate::system_needs::PathUse;
 
 /// One directive.
 pub struct Directive<C: 'static> {
@@ -110,7 +110,7 @@ pub enum Setter<C: 'static> {
     /// A length or position in a file: a size, or `1g`.
     Offset(fn(&mut C) -> &mut i64),
     /// A number of buffers and the size of each: `8 4k`. Neither may be zero.
-    Buffers(fn(&mut C) -> &mut Buffers),
+    Buffers(fn(&mut C) -> &mut BufferSizes),
     /// A time with millisecond precision: `60s`, `500ms`.
     Millis(fn(&mut C) -> &mut Duration),
     /// A time in whole seconds: `30d`, `1y`.
@@ -118,7 +118,7 @@ pub enum Setter<C: 'static> {
     /// A text.
     Text(fn(&mut C) -> &mut BString),
     /// A path, relative to the prefix, and what is done with it.
-    Path(Access, fn(&mut C) -> &mut PathBuf),
+    Path(PathUse, fn(&mut C) -> &mut PathBuf),
     /// A text with variables.
     Value(fn(&mut C) -> &mut Expression),
     /// A text with variables, which may be missing.
@@ -131,22 +131,25 @@ pub enum Setter<C: 'static> {
     /// Anything else.
     Custom(
         Arity,
-        Repeat<C>,
-        fn(&mut C, &mut Line) -> Result<(), Diagnostic>,
+        RepeatRule<C>,
+        fn(&mut C, &mut DirectiveLine) -> Result<(), Diagnostic>,
     ),
-    /// Has braces. The setter reads `line.node.block`: rows of data by [`Line::entries`],
+    /// Has braces. The setter reads `line.node.block`: rows of data by [`DirectiveLine::entries`],
     /// directives by [`crate::dispatch()`] with confs of its own. Runs in file order among the
     /// other rows.
     Block(
         Arity,
-        Repeat<C>,
-        fn(&mut C, &mut Line) -> Result<(), Diagnostic>,
+        RepeatRule<C>,
+        fn(&mut C, &mut DirectiveLine) -> Result<(), Diagnostic>,
     ),
     /// Has braces with directives that inherit from this block (`server`, `location`, `if`). Runs
-    /// after every other row of the block and after [`Table::finish`], in file order; `line.index`
+    /// after every other row of the block and after [`DirectiveTable::finish`], in file order; `line.index`
     /// tells where it stood. It gets all structs of the block, from which it makes the child's: see
-    /// [`Confs::child`].
-    Deferred(Arity, fn(&mut Line, &mut Confs) -> Result<(), Diagnostic>),
+    /// [`BlockConfs::child`].
+    Deferred(
+        Arity,
+        fn(&mut DirectiveLine, &mut BlockConfs) -> Result<(), Diagnostic>,
+    ),
     /// Accepted without effect; the text says why, for the reference.
     Ignored(Arity, &'static str),
 }
@@ -190,7 +193,7 @@ impl Arity {
 }
 
 /// The meaning of a second use in the same block.
-pub enum Repeat<C: 'static> {
+pub enum RepeatRule<C: 'static> {
     /// An error: `"x" directive is duplicate`.
     Once,
     /// Another value, added to the inherited ones.
@@ -202,7 +205,7 @@ pub enum Repeat<C: 'static> {
 
 /// A number of buffers and the size of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Buffers {
+pub struct BufferSizes {
     /// How many.
     pub count: u32,
     /// Bytes of each.
@@ -211,7 +214,8 @@ pub struct Buffers {
 
 /// Runs after the rows of a block: derives values, checks combinations. `parent` is the struct of
 /// the block around it, which is complete.
-pub type Finish<C> = fn(&mut C, parent: Option<&C>, &mut Level) -> Result<(), Diagnostic>;
+pub type FinishBlock<C> =
+    fn(&mut C, parent: Option<&C>, &mut BlockContext) -> Result<(), Diagnostic>;
 
 /// The directives of one module for one kind of block, and how its struct is inherited.
 ///
@@ -220,27 +224,27 @@ pub type Finish<C> = fn(&mut C, parent: Option<&C>, &mut Level) -> Result<(), Di
 /// block a struct of its own.
 ///
 /// With `.finish(…)` or `.inherit(…)` after it, name the type:
-/// `Table::<Conf>::new(&[…]).finish(…)`, because a method call hides from the compiler which type
+/// `DirectiveTable::<Conf>::new(&[…]).finish(…)`, because a method call hides from the compiler which type
 /// the rows are for.
-pub struct Table<C: 'static> {
+pub struct DirectiveTable<C: 'static> {
     rows: &'static [Directive<C>],
-    finish: Option<Finish<C>>,
+    finish: Option<FinishBlock<C>>,
     /// Whether it has something to do in a block that shares its struct with the block around it.
-    finishes_shared: fn(&mut Level) -> bool,
-    inherit: Option<Inherit<C>>,
+    finishes_shared: fn(&mut BlockContext) -> bool,
+    inherit: Option<InheritRule<C>>,
 }
 
 /// Another way to make a block's struct than cloning the outer one.
 #[derive(Clone, Copy)]
-struct Inherit<C: 'static> {
+struct InheritRule<C: 'static> {
     make: fn(&C) -> C,
     shares: fn(&C) -> bool,
 }
 
-impl<C: 'static> Table<C> {
+impl<C: 'static> DirectiveTable<C> {
     /// A table of these rows.
-    pub const fn new(rows: &'static [Directive<C>]) -> Table<C> {
-        Table {
+    pub const fn new(rows: &'static [Directive<C>]) -> DirectiveTable<C> {
+        DirectiveTable {
             rows,
             finish: None,
             finishes_shared: |_| true,
@@ -249,9 +253,9 @@ impl<C: 'static> Table<C> {
     }
 
     /// With a function to run when a block's own rows have been applied, before its child blocks.
-    /// It runs in every block, which therefore has a struct of its own; [`Table::finish_changed`]
+    /// It runs in every block, which therefore has a struct of its own; [`DirectiveTable::finish_changed`]
     /// is cheaper.
-    pub const fn finish(mut self, finish: Finish<C>) -> Table<C> {
+    pub const fn finish(mut self, finish: FinishBlock<C>) -> DirectiveTable<C> {
         self.finish = Some(finish);
         self
     }
@@ -259,7 +263,7 @@ impl<C: 'static> Table<C> {
     /// With a function to run in blocks that have directives of this table, in outermost blocks and
     /// in servers. For what follows from the struct alone: elsewhere the finished struct of the
     /// block around it counts.
-    pub const fn finish_changed(self, finish: Finish<C>) -> Table<C> {
+    pub const fn finish_changed(self, finish: FinishBlock<C>) -> DirectiveTable<C> {
         self.finish_changed_or(|level| level.context == SERVER, finish)
     }
 
@@ -267,9 +271,9 @@ impl<C: 'static> Table<C> {
     /// and wherever `or` says.
     pub const fn finish_changed_or(
         mut self,
-        or: fn(&mut Level) -> bool,
-        finish: Finish<C>,
-    ) -> Table<C> {
+        or: fn(&mut BlockContext) -> bool,
+        finish: FinishBlock<C>,
+    ) -> DirectiveTable<C> {
         self.finishes_shared = or;
         self.finish(finish)
     }
@@ -277,8 +281,8 @@ impl<C: 'static> Table<C> {
     /// With another way to make a child's struct than cloning the parent's: for what is not
     /// inherited. `shares` tells whether the parent's struct serves a child that has no directive
     /// of the table.
-    pub const fn inherit(mut self, make: fn(&C) -> C, shares: fn(&C) -> bool) -> Table<C> {
-        self.inherit = Some(Inherit { make, shares });
+    pub const fn inherit(mut self, make: fn(&C) -> C, shares: fn(&C) -> bool) -> DirectiveTable<C> {
+        self.inherit = Some(InheritRule { make, shares });
         self
     }
 
@@ -290,7 +294,7 @@ impl<C: 'static> Table<C> {
 
 /// What kind of setter a row has, without its functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SetterKind {
     /// `on` or `off`.
     Flag,
     /// A number within bounds.
@@ -325,10 +329,10 @@ pub enum Kind {
     Ignored(&'static str),
 }
 
-impl Kind {
+impl SetterKind {
     /// Whether the directive has braces.
     pub fn has_braces(self) -> bool {
-        matches!(self, Kind::Block | Kind::Deferred)
+        matches!(self, SetterKind::Block | SetterKind::Deferred)
     }
 }
 
@@ -350,11 +354,11 @@ pub struct RowInfo {
     /// How many words it takes.
     pub arity: Arity,
     /// What kind of setter it has.
-    pub kind: Kind,
+    pub kind: SetterKind,
 }
 
 /// A table whose struct's type is unknown: what engines and the reference work with.
-pub trait Rows: Sync {
+pub trait DirectiveRows: Sync {
     /// How many rows there are.
     fn len(&self) -> usize;
 
@@ -379,30 +383,35 @@ pub trait Rows: Sync {
     fn copy(&self, conf: &dyn AnyConf) -> Arc<dyn AnyConf>;
 
     /// Applies a line to the struct by row `row`. Arity, braces and context have been checked.
-    fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic>;
+    fn apply(
+        &self,
+        row: usize,
+        conf: &mut dyn AnyConf,
+        line: &mut DirectiveLine,
+    ) -> Result<(), Diagnostic>;
 
     /// Runs a deferred row.
     fn apply_deferred(
         &self,
         row: usize,
-        line: &mut Line,
-        confs: &mut Confs,
+        line: &mut DirectiveLine,
+        confs: &mut BlockConfs,
     ) -> Result<(), Diagnostic>;
 
-    /// Whether [`Rows::finish`] has something to do in this block. `is_shared`: the struct is still
+    /// Whether [`DirectiveRows::finish`] has something to do in this block. `is_shared`: the struct is still
     /// that of the block around it.
-    fn finishes(&self, is_shared: bool, level: &mut Level) -> bool;
+    fn finishes(&self, is_shared: bool, level: &mut BlockContext) -> bool;
 
     /// Runs the table's finish function, if it has one.
     fn finish(
         &self,
         conf: &mut dyn AnyConf,
         parent: Option<&dyn AnyConf>,
-        level: &mut Level,
+        level: &mut BlockContext,
     ) -> Result<(), Diagnostic>;
 }
 
-impl<C: Clone + Default + Send + Sync + 'static> Rows for Table<C> {
+impl<C: Clone + Default + Send + Sync + 'static> DirectiveRows for DirectiveTable<C> {
     fn len(&self) -> usize {
         self.rows.len()
     }
@@ -449,15 +458,20 @@ impl<C: Clone + Default + Send + Sync + 'static> Rows for Table<C> {
         Arc::new(downcast::<C>(conf).clone())
     }
 
-    fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
+    fn apply(
+        &self,
+        row: usize,
+        conf: &mut dyn AnyConf,
+        line: &mut DirectiveLine,
+    ) -> Result<(), Diagnostic> {
         self.rows[row].set.apply(downcast_mut::<C>(conf), line)
     }
 
     fn apply_deferred(
         &self,
         row: usize,
-        line: &mut Line,
-        confs: &mut Confs,
+        line: &mut DirectiveLine,
+        confs: &mut BlockConfs,
     ) -> Result<(), Diagnostic> {
         match self.rows[row].set {
             Setter::Deferred(_, set) => set(line, confs),
@@ -465,7 +479,7 @@ impl<C: Clone + Default + Send + Sync + 'static> Rows for Table<C> {
         }
     }
 
-    fn finishes(&self, is_shared: bool, level: &mut Level) -> bool {
+    fn finishes(&self, is_shared: bool, level: &mut BlockContext) -> bool {
         self.finish.is_some() && (!is_shared || (self.finishes_shared)(level))
     }
 
@@ -473,7 +487,7 @@ impl<C: Clone + Default + Send + Sync + 'static> Rows for Table<C> {
         &self,
         conf: &mut dyn AnyConf,
         parent: Option<&dyn AnyConf>,
-        level: &mut Level,
+        level: &mut BlockContext,
     ) -> Result<(), Diagnostic> {
         match self.finish {
             Some(finish) => finish(downcast_mut::<C>(conf), parent.map(downcast::<C>), level),
@@ -499,28 +513,28 @@ impl<C> Setter<C> {
         }
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> SetterKind {
         match *self {
-            Setter::Flag(_) => Kind::Flag,
-            Setter::Number(_, min, max) => Kind::Number(min, max),
-            Setter::Size(_) => Kind::Size,
-            Setter::Offset(_) => Kind::Offset,
-            Setter::Buffers(_) => Kind::Buffers,
-            Setter::Millis(_) => Kind::Millis,
-            Setter::Seconds(_) => Kind::Seconds,
-            Setter::Text(_) => Kind::Text,
-            Setter::Path(..) => Kind::Path,
-            Setter::Value(_) | Setter::OptionalValue(_) => Kind::Value,
-            Setter::Word(words, _) => Kind::Word(words),
-            Setter::Bits(words, _) => Kind::Bits(words),
-            Setter::Custom(..) => Kind::Custom,
-            Setter::Block(..) => Kind::Block,
-            Setter::Deferred(..) => Kind::Deferred,
-            Setter::Ignored(_, why) => Kind::Ignored(why),
+            Setter::Flag(_) => SetterKind::Flag,
+            Setter::Number(_, min, max) => SetterKind::Number(min, max),
+            Setter::Size(_) => SetterKind::Size,
+            Setter::Offset(_) => SetterKind::Offset,
+            Setter::Buffers(_) => SetterKind::Buffers,
+            Setter::Millis(_) => SetterKind::Millis,
+            Setter::Seconds(_) => SetterKind::Seconds,
+            Setter::Text(_) => SetterKind::Text,
+            Setter::Path(..) => SetterKind::Path,
+            Setter::Value(_) | Setter::OptionalValue(_) => SetterKind::Value,
+            Setter::Word(words, _) => SetterKind::Word(words),
+            Setter::Bits(words, _) => SetterKind::Bits(words),
+            Setter::Custom(..) => SetterKind::Custom,
+            Setter::Block(..) => SetterKind::Block,
+            Setter::Deferred(..) => SetterKind::Deferred,
+            Setter::Ignored(_, why) => SetterKind::Ignored(why),
         }
     }
 
-    fn apply(&self, conf: &mut C, line: &mut Line) -> Result<(), Diagnostic> {
+    fn apply(&self, conf: &mut C, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
         self.prepare(conf, line)?;
         match *self {
             Setter::Flag(field) => *field(conf) = line.flag(0)?,
@@ -543,15 +557,15 @@ impl<C> Setter<C> {
     }
 
     /// Rejects a second use, or removes inherited values, before the words are parsed.
-    fn prepare(&self, conf: &mut C, line: &Line) -> Result<(), Diagnostic> {
+    fn prepare(&self, conf: &mut C, line: &DirectiveLine) -> Result<(), Diagnostic> {
         match self {
             Setter::Custom(_, repeat, _) | Setter::Block(_, repeat, _) => match repeat {
-                Repeat::Once => line.refuse_repetition(),
-                Repeat::Fresh(clear) if !line.is_repeated() => {
+                RepeatRule::Once => line.refuse_repetition(),
+                RepeatRule::Fresh(clear) if !line.is_repeated() => {
                     clear(conf);
                     Ok(())
                 }
-                Repeat::Fresh(_) | Repeat::Many => Ok(()),
+                RepeatRule::Fresh(_) | RepeatRule::Many => Ok(()),
             },
             Setter::Bits(_, field) => {
                 if !line.is_repeated() {

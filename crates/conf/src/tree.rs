@@ -15,33 +15,33 @@ use std::sync::Arc;
 use base::text::errno_text;
 use base::{BStr, BString, ByteSlice, Span};
 
-use crate::diagnostic::{Diagnostic, Place};
-use crate::forgotten::{self, MissingBrace};
+use crate::diagnostic::{Diagnostic, DiagnosticPlace};
+use crate::file_source::FileSource;
 use crate::glob;
-use crate::lexer::{End, Lexer};
+use crate::lexer::{Lexer, StatementEnd};
 use crate::lua;
-use crate::source::Files;
+use crate::missing_signs::{self, MissingBrace};
 
-pub use crate::sources::{Source, SourceKind, SourceMap};
+pub use crate::source_map::{SourceKind, SourceMap, SourceText};
 
 /// A configuration that was read.
 #[derive(Clone, Debug, Default)]
-pub struct Tree {
+pub struct ConfigurationTree {
     /// The nodes of the command line's `-g`, then those of the file.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<DirectiveNode>,
     /// The texts that the spans point into.
     pub sources: SourceMap,
 }
 
 /// One directive.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct DirectiveNode {
     /// Its name.
-    pub name: Word,
+    pub name: DirectiveWord,
     /// The words after the name.
-    pub args: Vec<Word>,
+    pub args: Vec<DirectiveWord>,
     /// The content of its braces, if it has any.
-    pub block: Block,
+    pub block: BlockContent,
     /// From the name to the `;` or `{`, which is the last byte. nginx names the line of that byte
     /// in messages.
     pub head: Span,
@@ -51,7 +51,7 @@ pub struct Node {
 
 /// A word: bare or quoted, escapes resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Word {
+pub struct DirectiveWord {
     /// The text, without quotes.
     pub text: BString,
     /// Its place; quotes are not part of it.
@@ -60,7 +60,7 @@ pub struct Word {
     pub quoted: bool,
 }
 
-impl Word {
+impl DirectiveWord {
     /// The text.
     pub fn as_bstr(&self) -> &BStr {
         self.text.as_bstr()
@@ -74,21 +74,21 @@ impl Word {
 
 /// What a directive has between braces.
 #[derive(Clone, Debug)]
-pub enum Block {
+pub enum BlockContent {
     /// It ended with `;`.
     None,
     /// Directives, or rows of data (`types`, `map`).
-    Nodes(Vec<Node>),
+    Nodes(Vec<DirectiveNode>),
     /// Text of another language (`content_by_lua_block`).
-    Raw(Word),
+    Raw(DirectiveWord),
 }
 
-impl Block {
+impl BlockContent {
     /// The nodes between the braces; none without braces.
-    pub fn nodes(&self) -> &[Node] {
+    pub fn nodes(&self) -> &[DirectiveNode] {
         match self {
-            Block::Nodes(nodes) => nodes,
-            Block::None | Block::Raw(_) => &[],
+            BlockContent::Nodes(nodes) => nodes,
+            BlockContent::None | BlockContent::Raw(_) => &[],
         }
     }
 }
@@ -105,11 +105,11 @@ pub const MAX_ERRORS: usize = 100;
 /// directory. `extra_globals` is the text of the command line's `-g`, whose directives come first.
 ///
 /// On any syntax error it is refused, with all errors in the order of their places.
-pub fn parse(
+pub fn parse_tree(
     path: &Path,
-    files: &mut dyn Files,
+    files: &mut dyn FileSource,
     extra_globals: Option<&str>,
-) -> Result<Tree, (Vec<Diagnostic>, SourceMap)> {
+) -> Result<ConfigurationTree, (Vec<Diagnostic>, SourceMap)> {
     let (tree, diagnostics) = parse_tolerant(path, files, extra_globals);
     if diagnostics.is_empty() {
         Ok(tree)
@@ -118,14 +118,14 @@ pub fn parse(
     }
 }
 
-/// As [`parse`], but gives what could be understood together with the errors, so that a caller can
+/// As [`parse_tree`], but gives what could be understood together with the errors, so that a caller can
 /// go on and collect the errors of later steps too.
 pub fn parse_tolerant(
     path: &Path,
-    files: &mut dyn Files,
+    files: &mut dyn FileSource,
     extra_globals: Option<&str>,
-) -> (Tree, Vec<Diagnostic>) {
-    let mut parser = Parser {
+) -> (ConfigurationTree, Vec<Diagnostic>) {
+    let mut parser = TreeParser {
         files,
         conf_prefix: path.parent().unwrap_or(Path::new("/")).to_owned(),
         sources: SourceMap::default(),
@@ -139,17 +139,17 @@ pub fn parse_tolerant(
         parser.globals(text, &mut nodes);
     }
     parser.file(path, None, 0, &mut nodes);
-    let Parser {
+    let TreeParser {
         sources,
         mut diagnostics,
         ..
     } = parser;
     sources.sort(&mut diagnostics);
-    (Tree { nodes, sources }, diagnostics)
+    (ConfigurationTree { nodes, sources }, diagnostics)
 }
 
-struct Parser<'f> {
-    files: &'f mut dyn Files,
+struct TreeParser<'f> {
+    files: &'f mut dyn FileSource,
     conf_prefix: PathBuf,
     sources: SourceMap,
     /// Texts by path: a file that is included by a thousand servers is read once.
@@ -163,7 +163,7 @@ struct Parser<'f> {
 
 /// The surroundings of a sequence of statements.
 #[derive(Clone, Copy)]
-enum Surroundings {
+enum StatementSurroundings {
     /// A whole file.
     File,
     /// The text of `-g`.
@@ -172,21 +172,27 @@ enum Surroundings {
     Braces(Span),
 }
 
-impl Parser<'_> {
-    fn globals(&mut self, text: &str, nodes: &mut Vec<Node>) {
+impl TreeParser<'_> {
+    fn globals(&mut self, text: &str, nodes: &mut Vec<DirectiveNode>) {
         let text: Arc<[u8]> = text.as_bytes().into();
-        let file = self.sources.add(Source {
+        let file = self.sources.add(SourceText {
             path: PathBuf::from("command line"),
             kind: SourceKind::CommandLine,
             text: text.clone(),
             included_at: None,
         });
         let mut lexer = Lexer::new(&text, file, true);
-        self.statements(&mut lexer, Surroundings::Globals, 0, nodes);
+        self.statements(&mut lexer, StatementSurroundings::Globals, 0, nodes);
     }
 
     /// Parses a file in the place of the `include` at `from`.
-    fn file(&mut self, path: &Path, from: Option<Span>, depth: usize, nodes: &mut Vec<Node>) {
+    fn file(
+        &mut self,
+        path: &Path,
+        from: Option<Span>,
+        depth: usize,
+        nodes: &mut Vec<DirectiveNode>,
+    ) {
         if self.sources.len() >= MAX_FILES {
             return self.error(format!("more than {MAX_FILES} files are included"), from);
         }
@@ -196,7 +202,7 @@ impl Parser<'_> {
         let Some(text) = self.text_of(path, from) else {
             return;
         };
-        let file = self.sources.add(Source {
+        let file = self.sources.add(SourceText {
             path: path.to_owned(),
             kind: SourceKind::File,
             text: text.clone(),
@@ -206,9 +212,9 @@ impl Parser<'_> {
         let before = (nodes.len(), self.diagnostics.len(), self.sources.len());
         let mut lexer = Lexer::new(&text, file, false);
         let unclosed = std::mem::take(&mut self.unclosed);
-        self.statements(&mut lexer, Surroundings::File, depth, nodes);
+        self.statements(&mut lexer, StatementSurroundings::File, depth, nodes);
         let missing = match std::mem::replace(&mut self.unclosed, unclosed) {
-            true => forgotten::braces(&text, file),
+            true => missing_signs::missing_braces(&text, file),
             false => Vec::new(),
         };
         if !missing.is_empty() {
@@ -219,7 +225,7 @@ impl Parser<'_> {
             self.report_missing(&missing, &text);
             let closings = missing.iter().map(|brace| brace.before).collect();
             let mut lexer = Lexer::new(&text, file, false).with_closings(closings);
-            self.statements(&mut lexer, Surroundings::File, depth, nodes);
+            self.statements(&mut lexer, StatementSurroundings::File, depth, nodes);
         }
         self.including.pop();
     }
@@ -240,7 +246,7 @@ impl Parser<'_> {
             };
             let line = self.sources.line_column(before).map_or(0, |(line, _)| line);
             let error = Diagnostic::error("unexpected end of file, expecting \"}\"", brace.head);
-            let error = error.place(Place::At(end));
+            let error = error.place(DiagnosticPlace::At(end));
             self.diagnostics.push(error.note(format!(
                 "this block is never closed; judging by the indentation, its \"}}\" is missing before line {line}"
             )));
@@ -285,7 +291,7 @@ impl Parser<'_> {
     fn error(&mut self, message: String, head: Option<Span>) {
         let mut diagnostic = Diagnostic::error(message, head);
         if let Some(head) = head {
-            diagnostic.place = Place::At(head.last_byte());
+            diagnostic.place = DiagnosticPlace::At(head.last_byte());
         }
         self.diagnostics.push(diagnostic);
     }
@@ -294,35 +300,38 @@ impl Parser<'_> {
     fn statements(
         &mut self,
         lexer: &mut Lexer,
-        around: Surroundings,
+        around: StatementSurroundings,
         depth: usize,
-        nodes: &mut Vec<Node>,
+        nodes: &mut Vec<DirectiveNode>,
     ) -> u32 {
         loop {
             let statement = lexer.statement(&mut self.diagnostics);
             let end = statement.span.end;
             match statement.end {
-                End::Semicolon => self.simple(statement.words, statement.span, depth, nodes),
-                End::Open => self.braces(
+                StatementEnd::Semicolon => {
+                    self.simple(statement.words, statement.span, depth, nodes)
+                }
+                StatementEnd::Open => self.braces(
                     lexer,
                     statement.words,
                     statement.span,
                     (around, depth),
                     nodes,
                 ),
-                End::Close => match around {
-                    Surroundings::Braces(_) => return end,
-                    Surroundings::File | Surroundings::Globals => {
+                StatementEnd::Close => match around {
+                    StatementSurroundings::Braces(_) => return end,
+                    StatementSurroundings::File | StatementSurroundings::Globals => {
                         let error = Diagnostic::error("unexpected \"}\"", statement.span);
                         let text = "one \"}\" too many: every block is closed before it";
                         self.diagnostics.push(error.note(text));
                     }
                 },
-                End::File => {
-                    if let (Surroundings::Braces(head), false) = (around, lexer.gave_up()) {
+                StatementEnd::File => {
+                    if let (StatementSurroundings::Braces(head), false) = (around, lexer.gave_up())
+                    {
                         let error =
                             Diagnostic::error("unexpected end of file, expecting \"}\"", head);
-                        let error = error.place(Place::At(statement.span));
+                        let error = error.place(DiagnosticPlace::At(statement.span));
                         self.diagnostics
                             .push(error.note("this block is never closed"));
                         self.unclosed = true;
@@ -333,15 +342,21 @@ impl Parser<'_> {
         }
     }
 
-    fn simple(&mut self, words: Vec<Word>, head: Span, depth: usize, nodes: &mut Vec<Node>) {
+    fn simple(
+        &mut self,
+        words: Vec<DirectiveWord>,
+        head: Span,
+        depth: usize,
+        nodes: &mut Vec<DirectiveNode>,
+    ) {
         let mut words = words.into_iter();
         let Some(name) = words.next() else {
             return;
         };
-        let node = Node {
+        let node = DirectiveNode {
             name,
             args: words.collect(),
-            block: Block::None,
+            block: BlockContent::None,
             head,
             span: head,
         };
@@ -355,12 +370,12 @@ impl Parser<'_> {
     fn braces(
         &mut self,
         lexer: &mut Lexer,
-        words: Vec<Word>,
+        words: Vec<DirectiveWord>,
         head: Span,
-        (around, depth): (Surroundings, usize),
-        nodes: &mut Vec<Node>,
+        (around, depth): (StatementSurroundings, usize),
+        nodes: &mut Vec<DirectiveNode>,
     ) {
-        if matches!(around, Surroundings::Globals) {
+        if matches!(around, StatementSurroundings::Globals) {
             self.error(
                 "block directives are not supported in -g option".to_owned(),
                 Some(head),
@@ -380,10 +395,15 @@ impl Parser<'_> {
             self.lua(lexer, head)
         } else {
             let mut inside = Vec::new();
-            let end = self.statements(lexer, Surroundings::Braces(head), depth + 1, &mut inside);
+            let end = self.statements(
+                lexer,
+                StatementSurroundings::Braces(head),
+                depth + 1,
+                &mut inside,
+            );
             // Most blocks have one or two lines, and a vector starts with room for four.
             inside.shrink_to_fit();
-            (Block::Nodes(inside), end)
+            (BlockContent::Nodes(inside), end)
         };
         let mut words = words.into_iter();
         let Some(name) = words.next() else {
@@ -396,7 +416,7 @@ impl Parser<'_> {
                 Some(head),
             );
         }
-        nodes.push(Node {
+        nodes.push(DirectiveNode {
             name,
             args: words.collect(),
             block,
@@ -406,7 +426,7 @@ impl Parser<'_> {
     }
 
     /// Takes Lua code up to the brace that closes it.
-    fn lua(&mut self, lexer: &mut Lexer, head: Span) -> (Block, u32) {
+    fn lua(&mut self, lexer: &mut Lexer, head: Span) -> (BlockContent, u32) {
         let rest = lexer.rest();
         let inside = match lua::block_length(rest) {
             Ok(length) => length,
@@ -434,7 +454,7 @@ impl Parser<'_> {
         };
         lexer.skip(inside + 1);
         (
-            Block::Raw(Word {
+            BlockContent::Raw(DirectiveWord {
                 text,
                 span,
                 quoted: false,
@@ -443,7 +463,7 @@ impl Parser<'_> {
         )
     }
 
-    fn include(&mut self, node: &Node, depth: usize, nodes: &mut Vec<Node>) {
+    fn include(&mut self, node: &DirectiveNode, depth: usize, nodes: &mut Vec<DirectiveNode>) {
         let [name] = &node.args[..] else {
             let message = "invalid number of arguments in \"include\" directive".to_owned();
             return self.error(message, Some(node.head));

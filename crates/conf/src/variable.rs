@@ -4,7 +4,7 @@
 //! A variable that some expression uses gets a number, its [`VarId`], counted from 0, so a
 //! request's cache is an array of that size. A name may be used before it is defined, because `map`
 //! may come after the server that uses its variable; whether every used name is defined is known at
-//! the end ([`Registry::finish`]).
+//! the end ([`VariableRegistry::finish`]).
 //!
 //! Names are compared without regard to case. `R` is what has the variable: a request or a session.
 
@@ -14,15 +14,15 @@ use std::sync::Arc;
 
 use base::{BString, ByteSlice, Span};
 
-use crate::diagnostic::{Diagnostic, Place};
-use crate::spelling::nearest;
+use crate::diagnostic::{Diagnostic, DiagnosticPlace};
+use crate::spelling::nearest_name;
 
 /// The number of a variable that is used somewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VarId(pub u32);
 
 /// Gives values to an expression. Values are appended; the result says whether there is one.
-pub trait Scope {
+pub trait VariableScope {
     /// Appends the value of a variable.
     fn variable(&mut self, id: VarId, out: &mut Vec<u8>) -> bool;
 
@@ -31,7 +31,7 @@ pub trait Scope {
 }
 
 /// Gives numbers to names while expressions are read.
-pub trait Names: Any {
+pub trait VariableNames: Any {
     /// The number of a name, defined or not. The place is shown if it never gets defined.
     fn id(&mut self, name: &[u8], span: Option<Span>) -> VarId;
 
@@ -42,7 +42,7 @@ pub trait Names: Any {
     /// A tentative name is used after all, so it must exist.
     fn require(&mut self, _: VarId) {}
 
-    /// The number of a variable that the configuration sets: [`Registry::slot`]. `None` where no
+    /// The number of a variable that the configuration sets: [`VariableRegistry::settable_id`]. `None` where no
     /// variable exists.
     fn slot_of(&mut self, _: &str) -> Option<Result<VarId, String>> {
         None
@@ -54,7 +54,7 @@ pub struct Variable<R: 'static> {
     /// The name; of a family, the part that all its names start with (`arg_`).
     pub name: &'static str,
     /// How the value is found.
-    pub get: Get<R>,
+    pub get: VariableGet<R>,
     /// The effect of `set`, for variables that have one (`$args`, `$limit_rate`).
     pub set: Option<fn(&mut R, &[u8])>,
     /// Whether the value stays the same for a request, so that it is computed once.
@@ -77,7 +77,7 @@ impl<R: 'static> Variable<R> {
     ) -> Variable<R> {
         Variable {
             name,
-            get: Get::Plain(get),
+            get: VariableGet::Plain(get),
             set: None,
             cache: true,
             changeable: false,
@@ -94,7 +94,7 @@ impl<R: 'static> Variable<R> {
     ) -> Variable<R> {
         Variable {
             name,
-            get: Get::Prefix(get),
+            get: VariableGet::Prefix(get),
             set: None,
             cache: true,
             changeable: false,
@@ -126,7 +126,7 @@ impl<R: 'static> Variable<R> {
 pub type DynamicGet<R> = dyn Fn(&mut R, &mut Vec<u8>) -> bool + Send + Sync;
 
 /// How a value is found. The functions append it and say whether there is one.
-pub enum Get<R: 'static> {
+pub enum VariableGet<R: 'static> {
     /// By a function.
     Plain(fn(&mut R, &mut Vec<u8>) -> bool),
     /// By a function of the rest of the name.
@@ -137,23 +137,23 @@ pub enum Get<R: 'static> {
     Slot,
 }
 
-impl<R> Clone for Get<R> {
+impl<R> Clone for VariableGet<R> {
     fn clone(&self) -> Self {
         match self {
-            Get::Plain(get) => Get::Plain(*get),
-            Get::Prefix(get) => Get::Prefix(*get),
-            Get::Dynamic(get) => Get::Dynamic(get.clone()),
-            Get::Slot => Get::Slot,
+            VariableGet::Plain(get) => VariableGet::Plain(*get),
+            VariableGet::Prefix(get) => VariableGet::Prefix(*get),
+            VariableGet::Dynamic(get) => VariableGet::Dynamic(get.clone()),
+            VariableGet::Slot => VariableGet::Slot,
         }
     }
 }
 
 /// A variable as it is used at run time.
-pub struct Definition<R: 'static> {
+pub struct VariableDefinition<R: 'static> {
     /// The whole name.
     pub name: Arc<str>,
     /// How the value is found.
-    pub get: Get<R>,
+    pub get: VariableGet<R>,
     /// What `set` does besides remembering the value.
     pub set: Option<fn(&mut R, &[u8])>,
     /// Whether the value may be kept for the request.
@@ -166,9 +166,9 @@ pub struct Definition<R: 'static> {
     prefix_len: usize,
 }
 
-impl<R> Clone for Definition<R> {
+impl<R> Clone for VariableDefinition<R> {
     fn clone(&self) -> Self {
-        Definition {
+        VariableDefinition {
             name: self.name.clone(),
             get: self.get.clone(),
             ..*self
@@ -176,10 +176,10 @@ impl<R> Clone for Definition<R> {
     }
 }
 
-impl<R: 'static> Definition<R> {
+impl<R: 'static> VariableDefinition<R> {
     /// A variable made by the configuration: cached, and a later definition replaces it.
-    pub fn new(get: Get<R>) -> Definition<R> {
-        Definition {
+    pub fn new(get: VariableGet<R>) -> VariableDefinition<R> {
+        VariableDefinition {
             name: "".into(),
             get,
             set: None,
@@ -193,20 +193,20 @@ impl<R: 'static> Definition<R> {
     /// A variable made by the configuration from a closure.
     pub fn dynamic(
         get: impl Fn(&mut R, &mut Vec<u8>) -> bool + Send + Sync + 'static,
-    ) -> Definition<R> {
-        Definition::new(Get::Dynamic(Arc::new(get)))
+    ) -> VariableDefinition<R> {
+        VariableDefinition::new(VariableGet::Dynamic(Arc::new(get)))
     }
 
     /// Computed at every use.
-    pub fn volatile(mut self) -> Definition<R> {
+    pub fn volatile(mut self) -> VariableDefinition<R> {
         self.cache = false;
         self
     }
 
-    fn of_row(row: &Variable<R>, name: &str) -> Definition<R> {
+    fn of_row(row: &Variable<R>, name: &str) -> VariableDefinition<R> {
         let (get, set, cache) = (row.get.clone(), row.set, row.cache);
         let changeable = row.changeable || set.is_some();
-        Definition {
+        VariableDefinition {
             name: name.into(),
             get,
             set,
@@ -225,30 +225,30 @@ impl<R: 'static> Definition<R> {
     /// Appends the value; the result says whether there is one.
     pub fn value(&self, of: &mut R, out: &mut Vec<u8>) -> bool {
         match &self.get {
-            Get::Plain(get) => get(of, out),
-            Get::Prefix(get) => get(of, &self.name[self.prefix_len..], out),
-            Get::Dynamic(get) => get(of, out),
-            Get::Slot => false,
+            VariableGet::Plain(get) => get(of, out),
+            VariableGet::Prefix(get) => get(of, &self.name[self.prefix_len..], out),
+            VariableGet::Dynamic(get) => get(of, out),
+            VariableGet::Slot => false,
         }
     }
 }
 
 /// The variables of an engine while a configuration is built.
-pub struct Registry<R: 'static> {
+pub struct VariableRegistry<R: 'static> {
     /// By name in lower case.
-    known: HashMap<Arc<str>, Definition<R>>,
+    known: HashMap<Arc<str>, VariableDefinition<R>>,
     families: Vec<&'static Variable<R>>,
-    used: Vec<Used>,
+    used: Vec<UsedVariable>,
     ids: HashMap<Arc<str>, VarId>,
     /// Names that are used now need not exist.
     tentative: bool,
-    texts: Texts,
+    texts: MultilineTexts,
 }
 
 /// The multi-line texts that the configuration assigns, by variable.
-type Texts = HashMap<Arc<str>, Vec<BString>>;
+type MultilineTexts = HashMap<Arc<str>, Vec<BString>>;
 
-struct Used {
+struct UsedVariable {
     name: Arc<str>,
     /// It must exist. A name that need not, and does not, is empty.
     required: bool,
@@ -256,16 +256,16 @@ struct Used {
     span: Option<Span>,
 }
 
-impl<R> Default for Registry<R> {
+impl<R> Default for VariableRegistry<R> {
     fn default() -> Self {
-        Registry::new()
+        VariableRegistry::new()
     }
 }
 
-impl<R: 'static> Registry<R> {
+impl<R: 'static> VariableRegistry<R> {
     /// A registry without variables.
-    pub fn new() -> Registry<R> {
-        Registry {
+    pub fn new() -> VariableRegistry<R> {
+        VariableRegistry {
             known: HashMap::new(),
             families: Vec::new(),
             used: Vec::new(),
@@ -279,11 +279,11 @@ impl<R: 'static> Registry<R> {
     pub fn add(&mut self, rows: &'static [Variable<R>]) {
         for row in rows {
             match row.get {
-                Get::Prefix(_) => self.families.push(row),
+                VariableGet::Prefix(_) => self.families.push(row),
                 _ => {
                     let name: Arc<str> = row.name.into();
                     self.known
-                        .insert(name.clone(), Definition::of_row(row, row.name));
+                        .insert(name.clone(), VariableDefinition::of_row(row, row.name));
                 }
             }
         }
@@ -291,7 +291,11 @@ impl<R: 'static> Registry<R> {
 
     /// Defines a variable from the configuration. The error is a message in nginx's words: a
     /// module's variable cannot be replaced.
-    pub fn define(&mut self, name: &str, mut definition: Definition<R>) -> Result<VarId, String> {
+    pub fn define(
+        &mut self,
+        name: &str,
+        mut definition: VariableDefinition<R>,
+    ) -> Result<VarId, String> {
         let name = self.changeable_name(name)?;
         definition.name = name.clone();
         // A variable keeps its setter: `set $args` must still change the arguments.
@@ -304,12 +308,12 @@ impl<R: 'static> Registry<R> {
 
     /// A variable that the configuration sets (`set`, a named capture). If it has another
     /// definition, too, that applies until it is set.
-    pub fn slot(&mut self, name: &str) -> Result<VarId, String> {
+    pub fn settable_id(&mut self, name: &str) -> Result<VarId, String> {
         let name = self.changeable_name(name)?;
         if !self.known.contains_key(&name) {
-            let definition = Definition {
+            let definition = VariableDefinition {
                 name: name.clone(),
-                ..Definition::new(Get::Slot)
+                ..VariableDefinition::new(VariableGet::Slot)
             };
             self.known.insert(name.clone(), definition);
         }
@@ -317,7 +321,7 @@ impl<R: 'static> Registry<R> {
     }
 
     /// Notes a text that the configuration gives a variable. What matters are line ends in it,
-    /// which then come from the configuration and not from a client: see [`Variables::is_written`].
+    /// which then come from the configuration and not from a client: see [`VariableTable::is_written`].
     pub fn note_text(&mut self, name: &str, text: &[u8]) {
         if Self::is_noted(text) {
             let name = name.to_ascii_lowercase().into();
@@ -351,7 +355,7 @@ impl<R: 'static> Registry<R> {
             return id;
         }
         let id = VarId(self.used.len() as u32);
-        self.used.push(Used {
+        self.used.push(UsedVariable {
             name: name.clone(),
             required: !self.tentative,
             span,
@@ -376,15 +380,15 @@ impl<R: 'static> Registry<R> {
     }
 
     /// Closes the registry: by now every name in use must be defined.
-    pub fn finish(self) -> Result<Variables<R>, Vec<Diagnostic>> {
+    pub fn finish(self) -> Result<VariableTable<R>, Vec<Diagnostic>> {
         let mut definitions = Vec::with_capacity(self.used.len());
         let mut errors = Vec::new();
         for used in &self.used {
             match resolve(&self.known, &self.families, &used.name) {
                 Some(definition) => definitions.push(definition),
-                None if !used.required => definitions.push(Definition {
+                None if !used.required => definitions.push(VariableDefinition {
                     name: used.name.clone(),
-                    ..Definition::new(Get::Slot)
+                    ..VariableDefinition::new(VariableGet::Slot)
                 }),
                 None => errors.push(self.unknown(used)),
             }
@@ -392,7 +396,7 @@ impl<R: 'static> Registry<R> {
         if !errors.is_empty() {
             return Err(errors);
         }
-        Ok(Variables {
+        Ok(VariableTable {
             definitions,
             ids: self.ids,
             known: self.known,
@@ -401,22 +405,22 @@ impl<R: 'static> Registry<R> {
         })
     }
 
-    fn unknown(&self, used: &Used) -> Diagnostic {
+    fn unknown(&self, used: &UsedVariable) -> Diagnostic {
         let error = Diagnostic::error(format!("unknown \"{}\" variable", used.name), used.span);
-        let error = error.place(Place::Unsaid);
+        let error = error.place(DiagnosticPlace::Unsaid);
         let candidates = self
             .known
             .keys()
             .map(|name| &**name)
             .chain(self.families.iter().map(|row| row.name));
-        match nearest(&used.name, candidates) {
+        match nearest_name(&used.name, candidates) {
             Some(near) => error.note(format!("did you mean \"${near}\"?")),
             None => error,
         }
     }
 }
 
-impl<R: 'static> Names for Registry<R> {
+impl<R: 'static> VariableNames for VariableRegistry<R> {
     fn id(&mut self, name: &[u8], span: Option<Span>) -> VarId {
         self.id_of(name.to_str_lossy().to_ascii_lowercase().into(), span)
     }
@@ -430,7 +434,7 @@ impl<R: 'static> Names for Registry<R> {
     }
 
     fn slot_of(&mut self, name: &str) -> Option<Result<VarId, String>> {
-        Some(self.slot(name))
+        Some(self.settable_id(name))
     }
 }
 
@@ -447,30 +451,30 @@ fn family<R>(families: &[&'static Variable<R>], name: &str) -> Option<&'static V
 /// family's value until it is set: after `set $http_x …` in one location, `$http_x` is still the
 /// header everywhere else.
 fn resolve<R: 'static>(
-    known: &HashMap<Arc<str>, Definition<R>>,
+    known: &HashMap<Arc<str>, VariableDefinition<R>>,
     families: &[&'static Variable<R>],
     name: &str,
-) -> Option<Definition<R>> {
+) -> Option<VariableDefinition<R>> {
     let own = known.get(name);
     if let Some(own) = own
-        && !matches!(own.get, Get::Slot)
+        && !matches!(own.get, VariableGet::Slot)
     {
         return Some(own.clone());
     }
-    let by_family = family(families, name).map(|row| Definition::of_row(row, name));
+    let by_family = family(families, name).map(|row| VariableDefinition::of_row(row, name));
     by_family.or_else(|| own.cloned())
 }
 
 /// The variables of a finished configuration.
-pub struct Variables<R: 'static> {
-    definitions: Vec<Definition<R>>,
+pub struct VariableTable<R: 'static> {
+    definitions: Vec<VariableDefinition<R>>,
     ids: HashMap<Arc<str>, VarId>,
-    known: HashMap<Arc<str>, Definition<R>>,
+    known: HashMap<Arc<str>, VariableDefinition<R>>,
     families: Vec<&'static Variable<R>>,
-    texts: Texts,
+    texts: MultilineTexts,
 }
 
-impl<R: 'static> Variables<R> {
+impl<R: 'static> VariableTable<R> {
     /// Whether a value of several lines is one that the configuration itself gives this variable.
     pub fn is_written(&self, id: VarId, value: &[u8]) -> bool {
         let texts = self.texts.get(&self.get(id).name);
@@ -495,7 +499,7 @@ impl<R: 'static> Variables<R> {
 
     /// The variable with this number. Numbers come from the registry that these variables were made
     /// by.
-    pub fn get(&self, id: VarId) -> &Definition<R> {
+    pub fn get(&self, id: VarId) -> &VariableDefinition<R> {
         &self.definitions[id.0 as usize]
     }
 
@@ -506,7 +510,7 @@ impl<R: 'static> Variables<R> {
 
     /// The definition of a name that comes up at run time only (scripts, server-side includes). If
     /// it has a number, use that instead, so that the cache is consulted.
-    pub fn find(&self, name: &str) -> Option<Definition<R>> {
+    pub fn find(&self, name: &str) -> Option<VariableDefinition<R>> {
         resolve(&self.known, &self.families, name)
     }
 }
@@ -518,7 +522,7 @@ pub struct NoVariables {
     pub errors: Vec<Diagnostic>,
 }
 
-impl Names for NoVariables {
+impl VariableNames for NoVariables {
     fn id(&mut self, name: &[u8], span: Option<Span>) -> VarId {
         let name = name.as_bstr();
         let error = Diagnostic::error(format!("unknown \"{name}\" variable"), span);
@@ -556,13 +560,13 @@ mod tests {
         true
     }
 
-    fn registry() -> Registry<Request> {
-        let mut names = Registry::new();
+    fn registry() -> VariableRegistry<Request> {
+        let mut names = VariableRegistry::new();
         names.add(ROWS);
         names
     }
 
-    fn value(variables: &Variables<Request>, id: VarId) -> Option<String> {
+    fn value(variables: &VariableTable<Request>, id: VarId) -> Option<String> {
         let mut out = Vec::new();
         let found = variables
             .get(id)
@@ -595,7 +599,7 @@ mod tests {
         let early = names.id(b"mapped", None);
         let id = names.define(
             "Mapped",
-            Definition::dynamic(|_, out| {
+            VariableDefinition::dynamic(|_, out| {
                 out.push(b'1');
                 true
             }),
@@ -604,7 +608,7 @@ mod tests {
         // The last definition of a name counts, as with two `map` blocks.
         let again = names.define(
             "mapped",
-            Definition::dynamic(|_, out| {
+            VariableDefinition::dynamic(|_, out| {
                 out.push(b'2');
                 true
             }),
@@ -617,17 +621,21 @@ mod tests {
     fn a_variable_of_a_module_stays_what_it_is() {
         let mut names = registry();
         assert_eq!(
-            names.slot("uri"),
+            names.settable_id("uri"),
             Err("the duplicate \"uri\" variable".to_owned())
         );
-        assert!(names.define("URI", Definition::new(Get::Slot)).is_err());
+        assert!(
+            names
+                .define("URI", VariableDefinition::new(VariableGet::Slot))
+                .is_err()
+        );
         assert_eq!(
-            names.slot(""),
+            names.settable_id(""),
             Err("invalid variable name \"$\"".to_owned())
         );
-        let rate = names.slot("rate").unwrap();
-        let header = names.slot("http_a").unwrap();
-        let mine = names.slot("mine").unwrap();
+        let rate = names.settable_id("rate").unwrap();
+        let header = names.settable_id("http_a").unwrap();
+        let mine = names.settable_id("mine").unwrap();
         let variables = names.finish().unwrap();
         assert!(variables.get(rate).set.is_some() && !variables.get(rate).cache);
         assert_eq!(

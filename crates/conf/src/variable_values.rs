@@ -5,16 +5,16 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::regex::{Captures, Regex};
-use crate::variable::{Definition, VarId};
+use crate::variable::{VarId, VariableDefinition};
 
 /// The groups of the last match of a regular expression, with the text that they point into.
 #[derive(Clone, Default)]
-pub struct Captured {
+pub struct CapturedGroups {
     subject: Vec<u8>,
     groups: Captures,
 }
 
-impl Captured {
+impl CapturedGroups {
     /// Matches a text. If the pattern does not match, the captures of an earlier match stay, as in
     /// nginx.
     pub fn matches(&mut self, regex: &Regex, subject: &[u8]) -> bool {
@@ -119,7 +119,7 @@ impl VariableValues {
     }
 }
 
-impl<R: 'static> Definition<R> {
+impl<R: 'static> VariableDefinition<R> {
     /// Appends the value of the variable with number `id`: the one that `values` of `of` knows, or
     /// a new one, which is kept if the variable is of that kind. The result says whether there is
     /// one.

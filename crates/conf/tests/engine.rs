@@ -19,13 +19,13 @@ struct Engine {
 }
 
 struct Server {
-    confs: Confs,
+    confs: BlockConfs,
     locations: Vec<Location>,
 }
 
 struct Location {
     path: BString,
-    confs: Confs,
+    confs: BlockConfs,
 }
 
 /// A request, as far as variables of this test need one.
@@ -40,7 +40,7 @@ const LOCATION_GROUP: usize = 2;
 #[derive(Clone, Default)]
 struct Nothing;
 
-static MAIN_ROWS: Table<Nothing> = Table::new(&[Directive {
+static MAIN_ROWS: DirectiveTable<Nothing> = DirectiveTable::new(&[Directive {
     name: "http",
     syntax: "{ ... }",
     default: None,
@@ -50,7 +50,7 @@ static MAIN_ROWS: Table<Nothing> = Table::new(&[Directive {
     set: Setter::Deferred(Arity::NONE, |line, _confs| build_http(line)),
 }]);
 
-static HTTP_ROWS: Table<Nothing> = Table::new(&[Directive {
+static HTTP_ROWS: DirectiveTable<Nothing> = DirectiveTable::new(&[Directive {
     name: "server",
     syntax: "{ ... }",
     default: None,
@@ -64,7 +64,7 @@ static HTTP_ROWS: Table<Nothing> = Table::new(&[Directive {
             nodes,
             &mut server,
             Some(confs),
-            &mut line.level.inner(SERVER),
+            &mut line.level.inner_block(SERVER),
         );
         let engine = line.level.engine::<Engine>();
         let locations = std::mem::take(&mut engine.locations);
@@ -76,7 +76,7 @@ static HTTP_ROWS: Table<Nothing> = Table::new(&[Directive {
     }),
 }]);
 
-static LOCATION_ROWS: Table<Nothing> = Table::new(&[Directive {
+static LOCATION_ROWS: DirectiveTable<Nothing> = DirectiveTable::new(&[Directive {
     name: "location",
     syntax: "path { ... }",
     default: None,
@@ -90,7 +90,7 @@ static LOCATION_ROWS: Table<Nothing> = Table::new(&[Directive {
             nodes,
             &mut location,
             Some(confs),
-            &mut line.level.inner(LOCATION),
+            &mut line.level.inner_block(LOCATION),
         );
         let path = line.arg(0).text.clone();
         line.level.engine::<Engine>().locations.push(Location {
@@ -108,14 +108,14 @@ struct Names {
     names: Vec<BString>,
 }
 
-static NAMES: Table<Names> = Table::new(&[Directive {
+static NAMES: DirectiveTable<Names> = DirectiveTable::new(&[Directive {
     name: "server_name",
     syntax: "name ...",
     default: None,
     contexts: SERVER,
     since: "0.1",
     doc: "The names of a server.",
-    set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
+    set: Setter::Custom(Arity::at_least(1), RepeatRule::Many, |c, line| {
         c.names
             .extend(line.args().iter().map(|word| word.text.clone()));
         Ok(())
@@ -127,7 +127,7 @@ struct Squeeze {
     enable: bool,
     level: i64,
     timeout: Duration,
-    buffers: Buffers,
+    buffers: BufferSizes,
     types: Vec<BString>,
     proxied: u32,
     mode: usize,
@@ -137,7 +137,7 @@ struct Squeeze {
     depth: u32,
 }
 
-static SQUEEZE: Table<Squeeze> = Table::<Squeeze>::new(&[
+static SQUEEZE: DirectiveTable<Squeeze> = DirectiveTable::<Squeeze>::new(&[
     row(
         "squeeze",
         "on | off",
@@ -168,7 +168,7 @@ static SQUEEZE: Table<Squeeze> = Table::<Squeeze>::new(&[
         Some("text/html"),
         Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(|c| c.types.clear()),
+            RepeatRule::Fresh(|c| c.types.clear()),
             |c, line| {
                 c.types
                     .extend(line.args().iter().map(|word| word.text.clone()));
@@ -192,14 +192,14 @@ static SQUEEZE: Table<Squeeze> = Table::<Squeeze>::new(&[
         "root",
         "path",
         Some("html"),
-        Setter::Path(conf::Access::Opened, |c| &mut c.root),
+        Setter::Path(conf::PathUse::Opened, |c| &mut c.root),
     ),
     row("message", "text", None, Setter::Value(|c| &mut c.message)),
     row(
         "target",
         "name",
         None,
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.target = Some(line.arg(0).text.clone());
             Ok(())
         }),
@@ -208,7 +208,7 @@ static SQUEEZE: Table<Squeeze> = Table::<Squeeze>::new(&[
         "words",
         "{ ... }",
         None,
-        Setter::Block(Arity::NONE, Repeat::Once, |c, line| {
+        Setter::Block(Arity::NONE, RepeatRule::Once, |c, line| {
             for entry in line.entries() {
                 c.types.push(entry.name.text.clone());
             }
@@ -224,10 +224,10 @@ static SQUEEZE: Table<Squeeze> = Table::<Squeeze>::new(&[
 ])
 .finish(|c, parent, level| {
     c.depth = parent.map_or(0, |parent| parent.depth + 1);
-    if c.level > 5 && level.seen("squeeze_level").is_some() && !c.enable {
+    if c.level > 5 && level.seen_directive("squeeze_level").is_some() && !c.enable {
         level.report(Diagnostic::warning(
             "squeeze_level without squeeze",
-            level.seen("squeeze_level"),
+            level.seen_directive("squeeze_level"),
         ));
     }
     Ok(())
@@ -280,14 +280,14 @@ static VARIABLES: &[Variable<Request>] = &[
 #[derive(Default)]
 struct Built {
     servers: Vec<Server>,
-    http: Option<Confs>,
+    http: Option<BlockConfs>,
 }
 
-fn build_http(line: &mut Line) -> Result<(), Diagnostic> {
+fn build_http(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     if line.is_repeated() {
         return Err(line.directive_error("is duplicate"));
     }
-    let mut names = Registry::<Request>::new();
+    let mut names = VariableRegistry::<Request>::new();
     names.add(VARIABLES);
     let mut engine = Engine::default();
     let groups: Vec<TableSet> = vec![
@@ -295,8 +295,8 @@ fn build_http(line: &mut Line) -> Result<(), Diagnostic> {
         vec![&NAMES],
         vec![&LOCATION_ROWS, &SQUEEZE],
     ];
-    let mut confs = Confs::new(groups);
-    let mut level = Level::new(line.level.build, &mut names, &mut engine, HTTP);
+    let mut confs = BlockConfs::new(groups);
+    let mut level = BlockContext::new(line.level.build, &mut names, &mut engine, HTTP);
     dispatch(line.node.block.nodes(), &mut confs, None, &mut level);
     match names.finish() {
         Ok(_variables) => {}
@@ -310,11 +310,11 @@ fn build_http(line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-fn build(text: &str) -> Build {
-    let mut files = Snapshot::default();
+fn build(text: &str) -> ConfigurationBuild {
+    let mut files = FileSnapshot::default();
     files.insert("/etc/weir/nginx.conf", text);
     let (tree, diagnostics) = parse_tolerant(Path::new("/etc/weir/nginx.conf"), &mut files, None);
-    let mut build = Build::new(
+    let mut build = ConfigurationBuild::new(
         "/usr/local".into(),
         "/etc/weir".into(),
         Box::new(files),
@@ -324,10 +324,10 @@ fn build(text: &str) -> Build {
     build.diagnostics = diagnostics;
     let mut names = NoVariables::default();
     let mut no_engine = ();
-    let mut level = Level::new(&mut build, &mut names, &mut no_engine, MAIN);
+    let mut level = BlockContext::new(&mut build, &mut names, &mut no_engine, MAIN);
     dispatch(
         &tree.nodes,
-        &mut Confs::new(vec![vec![&MAIN_ROWS]]),
+        &mut BlockConfs::new(vec![vec![&MAIN_ROWS]]),
         None,
         &mut level,
     );
@@ -357,7 +357,7 @@ fn first_lines(text: &str) -> Vec<String> {
         .collect()
 }
 
-fn squeeze(confs: &Confs) -> &Squeeze {
+fn squeeze(confs: &BlockConfs) -> &Squeeze {
     confs.get().expect("a location has it")
 }
 
@@ -370,7 +370,7 @@ fn defaults_go_through_the_setters() {
     assert_eq!(conf.timeout, Duration::from_secs(60));
     assert_eq!(
         conf.buffers,
-        Buffers {
+        BufferSizes {
             count: 8,
             size: 4096
         }
@@ -609,7 +609,7 @@ fn groups_can_be_taken_out() {
     let mut built = built("http { server { server_name a b; } }");
     let server = &mut built.servers[0];
     let confs = server.confs.take_group(SERVER_GROUP);
-    assert_eq!(confs::downcast::<Names>(&*confs[0]).names, ["a", "b"]);
+    assert_eq!(block_confs::downcast::<Names>(&*confs[0]).names, ["a", "b"]);
     assert!(server.confs.take_group(SERVER_GROUP).is_empty());
     assert!(
         server.confs.take_group(MAIN_GROUP).is_empty(),
@@ -622,7 +622,7 @@ fn messages_have_a_bound() {
     let shown = messages(&format!("http {{ {} }}", "bogus 1;\n".repeat(1000)));
     assert_eq!(
         shown.matches("unknown directive").count(),
-        conf::level::MAX_SHOWN
+        conf::block_context::MAX_SHOWN
     );
     assert!(shown.ends_with("weir: 800 more messages are not shown\n"));
 }

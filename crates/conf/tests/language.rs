@@ -10,8 +10,8 @@ use conf::*;
 const MAIN_FILE: &str = "/etc/nginx.conf";
 
 /// Reads files that exist only here; the first one is the main file.
-fn read(files: &[(&str, &str)], globals: Option<&str>) -> (Tree, Vec<Diagnostic>) {
-    let mut snapshot = Snapshot::default();
+fn read(files: &[(&str, &str)], globals: Option<&str>) -> (ConfigurationTree, Vec<Diagnostic>) {
+    let mut snapshot = FileSnapshot::default();
     for (path, text) in files {
         snapshot.insert(path, *text);
     }
@@ -25,18 +25,18 @@ fn shape(text: &str) -> String {
     tree.nodes.iter().map(shape_of).collect()
 }
 
-fn shape_of(node: &Node) -> String {
+fn shape_of(node: &DirectiveNode) -> String {
     let mut out = node.name.text.to_string();
     for word in &node.args {
         out += &format!("|{}", word.text);
     }
     match &node.block {
-        Block::None => out + ";",
-        Block::Nodes(nodes) => format!(
+        BlockContent::None => out + ";",
+        BlockContent::Nodes(nodes) => format!(
             "{out}{{{}}}",
             nodes.iter().map(shape_of).collect::<String>()
         ),
-        Block::Raw(word) => format!("{out}<{}>", word.text),
+        BlockContent::Raw(word) => format!("{out}<{}>", word.text),
     }
 }
 
@@ -321,9 +321,9 @@ fn includes_that_fail() {
 
 #[test]
 fn a_missing_main_file_is_named_without_a_place() {
-    let (tree, errors) = parse_tolerant(Path::new("/none"), &mut Snapshot::default(), None);
+    let (tree, errors) = parse_tolerant(Path::new("/none"), &mut FileSnapshot::default(), None);
     assert_eq!(errors.len(), 1);
-    let message = render(&errors[0], &tree.sources, "weir", false);
+    let message = render_diagnostic(&errors[0], &tree.sources, "weir", false);
     assert_eq!(
         message,
         "weir: [emerg] open() \"/none\" failed (2: No such file or directory)\n"
@@ -425,7 +425,7 @@ fn every_short_text() {
 fn carets_count_columns() {
     let shown = |text: &str| {
         let (tree, errors) = read(&[(MAIN_FILE, text)], None);
-        render(&errors[0], &tree.sources, "weir", false)
+        render_diagnostic(&errors[0], &tree.sources, "weir", false)
             .lines()
             .skip(2)
             .take(2)
@@ -456,7 +456,7 @@ fn carets_count_columns() {
 #[test]
 fn colours_change_nothing_else() {
     let (tree, errors) = read(&[(MAIN_FILE, "a \"b\"c;")], None);
-    let coloured = render(&errors[0], &tree.sources, "weir", true);
+    let coloured = render_diagnostic(&errors[0], &tree.sources, "weir", true);
     assert!(coloured.contains("\u{1b}["));
     let mut plain = String::new();
     let mut rest = &*coloured;
@@ -465,7 +465,10 @@ fn colours_change_nothing_else() {
         rest = after.split_once('m').expect("an escape ends").1;
     }
     plain += rest;
-    assert_eq!(plain, render(&errors[0], &tree.sources, "weir", false));
+    assert_eq!(
+        plain,
+        render_diagnostic(&errors[0], &tree.sources, "weir", false)
+    );
 }
 
 #[test]

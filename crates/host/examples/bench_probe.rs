@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use host::log::Sink;
+use host::log_sink::LogSink;
 use rt::file::{self, OpenOptions};
-use rt::net::Stream;
+use rt::net::StreamSocket;
 use weir_host as host;
 
 const LEN: u64 = 4 << 20;
@@ -94,7 +94,7 @@ async fn measure(directory: PathBuf) -> std::io::Result<()> {
     sendfile(&file, &pool).await?;
 
     let log = directory.join("bench_probe.log");
-    let sink = Sink::file("bench", std::fs::File::create(&log)?.into());
+    let sink = LogSink::file("bench", std::fs::File::create(&log)?.into());
     let mut waited = Duration::ZERO;
     for i in 1..=200 {
         rt::sleep(Duration::from_millis(1)).await;
@@ -123,8 +123,8 @@ async fn measure(directory: PathBuf) -> std::io::Result<()> {
 }
 
 /// 128 KB over a socket pair, the other end emptied on the same loop: what the proof is to be held against.
-async fn sendfile(file: &file::File, pool: &rt::pool::Pool) -> std::io::Result<()> {
-    let (a, b) = Stream::pair()?;
+async fn sendfile(file: &file::File, pool: &rt::pool::PoolHandle) -> std::io::Result<()> {
+    let (a, b) = StreamSocket::pair()?;
     let (sending, pool) = (file.clone(), pool.clone());
     let begin = Instant::now();
     let sender = rt::spawn_handle("sender", async move {

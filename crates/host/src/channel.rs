@@ -32,7 +32,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD: usize = 5;
 
 /// One message.
-pub struct Message {
+pub struct ChannelMessage {
     /// What it asks for; the meaning is the caller's.
     pub kind: u8,
     /// Its content.
@@ -127,7 +127,7 @@ impl Channel {
     }
 
     /// Waits for a message. `None` means that the other process is gone.
-    pub fn receive(&self) -> io::Result<Option<Message>> {
+    pub fn receive(&self) -> io::Result<Option<ChannelMessage>> {
         let mut head = [0; HEAD];
         let mut descriptors = Vec::new();
         let size = self.receive_packet(&mut head, &mut descriptors)?;
@@ -149,7 +149,7 @@ impl Channel {
                 return Err(io::Error::other("a message without its descriptors"));
             }
         }
-        Ok(Some(Message {
+        Ok(Some(ChannelMessage {
             kind: head[0],
             body: read_all(&File::from(memory))?,
             descriptors,

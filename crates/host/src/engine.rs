@@ -28,16 +28,16 @@ use std::time::{Duration, Instant};
 
 use crate::error_log::Logger;
 use crate::listen::{ListenAddress, ListenOptions};
-use crate::process::User;
-use crate::seats::{Arriving, Parcel, Seat, Seats};
+use crate::loop_slots::{ArrivingConnection, LoopSlot, LoopSlots, MovingConnection};
+use crate::process::SystemUser;
 use base::sync::Mutex;
 
 /// A trial run of a part of the configuration; the error says why it does not work.
-pub type Trial = Box<dyn FnOnce() -> Result<(), String>>;
+pub type ConfigurationTest = Box<dyn FnOnce() -> Result<(), String>>;
 
 /// One engine's part of one configuration. Immutable, and shared by all loops until the last of them has dropped
 /// it.
-pub trait Configuration: Send + Sync {
+pub trait EngineConfiguration: Send + Sync {
     /// Such as `http`. A configuration of the same kind replaces this one at a reload.
     fn kind(&self) -> &'static str;
 
@@ -50,20 +50,20 @@ pub trait Configuration: Send + Sync {
     }
 
     /// Called once in the worker, before any loop sees this configuration. Not on a loop: may be slow.
-    fn commit(&self, zones: &Zones) -> Result<(), String> {
+    fn commit(&self, zones: &ZoneRegistry) -> Result<(), String> {
         let _ = zones;
         Ok(())
     }
 
     /// What has to be tried before this configuration is accepted, because only running it shows errors. Each trial
     /// runs in a process of its own, as the worker's user, which exits afterwards.
-    fn trials(&self) -> Vec<Trial> {
+    fn configuration_tests(&self) -> Vec<ConfigurationTest> {
         Vec::new()
     }
 
     /// Called once when the process is about to exit, on no loop, while some loops may still run: saves what the
     /// next start can use. What is not done by `deadline` is skipped.
-    fn end(&self, deadline: Instant) {
+    fn before_exit(&self, deadline: Instant) {
         let _ = deadline;
     }
 
@@ -76,16 +76,16 @@ pub trait Configuration: Send + Sync {
 
 /// Takes connections that leave their loop.
 #[derive(Clone)]
-pub struct ParcelSink {
+pub struct ConnectionSink {
     /// How far the connections go.
-    pub reach: Reach,
+    pub scope: MoveScope,
     /// The function that takes them.
-    pub take: Rc<dyn Fn(Parcel)>,
+    pub take: Rc<dyn Fn(MovingConnection)>,
 }
 
 /// How far a connection goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum MoveScope {
     /// To another loop of the process.
     Process,
     /// To another process.
@@ -100,35 +100,35 @@ pub trait LoopEngine {
     /// dropped. One that is missing accepts what its queue still holds, and then closes. A connection asks for the
     /// current configuration at each request. While it is idle it must hold none: otherwise the old configuration
     /// would never end.
-    fn reload(&self, configuration: Arc<dyn Configuration>, context: LoopContext);
+    fn reload(&self, configuration: Arc<dyn EngineConfiguration>, context: LoopContext);
 
     /// Serves a connection that another loop has accepted, or that comes from another loop or process between two
     /// requests.
-    fn adopt(&self, arriving: Arriving);
+    fn adopt_connection(&self, arriving: ArrivingConnection);
 
     /// Accepts in place of loop `index`, which is late, for as long as `still` returns true. With `reuseport`, no
     /// other loop would empty the queues of its sockets.
-    fn rescue(&self, index: usize, still: Rc<dyn Fn() -> bool>) {
+    fn accept_for_late_loop(&self, index: usize, still: Rc<dyn Fn() -> bool>) {
         let _ = (index, still);
     }
 
     /// Gives about `count` connections that wait for their next request to `sink`.
-    fn shed(&self, count: usize, sink: ParcelSink) {
+    fn move_idle_connections(&self, count: usize, sink: ConnectionSink) {
         let _ = (count, sink);
     }
 
-    /// From now on, until [`LoopEngine::shed_work`], counts the work that each connection causes.
-    fn note_work(&self) {}
+    /// From now on, until [`LoopEngine::move_busy_connections`], counts the work that each connection causes.
+    fn start_counting_work(&self) {}
 
-    /// Gives connections that caused about this part of the loop's work since [`LoopEngine::note_work`] to `sink`,
+    /// Gives connections that caused about this part of the loop's work since [`LoopEngine::start_counting_work`] to `sink`,
     /// each at the end of its present request.
-    fn shed_work(&self, part: f64, sink: ParcelSink) {
+    fn move_busy_connections(&self, part: f64, sink: ConnectionSink) {
         let _ = (part, sink);
     }
 
     /// Ends gracefully, like [`LoopEngine::stop`], but gives each connection that waits for its next request to
     /// `sink`; busy ones follow when their request has ended. What cannot move is closed.
-    fn hand_over(&self, sink: ParcelSink) {
+    fn hand_over(&self, sink: ConnectionSink) {
         let _ = sink;
         self.stop();
     }
@@ -138,7 +138,7 @@ pub trait LoopEngine {
 
     /// Ends all connections in a way that their tasks notice, so that requests end properly and are logged. A
     /// moment later, [`LoopEngine::abort`] ends what is left.
-    fn cut(&self) {}
+    fn shut_down_connections(&self) {}
 
     /// Closes everything now.
     fn abort(&self);
@@ -155,20 +155,20 @@ pub struct LoopContext {
     /// How many loops there are.
     pub loops: usize,
     /// All loops.
-    pub seats: Seats,
+    pub loop_slots: LoopSlots,
     /// This one.
-    pub seat: Arc<Seat>,
+    pub loop_slot: Arc<LoopSlot>,
     /// The settings of the main context.
-    pub main: Main,
+    pub main: MainSettings,
     /// Main's error log.
     pub log: Logger,
     /// State that survives reloads.
-    pub zones: Zones,
+    pub zones: ZoneRegistry,
     /// The sockets to accept from.
     pub listeners: Vec<LoopListener>,
 }
 
-/// How long requests whose connections were cut ([`LoopEngine::cut`]) may take to end and be logged.
+/// How long requests whose connections were cut ([`LoopEngine::shut_down_connections`]) may take to end and be logged.
 pub const CUT_GRACE: Duration = Duration::from_millis(300);
 
 /// A socket that a configuration wants.
@@ -201,7 +201,7 @@ pub struct LoopListener {
 
 /// What the main and `events` contexts say, for engines.
 #[derive(Clone, Debug)]
-pub struct Main {
+pub struct MainSettings {
     /// `weir`, or `nginx` when started under that name.
     pub program: &'static str,
     /// The version shown to clients: `nginx/1.31.5` or `weir/0.1.0`.
@@ -215,7 +215,7 @@ pub struct Main {
     /// Accept all that is queued at once, instead of a few.
     pub multi_accept: bool,
     /// The user of the worker; `None` if the user does not change.
-    pub user: Option<User>,
+    pub user: Option<SystemUser>,
     /// The pools that `thread_pool` names, `default` always among them.
     pub thread_pools: Vec<ThreadPool>,
     /// Clients whose connections log at debug level: network and prefix length.
@@ -228,7 +228,7 @@ pub struct Main {
     pub testing: bool,
 }
 
-impl Main {
+impl MainSettings {
     /// Whether `debug_connection` names this client; `None` is one by a unix socket.
     pub fn is_debugged(&self, client: Option<IpAddr>) -> bool {
         if client.is_none() {
@@ -250,9 +250,9 @@ impl Main {
     }
 }
 
-impl Default for Main {
+impl Default for MainSettings {
     fn default() -> Self {
-        Main {
+        MainSettings {
             program: "weir",
             version: "weir",
             prefix: PathBuf::new(),
@@ -292,14 +292,14 @@ impl Default for ThreadPool {
 
 /// State that outlives a configuration: counters, caches, upstream groups, by type and name.
 #[derive(Clone)]
-pub struct Zones {
+pub struct ZoneRegistry {
     by_name: Arc<Mutex<HashMap<ZoneKey, Arc<dyn Any + Send + Sync>>>>,
     loops: Arc<AtomicUsize>,
 }
 
-impl Default for Zones {
+impl Default for ZoneRegistry {
     fn default() -> Self {
-        Zones {
+        ZoneRegistry {
             by_name: Arc::default(),
             loops: Arc::new(AtomicUsize::new(1)),
         }
@@ -309,7 +309,7 @@ impl Default for Zones {
 /// The type of a zone and its name.
 type ZoneKey = (TypeId, String);
 
-impl Zones {
+impl ZoneRegistry {
     /// The zone of this type and name, made by `create` the first time.
     pub fn get_or_create<T: Any + Send + Sync>(
         &self,
@@ -342,7 +342,7 @@ impl Zones {
     }
 
     /// Drops zones that no configuration names any more: only this map refers to them.
-    pub fn prune(&self) {
+    pub fn prune_unused(&self) {
         let mut zones = self.by_name.lock();
         // One reference is the map's own.
         zones.retain(|_, zone| Arc::strong_count(zone) > 1);
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_zone_is_found_again_by_type_and_name() {
-        let zones = Zones::default();
+        let zones = ZoneRegistry::default();
         let one = zones.get_or_create("a", || 1_u32);
         assert!(Arc::ptr_eq(
             &one,
@@ -363,7 +363,7 @@ mod tests {
         ));
         assert_eq!(*zones.get_or_create("a", || 3_u64), 3);
         drop(one);
-        zones.prune();
+        zones.prune_unused();
         assert_eq!(*zones.get_or_create("a", || 4_u32), 4);
     }
 }

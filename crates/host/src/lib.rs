@@ -14,13 +14,13 @@
 //! ([`engine::Main`], [`listen::ListenOptions`]), so that it can be tested, and changed, without the language.
 #![forbid(unsafe_code)]
 
+pub mod abstract_socket;
 pub mod channel;
 pub mod engine;
 pub mod error_log;
 pub mod generation;
 pub mod listen;
-pub mod log;
+pub mod log_sink;
+pub mod loop_slots;
 pub mod process;
-pub mod seats;
 pub mod signal;
-pub mod watch;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-use base::Errno;
+use base::ErrnoText;
 use rt::socket_option;
 
 /// The length of the accept queue when `backlog` is not given; nginx's figure for Linux.
@@ -156,7 +156,7 @@ impl ListenError {
 
 impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.step, Errno(&self.error))
+        write!(f, "{}{}", self.step, ErrnoText(&self.error))
     }
 }
 
@@ -299,7 +299,7 @@ pub fn configure(
         if let Err(error) = result {
             refused.push(format!(
                 "setsockopt({option}) {address} failed{}, ignored",
-                Errno(&error)
+                ErrnoText(&error)
             ));
         }
     };

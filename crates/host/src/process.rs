@@ -16,16 +16,16 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Resource, Rlimit, Signal as RawSignal, WaitOptions};
 
 pub use rt::system::{
-    Fork, User, become_user, execute, give_memory_back, inherit, is_root, lookup_user,
+    ForkSide, SystemUser, become_user, execute, give_memory_back, inherit, is_root, lookup_user,
     set_environment, set_title, user_id,
 };
 
 use crate::signal::Signal;
 
 /// Makes a copy of this process: see [`rt::system::fork`]. The child writes its own numbers into the error log.
-pub fn fork() -> io::Result<Fork> {
+pub fn fork() -> io::Result<ForkSide> {
     let side = rt::system::fork()?;
-    if side == Fork::Child {
+    if side == ForkSide::Child {
         crate::error_log::after_fork();
     }
     Ok(side)
@@ -34,7 +34,7 @@ pub fn fork() -> io::Result<Fork> {
 /// Becomes a daemon: a new session, with standard input and output on `/dev/null`. The calling process exits with
 /// code 0, and its child returns. Standard error stays open until the error log replaces it.
 pub fn daemonize() -> io::Result<()> {
-    if let Fork::Parent(_) = fork()? {
+    if let ForkSide::Parent(_) = fork()? {
         std::process::exit(0);
     }
     // setsid() needs a process that is not a group leader, and the child of a fork never is one.
@@ -51,13 +51,13 @@ pub fn redirect_stderr(file: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Gives `path` to a user and group.
-pub fn change_owner(path: &Path, user: &User) -> io::Result<()> {
+pub fn change_owner(path: &Path, user: &SystemUser) -> io::Result<()> {
     std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid))
 }
 
 /// Changes the owner of an empty directory that belongs to root. One with entries, a link, or one with another
 /// owner is left alone.
-pub fn give_empty_directory(path: &Path, user: &User) -> io::Result<()> {
+pub fn give_empty_directory(path: &Path, user: &SystemUser) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
     let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW;
     let directory = std::fs::OpenOptions::new()
@@ -76,7 +76,7 @@ pub fn give_empty_directory(path: &Path, user: &User) -> io::Result<()> {
 
 /// A limit of the process that the configuration may set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
+pub enum ResourceLimit {
     /// Open descriptors.
     Descriptors,
     /// The size of a core dump in bytes.
@@ -84,10 +84,10 @@ pub enum Limit {
 }
 
 /// Sets a limit, soft and hard.
-pub fn set_limit(limit: Limit, value: u64) -> io::Result<()> {
+pub fn set_limit(limit: ResourceLimit, value: u64) -> io::Result<()> {
     let resource = match limit {
-        Limit::Descriptors => Resource::Nofile,
-        Limit::Core => Resource::Core,
+        ResourceLimit::Descriptors => Resource::Nofile,
+        ResourceLimit::Core => Resource::Core,
     };
     Ok(rustix::process::setrlimit(
         resource,
@@ -175,7 +175,7 @@ pub fn kill(process: u32, signal: Signal) -> io::Result<()> {
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
+pub enum ChildExit {
     /// By itself, with this code.
     Code(i32),
     /// By this signal.
@@ -183,26 +183,26 @@ pub enum Exit {
 }
 
 /// A child that has ended since the last call, if any. Never waits.
-pub fn reap() -> Option<(u32, Exit)> {
+pub fn reap_child() -> Option<(u32, ChildExit)> {
     let (pid, status) = rustix::process::waitpid(None, WaitOptions::NOHANG)
         .ok()
         .flatten()?;
     let exit = match (status.terminating_signal(), status.exit_status()) {
-        (Some(signal), _) => Exit::Signal(signal),
-        (None, code) => Exit::Code(code.unwrap_or(0)),
+        (Some(signal), _) => ChildExit::Signal(signal),
+        (None, code) => ChildExit::Code(code.unwrap_or(0)),
     };
     Some((pid.as_raw_nonzero().get().unsigned_abs(), exit))
 }
 
 /// Waits for the end of one child.
-pub fn wait_for(process: u32) -> io::Result<Exit> {
+pub fn wait_for(process: u32) -> io::Result<ChildExit> {
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
     loop {
         match rustix::process::waitpid(pid, WaitOptions::empty()) {
             Ok(Some((_, status))) => {
                 return Ok(match (status.terminating_signal(), status.exit_status()) {
-                    (Some(signal), _) => Exit::Signal(signal),
-                    (None, code) => Exit::Code(code.unwrap_or(0)),
+                    (Some(signal), _) => ChildExit::Signal(signal),
+                    (None, code) => ChildExit::Code(code.unwrap_or(0)),
                 });
             }
             Ok(None) | Err(rustix::io::Errno::INTR) => {}

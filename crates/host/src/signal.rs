@@ -83,7 +83,7 @@ impl Signal {
 
 /// A signal that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct DeliveredSignal {
     /// Which one.
     pub signal: Signal,
     /// Who sent it; 0 is the kernel, such as for the keyboard's Ctrl-C.
@@ -91,20 +91,20 @@ pub struct Received {
 }
 
 /// Blocked signals, readable.
-pub struct Signals(SignalDescriptor);
+pub struct SignalReader(SignalDescriptor);
 
-impl Signals {
+impl SignalReader {
     /// Blocks `signals` for this thread and all it starts, and makes them readable here.
-    pub fn block(signals: &[Signal]) -> io::Result<Signals> {
+    pub fn block(signals: &[Signal]) -> io::Result<SignalReader> {
         let numbers: Vec<i32> = signals.iter().map(|signal| signal.number()).collect();
-        Ok(Signals(SignalDescriptor::block(&numbers)?))
+        Ok(SignalReader(SignalDescriptor::block(&numbers)?))
     }
 
     /// The next signal that has come, if any. Never waits.
-    pub fn next(&self) -> io::Result<Option<Received>> {
-        while let Some(received) = self.0.next()? {
+    pub fn read_signal(&self) -> io::Result<Option<DeliveredSignal>> {
+        while let Some(received) = self.0.read_signal()? {
             if let Some(signal) = Signal::from_number(received.number) {
-                return Ok(Some(Received {
+                return Ok(Some(DeliveredSignal {
                     signal,
                     sender: received.sender,
                 }));
@@ -114,7 +114,7 @@ impl Signals {
     }
 }
 
-impl AsFd for Signals {
+impl AsFd for SignalReader {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

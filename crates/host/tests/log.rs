@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use host::log::{BUFFER_LIMIT, Sink};
+use host::log_sink::{BUFFER_LIMIT, LogSink};
 use weir_host as host;
 
 fn path(name: &str) -> PathBuf {
@@ -26,7 +26,7 @@ fn append(path: &Path) -> OwnedFd {
 #[test]
 fn lines_of_many_threads_are_all_there_and_whole() {
     let path = path("many");
-    let sink = Sink::file("many", append(&path));
+    let sink = LogSink::file("many", append(&path));
     let threads: Vec<_> = (0..4)
         .map(|thread| {
             let sink = sink.clone();
@@ -49,13 +49,13 @@ fn lines_of_many_threads_are_all_there_and_whole() {
         assert_eq!(i.parse(), Ok(next[thread]), "in the order of their thread");
         next[thread] += 1;
     }
-    assert_eq!((next, sink.lost()), ([5_000; 4], 0));
+    assert_eq!((next, sink.lost_lines()), ([5_000; 4], 0));
 }
 
 #[test]
 fn a_loop_s_lines_are_written_without_its_help() {
     let path = path("loop");
-    let sink = Sink::file("loop", append(&path));
+    let sink = LogSink::file("loop", append(&path));
     let inside = sink.clone();
     rt::run(rt::LoopOptions::default(), || async move {
         inside.write(b"one\n");
@@ -71,7 +71,7 @@ fn a_loop_s_lines_are_written_without_its_help() {
 #[test]
 fn after_reopening_lines_go_to_the_new_file_only() {
     let (old, new) = (path("old"), path("new"));
-    let sink = Sink::file("reopened", append(&old));
+    let sink = LogSink::file("reopened", append(&old));
     for i in 0..1_000 {
         if i == 500 {
             sink.reopen(append(&new));
@@ -93,20 +93,20 @@ fn after_reopening_lines_go_to_the_new_file_only() {
 #[test]
 fn a_stuck_pipe_loses_its_own_lines_and_holds_nobody_s() {
     let (mut reader, writer) = std::io::pipe().expect("a pipe");
-    let stuck = Sink::file("stuck", writer.into());
+    let stuck = LogSink::file("stuck", writer.into());
     let line = [b"x".repeat(999), b"\n".to_vec()].concat();
     for _ in 0..BUFFER_LIMIT / 1000 * 2 {
         stuck.write(&line);
     }
-    assert!(stuck.lost() > 0);
+    assert!(stuck.lost_lines() > 0);
 
     let path = path("healthy");
-    let healthy = Sink::file("healthy", append(&path));
+    let healthy = LogSink::file("healthy", append(&path));
     healthy.write(b"here\n");
     healthy.flush_blocking();
     assert_eq!(fs::read(&path).expect("it can be read"), b"here\n");
 
-    let kept = BUFFER_LIMIT / 1000 * 2 - usize::try_from(stuck.lost()).expect("few");
+    let kept = BUFFER_LIMIT / 1000 * 2 - usize::try_from(stuck.lost_lines()).expect("few");
     let mut got = vec![0; kept * 1000];
     reader
         .read_exact(&mut got)
@@ -118,7 +118,7 @@ fn a_stuck_pipe_loses_its_own_lines_and_holds_nobody_s() {
 #[test]
 fn datagrams_keep_their_bounds() {
     let (a, b) = std::os::unix::net::UnixDatagram::pair().expect("a pair");
-    let sink = Sink::datagrams("syslog", a.into());
+    let sink = LogSink::datagrams("syslog", a.into());
     sink.write(b"<14>one");
     sink.write(b"<14>two, longer");
     sink.flush_blocking();

@@ -1,7 +1,7 @@
 //! Reads the content of a request into memory, and into a temporary file when it is large.
 //!
 //! How the bytes arrive is the protocol's business, behind [`BodyInput`]. Handlers either read all of it first
-//! ([`read`]), or take it piece by piece ([`RequestBody::poll_read`]) when they pass it on unbuffered.
+//! ([`read_body`]), or take it piece by piece ([`RequestBody::poll_read`]) when they pass it on unbuffered.
 
 use std::cell::Cell;
 use std::io;
@@ -12,9 +12,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use crate::body::Body;
 use crate::core::BodyInFile;
 use crate::request::Request;
+use crate::response_body::ResponseBody;
 
 pub use crate::request_body::{BodyInput, BodyReadError, RequestBody, TemporaryFile};
 
@@ -29,17 +29,17 @@ const READ_SIZE: usize = 16 * 1024;
 const WRITE_SIZE: usize = 128 * 1024;
 
 impl RequestBody {
-    /// The content as a response body, after [`read`].
-    pub fn to_body(&self) -> Body {
+    /// The content as a response body, after [`read_body`].
+    pub fn to_body(&self) -> ResponseBody {
         match &self.file {
-            Some(file) => Body::file(file.file.clone(), 0, self.length),
-            None => Body::bytes(Bytes::copy_from_slice(&self.memory)),
+            Some(file) => ResponseBody::file(file.file.clone(), 0, self.length),
+            None => ResponseBody::bytes(Bytes::copy_from_slice(&self.memory)),
         }
     }
 }
 
 /// Reads the whole content of the request. The error is the status to answer with; it has been logged.
-pub async fn read(request: &mut Request) -> Result<(), u16> {
+pub async fn read_body(request: &mut Request) -> Result<(), u16> {
     if request.body.complete {
         return Ok(());
     }
@@ -53,7 +53,7 @@ pub async fn read(request: &mut Request) -> Result<(), u16> {
 }
 
 /// Reads content that has arrived completely into memory. `client_body_in_file_only` does not apply: this content is
-/// passed on as it comes. Errors are those of [`read`].
+/// passed on as it comes. Errors are those of [`read_body`].
 pub(crate) async fn read_arrived(request: &mut Request) -> Result<(), u16> {
     match request.body.complete {
         true => Ok(()),
@@ -62,7 +62,7 @@ pub(crate) async fn read_arrived(request: &mut Request) -> Result<(), u16> {
 }
 
 /// Reads the whole content into a file with a name, for a handler that renames it to its place
-/// ([`TemporaryFile::moved`]). A file that is not moved is removed with the request. Errors are those of [`read`].
+/// ([`TemporaryFile::moved`]). A file that is not moved is removed with the request. Errors are those of [`read_body`].
 pub async fn read_to_file(request: &mut Request) -> Result<Rc<TemporaryFile>, u16> {
     let earlier = request.body.file.take();
     let file = open_file(request, BodyInFile::Clean).await?;
@@ -108,7 +108,7 @@ async fn read_rest(request: &mut Request) -> Result<(), u16> {
     loop {
         let done = match next_piece(request, &timer).await {
             Ok(done) => done,
-            Err(error) => return Err(refuse(request, error)),
+            Err(error) => return Err(refuse_body(request, error)),
         };
         // Between two successive reads, not for the whole content: nginx's meaning of `client_body_timeout`.
         timer.set(core.client_body_timeout);
@@ -120,7 +120,7 @@ async fn read_rest(request: &mut Request) -> Result<(), u16> {
                 "client intended to send too large chunked body: {length} bytes"
             ));
             // The error page must not see the part that was read.
-            request.body.withhold();
+            request.body.withhold_content();
             return Err(413);
         }
         if request.body.file.is_none() && request.body.memory.len() > buffer {
@@ -183,15 +183,15 @@ fn poll_batch(
 }
 
 /// Logs why the content could not be read, and returns the status to answer with.
-pub(crate) fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
-    use host::error_log::Level;
+pub(crate) fn refuse_body(request: &mut Request, error: BodyReadError) -> u16 {
+    use host::error_log::LogLevel;
     // The end of this content on the wire is unknown now, and with it the beginning of a next request.
     request.delivery.close();
-    request.body.withhold();
+    request.body.withhold_content();
     match error {
         BodyReadError::TimedOut => {
             request.log(
-                Level::Info,
+                LogLevel::Info,
                 format_args!(
                     "client timed out (110: Connection timed out) while reading client request body"
                 ),
@@ -202,7 +202,7 @@ pub(crate) fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
             // The status is only for the log: there is no client any more to send it to.
             request.flow.abandoned = true;
             request.log(
-                Level::Info,
+                LogLevel::Info,
                 format_args!(
                     "client prematurely closed connection while reading client request body"
                 ),
@@ -211,18 +211,18 @@ pub(crate) fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
         }
         BodyReadError::Malformed => {
             request.log(
-                Level::Info,
+                LogLevel::Info,
                 format_args!("client sent invalid chunked body"),
             );
             400
         }
         BodyReadError::Length(fault) => {
-            request.log(Level::Info, format_args!("{fault}"));
+            request.log(LogLevel::Info, format_args!("{fault}"));
             400
         }
         BodyReadError::Io(error) => {
             request.log(
-                Level::Info,
+                LogLevel::Info,
                 format_args!(
                     "{} while reading client request body",
                     net::ReadFailed(&error)
@@ -236,7 +236,7 @@ pub(crate) fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
 fn warn_of_file(request: &Request, file: &TemporaryFile) {
     let path = file.path.display();
     let message = format_args!("a client request body is buffered to a temporary file {path}");
-    request.log(host::error_log::Level::Warn, message);
+    request.log(host::error_log::LogLevel::Warn, message);
 }
 
 /// Creates the file for the content; `keep` says whether it keeps its name.
@@ -253,10 +253,10 @@ async fn open_file(request: &mut Request, keep: BodyInFile) -> Result<Rc<Tempora
         Err(error) => {
             let folder = core.client_body_temp_path.display();
             request.log(
-                host::error_log::Level::Crit,
+                host::error_log::LogLevel::Crit,
                 format_args!(
                     "open() of a temporary file in \"{folder}\" failed{}",
-                    base::Errno(&error)
+                    base::ErrnoText(&error)
                 ),
             );
             Err(500)
@@ -315,8 +315,8 @@ async fn flush(request: &mut Request, written: u64) -> Result<u64, u16> {
         Err(error) => {
             let path = file.path.display().to_string();
             request.log(
-                host::error_log::Level::Crit,
-                format_args!("write() to \"{path}\" failed{}", base::Errno(&error)),
+                host::error_log::LogLevel::Crit,
+                format_args!("write() to \"{path}\" failed{}", base::ErrnoText(&error)),
             );
             Err(500)
         }

@@ -17,12 +17,12 @@ rt::local! {
 }
 
 /// An empty buffer, with the capacity that an earlier response gave it.
-pub(crate) fn take() -> Vec<u8> {
+pub(crate) fn take_buffer() -> Vec<u8> {
     BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
 
 /// Keeps a buffer for the next response, unless it has grown too large or enough are kept.
-pub(crate) fn give(mut buffer: Vec<u8>) {
+pub(crate) fn give_buffer(mut buffer: Vec<u8>) {
     // One large response must not leave its memory with the loop for good.
     if buffer.capacity() == 0 || buffer.capacity() > LARGEST {
         return;

@@ -6,8 +6,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use net::Transport;
-use net::tls::Session;
-use rt::net::{Address, TcpInfo};
+use net::tls::TlsSession;
+use rt::net::{SocketAddress, TcpInfo};
 
 use crate::client_stream::{ClientConnection, ClientStream};
 
@@ -59,11 +59,11 @@ impl ClientConnection for ByteStream {
         self
     }
 
-    fn tls(&self) -> Option<&Session> {
+    fn tls(&self) -> Option<&TlsSession> {
         self.transport.tls()
     }
 
-    fn local_address(&self) -> Option<Address> {
+    fn local_address(&self) -> Option<SocketAddress> {
         self.transport.socket().local_addr().ok().cloned()
     }
 
@@ -75,7 +75,7 @@ impl ClientConnection for ByteStream {
         ByteStream::send_without_delay(self);
     }
 
-    fn cut(&self) {
+    fn force_close(&self) {
         // The error means that it is not connected any more, so it ends by itself.
         // Not a close: the task that serves the connection still owns the descriptor and must notice the end itself.
         let _ = self.transport.socket().shutdown();

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use host::engine::Reach;
+use host::engine::MoveScope;
 use host::listen::ListenAddress;
-use net::client::Remote;
-use net::tls::Session;
-use rt::net::Address;
+use net::client::RemoteClient;
+use net::tls::TlsSession;
+use rt::net::SocketAddress;
 
 use crate::block_ids::ServerId;
 use crate::byte_stream::ByteStream;
 use crate::client_stream::{ClientConnection, ClientStream};
-use crate::listen::Endpoint;
+use crate::listen::ListenEndpoint;
 
 /// The number of the next connection, counted over all loops of the process.
 static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
@@ -28,13 +28,13 @@ pub(crate) fn next_connection() -> u64 {
 }
 
 /// One client connection, shared by everything that serves its requests.
-pub struct Client {
+pub struct HttpClient {
     /// The number of the connection, as `$connection` and the error log show it. Unique in this process.
     pub number: u64,
     /// The connection that carries its requests.
     pub connection: Rc<dyn ClientConnection>,
     /// The address of the other end. `realip` replaces it in a request, never here.
-    pub remote: Rc<Remote>,
+    pub remote: Rc<RemoteClient>,
     /// `debug_connection` names this client: everything about it is logged.
     pub debug: bool,
     /// It connected to an address with TLS, whether it speaks TLS or not.
@@ -42,7 +42,7 @@ pub struct Client {
     /// The server name of its TLS hello, once that has been read.
     pub asked_name: RefCell<Option<AskedName>>,
     /// The PROXY protocol header that preceded it.
-    pub proxy: Option<Box<proto::proxy_protocol::Header>>,
+    pub proxy: Option<Box<proto::proxy_protocol::DecodedProxyHeader>>,
     /// When it was accepted.
     pub accepted: Instant,
     /// Requests begun on it, including the current one.
@@ -56,14 +56,14 @@ pub struct Client {
     /// The listening socket that accepted it.
     pub socket: ListenAddress,
     /// The address of the `stream` server that passed it on, if one did; it then counts as accepted there.
-    pub passed_at: Option<Address>,
+    pub passed_at: Option<SocketAddress>,
     /// How the loop reaches the connection while it waits for a request.
     pub control: Rc<ConnectionControl>,
     /// The listening address and the servers behind it, in the configuration of the current request.
-    pub endpoint: RefCell<Arc<Endpoint>>,
+    pub endpoint: RefCell<Arc<ListenEndpoint>>,
 }
 
-impl Client {
+impl HttpClient {
     /// How much is left of a timeout that began when the connection was accepted. As in nginx everything before the end
     /// of the first head shares one `client_header_timeout`: PROXY protocol, TLS, detecting the protocol, and the head
     /// itself.
@@ -80,19 +80,19 @@ impl Client {
     }
 
     /// The address that the client connected to. A socket that cannot tell it any more counts as a UNIX domain socket.
-    pub fn local(&self) -> Address {
+    pub fn local(&self) -> SocketAddress {
         self.known_local()
-            .unwrap_or_else(|| Address::Unix(rt::net::UnixPath::new(Path::new(""))))
+            .unwrap_or_else(|| SocketAddress::Unix(rt::net::UnixPath::new(Path::new(""))))
     }
 
     /// The address that the client connected to, if it is known.
-    pub(crate) fn known_local(&self) -> Option<Address> {
+    pub(crate) fn known_local(&self) -> Option<SocketAddress> {
         let passed_at = self.passed_at.clone();
         passed_at.or_else(|| self.connection.local_address())
     }
 
     /// What TLS agreed on; `None` without it.
-    pub fn tls(&self) -> Option<&Session> {
+    pub fn tls(&self) -> Option<&TlsSession> {
         self.connection.tls()
     }
 
@@ -118,11 +118,11 @@ impl Client {
 /// How a connection came to its loop.
 pub(crate) struct ConnectionOrigin {
     /// The other end.
-    pub(crate) peer: Address,
+    pub(crate) peer: SocketAddress,
     /// The listening socket that it came by.
     pub(crate) socket: ListenAddress,
     /// The address that it counts as accepted at, where another one of the server's passed it on.
-    pub(crate) passed_at: Option<Address>,
+    pub(crate) passed_at: Option<SocketAddress>,
     /// Where the loop reaches it between requests.
     pub(crate) control: Rc<ConnectionControl>,
 }
@@ -136,7 +136,7 @@ pub struct AskedName {
 }
 
 /// The server with this name among those of an address.
-pub(crate) fn server_of_name(endpoint: &Endpoint, name: &str) -> Option<ServerId> {
+pub(crate) fn server_of_name(endpoint: &ListenEndpoint, name: &str) -> Option<ServerId> {
     endpoint.names.find(name.into()).map(|(server, _)| server)
 }
 
@@ -153,10 +153,10 @@ pub struct ConnectionControl {
     order: Cell<ConnectionOrder>,
     mobility: Cell<ConnectionMobility>,
     /// How far an order to move leads: to another loop, or to another process.
-    reach: Cell<Option<Reach>>,
+    reach: Cell<Option<MoveScope>>,
     waker: RefCell<Option<Waker>>,
     /// Its client, once requests are served. Weak, because the client owns this.
-    client: RefCell<Weak<Client>>,
+    client: RefCell<Weak<HttpClient>>,
 }
 
 /// How many sent bytes cost a loop as much as one request: 10 µs, at 0.1 ns a byte.
@@ -171,7 +171,7 @@ pub enum ConnectionOrder {
     /// To close.
     Close,
     /// To move to another loop or process.
-    Leave,
+    Transfer,
 }
 
 /// Where a connection may move.
@@ -181,7 +181,7 @@ pub enum ConnectionMobility {
     #[default]
     Anywhere,
     /// To another loop of this process only: it has state that cannot be serialized.
-    Within,
+    ThisProcess,
     /// Nowhere.
     Nowhere,
 }
@@ -237,41 +237,41 @@ impl ConnectionControl {
     }
 
     /// Notes the client whose requests are served from now on.
-    pub(crate) fn set_client(&self, client: &Rc<Client>) {
+    pub(crate) fn set_client(&self, client: &Rc<HttpClient>) {
         *self.client.borrow_mut() = Rc::downgrade(client);
     }
 
     /// The client, once its requests are served.
-    pub(crate) fn client(&self) -> Option<Rc<Client>> {
+    pub(crate) fn client(&self) -> Option<Rc<HttpClient>> {
         self.client.borrow().upgrade()
     }
 
     /// Ends the connection now. A request in progress notices it as if its client had left, and is logged.
-    pub fn cut(&self) {
+    pub fn force_close(&self) {
         // In case the request does not notice: then the connection at least ends after it.
-        self.close();
+        self.request_close();
         if let Some(client) = self.client() {
-            client.connection.cut();
+            client.connection.force_close();
         }
     }
 
     /// Orders it to close: at once if it waits, otherwise after its request.
-    pub fn close(&self) {
+    pub fn request_close(&self) {
         self.give_order(ConnectionOrder::Close);
     }
 
     /// Orders it to move: at once if it waits, otherwise after its request. It closes instead if it cannot move that
     /// far.
-    pub fn leave(&self, reach: Reach) {
+    pub fn request_transfer(&self, reach: MoveScope) {
         // An order to close is final: its reason (a stop, a full table) still holds.
         if self.order.get() != ConnectionOrder::Close {
             self.reach.set(Some(reach));
-            self.give_order(ConnectionOrder::Leave);
+            self.give_order(ConnectionOrder::Transfer);
         }
     }
 
     /// Takes back an order to move.
-    pub fn stay(&self) {
+    pub fn cancel_transfer(&self) {
         if self.is_leaving() {
             self.order.set(ConnectionOrder::None);
         }
@@ -283,17 +283,17 @@ impl ConnectionControl {
     }
 
     /// Whether the connection may move that far.
-    pub fn may_move(&self, reach: Reach) -> bool {
+    pub fn may_move(&self, reach: MoveScope) -> bool {
         match self.mobility.get() {
             ConnectionMobility::Anywhere => true,
-            ConnectionMobility::Within => reach == Reach::Process,
+            ConnectionMobility::ThisProcess => reach == MoveScope::Process,
             ConnectionMobility::Nowhere => false,
         }
     }
 
     /// Whether it has been ordered to move, even if it will have to close instead.
     pub fn is_leaving(&self) -> bool {
-        self.order.get() == ConnectionOrder::Leave
+        self.order.get() == ConnectionOrder::Transfer
     }
 
     fn give_order(&self, order: ConnectionOrder) {
@@ -305,14 +305,14 @@ impl ConnectionControl {
 
     /// Whether it has to close.
     pub fn is_closing(&self) -> bool {
-        self.order() == ConnectionOrder::Close
+        self.pending_order() == ConnectionOrder::Close
     }
 
     /// Its order, as far as it can follow it: a move that is not possible is a close.
-    pub fn order(&self) -> ConnectionOrder {
+    pub fn pending_order(&self) -> ConnectionOrder {
         let may_move = || self.reach.get().is_some_and(|reach| self.may_move(reach));
         match self.order.get() {
-            ConnectionOrder::Leave if !may_move() => ConnectionOrder::Close,
+            ConnectionOrder::Transfer if !may_move() => ConnectionOrder::Close,
             order => order,
         }
     }
@@ -320,7 +320,7 @@ impl ConnectionControl {
     /// Ready once there is an order.
     pub fn poll_order(&self, context: &mut std::task::Context<'_>) -> Poll<ConnectionOrder> {
         if self.order.get() != ConnectionOrder::None {
-            return Poll::Ready(self.order());
+            return Poll::Ready(self.pending_order());
         }
         let mut waker = self.waker.borrow_mut();
         if !waker

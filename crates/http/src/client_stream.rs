@@ -27,9 +27,9 @@
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use net::tls::Session;
+use net::tls::TlsSession;
 use proto::fields::Fields;
-use rt::net::{Address, TcpInfo};
+use rt::net::{SocketAddress, TcpInfo};
 
 use crate::byte_stream::ByteStream;
 
@@ -52,13 +52,13 @@ pub trait ClientStream {
     fn poll_take(&self, out: &mut Vec<u8>, max: usize, context: &mut Context<'_>) -> Poll<bool>;
 
     /// Ends our side of a tunnel, while the client may continue with its own.
-    fn end(&self);
+    fn end_output(&self);
 
     /// Whether the client can tell a tunnel that broke off from one that ended.
     fn can_be_reset(&self) -> bool;
 
     /// The byte stream of the connection, if the request has it to itself.
-    fn exclusive(&self) -> Option<&ByteStream>;
+    fn exclusive_bytes(&self) -> Option<&ByteStream>;
 }
 
 /// A client's connection as a whole.
@@ -68,10 +68,10 @@ pub trait ClientConnection {
     fn stream(self: Rc<Self>) -> Rc<dyn ClientStream>;
 
     /// What TLS agreed on; `None` without it.
-    fn tls(&self) -> Option<&Session>;
+    fn tls(&self) -> Option<&TlsSession>;
 
     /// The address that the client connected to, as far as the system still knows it.
-    fn local_address(&self) -> Option<Address>;
+    fn local_address(&self) -> Option<SocketAddress>;
 
     /// What the kernel knows of a TCP connection.
     fn tcp_info(&self) -> Option<TcpInfo>;
@@ -80,7 +80,7 @@ pub trait ClientConnection {
     fn send_without_delay(&self);
 
     /// Ends the connection now. Requests in progress notice it as if their client had left.
-    fn cut(&self);
+    fn force_close(&self);
 
     /// The byte stream of the connection, unless its transport has none (HTTP/3).
     fn bytes(&self) -> Option<&ByteStream>;
@@ -88,7 +88,7 @@ pub trait ClientConnection {
 
 impl dyn ClientStream {
     /// Waits until the client has left.
-    pub async fn left(&self) {
+    pub async fn wait_until_left(&self) {
         std::future::poll_fn(|context| self.poll_left(context)).await;
     }
 }

@@ -33,10 +33,10 @@ pub fn write_http_date(out: &mut Vec<u8>) {
 const DATE_LENGTH: usize = "Sun, 06 Nov 1994 08:49:37 GMT".len();
 
 /// The dates that were formatted last, by their second of the minute: the same files are requested again and again.
-type Dates = [(i64, [u8; DATE_LENGTH]); 60];
+type DateCache = [(i64, [u8; DATE_LENGTH]); 60];
 
 rt::local! {
-    static DATES: RefCell<Dates> = const { RefCell::new([(i64::MIN, [0; DATE_LENGTH]); 60]) };
+    static DATES: RefCell<DateCache> = const { RefCell::new([(i64::MIN, [0; DATE_LENGTH]); 60]) };
 }
 
 /// Appends another time in the format of header fields.
@@ -44,7 +44,7 @@ pub fn write_date_of(seconds: i64, out: &mut Vec<u8>) {
     DATES.with_borrow_mut(|dates| out.extend_from_slice(date_of(seconds, dates)));
 }
 
-fn date_of(seconds: i64, dates: &mut Dates) -> &[u8; DATE_LENGTH] {
+fn date_of(seconds: i64, dates: &mut DateCache) -> &[u8; DATE_LENGTH] {
     let known = &mut dates[seconds.rem_euclid(60) as usize];
     if known.0 != seconds {
         let mut text = Vec::with_capacity(DATE_LENGTH);

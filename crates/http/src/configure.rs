@@ -2,29 +2,31 @@
 //!
 //! The blocks `server`, `location`, `if` and `limit_except` are directive rows whose setters are here. Each makes
 //! settings that inherit from those of the block around it, applies its own directives to them, and leaves the result
-//! with the [`Builder`], where the enclosing block's setter finds it.
+//! with the [`HttpBuilder`], where the enclosing block's setter finds it.
 
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{
-    ConfSets, Confs, Contexts, Diagnostic, HTTP, LIMIT_EXCEPT, LOCATION, LOCATION_IF, Line,
-    Pattern, Registry, SERVER, SERVER_IF, TableSet, dispatch,
+    BlockConfs, CapturingPattern, ConfSets, Contexts, Diagnostic, DirectiveLine, HTTP,
+    LIMIT_EXCEPT, LOCATION, LOCATION_IF, SERVER, SERVER_IF, TableSet, VariableRegistry, dispatch,
 };
 use proto::message::Method;
 
 use crate::core::blocks::{BlockReaders, HandedDown};
-use crate::core::{self, Identity, LocationConf, ServerConf};
+use crate::core::{self, LocationConf, ServerConf, ServerIdentity};
+use crate::http_site::{
+    FrozenHttp, HttpPhaseHandlers, HttpServer, Location, LocationId, LocationKind, ServerId,
+};
 use crate::listen;
 use crate::location_parts::{LocationParts, collect_pipeline};
 use crate::location_tree::LocationTree;
-use crate::module::{Answer, Module, Phase};
+use crate::module::{ContentHandler, HttpModule, HttpPhase};
 use crate::request::Request;
-use crate::site::{Frozen, Location, LocationId, LocationKind, Phases, Server, ServerId};
 
-pub use crate::core::blocks::{Directories, PresentLocation, WantedPools};
+pub use crate::core::blocks::{PresentLocation, RequiredDirectories, WantedPools};
 
-/// The group of tables whose settings exist once for `http`.
+/// The group of tables whose settings exist once for `read_http_block`.
 const MAIN_GROUP: usize = 0;
 /// The group of tables whose settings exist once for each server.
 const SERVER_GROUP: usize = 1;
@@ -32,17 +34,17 @@ const SERVER_GROUP: usize = 1;
 const LOCATION_GROUP: usize = 2;
 
 /// The configuration that is being built. Setters of blocks reach it through `line.level.engine()`.
-pub struct Builder {
-    modules: &'static [&'static Module],
-    servers: Vec<Server>,
+pub struct HttpBuilder {
+    modules: &'static [&'static HttpModule],
+    servers: Vec<HttpServer>,
     /// Where the servers' blocks are in the configuration, for diagnostics.
     places: Vec<base::Span>,
-    listens: Vec<listen::Claim>,
+    listens: Vec<listen::ServerListen>,
     locations: Vec<Option<Location>>,
     /// Where each location begins, for diagnostics.
     heads: Vec<base::Span>,
     /// The blocks around the current line, outermost first.
-    open: Vec<Frame>,
+    open: Vec<OpenBlock>,
     named: Vec<(BString, LocationId)>,
     /// The current server accepts CONNECT.
     connect: bool,
@@ -53,10 +55,10 @@ pub struct Builder {
     parts: LocationParts,
 }
 
-impl Builder {
+impl HttpBuilder {
     /// An empty builder.
-    fn new(modules: &'static [&'static Module]) -> Builder {
-        Builder {
+    fn new(modules: &'static [&'static HttpModule]) -> HttpBuilder {
+        HttpBuilder {
             modules,
             servers: Vec::new(),
             places: Vec::new(),
@@ -74,21 +76,21 @@ impl Builder {
 }
 
 /// A block that is being read.
-struct Frame {
+struct OpenBlock {
     id: LocationId,
     name: BString,
     kind: LocationKind,
     children: Vec<(BString, LocationKind, LocationId)>,
     limit_except: Option<(u32, LocationId)>,
     /// The module that produces the content if several could: as in nginx the one whose directive comes last.
-    answer: Option<&'static Answer>,
+    answer: Option<&'static ContentHandler>,
     /// The modules that run in phase `Rewrite` of `if` blocks inside: a request that enters such a block is in the
     /// middle of that phase, so the enclosing location must have those handlers, too.
     rewriters: Vec<&'static str>,
 }
 
 /// The directive tables of the engine and of `modules`, in three groups.
-pub fn groups(modules: &'static [&'static Module]) -> Vec<TableSet> {
+pub fn table_groups(modules: &'static [&'static HttpModule]) -> Vec<TableSet> {
     let locations: TableSet = vec![
         &core::location::DIRECTIVES,
         &core::delivery::DIRECTIVES,
@@ -112,35 +114,35 @@ pub fn groups(modules: &'static [&'static Module]) -> Vec<TableSet> {
 }
 
 /// Reads an `http {}` block.
-pub fn http(
-    modules: &'static [&'static Module],
-    identity: Identity,
-    line: &mut Line,
-) -> Result<Frozen, Diagnostic> {
+pub fn read_http_block(
+    modules: &'static [&'static HttpModule],
+    identity: ServerIdentity,
+    line: &mut DirectiveLine,
+) -> Result<FrozenHttp, Diagnostic> {
     // Before any directive is read, because its text may name variables of any module.
     let mut registry = registry(modules);
-    let mut builder = Builder::new(modules);
+    let mut builder = HttpBuilder::new(modules);
     line.shared::<HandedDown>().0 = Some(BlockReaders {
         server,
         location,
         limit_except,
         present_location,
     });
-    let mut confs = Confs::new(groups(modules));
+    let mut confs = BlockConfs::new(table_groups(modules));
     if let Some(core) = confs.get_mut::<LocationConf>() {
-        // `error_log` of the main context is inherited like the settings of `http`.
+        // `error_log` of the main context is inherited like the settings of `read_http_block`.
         core.log = line.shared::<host::error_log::MainLog>().0.clone();
     }
     {
         let build = &mut *line.level.build;
-        let mut level = conf::Level::new(build, &mut registry, &mut builder, HTTP);
+        let mut level = conf::BlockContext::new(build, &mut registry, &mut builder, HTTP);
         dispatch(line.node.block.nodes(), &mut confs, None, &mut level);
     }
     for module in modules {
         (module.complete)(line);
     }
     // Only now, because addresses of different servers may be the same socket.
-    let endpoints = net::endpoint::endpoints(std::mem::take(&mut builder.listens), line);
+    let endpoints = net::endpoint::build_endpoints(std::mem::take(&mut builder.listens), line);
     // Only now: a variable may be used before the directive that defines it.
     let variables = match registry.finish() {
         Ok(variables) => variables,
@@ -148,7 +150,7 @@ pub fn http(
     };
     let main_confs = confs.take_group(MAIN_GROUP);
     let outer_confs = confs.take_group(LOCATION_GROUP);
-    let frozen = Frozen {
+    let frozen = FrozenHttp {
         main_confs: ConfSets::default().set(&main_confs),
         outer_confs: builder.parts.confs.set(&outer_confs),
         servers: builder.servers,
@@ -156,8 +158,8 @@ pub fn http(
         endpoints,
         variables,
         identity,
-        prefix: line.level.build.in_prefix(conf::Access::Opened, ""),
-        conf_prefix: line.level.build.in_conf_prefix(conf::Access::Opened, ""),
+        prefix: line.level.build.in_prefix(conf::PathUse::Opened, ""),
+        conf_prefix: line.level.build.in_conf_prefix(conf::PathUse::Opened, ""),
         generation: host::generation::next_generation(),
     };
     crate::tls::check_configuration(&frozen, &builder.places, line);
@@ -165,8 +167,8 @@ pub fn http(
 }
 
 /// The variables of the engine and of `modules`.
-fn registry(modules: &[&'static Module]) -> Registry<Request> {
-    let mut registry = Registry::new();
+fn registry(modules: &[&'static HttpModule]) -> VariableRegistry<Request> {
+    let mut registry = VariableRegistry::new();
     for rows in crate::variables::VARIABLES {
         registry.add(rows);
     }
@@ -184,21 +186,21 @@ fn closed(locations: Vec<Option<Location>>) -> Vec<Location> {
 }
 
 /// The setter of `server`.
-pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
+pub fn server(line: &mut DirectiveLine, parents: &mut BlockConfs) -> Result<(), Diagnostic> {
     let mut confs = parents.child(SERVER_GROUP);
     let id = open(line, BString::default(), LocationKind::Unnamed, None);
     dispatch(
         line.node.block.nodes(),
         &mut confs,
         Some(parents),
-        &mut line.level.inner(SERVER),
+        &mut line.level.inner_block(SERVER),
     );
     // The server's own group; closing the block below takes the group of its outermost location.
     let mut core = confs.get::<ServerConf>().cloned().unwrap_or_default();
     core.http2 = confs.get::<core::Http2Conf>().cloned().unwrap_or_default();
     let server_confs = confs.take_group(SERVER_GROUP);
     let tree = close(line, &mut confs);
-    let builder = line.level.engine::<Builder>();
+    let builder = line.level.engine::<HttpBuilder>();
     let mut named = std::mem::take(&mut builder.named);
     let takes_connect = std::mem::take(&mut builder.connect);
     // Sorted for a binary search at each redirect.
@@ -212,15 +214,16 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
         .iter()
         .filter_map(|module| module.handshake)
         .find(|handshake| (handshake.when)(root))
-        .map(|handshake| (handshake.handler, (handshake.keeps)(root)));
+        .map(|handshake| (handshake.handler, (handshake.session_storage)(root)));
     let handlers = builder
         .modules
         .iter()
         .filter(|module| (module.enabled)(root));
     // Only the two phases before a location is chosen: the rest belongs to locations, the root location among them.
     let handlers = handlers.flat_map(|module| module.phases.iter().copied());
-    let phases = Phases::collect(
-        handlers.filter(|(phase, _)| matches!(phase, Phase::PostRead | Phase::ServerRewrite)),
+    let phases = HttpPhaseHandlers::collect(
+        handlers
+            .filter(|(phase, _)| matches!(phase, HttpPhase::PostRead | HttpPhase::ServerRewrite)),
     );
     if core.listens.is_empty() {
         core.listens.push(listen::default(line.node.span));
@@ -232,7 +235,7 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     builder.server_confs.forget_chunks();
     builder.parts.confs.forget_chunks();
     builder.places.push(line.node.span);
-    builder.servers.push(Server {
+    builder.servers.push(HttpServer {
         name: core.name.clone(),
         core: Arc::new(core),
         tls: builder
@@ -251,25 +254,25 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
 }
 
 /// Makes the server of the current line accept CONNECT, for a module whose directive serves it.
-pub fn take_connect(line: &mut Line) {
-    line.level.engine::<Builder>().connect = true;
+pub fn take_connect(line: &mut DirectiveLine) {
+    line.level.engine::<HttpBuilder>().connect = true;
 }
 
 /// The directive tables of modules for `upstream { … }`, for the reader of such a block.
-pub fn upstream_tables(line: &mut Line) -> TableSet {
-    let modules = line.level.engine::<Builder>().modules;
+pub fn upstream_tables(line: &mut DirectiveLine) -> TableSet {
+    let modules = line.level.engine::<HttpBuilder>().modules;
     let tables = modules.iter().map(|module| module.upstream);
     tables.filter(|table| !table.is_empty()).collect()
 }
 
 /// The setter of `location`.
-pub fn location(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
+pub fn location(line: &mut DirectiveLine, parents: &mut BlockConfs) -> Result<(), Diagnostic> {
     let (kind, name) = parse_location(line)?;
     check_place(line, &kind, name.as_bstr())?;
     let mut confs = parents.child(LOCATION_GROUP);
     // Before the block's own lines are applied: what a nested location does not inherit (`proxy_pass`, say) must be
     // gone before a line sets it anew.
-    for module in line.level.engine::<Builder>().modules {
+    for module in line.level.engine::<HttpBuilder>().modules {
         (module.nested)(&mut confs);
     }
     confs.change_if(LocationConf::has_own_part, LocationConf::enter_child);
@@ -278,10 +281,10 @@ pub fn location(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> 
         line.node.block.nodes(),
         &mut confs,
         Some(parents),
-        &mut line.level.inner(LOCATION),
+        &mut line.level.inner_block(LOCATION),
     );
     let tree = close(line, &mut confs);
-    let builder = line.level.engine::<Builder>();
+    let builder = line.level.engine::<HttpBuilder>();
     if let Some(location) = &mut builder.locations[id.0 as usize] {
         location.tree = tree;
     }
@@ -300,7 +303,7 @@ pub fn location(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> 
 }
 
 /// The setter of `limit_except`.
-pub fn limit_except(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
+pub fn limit_except(line: &mut DirectiveLine, parents: &mut BlockConfs) -> Result<(), Diagnostic> {
     let mut allowed = 0;
     for (index, word) in line.args().iter().enumerate() {
         let method = Method::from_bytes(&word.text);
@@ -317,7 +320,7 @@ pub fn limit_except(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnost
     let id = block(line, parents, LIMIT_EXCEPT);
     let frame = line
         .level
-        .engine::<Builder>()
+        .engine::<HttpBuilder>()
         .open
         .last_mut()
         .expect("limit_except stands in a location");
@@ -327,7 +330,7 @@ pub fn limit_except(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnost
 
 /// Reads the block of an `if`, for the module whose directive it is. The block becomes a pseudo location that a request
 /// enters if the condition is true.
-pub fn condition(line: &mut Line, parents: &mut Confs) -> LocationId {
+pub fn read_if_block(line: &mut DirectiveLine, parents: &mut BlockConfs) -> LocationId {
     let context = if line.level.context == SERVER {
         SERVER_IF
     } else {
@@ -337,11 +340,11 @@ pub fn condition(line: &mut Line, parents: &mut Confs) -> LocationId {
 }
 
 /// Reads a block without a path of its own (`if`, `limit_except`) as a pseudo location.
-fn block(line: &mut Line, parents: &mut Confs, context: Contexts) -> LocationId {
+fn block(line: &mut DirectiveLine, parents: &mut BlockConfs, context: Contexts) -> LocationId {
     let mut confs = parents.child(LOCATION_GROUP);
     let frame = line
         .level
-        .engine::<Builder>()
+        .engine::<HttpBuilder>()
         .open
         .last()
         .expect("the block stands in a server or location");
@@ -361,10 +364,10 @@ fn block(line: &mut Line, parents: &mut Confs, context: Contexts) -> LocationId 
         line.node.block.nodes(),
         &mut confs,
         Some(parents),
-        &mut line.level.inner(context),
+        &mut line.level.inner_block(context),
     );
     close(line, &mut confs);
-    let builder = line.level.engine::<Builder>();
+    let builder = line.level.engine::<HttpBuilder>();
     if let Some(outer) = builder.open.last_mut() {
         outer.rewriters.append(&mut builder.rewriters);
     }
@@ -373,20 +376,20 @@ fn block(line: &mut Line, parents: &mut Confs, context: Contexts) -> LocationId 
 
 /// Opens a block. `outer` is the content handler if no directive in the block names one.
 fn open(
-    line: &mut Line,
+    line: &mut DirectiveLine,
     name: BString,
     kind: LocationKind,
-    outer: Option<&'static Answer>,
+    outer: Option<&'static ContentHandler>,
 ) -> LocationId {
     let nodes = line.node.block.nodes();
-    let builder = line.level.engine::<Builder>();
+    let builder = line.level.engine::<HttpBuilder>();
     let answers = || {
         builder
             .modules
             .iter()
-            .filter_map(|module| module.answer.as_ref())
+            .filter_map(|module| module.content_handler.as_ref())
     };
-    let named = |node: &conf::Node| {
+    let named = |node: &conf::DirectiveNode| {
         answers().find(|answer| answer.directives.iter().any(|name| node.name.text == *name))
     };
     // From the end: of several directives that set a content handler nginx follows the last one.
@@ -395,7 +398,7 @@ fn open(
     // The number is given out before the block is read: blocks inside come later in the list, and can refer to it.
     builder.locations.push(None);
     builder.heads.push(line.node.head);
-    builder.open.push(Frame {
+    builder.open.push(OpenBlock {
         id,
         name,
         kind,
@@ -408,10 +411,10 @@ fn open(
 }
 
 /// Freezes the innermost open block; returns the tree of the locations inside it.
-fn close(line: &mut Line, confs: &mut Confs) -> LocationTree {
-    let core = line.level.engine::<Builder>().parts.core(confs);
+fn close(line: &mut DirectiveLine, confs: &mut BlockConfs) -> LocationTree {
+    let core = line.level.engine::<HttpBuilder>().parts.core(confs);
     let structs = confs.take_group(LOCATION_GROUP);
-    let builder = line.level.engine::<Builder>();
+    let builder = line.level.engine::<HttpBuilder>();
     let frame = builder
         .open
         .pop()
@@ -444,8 +447,8 @@ fn close(line: &mut Line, confs: &mut Confs) -> LocationTree {
 }
 
 /// The location of the current line.
-pub fn present_location(line: &mut Line) -> PresentLocation {
-    let builder = line.level.engine::<Builder>();
+pub fn present_location(line: &mut DirectiveLine) -> PresentLocation {
+    let builder = line.level.engine::<HttpBuilder>();
     match builder.open.last() {
         Some(frame) => match frame.kind {
             LocationKind::Regex(_) => PresentLocation::Regex,
@@ -457,8 +460,8 @@ pub fn present_location(line: &mut Line) -> PresentLocation {
 }
 
 /// The name of the location of the current line; empty outside of locations.
-pub fn present_location_name(line: &mut Line) -> BString {
-    let builder = line.level.engine::<Builder>();
+pub fn present_location_name(line: &mut DirectiveLine) -> BString {
+    let builder = line.level.engine::<HttpBuilder>();
     builder
         .open
         .last()
@@ -468,7 +471,7 @@ pub fn present_location_name(line: &mut Line) -> BString {
 
 /// Parses the modifier and the name of a location. As in nginx the modifier may be a word of its own or the beginning
 /// of the name.
-fn parse_location(line: &mut Line) -> Result<(LocationKind, BString), Diagnostic> {
+fn parse_location(line: &mut DirectiveLine) -> Result<(LocationKind, BString), Diagnostic> {
     let first = line.text(0);
     if let Some(second) = line.get(1) {
         let name = second.text.clone();
@@ -498,20 +501,24 @@ fn parse_location(line: &mut Line) -> Result<(LocationKind, BString), Diagnostic
 }
 
 fn regex_location(
-    line: &mut Line,
+    line: &mut DirectiveLine,
     index: usize,
     pattern: &[u8],
     caseless: bool,
 ) -> Result<LocationKind, Diagnostic> {
-    Ok(LocationKind::Regex(Arc::new(Pattern::compile(
+    Ok(LocationKind::Regex(Arc::new(CapturingPattern::compile(
         line, index, pattern, caseless,
     )?)))
 }
 
 /// Checks nginx's rules for nested locations, and against duplicates.
-fn check_place(line: &mut Line, kind: &LocationKind, name: &BStr) -> Result<(), Diagnostic> {
+fn check_place(
+    line: &mut DirectiveLine,
+    kind: &LocationKind,
+    name: &BStr,
+) -> Result<(), Diagnostic> {
     let duplicate = format!("duplicate location \"{name}\"");
-    let builder = line.level.engine::<Builder>();
+    let builder = line.level.engine::<HttpBuilder>();
     let depth = builder.open.len();
     let frame = builder
         .open

@@ -8,7 +8,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use crate::connection::{self, AcceptedConnection};
+use crate::accepted_connection::{self, AcceptedConnection};
 use crate::connection_transfer::ConnectionState;
 use crate::engine::LoopConnections;
 
@@ -17,11 +17,11 @@ const MAX_WAITING: usize = 64;
 
 /// The connection that a task has to serve. The state belongs to a connection that has moved, which is rare; it is
 /// boxed because the assignment is copied a few times on its way into the task.
-type Assignment = (AcceptedConnection, Option<Box<ConnectionState>>);
+type TaskAssignment = (AcceptedConnection, Option<Box<ConnectionState>>);
 
 /// A task that serves one connection after another.
 pub(crate) struct ConnectionTask {
-    assignment: Cell<Option<Assignment>>,
+    assignment: Cell<Option<TaskAssignment>>,
     /// Wakes the task when it waits for an assignment.
     waker: Cell<Option<Waker>>,
     task: OnceCell<rt::JoinHandle<()>>,
@@ -35,7 +35,7 @@ impl ConnectionTask {
         }
     }
 
-    async fn next(&self) -> Assignment {
+    async fn next(&self) -> TaskAssignment {
         std::future::poll_fn(|context| match self.assignment.take() {
             Some(assignment) => Poll::Ready(assignment),
             None => {
@@ -56,10 +56,10 @@ pub(crate) struct ConnectionTasks {
 
 impl ConnectionTasks {
     /// Has a waiting task, or a new one, serve a connection.
-    pub(crate) fn serve(
+    pub(crate) fn assign_connection(
         &self,
         engine: &Rc<LoopConnections>,
-        assignment: Assignment,
+        assignment: TaskAssignment,
     ) -> Rc<ConnectionTask> {
         // The one that finished last: its future is most likely still in the processor's cache.
         let waiting = self.waiting.borrow_mut().pop();
@@ -105,10 +105,15 @@ async fn serve_all(engine: Rc<LoopConnections>, serving: Rc<ConnectionTask>) {
         let (accepted, state) = serving.next().await;
         let engine_of_this = Rc::clone(&engine);
         match state {
-            None => connection::serve_accepted(engine_of_this, accepted).await,
+            None => accepted_connection::serve_accepted(engine_of_this, accepted).await,
             // Boxed: a rare future must not make every task larger.
             Some(state) => {
-                Box::pin(connection::resume_moved(engine_of_this, accepted, *state)).await;
+                Box::pin(accepted_connection::resume_moved(
+                    engine_of_this,
+                    accepted,
+                    *state,
+                ))
+                .await;
             }
         }
         if !engine.tasks.put_back(&serving) {

@@ -18,16 +18,16 @@ use std::any::Any;
 use std::rc::Rc;
 use std::time::Duration;
 
-use host::engine::Reach;
-use host::seats::Parcel;
-use net::tls::Session;
-use net::{Parts, Transport};
-use proto::proxy_protocol::{Endpoint, Header};
-use rt::net::Address;
+use host::engine::MoveScope;
+use host::loop_slots::MovingConnection;
+use net::tls::TlsSession;
+use net::{Transport, TransportParts};
+use proto::proxy_protocol::{DecodedProxyHeader, ProxyEndpoint};
+use rt::net::SocketAddress;
 
+use crate::accepted_connection::AcceptedConnection;
 use crate::byte_stream::ByteStream;
-use crate::client::Client;
-use crate::connection::AcceptedConnection;
+use crate::client::HttpClient;
 
 const VERSION: u8 = 1;
 
@@ -47,7 +47,7 @@ pub(crate) struct ConnectionState {
     /// What has been read of the next request.
     pub input: Vec<u8>,
     /// The PROXY protocol header that preceded the connection.
-    pub proxy: Option<Box<Header>>,
+    pub proxy: Option<Box<DecodedProxyHeader>>,
     /// The server name of the TLS hello. Not part of the bytes: see [`LocalState`].
     pub asked_name: Option<Box<str>>,
     /// Its number, if it comes from another loop of this process. Not part of the bytes either.
@@ -57,20 +57,24 @@ pub(crate) struct ConnectionState {
 /// What can only move to another loop of the process.
 struct LocalState {
     number: u64,
-    tls: Option<Box<Session>>,
-    passed_at: Option<Address>,
+    tls: Option<Box<TlsSession>>,
+    passed_at: Option<SocketAddress>,
     asked_name: Option<Box<str>>,
 }
 
 /// Whether it can be packed. If something still works for a request that has been answered (a mirror, a fetch for the
 /// cache), the state of TLS cannot be taken out of the shared client.
-pub(crate) fn is_movable(client: &Rc<Client>) -> bool {
+pub(crate) fn is_movable(client: &Rc<HttpClient>) -> bool {
     client.tls().is_none() || Rc::strong_count(client) == 1
 }
 
 /// Packs a connection that waits for a request; its life on this loop is over. `None`: it cannot move that far, or
 /// there are no descriptors left. Then it closes.
-pub(crate) fn pack(client: Rc<Client>, bytes: Rc<ByteStream>, reach: Reach) -> Option<Parcel> {
+pub(crate) fn pack_connection(
+    client: Rc<HttpClient>,
+    bytes: Rc<ByteStream>,
+    reach: MoveScope,
+) -> Option<MovingConnection> {
     if !client.control.may_move(reach) {
         bytes.transport.say_goodbye();
         return None;
@@ -87,7 +91,7 @@ pub(crate) fn pack(client: Rc<Client>, bytes: Rc<ByteStream>, reach: Reach) -> O
     drop(client);
     let descriptor = match Rc::try_unwrap(bytes) {
         Ok(bytes) => {
-            let Parts { fd, tls } = bytes.transport.into_parts();
+            let TransportParts { fd, tls } = bytes.transport.into_parts();
             state.tls = tls;
             fd
         }
@@ -100,16 +104,18 @@ pub(crate) fn pack(client: Rc<Client>, bytes: Rc<ByteStream>, reach: Reach) -> O
         // Without TLS there is only the descriptor, and that can be duplicated.
         Err(bytes) => bytes.transport.socket().move_away().ok()?,
     };
-    Some(Parcel {
+    Some(MovingConnection {
         socket,
         descriptor,
         facts,
-        state: (reach == Reach::Process).then(|| Box::new(state) as Box<dyn Any + Send>),
+        state: (reach == MoveScope::Process).then(|| Box::new(state) as Box<dyn Any + Send>),
     })
 }
 
 /// Unpacks a connection on its new loop; `None` if its state is not understood.
-pub(crate) fn unpack(parcel: Parcel) -> Option<(AcceptedConnection, ConnectionState)> {
+pub(crate) fn unpack_connection(
+    parcel: MovingConnection,
+) -> Option<(AcceptedConnection, ConnectionState)> {
     let mut moved = ConnectionState::decode(&parcel.facts)?;
     let local = parcel
         .state
@@ -122,14 +128,14 @@ pub(crate) fn unpack(parcel: Parcel) -> Option<(AcceptedConnection, ConnectionSt
         moved.number = Some(local.number);
     }
     let fd = parcel.descriptor;
-    let transport = Transport::from_parts(Parts { fd, tls }).ok()?;
+    let transport = Transport::from_parts(TransportParts { fd, tls }).ok()?;
     let accepted = AcceptedConnection::new(transport, parcel.socket, passed_at);
     Some((accepted, moved))
 }
 
 impl ConnectionState {
     /// The state of a connection that waits for a request. Its input is taken.
-    pub(crate) fn take(client: &Client, bytes: &ByteStream) -> ConnectionState {
+    pub(crate) fn take(client: &HttpClient, bytes: &ByteStream) -> ConnectionState {
         ConnectionState {
             requests: client.requests.get(),
             sent: bytes.sent.get(),
@@ -182,7 +188,7 @@ impl ConnectionState {
         };
         let [proxied] = *take(rest)?;
         if proxied != 0 {
-            state.proxy = Some(Box::new(Header {
+            state.proxy = Some(Box::new(DecodedProxyHeader {
                 source: take_endpoint(rest)?,
                 destination: take_endpoint(rest)?,
                 tlvs: take_bytes(rest)?.to_vec(),
@@ -203,7 +209,7 @@ fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-fn put_endpoint(endpoint: &Endpoint, out: &mut Vec<u8>) {
+fn put_endpoint(endpoint: &ProxyEndpoint, out: &mut Vec<u8>) {
     put_bytes(endpoint.text.as_bytes(), out);
     out.extend_from_slice(&endpoint.port.to_le_bytes());
     out.push(endpoint.ip.is_some().into());
@@ -230,13 +236,13 @@ fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(bytes)
 }
 
-fn take_endpoint(rest: &mut &[u8]) -> Option<Endpoint> {
+fn take_endpoint(rest: &mut &[u8]) -> Option<ProxyEndpoint> {
     let text = String::from_utf8(take_bytes(rest)?.to_vec()).ok()?;
     let port = u16::from_le_bytes(*take(rest)?);
     let [known] = *take(rest)?;
     // The address is parsed again from its text; a name that was no address then is none now.
     let ip = text.parse().ok().filter(|_| known != 0);
-    Some(Endpoint { text, ip, port })
+    Some(ProxyEndpoint { text, ip, port })
 }
 
 #[cfg(test)]
@@ -244,7 +250,7 @@ mod tests {
     use super::*;
 
     fn state() -> ConnectionState {
-        let endpoint = |text: &str| Endpoint {
+        let endpoint = |text: &str| ProxyEndpoint {
             text: text.to_owned(),
             ip: text.parse().ok(),
             port: 80,
@@ -256,7 +262,7 @@ mod tests {
             keepalive_timeout: Duration::from_secs(75),
             keepalive_min_timeout: Duration::ZERO,
             input: b"GET / HT".to_vec(),
-            proxy: Some(Box::new(Header {
+            proxy: Some(Box::new(DecodedProxyHeader {
                 source: endpoint("192.0.2.1"),
                 destination: endpoint("odd"),
                 tlvs: vec![1, 2, 3],

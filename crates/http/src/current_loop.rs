@@ -10,7 +10,7 @@ rt::local! {
 }
 
 /// Sets the loop of this thread.
-pub(crate) fn set(http: &Rc<HttpLoop>) {
+pub(crate) fn set_current_loop(http: &Rc<HttpLoop>) {
     CURRENT.with(|current| *current.borrow_mut() = Rc::downgrade(http));
 }
 

@@ -10,42 +10,42 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::NumberMap;
-use conf::{Diagnostic, Line, Rows};
+use conf::{Diagnostic, DirectiveLine, DirectiveRows};
 use host::engine::{
-    CUT_GRACE, Configuration, ListenerSpec, LoopContext, LoopEngine, Main, ParcelSink, Reach,
-    Trial, Zones,
+    CUT_GRACE, ConfigurationTest, ConnectionSink, EngineConfiguration, ListenerSpec, LoopContext,
+    LoopEngine, MainSettings, MoveScope, ZoneRegistry,
 };
-use host::error_log::Level;
+use host::error_log::LogLevel;
 use host::listen::ListenAddress;
-use host::seats::{Arriving, Parcel};
+use host::loop_slots::{ArrivingConnection, MovingConnection};
 use net::Transport;
-use net::accepting::{self, Accepts, Sockets};
-use net::passing::Passed;
-use rt::net::Stream;
+use net::acceptor::{self, AcceptingEngine, LoopSockets};
+use net::passing::PassedConnection;
+use rt::net::StreamSocket;
 
+use crate::accepted_connection::AcceptedConnection;
 use crate::byte_stream::ByteStream;
-use crate::client::{Client, ConnectionControl};
-use crate::configure::{self, Directories, WantedPools};
-use crate::connection::AcceptedConnection;
+use crate::client::{ConnectionControl, HttpClient};
+use crate::configure::{self, RequiredDirectories, WantedPools};
 use crate::connection_tasks::{ConnectionTask, ConnectionTasks};
 use crate::connection_transfer::{self, ConnectionState};
-use crate::core::Identity;
+use crate::core::ServerIdentity;
 use crate::current_loop;
 use crate::h1::RecycledSlots;
 use crate::http_loop::{self, HttpLoop};
-use crate::module::Module;
-use crate::site::{Frozen, Site};
+use crate::http_site::{FrozenHttp, HttpSite};
+use crate::module::HttpModule;
 use net::counters::{self, AllCounters};
 
 /// The engine with the modules of a program.
-pub struct Engine {
-    modules: &'static [&'static Module],
+pub struct HttpEngine {
+    modules: &'static [&'static HttpModule],
 }
 
 /// One generation of `http {}`, as the master and the loops handle it.
 pub struct HttpConfiguration {
-    frozen: Arc<Frozen>,
-    modules: &'static [&'static Module],
+    frozen: Arc<FrozenHttp>,
+    modules: &'static [&'static HttpModule],
     directories: Vec<PathBuf>,
     shutdown_timeout: Duration,
 }
@@ -54,14 +54,14 @@ pub struct HttpConfiguration {
 /// of 50,000 would delay requests.
 const LOOKED_AT: usize = 4096;
 
-impl Engine {
+impl HttpEngine {
     /// An engine that runs these modules, in this order.
-    pub const fn new(modules: &'static [&'static Module]) -> Engine {
-        Engine { modules }
+    pub const fn new(modules: &'static [&'static HttpModule]) -> HttpEngine {
+        HttpEngine { modules }
     }
 
     /// The engine's own directive tables, for the reference and for help.
-    pub fn own_tables() -> [&'static dyn Rows; 7] {
+    pub fn own_tables() -> [&'static dyn DirectiveRows; 7] {
         [
             &crate::core::main::HASH_SIZES,
             &crate::core::main::DIRECTIVES,
@@ -74,19 +74,22 @@ impl Engine {
     }
 
     /// The modules, in running order.
-    pub fn modules(&self) -> &'static [&'static Module] {
+    pub fn modules(&self) -> &'static [&'static HttpModule] {
         self.modules
     }
 
     /// Reads an `http {}` block.
-    pub fn configure(&self, line: &mut Line) -> Result<Arc<dyn Configuration>, Diagnostic> {
-        let main = line.shared::<Main>().clone();
+    pub fn configure(
+        &self,
+        line: &mut DirectiveLine,
+    ) -> Result<Arc<dyn EngineConfiguration>, Diagnostic> {
+        let main = line.shared::<MainSettings>().clone();
         // `weir/0.1.0`: `server_tokens` decides which of the two parts clients see.
         let (name, version) = main.version.split_once('/').unwrap_or((main.program, ""));
-        let identity = Identity::new(name, version);
-        let frozen = configure::http(self.modules, identity, line)?;
+        let identity = ServerIdentity::new(name, version);
+        let frozen = configure::read_http_block(self.modules, identity, line)?;
         check_pools(&main, line);
-        let directories = std::mem::take(&mut line.shared::<Directories>().0)
+        let directories = std::mem::take(&mut line.shared::<RequiredDirectories>().0)
             .into_iter()
             .collect();
         Ok(Arc::new(HttpConfiguration {
@@ -100,7 +103,7 @@ impl Engine {
 
 /// Reports `aio threads=…` with a pool that no `thread_pool` defines. Checked at the end, because the two may come in
 /// either order.
-fn check_pools(main: &Main, line: &mut Line) {
+fn check_pools(main: &MainSettings, line: &mut DirectiveLine) {
     let wanted = std::mem::take(&mut line.shared::<WantedPools>().0);
     for (name, span) in wanted {
         if name != "default"
@@ -121,33 +124,33 @@ fn check_pools(main: &Main, line: &mut Line) {
     }
 }
 
-impl Configuration for HttpConfiguration {
+impl EngineConfiguration for HttpConfiguration {
     fn kind(&self) -> &'static str {
         LoopConnections::KIND
     }
 
     fn listeners(&self) -> Vec<ListenerSpec> {
-        net::endpoint::listeners(&self.frozen.endpoints)
+        net::endpoint::listener_specs(&self.frozen.endpoints)
     }
 
     fn directories(&self) -> Vec<PathBuf> {
         self.directories.clone()
     }
 
-    fn trials(&self) -> Vec<Trial> {
+    fn configuration_tests(&self) -> Vec<ConfigurationTest> {
         self.modules
             .iter()
             .filter_map(|module| (module.trial)(&self.frozen))
             .collect()
     }
 
-    fn commit(&self, zones: &Zones) -> Result<(), String> {
+    fn commit(&self, zones: &ZoneRegistry) -> Result<(), String> {
         self.modules
             .iter()
             .try_for_each(|module| (module.commit)(&self.frozen, zones))
     }
 
-    fn end(&self, deadline: std::time::Instant) {
+    fn before_exit(&self, deadline: std::time::Instant) {
         for module in self.modules.iter() {
             (module.end)(&self.frozen, deadline);
         }
@@ -158,12 +161,12 @@ impl Configuration for HttpConfiguration {
             .zones
             .get_or_create(counters::ZONE, AllCounters::default);
         // The counters are shared by all loops and outlive a reload: `stub_status` must not start again at zero.
-        all.attach(context.index, rt::handle());
+        all.attach_loop(context.index, rt::handle());
         let counters = all.for_loop(context.index);
         let http = Rc::new(HttpLoop {
             index: context.index,
             modules: self.modules,
-            site: RefCell::new(Site::new(Arc::clone(&self.frozen))),
+            site: RefCell::new(HttpSite::new(Arc::clone(&self.frozen))),
             scratch: RefCell::default(),
             stopping: Cell::new(false),
             log: context.log.clone(),
@@ -172,11 +175,11 @@ impl Configuration for HttpConfiguration {
             counters,
         });
         // Before the modules start: their tasks may evaluate variables that ask for the loop.
-        current_loop::set(&http);
+        current_loop::set_current_loop(&http);
         http.start_modules();
         let engine = Rc::new(LoopConnections {
             http,
-            sockets: Sockets::new(&context),
+            sockets: LoopSockets::new(&context),
             connections: RefCell::default(),
             looked_at: Cell::new(0),
             next_key: Cell::new(0),
@@ -188,7 +191,7 @@ impl Configuration for HttpConfiguration {
             shutdown_timeout: Cell::new(self.shutdown_timeout),
         });
         engine.listen(context);
-        Box::new(Running(engine))
+        Box::new(HttpLoopEngine(engine))
     }
 
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
@@ -200,16 +203,16 @@ impl Configuration for HttpConfiguration {
 pub(crate) struct LoopConnections {
     /// What their requests know of the loop.
     pub(crate) http: Rc<HttpLoop>,
-    sockets: Sockets,
-    connections: RefCell<NumberMap<Connection>>,
+    sockets: LoopSockets,
+    connections: RefCell<NumberMap<ServedConnection>>,
     /// Where the last sample began, as an index in the map's order.
     looked_at: Cell<usize>,
     next_key: Cell<u64>,
     limit: Cell<usize>,
     /// Where connections go that are ordered to move.
-    sink: RefCell<Option<ParcelSink>>,
+    sink: RefCell<Option<ConnectionSink>>,
     /// Set once all connections of the loop have to move: how far.
-    leaving: Cell<Option<Reach>>,
+    leaving: Cell<Option<MoveScope>>,
     /// The tasks that serve connections.
     pub(crate) tasks: ConnectionTasks,
     /// The memory that HTTP/1 connections leave to the next ones.
@@ -218,7 +221,7 @@ pub(crate) struct LoopConnections {
     shutdown_timeout: Cell<Duration>,
 }
 
-struct Connection {
+struct ServedConnection {
     control: Rc<ConnectionControl>,
     task: Rc<ConnectionTask>,
 }
@@ -234,23 +237,23 @@ enum Newness {
     OfThisProcess,
 }
 
-struct Running(Rc<LoopConnections>);
+struct HttpLoopEngine(Rc<LoopConnections>);
 
-impl LoopEngine for Running {
-    fn reload(&self, configuration: Arc<dyn Configuration>, context: LoopContext) {
+impl LoopEngine for HttpLoopEngine {
+    fn reload(&self, configuration: Arc<dyn EngineConfiguration>, context: LoopContext) {
         let Ok(configuration) = configuration.as_any().downcast::<HttpConfiguration>() else {
             return;
         };
         // First: everything below reads the new configuration, and connections compare its generation before their next
         // request.
-        *self.0.http.site.borrow_mut() = Site::new(Arc::clone(&configuration.frozen));
+        *self.0.http.site.borrow_mut() = HttpSite::new(Arc::clone(&configuration.frozen));
         self.0.limit.set(context.main.worker_connections);
         // Once per process: the counters of all loops are one structure.
         if self.0.http.index == 0 {
             let all = context
                 .zones
                 .get_or_create(counters::ZONE, AllCounters::default);
-            all.shrink(context.loops);
+            all.remove_loops_from(context.loops);
         }
         // Their addresses are gone: they would otherwise wait out their keep-alive timeout for nothing.
         self.0.close_where_nobody_listens();
@@ -266,25 +269,27 @@ impl LoopEngine for Running {
         }
     }
 
-    fn adopt(&self, arriving: Arriving) {
+    fn adopt_connection(&self, arriving: ArrivingConnection) {
         match arriving {
-            Arriving::New { spec, stream } => self.0.open(stream.attach(), &spec),
-            Arriving::Idle(parcel) => self.0.resume(parcel),
+            ArrivingConnection::New { spec, stream } => {
+                self.0.open_connection(stream.attach(), &spec)
+            }
+            ArrivingConnection::Idle(parcel) => self.0.resume(parcel),
         }
     }
 
-    fn rescue(&self, index: usize, still: Rc<dyn Fn() -> bool>) {
-        accepting::accept_for(&self.0, index, &still);
+    fn accept_for_late_loop(&self, index: usize, still: Rc<dyn Fn() -> bool>) {
+        acceptor::accept_for(&self.0, index, &still);
     }
 
-    fn shed(&self, count: usize, sink: ParcelSink) {
+    fn move_idle_connections(&self, count: usize, sink: ConnectionSink) {
         if self.0.leaving.get().is_some() {
             return;
         }
-        let reach = sink.reach;
+        let reach = sink.scope;
         *self.0.sink.borrow_mut() = Some(sink);
         let connections = self.0.connections.borrow();
-        // Those that have waited longest. Which connections cause the work is another question: see `shed_work`.
+        // Those that have waited longest. Which connections cause the work is another question: see `move_busy_connections`.
         let mut movable: Vec<_> = connections
             .values()
             .map(|connection| &connection.control)
@@ -297,11 +302,11 @@ impl LoopEngine for Running {
             movable.select_nth_unstable_by_key(count, |(since, _)| *since);
         }
         for (_, idle) in movable.into_iter().take(count) {
-            idle.leave(reach);
+            idle.request_transfer(reach);
         }
     }
 
-    fn note_work(&self) {
+    fn start_counting_work(&self) {
         let connections = self.0.connections.borrow();
         // The map's order may change between two samples; then some connections are missed, which only delays the
         // balance.
@@ -313,11 +318,11 @@ impl LoopEngine for Running {
         }
     }
 
-    fn shed_work(&self, part: f64, sink: ParcelSink) {
+    fn move_busy_connections(&self, part: f64, sink: ConnectionSink) {
         if self.0.leaving.get().is_some() {
             return;
         }
-        let reach = sink.reach;
+        let reach = sink.scope;
         *self.0.sink.borrow_mut() = Some(sink);
         let connections = self.0.connections.borrow();
         let works: Vec<_> = connections
@@ -334,19 +339,19 @@ impl LoopEngine for Running {
             // A connection that causes more work than is to be moved would only make the other loop the busy one.
             if work > 0 && work <= wanted && idle.may_move(reach) {
                 wanted -= work;
-                idle.leave(reach);
+                idle.request_transfer(reach);
             }
         }
     }
 
-    fn hand_over(&self, sink: ParcelSink) {
-        let reach = sink.reach;
+    fn hand_over(&self, sink: ConnectionSink) {
+        let reach = sink.scope;
         // First, so that a connection that is taken in from here on gets the order at once.
         self.0.leaving.set(Some(reach));
         self.0.stop_accepting();
         *self.0.sink.borrow_mut() = Some(sink);
         for connection in self.0.connections.borrow().values() {
-            connection.control.leave(reach);
+            connection.control.request_transfer(reach);
         }
     }
 
@@ -358,13 +363,13 @@ impl LoopEngine for Running {
             .values()
             .filter(|connection| !connection.control.is_new());
         for connection in known {
-            connection.control.close();
+            connection.control.request_close();
         }
     }
 
-    fn cut(&self) {
+    fn shut_down_connections(&self) {
         for connection in self.0.connections.borrow().values() {
-            connection.control.cut();
+            connection.control.force_close();
         }
     }
 
@@ -382,15 +387,15 @@ impl LoopEngine for Running {
     }
 }
 
-impl Accepts for LoopConnections {
+impl AcceptingEngine for LoopConnections {
     const KIND: &'static str = "http";
     const TASK: &'static str = "http accept";
 
-    fn sockets(&self) -> &Sockets {
+    fn sockets(&self) -> &LoopSockets {
         &self.sockets
     }
 
-    fn open(self: &Rc<Self>, stream: Stream, spec: &Arc<ListenerSpec>) {
+    fn open_connection(self: &Rc<Self>, stream: StreamSocket, spec: &Arc<ListenerSpec>) {
         let accepted =
             AcceptedConnection::new(Transport::plain(stream), spec.address.clone(), None);
         self.take_in(accepted, None);
@@ -400,9 +405,9 @@ impl Accepts for LoopConnections {
 impl LoopConnections {
     fn stop_accepting(self: &Rc<Self>) {
         self.http.stopping.set(true);
-        net::passing::withdraw(LoopConnections::KIND);
+        net::passing::unregister_listeners(LoopConnections::KIND);
         self.http.stop_modules();
-        accepting::stop(self);
+        acceptor::stop_listening(self);
         self.tasks.close();
     }
 
@@ -414,36 +419,36 @@ impl LoopConnections {
         };
         let sockets = context.listeners.iter();
         let sockets = sockets.map(|listener| Arc::clone(&listener.spec)).collect();
-        net::passing::serve(LoopConnections::KIND, sockets, Rc::new(take));
-        accepting::listen(self, context);
+        net::passing::register_listeners(LoopConnections::KIND, sockets, Rc::new(take));
+        acceptor::start_listening(self, context);
     }
 
     /// Continues a connection from another loop or process. One whose state cannot be read is closed.
-    fn resume(self: &Rc<Self>, parcel: Parcel) {
-        if let Some((accepted, facts)) = connection_transfer::unpack(parcel) {
+    fn resume(self: &Rc<Self>, parcel: MovingConnection) {
+        if let Some((accepted, facts)) = connection_transfer::unpack_connection(parcel) {
             self.take_in(accepted, Some(Box::new(facts)));
         }
     }
 
     /// Whether a connection that was ordered to move is better kept: it could only close, and this loop continues.
-    pub(crate) fn must_stay(&self, client: &Rc<Client>) -> bool {
+    pub(crate) fn must_stay(&self, client: &Rc<HttpClient>) -> bool {
         self.leaving.get().is_none() && !connection_transfer::is_movable(client)
     }
 
     /// Hands a connection that waits for a request over to another loop or process.
-    pub(crate) fn send_away(&self, client: Rc<Client>, bytes: Rc<ByteStream>) {
+    pub(crate) fn send_away(&self, client: Rc<HttpClient>, bytes: Rc<ByteStream>) {
         let Some(sink) = self.sink.borrow().clone() else {
             return;
         };
         self.http
             .debug_client(&client, format_args!("http connection moves"));
-        if let Some(parcel) = connection_transfer::pack(client, bytes, sink.reach) {
+        if let Some(parcel) = connection_transfer::pack_connection(client, bytes, sink.scope) {
             (sink.take)(parcel);
         }
     }
 
     /// Takes in a connection that a `stream` server passes on (`pass`).
-    fn take_passed(self: &Rc<Self>, passed: Passed, socket: &ListenAddress) {
+    fn take_passed(self: &Rc<Self>, passed: PassedConnection, socket: &ListenAddress) {
         let mut accepted =
             AcceptedConnection::new(passed.transport, socket.clone(), Some(passed.local));
         accepted.input = passed.input;
@@ -470,15 +475,15 @@ impl LoopConnections {
         accepted.key = key;
         // It arrived while the loop hands everything over: it goes after the others.
         if let Some(reach) = self.leaving.get() {
-            control.leave(reach);
+            control.request_transfer(reach);
         }
         // The task does not run before this returns, so the table has the connection by the time it may end.
-        let task = self.tasks.serve(self, (accepted, moved));
+        let task = self.tasks.assign_connection(self, (accepted, moved));
         self.connections
             .borrow_mut()
-            .insert(key, Connection { control, task });
+            .insert(key, ServedConnection { control, task });
         self.http.counters.active.add(1);
-        self.sockets.seat().opened();
+        self.sockets.loop_slot().count_opened();
     }
 
     /// Counts a connection that wants to be served, and makes room for it. `false`: all of `worker_connections` are busy.
@@ -489,8 +494,8 @@ impl LoopConnections {
         // As nginx does near `worker_connections`, an idle connection makes room for a new one.
         let is_full = self.connections.borrow().len() >= limit && !self.close_an_idle_one();
         if is_full && newness != Newness::OfThisProcess {
-            self.http.log.plain(
-                Level::Alert,
+            self.http.log.log_plain(
+                LogLevel::Alert,
                 format_args!("{limit} worker_connections are not enough"),
             );
             return false;
@@ -502,9 +507,9 @@ impl LoopConnections {
     }
 
     /// Removes a connection that has ended.
-    pub(crate) fn closed(&self, key: u64) {
+    pub(crate) fn forget_connection(&self, key: u64) {
         self.http.counters.active.sub(1);
-        self.sockets.seat().closed();
+        self.sockets.loop_slot().count_closed();
         self.connections.borrow_mut().remove(&key);
     }
 
@@ -513,9 +518,10 @@ impl LoopConnections {
     fn close_where_nobody_listens(&self) {
         let site = self.http.site();
         for connection in self.connections.borrow().values() {
-            let gone = |client: Rc<Client>| http_loop::present_endpoint(&client, &site).is_none();
+            let gone =
+                |client: Rc<HttpClient>| http_loop::present_endpoint(&client, &site).is_none();
             if connection.control.client().is_some_and(gone) {
-                connection.control.close();
+                connection.control.request_close();
             }
         }
     }
@@ -539,7 +545,7 @@ impl LoopConnections {
                 return;
             };
             for idle in busy.iter().filter_map(|&at| engine.still_busy(at)) {
-                idle.cut();
+                idle.force_close();
             }
             // They get a moment to end as if their clients had left, so that they are logged. Then their tasks are
             // dropped.
@@ -579,7 +585,7 @@ impl LoopConnections {
             .min_by_key(|(since, _)| *since);
         match oldest {
             Some((_, connection)) => {
-                connection.control.close();
+                connection.control.request_close();
                 true
             }
             None => false,

@@ -6,19 +6,19 @@
 
 use std::rc::Rc;
 
-use crate::module::Verdict;
+use crate::module::FilterVerdict;
 use crate::request::Request;
 
 /// Runs the filters of the request's location, until one takes the response out of their hands.
-pub fn run(request: &mut Request) -> Verdict {
+pub fn run_filters(request: &mut Request) -> FilterVerdict {
     // A filter may move the request elsewhere. The list stays that of the location in which the response was made.
     let site = Rc::clone(&request.site);
     for (name, filter) in site.location(request.location).pipeline.filters.iter() {
         request.debug(format_args!("http filter: {name}"));
         let verdict = filter(request);
-        if verdict != Verdict::Pass {
+        if verdict != FilterVerdict::Pass {
             return verdict;
         }
     }
-    Verdict::Pass
+    FilterVerdict::Pass
 }

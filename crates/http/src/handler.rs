@@ -3,7 +3,7 @@
 
 /// The phases of a request, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
+pub enum HttpPhase {
     /// The head is complete. Handlers may still change the client's address (`realip`).
     PostRead,
     /// Rewrites of the server, before a location is chosen.
@@ -25,18 +25,18 @@ pub enum Phase {
 /// How many phases there are.
 pub(crate) const PHASES: usize = 8;
 
-impl From<Phase> for usize {
-    fn from(phase: Phase) -> usize {
+impl From<HttpPhase> for usize {
+    fn from(phase: HttpPhase) -> usize {
         phase as usize
     }
 }
 
 /// The answer of a handler.
-pub type Step<'a> = base::phases::Step<'a, Outcome>;
+pub type HandlerStep<'a> = base::phases::PhaseStep<'a, HandlerOutcome>;
 
 /// How a handler ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum HandlerOutcome {
     /// The handler does not apply: the next handler of the phase runs.
     Declined,
     /// The phase is over (in the access phase: this handler grants).
@@ -51,7 +51,7 @@ pub enum Outcome {
 
 /// The verdict of a filter on a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FilterVerdict {
     /// On to the next filter.
     Pass,
     /// This response is not sent; the client gets this status with its page instead (412, 416).

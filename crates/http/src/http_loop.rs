@@ -9,23 +9,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::BString;
-use host::engine::{Main, Zones};
-use host::error_log::{Level, Logger};
-use net::client::Remote;
-use net::counters::Counters;
+use host::engine::{MainSettings, ZoneRegistry};
+use host::error_log::{LogLevel, Logger};
+use net::client::RemoteClient;
+use net::counters::ConnectionCounters;
 
-use crate::client::{Client, ConnectionOrigin};
+use crate::client::{ConnectionOrigin, HttpClient};
 use crate::client_stream::ClientConnection;
-use crate::listen::Endpoint;
-use crate::module::Module;
-use crate::site::{Location, Site};
+use crate::http_site::{HttpSite, Location};
+use crate::listen::ListenEndpoint;
+use crate::module::HttpModule;
 
 /// The HTTP state of one loop that requests may use.
 pub struct HttpLoop {
     /// The loop's number, from 0. Work that must run once per process runs on loop 0.
     pub index: usize,
-    pub(crate) modules: &'static [&'static Module],
-    pub(crate) site: RefCell<Rc<Site>>,
+    pub(crate) modules: &'static [&'static HttpModule],
+    pub(crate) site: RefCell<Rc<HttpSite>>,
     /// The buffer that every connection of the loop reads into, so that an idle connection needs none. It is borrowed
     /// for one call only: a task that kept it across a wait would take it from all others.
     pub(crate) scratch: RefCell<Vec<u8>>,
@@ -33,16 +33,16 @@ pub struct HttpLoop {
     /// The error log of the main context, for lines that belong to no location.
     pub log: Logger,
     /// The settings of the main context.
-    pub main: Main,
+    pub main: MainSettings,
     /// Shared memory zones, which outlive a reload.
-    pub zones: Zones,
+    pub zones: ZoneRegistry,
     /// This loop's counters.
-    pub counters: Arc<Counters>,
+    pub counters: Arc<ConnectionCounters>,
 }
 
 impl HttpLoop {
     /// Lends the current configuration, without touching its reference count.
-    pub(crate) fn with_site<R>(&self, f: impl FnOnce(&Rc<Site>) -> R) -> R {
+    pub(crate) fn with_site<R>(&self, f: impl FnOnce(&Rc<HttpSite>) -> R) -> R {
         f(&self.site.borrow())
     }
 
@@ -52,7 +52,7 @@ impl HttpLoop {
     }
 
     /// The current configuration. A request that holds it keeps it alive over a reload.
-    pub fn site(&self) -> Rc<Site> {
+    pub fn site(&self) -> Rc<HttpSite> {
         Rc::clone(&self.site.borrow())
     }
 
@@ -62,21 +62,21 @@ impl HttpLoop {
     }
 
     /// The group of servers that a location passes its requests to.
-    pub fn group_of(&self, location: &Location) -> Option<Arc<net::upstream::Group>> {
+    pub fn group_of(&self, location: &Location) -> Option<Arc<net::upstream::UpstreamGroup>> {
         self.modules
             .iter()
             .find_map(|module| (module.group)(location))
     }
 
     /// How a location speaks TLS to those servers, and the host name that it expects of them; `None` without TLS.
-    pub fn secure_of(&self, location: &Location) -> Option<(net::upstream::Secure, BString)> {
+    pub fn secure_of(&self, location: &Location) -> Option<(net::upstream::UpstreamTls, BString)> {
         self.modules
             .iter()
             .find_map(|module| (module.secure)(location))
     }
 
     /// The certificate that a module presents to an ACME server that validates this name (`tls-alpn-01`).
-    pub(crate) fn tls_challenge(&self, name: &str) -> Option<Arc<net::tls::Identity>> {
+    pub(crate) fn tls_challenge(&self, name: &str) -> Option<Arc<net::tls::TlsIdentity>> {
         let site = self.site();
         self.modules
             .iter()
@@ -100,20 +100,20 @@ impl HttpLoop {
     /// The client of a connection that has just come to this loop, whatever carries its requests.
     pub(crate) fn new_client(
         &self,
-        site: &Site,
-        endpoint: &Arc<Endpoint>,
+        site: &HttpSite,
+        endpoint: &Arc<ListenEndpoint>,
         connection: Rc<dyn ClientConnection>,
         origin: ConnectionOrigin,
-    ) -> Client {
+    ) -> HttpClient {
         let debug = self.main.is_debugged(origin.peer.ip());
         if debug {
             host::error_log::turn_on_debug();
         }
-        Client {
+        HttpClient {
             debug,
             number: crate::client::next_connection(),
             connection,
-            remote: Rc::new(Remote::at(origin.peer)),
+            remote: Rc::new(RemoteClient::from_address(origin.peer)),
             proxy: None,
             tls_port: endpoint.tls,
             asked_name: RefCell::default(),
@@ -130,7 +130,7 @@ impl HttpLoop {
     }
 
     /// Writes a line about a connection that has no request yet, to the log of its default server.
-    pub fn log_client(&self, level: Level, client: &Client, message: fmt::Arguments<'_>) {
+    pub fn log_client(&self, level: LogLevel, client: &HttpClient, message: fmt::Arguments<'_>) {
         let endpoint = client.endpoint.borrow();
         let site = self.site();
         // The client's own endpoint has server numbers of the configuration under which it was last refreshed. After a
@@ -156,22 +156,22 @@ impl HttpLoop {
 
     /// Writes a line at level `debug` about a connection that has no request.
     #[inline]
-    pub fn debug_client(&self, client: &Client, message: fmt::Arguments<'_>) {
+    pub fn debug_client(&self, client: &HttpClient, message: fmt::Arguments<'_>) {
         if host::error_log::debug_is_on() {
-            self.log_client(Level::Debug, client, message);
+            self.log_client(LogLevel::Debug, client, message);
         }
     }
 
     /// Points the client at its listening address in the current configuration, after a reload. `false`: the current
     /// configuration does not listen there any more, so that none of its servers may answer.
     #[inline]
-    pub(crate) fn refresh_endpoint(&self, client: &Client) -> bool {
+    pub(crate) fn refresh_endpoint(&self, client: &HttpClient) -> bool {
         client.generation.get() == self.generation() || refresh_endpoint(client, &self.site())
     }
 }
 
 /// Points the client at its listening address in a configuration; see [`HttpLoop::refresh_endpoint`].
-pub(crate) fn refresh_endpoint(client: &Client, site: &Site) -> bool {
+pub(crate) fn refresh_endpoint(client: &HttpClient, site: &HttpSite) -> bool {
     if client.generation.get() == site.generation {
         return true;
     }
@@ -186,18 +186,21 @@ pub(crate) fn refresh_endpoint(client: &Client, site: &Site) -> bool {
 }
 
 /// The listening address that the client connected to, if a configuration still has it.
-pub(crate) fn present_endpoint<'a>(client: &Client, site: &'a Site) -> Option<&'a Arc<Endpoint>> {
+pub(crate) fn present_endpoint<'a>(
+    client: &HttpClient,
+    site: &'a HttpSite,
+) -> Option<&'a Arc<ListenEndpoint>> {
     // Only called where several addresses share a listening socket: it may cost a system call.
     let local = || client.known_local()?.ip();
     net::endpoint::endpoint_of(&site.endpoints, &client.socket, local)
 }
 
 struct ClientContext<'a> {
-    client: &'a Client,
-    endpoint: &'a Endpoint,
+    client: &'a HttpClient,
+    endpoint: &'a ListenEndpoint,
 }
 
-impl host::error_log::Context for ClientContext<'_> {
+impl host::error_log::LogContext for ClientContext<'_> {
     fn connection(&self) -> Option<u64> {
         Some(self.client.number)
     }

@@ -1,6 +1,6 @@
 //! The HTTP engine: connections, requests, routing, phases, filters, responses.
 //!
-//! It names no module. The program passes in a list of [`module::Module`]s that say what a location does; the engine
+//! It names no module. The program passes in a list of [`module::HttpModule`]s that say what a location does; the engine
 //! knows only their shape. It does not know processes, signals or configuration files either: those meet it in
 //! [`host::engine`].
 //!
@@ -9,8 +9,8 @@
 #![forbid(unsafe_code)]
 
 mod absolute_redirect;
+mod accepted_connection;
 mod block_ids;
-pub mod body;
 pub mod body_reader;
 mod buffers;
 pub mod byte_stream;
@@ -19,7 +19,6 @@ pub mod client;
 pub mod client_stream;
 pub mod clock;
 pub mod configure;
-mod connection;
 mod connection_tasks;
 mod connection_transfer;
 pub mod content_type;
@@ -32,7 +31,7 @@ mod h1;
 mod h2;
 pub mod handler;
 pub mod http_loop;
-pub mod ledger;
+pub mod http_site;
 mod lifecycle;
 mod limit_rate;
 mod lingering_close;
@@ -40,27 +39,30 @@ pub mod listen;
 mod location_parts;
 mod location_tree;
 pub mod log_phase;
+pub mod mime_types;
 pub mod module;
 pub mod phase;
 pub mod process_request;
 mod received_head;
 pub mod request;
 mod request_body;
-pub mod request_facts;
 mod request_flow;
+pub mod request_properties;
+pub mod request_times;
 pub mod response;
+pub mod response_body;
+mod response_send;
 pub mod route;
-mod sending;
-pub mod site;
-pub mod special;
+pub mod status_response;
 pub mod subrequest;
 pub mod text;
 pub mod tls;
-pub mod types;
 pub mod upstream;
 pub mod variables;
 mod virtual_server;
 
-pub use engine::Engine;
-pub use module::{Filter, Handler, Module, Outcome, Phase, Step, Verdict};
+pub use engine::HttpEngine;
+pub use module::{
+    FilterVerdict, HandlerOutcome, HandlerStep, HttpModule, HttpPhase, PhaseHandler, ResponseFilter,
+};
 pub use request::Request;

@@ -11,19 +11,19 @@
 
 use std::borrow::Cow;
 
-use base::Errno;
+use base::ErrnoText;
 use bstr::BStr;
-use host::error_log::Level;
-use proto::message::{Method, Reject, RejectKind};
+use host::error_log::LogLevel;
+use proto::message::{Method, RejectKind, RejectedHead};
 
-use crate::body::BodyError;
 use crate::http_loop::HttpLoop;
+use crate::http_site::ServerId;
 use crate::log_phase;
 use crate::module::internal_status;
 use crate::process_request::{process_request, refuse_request};
 use crate::request::Request;
-use crate::sending::SendError;
-use crate::site::ServerId;
+use crate::response_body::BodyError;
+use crate::response_send::ResponseSendError;
 
 /// What a protocol does in the life of one request. The functions are called in the order in which they are listed.
 pub(crate) trait RequestCarrier {
@@ -34,10 +34,10 @@ pub(crate) trait RequestCarrier {
     const HAS_REQUEST_LINE: bool;
 
     /// Chooses the virtual server by the request's host.
-    fn choose_server(&mut self, request: &mut Request) -> Result<(), Reject>;
+    fn choose_server(&mut self, request: &mut Request) -> Result<(), RejectedHead>;
 
     /// The protocol's own checks of a head, once its server is known.
-    fn check_head(&mut self, request: &mut Request) -> Result<(), Refusal>;
+    fn check_head(&mut self, request: &mut Request) -> Result<(), RequestRefusal>;
 
     /// Gives the request its content, if there is to be any.
     fn attach_content(&mut self, request: &mut Request);
@@ -53,37 +53,37 @@ pub(crate) trait RequestCarrier {
     fn end_silently(&mut self, request: &mut Request) -> Self::End;
 
     /// Sends the response: head, content, trailers.
-    async fn send(&mut self, request: &mut Request) -> Result<(), SendError>;
+    async fn send(&mut self, request: &mut Request) -> Result<(), ResponseSendError>;
 
     /// Called when the response has been sent completely.
     async fn after_response(&mut self, request: &mut Request) -> Self::End;
 
     /// The response broke off, which has been logged. The client must be able to tell it from a complete one.
-    fn after_failure(&mut self, request: &mut Request, error: SendError) -> Self::End;
+    fn after_failure(&mut self, request: &mut Request, error: ResponseSendError) -> Self::End;
 
     /// What the debug log says at the end.
     fn closing_words(end: &Self::End) -> &'static str;
 }
 
 /// Why a request is answered with a status without being processed.
-pub(crate) enum Refusal {
+pub(crate) enum RequestRefusal {
     /// Its head breaks a rule that all versions of HTTP share.
-    Head(Reject),
+    Head(RejectedHead),
     /// It breaks a rule of its protocol: the status, and the line for the log.
     Protocol(u16, Cow<'static, [u8]>),
 }
 
-impl From<Reject> for Refusal {
-    fn from(reject: Reject) -> Refusal {
-        Refusal::Head(reject)
+impl From<RejectedHead> for RequestRefusal {
+    fn from(reject: RejectedHead) -> RequestRefusal {
+        RequestRefusal::Head(reject)
     }
 }
 
-impl Refusal {
+impl RequestRefusal {
     fn status(&self) -> u16 {
         match self {
-            Refusal::Head(reject) => reject.status(),
-            Refusal::Protocol(status, _) => *status,
+            RequestRefusal::Head(reject) => reject.status(),
+            RequestRefusal::Protocol(status, _) => *status,
         }
     }
 
@@ -91,37 +91,37 @@ impl Refusal {
     pub(crate) fn log(&self, request: &Request, has_request_line: bool) {
         const READING_FIELDS: &str = "reading client request headers";
         let (line, action) = match self {
-            Refusal::Head(reject) => {
+            RequestRefusal::Head(reject) => {
                 let line = reject.log_line(&request.head.wire).into();
                 let action = match has_request_line {
-                    true => reject.action(),
+                    true => reject.log_action(),
                     false => READING_FIELDS,
                 };
                 (line, action)
             }
-            Refusal::Protocol(_, line) => (line.clone(), READING_FIELDS),
+            RequestRefusal::Protocol(_, line) => (line.clone(), READING_FIELDS),
         };
         request.log(
-            Level::Info,
+            LogLevel::Info,
             format_args!("{} while {action}", BStr::new(&line)),
         );
     }
 }
 
 /// Turns a complete head into a request to `server`, the default one of its address, in the current configuration.
-pub(crate) fn begin(http: &HttpLoop, request: &mut Request, server: ServerId) {
+pub(crate) fn start_request(http: &HttpLoop, request: &mut Request, server: ServerId) {
     http.counters.requests.add(1);
     // The configuration is fixed here, once per request: a reload in the middle of it does not change what it sees.
-    http.with_site(|site| request.renew(site, server));
+    http.with_site(|site| request.begin_next(site, server));
     request.method = request.head.wire.method;
     request.delivery.header_only = request.method == Method::Head;
 }
 
 /// Serves a request that has [begun](begin). `head` is what its protocol has found wrong with it so far.
-pub(crate) async fn serve<C: RequestCarrier>(
+pub(crate) async fn run_lifecycle<C: RequestCarrier>(
     carrier: &mut C,
     request: &mut Request,
-    head: Result<(), Refusal>,
+    head: Result<(), RequestRefusal>,
 ) -> C::End {
     match check(carrier, request, head) {
         // 499, nginx's status for it; only the log sees it.
@@ -145,7 +145,7 @@ pub(crate) async fn serve<C: RequestCarrier>(
 }
 
 /// Answers a head that could not be parsed. The reason has been logged.
-pub(crate) async fn refuse<C: RequestCarrier>(
+pub(crate) async fn answer_refused<C: RequestCarrier>(
     carrier: &mut C,
     request: &mut Request,
     status: u16,
@@ -158,19 +158,19 @@ pub(crate) async fn refuse<C: RequestCarrier>(
 fn check<C: RequestCarrier>(
     carrier: &mut C,
     request: &mut Request,
-    head: Result<(), Refusal>,
-) -> Result<(), Refusal> {
+    head: Result<(), RequestRefusal>,
+) -> Result<(), RequestRefusal> {
     check_in_order(carrier, request, head).map_err(|refusal| match refusal {
-        Refusal::Head(reject) => Refusal::Head(judge_target_first(request, reject)),
-        Refusal::Protocol(..) => refusal,
+        RequestRefusal::Head(reject) => RequestRefusal::Head(judge_target_first(request, reject)),
+        RequestRefusal::Protocol(..) => refusal,
     })
 }
 
 fn check_in_order<C: RequestCarrier>(
     carrier: &mut C,
     request: &mut Request,
-    head: Result<(), Refusal>,
-) -> Result<(), Refusal> {
+    head: Result<(), RequestRefusal>,
+) -> Result<(), RequestRefusal> {
     // The path comes first: the error page of a refusal may depend on it.
     let uri = set_uri(request);
     // nginx's order: the fields are judged before the host, and the host before what only its server can judge. A
@@ -197,7 +197,7 @@ async fn respond<C: RequestCarrier>(carrier: &mut C, request: &mut Request) -> C
         }
     };
     if log_phase::is_wanted(request) {
-        log_phase::end(request).await;
+        log_phase::run_log_phase(request).await;
     }
     request.debug(format_args!("{}", C::closing_words(&end)));
     // What modules hold for a request (a slot of `limit_conn`) ends with the request, not with the connection.
@@ -210,27 +210,27 @@ async fn respond<C: RequestCarrier>(carrier: &mut C, request: &mut Request) -> C
 }
 
 #[cold]
-fn log_failure(request: &Request, error: &SendError) {
+fn log_failure(request: &Request, error: &ResponseSendError) {
     match error {
-        SendError::TimedOut => request.log(
-            Level::Info,
+        ResponseSendError::TimedOut => request.log(
+            LogLevel::Info,
             format_args!(
                 "client timed out (110: Connection timed out) while sending response to client"
             ),
         ),
-        SendError::Failed(error) => request.log(
-            Level::Info,
+        ResponseSendError::Failed(error) => request.log(
+            LogLevel::Info,
             format_args!(
                 "send() failed{} while sending response to client",
-                Errno(error)
+                ErrnoText(error)
             ),
         ),
         // This was logged when it happened.
-        SendError::ClientLeft => {}
+        ResponseSendError::ClientLeft => {}
         // A producer that fails has already logged why.
-        SendError::Body(BodyError::Producer | BodyError::Withdrawn) => {}
-        SendError::Body(error) => request.log(
-            Level::Alert,
+        ResponseSendError::Body(BodyError::Producer | BodyError::Withdrawn) => {}
+        ResponseSendError::Body(error) => request.log(
+            LogLevel::Alert,
             format_args!("response was truncated: {error}"),
         ),
     }
@@ -239,36 +239,36 @@ fn log_failure(request: &Request, error: &SendError) {
 /// nginx judges the target first, because it arrives first. If it is malformed as well, that is the reason that counts,
 /// and the server that the connection belongs to answers, whatever host the fields name.
 #[cold]
-fn judge_target_first(request: &mut Request, reject: Reject) -> Reject {
+fn judge_target_first(request: &mut Request, reject: RejectedHead) -> RejectedHead {
     let first = request.client.first_server();
     let slashes = slashes_of(request, first);
     let target = request.head.wire.target();
     let is_bad = reject.kind == RejectKind::InvalidUri
-        || proto::uri::normalize(target, slashes, &mut Vec::new()).is_err();
+        || proto::uri::normalize_path(target, slashes, &mut Vec::new()).is_err();
     if !is_bad {
         return reject;
     }
     request.server = first;
     request.enter_server();
-    Reject::new(RejectKind::InvalidUri)
+    RejectedHead::new(RejectKind::InvalidUri)
 }
 
-fn slashes_of(request: &Request, server: ServerId) -> proto::uri::Slashes {
+fn slashes_of(request: &Request, server: ServerId) -> proto::uri::SlashMerging {
     match request.site.server(server).core.merge_slashes {
-        true => proto::uri::Slashes::Merge,
-        false => proto::uri::Slashes::Keep,
+        true => proto::uri::SlashMerging::Merge,
+        false => proto::uri::SlashMerging::Keep,
     }
 }
 
 /// Turns the target into the request's path and arguments.
-pub(crate) fn set_uri(request: &mut Request) -> Result<(), Reject> {
+pub(crate) fn set_uri(request: &mut Request) -> Result<(), RejectedHead> {
     let slashes = slashes_of(request, request.server);
     let target = request.head.wire.target();
-    let Ok(parsed) = proto::uri::normalize(target, slashes, &mut request.uri.path) else {
+    let Ok(parsed) = proto::uri::normalize_path(target, slashes, &mut request.uri.path) else {
         // Normalizing stops at the fault: half a path must not choose a location.
         request.uri.path.clear();
         request.uri.is_refused = true;
-        return Err(Reject::new(RejectKind::InvalidUri));
+        return Err(RejectedHead::new(RejectKind::InvalidUri));
     };
     request.uri.args.extend_from_slice(&target[parsed.args]);
     request.uri.original = parsed.valid_unparsed;

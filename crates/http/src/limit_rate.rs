@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::http_site::HttpSite;
 use crate::request::Request;
-use crate::site::Site;
 
 /// Allows `rate` bytes a second after `free` bytes, the head included. The first second's bytes may leave at once; the
 /// next ones follow from half a second later on. On average a response then takes as long as from nginx, which counts
@@ -18,7 +18,7 @@ pub(crate) struct RateLimit {
 
 impl RateLimit {
     /// The limit on this response, if there is one.
-    pub(crate) fn of(request: &mut Request, site: &Rc<Site>) -> Option<RateLimit> {
+    pub(crate) fn of_request(request: &mut Request, site: &Rc<HttpSite>) -> Option<RateLimit> {
         let delivery = &site.location(request.location).core.delivery;
         let rate = match request.delivery.limit_rate {
             Some(rate) => rate,
@@ -41,7 +41,7 @@ impl RateLimit {
     }
 
     /// Counts bytes that were sent.
-    pub(crate) fn paid(&mut self, bytes: u64) {
+    pub(crate) fn add_sent(&mut self, bytes: u64) {
         self.sent += bytes;
     }
 

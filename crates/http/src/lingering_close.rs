@@ -11,7 +11,7 @@ use net::Transport;
 use crate::core::LocationConf;
 
 /// Closes our side, and waits until the client closes its own, the time is over, or it has sent `most` bytes.
-pub(crate) async fn close(transport: &Transport, core: &LocationConf, most: u64) {
+pub(crate) async fn linger_and_close(transport: &Transport, core: &LocationConf, most: u64) {
     // A connection that is gone has nothing to protect.
     if transport.shutdown_write().is_err() {
         return;
@@ -19,7 +19,7 @@ pub(crate) async fn close(transport: &Transport, core: &LocationConf, most: u64)
     let deadline = rt::now() + core.lingering_time;
     let timer = rt::Timer::new();
     // Discarding is of no use to any request: those go first.
-    rt::set_rank(rt::Rank::Patient);
+    rt::set_rank(rt::TaskRank::Patient);
     let mut seen = 0;
     while seen < most {
         let left = deadline.saturating_duration_since(rt::now());

@@ -4,20 +4,23 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use bstr::ByteSlice;
-use conf::{Diagnostic, Line, Span};
+use conf::{Diagnostic, DirectiveLine, Span};
 use host::listen::ListenAddress;
-use net::endpoint::Listen;
+use net::endpoint::ListenEntry;
 
-pub use net::endpoint::{Claim, Endpoint};
+pub use net::endpoint::{ListenEndpoint, ServerListen};
 pub use net::server_name::ServerName;
 
 /// The port of an address without one.
 const DEFAULT_PORT: u16 = 80;
 
 /// The setter of `listen`.
-pub fn set(listens: &mut Vec<Listen>, line: &mut Line) -> Result<(), Diagnostic> {
-    let addresses = net::listen::addresses(line, Some(DEFAULT_PORT))?;
-    let mut listen = Listen::new(line.node.name.span);
+pub fn set_listen(
+    listens: &mut Vec<ListenEntry>,
+    line: &mut DirectiveLine,
+) -> Result<(), Diagnostic> {
+    let addresses = net::listen::listen_addresses(line, Some(DEFAULT_PORT))?;
+    let mut listen = ListenEntry::new(line.node.name.span);
     for index in 1..line.args().len() {
         parameter(&mut listen, line, index)?;
     }
@@ -25,7 +28,11 @@ pub fn set(listens: &mut Vec<Listen>, line: &mut Line) -> Result<(), Diagnostic>
 }
 
 /// Reads one parameter behind the address.
-fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), Diagnostic> {
+fn parameter(
+    listen: &mut ListenEntry,
+    line: &mut DirectiveLine,
+    index: usize,
+) -> Result<(), Diagnostic> {
     match line.text(index).as_bytes() {
         b"default" => listen.flags.default_server = true,
         // nginx's warning, with the way out of it.
@@ -51,12 +58,12 @@ fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), D
 }
 
 /// Where a server listens that does not say it: nginx's default.
-pub fn default(span: Span) -> Listen {
+pub fn default(span: Span) -> ListenEntry {
     // Only root may bind a port below 1024.
     let port = if host::process::is_root() { 80 } else { 8000 };
     let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
-    Listen {
+    ListenEntry {
         address: ListenAddress::Tcp(address),
-        ..Listen::new(span)
+        ..ListenEntry::new(span)
     }
 }

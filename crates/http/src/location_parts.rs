@@ -4,20 +4,20 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use conf::{ConfSets, Confs};
+use conf::{BlockConfs, ConfSets};
 
 use crate::core::{DeliveryConf, LocationConf};
-use crate::module::{Answer, Filter, Handler, Module, Phase};
-use crate::site::{Location, Phases, Pipeline};
+use crate::http_site::{HandlerPipeline, HttpPhaseHandlers, Location};
+use crate::module::{ContentHandler, HttpModule, HttpPhase, PhaseHandler, ResponseFilter};
 
 /// Identifies a pipeline: the addresses of its handlers with their phases, and those of its filters.
-type PipelineKey = (Vec<(Phase, usize)>, Vec<usize>);
+type PipelineKey = (Vec<(HttpPhase, usize)>, Vec<usize>);
 
 /// What equal locations share. A configuration may have hundreds of thousands of locations, most of which differ in one
 /// setting.
 #[derive(Default)]
 pub(crate) struct LocationParts {
-    pipelines: HashMap<PipelineKey, Arc<Pipeline>>,
+    pipelines: HashMap<PipelineKey, Arc<HandlerPipeline>>,
     /// Modules' structs.
     pub(crate) confs: ConfSets,
     /// The engine's settings, by the addresses of the two structs that they are made of, which live as long as the
@@ -27,7 +27,7 @@ pub(crate) struct LocationParts {
 
 impl LocationParts {
     /// The engine's settings of a block. A block that changes none of them shares those of the block around it.
-    pub(crate) fn core(&mut self, confs: &Confs) -> Arc<LocationConf> {
+    pub(crate) fn core(&mut self, confs: &BlockConfs) -> Arc<LocationConf> {
         let (Some(core), Some(delivery)) =
             (confs.get::<LocationConf>(), confs.get::<DeliveryConf>())
         else {
@@ -49,9 +49,9 @@ impl LocationParts {
     /// The pipeline of these handlers and filters. Locations with the same ones share it.
     fn pipeline(
         &mut self,
-        handlers: Vec<(Phase, Handler)>,
-        filters: Vec<(&'static str, Filter)>,
-    ) -> Arc<Pipeline> {
+        handlers: Vec<(HttpPhase, PhaseHandler)>,
+        filters: Vec<(&'static str, ResponseFilter)>,
+    ) -> Arc<HandlerPipeline> {
         // Equal lists are shared: most locations of a configuration run the same handlers.
         let addresses = handlers
             .iter()
@@ -61,8 +61,8 @@ impl LocationParts {
             filters.iter().map(|(_, filter)| *filter as usize).collect(),
         );
         let pipeline = self.pipelines.entry(key).or_insert_with(|| {
-            Arc::new(Pipeline {
-                phases: Phases::collect(handlers.into_iter()),
+            Arc::new(HandlerPipeline {
+                phases: HttpPhaseHandlers::collect(handlers.into_iter()),
                 filters: filters.into(),
             })
         });
@@ -75,26 +75,26 @@ impl LocationParts {
 /// its `if` blocks.
 pub(crate) fn collect_pipeline(
     location: &mut Location,
-    modules: &'static [&'static Module],
-    named: Option<&'static Answer>,
+    modules: &'static [&'static HttpModule],
+    named: Option<&'static ContentHandler>,
     inside: &[&'static str],
     parts: &mut LocationParts,
 ) -> Vec<&'static str> {
-    let active: Vec<&Module> = modules
+    let active: Vec<&HttpModule> = modules
         .iter()
         .copied()
         .filter(|module| (module.enabled)(location))
         .collect();
-    let answers: Vec<&Answer> = modules
+    let answers: Vec<&ContentHandler> = modules
         .iter()
-        .filter_map(|module| module.answer.as_ref())
+        .filter_map(|module| module.content_handler.as_ref())
         .filter(|answer| (answer.when)(location))
         .collect();
     // The handler that was named, if the settings confirm it; an inherited one otherwise.
     let answer = named
         .filter(|answer| (answer.when)(location))
         .or(answers.first().copied());
-    let mut handlers: Vec<(Phase, Handler)> = Vec::new();
+    let mut handlers: Vec<(HttpPhase, PhaseHandler)> = Vec::new();
     let mut rewriters = Vec::new();
     // Both lists are in the order of the modules, which is the order in which handlers run.
     let mut next = active.iter().peekable();
@@ -103,20 +103,20 @@ pub(crate) fn collect_pipeline(
         let rewrites = is_active || inside.contains(&module.name);
         let phases = module.phases.iter().copied();
         let runs = phases.filter(|(phase, _)| match phase {
-            Phase::Rewrite => rewrites,
+            HttpPhase::Rewrite => rewrites,
             // `proxy_pass` and its like replace all other content handlers of a location, as in nginx.
-            Phase::Content => is_active && answer.is_none(),
+            HttpPhase::Content => is_active && answer.is_none(),
             _ => is_active,
         });
         let before = handlers.len();
         handlers.extend(runs);
-        let is_one = |(phase, _): &(Phase, Handler)| matches!(phase, Phase::Rewrite);
+        let is_one = |(phase, _): &(HttpPhase, PhaseHandler)| matches!(phase, HttpPhase::Rewrite);
         if handlers[before..].iter().any(is_one) {
             rewriters.push(module.name);
         }
     }
     if let Some(answer) = answer {
-        handlers.push((Phase::Content, answer.handler));
+        handlers.push((HttpPhase::Content, answer.handler));
         // Whether the slash is added depends on any such directive in the location, not on the one that answers.
         location.adds_slash =
             answers.iter().any(|answer| answer.adds_slash) && location.name.ends_with(b"/");

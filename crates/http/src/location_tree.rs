@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bstr::{BStr, BString};
-use conf::Pattern;
+use conf::CapturingPattern;
 
 use crate::block_ids::LocationId;
 
@@ -18,7 +18,7 @@ pub enum LocationKind {
     /// `location = /path`
     Exact,
     /// `location ~ pattern` and `location ~* pattern`
-    Regex(Arc<Pattern>),
+    Regex(Arc<CapturingPattern>),
     /// `location @name`
     Named,
     /// An `if` or `limit_except` block, or a server's outermost level.
@@ -32,11 +32,11 @@ pub struct LocationTree {
     pub(crate) exact: Vec<(BString, LocationId)>,
     /// Sorted by text. Of the prefixes of a path the longest is either the last entry not after the path, or it is
     /// reached from that entry by the chain of shorter ones.
-    prefixes: Vec<Prefix>,
-    pub(crate) regexes: Vec<(Arc<Pattern>, LocationId)>,
+    prefixes: Vec<PrefixLocation>,
+    pub(crate) regexes: Vec<(Arc<CapturingPattern>, LocationId)>,
 }
 
-struct Prefix {
+struct PrefixLocation {
     text: BString,
     location: LocationId,
     /// The longest other entry that is a prefix of this one.
@@ -55,7 +55,7 @@ impl LocationTree {
                     tree.exact.push((name.to_owned(), id));
                 }
                 LocationKind::Prefix { .. } => {
-                    tree.prefixes.push(Prefix {
+                    tree.prefixes.push(PrefixLocation {
                         text: name.to_owned(),
                         location: id,
                         shorter: None,

@@ -2,26 +2,26 @@
 
 use std::rc::Rc;
 
-use crate::body::Body;
-use crate::module::Phase;
+use crate::module::HttpPhase;
 use crate::request::{Request, RequestPurpose};
+use crate::response_body::ResponseBody;
 
-/// Whether [`end`] has anything to do. Asked first, because without logs its future need not be made.
+/// Whether [`run_log_phase`] has anything to do. Asked first, because without logs its future need not be made.
 pub fn is_wanted(request: &Request) -> bool {
     let location = request.site.location(request.location);
-    location.core.post_action.is_some() || !location.pipeline.phases[Phase::Log].is_empty()
+    location.core.post_action.is_some() || !location.pipeline.phases[HttpPhase::Log].is_empty()
 }
 
 /// Runs `post_action` and the log handlers.
-pub async fn end(request: &mut Request) {
+pub async fn run_log_phase(request: &mut Request) {
     post_action(request).await;
-    log(request).await;
+    run_log_handlers(request).await;
 }
 
 /// Runs the log handlers of the location in which the request ended.
-pub async fn log(request: &mut Request) {
+pub async fn run_log_handlers(request: &mut Request) {
     let site = Rc::clone(&request.site);
-    for handler in &site.location(request.location).pipeline.phases[Phase::Log] {
+    for handler in &site.location(request.location).pipeline.phases[HttpPhase::Log] {
         // The response has been sent, so the outcome of a handler does not matter.
         let _ = handler(request).outcome().await;
     }
@@ -48,16 +48,16 @@ async fn post_action(request: &mut Request) {
     request.delivery.header_only = true;
     if !request.body.is_kept() {
         // The content was or will be discarded. A handler that waited for the rest of it would hold up the path.
-        request.body.withhold();
+        request.body.withhold_content();
     }
     if target.starts_with(b"@") {
         request.redirect_named(target.as_ref());
     } else {
         request.redirect(target, "");
     }
-    Box::pin(crate::phase::run(request)).await;
+    Box::pin(crate::phase::run_phases(request)).await;
     // Read to the end, so that the upstream server is not cut off.
-    while let Some(Ok(_)) = Body::next_of(request).await {}
+    while let Some(Ok(_)) = ResponseBody::next_of(request).await {}
     if sent.status < 300 && request.out.status != 0 {
         sent.status = request.out.status;
     }

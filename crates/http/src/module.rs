@@ -8,52 +8,55 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bstr::BString;
-use conf::{Confs, Diagnostic, Expression, Line, Rows, Table, VarId, Variable};
-use net::upstream::Secure;
+use conf::{
+    BlockConfs, Diagnostic, DirectiveLine, DirectiveRows, DirectiveTable, Expression, VarId,
+    Variable,
+};
+use net::upstream::UpstreamTls;
 
 use crate::http_loop::HttpLoop;
+use crate::http_site::{ConfSet, FrozenHttp, Location};
 use crate::request::Request;
-use crate::site::{ConfSet, Frozen, Location};
 
-pub use crate::handler::{Outcome, Phase, Step, Verdict};
-pub use crate::site::{Filter, Handler, HandshakeHandler, Keeps};
-pub use net::tls::Objection;
+pub use crate::handler::{FilterVerdict, HandlerOutcome, HandlerStep, HttpPhase};
+pub use crate::http_site::{HttpHandshakeHandler, PhaseHandler, ResponseFilter, SessionStorage};
+pub use net::tls::HandshakeRefused;
 
-/// One module. Parts that it does not have come from [`Module::EMPTY`].
-pub struct Module {
+/// One module. Parts that it does not have come from [`HttpModule::EMPTY`].
+pub struct HttpModule {
     /// The name that documentation and diagnostics use, for example `limit_req`.
     pub name: &'static str,
     /// One sentence for the reference.
     pub doc: &'static str,
     /// Directives that are allowed in `http` only.
-    pub main: &'static dyn Rows,
+    pub main: &'static dyn DirectiveRows,
     /// Directives whose value belongs to a server.
-    pub server: &'static dyn Rows,
+    pub server: &'static dyn DirectiveRows,
     /// Directives whose value belongs to a location, and which `http` and `server` pass on to their locations.
-    pub location: &'static dyn Rows,
+    pub location: &'static dyn DirectiveRows,
     /// Directives of `upstream { … }`, whichever module reads that block.
-    pub upstream: &'static dyn Rows,
+    pub upstream: &'static dyn DirectiveRows,
     /// The tables of blocks that its directives open and dispatch themselves (`upstream`), for help and the reference.
-    pub blocks: &'static [&'static dyn Rows],
+    pub blocks: &'static [&'static dyn DirectiveRows],
     /// For modules that give a location all of its content (`proxy_pass`): no other content handler runs there.
-    pub answer: Option<Answer>,
+    pub content_handler: Option<ContentHandler>,
     /// The group of servers that a location passes its requests to, for modules that do that; `None` for a location that
     /// does not, or whose group is only known for a request.
-    pub group: fn(&Location) -> Option<Arc<net::upstream::Group>>,
+    pub group: fn(&Location) -> Option<Arc<net::upstream::UpstreamGroup>>,
     /// The TLS settings of a server, from the module that has the directives for them.
-    pub tls: fn(&ConfSet) -> Option<Arc<net::tls::Service>>,
+    pub tls: fn(&ConfSet) -> Option<Arc<net::tls::ServerTls>>,
     /// The certificate for a client that validates a name by TLS-ALPN-01.
-    pub tls_challenge: fn(&Frozen, &str) -> Option<Arc<net::tls::Identity>>,
+    pub tls_challenge: fn(&FrozenHttp, &str) -> Option<Arc<net::tls::TlsIdentity>>,
     /// For modules that hook into handshakes with clients.
-    pub handshake: Option<Handshake>,
+    pub handshake: Option<HttpHandshake>,
     /// How a location of such a module speaks TLS to its upstream servers, and the host name that it expects of them;
     /// `None` without TLS.
-    pub secure: fn(&Location) -> Option<(Secure, BString)>,
+    pub secure: fn(&Location) -> Option<(UpstreamTls, BString)>,
     /// Handlers and the phases they run in.
-    pub phases: &'static [(Phase, Handler)],
+    pub phases: &'static [(HttpPhase, PhaseHandler)],
     /// What it does to a response between the handler and the wire. Called once per response, when the head is
     /// complete; a filter that works on the content wraps the body.
-    pub filter: Option<Filter>,
+    pub filter: Option<ResponseFilter>,
     /// Whether this location uses the module at all. If not, neither its handlers nor its filter are on the path of a
     /// request: a module that is compiled in but not configured costs nothing.
     pub enabled: fn(&Location) -> bool,
@@ -62,25 +65,25 @@ pub struct Module {
     /// Called for a location inside another one or a server, before its own lines are applied, with settings that are
     /// still copies of the outer ones: removes what nested locations do not inherit. Not called for `if` and
     /// `limit_except`.
-    pub nested: fn(&mut Confs),
+    pub nested: fn(&mut BlockConfs),
     /// Called when all of `http {}` has been read, with its line: reports references to names that nothing declares.
-    pub complete: fn(&mut Line),
+    pub complete: fn(&mut DirectiveLine),
     /// What has to be tried before a configuration is accepted: [`host::engine::Configuration::trials`].
-    pub trial: fn(&Frozen) -> Option<host::engine::Trial>,
+    pub trial: fn(&FrozenHttp) -> Option<host::engine::ConfigurationTest>,
     /// Called once per generation in the worker, before it serves: finds or creates shared zones.
-    pub commit: fn(&Frozen, &host::engine::Zones) -> Result<(), String>,
+    pub commit: fn(&FrozenHttp, &host::engine::ZoneRegistry) -> Result<(), String>,
     /// Called on each loop when it begins to serve a generation: starts the loop's own tasks. Whatever belongs to the
     /// previous generation has to be ended here.
     pub start: fn(&HttpLoop),
     /// Called on each loop that ends, once it has stopped accepting.
     pub stop: fn(&HttpLoop),
     /// Called when the process ends, off the loops: [`host::engine::Configuration::end`].
-    pub end: fn(&Frozen, Instant),
+    pub end: fn(&FrozenHttp, Instant),
 }
 
-impl Module {
+impl HttpModule {
     /// A module that does nothing, for `..Module::EMPTY`.
-    pub const EMPTY: Module = Module {
+    pub const EMPTY: HttpModule = HttpModule {
         name: "",
         doc: "",
         main: &NO_ROWS,
@@ -88,7 +91,7 @@ impl Module {
         location: &NO_ROWS,
         upstream: &NO_ROWS,
         blocks: &[],
-        answer: None,
+        content_handler: None,
         group: |_| None,
         secure: |_| None,
         tls: |_| None,
@@ -110,28 +113,28 @@ impl Module {
 
 /// A hook in the handshakes of a server.
 #[derive(Clone, Copy)]
-pub struct Handshake {
+pub struct HttpHandshake {
     /// Whether a server uses it, by the settings of the server's own level.
     pub when: fn(&Location) -> bool,
     /// Whether it stores client sessions.
-    pub keeps: fn(&Location) -> Keeps,
+    pub session_storage: fn(&Location) -> SessionStorage,
     /// Changes what the client is offered. If it objects the handshake ends; it has then logged why.
-    pub handler: HandshakeHandler,
+    pub handler: HttpHandshakeHandler,
 }
 
 /// A content handler that has a location to itself.
-pub struct Answer {
+pub struct ContentHandler {
     /// The directives that make a location this module's. If one block has several such directives the last one counts.
     pub directives: &'static [&'static str],
     /// Whether a location's settings make it this module's.
     pub when: fn(&Location) -> bool,
     /// The handler.
-    pub handler: Handler,
+    pub handler: PhaseHandler,
     /// Whether `/path` is redirected to `/path/` when the location is `/path/`.
     pub adds_slash: bool,
 }
 
-static NO_ROWS: Table<()> = Table::new(&[]);
+static NO_ROWS: DirectiveTable<()> = DirectiveTable::new(&[]);
 
 /// A step that a module adds to the script of a block: it runs among those of `set`, `rewrite` and `if`, in the order
 /// of the configuration.
@@ -139,14 +142,14 @@ pub trait ScriptStep: Send + Sync {
     /// The texts that it works on. The script evaluates them before the step, as it does those of `set`.
     fn inputs(&self) -> &[Expression];
 
-    /// Runs the step with the values of its inputs. [`Outcome::Declined`] means that the script continues.
+    /// Runs the step with the values of its inputs. [`HandlerOutcome::Declined`] means that the script continues.
     fn run(&self, request: &mut Request, inputs: Vec<BString>) -> ScriptProgress;
 }
 
 /// How far a step of a script came.
 pub enum ScriptProgress {
     /// It is done.
-    Done(Outcome),
+    Done(HandlerOutcome),
     /// It has to wait, and is polled until it is done.
     Later(Box<dyn ScriptTask>),
 }
@@ -154,17 +157,17 @@ pub enum ScriptProgress {
 /// A step of a script that takes time. It is lent the request for each poll.
 pub trait ScriptTask {
     /// Continues the step.
-    fn poll(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<Outcome>;
+    fn poll(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<HandlerOutcome>;
 }
 
-/// The steps of the block that is being read, each with its position in the block: [`Line::index`]. Directive rows add
+/// The steps of the block that is being read, each with its position in the block: [`DirectiveLine::index`]. Directive rows add
 /// theirs with [`ScriptSteps::add`]; the module that runs scripts takes them once all rows of the block have been read.
 #[derive(Default)]
 pub struct ScriptSteps(pub Vec<(usize, Arc<dyn ScriptStep>)>);
 
 impl ScriptSteps {
     /// Adds the step of a line, at the line's position.
-    pub fn add(line: &mut Line, step: impl ScriptStep + 'static) {
+    pub fn add(line: &mut DirectiveLine, step: impl ScriptStep + 'static) {
         let index = line.index;
         line.shared::<ScriptSteps>().0.push((index, Arc::new(step)));
     }
@@ -172,13 +175,13 @@ impl ScriptSteps {
 
 /// The variable that a line assigns, which is its first word. A variable that exists already keeps its definition
 /// wherever it is not assigned, as with `set`.
-pub fn assigned_variable(line: &mut Line) -> Result<VarId, Diagnostic> {
+pub fn assigned_variable(line: &mut DirectiveLine) -> Result<VarId, Diagnostic> {
     let name = line.variable_name(0)?;
     let registry = line
         .level
         .registry::<Request>()
         .expect("http's rows stand in http");
-    let variable = registry.slot(name);
+    let variable = registry.settable_id(name);
     variable.map_err(|message| line.error_at(0, message))
 }
 

@@ -1,25 +1,25 @@
 //! A request from its head to a response that is ready for the wire.
 
-use crate::module::{Outcome, Verdict};
+use crate::module::{FilterVerdict, HandlerOutcome};
 use crate::request::Request;
-use crate::{filter, phase, special, tls};
+use crate::{filter, phase, status_response, tls};
 
 /// Runs the phases and then the filters. Afterwards `request.out` can be sent, or `delivery.is_silent()` says that nothing is.
 pub async fn process_request(request: &mut Request) {
     // A client certificate is judged before any handler runs: `error_page 495` may answer, a location must not.
-    if let Err(status) = tls::check(request) {
+    if let Err(status) = tls::check_tls(request) {
         request.delivery.close();
         return refuse_request(request, status).await;
     }
-    phase::run(request).await;
+    phase::run_phases(request).await;
     finalize_response(request).await;
 }
 
 /// Answers a malformed request with a status instead of serving it. `error_page` applies all the same, so the phases
 /// may run for the page.
 pub async fn refuse_request(request: &mut Request, status: u16) {
-    if special::finish(request, status) == Outcome::Jump {
-        phase::run(request).await;
+    if status_response::respond_status(request, status) == HandlerOutcome::Jump {
+        phase::run_phases(request).await;
     }
     finalize_response(request).await;
 }
@@ -35,11 +35,11 @@ pub async fn finalize_response(request: &mut Request) {
         if request.delivery.is_silent() {
             return;
         }
-        let Verdict::Status(status) = filter::run(request) else {
+        let FilterVerdict::Status(status) = filter::run_filters(request) else {
             return;
         };
-        if special::finish(request, status) == Outcome::Jump {
-            phase::run(request).await;
+        if status_response::respond_status(request, status) == HandlerOutcome::Jump {
+            phase::run_phases(request).await;
         }
     }
     settle_status(request);
@@ -51,6 +51,6 @@ fn settle_status(request: &mut Request) {
         request.out.status = status;
         // The reason phrase belonged to the page's own status.
         request.out.reason = None;
-        request.out.passed_on = false;
+        request.out.is_upstream_status = false;
     }
 }

@@ -1,7 +1,7 @@
 //! The head of a request as it was received, which a request and its subrequests share.
 
 use bstr::{BStr, BString, ByteSlice};
-use proto::Known;
+use proto::KnownField;
 
 /// The request line and the header fields.
 #[derive(Clone, Default)]
@@ -18,7 +18,7 @@ pub struct ReceivedHead {
 
 /// The protocol version of a request; later versions compare greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Version {
+pub enum HttpVersion {
     /// A request line without a version.
     Http09,
     /// HTTP/1.0
@@ -32,15 +32,15 @@ pub enum Version {
     Http3,
 }
 
-impl Version {
+impl HttpVersion {
     /// The text that `$server_protocol` shows.
     pub fn text(self) -> &'static str {
         match self {
-            Version::Http09 => "HTTP/0.9",
-            Version::Http10 => "HTTP/1.0",
-            Version::Http11 => "HTTP/1.1",
-            Version::Http2 => "HTTP/2.0",
-            Version::Http3 => "HTTP/3.0",
+            HttpVersion::Http09 => "HTTP/0.9",
+            HttpVersion::Http10 => "HTTP/1.0",
+            HttpVersion::Http11 => "HTTP/1.1",
+            HttpVersion::Http2 => "HTTP/2.0",
+            HttpVersion::Http3 => "HTTP/3.0",
         }
     }
 }
@@ -60,7 +60,7 @@ impl ReceivedHead {
     }
 
     /// The value of a header field that has a number, which is found without comparing names.
-    pub fn known(&self, name: Known) -> Option<&BStr> {
+    pub fn known(&self, name: KnownField) -> Option<&BStr> {
         self.wire
             .fields
             .get_known(name)
@@ -68,16 +68,16 @@ impl ReceivedHead {
     }
 
     /// The protocol version.
-    pub fn version(&self) -> Version {
-        use proto::message::Version as Wire;
+    pub fn version(&self) -> HttpVersion {
+        use proto::message::MessageVersion as Wire;
         match self.wire.version {
             // A rejected head may have stopped before its version, or lied about it: the answer must suit any client.
-            _ if self.rejected => Version::Http10,
-            version if version >= Wire::HTTP_3 => Version::Http3,
-            version if version >= Wire::HTTP_2 => Version::Http2,
-            version if version >= Wire::HTTP_11 => Version::Http11,
-            version if version >= Wire::HTTP_10 => Version::Http10,
-            _ => Version::Http09,
+            _ if self.rejected => HttpVersion::Http10,
+            version if version >= Wire::HTTP_3 => HttpVersion::Http3,
+            version if version >= Wire::HTTP_2 => HttpVersion::Http2,
+            version if version >= Wire::HTTP_11 => HttpVersion::Http11,
+            version if version >= Wire::HTTP_10 => HttpVersion::Http10,
+            _ => HttpVersion::Http09,
         }
     }
 }

@@ -13,23 +13,26 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bstr::{BStr, BString};
-use conf::{Captured, Expression, Pattern, Scope, VarId, VariableCycle, VariableValues};
-use host::error_log::{Level, Logger};
-use net::client::Remote;
+use conf::{
+    CapturedGroups, CapturingPattern, Expression, VarId, VariableCycle, VariableScope,
+    VariableValues,
+};
+use host::error_log::{LogLevel, Logger};
+use net::client::RemoteClient;
 use proto::message::Method;
 
-use crate::client::Client;
+use crate::client::HttpClient;
 use crate::client_stream::ClientStream;
 use crate::core::LocationConf;
-use crate::handler::Outcome;
-use crate::ledger::Ledger;
+use crate::handler::HandlerOutcome;
+use crate::http_site::{ConfRef, HttpSite, LocationId, ServerConfRef, ServerId};
 use crate::request_body::RequestBody;
+use crate::request_times::RequestTimes;
 use crate::response::Response;
-use crate::site::{ConfRef, LocationId, ServerConfRef, ServerId, Site};
 
-pub use crate::received_head::{ReceivedHead, Version};
+pub use crate::received_head::{HttpVersion, ReceivedHead};
 pub use crate::request_flow::{
-    AfterResponse, Entry, ErrorPages, MAX_JUMPS, RequestFlow, RequestPurpose, ResponseDelivery,
+    AfterResponse, ErrorPages, MAX_JUMPS, PhaseEntry, RequestFlow, RequestPurpose, ResponseDelivery,
 };
 
 /// The work that the end of a request waits for: see [`Request::wait_at_end`].
@@ -38,9 +41,9 @@ type EndWait = Pin<Box<dyn Future<Output = ()>>>;
 /// A request.
 pub struct Request {
     /// The configuration under which the request began. It also ends under it, whatever is reloaded meanwhile.
-    pub site: Rc<Site>,
+    pub site: Rc<HttpSite>,
     /// The client's connection.
-    pub client: Rc<Client>,
+    pub client: Rc<HttpClient>,
     /// How to reach the client: the connection (HTTP/1) or its stream (HTTP/2). A request that the server itself made
     /// on behalf of a client has that client's connection here.
     pub stream: Rc<dyn ClientStream>,
@@ -49,13 +52,13 @@ pub struct Request {
     /// The method. It differs from the head's in subrequests, and in error pages, which are fetched with GET.
     pub method: Method,
     /// The current path and arguments, after rewrites and internal redirects.
-    pub uri: Uri,
+    pub uri: RequestUri,
     /// The virtual server that handles it.
     pub server: ServerId,
     /// The current location; the server's own level, which is a location too, before one is chosen.
     pub location: LocationId,
     /// The client's address. `realip` changes it; everything that judges or logs a client reads it here.
-    pub remote: Rc<Remote>,
+    pub remote: Rc<RemoteClient>,
     /// The user name that authentication found: `$remote_user`. If unset, the variable shows the name that the client
     /// claims.
     pub user: Option<BString>,
@@ -64,19 +67,19 @@ pub struct Request {
     /// The response, as far as it has been made.
     pub out: Response,
     /// The upstream servers that were tried, for variables and logs; it survives internal redirects.
-    pub upstream: crate::upstream::Slot,
+    pub upstream: crate::upstream::RecordSlot,
     /// Its way through the phases.
     pub flow: RequestFlow,
     /// How its response is delivered.
     pub delivery: ResponseDelivery,
     /// When each step of its processing happened.
-    pub ledger: Ledger,
+    pub times: RequestTimes,
     /// The values of variables. Shared with subrequests, as in nginx.
-    pub variables: Rc<Variables>,
+    pub variables: Rc<RequestVariables>,
     /// The captures of the last regular expression that matched: `$1` to `$9`.
-    pub captured: Captured,
+    pub captured: CapturedGroups,
     /// Set in a subrequest: what it knows of its parent.
-    pub parent: Option<Rc<Parent>>,
+    pub parent: Option<Rc<SubrequestParent>>,
     end_wait: Option<EndWait>,
     states: Vec<Box<dyn Any>>,
     facts: Vec<Rc<dyn Any>>,
@@ -84,7 +87,7 @@ pub struct Request {
 
 /// The path and arguments that decide where a request goes.
 #[derive(Clone, Default)]
-pub struct Uri {
+pub struct RequestUri {
     /// The path, decoded and without `.` and `..`.
     pub path: BString,
     /// The arguments: what follows the question mark, not decoded.
@@ -95,7 +98,7 @@ pub struct Uri {
     pub is_refused: bool,
 }
 
-impl Uri {
+impl RequestUri {
     fn clear(&mut self) {
         self.path.clear();
         self.args.clear();
@@ -105,21 +108,21 @@ impl Uri {
 }
 
 /// What a subrequest knows of the request that created it.
-pub struct Parent {
+pub struct SubrequestParent {
     /// The number of requests between it and the client's request, for the limit on nesting.
     pub depth: u8,
 }
 
 /// What a request and all of its subrequests share.
 #[derive(Default)]
-pub struct Variables {
+pub struct RequestVariables {
     /// The values of variables.
     pub values: VariableValues,
     /// What modules share between them; see [`Request::shared`].
     shared: RefCell<Vec<Rc<dyn Any>>>,
 }
 
-impl Variables {
+impl RequestVariables {
     /// Drops all values and keeps the memory.
     fn clear(&mut self) {
         self.values.clear();
@@ -135,8 +138,8 @@ impl Variables {
     }
 
     /// A copy of the values, for a request that changes them independently from here on.
-    pub fn copy(&self) -> Variables {
-        Variables {
+    pub fn copy(&self) -> RequestVariables {
+        RequestVariables {
             values: self.values.copy(),
             shared: self.shared.clone(),
         }
@@ -148,22 +151,21 @@ impl Variables {
 #[derive(Default)]
 pub(crate) struct RequestBuffers {
     head: Option<Rc<ReceivedHead>>,
-    uri: Uri,
+    uri: RequestUri,
     out: Response,
-    variables: Option<Rc<Variables>>,
-    captured: Captured,
+    variables: Option<Rc<RequestVariables>>,
+    captured: CapturedGroups,
 }
 
 impl RequestBuffers {
     /// How much memory it is, in bytes, as far as clients can make it grow.
     pub(crate) fn size(&self) -> usize {
-        let head = self
-            .head
-            .as_ref()
-            .map_or(0, |head| head.wire.fields.memory() + head.host.capacity());
+        let head = self.head.as_ref().map_or(0, |head| {
+            head.wire.fields.memory_bytes() + head.host.capacity()
+        });
         let out = &self.out;
-        head + out.fields.memory()
-            + out.trailers.memory()
+        head + out.fields.memory_bytes()
+            + out.trailers.memory_bytes()
             + self.uri.path.capacity()
             + self.uri.args.capacity()
             + out.content_type.capacity()
@@ -173,10 +175,10 @@ impl RequestBuffers {
 
 impl Request {
     /// The first request of a connection, before any of it has been read, in the memory that an earlier request left.
-    pub(crate) fn recycling(
+    pub(crate) fn from_buffers(
         buffers: &mut RequestBuffers,
-        site: Rc<Site>,
-        client: Rc<Client>,
+        site: Rc<HttpSite>,
+        client: Rc<HttpClient>,
         server: ServerId,
     ) -> Request {
         let location = site.server(server).root;
@@ -193,12 +195,12 @@ impl Request {
             remote,
             body: RequestBody::none(),
             out: std::mem::take(&mut buffers.out),
-            upstream: crate::upstream::Slot::default(),
+            upstream: crate::upstream::RecordSlot::default(),
             flow: RequestFlow::default(),
             delivery: ResponseDelivery::default(),
             end_wait: None,
             user: None,
-            ledger: Ledger::begin(),
+            times: RequestTimes::begin(),
             variables: buffers.variables.take().unwrap_or_default(),
             captured: std::mem::take(&mut buffers.captured),
             parent: None,
@@ -218,8 +220,8 @@ impl Request {
 
     /// A request with this head, in new memory.
     pub fn new(
-        site: Rc<Site>,
-        client: Rc<Client>,
+        site: Rc<HttpSite>,
+        client: Rc<HttpClient>,
         head: Rc<ReceivedHead>,
         server: ServerId,
     ) -> Request {
@@ -227,7 +229,7 @@ impl Request {
             head: Some(head),
             ..RequestBuffers::default()
         };
-        Request::recycling(&mut buffers, site, client, server)
+        Request::from_buffers(&mut buffers, site, client, server)
     }
 
     /// A second request with the same head, location and variables, for a fetch that outlives the client's. The content
@@ -243,12 +245,12 @@ impl Request {
         fork.uri = self.uri.clone();
         fork.location = self.location;
         fork.remote = Rc::clone(&self.remote);
-        fork.body = self.body.share();
+        fork.body = self.body.share_content();
         // Of the flow only what keeps `internal` locations open to it. How a response is delivered does not concern a
         // request whose response goes to no client.
         fork.flow.internal = self.flow.internal;
         fork.user = self.user.clone();
-        fork.ledger = self.ledger.clone();
+        fork.times = self.times.clone();
         fork.variables = Rc::clone(&self.variables);
         fork.captured = self.captured.clone();
         fork.parent = self.parent.clone();
@@ -261,7 +263,7 @@ impl Request {
     ///
     /// A connection uses one `Request` for all that it serves, so that a request on a kept-alive connection neither
     /// moves this large struct nor allocates again what the previous one had allocated.
-    pub(crate) fn renew(&mut self, site: &Rc<Site>, server: ServerId) {
+    pub(crate) fn begin_next(&mut self, site: &Rc<HttpSite>, server: ServerId) {
         // Only after a reload: comparing pointers is cheaper than touching two reference counts.
         if !Rc::ptr_eq(&self.site, site) {
             self.site = Rc::clone(site);
@@ -275,7 +277,7 @@ impl Request {
         self.location = self.site.server(server).root;
         self.flow = RequestFlow::default();
         self.delivery = ResponseDelivery::default();
-        self.ledger = Ledger::begin();
+        self.times = RequestTimes::begin();
     }
 
     /// Ends the request: drops everything except its connection and memory that the next request fills again. Temporary
@@ -294,7 +296,7 @@ impl Request {
         self.uri.clear();
         self.body.clear();
         self.out.clear();
-        self.upstream = crate::upstream::Slot::default();
+        self.upstream = crate::upstream::RecordSlot::default();
         self.user = None;
         self.end_wait = None;
         self.captured.clear();
@@ -339,9 +341,13 @@ impl Request {
     }
 
     /// Redirects internally to another path of the same server, as `X-Accel-Redirect`, `error_page` and `index` do. The
-    /// method stays. The handler must then return `Outcome::Jump`.
-    pub fn redirect(&mut self, path: impl Into<BString>, args: impl Into<BString>) -> Outcome {
-        self.uri = Uri {
+    /// method stays. The handler must then return `HandlerOutcome::Jump`.
+    pub fn redirect(
+        &mut self,
+        path: impl Into<BString>,
+        args: impl Into<BString>,
+    ) -> HandlerOutcome {
+        self.uri = RequestUri {
             path: path.into(),
             args: args.into(),
             original: false,
@@ -351,7 +357,7 @@ impl Request {
             "internal redirect: \"{}?{}\"",
             self.uri.path, self.uri.args
         ));
-        self.flow.entry = Entry::Server;
+        self.flow.entry = PhaseEntry::Server;
         self.flow.jumps += 1;
         self.flow.internal = true;
         self.flow.add_uri_to_alias = false;
@@ -361,14 +367,14 @@ impl Request {
         self.delivery.varies_by_encoding = false;
         self.states.clear();
         self.facts.clear();
-        Outcome::Jump
+        HandlerOutcome::Jump
     }
 
     /// Redirects internally to a named location; the path stays.
-    pub fn redirect_named(&mut self, name: &BStr) -> Outcome {
+    pub fn redirect_named(&mut self, name: &BStr) -> HandlerOutcome {
         let Some(location) = self.site.server(self.server).named_location(name) else {
             self.error(format_args!("could not find named location \"{name}\""));
-            return Outcome::Status(500);
+            return HandlerOutcome::Status(500);
         };
         // The target was malformed (an error page for that 400, say): a location would work with a path that does not
         // exist.
@@ -376,16 +382,16 @@ impl Request {
             self.error(format_args!(
                 "empty URI in redirect to named location \"{name}\""
             ));
-            return Outcome::Status(500);
+            return HandlerOutcome::Status(500);
         }
-        self.flow.entry = Entry::Location;
+        self.flow.entry = PhaseEntry::Location;
         self.flow.jumps += 1;
         self.flow.internal = true;
         self.flow.add_uri_to_alias = false;
         self.states.clear();
         self.facts.clear();
         self.enter_location(location);
-        Outcome::Jump
+        HandlerOutcome::Jump
     }
 
     /// A module's settings in the current location. They may be held while the request changes.
@@ -477,7 +483,7 @@ impl Request {
 
     /// Matches a pattern against a text. On a match its groups become the request's captures, and the variables of its
     /// named groups get their values.
-    pub fn matches(&mut self, pattern: &Pattern, subject: &[u8]) -> bool {
+    pub fn matches(&mut self, pattern: &CapturingPattern, subject: &[u8]) -> bool {
         if !self.captured.matches(&pattern.regex, subject) {
             return false;
         }
@@ -512,7 +518,7 @@ impl Request {
     }
 
     /// Writes a line about this request to the error log of its location.
-    pub fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+    pub fn log(&self, level: LogLevel, message: fmt::Arguments<'_>) {
         let logger = self.logger();
         // `debug_connection`: this client is logged at debug level, whatever `error_log` says.
         if self.client.debug {
@@ -526,17 +532,17 @@ impl Request {
     #[inline]
     pub fn debug(&self, message: fmt::Arguments<'_>) {
         if host::error_log::debug_is_on() {
-            self.log(Level::Debug, message);
+            self.log(LogLevel::Debug, message);
         }
     }
 
     /// Writes a line at level `error`.
     pub fn error(&self, message: fmt::Arguments<'_>) {
-        self.log(Level::Error, message);
+        self.log(LogLevel::Error, message);
     }
 }
 
-impl Scope for Request {
+impl VariableScope for Request {
     fn variable(&mut self, id: VarId, out: &mut Vec<u8>) -> bool {
         let site = Rc::clone(&self.site);
         // The value may be cached from an earlier use. A variable that must be computed each time is never cached.
@@ -556,7 +562,7 @@ impl Scope for Request {
     }
 }
 
-impl host::error_log::Context for Request {
+impl host::error_log::LogContext for Request {
     fn connection(&self) -> Option<u64> {
         Some(self.client.number)
     }

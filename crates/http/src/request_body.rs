@@ -45,7 +45,7 @@ pub trait BodyInput {
     }
 
     /// Bytes taken from the connection so far, framing included.
-    fn taken(&self) -> u64;
+    fn bytes_taken(&self) -> u64;
 
     /// The response will not need the content: no `100 Continue` is sent any more.
     fn refuse_continue(&mut self);
@@ -55,9 +55,9 @@ pub trait BodyInput {
 /// sent more than once.
 pub struct RequestBody {
     input: Option<Box<dyn BodyInput>>,
-    /// [`RequestBody::taken`] at the time when discarding began: log variables do not count what is discarded.
+    /// [`RequestBody::bytes_taken`] at the time when discarding began: log variables do not count what is discarded.
     taken_before_discard: Option<u64>,
-    /// The input of content that handlers must not see: see [`RequestBody::withhold`].
+    /// The input of content that handlers must not see: see [`RequestBody::withhold_content`].
     withheld: Option<Box<dyn BodyInput>>,
     /// What has been read and not yet written to the file.
     pub(crate) memory: Vec<u8>,
@@ -70,7 +70,7 @@ pub struct RequestBody {
     came: bool,
     announced: Option<u64>,
     taken: u64,
-    /// A handler will read the content while the response is being sent: see [`RequestBody::want`].
+    /// A handler will read the content while the response is being sent: see [`RequestBody::keep_unread`].
     is_wanted: bool,
 }
 
@@ -87,7 +87,7 @@ pub struct TemporaryFile {
 
 impl TemporaryFile {
     /// The file was renamed to its final place (a WebDAV PUT), and must not be removed.
-    pub fn moved(&self) {
+    pub fn mark_moved(&self) {
         self.unlink.set(false);
     }
 }
@@ -158,7 +158,7 @@ impl RequestBody {
     }
 
     /// The same content for another request. It must have been read to its end: the input cannot be shared.
-    pub fn share(&self) -> RequestBody {
+    pub fn share_content(&self) -> RequestBody {
         RequestBody {
             taken_before_discard: None,
             memory: self.memory.clone(),
@@ -197,7 +197,7 @@ impl RequestBody {
 
     /// A handler announces that it reads the content while the response is already being sent. What has arrived must
     /// not be discarded before.
-    pub fn want(&mut self) {
+    pub fn keep_unread(&mut self) {
         self.is_wanted = true;
     }
 
@@ -215,10 +215,10 @@ impl RequestBody {
 
     /// Hides the content from handlers and error pages: from here on the request looks as if it had `Content-Length:
     /// 0`. The connection discards what is left of the content, after the response.
-    pub(crate) fn withhold(&mut self) {
+    pub(crate) fn withhold_content(&mut self) {
         // A client that still waits for `100 Continue` then need not send the content at all.
         self.refuse_continue();
-        self.taken = self.taken();
+        self.taken = self.bytes_taken();
         let rest = RequestBody {
             taken_before_discard: None,
             withheld: self.input.take().or(self.withheld.take()),
@@ -233,7 +233,7 @@ impl RequestBody {
 
     /// Returns the hidden input to the connection, which has to find the end of the content on the wire; `false` if
     /// nothing was hidden.
-    pub(crate) fn restore(&mut self) -> bool {
+    pub(crate) fn restore_content(&mut self) -> bool {
         let Some(input) = self.withheld.take() else {
             return false;
         };
@@ -244,7 +244,7 @@ impl RequestBody {
 
     /// What is read from now on is discarded, and does not count in `$request_length`.
     pub(crate) fn begin_discard(&mut self) {
-        self.taken_before_discard = Some(self.taken());
+        self.taken_before_discard = Some(self.bytes_taken());
     }
 
     /// Whether all of it was discarded, and none of it read.
@@ -254,12 +254,12 @@ impl RequestBody {
 
     /// Bytes that it took on the wire so far, framing included, without those that were discarded, as nginx counts
     /// them.
-    pub fn taken(&self) -> u64 {
+    pub fn bytes_taken(&self) -> u64 {
         if let Some(taken) = self.taken_before_discard {
             return taken;
         }
         let input = self.input.as_ref().or(self.withheld.as_ref());
-        input.map_or(self.taken, |input| input.taken())
+        input.map_or(self.taken, |input| input.bytes_taken())
     }
 
     /// Bytes of content read so far.
@@ -301,7 +301,7 @@ impl RequestBody {
         if done {
             // The input goes with the end of the content, so what only it knows is kept now.
             self.trailers = input.trailers();
-            self.taken = input.taken();
+            self.taken = input.bytes_taken();
             self.complete = true;
             self.input = None;
         }
@@ -310,7 +310,7 @@ impl RequestBody {
 
     /// Takes the input out, for the connection to discard what is left of the content.
     pub fn take_input(&mut self) -> Option<Box<dyn BodyInput>> {
-        self.taken = self.taken();
+        self.taken = self.bytes_taken();
         self.input.take()
     }
 }

@@ -10,7 +10,7 @@ use proto::message::ResponseFraming;
 #[derive(Default)]
 pub struct RequestFlow {
     /// Where the next pass through the phases begins.
-    pub entry: Entry,
+    pub entry: PhaseEntry,
     /// Internal redirects so far, and rewrites after which the location was chosen again. Bounded by [`MAX_JUMPS`].
     pub jumps: u8,
     /// Whether an internal redirect or a subrequest led here, so that `internal` locations are open to it.
@@ -148,7 +148,7 @@ pub const MAX_JUMPS: u8 = 10;
 
 /// Where a pass through the phases begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Entry {
+pub enum PhaseEntry {
     /// At the server's phases.
     #[default]
     Server,

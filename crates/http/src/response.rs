@@ -6,7 +6,7 @@
 use bstr::{BString, ByteSlice};
 use proto::fields::Fields;
 
-use crate::body::Body;
+use crate::response_body::ResponseBody;
 
 /// A response that a handler has made.
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub struct Response {
     /// The reason phrase where it is not the usual one of the status.
     pub reason: Option<BString>,
     /// The status line came from an upstream server. Its 204 or 304 may describe content that it does not carry.
-    pub passed_on: bool,
+    pub is_upstream_status: bool,
     /// The media type, without charset; empty if the response has none.
     pub content_type: BString,
     /// The value of `; charset=`; empty if there is none.
@@ -43,18 +43,18 @@ pub struct Response {
     pub fields: Fields,
     /// Fields that must not be added: the upstream server's would have been passed on, but it sent none; or they were
     /// removed.
-    pub unsaid: Unsaid,
+    pub omitted: OmittedFields,
     /// The trailers.
     pub trailers: Fields,
     /// The content.
-    pub body: Body,
+    pub body: ResponseBody,
     /// What filters may still do to it.
-    pub transforms: Transforms,
+    pub transforms: AllowedTransforms,
 }
 
 /// Fields that a response usually has and this one must not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Unsaid {
+pub struct OmittedFields {
     /// `Server`.
     pub server: bool,
     /// `Date`.
@@ -65,7 +65,7 @@ pub struct Unsaid {
 
 /// Which generic transformations a response still allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Transforms {
+pub struct AllowedTransforms {
     /// A `Range` of the request may be applied: the content is byte for byte what its handler provides.
     pub ranges: bool,
     /// The request's conditions have been judged by an upstream server, and must not be judged again.
@@ -84,7 +84,7 @@ impl Response {
     pub fn clear(&mut self) {
         self.status = 0;
         self.reason = None;
-        self.passed_on = false;
+        self.is_upstream_status = false;
         self.content_type.clear();
         self.charset.clear();
         self.content_type_as_sent = None;
@@ -97,10 +97,10 @@ impl Response {
         }
         self.location = None;
         self.fields.clear();
-        self.unsaid = Unsaid::default();
+        self.omitted = OmittedFields::default();
         self.trailers.clear();
-        self.body = Body::Empty;
-        self.transforms = Transforms::default();
+        self.body = ResponseBody::Empty;
+        self.transforms = AllowedTransforms::default();
     }
 
     /// Takes over a `Content-Type` that an upstream server wrote. The charset is separated, so that filters see both;

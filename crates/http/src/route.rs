@@ -9,12 +9,12 @@ use std::rc::Rc;
 
 use bstr::{BStr, ByteSlice as _};
 
+use crate::http_site::{FrozenHttp, LocationId};
 use crate::location_tree::{LocationKind, LocationTree};
 use crate::request::Request;
-use crate::site::{Frozen, LocationId};
 
 /// The result of the search for a location.
-pub enum Found {
+pub enum FoundLocation {
     /// The request belongs here.
     Location(LocationId),
     /// The path lacks only the last slash of a location that passes everything to an upstream server: the client is
@@ -23,7 +23,7 @@ pub enum Found {
 }
 
 /// The location for the request's path; the server's own level when none matches.
-pub fn find(request: &mut Request) -> Found {
+pub fn search_locations(request: &mut Request) -> FoundLocation {
     let site = Rc::clone(&request.site);
     let server = site.server(request.server);
     let mut chosen = server.root;
@@ -32,12 +32,14 @@ pub fn find(request: &mut Request) -> Found {
     let found = search(&site, &server.tree, path.as_bstr(), &mut chosen, request);
     request.uri.path = path;
     match found {
-        Search::Done | Search::Prefix | Search::Nothing => Found::Location(chosen),
-        Search::AddSlash(location) => Found::AddSlash(location),
+        LocationSearch::Done | LocationSearch::Prefix | LocationSearch::Nothing => {
+            FoundLocation::Location(chosen)
+        }
+        LocationSearch::AddSlash(location) => FoundLocation::AddSlash(location),
     }
 }
 
-enum Search {
+enum LocationSearch {
     /// An exact or regular expression match: nothing else can win.
     Done,
     /// A prefix matched.
@@ -47,18 +49,18 @@ enum Search {
 }
 
 fn search(
-    site: &Frozen,
+    site: &FrozenHttp,
     tree: &LocationTree,
     path: &BStr,
     chosen: &mut LocationId,
     request: &mut Request,
-) -> Search {
+) -> LocationSearch {
     if let Ok(at) = tree
         .exact
         .binary_search_by(|(name, _)| name.as_slice().cmp(path))
     {
         *chosen = tree.exact[at].1;
-        return Search::Done;
+        return LocationSearch::Done;
     }
     let prefix = tree.longest_prefix(path);
     // As in nginx a location with the name of the path wins over one with the slash added, and that one wins over
@@ -67,13 +69,13 @@ fn search(
     if !prefix.is_some_and(is_whole)
         && let Some(location) = tree.with_slash(path, |id| site.location(id).adds_slash)
     {
-        return Search::AddSlash(location);
+        return LocationSearch::AddSlash(location);
     }
-    let mut result = Search::Nothing;
+    let mut result = LocationSearch::Nothing;
     let mut regexes = true;
     if let Some(location) = prefix {
         *chosen = location;
-        result = Search::Prefix;
+        result = LocationSearch::Prefix;
         let here = site.location(location);
         if let LocationKind::Prefix { regexes: allowed } = here.kind {
             regexes = allowed;
@@ -81,7 +83,7 @@ fn search(
         // Nested locations come before the regular expressions of this level; a prefix found there does not rule those
         // out.
         match search(site, &here.tree, path, chosen, request) {
-            Search::Nothing | Search::Prefix => {}
+            LocationSearch::Nothing | LocationSearch::Prefix => {}
             decided => return decided,
         }
     }
@@ -91,10 +93,10 @@ fn search(
             if request.matches(pattern, path) {
                 *chosen = *location;
                 let inside = search(site, &site.location(*location).tree, path, chosen, request);
-                return if let Search::AddSlash(_) = inside {
+                return if let LocationSearch::AddSlash(_) = inside {
                     inside
                 } else {
-                    Search::Done
+                    LocationSearch::Done
                 };
             }
         }

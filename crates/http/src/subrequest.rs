@@ -13,11 +13,11 @@ use bstr::BString;
 use bytes::Bytes;
 use proto::message::Method;
 
-use crate::body::{Body, BodyError, Chunk};
 use crate::body_reader::RequestBody;
 use crate::phase;
 use crate::process_request::{finalize_response, process_request};
-use crate::request::{ErrorPages, Parent, Request};
+use crate::request::{ErrorPages, Request, SubrequestParent};
+use crate::response_body::{BodyChunk, BodyError, ResponseBody};
 
 /// How deep subrequests may be nested; nginx's bound.
 pub const MAX_DEPTH: u8 = 51;
@@ -28,7 +28,7 @@ pub const MAX_DEPTH: u8 = 51;
 pub const MAX_COUNT: u32 = 60_000;
 
 /// What kind of subrequest to create.
-pub struct Options {
+pub struct SubrequestOptions {
     /// The path of the subrequest, on the server of its parent.
     pub path: BString,
     /// The arguments.
@@ -42,12 +42,12 @@ pub struct Options {
     /// The method: GET, or HEAD if only the head matters.
     pub method: Method,
     /// Replaces a response that is an error or has no content. No error page is made then.
-    pub stub: Option<Stub>,
+    pub stub: Option<SubrequestStub>,
 }
 
 /// Content in place of a response.
 #[derive(Clone, Debug, Default)]
-pub struct Stub {
+pub struct SubrequestStub {
     /// Its media type.
     pub content_type: BString,
     /// The content.
@@ -56,17 +56,17 @@ pub struct Stub {
 
 /// Counts the subrequests of a client's request.
 #[derive(Default)]
-struct Count {
+struct SubrequestCount {
     /// The sum of their depths, including those that were refused.
     total: Cell<u32>,
     /// How many are being included at the moment.
     included: Cell<usize>,
 }
 
-impl Options {
+impl SubrequestOptions {
     /// A GET of `path`.
-    pub fn get(path: impl Into<BString>, args: impl Into<BString>) -> Options {
-        Options {
+    pub fn get(path: impl Into<BString>, args: impl Into<BString>) -> SubrequestOptions {
+        SubrequestOptions {
             path: path.into(),
             args: args.into(),
             header_only: false,
@@ -79,9 +79,9 @@ impl Options {
 }
 
 /// Creates a request on behalf of `parent`; `None` if the nesting is too deep or there are too many, which is logged.
-pub fn create(parent: &Request, options: Options) -> Option<Request> {
+pub fn create_subrequest(parent: &Request, options: SubrequestOptions) -> Option<Request> {
     let depth = parent.parent.as_ref().map_or(0, |parent| parent.depth) + 1;
-    let count = &parent.shared::<Count>().total;
+    let count = &parent.shared::<SubrequestCount>().total;
     // Counted before it is judged: what is refused must not be free, or a page could ask forever.
     let before = count.get();
     count.set(before.saturating_add(depth.into()));
@@ -117,11 +117,11 @@ pub fn create(parent: &Request, options: Options) -> Option<Request> {
     request.remote = Rc::clone(&parent.remote);
     // Shared, as in nginx: a variable that the subrequest sets is seen by its parent.
     request.variables = Rc::clone(&parent.variables);
-    request.parent = Some(Rc::new(Parent { depth }));
+    request.parent = Some(Rc::new(SubrequestParent { depth }));
     request.flow.internal = true;
     request.delivery.header_only = options.header_only;
     request.user = parent.user.clone();
-    request.ledger = parent.ledger.clone();
+    request.times = parent.times.clone();
     if let Some(body) = options.body {
         request.body = body;
     }
@@ -136,13 +136,13 @@ pub fn create(parent: &Request, options: Options) -> Option<Request> {
 }
 
 /// Serves a subrequest. Afterwards its `out` is the response.
-pub async fn run(request: &mut Request, filtered: bool) {
+pub async fn run_subrequest(request: &mut Request, filtered: bool) {
     // On the heap, because it is a request inside the future of a request: the type would contain itself.
     Box::pin(async {
         if filtered {
             process_request(request).await;
         } else {
-            phase::run(request).await;
+            phase::run_phases(request).await;
         }
     })
     .await;
@@ -150,7 +150,7 @@ pub async fn run(request: &mut Request, filtered: bool) {
 
 /// A copy of `parent` in its location, for one more response of the same content handler: the earlier phases are not
 /// run again. It has no content, and does not count as included in a page.
-pub fn copy(parent: &Request) -> Request {
+pub fn copy_request(parent: &Request) -> Request {
     let mut request = Request::new(
         Rc::clone(&parent.site),
         Rc::clone(&parent.client),
@@ -164,20 +164,20 @@ pub fn copy(parent: &Request) -> Request {
     request.variables = Rc::clone(&parent.variables);
     request.captured = parent.captured.clone();
     let depth = parent.parent.as_ref().map_or(0, |parent| parent.depth);
-    request.parent = Some(Rc::new(Parent { depth: depth + 1 }));
-    request.flow.entry = crate::request::Entry::Content;
+    request.parent = Some(Rc::new(SubrequestParent { depth: depth + 1 }));
+    request.flow.entry = crate::request::PhaseEntry::Content;
     request.flow.internal = true;
     request.flow.rewritten = parent.flow.rewritten;
     request.delivery.header_only = parent.delivery.header_only;
     request.user = parent.user.clone();
-    request.ledger = parent.ledger.clone();
+    request.times = parent.times.clone();
     request
 }
 
 /// Ends a subrequest, and logs it if `log_subrequest` is on.
-pub async fn end(request: &mut Request) {
+pub async fn end_subrequest(request: &mut Request) {
     if request.site.location(request.location).core.log_subrequest {
-        crate::log_phase::log(request).await;
+        crate::log_phase::run_log_handlers(request).await;
     }
 }
 
@@ -185,17 +185,17 @@ pub async fn end(request: &mut Request) {
 ///
 /// It runs whenever it is polled, so that several progress side by side. Its content is pulled only when it is its
 /// turn, so that nothing has to be gathered.
-pub struct Inclusion {
-    state: State,
-    count: Rc<Count>,
+pub struct IncludedSubrequest {
+    state: InclusionState,
+    count: Rc<SubrequestCount>,
 }
 
 /// How many subrequests are currently being included in the client's request that `request` is, or belongs to.
-pub fn included(request: &Request) -> usize {
-    request.shared::<Count>().included.get()
+pub fn included_count(request: &Request) -> usize {
+    request.shared::<SubrequestCount>().included.get()
 }
 
-enum State {
+enum InclusionState {
     /// On its way to a response.
     Running(Pin<Box<dyn Future<Output = Box<Request>>>>),
     /// The response has been made, and its content is pulled.
@@ -205,14 +205,14 @@ enum State {
     Ended,
 }
 
-impl Inclusion {
-    /// A subrequest of `parent`; `None` as with [`create`].
-    pub fn new(parent: &Request, mut options: Options) -> Option<Inclusion> {
+impl IncludedSubrequest {
+    /// A subrequest of `parent`; `None` as with [`create_subrequest`].
+    pub fn new(parent: &Request, mut options: SubrequestOptions) -> Option<IncludedSubrequest> {
         let stub = options.stub.clone();
         options.filtered = true;
-        let mut request = Box::new(create(parent, options)?);
+        let mut request = Box::new(create_subrequest(parent, options)?);
         let running = Box::pin(async move {
-            phase::run(&mut request).await;
+            phase::run_phases(&mut request).await;
             if let Some(stub) = stub
                 // Before the filters, so that the replacement passes them like any other content.
                 && has_nothing_to_show(&request)
@@ -222,33 +222,33 @@ impl Inclusion {
             finalize_response(&mut request).await;
             request
         });
-        let count: Rc<Count> = parent.shared();
+        let count: Rc<SubrequestCount> = parent.shared();
         count.included.set(count.included.get() + 1);
-        Some(Inclusion {
-            state: State::Running(running),
+        Some(IncludedSubrequest {
+            state: InclusionState::Running(running),
             count,
         })
     }
 
-    /// Includes a [`copy`] whose response is needed as its handler makes it, without filters.
-    pub fn unfiltered(parent: &Request, mut request: Box<Request>) -> Inclusion {
+    /// Includes a [`copy_request`] whose response is needed as its handler makes it, without filters.
+    pub fn unfiltered(parent: &Request, mut request: Box<Request>) -> IncludedSubrequest {
         let running = Box::pin(async move {
-            phase::run(&mut request).await;
+            phase::run_phases(&mut request).await;
             request
         });
-        let count: Rc<Count> = parent.shared();
+        let count: Rc<SubrequestCount> = parent.shared();
         count.included.set(count.included.get() + 1);
-        Inclusion {
-            state: State::Running(running),
+        IncludedSubrequest {
+            state: InclusionState::Running(running),
             count,
         }
     }
 
     /// Runs the subrequest until it has a response.
     pub fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let State::Running(running) = &mut self.state {
+        if let InclusionState::Running(running) = &mut self.state {
             let request = ready!(running.as_mut().poll(context));
-            self.state = State::Sending(request);
+            self.state = InclusionState::Sending(request);
         }
         Poll::Ready(())
     }
@@ -256,17 +256,17 @@ impl Inclusion {
     /// Lets it progress as far as it can before its turn.
     pub fn poll_ahead(&mut self, context: &mut Context<'_>) {
         if self.poll_response(context).is_ready()
-            && let State::Sending(request) = &mut self.state
+            && let InclusionState::Sending(request) = &mut self.state
         {
-            Body::poll_ahead_of(request, context);
+            ResponseBody::poll_ahead_of(request, context);
         }
     }
 
     /// The subrequest, available from its response to the end of its content.
     pub fn request_mut(&mut self) -> Option<&mut Request> {
         match &mut self.state {
-            State::Sending(request) => Some(request),
-            State::Running(_) | State::Ending(_) | State::Ended => None,
+            InclusionState::Sending(request) => Some(request),
+            InclusionState::Running(_) | InclusionState::Ending(_) | InclusionState::Ended => None,
         }
     }
 
@@ -274,9 +274,9 @@ impl Inclusion {
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+    ) -> Poll<Option<Result<BodyChunk, BodyError>>> {
         ready!(self.poll_response(context));
-        if let State::Sending(request) = &mut self.state {
+        if let InclusionState::Sending(request) = &mut self.state {
             let mut body = std::mem::take(&mut request.out.body);
             let next = match request.delivery.is_silent() || request.delivery.header_only {
                 // A handler asked for no response at all, or only the head was wanted: nothing is included.
@@ -288,29 +288,32 @@ impl Inclusion {
                 None => self.begin_end(),
             }
         }
-        if let State::Ending(ending) = &mut self.state {
+        if let InclusionState::Ending(ending) = &mut self.state {
             ready!(ending.as_mut().poll(context));
-            self.state = State::Ended;
+            self.state = InclusionState::Ended;
         }
         Poll::Ready(None)
     }
 
     fn begin_end(&mut self) {
-        let State::Sending(mut request) = std::mem::replace(&mut self.state, State::Ended) else {
+        let InclusionState::Sending(mut request) =
+            std::mem::replace(&mut self.state, InclusionState::Ended)
+        else {
             return;
         };
-        self.state = State::Ending(Box::pin(async move { end(&mut request).await }));
+        self.state =
+            InclusionState::Ending(Box::pin(async move { end_subrequest(&mut request).await }));
     }
 }
 
-impl Drop for Inclusion {
+impl Drop for IncludedSubrequest {
     fn drop(&mut self) {
         self.count.included.set(self.count.included.get() - 1);
     }
 }
 
 /// Puts a body that has not ended back into its request.
-fn keep<T>(body: Body, request: &mut Request, next: Poll<Option<T>>) -> Poll<Option<T>> {
+fn keep<T>(body: ResponseBody, request: &mut Request, next: Poll<Option<T>>) -> Poll<Option<T>> {
     if !matches!(next, Poll::Ready(None)) {
         request.out.body = body;
     }
@@ -321,10 +324,10 @@ fn has_nothing_to_show(request: &Request) -> bool {
     request.out.status >= 300 || request.out.body.length() == Some(0)
 }
 
-fn put_in_place(stub: Stub, request: &mut Request) {
+fn put_in_place(stub: SubrequestStub, request: &mut Request) {
     request.out.clear();
     request.flow.forced_status = None;
     request.out.status = 200;
     request.out.content_type = stub.content_type;
-    request.out.body = Body::bytes(stub.content);
+    request.out.body = ResponseBody::bytes(stub.content);
 }

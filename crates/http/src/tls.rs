@@ -7,26 +7,27 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conf::{Diagnostic, Line, Span};
-use host::error_log::{Level, NoContext};
-use net::tls::ocsp::Network;
+use conf::{Diagnostic, DirectiveLine, Span};
+use host::error_log::{LogLevel, NoContext};
+use net::tls::ocsp::OcspResolver;
 use net::tls::{
-    Asks, Beginning, HandshakeError, Hello, Identity, Keeping, KeptSession, Moment, Offer, Refusal,
-    ServerSettings, Service, Session, read_hello,
+    CertificateRefusal, HandshakeError, HandshakeOffer, HandshakePhase, KeptSession, ReceivedHello,
+    ServerSettings, ServerTls, SessionKeeper, TlsIdentity, TlsOrPlain, TlsSession, VerifyClient,
+    read_hello,
 };
 
 use crate::byte_stream::ByteStream;
-use crate::client::{AskedName, Client, server_of_name};
+use crate::client::{AskedName, HttpClient, server_of_name};
 use crate::core::ResolverConf;
 use crate::http_loop::HttpLoop;
-use crate::listen::Endpoint;
-use crate::module::{Keeps, Objection, internal_status};
+use crate::http_site::{FrozenHttp, HttpSite, ServerId};
+use crate::listen::ListenEndpoint;
+use crate::module::{HandshakeRefused, SessionStorage, internal_status};
 use crate::request::Request;
-use crate::site::{Frozen, ServerId, Site};
 
 /// The result of the handshake on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Secured {
+pub(crate) enum TlsAdmission {
     /// It continues, with TLS or as plain HTTP, which will be refused.
     Open,
     /// It is over, and the reason has been logged.
@@ -34,13 +35,13 @@ pub(crate) enum Secured {
 }
 
 /// Runs the handshake of a connection. Its input holds what has been read of it.
-pub(crate) async fn secure(
+pub(crate) async fn accept_tls(
     http: &HttpLoop,
-    site: &Rc<Site>,
-    endpoint: &Endpoint,
-    client: &Rc<Client>,
+    site: &Rc<HttpSite>,
+    endpoint: &ListenEndpoint,
+    client: &Rc<HttpClient>,
     bytes: &ByteStream,
-) -> Secured {
+) -> TlsAdmission {
     let timeout = site
         .server(endpoint.default_server)
         .core
@@ -55,54 +56,54 @@ pub(crate) async fn secure(
     )
     .await;
     // Whatever became of the handshake, which set its own rank: requests run in ordinary rank.
-    rt::set_rank(rt::Rank::Ordinary);
+    rt::set_rank(rt::TaskRank::Ordinary);
     let error = match outcome {
         Ok(Ok(Some(session))) => {
-            bytes.transport.secure(session);
-            return Secured::Open;
+            bytes.transport.set_tls(session);
+            return TlsAdmission::Open;
         }
-        Ok(Ok(None)) => return Secured::Open,
+        Ok(Ok(None)) => return TlsAdmission::Open,
         Ok(Err(error)) => error,
         Err(_) => {
             let message =
                 format_args!("client timed out (110: Connection timed out) while SSL handshaking");
-            http.log_client(Level::Info, client, message);
-            return Secured::Over;
+            http.log_client(LogLevel::Info, client, message);
+            return TlsAdmission::Over;
         }
     };
     match error {
         // A client that closes before its hello is a port scan or a health check: nginx has another line for it.
-        Failure::Handshake(HandshakeError::Closed)
+        TlsAcceptFailure::Handshake(HandshakeError::Closed)
             if untouched && client.asked_name.borrow().is_none() =>
         {
             let message = format_args!("client closed connection while SSL handshaking");
-            http.log_client(Level::Info, client, message);
+            http.log_client(LogLevel::Info, client, message);
         }
-        Failure::Handshake(error) => {
+        TlsAcceptFailure::Handshake(error) => {
             // A client's faults are routine; our own (a broken certificate) need attention.
             let level = if error.is_peers() {
-                Level::Info
+                LogLevel::Info
             } else {
-                Level::Crit
+                LogLevel::Crit
             };
             http.log_client(level, client, format_args!("{error} while SSL handshaking"));
         }
-        Failure::Proven => {
+        TlsAcceptFailure::Proven => {
             http.debug_client(client, format_args!("an ACME challenge was answered"));
         }
-        Failure::Certificate(message) => {
+        TlsAcceptFailure::Certificate(message) => {
             http.log_client(
-                Level::Error,
+                LogLevel::Error,
                 client,
                 format_args!("{message} while SSL handshaking"),
             );
         }
     }
-    Secured::Over
+    TlsAdmission::Over
 }
 
 /// Why the handshake brought no session.
-enum Failure {
+enum TlsAcceptFailure {
     Handshake(HandshakeError),
     /// A certificate whose name depends on the client could not be loaded.
     Certificate(String),
@@ -110,45 +111,47 @@ enum Failure {
     Proven,
 }
 
-impl From<HandshakeError> for Failure {
-    fn from(error: HandshakeError) -> Failure {
-        Failure::Handshake(error)
+impl From<HandshakeError> for TlsAcceptFailure {
+    fn from(error: HandshakeError) -> TlsAcceptFailure {
+        TlsAcceptFailure::Handshake(error)
     }
 }
 
 /// The server whose settings run a handshake.
 struct TlsServer<'a> {
     id: ServerId,
-    service: &'a Service,
+    service: &'a ServerTls,
     settings: &'a ServerSettings,
 }
 
 /// Runs the handshake. `None`: the client speaks plain HTTP, and what it has sent is its input again.
 async fn handshake(
     http: &HttpLoop,
-    site: &Rc<Site>,
-    endpoint: &Endpoint,
-    client: &Rc<Client>,
+    site: &Rc<HttpSite>,
+    endpoint: &ListenEndpoint,
+    client: &Rc<HttpClient>,
     bytes: &ByteStream,
     input: Vec<u8>,
-) -> Result<Option<Session>, Failure> {
+) -> Result<Option<TlsSession>, TlsAcceptFailure> {
     let socket = bytes.transport.socket();
     let hello = match read_hello(socket, input).await? {
-        Beginning::Hello(hello) => hello,
-        Beginning::Plain(input) => {
+        TlsOrPlain::Hello(hello) => hello,
+        TlsOrPlain::Plain(input) => {
             bytes.input.replace(input);
             return Ok(None);
         }
     };
     // A signature takes as long as a hundred requests: requests of other clients go first, and no two signatures run in
     // one iteration of the loop.
-    rt::continue_as(rt::Rank::Patient).await;
+    rt::continue_as(rt::TaskRank::Patient).await;
     // The hook for the hello comes before the name in it selects a server, so it is the default server's.
     if has_a_say(site, endpoint.default_server) {
-        let offer = Offer::new(&hello, None, None);
+        let offer = HandshakeOffer::new(&hello, None, None);
         let server = endpoint.default_server;
-        if let Err(Objection) = consult(site, client, server, Moment::Hello, offer).await {
-            return Err(hello.object(socket).into());
+        if let Err(HandshakeRefused) =
+            consult(site, client, server, HandshakePhase::Hello, offer).await
+        {
+            return Err(hello.abort_with_internal_error(socket).into());
         }
     }
     // Before the checks below: their log lines, and the choice of settings, go by the name.
@@ -161,7 +164,7 @@ async fn handshake(
     let named = client.first_server();
     // `ssl_reject_handshake`: refused before a certificate could reveal another server's name.
     if service(site, named).is_some_and(|service| service.rejects) {
-        return Err(hello.refuse(socket).into());
+        return Err(hello.refuse_unknown_name(socket).into());
     }
     // A server without a certificate of its own shows the default server's, as in nginx.
     let found = [named, endpoint.default_server]
@@ -174,7 +177,7 @@ async fn handshake(
         Ok(chosen) => chosen,
         Err(failure) => {
             // Whatever the failure was, the client gets the alert that says the fault is ours.
-            hello.object(socket);
+            hello.abort_with_internal_error(socket);
             return Err(failure);
         }
     };
@@ -182,10 +185,10 @@ async fn handshake(
     let mut session = hello
         .accept(socket, server.settings, identities, keeping.as_ref())
         .await?;
-    if let Some(made) = keeping.and_then(|keeping| keeping.made(server.settings)) {
-        let offer = Offer::about(session.server_name().map(Into::into), made);
+    if let Some(made) = keeping.and_then(|keeping| keeping.made_session(server.settings)) {
+        let offer = HandshakeOffer::for_session(session.server_name().map(Into::into), made);
         // Whether it is stored or not, the handshake is complete.
-        let _ = consult(site, client, server.id, Moment::SessionMade, offer).await;
+        let _ = consult(site, client, server.id, HandshakePhase::SessionMade, offer).await;
     }
     check_status(http, site, client, &server, &mut session).await;
     Ok(Some(session))
@@ -193,11 +196,11 @@ async fn handshake(
 
 /// The certificates that take the place of those of the settings, if any do, and who keeps the session.
 async fn choose_identities(
-    site: &Rc<Site>,
-    client: &Rc<Client>,
+    site: &Rc<HttpSite>,
+    client: &Rc<HttpClient>,
     server: &TlsServer<'_>,
-    hello: &Hello,
-) -> Result<(Option<Vec<Arc<Identity>>>, Option<Keeping>), Failure> {
+    hello: &ReceivedHello,
+) -> Result<(Option<Vec<Arc<TlsIdentity>>>, Option<SessionKeeper>), TlsAcceptFailure> {
     let mut identities = None;
     if !server.service.dynamic.is_empty() {
         identities = Some(load(site, client, server).await?);
@@ -205,16 +208,16 @@ async fn choose_identities(
     if !has_a_say(site, server.id) {
         return Ok((identities, None));
     }
-    let offer = Offer::new(hello, Some(server.settings), identities.as_deref());
+    let offer = HandshakeOffer::new(hello, Some(server.settings), identities.as_deref());
     let keeping = fetch(site, client, server, hello, &offer).await;
-    let chosen = consult(site, client, server.id, Moment::Certificate, offer)
+    let chosen = consult(site, client, server.id, HandshakePhase::Certificate, offer)
         .await
-        .map_err(|Objection| HandshakeError::Objection)?;
+        .map_err(|HandshakeRefused| HandshakeError::Objection)?;
     Ok((chosen.or(identities), keeping))
 }
 
 /// Has OCSP responses that will soon be too old asked for again; the handshake does not wait for them.
-fn refresh_staples(site: &Rc<Site>, server: &TlsServer<'_>) {
+fn refresh_staples(site: &Rc<HttpSite>, server: &TlsServer<'_>) {
     let id = server.id;
     let network = || network(site, id);
     server.
@@ -226,13 +229,13 @@ fn refresh_staples(site: &Rc<Site>, server: &TlsServer<'_>) {
 }
 
 /// Asks for the status of the client's certificate, where `ssl_ocsp` wants it. What it says is noted in the session, and
-/// [`check`] judges it with each request.
+/// [`check_tls`] judges it with each request.
 async fn check_status(
     http: &HttpLoop,
-    site: &Site,
-    client: &Client,
+    site: &HttpSite,
+    client: &HttpClient,
     server: &TlsServer<'_>,
-    session: &mut Session,
+    session: &mut TlsSession,
 ) {
     // `ssl_ocsp`: only now is the client's certificate known. A failure is noted in the session and judged with the
     // request, so that the client gets an HTTP error.
@@ -240,52 +243,56 @@ async fn check_status(
         && let Some(line) = check.check(session, trust, &network(site, server.id)).await
     {
         let action = "requesting certificate status";
-        http.log_client(Level::Error, client, format_args!("{line} while {action}"));
+        http.log_client(
+            LogLevel::Error,
+            client,
+            format_args!("{line} while {action}"),
+        );
     }
 }
 
 /// How a server's OCSP responders are reached: with the resolver of its own level.
-fn network(site: &Site, server: ServerId) -> Network {
+fn network(site: &HttpSite, server: ServerId) -> OcspResolver {
     let location = site.location(site.server(server).root);
     let resolving = location.confs.get::<ResolverConf>();
-    Network {
+    OcspResolver {
         resolver: Arc::clone(&resolving.resolver),
         timeout: resolving.timeout,
     }
 }
 
 /// Logs a failure that concerns no connection.
-fn log_asking(site: &Site, server: ServerId, line: &str) {
+fn log_asking(site: &HttpSite, server: ServerId, line: &str) {
     let log = &site.location(site.server(server).root).core.log;
     let line = format_args!("{line} while requesting certificate status");
-    log.log(Level::Error, &NoContext, line);
+    log.log(LogLevel::Error, &NoContext, line);
 }
 
 /// Whether a module has a hook in the handshakes of this server.
-fn has_a_say(site: &Site, server: ServerId) -> bool {
+fn has_a_say(site: &HttpSite, server: ServerId) -> bool {
     site.server(server).handshake.is_some()
 }
 
 /// Runs the hook of a server's handshakes; returns the certificates that it chose, if any.
 async fn consult(
-    site: &Rc<Site>,
-    client: &Rc<Client>,
+    site: &Rc<HttpSite>,
+    client: &Rc<HttpClient>,
     server: ServerId,
-    moment: Moment,
-    offer: Offer,
-) -> Result<Option<Vec<Arc<Identity>>>, Objection> {
+    moment: HandshakePhase,
+    offer: HandshakeOffer,
+) -> Result<Option<Vec<Arc<TlsIdentity>>>, HandshakeRefused> {
     let offer = ask(site, client, server, moment, offer).await?;
     Ok(offer.borrow_mut().chosen.take())
 }
 
 /// Runs the hook, with a request that has no head, and returns the offer as the hook left it.
 async fn ask(
-    site: &Rc<Site>,
-    client: &Rc<Client>,
+    site: &Rc<HttpSite>,
+    client: &Rc<HttpClient>,
     server: ServerId,
-    moment: Moment,
-    offer: Offer,
-) -> Result<Rc<RefCell<Offer>>, Objection> {
+    moment: HandshakePhase,
+    offer: HandshakeOffer,
+) -> Result<Rc<RefCell<HandshakeOffer>>, HandshakeRefused> {
     let offer = Rc::new(RefCell::new(offer));
     if let Some((handler, _)) = site.server(server).handshake {
         let mut request = Request::new(Rc::clone(site), Rc::clone(client), Rc::default(), server);
@@ -297,14 +304,14 @@ async fn ask(
 /// Asks the external session store (TLS 1.2) for the session that the client wants to resume; `None` if no such store
 /// concerns this client. Without an answer the client gets a new session.
 async fn fetch(
-    site: &Rc<Site>,
-    client: &Rc<Client>,
+    site: &Rc<HttpSite>,
+    client: &Rc<HttpClient>,
     server: &TlsServer<'_>,
-    hello: &Hello,
-    offer: &Offer,
-) -> Option<Keeping> {
+    hello: &ReceivedHello,
+    offer: &HandshakeOffer,
+) -> Option<SessionKeeper> {
     let (_, keeps) = site.server(server.id).handshake?;
-    if keeps == Keeps::default() || !hello.may_be_kept(server.settings) {
+    if keeps == SessionStorage::default() || !hello.may_be_kept(server.settings) {
         return None;
     }
     let wanted = hello.wanted_session().filter(|_| keeps.fetches);
@@ -314,8 +321,15 @@ async fn fetch(
             id: id.clone(),
             ..KeptSession::default()
         };
-        let offer = Offer::about(offer.server_name.clone(), wanted);
-        let answer = ask(site, client, server.id, Moment::SessionWanted, offer).await;
+        let offer = HandshakeOffer::for_session(offer.server_name.clone(), wanted);
+        let answer = ask(
+            site,
+            client,
+            server.id,
+            HandshakePhase::SessionWanted,
+            offer,
+        )
+        .await;
         let answer = answer
             .ok()
             .and_then(|offer| offer.borrow_mut().session.take());
@@ -324,7 +338,7 @@ async fn fetch(
             ..KeptSession::default()
         }));
     }
-    Some(Keeping::new(server.settings, keeps.stores, found))
+    Some(SessionKeeper::new(server.settings, keeps.stores, found))
 }
 
 /// The ALPN protocol of the TLS-ALPN-01 challenge (RFC 8737).
@@ -333,11 +347,11 @@ const CHALLENGE: &[u8] = b"acme-tls/1";
 /// Presents the certificate that proves a name. The connection then has no further use.
 async fn prove(
     http: &HttpLoop,
-    site: &Site,
-    endpoint: &Endpoint,
+    site: &HttpSite,
+    endpoint: &ListenEndpoint,
     bytes: &ByteStream,
-    hello: Box<Hello>,
-) -> Result<Option<Session>, Failure> {
+    hello: Box<ReceivedHello>,
+) -> Result<Option<TlsSession>, TlsAcceptFailure> {
     let identity = hello
         .server_name()
         .and_then(|name| http.tls_challenge(&name.to_ascii_lowercase()));
@@ -351,16 +365,20 @@ async fn prove(
     hello
         .accept(socket, &settings, Some(vec![identity]), None)
         .await?;
-    Err(Failure::Proven)
+    Err(TlsAcceptFailure::Proven)
 }
 
 /// The TLS settings of a server, if it has any.
-fn service(site: &Site, server: ServerId) -> Option<&Arc<Service>> {
+fn service(site: &HttpSite, server: ServerId) -> Option<&Arc<ServerTls>> {
     site.server(server).tls.as_ref()
 }
 
 /// `None`: the server has no certificate.
-fn tls_server<'a>(site: &'a Site, endpoint: &Endpoint, server: ServerId) -> Option<TlsServer<'a>> {
+fn tls_server<'a>(
+    site: &'a HttpSite,
+    endpoint: &ListenEndpoint,
+    server: ServerId,
+) -> Option<TlsServer<'a>> {
     let service = service(site, server)?;
     let settings = service
         .http2
@@ -374,12 +392,12 @@ fn tls_server<'a>(site: &'a Site, endpoint: &Endpoint, server: ServerId) -> Opti
 }
 
 /// Whether the server offers HTTP/2 in ALPN: by `http2 on`, or by the parameter of `listen`.
-fn offers_http2(site: &Site, endpoint: &Endpoint, server: ServerId) -> bool {
+fn offers_http2(site: &HttpSite, endpoint: &ListenEndpoint, server: ServerId) -> bool {
     endpoint.http2 || site.server(server).core.http2.on
 }
 
 /// Notes the name in the hello, and the server that has it, on the client.
-fn note_name(client: &Client, endpoint: &Endpoint, hello: &Hello) {
+fn note_name(client: &HttpClient, endpoint: &ListenEndpoint, hello: &ReceivedHello) {
     if let Some(name) = hello.server_name() {
         client.asked_name.replace(Some(AskedName {
             server: server_of_name(endpoint, name),
@@ -390,10 +408,10 @@ fn note_name(client: &Client, endpoint: &Endpoint, hello: &Hello) {
 
 /// Loads the certificates whose names contain variables.
 async fn load(
-    site: &Rc<Site>,
-    client: &Rc<Client>,
+    site: &Rc<HttpSite>,
+    client: &Rc<HttpClient>,
     server: &TlsServer<'_>,
-) -> Result<Vec<Arc<Identity>>, Failure> {
+) -> Result<Vec<Arc<TlsIdentity>>, TlsAcceptFailure> {
     let service = server.service;
     let mut identities = Vec::new();
     for (certificate, key) in &service.dynamic {
@@ -409,14 +427,14 @@ async fn load(
             .cache
             .get(certificate.as_ref(), key.as_ref(), &service.passwords)
             .await;
-        identities.push(loaded.map_err(|problem| Failure::Certificate(problem.message))?);
+        identities.push(loaded.map_err(|problem| TlsAcceptFailure::Certificate(problem.message))?);
     }
     Ok(identities)
 }
 
 /// Whether a request may be served as far as TLS is concerned; otherwise the status to answer with. As in nginx this is
 /// judged when the request arrives and not in the handshake, so that the client gets an HTTP error.
-pub(crate) fn check(request: &Request) -> Result<(), u16> {
+pub(crate) fn check_tls(request: &Request) -> Result<(), u16> {
     let client = &request.client;
     if !client.tls_port {
         return Ok(());
@@ -428,8 +446,9 @@ pub(crate) fn check(request: &Request) -> Result<(), u16> {
         );
         return Err(internal_status::HTTP_TO_HTTPS);
     };
-    let asks = service(&request.site, request.server).map_or(Asks::No, |service| service.asks);
-    if asks == Asks::No {
+    let asks = service(&request.site, request.server)
+        .map_or(VerifyClient::No, |service| service.verify_client);
+    if asks == VerifyClient::No {
         return Ok(());
     }
     // Client certificates are verified with the settings of the server that TLS named. `Host` must not lead from there
@@ -444,16 +463,16 @@ pub(crate) fn check(request: &Request) -> Result<(), u16> {
         tell(request, format_args!("{message}"));
         return Err(421);
     }
-    match asks.judge(session.assessment()) {
+    match asks.check_verify_result(session.verify_result()) {
         Ok(()) => Ok(()),
-        Err(Refusal::Bad(fault)) => {
+        Err(CertificateRefusal::Bad(fault)) => {
             tell(
                 request,
                 format_args!("client SSL certificate verify error: {fault}"),
             );
             Err(internal_status::CERTIFICATE_ERROR)
         }
-        Err(Refusal::Missing) => {
+        Err(CertificateRefusal::Missing) => {
             tell(
                 request,
                 format_args!("client sent no required SSL certificate"),
@@ -466,13 +485,13 @@ pub(crate) fn check(request: &Request) -> Result<(), u16> {
 /// Logs why a request is refused, with nginx's words for what it was doing.
 fn tell(request: &Request, message: std::fmt::Arguments<'_>) {
     request.log(
-        Level::Info,
+        LogLevel::Info,
         format_args!("{message} while reading client request headers"),
     );
 }
 
 /// Reports addresses with TLS whose servers have no certificate. `places` are where the servers' blocks are.
-pub(crate) fn check_configuration(frozen: &Frozen, places: &[Span], line: &mut Line) {
+pub(crate) fn check_configuration(frozen: &FrozenHttp, places: &[Span], line: &mut DirectiveLine) {
     // A certificate that could not be loaded has been reported. That the server has none would only be a consequence.
     let mut errors = line.level.build.diagnostics.iter();
     if errors.any(|error| error.message.starts_with("cannot load certificate")) {

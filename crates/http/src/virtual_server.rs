@@ -5,11 +5,11 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use proto::Known;
-use proto::message::{Reject, RejectKind};
+use proto::KnownField;
+use proto::message::{RejectKind, RejectedHead};
 
+use crate::http_site::ServerId;
 use crate::request::Request;
-use crate::site::ServerId;
 
 /// The host of the last request, and the server that it selected.
 #[derive(Default)]
@@ -27,7 +27,7 @@ pub(crate) struct LastVirtualServer {
 
 impl LastVirtualServer {
     /// Selects the server by the host of a request, and notes the host in its head.
-    pub(crate) fn choose_server(&mut self, request: &mut Request) -> Result<(), Reject> {
+    pub(crate) fn choose_server(&mut self, request: &mut Request) -> Result<(), RejectedHead> {
         if self.is_known(request) {
             let head = Rc::get_mut(&mut request.head).expect(ALONE);
             // The name in lower case and the port are taken over: this spares parsing the field as well as looking it
@@ -50,7 +50,7 @@ impl LastVirtualServer {
     fn is_known(&self, request: &Request) -> bool {
         // An absolute target overrides `Host` (RFC 9112, section 3.2.2), and its result is never kept.
         let wire = &request.head.wire;
-        let field = wire.fields.get_known(Known::Host);
+        let field = wire.fields.get_known(KnownField::Host);
         field.is_some_and(|field| *field == *self.value)
             && !self.value.is_empty()
             && self.generation == request.site.generation
@@ -61,7 +61,7 @@ impl LastVirtualServer {
     fn keep(&mut self, request: &Request) {
         let head = &request.head;
         let field = match head.wire.authority() {
-            None => head.wire.fields.get_known(Known::Host),
+            None => head.wire.fields.get_known(KnownField::Host),
             Some(_) => None,
         };
         self.value.clear();
@@ -82,10 +82,10 @@ fn endpoint_key(request: &Request) -> usize {
 const ALONE: &str = "a request that is being read is alone with its head";
 
 /// Checks the host of the request and notes it in lower case.
-fn read_host(request: &mut Request) -> Result<(), Reject> {
-    let invalid = || Reject::new(RejectKind::InvalidHost);
+fn read_host(request: &mut Request) -> Result<(), RejectedHead> {
+    let invalid = || RejectedHead::new(RejectKind::InvalidHost);
     let head = Rc::get_mut(&mut request.head).expect(ALONE);
-    let field = head.wire.fields.get_known(Known::Host);
+    let field = head.wire.fields.get_known(KnownField::Host);
     if let Some(value) = head.wire.authority().or(field) {
         let host = proto::host::parse(value).map_err(|_| invalid())?;
         host.write_lowercase(&mut head.host);

@@ -8,13 +8,15 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ::stream::Session;
+use ::stream::StreamSession;
 use base::Lru;
 use base::sync::Mutex;
-use conf::{Diagnostic, Line};
+use conf::{Diagnostic, DirectiveLine};
 use http::Request;
-use net::upstream::{Group, NoChoice, PendingChooser, ServerChoice, ServerChooser, TryHistory};
-use rt::net::Address;
+use net::upstream::{
+    NoChoice, PendingChooser, ServerChoice, ServerChooser, TryHistory, UpstreamGroup,
+};
+use rt::net::SocketAddress;
 
 use crate::begin_run;
 use crate::chunk::{LuaChunk, ScriptKind};
@@ -32,7 +34,7 @@ struct LuaBalancer {
     chunk: Arc<LuaChunk>,
     /// The groups of the servers that were chosen, by address. One map for all loops: failures that
     /// one loop has seen count on the others too.
-    groups: Mutex<Lru<String, Arc<Group>>>,
+    groups: Mutex<Lru<String, Arc<UpstreamGroup>>>,
 }
 
 /// The most servers that are remembered; the least recently chosen one is forgotten first. A script
@@ -40,7 +42,7 @@ struct LuaBalancer {
 const MAX_SERVERS: usize = 1000;
 
 /// Reads a line in an upstream of http.
-pub(crate) fn set_script(_: &mut BalancerConf, line: &mut Line) -> Result<(), Diagnostic> {
+pub(crate) fn set_script(_: &mut BalancerConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let script = LuaBalancer::read(line)?;
     let pending = &mut line.shared::<PendingChooser<Request>>().0;
     if pending.is_some() {
@@ -51,9 +53,12 @@ pub(crate) fn set_script(_: &mut BalancerConf, line: &mut Line) -> Result<(), Di
 }
 
 /// Reads a line in an upstream of stream.
-pub(crate) fn set_stream_script(_: &mut BalancerConf, line: &mut Line) -> Result<(), Diagnostic> {
+pub(crate) fn set_stream_script(
+    _: &mut BalancerConf,
+    line: &mut DirectiveLine,
+) -> Result<(), Diagnostic> {
     let script = LuaBalancer::read(line)?;
-    let pending = &mut line.shared::<PendingChooser<Session>>().0;
+    let pending = &mut line.shared::<PendingChooser<StreamSession>>().0;
     if pending.is_some() {
         return Err(line.directive_error("is duplicate"));
     }
@@ -74,10 +79,10 @@ impl ServerChooser<Request> for LuaBalancer {
     }
 }
 
-impl ServerChooser<Session> for LuaBalancer {
+impl ServerChooser<StreamSession> for LuaBalancer {
     fn choose(
         &self,
-        session: &mut Session,
+        session: &mut StreamSession,
         history: &TryHistory,
     ) -> Result<ServerChoice, NoChoice> {
         let refused = |status| NoChoice { status };
@@ -89,7 +94,7 @@ impl ServerChooser<Session> for LuaBalancer {
 
 impl LuaBalancer {
     /// Reads the script of a line. The code is compiled when a VM first runs it.
-    fn read(line: &mut Line) -> Result<Arc<LuaBalancer>, Diagnostic> {
+    fn read(line: &mut DirectiveLine) -> Result<Arc<LuaBalancer>, Diagnostic> {
         Ok(Arc::new(LuaBalancer {
             chunk: LuaChunk::read(line, ScriptKind::Balancer, 0)?,
             groups: Mutex::new(Lru::new(MAX_SERVERS)),
@@ -134,13 +139,13 @@ impl LuaBalancer {
     }
 
     /// The group of one server.
-    fn group(&self, peer: Address) -> Arc<Group> {
+    fn group(&self, peer: SocketAddress) -> Arc<UpstreamGroup> {
         let name = peer.to_string();
         let mut groups = self.groups.lock();
         if let Some(known) = groups.get(&name) {
             return Arc::clone(known);
         }
-        let group = Arc::new(Group::of_addresses(name.clone(), vec![peer]));
+        let group = Arc::new(UpstreamGroup::of_addresses(name.clone(), vec![peer]));
         groups.insert(name, Arc::clone(&group));
         group
     }

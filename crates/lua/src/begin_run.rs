@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use ::stream::Session;
+use ::stream::StreamSession;
 use ::stream::module::status;
 use bstr::ByteSlice;
 use http::Request;
@@ -29,7 +29,7 @@ pub(crate) fn for_request(request: &mut Request, chunk: &LuaChunk) -> Result<Scr
 }
 
 /// A run of a chunk for a session. The error is the status to end with when it cannot start.
-pub(crate) fn for_session(session: &mut Session, chunk: &LuaChunk) -> Result<ScriptRun, u16> {
+pub(crate) fn for_session(session: &mut StreamSession, chunk: &LuaChunk) -> Result<ScriptRun, u16> {
     let vm = loop_vms::for_session(session).ok_or(status::INTERNAL_SERVER_ERROR)?;
     let function = match vm.function(chunk, session.into()) {
         Ok(function) => function,

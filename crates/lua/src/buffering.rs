@@ -25,7 +25,7 @@ pub(crate) fn may_buffer(said: usize) -> bool {
 /// `lua_http10_buffering`: whether to send the response at the end of the script, with its length.
 /// HTTP/1.0 has no chunked encoding, so without a length the connection could not be kept open.
 pub(crate) fn is_http10_buffered(request: &Request) -> bool {
-    request.head.version() < http::request::Version::Http11
+    request.head.version() < http::request::HttpVersion::Http11
         && request.out.content_length.is_none()
         && !request.is_subrequest()
         && request.conf::<HttpScripts>().http10_buffering

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bstr::ByteSlice;
-use conf::{Block, Diagnostic, Expression, Line};
+use conf::{BlockContent, Diagnostic, DirectiveLine, Expression};
 
 use crate::luajit::state::syntax_error;
 
@@ -226,7 +226,12 @@ const LIBRARIES: [&str; 4] = [
 ];
 
 impl LuaChunk {
-    fn new(line: &mut Line, kind: ScriptKind, name: String, source: ChunkSource) -> Arc<LuaChunk> {
+    fn new(
+        line: &mut DirectiveLine,
+        kind: ScriptKind,
+        name: String,
+        source: ChunkSource,
+    ) -> Arc<LuaChunk> {
         let mut needs = line.level.build.needs();
         // What a sandbox must leave to the worker: LuaJIT writes machine code and executes it, and
         // scripts may connect to any unix socket.
@@ -234,7 +239,7 @@ impl LuaChunk {
         needs.unix_sockets = true;
         drop(needs);
         for folder in LIBRARIES {
-            line.level.build.in_prefix(conf::Access::Read, folder);
+            line.level.build.in_prefix(conf::PathUse::Read, folder);
         }
         let numbers = line.shared::<ChunkCount>();
         numbers.0 += 1;
@@ -249,7 +254,7 @@ impl LuaChunk {
     /// The code of a directive: its block, word `i` itself, or the file that word `i` names,
     /// depending on the ending of the directive's name.
     pub(crate) fn read(
-        line: &mut Line,
+        line: &mut DirectiveLine,
         kind: ScriptKind,
         i: usize,
     ) -> Result<Arc<LuaChunk>, Diagnostic> {
@@ -258,7 +263,7 @@ impl LuaChunk {
             return LuaChunk::read_file(line, kind, i);
         }
         let (word, block) = match &line.node.block {
-            Block::Raw(word) => (word.clone(), true),
+            BlockContent::Raw(word) => (word.clone(), true),
             _ => (
                 line.get(i).cloned().ok_or_else(|| line.invalid_arity())?,
                 false,
@@ -276,14 +281,18 @@ impl LuaChunk {
     }
 
     /// Reads a `_file` directive. A name with variables is only known per request.
-    fn read_file(line: &mut Line, kind: ScriptKind, i: usize) -> Result<Arc<LuaChunk>, Diagnostic> {
+    fn read_file(
+        line: &mut DirectiveLine,
+        kind: ScriptKind,
+        i: usize,
+    ) -> Result<Arc<LuaChunk>, Diagnostic> {
         let expression = line.expression(i)?;
         // Only the request will tell the name. The sandbox has to permit the directory that its
         // constant beginning names.
         if expression.constant().is_none() {
             line.level
                 .build
-                .prefix_for(conf::Access::Read, line.text(i));
+                .prefix_for(conf::PathUse::Read, line.text(i));
             return Ok(LuaChunk::new(
                 line,
                 kind,
@@ -292,7 +301,7 @@ impl LuaChunk {
             ));
         }
         let word = line.arg(i).clone();
-        let path = line.prefix_path(conf::Access::Read, &word);
+        let path = line.prefix_path(conf::PathUse::Read, &word);
         let read = line.files().read(&path);
         let code = match read {
             Ok(code) => code,
@@ -304,7 +313,7 @@ impl LuaChunk {
                 line.warn_at(i, format!("open() \"{path}\" failed: {error}"));
                 line.level
                     .build
-                    .prefix_for(conf::Access::Read, line.text(i));
+                    .prefix_for(conf::PathUse::Read, line.text(i));
                 let source = ChunkSource::ByVariables(expression);
                 return Ok(LuaChunk::new(line, kind, String::new(), source));
             }
@@ -330,7 +339,12 @@ const MAX_SHOWN_NAME: usize = 56;
 /// The name of a chunk that is in the configuration, in lua-nginx-module's form: the directive, and
 /// the file and line where the code begins (for a string: ends). The path is relative to the folder
 /// of the configuration, and loses its beginning if the whole would be too long for Lua to show.
-fn chunk_name(line: &Line, kind: ScriptKind, word: &conf::Word, block: bool) -> String {
+fn chunk_name(
+    line: &DirectiveLine,
+    kind: ScriptKind,
+    word: &conf::DirectiveWord,
+    block: bool,
+) -> String {
     let sources = line.sources();
     let mut span = match block {
         true => line.node.name.span,
@@ -371,7 +385,7 @@ fn chunk_name(line: &Line, kind: ScriptKind, word: &conf::Word, block: bool) -> 
 /// not stop nginx from starting, except `init_by_lua`, which runs at the start. The same
 /// configurations must start here, so the error is a warning, shown before a client finds it.
 fn check_syntax(
-    line: &mut Line,
+    line: &mut DirectiveLine,
     kind: ScriptKind,
     code: &[u8],
     (name, span): (&str, conf::Span),

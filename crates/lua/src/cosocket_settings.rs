@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use conf::contexts::STREAM_AND_SERVER;
-use conf::{Contexts, Directive, HTTP_SERVER_LOCATION, Setter, Table};
+use conf::directive_contexts::STREAM_AND_SERVER;
+use conf::{Contexts, Directive, DirectiveTable, HTTP_SERVER_LOCATION, Setter};
 
 use crate::rows::ignored_row;
 
@@ -30,10 +30,12 @@ static STREAM_ROWS: [Directive<CosocketSettings>; 8] =
     Directive::in_contexts(ROWS, STREAM_AND_SERVER);
 
 /// The rows in `http` and the blocks within.
-pub(crate) static HTTP: Table<CosocketSettings> = Table::<CosocketSettings>::new(&HTTP_ROWS);
+pub(crate) static HTTP: DirectiveTable<CosocketSettings> =
+    DirectiveTable::<CosocketSettings>::new(&HTTP_ROWS);
 
 /// The same rows in `stream`.
-pub(crate) static STREAM: Table<CosocketSettings> = Table::<CosocketSettings>::new(&STREAM_ROWS);
+pub(crate) static STREAM: DirectiveTable<CosocketSettings> =
+    DirectiveTable::<CosocketSettings>::new(&STREAM_ROWS);
 
 /// The rows, as `http` has them.
 const ROWS: [Directive<CosocketSettings>; 8] = [

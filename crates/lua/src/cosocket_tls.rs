@@ -6,20 +6,20 @@
 
 use std::cell::RefCell;
 
-use conf::contexts::STREAM_AND_SERVER;
+use conf::directive_contexts::STREAM_AND_SERVER;
 use conf::{
-    Arity, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Level, Line, Repeat, Setter,
-    Table,
+    Arity, BlockContext, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression,
+    HTTP_SERVER_LOCATION, RepeatRule, Setter,
 };
-use net::tls::{ClientOptions, ClientSettings, Problem, Protocols};
-use net::upstream::Secure;
+use net::tls::{ClientOptions, ClientSettings, TlsConfigError, TlsProtocols};
+use net::upstream::UpstreamTls;
 
 use crate::rows::ignored_row;
 
 /// The TLS settings of cosockets: those of any client connection (`net`'s), under other names.
 #[derive(Clone, Default)]
 pub(crate) struct CosocketTls {
-    secure: Secure,
+    secure: UpstreamTls,
 }
 
 static HTTP_ROWS: [Directive<CosocketTls>; 9] = ROWS;
@@ -27,12 +27,12 @@ static STREAM_ROWS: [Directive<CosocketTls>; 9] = Directive::in_contexts(ROWS, S
 
 /// The rows in `http` and the blocks within. `finish` runs for each block with such a row, since
 /// reading certificates for thousands of locations without one would be a waste.
-pub(crate) static HTTP: Table<CosocketTls> =
-    Table::<CosocketTls>::new(&HTTP_ROWS).finish_changed(finish);
+pub(crate) static HTTP: DirectiveTable<CosocketTls> =
+    DirectiveTable::<CosocketTls>::new(&HTTP_ROWS).finish_changed(finish);
 
 /// The same rows in `stream`.
-pub(crate) static STREAM: Table<CosocketTls> =
-    Table::<CosocketTls>::new(&STREAM_ROWS).finish_changed(finish);
+pub(crate) static STREAM: DirectiveTable<CosocketTls> =
+    DirectiveTable::<CosocketTls>::new(&STREAM_ROWS).finish_changed(finish);
 
 /// A row that is the same in both subsystems but for its contexts.
 const fn row(
@@ -62,7 +62,7 @@ const ROWS: [Directive<CosocketTls>; 9] = [
         "The TLS versions of cosockets. Older ones are not available.",
         Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(|c| c.secure.protocols = 0),
+            RepeatRule::Fresh(|c| c.secure.protocols = 0),
             protocols,
         ),
     ),
@@ -85,8 +85,8 @@ const ROWS: [Directive<CosocketTls>; 9] = [
         "file",
         None,
         "The trusted CA certificates (PEM) for cosockets that verify their peer.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-            c.secure.trusted_certificate = line.path(conf::Access::Opened, line.arg(0));
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
+            c.secure.trusted_certificate = line.path(conf::PathUse::Opened, line.arg(0));
             Ok(())
         }),
     ),
@@ -95,8 +95,8 @@ const ROWS: [Directive<CosocketTls>; 9] = [
         "file",
         None,
         "The certificate revocation lists (PEM) for verifying server certificates.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-            c.secure.crl = line.path(conf::Access::Opened, line.arg(0));
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
+            c.secure.crl = line.path(conf::PathUse::Opened, line.arg(0));
             Ok(())
         }),
     ),
@@ -105,7 +105,7 @@ const ROWS: [Directive<CosocketTls>; 9] = [
         "file",
         None,
         "The client certificate (PEM) for servers that request one.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.secure.certificate = Some(Expression::literal(line.text(0)));
             Ok(())
         }),
@@ -115,7 +115,7 @@ const ROWS: [Directive<CosocketTls>; 9] = [
         "file",
         None,
         "The private key (PEM) of the client certificate.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.secure.certificate_key = Some(Expression::literal(line.text(0)));
             Ok(())
         }),
@@ -128,7 +128,7 @@ const ROWS: [Directive<CosocketTls>; 9] = [
              `proxy_ssl_conf_command`.",
         Setter::Custom(
             Arity::exactly(2),
-            Repeat::Fresh(|c| c.secure.conf_commands.clear()),
+            RepeatRule::Fresh(|c| c.secure.conf_commands.clear()),
             |c, line| {
                 let (name, value) = (line.text(0).to_owned(), line.text(1).to_owned());
                 c.secure.conf_commands.push((name, value));
@@ -145,9 +145,9 @@ const ROWS: [Directive<CosocketTls>; 9] = [
 
 /// `lua_ssl_protocols`. TLS 1.0 and 1.1 are accepted by the parser and then missing here: nginx
 /// configurations name them beside newer ones.
-fn protocols(conf: &mut CosocketTls, line: &mut Line) -> Result<(), Diagnostic> {
-    conf.secure.protocols = line.bits(Protocols::WORDS, conf.secure.protocols)?;
-    if Protocols::from_bits(conf.secure.protocols).is_none() {
+fn protocols(conf: &mut CosocketTls, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
+    conf.secure.protocols = line.bits(TlsProtocols::WORDS, conf.secure.protocols)?;
+    if TlsProtocols::from_bits(conf.secure.protocols).is_none() {
         return Err(line.error(format!("no supported TLS version in \"{}\"", line.name())));
     }
     Ok(())
@@ -160,9 +160,11 @@ const PREFIX: &str = "lua_";
 fn finish(
     conf: &mut CosocketTls,
     _: Option<&CosocketTls>,
-    level: &mut Level,
+    level: &mut BlockContext,
 ) -> Result<(), Diagnostic> {
-    let changed = HTTP_ROWS.iter().any(|row| level.seen(row.name).is_some());
+    let changed = HTTP_ROWS
+        .iter()
+        .any(|row| level.seen_directive(row.name).is_some());
     let secure = &mut conf.secure;
     // Most configurations have none of these directives: their cosockets share one client, see
     // below.
@@ -173,10 +175,10 @@ fn finish(
     // here.
     secure.verify = !secure.trusted_certificate.as_os_str().is_empty();
     let build = &mut *level.build;
-    let conf_prefix = build.in_conf_prefix(conf::Access::Opened, "");
+    let conf_prefix = build.in_conf_prefix(conf::PathUse::Opened, "");
     let files = &mut build.files;
     let missing = secure
-        .settle(changed, PREFIX, &conf_prefix, &mut |path| files.read(path))
+        .build_client(changed, PREFIX, &conf_prefix, &mut |path| files.read(path))
         .map_err(|problem| without_place(problem.message))?;
     for what in missing {
         let mut note = without_place(format!("\"lua_ssl_ciphers\": {what} is not supported"));
@@ -188,7 +190,7 @@ fn finish(
 
 /// A message that nginx shows without file and line.
 fn without_place(message: String) -> Diagnostic {
-    Diagnostic::error(message, base::Span::NONE).place(conf::Place::Unsaid)
+    Diagnostic::error(message, base::Span::NONE).place(conf::DiagnosticPlace::Unsaid)
 }
 
 rt::local! {
@@ -198,8 +200,8 @@ rt::local! {
 
 impl CosocketTls {
     /// The settings for a handshake.
-    pub(crate) fn client_settings(&self) -> Result<ClientSettings, Problem> {
-        if let Some(known) = self.secure.client() {
+    pub(crate) fn client_settings(&self) -> Result<ClientSettings, TlsConfigError> {
+        if let Some(known) = self.secure.client_settings() {
             return Ok(known.clone());
         }
         USUAL.with_borrow_mut(|usual| {

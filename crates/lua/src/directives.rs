@@ -5,8 +5,8 @@
 //! what follows the name.
 
 use conf::{
-    Arity, Contexts, Diagnostic, Directive, HTTP, HTTP_SERVER, HTTP_SERVER_LOCATION_IF, Line,
-    Repeat, STREAM_UPSTREAM, Setter, Table, UPSTREAM,
+    Arity, Contexts, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP, HTTP_SERVER,
+    HTTP_SERVER_LOCATION_IF, RepeatRule, STREAM_UPSTREAM, Setter, UPSTREAM,
 };
 
 use crate::balancer::{self, BalancerConf};
@@ -15,7 +15,7 @@ use crate::rows::{CERTIFICATE, CLIENT_HELLO, LOG, block_row, kind_of, word_row};
 use crate::scripts::HttpScripts;
 
 /// The setter of all script rows.
-fn set_script(conf: &mut HttpScripts, line: &mut Line) -> Result<(), Diagnostic> {
+fn set_script(conf: &mut HttpScripts, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let kind = kind_of(line);
     let chunk = LuaChunk::read(line, kind, 0)?;
     let place = match kind {
@@ -42,41 +42,43 @@ fn set_script(conf: &mut HttpScripts, line: &mut Line) -> Result<(), Diagnostic>
 const BALANCER: &str = "Code that chooses the upstream server of each attempt with `require \"ngx.balancer\"`. It \
                         cannot yield. The servers of the block are ignored.";
 
-pub(crate) static UPSTREAM_ROWS: Table<BalancerConf> = Table::<BalancerConf>::new(&[
-    block_row(
-        "balancer_by_lua_block",
-        UPSTREAM,
-        BALANCER,
-        balancer::set_script,
-    ),
-    word_row(
-        "balancer_by_lua",
-        "lua-code",
-        UPSTREAM,
-        balancer::set_script,
-    ),
-    word_row(
-        "balancer_by_lua_file",
-        "path",
-        UPSTREAM,
-        balancer::set_script,
-    ),
-]);
+pub(crate) static UPSTREAM_ROWS: DirectiveTable<BalancerConf> =
+    DirectiveTable::<BalancerConf>::new(&[
+        block_row(
+            "balancer_by_lua_block",
+            UPSTREAM,
+            BALANCER,
+            balancer::set_script,
+        ),
+        word_row(
+            "balancer_by_lua",
+            "lua-code",
+            UPSTREAM,
+            balancer::set_script,
+        ),
+        word_row(
+            "balancer_by_lua_file",
+            "path",
+            UPSTREAM,
+            balancer::set_script,
+        ),
+    ]);
 
-pub(crate) static STREAM_UPSTREAM_ROWS: Table<BalancerConf> = Table::<BalancerConf>::new(&[
-    block_row(
-        "balancer_by_lua_block",
-        STREAM_UPSTREAM,
-        BALANCER,
-        balancer::set_stream_script,
-    ),
-    word_row(
-        "balancer_by_lua_file",
-        "path",
-        STREAM_UPSTREAM,
-        balancer::set_stream_script,
-    ),
-]);
+pub(crate) static STREAM_UPSTREAM_ROWS: DirectiveTable<BalancerConf> =
+    DirectiveTable::<BalancerConf>::new(&[
+        block_row(
+            "balancer_by_lua_block",
+            STREAM_UPSTREAM,
+            BALANCER,
+            balancer::set_stream_script,
+        ),
+        word_row(
+            "balancer_by_lua_file",
+            "path",
+            STREAM_UPSTREAM,
+            balancer::set_stream_script,
+        ),
+    ]);
 
 const CONTENT_PLACES: Contexts = conf::LOCATION_OR_IF;
 
@@ -96,7 +98,7 @@ const SESSION_FETCH: &str = "Code that supplies the session that a TLS 1.2 clien
                              may yield.";
 const SESSION_STORE: &str = "Code that stores the session of a TLS 1.2 client without a ticket, with `require \
                              \"ngx.ssl.session\"`, instead of `ssl_session_cache`. It cannot yield.";
-pub(crate) static CODE: Table<HttpScripts> = Table::<HttpScripts>::new(&[
+pub(crate) static CODE: DirectiveTable<HttpScripts> = DirectiveTable::<HttpScripts>::new(&[
     Directive {
         name: "set_by_lua_block",
         syntax: "$variable { lua-code }",
@@ -105,7 +107,7 @@ pub(crate) static CODE: Table<HttpScripts> = Table::<HttpScripts>::new(&[
         since: "0.1",
         doc: "Sets a variable to the return value of the code, which runs in order with `set`, `rewrite` and `if`. It \
               cannot yield.",
-        set: Setter::Block(Arity::ONE, Repeat::Many, crate::set_by_lua::read),
+        set: Setter::Block(Arity::ONE, RepeatRule::Many, crate::set_by_lua::read),
     },
     Directive {
         name: "set_by_lua",
@@ -114,7 +116,11 @@ pub(crate) static CODE: Table<HttpScripts> = Table::<HttpScripts>::new(&[
         contexts: conf::SERVER_LOCATION_IF,
         since: "0.1",
         doc: "Like `set_by_lua_block`, but with the code in a string. The arguments are `ngx.arg[1]`, `ngx.arg[2]` and so on.",
-        set: Setter::Custom(Arity::at_least(2), Repeat::Many, crate::set_by_lua::read),
+        set: Setter::Custom(
+            Arity::at_least(2),
+            RepeatRule::Many,
+            crate::set_by_lua::read,
+        ),
     },
     Directive {
         name: "set_by_lua_file",
@@ -123,7 +129,11 @@ pub(crate) static CODE: Table<HttpScripts> = Table::<HttpScripts>::new(&[
         contexts: conf::SERVER_LOCATION_IF,
         since: "0.1",
         doc: "Like `set_by_lua`, but with the code in a file.",
-        set: Setter::Custom(Arity::at_least(2), Repeat::Many, crate::set_by_lua::read),
+        set: Setter::Custom(
+            Arity::at_least(2),
+            RepeatRule::Many,
+            crate::set_by_lua::read,
+        ),
     },
     block_row(
         "server_rewrite_by_lua_block",

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::body::{Body, BodyError, Chunk as Piece, Source};
 use http::module::internal_status;
-use http::{Request, Verdict};
+use http::response_body::{BodyChunk as Piece, BodyError, BodySource, ResponseBody};
+use http::{FilterVerdict, Request};
 
 use crate::begin_run;
 use crate::chunk::LuaChunk;
@@ -20,12 +20,12 @@ use crate::run::{ReturnedText, RunEnd};
 use crate::scripts::HttpScripts;
 
 /// Runs the header filter, and puts the body filter in front of the body.
-pub(crate) fn filter(request: &mut Request) -> Verdict {
+pub(crate) fn filter(request: &mut Request) -> FilterVerdict {
     let conf = request.conf::<HttpScripts>();
     if let Some(chunk) = conf.header_filter.clone()
         && let Err(status) = run_header_filter(request, &chunk)
     {
-        return Verdict::Status(status);
+        return FilterVerdict::Status(status);
     }
     if let Some(chunk) = conf.body_filter.clone() {
         let body = std::mem::take(&mut request.out.body);
@@ -35,13 +35,13 @@ pub(crate) fn filter(request: &mut Request) -> Verdict {
         if body.length() == request.out.content_length || request.out.content_length.is_none() {
             request.out.content_changes();
         }
-        request.out.body = Body::stream(LuaFilteredBody {
+        request.out.body = ResponseBody::stream(LuaFilteredBody {
             body,
             chunk,
             is_done: false,
         });
     }
-    Verdict::Pass
+    FilterVerdict::Pass
 }
 
 /// Runs `header_filter_by_lua`.
@@ -63,7 +63,7 @@ fn run_header_filter(request: &mut Request, chunk: &Arc<LuaChunk>) -> Result<(),
 
 /// A body that passes through `body_filter_by_lua` chunk by chunk.
 struct LuaFilteredBody {
-    body: Body,
+    body: ResponseBody,
     chunk: Arc<LuaChunk>,
     /// The script has seen the end of the body, or set `ngx.arg[2]` to make this chunk the last.
     is_done: bool,
@@ -105,7 +105,7 @@ fn is_refusal(returned: &[ReturnedText]) -> bool {
     code.is_some_and(|code| code == f64::from(phases::ERROR) || code >= 300.0)
 }
 
-impl Source for LuaFilteredBody {
+impl BodySource for LuaFilteredBody {
     fn poll_next(
         &mut self,
         request: &mut Request,
@@ -175,7 +175,7 @@ impl Source for LuaFilteredBody {
 
 impl LuaFilteredBody {
     /// Puts the rest of a file back in front of what follows it.
-    fn put_back(&mut self, range: http::body::FileRange) {
+    fn put_back(&mut self, range: http::response_body::FileRange) {
         if range.length > 0 {
             self.prepend(Piece::File(range));
         }
@@ -185,32 +185,32 @@ impl LuaFilteredBody {
     fn prepend(&mut self, piece: Piece) {
         let rest = std::mem::take(&mut self.body);
         self.body = match rest {
-            Body::Empty => match piece {
-                Piece::Bytes(bytes) => Body::Bytes(bytes),
-                Piece::File(range) => Body::File(range),
-                Piece::Flush => Body::Empty,
+            ResponseBody::Empty => match piece {
+                Piece::Bytes(bytes) => ResponseBody::Bytes(bytes),
+                Piece::File(range) => ResponseBody::File(range),
+                Piece::Flush => ResponseBody::Empty,
             },
-            Body::Stream(source) => Body::stream(PrependedChunk {
+            ResponseBody::Stream(source) => ResponseBody::stream(PrependedChunk {
                 piece: Some(piece),
                 source,
             }),
             rest => {
                 let mut parts = std::collections::VecDeque::from([piece]);
                 rest.append_to(&mut parts);
-                Body::Parts(parts)
+                ResponseBody::Parts(parts)
             }
         };
     }
 
     /// Lets a thread of the pool read the next piece of a file.
-    fn read_cold(&mut self, range: http::body::FileRange, length: usize) {
+    fn read_cold(&mut self, range: http::response_body::FileRange, length: usize) {
         let (file, offset) = (range.file.clone(), range.offset);
         let mut rest = range;
         rest.offset += length as u64;
         rest.length -= length as u64;
         self.put_back(rest);
         let after = std::mem::take(&mut self.body);
-        self.body = Body::stream(ColdFileRead {
+        self.body = ResponseBody::stream(ColdFileRead {
             reading: Some(Box::pin(async move {
                 file.read_at(Vec::new(), offset, length, &rt::pool::default_pool())
                     .await
@@ -223,10 +223,10 @@ impl LuaFilteredBody {
 /// A body with a chunk put in front of it.
 struct PrependedChunk {
     piece: Option<Piece>,
-    source: Box<dyn Source>,
+    source: Box<dyn BodySource>,
 }
 
-impl Source for PrependedChunk {
+impl BodySource for PrependedChunk {
     fn poll_next(
         &mut self,
         request: &mut Request,
@@ -245,10 +245,10 @@ type FileReadFuture = std::pin::Pin<Box<dyn Future<Output = std::io::Result<Vec<
 /// A body whose next chunk is being read from a file.
 struct ColdFileRead {
     reading: Option<FileReadFuture>,
-    after: Body,
+    after: ResponseBody,
 }
 
-impl Source for ColdFileRead {
+impl BodySource for ColdFileRead {
     fn poll_next(
         &mut self,
         request: &mut Request,

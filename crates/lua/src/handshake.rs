@@ -9,9 +9,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use ::stream::Session;
+use ::stream::StreamSession;
 use http::Request;
-use net::tls::{Moment, Offer};
+use net::tls::{HandshakeOffer, HandshakePhase};
 
 use crate::begin_run;
 use crate::run::{self, RunEnd, ScriptRun};
@@ -24,16 +24,16 @@ type HandshakeDecision<'a, E> = Pin<Box<dyn Future<Output = Result<(), E>> + 'a>
 /// Runs the script of one moment of a handshake in http.
 pub(crate) fn on_http_handshake(
     request: &mut Request,
-    moment: Moment,
-    offer: Rc<RefCell<Offer>>,
-) -> HandshakeDecision<'_, http::module::Objection> {
+    moment: HandshakePhase,
+    offer: Rc<RefCell<HandshakeOffer>>,
+) -> HandshakeDecision<'_, http::module::HandshakeRefused> {
     Box::pin(async move {
         let code = request.conf::<HttpScripts>();
         let chunk = match moment {
-            Moment::Hello => code.client_hello.clone(),
-            Moment::Certificate => code.certificate.clone(),
-            Moment::SessionWanted => code.session_fetch.clone(),
-            Moment::SessionMade => code.session_store.clone(),
+            HandshakePhase::Hello => code.client_hello.clone(),
+            HandshakePhase::Certificate => code.certificate.clone(),
+            HandshakePhase::SessionWanted => code.session_fetch.clone(),
+            HandshakePhase::SessionMade => code.session_store.clone(),
         };
         // The configuration is borrowed from the request, which the script is about to get mutably.
         drop(code);
@@ -41,37 +41,38 @@ pub(crate) fn on_http_handshake(
             return Ok(());
         };
         // Without the script the handshake must not go on: it may be what keeps clients out.
-        let run = begin_run::for_request(request, &chunk).map_err(|_| http::module::Objection)?;
+        let run =
+            begin_run::for_request(request, &chunk).map_err(|_| http::module::HandshakeRefused)?;
         match run_to_decision(run, request.into(), offer).await {
             true => Ok(()),
-            false => Err(http::module::Objection),
+            false => Err(http::module::HandshakeRefused),
         }
     })
 }
 
 /// Runs the script of one moment of a handshake in stream, where sessions are not kept by scripts.
 pub(crate) fn on_stream_handshake(
-    session: &mut Session,
-    moment: Moment,
-    offer: Rc<RefCell<Offer>>,
-) -> HandshakeDecision<'_, ::stream::module::Objection> {
+    session: &mut StreamSession,
+    moment: HandshakePhase,
+    offer: Rc<RefCell<HandshakeOffer>>,
+) -> HandshakeDecision<'_, ::stream::module::HandshakeRefused> {
     Box::pin(async move {
         let code = session.conf::<StreamScripts>();
         let chunk = match moment {
-            Moment::Hello => code.client_hello.clone(),
-            Moment::Certificate => code.certificate.clone(),
-            Moment::SessionWanted | Moment::SessionMade => None,
+            HandshakePhase::Hello => code.client_hello.clone(),
+            HandshakePhase::Certificate => code.certificate.clone(),
+            HandshakePhase::SessionWanted | HandshakePhase::SessionMade => None,
         };
         // As above.
         drop(code);
         let Some(chunk) = chunk else {
             return Ok(());
         };
-        let run =
-            begin_run::for_session(session, &chunk).map_err(|_| ::stream::module::Objection)?;
+        let run = begin_run::for_session(session, &chunk)
+            .map_err(|_| ::stream::module::HandshakeRefused)?;
         match run_to_decision(run, session.into(), offer).await {
             true => Ok(()),
-            false => Err(::stream::module::Objection),
+            false => Err(::stream::module::HandshakeRefused),
         }
     })
 }
@@ -80,7 +81,7 @@ pub(crate) fn on_stream_handshake(
 async fn run_to_decision(
     mut run: ScriptRun,
     guest: RunOwner<'_>,
-    offer: Rc<RefCell<Offer>>,
+    offer: Rc<RefCell<HandshakeOffer>>,
 ) -> bool {
     *run.scope.offer.borrow_mut() = Some(offer);
     let end = run::run_to_end(&mut run, guest).await;

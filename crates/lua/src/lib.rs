@@ -57,8 +57,8 @@ mod vm;
 mod vm_configuration;
 mod worker;
 
-use http::site::Location;
-use http::{Module, Phase};
+use http::http_site::Location;
+use http::{HttpModule, HttpPhase};
 
 use scripts::HttpScripts;
 
@@ -67,7 +67,7 @@ use scripts::HttpScripts;
 /// Position decides order: scripts of `rewrite_by_lua` and `access_by_lua` run at the end of their
 /// phases, after nginx's own handlers, as lua-nginx-module documents. One module has one position,
 /// so every further position (`*_no_postpone`, precontent, filters) is a module of its own.
-pub static HTTP_MODULES: &[(&str, &Module)] = &[
+pub static HTTP_MODULES: &[(&str, &HttpModule)] = &[
     ("health_check", &EARLY),
     ("auth_request", &MODULE),
     ("try_files", &PRECONTENT),
@@ -80,14 +80,14 @@ pub use stream::STREAM_MODULES;
 
 /// Scripts that run before every other handler of their phase: `server_rewrite_by_lua`, and those
 /// that `rewrite_by_lua_no_postpone` and its relatives move to the front.
-static EARLY: Module = Module {
+static EARLY: HttpModule = HttpModule {
     name: "lua_early",
     doc: "Lua code at the beginning of a phase.",
     phases: &[
-        (Phase::ServerRewrite, phases::server_rewrite),
-        (Phase::Rewrite, phases::early_rewrite),
-        (Phase::Access, phases::early_access),
-        (Phase::Precontent, phases::early_precontent),
+        (HttpPhase::ServerRewrite, phases::server_rewrite),
+        (HttpPhase::Rewrite, phases::early_rewrite),
+        (HttpPhase::Access, phases::early_access),
+        (HttpPhase::Precontent, phases::early_precontent),
     ],
     enabled: |location| {
         let code = location.confs.get::<HttpScripts>();
@@ -96,40 +96,40 @@ static EARLY: Module = Module {
             || (code.no_postpone.access && code.access.is_some())
             || (code.no_postpone.precontent && code.precontent.is_some())
     },
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// `precontent_by_lua`, after `try_files` and `mirror`.
-static PRECONTENT: Module = Module {
+static PRECONTENT: HttpModule = HttpModule {
     name: "lua_precontent",
     doc: "Lua code before the content handler.",
-    phases: &[(Phase::Precontent, phases::precontent)],
+    phases: &[(HttpPhase::Precontent, phases::precontent)],
     enabled: |location| location.confs.get::<HttpScripts>().precontent.is_some(),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The `lua_socket_*` rows. It has settings only and never runs, but settings of their own keep
 /// [`HttpScripts`], which is cloned for every location, small.
-static SOCKETS: Module = Module {
+static SOCKETS: HttpModule = HttpModule {
     name: "lua_sockets",
     doc: "Settings of Lua cosockets.",
     location: &cosocket_settings::HTTP,
     enabled: |_| false,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The `lua_ssl_*` rows, separate for the same reason.
-static TLS: Module = Module {
+static TLS: HttpModule = HttpModule {
     name: "lua_tls",
     doc: "TLS settings of Lua cosockets.",
     location: &cosocket_tls::HTTP,
     enabled: |_| false,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// `header_filter_by_lua` and `body_filter_by_lua`. They run before the other filters, so that a
 /// script sees the response as its handler made it: not compressed, not split into ranges.
-static FILTERS: Module = Module {
+static FILTERS: HttpModule = HttpModule {
     name: "lua_filters",
     doc: "Lua code that filters responses.",
     filter: Some(filters::filter),
@@ -137,11 +137,11 @@ static FILTERS: Module = Module {
         let code = location.confs.get::<HttpScripts>();
         code.header_filter.is_some() || code.body_filter.is_some()
     },
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The scripts of the ordinary phases, the `init` scripts and `balancer_by_lua`.
-static MODULE: Module = Module {
+static MODULE: HttpModule = HttpModule {
     name: "lua",
     doc: "Lua code in the phases of a request.",
     main: &settings::MAIN,
@@ -149,9 +149,9 @@ static MODULE: Module = Module {
     blocks: &[&directives::UPSTREAM_ROWS],
     location: &directives::CODE,
     phases: &[
-        (Phase::Rewrite, phases::rewrite),
-        (Phase::Access, phases::access),
-        (Phase::Log, phases::log),
+        (HttpPhase::Rewrite, phases::rewrite),
+        (HttpPhase::Access, phases::access),
+        (HttpPhase::Log, phases::log),
     ],
     enabled: is_used,
     nested: |confs| {
@@ -167,22 +167,22 @@ static MODULE: Module = Module {
     },
     start: worker::start_http,
     stop: worker::stop_http,
-    handshake: Some(http::module::Handshake {
+    handshake: Some(http::module::HttpHandshake {
         when: |server| {
             let code = server.confs.get::<HttpScripts>();
             let keeps = code.session_fetch.is_some() || code.session_store.is_some();
             code.client_hello.is_some() || code.certificate.is_some() || keeps
         },
-        keeps: |server| {
+        session_storage: |server| {
             let code = server.confs.get::<HttpScripts>();
-            http::module::Keeps {
+            http::module::SessionStorage {
                 fetches: code.session_fetch.is_some(),
                 stores: code.session_store.is_some(),
             }
         },
         handler: handshake::on_http_handshake,
     }),
-    answer: Some(http::module::Answer {
+    content_handler: Some(http::module::ContentHandler {
         directives: &[
             "content_by_lua_block",
             "content_by_lua",
@@ -192,7 +192,7 @@ static MODULE: Module = Module {
         handler: phases::content,
         adds_slash: false,
     }),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// Whether a location has scripts in the phases of this module; for others the phases have no

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ::stream::Session;
+use ::stream::StreamSession;
 use bstr::ByteSlice;
-use host::error_log::{Level, Logger};
+use host::error_log::{LogLevel, Logger};
 use http::Request;
 
 use crate::api;
@@ -56,7 +56,7 @@ pub(crate) fn for_request(request: &mut Request) -> Option<Rc<LuaVm>> {
 }
 
 /// The VM of the session's configuration on this loop; otherwise as for a request.
-pub(crate) fn for_session(session: &mut Session) -> Option<Rc<LuaVm>> {
+pub(crate) fn for_session(session: &mut StreamSession) -> Option<Rc<LuaVm>> {
     let vm = match find_vm((LuaSubsystem::Stream, session.site.generation)) {
         Some(vm) => vm,
         None => {
@@ -101,7 +101,7 @@ impl PerRequestVm {
 pub(crate) struct LoopEnvironment<'a> {
     log: &'a Logger,
     index: usize,
-    zones: &'a host::engine::Zones,
+    zones: &'a host::engine::ZoneRegistry,
 }
 
 impl<'a> LoopEnvironment<'a> {
@@ -109,7 +109,7 @@ impl<'a> LoopEnvironment<'a> {
     pub(crate) fn for_request(
         log: &'a Logger,
         index: usize,
-        zones: &'a host::engine::Zones,
+        zones: &'a host::engine::ZoneRegistry,
     ) -> LoopEnvironment<'a> {
         LoopEnvironment { log, index, zones }
     }
@@ -149,11 +149,11 @@ pub(crate) fn create(
 pub(crate) fn init_trial(
     settings: &LuaMainConf,
     engine: LuaSubsystem,
-) -> Option<host::engine::Trial> {
+) -> Option<host::engine::ConfigurationTest> {
     settings.init.as_ref()?;
     let settings = settings.clone();
     Some(Box::new(move || {
-        LuaVm::try_init(&settings, engine, &host::engine::Zones::default())
+        LuaVm::try_init(&settings, engine, &host::engine::ZoneRegistry::default())
     }))
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn init_trial(
 fn dictionaries(
     settings: &LuaMainConf,
     engine: LuaSubsystem,
-    zones: &host::engine::Zones,
+    zones: &host::engine::ZoneRegistry,
 ) -> Vec<Arc<SharedDict>> {
     let wanted = settings.dictionaries.iter();
     wanted
@@ -219,7 +219,7 @@ impl LuaVm {
     pub(crate) fn try_init(
         settings: &LuaMainConf,
         engine: LuaSubsystem,
-        zones: &host::engine::Zones,
+        zones: &host::engine::ZoneRegistry,
     ) -> Result<(), String> {
         let dictionaries = dictionaries(settings, engine, zones);
         let Some(chunk) = &settings.init else {
@@ -256,7 +256,7 @@ impl LuaVm {
                 .run_to_completion(RunOwner::Server),
             Err(ChunkLoadError { message, .. }) => {
                 self.log
-                    .plain(Level::Error, format_args!("{}", message.as_bstr()));
+                    .log_plain(LogLevel::Error, format_args!("{}", message.as_bstr()));
                 RunEnd::Failed
             }
         }

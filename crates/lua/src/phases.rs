@@ -19,10 +19,10 @@ use std::task::{Context, Poll};
 
 use bstr::ByteSlice;
 use bytes::Bytes;
-use host::error_log::Level;
-use http::body::{Body, BodyError, Chunk as Piece, Source};
+use host::error_log::LogLevel;
 use http::module::internal_status;
-use http::{Outcome, Request, Step};
+use http::response_body::{BodyChunk as Piece, BodyError, BodySource, ResponseBody};
+use http::{HandlerOutcome, HandlerStep, Request};
 
 use crate::chunk::{LuaChunk, ScriptKind};
 use crate::luajit::LuaValue;
@@ -37,44 +37,44 @@ use crate::{begin_run, buffering};
 const POSTPONE_OUTPUT: usize = 1460;
 
 /// `server_rewrite_by_lua`, before a location is selected.
-pub(crate) fn server_rewrite(request: &mut Request) -> Step<'_> {
+pub(crate) fn server_rewrite(request: &mut Request) -> HandlerStep<'_> {
     run_phase(request, |code| (true, &code.server_rewrite))
 }
 
 /// `rewrite_by_lua`, which lua-nginx-module postpones to the end of the rewrite phase.
-pub(crate) fn rewrite(request: &mut Request) -> Step<'_> {
+pub(crate) fn rewrite(request: &mut Request) -> HandlerStep<'_> {
     // A `rewrite` of this phase has changed the URI, so another location's script may apply.
     if request.flow.uri_changed {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
     run_phase(request, |code| (!code.no_postpone.rewrite, &code.rewrite))
 }
 
 /// The same with `rewrite_by_lua_no_postpone`: at the beginning of the phase.
-pub(crate) fn early_rewrite(request: &mut Request) -> Step<'_> {
+pub(crate) fn early_rewrite(request: &mut Request) -> HandlerStep<'_> {
     run_phase(request, |code| (code.no_postpone.rewrite, &code.rewrite))
 }
 
 /// `access_by_lua`, postponed to the end of the access phase, so that `allow` and `deny` come
 /// first.
-pub(crate) fn access(request: &mut Request) -> Step<'_> {
+pub(crate) fn access(request: &mut Request) -> HandlerStep<'_> {
     run_phase(request, |code| (!code.no_postpone.access, &code.access))
 }
 
 /// The same with `access_by_lua_no_postpone`.
-pub(crate) fn early_access(request: &mut Request) -> Step<'_> {
+pub(crate) fn early_access(request: &mut Request) -> HandlerStep<'_> {
     run_phase(request, |code| (code.no_postpone.access, &code.access))
 }
 
 /// `precontent_by_lua`, postponed likewise.
-pub(crate) fn precontent(request: &mut Request) -> Step<'_> {
+pub(crate) fn precontent(request: &mut Request) -> HandlerStep<'_> {
     run_phase(request, |code| {
         (!code.no_postpone.precontent, &code.precontent)
     })
 }
 
 /// The same, not postponed.
-pub(crate) fn early_precontent(request: &mut Request) -> Step<'_> {
+pub(crate) fn early_precontent(request: &mut Request) -> HandlerStep<'_> {
     run_phase(request, |code| {
         (code.no_postpone.precontent, &code.precontent)
     })
@@ -84,46 +84,46 @@ pub(crate) fn early_precontent(request: &mut Request) -> Step<'_> {
 fn run_phase(
     request: &mut Request,
     place: fn(&HttpScripts) -> (bool, &Option<Arc<LuaChunk>>),
-) -> Step<'_> {
+) -> HandlerStep<'_> {
     let chunk = match place(&request.conf::<HttpScripts>()) {
         (true, Some(chunk)) => Arc::clone(chunk),
-        _ => return Outcome::Declined.into(),
+        _ => return HandlerOutcome::Declined.into(),
     };
     run_with_body(request, chunk)
 }
 
 /// `content_by_lua`.
-pub(crate) fn content(request: &mut Request) -> Step<'_> {
+pub(crate) fn content(request: &mut Request) -> HandlerStep<'_> {
     match request.conf::<HttpScripts>().content.clone() {
         Some(chunk) => run_with_body(request, chunk),
-        None => Outcome::Declined.into(),
+        None => HandlerOutcome::Declined.into(),
     }
 }
 
 /// `log_by_lua`. Whatever comes of it, the request is over.
-pub(crate) fn log(request: &mut Request) -> Step<'_> {
+pub(crate) fn log(request: &mut Request) -> HandlerStep<'_> {
     let Some(chunk) = request.conf::<HttpScripts>().log.clone() else {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     };
     let Ok(mut run) = begin_run::for_request(request, &chunk) else {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     };
     match run.advance(request.into()) {
-        RunEvent::Waiting => Step::later(async move {
+        RunEvent::Waiting => HandlerStep::later(async move {
             // It cannot wait, it was only preempted.
             let _ = poll_fn(|context| run.poll((&mut *request).into(), context)).await;
-            Outcome::Declined
+            HandlerOutcome::Declined
         }),
-        _ => Outcome::Declined.into(),
+        _ => HandlerOutcome::Declined.into(),
     }
 }
 
 /// `lua_need_request_body`: reads the body before the script runs.
-fn run_with_body(request: &mut Request, chunk: Arc<LuaChunk>) -> Step<'_> {
+fn run_with_body(request: &mut Request, chunk: Arc<LuaChunk>) -> HandlerStep<'_> {
     if request.conf::<HttpScripts>().need_request_body && !request.body.is_complete() {
-        return Step::later(async move {
-            if let Err(status) = http::body_reader::read(request).await {
-                return Outcome::Status(status);
+        return HandlerStep::later(async move {
+            if let Err(status) = http::body_reader::read_body(request).await {
+                return HandlerOutcome::Status(status);
             }
             run_script(request, &chunk).outcome().await
         });
@@ -132,20 +132,24 @@ fn run_with_body(request: &mut Request, chunk: Arc<LuaChunk>) -> Step<'_> {
 }
 
 /// Runs a script. Most complete at once, and then no future is created.
-fn run_script<'a>(request: &'a mut Request, chunk: &LuaChunk) -> Step<'a> {
+fn run_script<'a>(request: &'a mut Request, chunk: &LuaChunk) -> HandlerStep<'a> {
     let mut run = match begin_run::for_request(request, chunk) {
         Ok(run) => run,
-        Err(status) => return Outcome::Status(status).into(),
+        Err(status) => return HandlerOutcome::Status(status).into(),
     };
     match run.advance(request.into()) {
         RunEvent::Ended(end) => outcome_of(request, &run.scope, end).into(),
-        event => Step::later(drive_run(request, run, event)),
+        event => HandlerStep::later(drive_run(request, run, event)),
     }
 }
 
 /// Drives a run that waits until it has ended, or its output is to be sent. From then on the
 /// response body drives it (`Speech`).
-async fn drive_run(request: &mut Request, mut run: ScriptRun, mut event: RunEvent) -> Outcome {
+async fn drive_run(
+    request: &mut Request,
+    mut run: ScriptRun,
+    mut event: RunEvent,
+) -> HandlerOutcome {
     // Off by default, as in lua-nginx-module.
     let mut watch = request.conf::<HttpScripts>().check_client_abort;
     loop {
@@ -153,9 +157,9 @@ async fn drive_run(request: &mut Request, mut run: ScriptRun, mut event: RunEven
             RunEvent::Ended(end) => return outcome_of(request, &run.scope, end),
             RunEvent::NeedBody(thread) => {
                 // Read here, where the request is at hand: the script has only a scope.
-                let reply = match http::body_reader::read(request).await {
+                let reply = match http::body_reader::read_body(request).await {
                     Ok(()) => Vec::new(),
-                    Err(status) => return Outcome::Status(status),
+                    Err(status) => return HandlerOutcome::Status(status),
                 };
                 run.resume_with(thread, reply);
             }
@@ -182,7 +186,7 @@ async fn drive_run(request: &mut Request, mut run: ScriptRun, mut event: RunEven
             }
             None => {
                 log_client_abort(request);
-                return Outcome::Status(internal_status::CLIENT_CLOSED);
+                return HandlerOutcome::Status(internal_status::CLIENT_CLOSED);
             }
         };
     }
@@ -191,17 +195,17 @@ async fn drive_run(request: &mut Request, mut run: ScriptRun, mut event: RunEven
 /// The line about a script that is aborted because its client left.
 fn log_client_abort(request: &Request) {
     request.log(
-        Level::Info,
+        LogLevel::Info,
         format_args!("client prematurely closed connection, so its script is aborted"),
     );
 }
 
 /// What becomes of a request whose script has ended.
-fn outcome_of(request: &mut Request, scope: &RunScope, end: RunEnd) -> Outcome {
+fn outcome_of(request: &mut Request, scope: &RunScope, end: RunEnd) -> HandlerOutcome {
     crate::api::give_back(scope, request);
     if scope.raw_socket.get() {
         // The script has written the response itself, so there is nothing to add.
-        return Outcome::Status(internal_status::CLOSE);
+        return HandlerOutcome::Status(internal_status::CLOSE);
     }
     let spoke = scope.head_sent.get();
     match end {
@@ -209,16 +213,16 @@ fn outcome_of(request: &mut Request, scope: &RunScope, end: RunEnd) -> Outcome {
         RunEnd::Failed | RunEnd::Exit(ERROR | CLOSE_WITHOUT_RESPONSE) if spoke => {
             end_connection(request)
         }
-        RunEnd::Failed => Outcome::Status(500),
+        RunEnd::Failed => HandlerOutcome::Status(500),
         _ if spoke => respond_with_output(request, scope),
         RunEnd::Completed(_) | RunEnd::Exit(0) => match scope.kind {
             ScriptKind::Content => respond_with_output(request, scope),
             // The access phase must be told "allowed" explicitly: with `satisfy any` that skips the
             // other checks.
-            ScriptKind::Access => Outcome::Ok,
-            _ => Outcome::Declined,
+            ScriptKind::Access => HandlerOutcome::Ok,
+            _ => HandlerOutcome::Declined,
         },
-        RunEnd::Exit(DECLINED) if scope.kind != ScriptKind::Content => Outcome::Declined,
+        RunEnd::Exit(DECLINED) if scope.kind != ScriptKind::Content => HandlerOutcome::Declined,
         // `NGX_ERROR` closes the connection without a response, and so does a content handler that
         // declines.
         RunEnd::Exit(ERROR | DECLINED) => end_connection(request),
@@ -228,8 +232,8 @@ fn outcome_of(request: &mut Request, scope: &RunScope, end: RunEnd) -> Outcome {
                 request.out.status = code;
                 respond_with_output(request, scope)
             }
-            Ok(code @ (101 | 300..=999)) => Outcome::Status(code),
-            _ => Outcome::Status(500),
+            Ok(code @ (101 | 300..=999)) => HandlerOutcome::Status(code),
+            _ => HandlerOutcome::Status(500),
         },
         // `@name` is a named location; it keeps the request's URI.
         RunEnd::Exec(path, args) => match path.starts_with(b"@") {
@@ -239,7 +243,7 @@ fn outcome_of(request: &mut Request, scope: &RunScope, end: RunEnd) -> Outcome {
         RunEnd::Jump => {
             request.flow.uri_changed = true;
             crate::api::clear_request_ctx(request);
-            Outcome::Ok
+            HandlerOutcome::Ok
         }
     }
 }
@@ -255,10 +259,10 @@ const CLOSE_WITHOUT_RESPONSE: i32 = 444;
 
 /// Closes the connection without a response. A subrequest fails with 500 instead: the connection
 /// belongs to its parent.
-fn end_connection(request: &Request) -> Outcome {
+fn end_connection(request: &Request) -> HandlerOutcome {
     match request.is_subrequest() {
-        true => Outcome::Status(500),
-        false => Outcome::Status(internal_status::CLOSE),
+        true => HandlerOutcome::Status(500),
+        false => HandlerOutcome::Status(internal_status::CLOSE),
     }
 }
 
@@ -278,29 +282,33 @@ fn complete_head(request: &mut Request) {
 }
 
 /// Makes the script's output the response, complete and with a known length.
-fn respond_with_output(request: &mut Request, scope: &RunScope) -> Outcome {
+fn respond_with_output(request: &mut Request, scope: &RunScope) -> HandlerOutcome {
     complete_head(request);
     let out = &mut request.out;
     // The script did not set a length: filters may still change the body.
     out.transforms.unannounced_length = out.content_length.is_none();
-    out.body = Body::bytes(scope.output.take());
-    Outcome::Respond
+    out.body = ResponseBody::bytes(scope.output.take());
+    HandlerOutcome::Respond
 }
 
 /// Starts the response while the script goes on producing it.
-fn respond_streaming(request: &mut Request, run: ScriptRun, flush: Option<usize>) -> Outcome {
+fn respond_streaming(
+    request: &mut Request,
+    run: ScriptRun,
+    flush: Option<usize>,
+) -> HandlerOutcome {
     complete_head(request);
     run.scope.head_sent.set(true);
     // The script may still ask for the request body, all of it or as a socket: it must not be
     // discarded when the response begins.
-    request.body.want();
-    request.out.body = Body::stream(StreamedOutput {
+    request.body.keep_unread();
+    request.out.body = ResponseBody::stream(StreamedOutput {
         watch: request.conf::<HttpScripts>().check_client_abort,
         run: Some(run),
         flush,
         flush_asked: None,
     });
-    Outcome::Respond
+    HandlerOutcome::Respond
 }
 
 /// A response body that a running script produces.
@@ -315,7 +323,7 @@ struct StreamedOutput {
     flush_asked: Option<usize>,
 }
 
-impl Source for StreamedOutput {
+impl BodySource for StreamedOutput {
     fn poll_next(
         &mut self,
         request: &mut Request,

@@ -1,7 +1,7 @@
 //! What the tables of rows in `http` and in `stream` have in common: the spellings of a `*_by_lua` directive, and the
 //! descriptions of those that both have.
 
-use conf::{Arity, Contexts, Diagnostic, Directive, Line, Repeat, Setter};
+use conf::{Arity, Contexts, Diagnostic, Directive, DirectiveLine, RepeatRule, Setter};
 
 use crate::chunk::ScriptKind;
 
@@ -21,7 +21,7 @@ pub(crate) const fn block_row<C>(
     name: &'static str,
     contexts: Contexts,
     doc: &'static str,
-    set: fn(&mut C, &mut Line) -> Result<(), Diagnostic>,
+    set: fn(&mut C, &mut DirectiveLine) -> Result<(), Diagnostic>,
 ) -> Directive<C> {
     Directive {
         name,
@@ -30,7 +30,7 @@ pub(crate) const fn block_row<C>(
         contexts,
         since: "0.1",
         doc,
-        set: Setter::Block(Arity::NONE, Repeat::Once, set),
+        set: Setter::Block(Arity::NONE, RepeatRule::Once, set),
     }
 }
 
@@ -39,7 +39,7 @@ pub(crate) const fn word_row<C>(
     name: &'static str,
     syntax: &'static str,
     contexts: Contexts,
-    set: fn(&mut C, &mut Line) -> Result<(), Diagnostic>,
+    set: fn(&mut C, &mut DirectiveLine) -> Result<(), Diagnostic>,
 ) -> Directive<C> {
     Directive {
         name,
@@ -48,7 +48,7 @@ pub(crate) const fn word_row<C>(
         contexts,
         since: "0.1",
         doc: "Like the directive with `_block`, but with the code in a string or, for `_file`, in a file.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, set),
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, set),
     }
 }
 
@@ -71,7 +71,7 @@ pub(crate) const fn ignored_row<C>(
 
 /// The kind of script that a directive takes, by its name: the setters of many rows are one
 /// function.
-pub(crate) fn kind_of(line: &Line) -> ScriptKind {
+pub(crate) fn kind_of(line: &DirectiveLine) -> ScriptKind {
     let name = line.name().to_string();
     // The three spellings of a directive differ in their ends only.
     let stem = name

@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bstr::{BString, ByteSlice};
-use host::error_log::Level;
+use host::error_log::LogLevel;
 
 use crate::luajit::watchdog::{ScriptBudget, ScriptLimits};
 use crate::luajit::{LuaCoroutine, LuaStack, LuaValue, RegistryRef, ResumeOutcome};
@@ -214,8 +214,8 @@ impl ScriptRun {
         match self.advance(guest) {
             RunEvent::Ended(end) => end,
             RunEvent::NeedBody(_) | RunEvent::Flush(_) | RunEvent::Waiting => {
-                self.scope.log.plain(
-                    Level::Error,
+                self.scope.log.log_plain(
+                    LogLevel::Error,
                     format_args!(
                         "lua: API disabled in the context of {}*: it cannot yield",
                         self.scope.kind.name()
@@ -494,7 +494,7 @@ impl ScriptRun {
             message.as_bstr(),
             shown.as_bstr()
         );
-        guest.log(&self.scope.log, Level::Error, format_args!("{text}"));
+        guest.log(&self.scope.log, LogLevel::Error, format_args!("{text}"));
         if number == 0 {
             let mut why = message.to_vec();
             // A failed `init_by_lua` refuses the configuration. This message is all that the

@@ -1,7 +1,7 @@
 //! For whom a script runs: a request, a session, or the server itself.
 
-use ::stream::Session;
-use host::error_log::{Level, Logger};
+use ::stream::StreamSession;
+use host::error_log::{LogLevel, Logger};
 use http::Request;
 
 /// What Lua code runs for.
@@ -9,7 +9,7 @@ pub(crate) enum RunOwner<'a> {
     /// For the server itself: a timer or an `init` script.
     Server,
     Request(&'a mut Request),
-    Session(&'a mut Session),
+    Session(&'a mut StreamSession),
 }
 
 impl<'a> From<&'a mut Request> for RunOwner<'a> {
@@ -18,8 +18,8 @@ impl<'a> From<&'a mut Request> for RunOwner<'a> {
     }
 }
 
-impl<'a> From<&'a mut Session> for RunOwner<'a> {
-    fn from(session: &'a mut Session) -> RunOwner<'a> {
+impl<'a> From<&'a mut StreamSession> for RunOwner<'a> {
+    fn from(session: &'a mut StreamSession) -> RunOwner<'a> {
         RunOwner::Session(session)
     }
 }
@@ -36,9 +36,9 @@ impl RunOwner<'_> {
 
     /// Writes a line to the error log of the request or session, or to `log` where there is
     /// neither.
-    pub(crate) fn log(&self, log: &Logger, level: Level, message: std::fmt::Arguments<'_>) {
+    pub(crate) fn log(&self, log: &Logger, level: LogLevel, message: std::fmt::Arguments<'_>) {
         match self {
-            RunOwner::Server => log.plain(level, message),
+            RunOwner::Server => log.log_plain(level, message),
             RunOwner::Request(request) => request.log(level, message),
             RunOwner::Session(session) => session.log(level, message),
         }

@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::ptr;
 use std::rc::Rc;
 
-use ::stream::Session;
+use ::stream::StreamSession;
 use host::error_log::Logger;
 use http::Request;
-use net::tls::{Chain, Key, Offer};
+use net::tls::{CertificateChain, CertificateKey, HandshakeOffer};
 use net::upstream::{TimeoutOverrides, TryHistory};
-use rt::net::Address;
+use rt::net::SocketAddress;
 
 use crate::api::{ConnectedSockets, TcpCosocket};
 use crate::chunk::ScriptKind;
@@ -60,7 +60,7 @@ pub(crate) struct RunScope {
     /// What a `balancer_by_lua` script has decided so far.
     pub(crate) balancer: RefCell<Option<Rc<RefCell<BalancerDecision>>>>,
     /// The handshake that an `ssl_*_by_lua` script takes part in.
-    pub(crate) offer: RefCell<Option<Rc<RefCell<Offer>>>>,
+    pub(crate) offer: RefCell<Option<Rc<RefCell<HandshakeOffer>>>>,
     /// The function of `ngx.on_abort`.
     pub(crate) on_abort: RefCell<Option<Rc<RegistryRef>>>,
     /// The certificate or the key that `ngx.ssl` has been given while the other one is missing.
@@ -101,7 +101,7 @@ pub(crate) struct SpawnedThread {
 #[derive(Default)]
 pub(crate) struct BalancerDecision {
     /// `set_current_peer`.
-    pub(crate) peer: Option<Address>,
+    pub(crate) peer: Option<SocketAddress>,
     /// `set_more_tries`: further attempts after this one.
     pub(crate) more_tries: Option<u32>,
     /// `set_timeouts`.
@@ -109,7 +109,7 @@ pub(crate) struct BalancerDecision {
     /// `recreate_request`: build the request again, since the script has changed it.
     pub(crate) recreate_request: bool,
     /// `bind_to_local_addr`.
-    pub(crate) local_address: Option<Address>,
+    pub(crate) local_address: Option<SocketAddress>,
     /// `set_upstream_tls(false)`.
     pub(crate) without_tls: bool,
     /// The attempts before this one, for `get_last_failure` and the limit on tries.
@@ -119,8 +119,8 @@ pub(crate) struct BalancerDecision {
 /// A certificate without its key, or the reverse.
 #[derive(Default)]
 pub(crate) struct PendingIdentity {
-    pub(crate) chain: Option<Rc<Chain>>,
-    pub(crate) key: Option<Rc<Key>>,
+    pub(crate) chain: Option<Rc<CertificateChain>>,
+    pub(crate) key: Option<Rc<CertificateKey>>,
 }
 
 impl RunScope {
@@ -174,7 +174,7 @@ struct ActiveRun {
     /// Null where there is no request, and while a call has borrowed it.
     request: Cell<*mut Request>,
     /// The same for a session of stream.
-    session: Cell<*mut Session>,
+    session: Cell<*mut StreamSession>,
 }
 
 rt::local! {
@@ -257,7 +257,7 @@ pub(crate) fn serves_session() -> bool {
 }
 
 /// Calls `code` with the active session of stream; otherwise as [`with_request`].
-pub(crate) fn with_session<T>(code: impl FnOnce(&mut Session) -> T) -> Result<T, LuaError> {
+pub(crate) fn with_session<T>(code: impl FnOnce(&mut StreamSession) -> T) -> Result<T, LuaError> {
     // SAFETY: as in `with`.
     let Some(active) = (unsafe { ACTIVE.get().as_ref() }) else {
         return fail("API disabled in the current context");

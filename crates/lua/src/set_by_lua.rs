@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bstr::{BString, ByteSlice};
-use conf::{Diagnostic, Expression, Line, VarId};
+use conf::{Diagnostic, DirectiveLine, Expression, VarId};
 use http::module::{ScriptProgress, ScriptStep, ScriptSteps, ScriptTask, assigned_variable};
-use http::{Outcome, Request};
+use http::{HandlerOutcome, Request};
 
 use crate::chunk::{LuaChunk, ScriptKind};
 use crate::loop_vms;
@@ -30,7 +30,7 @@ struct SetByLua {
 }
 
 /// Reads a line of any of the three spellings.
-pub(crate) fn read(_: &mut HttpScripts, line: &mut Line) -> Result<(), Diagnostic> {
+pub(crate) fn read(_: &mut HttpScripts, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let variable = assigned_variable(line)?;
     let chunk = LuaChunk::read(line, ScriptKind::Set, 1)?;
     // The rewrite module evaluates these beforehand: a variable may have to wait, and the script
@@ -57,13 +57,13 @@ impl ScriptStep for SetByLua {
     fn run(&self, request: &mut Request, inputs: Vec<BString>) -> ScriptProgress {
         let Some(vm) = loop_vms::for_request(request) else {
             // The variable would stay without its value, and later directives may decide by it.
-            return ScriptProgress::Done(Outcome::Status(500));
+            return ScriptProgress::Done(HandlerOutcome::Status(500));
         };
         let function = match vm.function(&self.chunk, request.into()) {
             Ok(function) => function,
             Err(unloaded) => {
                 request.error(format_args!("{}", unloaded.message.as_bstr()));
-                return ScriptProgress::Done(Outcome::Status(500));
+                return ScriptProgress::Done(HandlerOutcome::Status(500));
             }
         };
         let scope = RunScope::new(Rc::clone(&vm), ScriptKind::Set, request.logger().clone());
@@ -92,7 +92,7 @@ struct SetByLuaTask {
 
 impl SetByLuaTask {
     /// The script has ended: assigns its first result to the variable.
-    fn finish(&self, request: &mut Request, event: RunEvent) -> Outcome {
+    fn finish(&self, request: &mut Request, event: RunEvent) -> HandlerOutcome {
         match event {
             RunEvent::Ended(RunEnd::Completed(returned)) => {
                 // Only the first result counts, and nil is the empty string.
@@ -100,21 +100,21 @@ impl SetByLuaTask {
                     Some(value) => request.set_variable(self.variable, &value),
                     None => request.set_variable(self.variable, b""),
                 }
-                Outcome::Declined
+                HandlerOutcome::Declined
             }
-            RunEvent::Ended(_) => Outcome::Status(500),
+            RunEvent::Ended(_) => HandlerOutcome::Status(500),
             RunEvent::NeedBody(_) | RunEvent::Flush(_) | RunEvent::Waiting => {
                 request.error(format_args!(
                     "API disabled in the context of set_by_lua*: it cannot yield"
                 ));
-                Outcome::Status(500)
+                HandlerOutcome::Status(500)
             }
         }
     }
 }
 
 impl ScriptTask for SetByLuaTask {
-    fn poll(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<HandlerOutcome> {
         self.run
             .poll(request.into(), context)
             .map(|event| self.finish(request, event))

@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use conf::{Arity, Diagnostic, Directive, HTTP, Line, Repeat, STREAM, Setter, Table};
+use conf::{
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP, RepeatRule, STREAM, Setter,
+};
 
 use crate::chunk::{LuaChunk, ScriptKind};
 use crate::luajit::watchdog::ScriptLimits;
@@ -86,7 +88,7 @@ const ROWS: [Directive<LuaMainConf>; 25] = [
         since: "0.1",
         doc: "Where `require` looks for Lua modules: patterns with `?`, separated by `;`. `;;` stands for the \
               default path, `$prefix` for the server prefix.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.package_path = Some(need_libraries(line));
             Ok(())
         }),
@@ -98,7 +100,7 @@ const ROWS: [Directive<LuaMainConf>; 25] = [
         contexts: HTTP,
         since: "0.1",
         doc: "Where `require` looks for C modules (shared objects).",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.package_cpath = Some(need_libraries(line));
             Ok(())
         }),
@@ -111,7 +113,7 @@ const ROWS: [Directive<LuaMainConf>; 25] = [
         since: "0.1",
         doc: "Defines a dictionary `ngx.shared.name`, shared by all event loops and kept across reloads. When it \
               is full, the least recently used entries are evicted.",
-        set: Setter::Custom(Arity::exactly(2), Repeat::Many, shared_dict),
+        set: Setter::Custom(Arity::exactly(2), RepeatRule::Many, shared_dict),
     },
     Directive {
         name: "lua_max_pending_timers",
@@ -212,7 +214,7 @@ const ROWS: [Directive<LuaMainConf>; 25] = [
         doc: "The maximum number of `ngx.run_worker_thread` calls running at the same time, in all pools; further \
                   calls get `no available Lua vm`. If not set, only the pools and their queues limit it; each of their \
                   threads has a Lua VM.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.worker_thread_vms = Some(usize::try_from(line.number(0, 1, 1_000_000)?).unwrap_or(1));
             Ok(())
         }),
@@ -229,20 +231,21 @@ static HTTP_ROWS: [Directive<LuaMainConf>; 25] = ROWS;
 static STREAM_ROWS: [Directive<LuaMainConf>; 25] = Directive::in_contexts(ROWS, STREAM);
 
 /// The rows in `http`.
-pub(crate) static MAIN: Table<LuaMainConf> = Table::<LuaMainConf>::new(&HTTP_ROWS).finish(finish);
+pub(crate) static MAIN: DirectiveTable<LuaMainConf> =
+    DirectiveTable::<LuaMainConf>::new(&HTTP_ROWS).finish(finish);
 
 /// The same rows in `stream`.
-pub(crate) static STREAM_MAIN: Table<LuaMainConf> =
-    Table::<LuaMainConf>::new(&STREAM_ROWS).finish(finish);
+pub(crate) static STREAM_MAIN: DirectiveTable<LuaMainConf> =
+    DirectiveTable::<LuaMainConf>::new(&STREAM_ROWS).finish(finish);
 
 /// Derives what the VMs need from the rows.
 fn finish(
     main: &mut LuaMainConf,
     _: Option<&LuaMainConf>,
-    level: &mut conf::Level,
+    level: &mut conf::BlockContext,
 ) -> Result<(), Diagnostic> {
     main.memory_limit = usize::try_from(main.memory).unwrap_or(usize::MAX);
-    main.prefix = level.build.in_prefix(conf::Access::Opened, "");
+    main.prefix = level.build.in_prefix(conf::PathUse::Opened, "");
     // A slice of no time would preempt a script at its first instruction, for ever.
     if main.limits.slice.is_zero() {
         main.limits.slice = Duration::from_millis(1);
@@ -251,7 +254,7 @@ fn finish(
 }
 /// A value of `lua_package_path`. What precedes the first `?` of each pattern is noted as a folder
 /// that a sandboxed worker must be able to read.
-fn need_libraries(line: &mut Line) -> Vec<u8> {
+fn need_libraries(line: &mut DirectiveLine) -> Vec<u8> {
     use bstr::ByteSlice as _;
     for pattern in line.text(0).split(|byte| *byte == b';') {
         let pattern = pattern.replace("$prefix/", "");
@@ -263,7 +266,7 @@ fn need_libraries(line: &mut Line) -> Vec<u8> {
             Some(slash) => &pattern[..slash + 1],
             None => b".",
         };
-        line.level.build.prefix_for(conf::Access::Read, folder);
+        line.level.build.prefix_for(conf::PathUse::Read, folder);
     }
     line.text(0).to_vec()
 }
@@ -272,7 +275,7 @@ fn need_libraries(line: &mut Line) -> Vec<u8> {
 const MIN_DICTIONARY: u64 = 8191;
 
 /// `lua_shared_dict`, with lua-nginx-module's messages.
-fn shared_dict(main: &mut LuaMainConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn shared_dict(main: &mut LuaMainConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let name = line.text(0).to_string();
     let size = line.size(1)?;
     // lua-nginx-module blames the size for either.
@@ -292,7 +295,7 @@ fn shared_dict(main: &mut LuaMainConf, line: &mut Line) -> Result<(), Diagnostic
 }
 
 /// The setter of the scripts of a configuration's life.
-fn set_main_script(main: &mut LuaMainConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn set_main_script(main: &mut LuaMainConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let kind = kind_of(line);
     let chunk = LuaChunk::read(line, kind, 0)?;
     let place = match kind {
@@ -307,7 +310,7 @@ fn set_main_script(main: &mut LuaMainConf, line: &mut Line) -> Result<(), Diagno
 fn put_once(
     place: &mut Option<Arc<LuaChunk>>,
     chunk: Arc<LuaChunk>,
-    line: &Line,
+    line: &DirectiveLine,
 ) -> Result<(), Diagnostic> {
     if place.is_some() {
         return Err(line.directive_error("is duplicate"));

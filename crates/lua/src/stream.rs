@@ -8,10 +8,10 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::stream::module::{Answer, Handshake, status};
-use ::stream::{Module, Outcome, Phase, Session, Step};
-use conf::contexts::STREAM_AND_SERVER;
-use conf::{Contexts, Diagnostic, Directive, Line, STREAM_SERVER, Setter, Table};
+use ::stream::module::{StreamContentHandler, StreamHandshake, status};
+use ::stream::{SessionOutcome, SessionStep, StreamModule, StreamPhase, StreamSession};
+use conf::directive_contexts::STREAM_AND_SERVER;
+use conf::{Contexts, Diagnostic, Directive, DirectiveLine, DirectiveTable, STREAM_SERVER, Setter};
 
 use crate::chunk::{LuaChunk, ScriptKind};
 use crate::cosocket_settings::{self, CosocketSettings};
@@ -25,26 +25,26 @@ use crate::{begin_run, handshake};
 use crate::{directives, loop_vms, settings, worker};
 
 /// The modules of stream, each with the name of the module after which it runs.
-pub static STREAM_MODULES: &[(&str, &Module)] = &[
+pub static STREAM_MODULES: &[(&str, &StreamModule)] = &[
     ("ssl_preread", &MODULE),
     ("lua", &SOCKETS),
     ("lua_sockets", &TLS),
 ];
 
 /// The scripts.
-static MODULE: Module = Module {
+static MODULE: StreamModule = StreamModule {
     name: "lua",
     doc: "Lua code in the phases of a session.",
     main: &settings::STREAM_MAIN,
     server: &ROWS,
     upstream: &directives::STREAM_UPSTREAM_ROWS,
     blocks: &[&directives::STREAM_UPSTREAM_ROWS],
-    phases: &[(Phase::Preread, preread), (Phase::Log, log)],
+    phases: &[(StreamPhase::Preread, preread), (StreamPhase::Log, log)],
     enabled: |server| {
         let code = server.confs.get::<StreamScripts>();
         code.preread.is_some() || code.log.is_some()
     },
-    handshake: Some(Handshake {
+    handshake: Some(StreamHandshake {
         when: |confs| {
             let code = confs.get::<StreamScripts>();
             code.client_hello.is_some() || code.certificate.is_some()
@@ -57,37 +57,37 @@ static MODULE: Module = Module {
     },
     start: worker::start_stream,
     stop: worker::stop_stream,
-    answer: Some(Answer {
+    content_handler: Some(StreamContentHandler {
         when: |server| server.confs.get::<StreamScripts>().content.is_some(),
         handler: content,
     }),
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
 /// The `lua_socket_*` rows.
-static SOCKETS: Module = Module {
+static SOCKETS: StreamModule = StreamModule {
     name: "lua_sockets",
     doc: "Settings of Lua cosockets.",
     server: &cosocket_settings::STREAM,
     // It has directives only: scripts read their values, and nothing runs in a phase.
     enabled: |_| false,
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
 /// The `lua_ssl_*` rows.
-static TLS: Module = Module {
+static TLS: StreamModule = StreamModule {
     name: "lua_tls",
     doc: "TLS settings of Lua cosockets.",
     server: &crate::cosocket_tls::STREAM,
     enabled: |_| false,
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
 const PREREAD: &str = "Code that runs at the end of the preread phase, before the session is handled. Client data that \
                        it does not consume is passed on.";
 const CONTENT: &str = "Code that handles a session.";
 
-static ROWS: Table<StreamScripts> = Table::<StreamScripts>::new(&[
+static ROWS: DirectiveTable<StreamScripts> = DirectiveTable::<StreamScripts>::new(&[
     block_row(
         "preread_by_lua_block",
         STREAM_AND_SERVER,
@@ -164,7 +164,7 @@ const fn flag_row(
 }
 
 /// The setter of all script rows.
-fn set_script(conf: &mut StreamScripts, line: &mut Line) -> Result<(), Diagnostic> {
+fn set_script(conf: &mut StreamScripts, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let kind = kind_of(line);
     let chunk = LuaChunk::read(line, kind, 0)?;
     let place = match kind {
@@ -179,44 +179,44 @@ fn set_script(conf: &mut StreamScripts, line: &mut Line) -> Result<(), Diagnosti
 }
 
 /// `preread_by_lua`. What it reads from the client is consumed; the rest goes to the handler.
-fn preread(session: &mut Session) -> Step<'_> {
+fn preread(session: &mut StreamSession) -> SessionStep<'_> {
     match session.conf::<StreamScripts>().preread.clone() {
         Some(chunk) => run_script(session, chunk),
-        None => Outcome::Declined.into(),
+        None => SessionOutcome::Declined.into(),
     }
 }
 
 /// `content_by_lua`: the script handles the session.
-fn content(session: &mut Session) -> Step<'_> {
+fn content(session: &mut StreamSession) -> SessionStep<'_> {
     match session.conf::<StreamScripts>().content.clone() {
         Some(chunk) => {
             session.action = "running a script";
             run_script(session, chunk)
         }
-        None => Outcome::Declined.into(),
+        None => SessionOutcome::Declined.into(),
     }
 }
 
 /// `log_by_lua`. Whatever comes of it, the session is over.
-fn log(session: &mut Session) -> Step<'_> {
+fn log(session: &mut StreamSession) -> SessionStep<'_> {
     let Some(chunk) = session.conf::<StreamScripts>().log.clone() else {
-        return Outcome::Declined.into();
+        return SessionOutcome::Declined.into();
     };
-    Step::later(async move {
+    SessionStep::later(async move {
         if let Ok(mut run) = begin_run::for_session(session, &chunk) {
             // It cannot wait, it may only be preempted.
             let _ = poll_fn(|context| run.poll((&mut *session).into(), context)).await;
         }
-        Outcome::Declined
+        SessionOutcome::Declined
     })
 }
 
 /// Runs a script to its end, and returns what it left of the client's input.
-fn run_script(session: &mut Session, chunk: Arc<LuaChunk>) -> Step<'_> {
-    Step::later(async move {
+fn run_script(session: &mut StreamSession, chunk: Arc<LuaChunk>) -> SessionStep<'_> {
+    SessionStep::later(async move {
         let mut run = match begin_run::for_session(session, &chunk) {
             Ok(run) => run,
-            Err(status) => return Outcome::Status(status),
+            Err(status) => return SessionOutcome::Status(status),
         };
         let end = drive_run(session, &mut run).await;
         // However it ended: what the script has read and not consumed belongs to the next handler.
@@ -225,7 +225,7 @@ fn run_script(session: &mut Session, chunk: Arc<LuaChunk>) -> Step<'_> {
             Ok(end) => outcome_of(&end, chunk.kind),
             // The client has left. There is no one to send an error to, so the session counts as
             // completed.
-            Err(ClientGone) => Outcome::Status(status::OK),
+            Err(ClientGone) => SessionOutcome::Status(status::OK),
         }
     })
 }
@@ -234,7 +234,7 @@ fn run_script(session: &mut Session, chunk: Arc<LuaChunk>) -> Step<'_> {
 struct ClientGone;
 
 /// Drives a run: sends its output, answers what it waits for, watches for the client's disconnect.
-async fn drive_run(session: &mut Session, run: &mut ScriptRun) -> Result<RunEnd, ClientGone> {
+async fn drive_run(session: &mut StreamSession, run: &mut ScriptRun) -> Result<RunEnd, ClientGone> {
     let mut watch = session.conf::<StreamScripts>().check_client_abort;
     let patience = session.conf::<CosocketSettings>().send_timeout;
     loop {
@@ -278,12 +278,12 @@ async fn drive_run(session: &mut Session, run: &mut ScriptRun) -> Result<RunEnd,
 
 /// Sends the script's output.
 async fn send_output(
-    session: &Session,
+    session: &StreamSession,
     scope: &RunScope,
     patience: Duration,
 ) -> Result<(), ClientGone> {
     let said = scope.output.take();
-    if !said.is_empty() && !::stream::serve::send_within(session, &said, patience).await {
+    if !said.is_empty() && !::stream::serve_session::send_within(session, &said, patience).await {
         return Err(ClientGone);
     }
     // `ngx.eof`: after the output that came before it, and once.
@@ -298,18 +298,18 @@ async fn send_output(
 
 /// What becomes of a session whose script has ended. A preread script that returns lets the session
 /// go on; a content script that returns has handled it.
-fn outcome_of(end: &RunEnd, kind: ScriptKind) -> Outcome {
+fn outcome_of(end: &RunEnd, kind: ScriptKind) -> SessionOutcome {
     match end {
         RunEnd::Completed(_) | RunEnd::Exit(0) if kind == ScriptKind::Content => {
-            Outcome::Status(status::OK)
+            SessionOutcome::Status(status::OK)
         }
-        RunEnd::Completed(_) | RunEnd::Exit(0) => Outcome::Declined,
+        RunEnd::Completed(_) | RunEnd::Exit(0) => SessionOutcome::Declined,
         RunEnd::Exit(code) => match u16::try_from(*code) {
-            Ok(code @ 200..=599) => Outcome::Status(code),
-            _ => Outcome::Status(status::INTERNAL_SERVER_ERROR),
+            Ok(code @ 200..=599) => SessionOutcome::Status(code),
+            _ => SessionOutcome::Status(status::INTERNAL_SERVER_ERROR),
         },
         RunEnd::Failed | RunEnd::Exec(..) | RunEnd::Jump => {
-            Outcome::Status(status::INTERNAL_SERVER_ERROR)
+            SessionOutcome::Status(status::INTERNAL_SERVER_ERROR)
         }
     }
 }

@@ -20,8 +20,8 @@ use crate::settings::LuaMainConf;
 pub(crate) enum VmConfiguration {
     /// None: a VM of a pool's thread, or of a trial.
     Detached(LuaSubsystem),
-    Http(Weak<http::site::Site>),
-    Stream(Weak<::stream::site::Site>),
+    Http(Weak<http::http_site::HttpSite>),
+    Stream(Weak<::stream::stream_site::StreamSite>),
 }
 
 /// Which engine's scripts a VM runs: the two have separate VMs, as lua-nginx-module and
@@ -127,14 +127,16 @@ impl VmConfiguration {
 }
 
 /// What a VM for this configuration of http is made from.
-pub(crate) fn for_http_site(site: &Rc<http::site::Site>) -> (&LuaMainConf, VmConfiguration, u64) {
+pub(crate) fn for_http_site(
+    site: &Rc<http::http_site::HttpSite>,
+) -> (&LuaMainConf, VmConfiguration, u64) {
     let home = VmConfiguration::Http(Rc::downgrade(site));
     (site.main_confs.get(), home, site.generation)
 }
 
 /// What a VM for this configuration of stream is made from.
 pub(crate) fn for_stream_site(
-    site: &Rc<::stream::site::Site>,
+    site: &Rc<::stream::stream_site::StreamSite>,
 ) -> (&LuaMainConf, VmConfiguration, u64) {
     let home = VmConfiguration::Stream(Rc::downgrade(site));
     (site.main_confs.get(), home, site.generation)

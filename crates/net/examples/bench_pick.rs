@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use net::upstream::{
-    BalanceMethod, Group, IpHash, LeastConn, Origin, Outcome, RoundRobin, Selection,
-    SelectionRequest, Server, Settings, Times,
+    BalanceMethod, GroupOrigin, GroupSettings, IpHash, LeastConn, PeerOutcome, PeerSelection,
+    RoundRobin, SelectionRequest, UpstreamGroup, UpstreamServer, UpstreamTimes,
 };
 use weir_net as net;
 
@@ -43,26 +43,27 @@ fn main() {
     }
 }
 
-fn run(group: &Arc<Group>) -> f64 {
+fn run(group: &Arc<UpstreamGroup>) -> f64 {
     let begin = Instant::now();
     for _ in 0..ROUNDS {
-        let mut selection = Selection::new(group.clone(), &SelectionRequest::default());
-        let Ok(lease) = selection.pick() else {
+        let mut selection = PeerSelection::new(group.clone(), &SelectionRequest::default());
+        let Ok(lease) = selection.try_pick() else {
             panic!("all are alive")
         };
-        selection.release(lease, Outcome::Ok(Times::default()));
+        selection.release_peer(lease, PeerOutcome::Ok(UpstreamTimes::default()));
     }
     begin.elapsed().as_nanos() as f64 / f64::from(ROUNDS)
 }
 
-fn group(servers: u16, balance: Arc<dyn BalanceMethod>) -> Group {
-    let mut settings = Settings::new("u", Origin::Block);
+fn group(servers: u16, balance: Arc<dyn BalanceMethod>) -> UpstreamGroup {
+    let mut settings = GroupSettings::new("u", GroupOrigin::Block);
     for port in 1..=servers {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        settings
-            .servers
-            .push(Server::new(address.to_string(), vec![address.into()]));
+        settings.servers.push(UpstreamServer::new(
+            address.to_string(),
+            vec![address.into()],
+        ));
     }
     settings.balance = Some(balance);
-    Group::new(settings)
+    UpstreamGroup::new(settings)
 }

@@ -10,24 +10,24 @@ use std::sync::LazyLock;
 use base::text::{write_number, write_seconds};
 use bstr::{BStr, BString};
 use conf::Variable;
-use host::error_log::Level;
-use proto::proxy_protocol::{Endpoint, Header, is_tlv_name};
-use rt::net::Address;
+use host::error_log::LogLevel;
+use proto::proxy_protocol::{DecodedProxyHeader, ProxyEndpoint, is_tlv_name};
+use rt::net::SocketAddress;
 
 use crate::local_time;
 
 /// The client's address, and the text that variables and logs show.
 #[derive(Clone)]
-pub struct Remote {
+pub struct RemoteClient {
     /// The address and port.
-    pub address: Address,
+    pub address: SocketAddress,
     /// The address without the port, as `$remote_addr` shows it.
     pub text: BString,
 }
 
-impl Remote {
+impl RemoteClient {
     /// A client at this address.
-    pub fn at(address: Address) -> Remote {
+    pub fn from_address(address: SocketAddress) -> RemoteClient {
         let text = match address.ip() {
             None => "unix:".into(),
             Some(IpAddr::V6(ip)) => ip.to_string().into(),
@@ -43,17 +43,17 @@ impl Remote {
                 text.into()
             }
         };
-        Remote { address, text }
+        RemoteClient { address, text }
     }
 }
 
 /// A request or a session, as the variables that both have see it.
-pub trait Ends: 'static {
+pub trait ConnectionEnds: 'static {
     /// The client, which `realip` may have corrected.
-    fn remote(&self) -> &Remote;
+    fn remote(&self) -> &RemoteClient;
 
     /// The local address of the connection, which the client connected to.
-    fn local(&self) -> Address;
+    fn local(&self) -> SocketAddress;
 
     /// The first `server_name` of the server that answers.
     fn server_name(&self) -> &BStr;
@@ -65,19 +65,19 @@ pub trait Ends: 'static {
     fn version(&self) -> &str;
 
     /// The PROXY protocol header that preceded the connection's data; `None` where the listener expects none.
-    fn proxy_header(&self) -> Option<&Header>;
+    fn proxy_header(&self) -> Option<&DecodedProxyHeader>;
 
     /// Whom the connection was accepted from, whatever `realip` made of it.
-    fn peer(&self) -> &Remote;
+    fn peer(&self) -> &RemoteClient;
 
     /// Writes a line about it to the error log.
-    fn log(&self, level: Level, message: fmt::Arguments<'_>);
+    fn log(&self, level: LogLevel, message: fmt::Arguments<'_>);
 }
 
 /// The table of variables for one kind of request or session.
-pub struct Rows<S>(PhantomData<S>);
+pub struct ConnectionVariables<S>(PhantomData<S>);
 
-impl<S: Ends> Rows<S> {
+impl<S: ConnectionEnds> ConnectionVariables<S> {
     /// nginx has each of these twice, in its http and its stream core module.
     pub const VARIABLES: &'static [Variable<S>] = &[
         Variable::new(
@@ -196,11 +196,11 @@ impl<S: Ends> Rows<S> {
 static HOSTNAME: LazyLock<String> = LazyLock::new(host::process::hostname);
 
 /// Appends an address without its port: `127.0.0.1`, `::1`, `unix:/run/x`.
-pub fn write_address(address: &Address, out: &mut Vec<u8>) {
+pub fn write_address(address: &SocketAddress, out: &mut Vec<u8>) {
     // Writing into a Vec cannot fail.
     let _ = match address {
-        Address::Inet(inet) => write!(out, "{}", inet.ip()),
-        unix @ Address::Unix(_) => write!(out, "{unix}"),
+        SocketAddress::Inet(inet) => write!(out, "{}", inet.ip()),
+        unix @ SocketAddress::Unix(_) => write!(out, "{unix}"),
     };
 }
 
@@ -221,7 +221,7 @@ fn port(value: u16, out: &mut Vec<u8>) -> bool {
 
 /// Network byte order, so that `limit_req_zone` and `limit_conn_zone` get the shortest key that tells clients
 /// apart.
-fn binary(remote: &Remote, out: &mut Vec<u8>) -> bool {
+fn binary(remote: &RemoteClient, out: &mut Vec<u8>) -> bool {
     match remote.address.ip() {
         Some(IpAddr::V4(ip)) => text(ip.octets(), out),
         Some(IpAddr::V6(ip)) => text(ip.octets(), out),
@@ -230,10 +230,10 @@ fn binary(remote: &Remote, out: &mut Vec<u8>) -> bool {
     }
 }
 
-fn endpoint<S: Ends>(
+fn endpoint<S: ConnectionEnds>(
     session: &S,
-    which: fn(&Header) -> &Endpoint,
-    write: fn(&Endpoint, &mut Vec<u8>) -> bool,
+    which: fn(&DecodedProxyHeader) -> &ProxyEndpoint,
+    write: fn(&ProxyEndpoint, &mut Vec<u8>) -> bool,
     out: &mut Vec<u8>,
 ) -> bool {
     let header = session.proxy_header();
@@ -241,7 +241,7 @@ fn endpoint<S: Ends>(
 }
 
 /// The name is part of the variable's name, so it is known only when the variable is read.
-fn tlv<S: Ends>(session: &mut S, name: &str, out: &mut Vec<u8>) -> bool {
+fn tlv<S: ConnectionEnds>(session: &mut S, name: &str, out: &mut Vec<u8>) -> bool {
     let Some(header) = session.proxy_header() else {
         return false;
     };
@@ -249,7 +249,7 @@ fn tlv<S: Ends>(session: &mut S, name: &str, out: &mut Vec<u8>) -> bool {
     // silent.
     if !is_tlv_name(name) {
         let message = format_args!("unknown PROXY protocol TLV \"{name}\"");
-        session.log(Level::Error, message);
+        session.log(LogLevel::Error, message);
         return false;
     }
     header.tlv(name).is_some_and(|value| text(value, out))

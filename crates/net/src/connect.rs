@@ -5,13 +5,13 @@
 use std::io;
 use std::time::Duration;
 
-use rt::net::{Address, Stream};
+use rt::net::{SocketAddress, StreamSocket};
 
 /// The socket options and the time limit of a connection attempt.
 #[derive(Clone, Debug)]
-pub struct ConnectOptions {
+pub struct ConnectSettings {
     /// The local address to connect from (`proxy_bind`); port 0 leaves the port to the kernel.
-    pub from: Option<Address>,
+    pub from: Option<SocketAddress>,
     /// `from` may be an address of another machine (`proxy_bind … transparent`). Without the capability for that
     /// (`CAP_NET_RAW` or `CAP_NET_ADMIN`) the attempt fails with `PermissionDenied`.
     pub transparent: bool,
@@ -26,9 +26,9 @@ pub struct ConnectOptions {
     pub send_buffer: usize,
 }
 
-impl Default for ConnectOptions {
+impl Default for ConnectSettings {
     fn default() -> Self {
-        ConnectOptions {
+        ConnectSettings {
             from: None,
             transparent: false,
             timeout: Duration::from_secs(60),
@@ -43,7 +43,10 @@ impl Default for ConnectOptions {
 ///
 /// The error is the kernel's, or `TimedOut` without an errno when the options' own limit is reached: logs tell the
 /// two apart.
-pub async fn connect(address: &Address, options: &ConnectOptions) -> io::Result<Stream> {
+pub async fn connect(
+    address: &SocketAddress,
+    options: &ConnectSettings,
+) -> io::Result<StreamSocket> {
     let socket = rt::net::ConnectOptions {
         from: options.from.clone(),
         transparent: options.transparent,
@@ -51,7 +54,7 @@ pub async fn connect(address: &Address, options: &ConnectOptions) -> io::Result<
         receive_buffer: options.receive_buffer,
         send_buffer: options.send_buffer,
     };
-    let attempt = Stream::connect_with(address, &socket);
+    let attempt = StreamSocket::connect_with(address, &socket);
     let stream = rt::timeout(options.timeout, attempt)
         .await
         .map_err(io::Error::from)??;

@@ -2,8 +2,8 @@
 //! texts only. `listen` is in [`crate::endpoint`], `server_name` in [`crate::server_name`], `resolver` in
 //! [`crate::resolver`].
 
-use conf::{Arity, Contexts, Diagnostic, Directive, Line, Repeat, Setter};
-use host::error_log::{LogFiles, Logger, Target};
+use conf::{Arity, Contexts, Diagnostic, Directive, DirectiveLine, RepeatRule, Setter};
+use host::error_log::{ErrorLogTarget, LogFiles, Logger};
 
 /// The sizes of nginx's hash tables. They have no effect, so nothing is kept of them.
 #[derive(Clone, Debug, Default)]
@@ -33,17 +33,17 @@ const fn hash_size(
         contexts,
         since: "0.1",
         doc,
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| {
             line.number(0, 0, i64::MAX).map(drop)
         }),
     }
 }
 
 /// Reads an `error_log` line: one more place that `log` writes to.
-pub fn error_log(log: &mut Logger, line: &mut Line) -> Result<(), Diagnostic> {
+pub fn error_log(log: &mut Logger, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let words: Vec<&[u8]> = line.args().iter().map(|word| &**word.text).collect();
-    let prefix = line.level.build.in_prefix(conf::Access::Opened, "");
-    let target = Target::parse(&words, &prefix).map_err(|message| line.error(message))?;
-    *log = log.with(target, line.shared::<LogFiles>());
+    let prefix = line.level.build.in_prefix(conf::PathUse::Opened, "");
+    let target = ErrorLogTarget::parse(&words, &prefix).map_err(|message| line.error(message))?;
+    *log = log.with_target(target, line.shared::<LogFiles>());
     Ok(())
 }

@@ -18,29 +18,29 @@ use base::sync::Mutex;
 // 128 bytes are two cache lines: processors prefetch lines in pairs, so that with 64 two loops would still slow
 // each other down.
 #[repr(align(128))]
-pub struct Counters {
+pub struct ConnectionCounters {
     /// Connections accepted.
-    pub accepted: Counter,
+    pub accepted: SingleWriterCounter,
     /// Connections that were served; fewer than accepted when `worker_connections` was reached.
-    pub handled: Counter,
+    pub handled: SingleWriterCounter,
     /// Requests begun.
-    pub requests: Counter,
+    pub requests: SingleWriterCounter,
     /// Connections open now.
-    pub active: Counter,
+    pub active: SingleWriterCounter,
     /// Of those, the ones whose request head is incomplete.
-    pub reading: Counter,
+    pub reading: SingleWriterCounter,
     /// Of those, the ones that are being answered.
-    pub writing: Counter,
+    pub writing: SingleWriterCounter,
     /// Of those, the ones that wait for a request.
-    pub waiting: Counter,
+    pub waiting: SingleWriterCounter,
 }
 
 /// A number that one thread changes and every thread may read. It wraps rather than panics: a counter must not end
 /// a loop.
 #[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
+pub struct SingleWriterCounter(AtomicU64);
 
-impl Counter {
+impl SingleWriterCounter {
     /// Adds. Only the loop that owns the counter may call this: it is a load and a store, so two writers would lose
     /// counts.
     #[inline]
@@ -49,7 +49,7 @@ impl Counter {
             .store(self.0.load(Relaxed).wrapping_add(number), Relaxed);
     }
 
-    /// Subtracts, with the rule of [`Counter::add`].
+    /// Subtracts, with the rule of [`SingleWriterCounter::add`].
     #[inline]
     pub fn sub(&self, number: u64) {
         self.0
@@ -64,7 +64,7 @@ impl Counter {
 
 /// What an HTTP connection does at the moment: the `Reading`, `Writing` and `Waiting` of `stub_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum ConnectionStage {
     /// It waits for the first byte of a request.
     Waiting,
     /// It reads the head of a request.
@@ -76,23 +76,23 @@ pub enum Stage {
 /// Counts one connection in its stage, and removes it from the count when it is dropped: on every way out, a panic
 /// included.
 #[derive(Debug)]
-pub struct Staged {
-    counters: Arc<Counters>,
-    stage: Cell<Stage>,
+pub struct CountedConnection {
+    counters: Arc<ConnectionCounters>,
+    stage: Cell<ConnectionStage>,
 }
 
-impl Staged {
+impl CountedConnection {
     /// A connection that waits for its first request.
-    pub fn new(counters: &Arc<Counters>) -> Staged {
+    pub fn new(counters: &Arc<ConnectionCounters>) -> CountedConnection {
         counters.waiting.add(1);
-        Staged {
+        CountedConnection {
             counters: Arc::clone(counters),
-            stage: Cell::new(Stage::Waiting),
+            stage: Cell::new(ConnectionStage::Waiting),
         }
     }
 
     /// Moves the connection's count to another stage.
-    pub fn enter(&self, stage: Stage) {
+    pub fn enter_stage(&self, stage: ConnectionStage) {
         let former = self.stage.replace(stage);
         if former != stage {
             self.counter(former).sub(1);
@@ -100,16 +100,16 @@ impl Staged {
         }
     }
 
-    fn counter(&self, stage: Stage) -> &Counter {
+    fn counter(&self, stage: ConnectionStage) -> &SingleWriterCounter {
         match stage {
-            Stage::Waiting => &self.counters.waiting,
-            Stage::Reading => &self.counters.reading,
-            Stage::Writing => &self.counters.writing,
+            ConnectionStage::Waiting => &self.counters.waiting,
+            ConnectionStage::Reading => &self.counters.reading,
+            ConnectionStage::Writing => &self.counters.writing,
         }
     }
 }
 
-impl Drop for Staged {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.counter(self.stage.get()).sub(1);
     }
@@ -117,20 +117,20 @@ impl Drop for Staged {
 
 /// The counters of all loops added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// See [`Counters::accepted`].
+pub struct CounterTotals {
+    /// See [`ConnectionCounters::accepted`].
     pub accepted: u64,
-    /// See [`Counters::handled`].
+    /// See [`ConnectionCounters::handled`].
     pub handled: u64,
-    /// See [`Counters::requests`].
+    /// See [`ConnectionCounters::requests`].
     pub requests: u64,
-    /// See [`Counters::active`].
+    /// See [`ConnectionCounters::active`].
     pub active: u64,
-    /// See [`Counters::reading`].
+    /// See [`ConnectionCounters::reading`].
     pub reading: u64,
-    /// See [`Counters::writing`].
+    /// See [`ConnectionCounters::writing`].
     pub writing: u64,
-    /// See [`Counters::waiting`].
+    /// See [`ConnectionCounters::waiting`].
     pub waiting: u64,
 }
 
@@ -143,29 +143,29 @@ pub struct AllCounters {
     /// By the loop's index.
     loops: Mutex<Vec<CountedLoop>>,
     /// Counters of loops that a reload has removed, until their last connection has ended and lets go of them.
-    removed: Mutex<Vec<Arc<Counters>>>,
+    removed: Mutex<Vec<Arc<ConnectionCounters>>>,
     /// The final numbers of loops whose last connection has ended: totals must not fall when loops are removed.
-    past: Mutex<Totals>,
+    past: Mutex<CounterTotals>,
 }
 
 /// A loop and its counters.
 #[derive(Clone, Debug, Default)]
 pub struct CountedLoop {
     /// Its counters.
-    pub counters: Arc<Counters>,
+    pub counters: Arc<ConnectionCounters>,
     /// The loop; `None` before it began to serve.
-    pub handle: Option<rt::Handle>,
+    pub handle: Option<rt::LoopHandle>,
 }
 
 impl AllCounters {
     /// The counters of loop `index`, created at the first call.
-    pub fn for_loop(&self, index: usize) -> Arc<Counters> {
+    pub fn for_loop(&self, index: usize) -> Arc<ConnectionCounters> {
         let mut loops = self.loops.lock();
         Arc::clone(&entry(&mut loops, index).counters)
     }
 
     /// Records which loop has this index. An earlier loop at this index has been removed by a reload.
-    pub fn attach(&self, index: usize, handle: rt::Handle) {
+    pub fn attach_loop(&self, index: usize, handle: rt::LoopHandle) {
         let mut loops = self.loops.lock();
         let entry = entry(&mut loops, index);
         if entry.handle.replace(handle).is_some() {
@@ -177,7 +177,7 @@ impl AllCounters {
     }
 
     /// Drops the loops from index `count` on, which a reload has removed.
-    pub fn shrink(&self, count: usize) {
+    pub fn remove_loops_from(&self, count: usize) {
         let mut loops = self.loops.lock();
         while loops.len() > count {
             if let Some(last) = loops.pop() {
@@ -188,7 +188,7 @@ impl AllCounters {
 
     /// Keeps the counters of a removed loop while connections use them, and adds to the past those that no
     /// connection uses any more.
-    fn remove(&self, counters: Arc<Counters>) {
+    fn remove(&self, counters: Arc<ConnectionCounters>) {
         let mut removed = self.removed.lock();
         removed.push(counters);
         let mut past = self.past.lock();
@@ -208,7 +208,7 @@ impl AllCounters {
     }
 
     /// The sums over all loops.
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> CounterTotals {
         // Both locks in the order of `remove`, and `removed` held over both reads: counters that move from one to
         // the other in between would be counted twice or not at all.
         let removed = self.removed.lock();
@@ -231,8 +231,8 @@ fn entry(loops: &mut Vec<CountedLoop>, index: usize) -> &mut CountedLoop {
     &mut loops[index]
 }
 
-impl Counters {
-    fn add_to(&self, totals: &mut Totals) {
+impl ConnectionCounters {
+    fn add_to(&self, totals: &mut CounterTotals) {
         totals.accepted += self.accepted.get();
         totals.handled += self.handled.get();
         totals.requests += self.requests.get();
@@ -258,9 +258,9 @@ mod tests {
         assert!(Arc::ptr_eq(&two, &all.for_loop(1)));
         assert_eq!(
             all.totals(),
-            Totals {
+            CounterTotals {
                 requests: 5,
-                ..Totals::default()
+                ..CounterTotals::default()
             }
         );
         assert_eq!(all.loops().len(), 2);
@@ -269,15 +269,15 @@ mod tests {
     #[test]
     fn a_connection_is_counted_where_it_is() {
         let counters = Arc::default();
-        let numbers = |counters: &Counters| {
-            [&counters.waiting, &counters.reading, &counters.writing].map(Counter::get)
+        let numbers = |counters: &ConnectionCounters| {
+            [&counters.waiting, &counters.reading, &counters.writing].map(SingleWriterCounter::get)
         };
-        let staged = Staged::new(&counters);
+        let staged = CountedConnection::new(&counters);
         assert_eq!(numbers(&counters), [1, 0, 0]);
-        staged.enter(Stage::Reading);
-        staged.enter(Stage::Reading);
+        staged.enter_stage(ConnectionStage::Reading);
+        staged.enter_stage(ConnectionStage::Reading);
         assert_eq!(numbers(&counters), [0, 1, 0]);
-        staged.enter(Stage::Writing);
+        staged.enter_stage(ConnectionStage::Writing);
         drop(staged);
         assert_eq!(numbers(&counters), [0, 0, 0]);
     }

@@ -9,20 +9,20 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use conf::{Diagnostic, Line, Span};
+use conf::{Diagnostic, DirectiveLine, Span};
 use host::engine::ListenerSpec;
 use host::listen::{ListenAddress, ListenOptions};
 
-use crate::listen::{covers, is_wildcard, socket_parameter};
+use crate::listen::{is_wildcard, socket_parameter, wildcard_covers};
 use crate::server_name::{ServerId, ServerName, ServerNames};
 
 /// One address of a `listen` directive.
 #[derive(Clone, Debug)]
-pub struct Listen {
+pub struct ListenEntry {
     /// The address as configured.
     pub address: ListenAddress,
     /// Parameters about the connections.
-    pub flags: Flags,
+    pub flags: ListenFlags,
     /// Parameters about the socket.
     pub options: ListenOptions,
     /// Whether socket options were given, which is allowed once for an address. Such an address gets a socket of
@@ -32,12 +32,12 @@ pub struct Listen {
     pub span: Span,
 }
 
-impl Listen {
+impl ListenEntry {
     /// Default options, and an address that is still to be filled in.
     pub fn new(span: Span) -> Self {
-        Listen {
+        ListenEntry {
             address: ListenAddress::Unix("".into()),
-            flags: Flags::default(),
+            flags: ListenFlags::default(),
             options: ListenOptions::default(),
             set: false,
             span,
@@ -45,7 +45,11 @@ impl Listen {
     }
 
     /// Reads word `index` of its line as a parameter that http and stream both know. `false`: it is none of those.
-    pub fn parameter(&mut self, line: &mut Line, index: usize) -> Result<bool, Diagnostic> {
+    pub fn parameter(
+        &mut self,
+        line: &mut DirectiveLine,
+        index: usize,
+    ) -> Result<bool, Diagnostic> {
         match &**line.text(index) {
             b"default_server" => self.flags.default_server = true,
             b"proxy_protocol" => self.flags.proxy_protocol = true,
@@ -63,16 +67,16 @@ impl Listen {
     /// of them.
     pub fn add_to(
         self,
-        known: &mut Vec<Listen>,
+        known: &mut Vec<ListenEntry>,
         addresses: impl IntoIterator<Item = ListenAddress>,
-        line: &Line,
+        line: &DirectiveLine,
     ) -> Result<(), Diagnostic> {
         for address in addresses {
             if let Some(first) = known.iter().find(|known| known.address == address) {
                 let message = format!("a duplicate listen {address}");
                 return Err(line.error_after(first.span, message));
             }
-            known.push(Listen {
+            known.push(ListenEntry {
                 address,
                 ..self.clone()
             });
@@ -84,7 +88,7 @@ impl Listen {
 /// The `listen` parameters about the connections rather than the socket. They hold for an address if one server
 /// gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags {
+pub struct ListenFlags {
     /// This server answers for names that no server at the address has.
     pub default_server: bool,
     /// Connections begin with a PROXY protocol header.
@@ -96,9 +100,9 @@ pub struct Flags {
 }
 
 /// A server's claim to an address.
-pub struct Claim {
+pub struct ServerListen {
     /// The address.
-    pub listen: Listen,
+    pub listen: ListenEntry,
     /// The server.
     pub server: ServerId,
     /// Its `server_name`s.
@@ -110,12 +114,12 @@ pub struct Claim {
 /// The claims of one server, whose block is at `span`. One without a name takes requests that name no host.
 pub fn claims<'a>(
     names: &'a [ServerName],
-    listens: &'a [Listen],
+    listens: &'a [ListenEntry],
     server: ServerId,
     span: Span,
-) -> impl Iterator<Item = Claim> + 'a {
+) -> impl Iterator<Item = ServerListen> + 'a {
     let nameless = || vec![ServerName::Exact("".into())];
-    listens.iter().map(move |listen| Claim {
+    listens.iter().map(move |listen| ServerListen {
         listen: listen.clone(),
         server,
         names: if names.is_empty() {
@@ -128,7 +132,7 @@ pub fn claims<'a>(
 }
 
 /// An address with the servers that answer there.
-pub struct Endpoint {
+pub struct ListenEndpoint {
     /// The address as configured.
     pub address: ListenAddress,
     /// Which server a name selects; empty where every name selects the same one, so that no lookup is done.
@@ -149,17 +153,20 @@ pub struct Endpoint {
     pub options: ListenOptions,
 }
 
-impl Endpoint {
+impl ListenEndpoint {
     /// Whether a name has to be known before the server is.
-    pub fn chooses(&self) -> bool {
+    pub fn needs_name(&self) -> bool {
         !self.names.is_empty()
     }
 }
 
 /// Groups the `listen` directives of all servers by address. Contradictions are reported, and the first one counts.
-pub fn endpoints(claims: Vec<Claim>, line: &mut Line) -> Vec<Arc<Endpoint>> {
+pub fn build_endpoints(
+    claims: Vec<ServerListen>,
+    line: &mut DirectiveLine,
+) -> Vec<Arc<ListenEndpoint>> {
     // A sorted map: sockets are opened in the same order at each start, whatever order the servers are in.
-    let mut by_address: BTreeMap<ListenAddress, Vec<Claim>> = BTreeMap::new();
+    let mut by_address: BTreeMap<ListenAddress, Vec<ServerListen>> = BTreeMap::new();
     for claim in claims {
         by_address
             .entry(claim.listen.address.clone())
@@ -174,11 +181,11 @@ pub fn endpoints(claims: Vec<Claim>, line: &mut Line) -> Vec<Arc<Endpoint>> {
         .collect();
     let mut endpoints = Vec::new();
     for (address, claims) in by_address {
-        // bind() with options of its own needs a socket of its own; see `Listen::set`.
+        // bind() with options of its own needs a socket of its own; see `ListenEntry::set`.
         let own = claims.iter().any(|claim| claim.listen.set);
         let covering = wildcards
             .iter()
-            .find(|(wildcard, _)| !own && covers(wildcard, &address));
+            .find(|(wildcard, _)| !own && wildcard_covers(wildcard, &address));
         let (socket, options) = match covering {
             Some((wildcard, options)) => (wildcard.clone(), options.clone()),
             None => (address.clone(), options(&claims)),
@@ -186,8 +193,9 @@ pub fn endpoints(claims: Vec<Claim>, line: &mut Line) -> Vec<Arc<Endpoint>> {
         let Some(default_server) = default_server(&address, &claims, line) else {
             continue;
         };
-        let any = |flag: fn(&Flags) -> bool| claims.iter().any(|claim| flag(&claim.listen.flags));
-        endpoints.push(Arc::new(Endpoint {
+        let any =
+            |flag: fn(&ListenFlags) -> bool| claims.iter().any(|claim| flag(&claim.listen.flags));
+        endpoints.push(Arc::new(ListenEndpoint {
             names: names(&address, &claims, line),
             default_server,
             servers: claims.iter().map(|claim| claim.server).collect(),
@@ -203,7 +211,7 @@ pub fn endpoints(claims: Vec<Claim>, line: &mut Line) -> Vec<Arc<Endpoint>> {
 }
 
 /// The options of the directive that has some; by default those of the first one, as in nginx.
-fn options(claims: &[Claim]) -> ListenOptions {
+fn options(claims: &[ServerListen]) -> ListenOptions {
     let set = claims.iter().find(|claim| claim.listen.set);
     set.or(claims.first())
         .map(|claim| claim.listen.options.clone())
@@ -212,7 +220,11 @@ fn options(claims: &[Claim]) -> ListenOptions {
 
 /// The server with `default_server`, or else the first in the configuration, as in nginx. Options or a default that
 /// are given twice are reported here.
-fn default_server(address: &ListenAddress, claims: &[Claim], line: &mut Line) -> Option<ServerId> {
+fn default_server(
+    address: &ListenAddress,
+    claims: &[ServerListen],
+    line: &mut DirectiveLine,
+) -> Option<ServerId> {
     let mut report = |what: &str, span, first| {
         let mut error = Diagnostic::error(format!("{what} for {address}"), span);
         if let Some(place) = line.sources().place(first) {
@@ -222,7 +234,7 @@ fn default_server(address: &ListenAddress, claims: &[Claim], line: &mut Line) ->
     };
     let mut default = None;
     let (mut set, mut default_at) = (None, None);
-    for Claim { listen, server, .. } in claims {
+    for ServerListen { listen, server, .. } in claims {
         if listen.set
             && let Some(first) = set.replace(listen.span)
         {
@@ -240,7 +252,11 @@ fn default_server(address: &ListenAddress, claims: &[Claim], line: &mut Line) ->
 
 /// Which server a name selects. If there is only one server, nothing needs to be looked up, unless it has a regular
 /// expression whose groups set variables.
-fn names(address: &ListenAddress, claims: &[Claim], line: &mut Line) -> ServerNames {
+fn names(
+    address: &ListenAddress,
+    claims: &[ServerListen],
+    line: &mut DirectiveLine,
+) -> ServerNames {
     let mut names = ServerNames::default();
     let is_pattern = |name: &ServerName| matches!(name, ServerName::Regex(_));
     if claims.len() == 1 && !claims[0].names.iter().any(is_pattern) {
@@ -256,7 +272,8 @@ fn names(address: &ListenAddress, claims: &[Claim], line: &mut Line) -> ServerNa
                     claim.span,
                 );
                 warning.severity = conf::Severity::Warn;
-                line.level.report(warning.place(conf::Place::Unsaid));
+                line.level
+                    .report(warning.place(conf::DiagnosticPlace::Unsaid));
             }
         }
     }
@@ -264,7 +281,7 @@ fn names(address: &ListenAddress, claims: &[Claim], line: &mut Line) -> ServerNa
 }
 
 /// The sockets to open for these addresses, each once.
-pub fn listeners(endpoints: &[Arc<Endpoint>]) -> Vec<ListenerSpec> {
+pub fn listener_specs(endpoints: &[Arc<ListenEndpoint>]) -> Vec<ListenerSpec> {
     let mut specs: Vec<ListenerSpec> = Vec::new();
     for endpoint in endpoints {
         if !specs.iter().any(|spec| spec.address == endpoint.socket) {
@@ -280,10 +297,10 @@ pub fn listeners(endpoints: &[Arc<Endpoint>]) -> Vec<ListenerSpec> {
 /// The address entry of a connection that was accepted on `socket`. `local` gives the connection's own address; it
 /// is a system call, so it is asked only where several addresses share the socket.
 pub fn endpoint_of<'a>(
-    endpoints: &'a [Arc<Endpoint>],
+    endpoints: &'a [Arc<ListenEndpoint>],
     socket: &ListenAddress,
     local: impl Fn() -> Option<IpAddr>,
-) -> Option<&'a Arc<Endpoint>> {
+) -> Option<&'a Arc<ListenEndpoint>> {
     let candidates = || {
         endpoints
             .iter()

@@ -5,7 +5,7 @@
 //! and a few bytes of a session; a response is the time it took and whether it failed.
 #![forbid(unsafe_code)]
 
-pub mod accepting;
+pub mod acceptor;
 pub mod client;
 mod connect;
 pub mod core_rows;
@@ -20,5 +20,5 @@ pub mod tls;
 mod transport;
 pub mod upstream;
 
-pub use connect::{ConnectOptions, connect};
-pub use transport::{Parts, ReadFailed, Transport};
+pub use connect::{ConnectSettings, connect};
+pub use transport::{ReadFailed, Transport, TransportParts};

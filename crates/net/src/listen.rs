@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use bstr::{BStr, ByteSlice};
-use conf::{Diagnostic, Host, Line};
+use conf::{AddressHost, Diagnostic, DirectiveLine};
 use host::listen::{KeepAlive, ListenAddress, ListenOptions};
 
 /// How long the kernel holds back a connection on which the client has sent nothing (`deferred`, TCP_DEFER_ACCEPT);
@@ -17,14 +17,17 @@ const DEFERRED: Duration = Duration::from_secs(1);
 ///
 /// Without a `default_port` the argument must have a port. A name is looked up at once, which blocks: only while
 /// the configuration is read.
-pub fn addresses(line: &Line, default_port: Option<u16>) -> Result<Vec<ListenAddress>, Diagnostic> {
+pub fn listen_addresses(
+    line: &DirectiveLine,
+    default_port: Option<u16>,
+) -> Result<Vec<ListenAddress>, Diagnostic> {
     let address = line.listen_address(0)?;
     let ips: Vec<IpAddr> = match &address.host {
-        Host::Unix(path) => return Ok(vec![ListenAddress::Unix(path.clone())]),
-        Host::Any => vec![Ipv4Addr::UNSPECIFIED.into()],
-        Host::V4(ip) => vec![(*ip).into()],
-        Host::V6(ip) => vec![(*ip).into()],
-        Host::Name(name) => resolve(line, name.as_bstr())?,
+        AddressHost::Unix(path) => return Ok(vec![ListenAddress::Unix(path.clone())]),
+        AddressHost::Any => vec![Ipv4Addr::UNSPECIFIED.into()],
+        AddressHost::V4(ip) => vec![(*ip).into()],
+        AddressHost::V6(ip) => vec![(*ip).into()],
+        AddressHost::Name(name) => resolve(line, name.as_bstr())?,
     };
     let Some(first) = address.port.or(default_port) else {
         return Err(line.error_at(
@@ -48,7 +51,7 @@ pub fn addresses(line: &Line, default_port: Option<u16>) -> Result<Vec<ListenAdd
 
 /// The addresses of a host name. Unlike an upstream's, a name that is not found here is an error: there is nothing
 /// to bind to.
-fn resolve(line: &Line, name: &BStr) -> Result<Vec<IpAddr>, Diagnostic> {
+fn resolve(line: &DirectiveLine, name: &BStr) -> Result<Vec<IpAddr>, Diagnostic> {
     let text = line.text(0);
     let not_found = || {
         line.error_at(
@@ -72,7 +75,7 @@ fn resolve(line: &Line, name: &BStr) -> Result<Vec<IpAddr>, Diagnostic> {
 /// its own.
 pub fn socket_parameter(
     options: &mut ListenOptions,
-    line: &mut Line,
+    line: &mut DirectiveLine,
     index: usize,
 ) -> Result<bool, Diagnostic> {
     let text = line.text(index);
@@ -128,7 +131,7 @@ pub fn socket_parameter(
 }
 
 /// The error for a parameter that nginx has and Weir does not.
-pub fn not_yet(line: &Line, index: usize) -> Diagnostic {
+pub fn not_yet(line: &DirectiveLine, index: usize) -> Diagnostic {
     let name = line.text(index);
     let error = line.error_at(
         index,
@@ -138,7 +141,7 @@ pub fn not_yet(line: &Line, index: usize) -> Diagnostic {
 }
 
 /// `so_keepalive=on|off|[idle]:[interval]:[count]`.
-fn keepalive(line: &Line, index: usize, value: &BStr) -> Result<KeepAlive, Diagnostic> {
+fn keepalive(line: &DirectiveLine, index: usize, value: &BStr) -> Result<KeepAlive, Diagnostic> {
     let invalid = || line.error_at(index, format!("invalid so_keepalive value: \"{value}\""));
     match value.as_bytes() {
         b"on" => {
@@ -193,7 +196,7 @@ pub fn is_wildcard(address: &ListenAddress) -> bool {
 
 /// Whether a socket bound to `wildcard` accepts the connections to `address` too. IPv6 does not cover IPv4:
 /// `ipv6only` is on by default, as in nginx.
-pub fn covers(wildcard: &ListenAddress, address: &ListenAddress) -> bool {
+pub fn wildcard_covers(wildcard: &ListenAddress, address: &ListenAddress) -> bool {
     let same = |wildcard: &SocketAddr, address: &SocketAddr| {
         wildcard.port() == address.port() && wildcard.is_ipv4() == address.is_ipv4()
     };

@@ -1,4 +1,4 @@
-//! `pass` of the stream module: a connection is handed to another listening address of the same loop, as if it had
+//! `pass_connection` of the stream module: a connection is handed to another listening address of the same loop, as if it had
 //! been accepted there.
 //!
 //! The http and stream engines do not know each other. Each registers here the addresses it listens on, with a
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use host::engine::ListenerSpec;
 use host::listen::ListenAddress;
-use rt::net::Address;
+use rt::net::SocketAddress;
 
 use crate::Transport;
 
@@ -18,36 +18,36 @@ use crate::Transport;
 pub const MAX_PASSES: u8 = 10;
 
 /// A connection that is passed on.
-pub struct Passed {
+pub struct PassedConnection {
     /// The connection.
     pub transport: Transport,
     /// Bytes that were already read (`ssl_preread`, a PROXY protocol header); the next engine reads them first.
     pub input: Vec<u8>,
     /// The listening address that is to take it.
-    pub local: Address,
+    pub local: SocketAddress,
     /// How often it was passed on, this time included.
     pub passes: u8,
 }
 
 /// The function of an engine that takes a connection over at one of its listening sockets.
-type Taker = Rc<dyn Fn(Passed, &Arc<ListenerSpec>)>;
+type PassHandler = Rc<dyn Fn(PassedConnection, &Arc<ListenerSpec>)>;
 
-struct Engine {
+struct EngineListeners {
     kind: &'static str,
     sockets: Vec<Arc<ListenerSpec>>,
-    take: Taker,
+    take: PassHandler,
 }
 
 rt::local! {
-    static ENGINES: RefCell<Vec<Engine>> = const { RefCell::new(Vec::new()) };
+    static ENGINES: RefCell<Vec<EngineListeners>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Registers the addresses that the engine of this kind listens on, on this loop. They replace what it registered
 /// before.
-pub fn serve(kind: &'static str, sockets: Vec<Arc<ListenerSpec>>, take: Taker) {
+pub fn register_listeners(kind: &'static str, sockets: Vec<Arc<ListenerSpec>>, take: PassHandler) {
     ENGINES.with_borrow_mut(|engines| {
         engines.retain(|engine| engine.kind != kind);
-        engines.push(Engine {
+        engines.push(EngineListeners {
             kind,
             sockets,
             take,
@@ -56,25 +56,25 @@ pub fn serve(kind: &'static str, sockets: Vec<Arc<ListenerSpec>>, take: Taker) {
 }
 
 /// Removes the addresses of the engine of this kind: it takes no more connections.
-pub fn withdraw(kind: &str) {
+pub fn unregister_listeners(kind: &str) {
     ENGINES.with_borrow_mut(|engines| engines.retain(|engine| engine.kind != kind));
 }
 
 /// Whether a server listens on `address`, or on the wildcard of its family.
-pub fn is_served(address: &Address) -> bool {
+pub fn has_listener(address: &SocketAddress) -> bool {
     find(address).is_some()
 }
 
-/// Passes a connection to the engine that listens on [`Passed::local`]. If none does, the connection is closed: a
+/// Passes a connection to the engine that listens on [`PassedConnection::local`]. If none does, the connection is closed: a
 /// reload may have removed the server since the check.
-pub fn pass(passed: Passed) {
+pub fn pass_connection(passed: PassedConnection) {
     // The registry is not borrowed during this call: the taker may pass the connection on at once.
     if let Some((take, socket)) = find(&passed.local) {
         take(passed, &socket);
     }
 }
 
-fn find(address: &Address) -> Option<(Taker, Arc<ListenerSpec>)> {
+fn find(address: &SocketAddress) -> Option<(PassHandler, Arc<ListenerSpec>)> {
     ENGINES.with_borrow(|engines| {
         engines.iter().find_map(|engine| {
             let mut sockets = engine.sockets.iter();
@@ -84,15 +84,17 @@ fn find(address: &Address) -> Option<(Taker, Arc<ListenerSpec>)> {
     })
 }
 
-fn answers(socket: &ListenAddress, address: &Address) -> bool {
+fn answers(socket: &ListenAddress, address: &SocketAddress) -> bool {
     match (socket, address) {
-        (ListenAddress::Tcp(socket), Address::Inet(address)) => {
+        (ListenAddress::Tcp(socket), SocketAddress::Inet(address)) => {
             socket == address
                 || socket.ip().is_unspecified()
                     && socket.is_ipv4() == address.is_ipv4()
                     && socket.port() == address.port()
         }
-        (ListenAddress::Unix(path), Address::Unix(other)) => *other == rt::net::UnixPath::new(path),
+        (ListenAddress::Unix(path), SocketAddress::Unix(other)) => {
+            *other == rt::net::UnixPath::new(path)
+        }
         _ => false,
     }
 }
@@ -104,7 +106,7 @@ mod tests {
     #[test]
     fn wildcards_answer_for_their_family() {
         let tcp = |text: &str| ListenAddress::Tcp(text.parse().expect("an address"));
-        let inet = |text: &str| Address::Inet(text.parse().expect("an address"));
+        let inet = |text: &str| SocketAddress::Inet(text.parse().expect("an address"));
         for (socket, address, expected) in [
             ("127.0.0.1:80", "127.0.0.1:80", true),
             ("127.0.0.1:80", "127.0.0.2:80", false),

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Diagnostic, Line, Pattern};
+use conf::{CapturingPattern, Diagnostic, DirectiveLine};
 
 /// The number of a server among those of its engine's configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -22,7 +22,7 @@ pub struct ServerNames {
     front: HashMap<BString, ServerId>,
     /// Names that end in `.*`: the part before the star, with its dot.
     end: HashMap<BString, ServerId>,
-    regexes: Vec<(Arc<Pattern>, ServerId)>,
+    regexes: Vec<(Arc<CapturingPattern>, ServerId)>,
 }
 
 /// A server's name as it is configured.
@@ -37,12 +37,12 @@ pub enum ServerName {
     /// `www.example.*`; holds `www.example.`.
     End(BString),
     /// `~pattern`
-    Regex(Arc<Pattern>),
+    Regex(Arc<CapturingPattern>),
 }
 
 impl ServerName {
     /// Reads word `index` of a `server_name` line.
-    fn parse(line: &mut Line, index: usize) -> Result<ServerName, Diagnostic> {
+    fn parse(line: &mut DirectiveLine, index: usize) -> Result<ServerName, Diagnostic> {
         let word = line.arg(index).text.clone();
         let text = word.as_bstr();
         if let Some(pattern) = text.strip_prefix(b"~") {
@@ -52,7 +52,7 @@ impl ServerName {
             // nginx's rule: hosts are compared in lower case, so a pattern with capitals could otherwise never
             // match.
             let caseless = pattern.iter().any(u8::is_ascii_uppercase);
-            let pattern = Pattern::compile(line, index, pattern, caseless)?;
+            let pattern = CapturingPattern::compile(line, index, pattern, caseless)?;
             return Ok(ServerName::Regex(Arc::new(pattern)));
         }
         if text == "$hostname" {
@@ -124,7 +124,7 @@ impl ServerName {
 pub fn read(
     names: &mut Vec<ServerName>,
     first: &mut BString,
-    line: &mut Line,
+    line: &mut DirectiveLine,
 ) -> Result<(), Diagnostic> {
     for index in 0..line.args().len() {
         let name = ServerName::parse(line, index)?;
@@ -166,7 +166,7 @@ impl ServerNames {
 
     /// The server for a host (in lower case, without a port), and the regular expression if one matched: the caller
     /// sets the variables of its groups.
-    pub fn find(&self, host: &BStr) -> Option<(ServerId, Option<&Pattern>)> {
+    pub fn find(&self, host: &BStr) -> Option<(ServerId, Option<&CapturingPattern>)> {
         if let Some(server) = self.exact.get(host) {
             return Some((*server, None));
         }

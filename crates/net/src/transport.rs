@@ -11,23 +11,23 @@ use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::task::{Context, Poll};
 
-use rt::net::Stream;
+use rt::net::StreamSocket;
 
-use crate::tls::Session;
+use crate::tls::TlsSession;
 
 /// A connection, plain or TLS.
 pub struct Transport {
-    socket: Stream,
+    socket: StreamSocket,
     /// Set once, after the handshake.
-    tls: OnceCell<Box<Session>>,
+    tls: OnceCell<Box<TlsSession>>,
 }
 
 /// A connection that is not registered with any loop: see [`Transport::into_parts`].
-pub struct Parts {
+pub struct TransportParts {
     /// The socket.
     pub fd: OwnedFd,
     /// The TLS session.
-    pub tls: Option<Box<Session>>,
+    pub tls: Option<Box<TlsSession>>,
 }
 
 /// Formats the error of a read as nginx does: `recv() failed (104: Connection reset by peer)`, or for an error of
@@ -36,16 +36,16 @@ pub struct ReadFailed<'a>(pub &'a io::Error);
 
 impl fmt::Display for ReadFailed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match crate::tls::words(self.0) {
+        match crate::tls::openssl_reason(self.0) {
             Some(words) => write!(f, "SSL_read() failed (SSL: {words})"),
-            None => write!(f, "recv() failed{}", base::Errno(self.0)),
+            None => write!(f, "recv() failed{}", base::ErrnoText(self.0)),
         }
     }
 }
 
 impl Transport {
     /// A connection without TLS.
-    pub fn plain(socket: Stream) -> Transport {
+    pub fn plain(socket: StreamSocket) -> Transport {
         Transport {
             socket,
             tls: OnceCell::new(),
@@ -53,7 +53,7 @@ impl Transport {
     }
 
     /// Adds TLS, after the handshake was done on the socket.
-    pub fn secure(&self, session: Session) {
+    pub fn set_tls(&self, session: TlsSession) {
         // A second handshake would be a bug of the caller. The session in use stays: replacing it would lose its
         // keys and the peer could read nothing more.
         let _ = self.tls.set(Box::new(session));
@@ -61,12 +61,12 @@ impl Transport {
 
     /// The TLS session; `None` without TLS.
     #[inline]
-    pub fn tls(&self) -> Option<&Session> {
+    pub fn tls(&self) -> Option<&TlsSession> {
         self.tls.get().map(|session| &**session)
     }
 
     /// The socket, for addresses, options and kernel state. Reading or writing it directly bypasses TLS.
-    pub fn socket(&self) -> &Stream {
+    pub fn socket(&self) -> &StreamSocket {
         &self.socket
     }
 
@@ -77,17 +77,17 @@ impl Transport {
     }
 
     /// Takes the connection out of this loop, so that it can move to another one.
-    pub fn into_parts(self) -> Parts {
-        Parts {
+    pub fn into_parts(self) -> TransportParts {
+        TransportParts {
             fd: self.socket.into_fd(),
             tls: self.tls.into_inner(),
         }
     }
 
     /// Registers a connection with this loop. The error is the socket's.
-    pub fn from_parts(parts: Parts) -> io::Result<Transport> {
+    pub fn from_parts(parts: TransportParts) -> io::Result<Transport> {
         Ok(Transport {
-            socket: Stream::from_fd(parts.fd)?,
+            socket: StreamSocket::from_fd(parts.fd)?,
             tls: parts.tls.map_or_else(OnceCell::new, OnceCell::from),
         })
     }

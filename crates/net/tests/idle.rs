@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use net::upstream::{
-    Connection, Group, Keepalive, Origin, Outcome, Reuse, Selection, Server, Settings, Times,
+    GroupOrigin, GroupSettings, KeepaliveSettings, PeerConnection, PeerOutcome, PeerSelection,
+    ReuseTerms, UpstreamGroup, UpstreamServer, UpstreamTimes,
 };
 use weir_net as net;
 
@@ -36,14 +37,14 @@ impl Echo {
         self.accepted.load(Ordering::SeqCst)
     }
 
-    fn group(&self, keepalive: Option<Keepalive>) -> Arc<Group> {
-        let mut settings = Settings::new("u", Origin::Block);
-        settings.servers.push(Server::new(
+    fn group(&self, keepalive: Option<KeepaliveSettings>) -> Arc<UpstreamGroup> {
+        let mut settings = GroupSettings::new("u", GroupOrigin::Block);
+        settings.servers.push(UpstreamServer::new(
             self.address.to_string(),
             vec![self.address.into()],
         ));
         settings.keepalive = keepalive;
-        Arc::new(Group::new(settings))
+        Arc::new(UpstreamGroup::new(settings))
     }
 }
 
@@ -56,8 +57,8 @@ fn echo(mut stream: TcpStream) {
     }
 }
 
-fn keepalive(connections: usize) -> Option<Keepalive> {
-    Some(Keepalive {
+fn keepalive(connections: usize) -> Option<KeepaliveSettings> {
+    Some(KeepaliveSettings {
         connections,
         local: false,
         requests: 1000,
@@ -67,17 +68,17 @@ fn keepalive(connections: usize) -> Option<Keepalive> {
 }
 
 /// One request; whether its connection was used before.
-async fn request(group: &Arc<Group>, byte: u8, tag: u64) -> bool {
-    let mut selection = Selection::for_client(group.clone(), None);
+async fn request(group: &Arc<UpstreamGroup>, byte: u8, tag: u64) -> bool {
+    let mut selection = PeerSelection::for_client(group.clone(), None);
     let lease = selection.acquire().await.expect("alive");
-    let connection = match lease.reuse(Reuse::of(tag)).await {
+    let connection = match lease.take_idle_connection(ReuseTerms::of(tag)).await {
         Some(connection) => connection,
         None => {
-            let options = net::ConnectOptions::default();
+            let options = net::ConnectSettings::default();
             let stream = net::connect(lease.address(), &options)
                 .await
                 .expect("it listens");
-            Connection::new(net::Transport::plain(stream), Reuse::of(tag))
+            PeerConnection::new(net::Transport::plain(stream), ReuseTerms::of(tag))
         }
     };
     let reused = connection.is_reused();
@@ -86,8 +87,8 @@ async fn request(group: &Arc<Group>, byte: u8, tag: u64) -> bool {
         let mut answer = [0; 16];
         assert_eq!(connection.stream.read(&mut answer).await.expect("open"), 1);
     }
-    lease.keep(connection);
-    selection.release(lease, Outcome::Ok(Times::default()));
+    lease.keep_connection(connection);
+    selection.release_peer(lease, PeerOutcome::Ok(UpstreamTimes::default()));
     reused
 }
 
@@ -113,7 +114,7 @@ fn the_same_loop_uses_its_connection_again() {
 fn limits_of_requests_number_and_place() {
     let echo = Echo::start();
     on_a_loop(move || async move {
-        let group = echo.group(Some(Keepalive {
+        let group = echo.group(Some(KeepaliveSettings {
             requests: 2,
             ..keepalive(4).expect("set")
         }));
@@ -125,7 +126,7 @@ fn limits_of_requests_number_and_place() {
             ],
             [false, true, false]
         );
-        let group = echo.group(Some(Keepalive {
+        let group = echo.group(Some(KeepaliveSettings {
             local: true,
             ..keepalive(4).expect("set")
         }));
@@ -181,7 +182,7 @@ fn what_was_left_longest_ago_makes_room() {
 fn unused_ones_are_closed_after_their_time() {
     let echo = Echo::start();
     on_a_loop(move || async move {
-        let group = echo.group(Some(Keepalive {
+        let group = echo.group(Some(KeepaliveSettings {
             timeout: Duration::from_millis(100),
             ..keepalive(4).expect("set")
         }));

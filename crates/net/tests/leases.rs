@@ -5,25 +5,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use net::upstream::{Group, NoPeer, Origin, Outcome, Queue, Selection, Server, Settings, Times};
+use net::upstream::{
+    GroupOrigin, GroupSettings, NoPeer, PeerOutcome, PeerSelection, QueueSettings, UpstreamGroup,
+    UpstreamServer, UpstreamTimes,
+};
 use weir_net as net;
 
 /// A group of servers 127.0.0.1:1, :2, … that takes so many connections each.
-fn group(servers: usize, max_conns: u32, queue: Option<Queue>) -> Arc<Group> {
-    let mut settings = Settings::new("u", Origin::Block);
+fn group(servers: usize, max_conns: u32, queue: Option<QueueSettings>) -> Arc<UpstreamGroup> {
+    let mut settings = GroupSettings::new("u", GroupOrigin::Block);
     for i in 0..servers {
         let address = SocketAddr::from(([127, 0, 0, 1], i as u16 + 1));
-        settings.servers.push(Server {
+        settings.servers.push(UpstreamServer {
             max_conns,
-            ..Server::new(address.to_string(), vec![address.into()])
+            ..UpstreamServer::new(address.to_string(), vec![address.into()])
         });
     }
     settings.queue = queue;
-    Arc::new(Group::new(settings))
+    Arc::new(UpstreamGroup::new(settings))
 }
 
-fn queue(length: usize, timeout: Duration) -> Option<Queue> {
-    Some(Queue { length, timeout })
+fn queue(length: usize, timeout: Duration) -> Option<QueueSettings> {
+    Some(QueueSettings { length, timeout })
 }
 
 fn on_a_loop<F: Future<Output = ()> + 'static>(future: impl FnOnce() -> F) {
@@ -78,9 +81,9 @@ fn no_server_has_more_than_it_takes_and_nobody_is_forgotten() {
 }
 
 /// Whether it got a server. Every fourth leaves early: in the queue or while it is served.
-async fn one_request(group: Arc<Group>, in_use: Arc<Vec<AtomicUsize>>, i: usize) -> bool {
+async fn one_request(group: Arc<UpstreamGroup>, in_use: Arc<Vec<AtomicUsize>>, i: usize) -> bool {
     let serve = async {
-        let mut selection = Selection::for_client(group.clone(), None);
+        let mut selection = PeerSelection::for_client(group.clone(), None);
         let lease = selection.acquire().await.expect("the queue is long enough");
         let here = &in_use[usize::from(lease.address().port())];
         assert!(
@@ -94,7 +97,7 @@ async fn one_request(group: Arc<Group>, in_use: Arc<Vec<AtomicUsize>>, i: usize)
             rt::yield_now().await;
         }
         drop(guard);
-        selection.release(lease, Outcome::Ok(Times::default()));
+        selection.release_peer(lease, PeerOutcome::Ok(UpstreamTimes::default()));
     };
     let patience = if i % 4 == 1 {
         Duration::from_millis(i as u64 % 7 * 10)
@@ -116,14 +119,14 @@ impl Drop for Leaving<'_> {
 fn first_come_first_served() {
     on_a_loop(|| async {
         let group = group(1, 1, queue(10, Duration::from_secs(60)));
-        let mut first = Selection::for_client(group.clone(), None);
+        let mut first = PeerSelection::for_client(group.clone(), None);
         let lease = first.acquire().await.expect("it is free");
         let order = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
         let tasks: Vec<_> = (0..5)
             .map(|i| {
                 let (group, order) = (group.clone(), order.clone());
                 rt::spawn_handle("waiter", async move {
-                    let mut selection = Selection::for_client(group.clone(), None);
+                    let mut selection = PeerSelection::for_client(group.clone(), None);
                     let lease = selection.acquire().await.expect("served in turn");
                     order.borrow_mut().push(i);
                     rt::yield_now().await;
@@ -139,7 +142,7 @@ fn first_come_first_served() {
         while group.state().waiting() > 4 {
             rt::yield_now().await;
         }
-        first.release(lease, Outcome::Ok(Times::default()));
+        first.release_peer(lease, PeerOutcome::Ok(UpstreamTimes::default()));
         for task in tasks {
             let _aborted_or_done = task.await;
         }
@@ -152,7 +155,7 @@ fn a_queue_has_an_end_and_a_time() {
     on_a_loop(|| async {
         let group = group(2, 1, queue(1, Duration::from_millis(30)));
         let mut selections: Vec<_> = (0..4)
-            .map(|_| Selection::for_client(group.clone(), None))
+            .map(|_| PeerSelection::for_client(group.clone(), None))
             .collect();
         let a = selections[0].acquire().await.expect("free");
         let b = selections[1].acquire().await.expect("free");
@@ -181,18 +184,18 @@ fn a_queue_has_an_end_and_a_time() {
 fn without_a_queue_busy_is_an_answer() {
     on_a_loop(|| async {
         let group = group(2, 1, None);
-        let mut first = Selection::for_client(group.clone(), None);
+        let mut first = PeerSelection::for_client(group.clone(), None);
         let lease = first.acquire().await.expect("free");
-        let mut second = Selection::for_client(group.clone(), None);
+        let mut second = PeerSelection::for_client(group.clone(), None);
         let other = second.acquire().await.expect("free");
-        let mut third = Selection::for_client(group.clone(), None);
-        assert!(matches!(third.pick(), Err(NoPeer::Occupied)));
+        let mut third = PeerSelection::for_client(group.clone(), None);
+        assert!(matches!(third.try_pick(), Err(NoPeer::Occupied)));
         assert_eq!(
             third.acquire().await.expect_err("no queue"),
             NoPeer::Occupied
         );
         drop(other);
-        assert!(third.pick().is_ok());
+        assert!(third.try_pick().is_ok());
         drop(lease);
     });
 }
@@ -202,14 +205,14 @@ fn waiting_is_in_vain_when_the_last_server_fails() {
     on_a_loop(|| async {
         let group = group(2, 1, queue(10, Duration::from_secs(60)));
         let mut selections: Vec<_> = (0..3)
-            .map(|_| Selection::for_client(group.clone(), None))
+            .map(|_| PeerSelection::for_client(group.clone(), None))
             .collect();
         let a = selections[0].acquire().await.expect("free");
         let b = selections[1].acquire().await.expect("free");
         let waiter = {
             let group = group.clone();
             rt::spawn_handle("waiter", async move {
-                Selection::for_client(group.clone(), None)
+                PeerSelection::for_client(group.clone(), None)
                     .acquire()
                     .await
                     .map(drop)
@@ -220,12 +223,12 @@ fn waiting_is_in_vain_when_the_last_server_fails() {
         }
         assert!(
             selections[0]
-                .release(a, Outcome::Failed(Times::default()))
+                .release_peer(a, PeerOutcome::Failed(UpstreamTimes::default()))
                 .disabled
         );
         assert!(
             selections[1]
-                .release(b, Outcome::Failed(Times::default()))
+                .release_peer(b, PeerOutcome::Failed(UpstreamTimes::default()))
                 .disabled
         );
         assert_eq!(waiter.await.expect("no panic"), Err(NoPeer::NoneAlive));
@@ -236,10 +239,10 @@ fn waiting_is_in_vain_when_the_last_server_fails() {
 fn tries_are_counted_as_nginx_counts_them() {
     on_a_loop(|| async {
         let group = group(3, 0, None);
-        let mut selection = Selection::for_client(group.clone(), None);
+        let mut selection = PeerSelection::for_client(group.clone(), None);
         assert_eq!(selection.tries_left(), 3);
         let lease = selection.acquire().await.expect("alive");
-        let released = selection.release(lease, Outcome::Failed(Times::default()));
+        let released = selection.release_peer(lease, PeerOutcome::Failed(UpstreamTimes::default()));
         assert!(released.disabled);
         assert_eq!(selection.tries_left(), 2);
         selection.grant_try();
@@ -259,17 +262,17 @@ fn tries_are_counted_as_nginx_counts_them() {
 #[test]
 fn a_reload_keeps_numbers_and_begins_the_round_anew() {
     on_a_loop(|| async {
-        let zones = host::engine::Zones::default();
+        let zones = host::engine::ZoneRegistry::default();
         let old = group(2, 0, None);
-        old.commit(&zones);
-        let mut selection = Selection::for_client(old.clone(), None);
+        old.adopt_state(&zones);
+        let mut selection = PeerSelection::for_client(old.clone(), None);
         let lease = selection.acquire().await.expect("alive");
         assert_eq!(lease.address().port(), 1);
-        let mut failing = Selection::for_client(old.clone(), None);
+        let mut failing = PeerSelection::for_client(old.clone(), None);
         let other = failing.acquire().await.expect("alive");
-        failing.release(other, Outcome::Failed(Times::default()));
+        failing.release_peer(other, PeerOutcome::Failed(UpstreamTimes::default()));
         let new = group(3, 0, None);
-        new.commit(&zones);
+        new.adopt_state(&zones);
         assert!(Arc::ptr_eq(old.state(), new.state()));
         let status = new.state().status();
         let numbers: Vec<_> = status

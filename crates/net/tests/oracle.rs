@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use conf::Expression;
 use net::upstream::{
-    BalanceMethod, ConsistentHash, Group, Hash, IpHash, Origin, RoundRobin, Selection,
-    SelectionRequest, Server, Settings,
+    BalanceMethod, ConsistentHash, GroupOrigin, GroupSettings, HashMethod, IpHash, PeerSelection,
+    RoundRobin, SelectionRequest, UpstreamGroup, UpstreamServer,
 };
 use weir_net as net;
 
@@ -101,28 +101,28 @@ impl Oracle {
             .expect("one of them")
     }
 
-    fn group(&self, balance: Arc<dyn BalanceMethod>) -> Arc<Group> {
-        let mut settings = Settings::new("u", Origin::Block);
+    fn group(&self, balance: Arc<dyn BalanceMethod>) -> Arc<UpstreamGroup> {
+        let mut settings = GroupSettings::new("u", GroupOrigin::Block);
         for (&port, weight) in self.backends.iter().zip(WEIGHTS) {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            settings.servers.push(Server {
+            settings.servers.push(UpstreamServer {
                 weight,
-                ..Server::new(format!("127.0.0.1:{port}"), vec![address.into()])
+                ..UpstreamServer::new(format!("127.0.0.1:{port}"), vec![address.into()])
             });
         }
         settings.balance = Some(balance);
-        Arc::new(Group::new(settings))
+        Arc::new(UpstreamGroup::new(settings))
     }
 
-    fn choose(&self, group: &Arc<Group>, key: &str) -> usize {
+    fn choose(&self, group: &Arc<UpstreamGroup>, key: &str) -> usize {
         let client = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let request = SelectionRequest {
             key: key.as_bytes(),
             client,
             sticky: b"",
         };
-        let mut selection = Selection::new(group.clone(), &request);
-        let Ok(lease) = selection.pick() else {
+        let mut selection = PeerSelection::new(group.clone(), &request);
+        let Ok(lease) = selection.try_pick() else {
             panic!("all servers are alive")
         };
         self.backends
@@ -173,7 +173,7 @@ fn the_same_servers_as_in_nginx() {
     };
     let key = || Expression::literal(b"unused");
     let methods: [(&str, Arc<dyn BalanceMethod>); 2] = [
-        ("hash", Arc::new(Hash { key: key() })),
+        ("hash", Arc::new(HashMethod { key: key() })),
         ("ring", Arc::new(ConsistentHash { key: key() })),
     ];
     for (path, method) in methods {

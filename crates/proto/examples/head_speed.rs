@@ -3,9 +3,9 @@
 
 use std::hint::black_box;
 use std::time::Instant;
-use weir_proto::h1::{Limits, Parser};
+use weir_proto::h1::{HeadLimits, RequestParser};
 use weir_proto::message::RequestHead;
-use weir_proto::{Known, host, uri};
+use weir_proto::{KnownField, host, uri};
 
 const SMALL: &[u8] =
     b"GET /index.html HTTP/1.1\r\nHost: localhost:8080\r\nUser-Agent: bench/1.0\r\nAccept: */*\r\n\
@@ -23,7 +23,11 @@ fn main() {
             let head = parsed(wire);
             black_box(head.fields.len());
         });
-        let (mut parser, mut head, limits) = (Parser::new(), RequestHead::new(), Limits::default());
+        let (mut parser, mut head, limits) = (
+            RequestParser::new(),
+            RequestHead::new(),
+            HeadLimits::default(),
+        );
         measure(name, "parse, reused", || {
             parser.reset();
             head.clear();
@@ -35,13 +39,13 @@ fn main() {
             head.clear();
             let _ = black_box(parser.parse(black_box(wire), &limits, &mut head));
             path.clear();
-            let _ = black_box(uri::normalize(
+            let _ = black_box(uri::normalize_path(
                 head.target(),
-                uri::Slashes::Merge,
+                uri::SlashMerging::Merge,
                 &mut path,
             ));
             let _ = black_box(host::parse(
-                head.fields.get_known(Known::Host).unwrap_or_default(),
+                head.fields.get_known(KnownField::Host).unwrap_or_default(),
             ));
             let _ = black_box(head.check(false));
             black_box(head.wants_keep_alive());
@@ -51,7 +55,7 @@ fn main() {
 
 fn parsed(wire: &[u8]) -> RequestHead {
     let mut head = RequestHead::new();
-    let _ = Parser::new().parse(black_box(wire), &Limits::default(), &mut head);
+    let _ = RequestParser::new().parse(black_box(wire), &HeadLimits::default(), &mut head);
     head
 }
 

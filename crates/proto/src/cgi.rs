@@ -1,18 +1,18 @@
 //! Response heads of CGI and its relatives FastCGI, SCGI and uwsgi (RFC 3875, section 6).
 //!
-//! They are header lines as in HTTP, without a status line: the field `Status` has the status, and
+//! They are header lines as in HTTP, without a status line: the field `ResponseProgress` has the status, and
 //! without it the status is 302 if there is a `Location`, else 200. Some SCGI and uwsgi
 //! applications send a status line nevertheless.
 
-use crate::h1::response::{Parser, Status};
-use crate::known::Known;
+use crate::h1::response::{ResponseParser, ResponseProgress};
+use crate::known_fields::KnownField;
 use crate::message::ResponseHead;
 
 /// Parses one header. At every call the buffer must begin with the same bytes, and it may only
 /// grow.
 #[derive(Clone, Debug)]
 pub struct HeadParser {
-    fields: Parser,
+    fields: ResponseParser,
     status_line: CgiStatusLine,
 }
 
@@ -29,8 +29,8 @@ impl HeadParser {
     /// A parser for a response.
     pub fn new(status_line: CgiStatusLine) -> HeadParser {
         let fields = match status_line {
-            CgiStatusLine::Never => Parser::without_status_line(),
-            CgiStatusLine::Tolerated => Parser::new(),
+            CgiStatusLine::Never => ResponseParser::without_status_line(),
+            CgiStatusLine::Tolerated => ResponseParser::new(),
         };
         HeadParser {
             fields,
@@ -54,13 +54,13 @@ impl HeadParser {
                 .parse(buf, max_bytes, head)
                 .map_err(|bad| bad.log_line())?
             {
-                Status::Partial => return Ok(None),
-                Status::NotHttp if buf.starts_with(b"HTTP/") => {
+                ResponseProgress::Partial => return Ok(None),
+                ResponseProgress::NotHttp if buf.starts_with(b"HTTP/") => {
                     return Err(b"upstream sent invalid status line".to_vec());
                 }
-                Status::NotHttp => *self = HeadParser::new(CgiStatusLine::Never),
-                Status::Complete(length) => {
-                    // A status line takes precedence over `Status`.
+                ResponseProgress::NotHttp => *self = HeadParser::new(CgiStatusLine::Never),
+                ResponseProgress::Complete(length) => {
+                    // A status line takes precedence over `ResponseProgress`.
                     if head.status == 0 {
                         status_from_fields(head)?;
                     }
@@ -77,8 +77,8 @@ impl HeadParser {
 }
 
 fn status_from_fields(head: &mut ResponseHead) -> Result<(), Vec<u8>> {
-    let Some(value) = head.fields.get_known(Known::Status) else {
-        head.status = if head.fields.has(Known::Location) {
+    let Some(value) = head.fields.get_known(KnownField::Status) else {
+        head.status = if head.fields.has(KnownField::Location) {
             302
         } else {
             200
@@ -93,7 +93,7 @@ fn status_from_fields(head: &mut ResponseHead) -> Result<(), Vec<u8>> {
         }
         _ => return Err([b"upstream sent invalid status \"", value, b"\""].concat()),
     }
-    head.take_status_text(Known::Status);
+    head.take_status_text(KnownField::Status);
     Ok(())
 }
 

@@ -6,7 +6,7 @@
 use crate::date;
 use crate::etag;
 use crate::fields::Fields;
-use crate::known::Known;
+use crate::known_fields::KnownField;
 
 /// The validators of a response.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,11 +46,11 @@ pub fn evaluate(
     dates: IfModifiedSinceMode,
 ) -> PreconditionOutcome {
     let date_of = |known| request.get_known(known).map(date::parse);
-    if let Some(list) = request.get_known(Known::IfMatch) {
+    if let Some(list) = request.get_known(KnownField::IfMatch) {
         if !matches(list, response.etag, etag::strong_eq) {
             return PreconditionOutcome::PreconditionFailed;
         }
-    } else if let Some(since) = date_of(Known::IfUnmodifiedSince) {
+    } else if let Some(since) = date_of(KnownField::IfUnmodifiedSince) {
         // As in nginx, an unknown date on either side fails: better 412 than a lost update.
         let unmodified = since
             .zip(response.last_modified)
@@ -59,9 +59,9 @@ pub fn evaluate(
             return PreconditionOutcome::PreconditionFailed;
         }
     }
-    let not_modified = match request.get_known(Known::IfNoneMatch) {
+    let not_modified = match request.get_known(KnownField::IfNoneMatch) {
         Some(list) => matches(list, response.etag, etag::weak_eq),
-        None => date_of(Known::IfModifiedSince)
+        None => date_of(KnownField::IfModifiedSince)
             .is_some_and(|since| !is_modified(since, response, dates)),
     };
     if not_modified {

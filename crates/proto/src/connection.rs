@@ -5,7 +5,7 @@
 //! way. So naming those is an error.
 
 use crate::fields::Fields;
-use crate::known::Known;
+use crate::known_fields::KnownField;
 
 /// More names than this are an error, since each is compared with each field.
 pub const MOST_NAMES: usize = 64;
@@ -21,8 +21,8 @@ pub struct NominatedFields<'a> {
 impl<'a> NominatedFields<'a> {
     /// Inspects the `Connection` fields.
     #[inline]
-    pub fn by(fields: &'a Fields) -> NominatedFields<'a> {
-        let count = match fields.has(Known::Connection) {
+    pub fn from_fields(fields: &'a Fields) -> NominatedFields<'a> {
+        let count = match fields.has(KnownField::Connection) {
             false => 0,
             true => names(fields).count(),
         };
@@ -48,7 +48,7 @@ impl<'a> NominatedFields<'a> {
     }
 
     /// The first name that a request must not contain.
-    pub fn forbidden(&self) -> Option<&'a [u8]> {
+    pub fn forbidden_name(&self) -> Option<&'a [u8]> {
         match self.count {
             0 => None,
             _ => names(self.fields).find(|name| is_forbidden(name)),
@@ -66,7 +66,7 @@ impl<'a> NominatedFields<'a> {
 
 /// The names without the usual options.
 fn names(fields: &Fields) -> impl Iterator<Item = &[u8]> {
-    let values = fields.all_known(Known::Connection);
+    let values = fields.all_known(KnownField::Connection);
     let words = values.flat_map(|value| value.split(|&byte| byte == b','));
     words.map(<[u8]>::trim_ascii).filter(|word| {
         const OPTIONS: [&[u8]; 3] = [b"keep-alive", b"close", b"upgrade"];
@@ -81,8 +81,8 @@ fn names(fields: &Fields) -> impl Iterator<Item = &[u8]> {
 fn is_forbidden(name: &[u8]) -> bool {
     const PREFIX: &[u8] = b"X-Forwarded-";
     matches!(
-        Known::from_name(name),
-        Known::Host | Known::Cookie | Known::Forwarded
+        KnownField::from_name(name),
+        KnownField::Host | KnownField::Cookie | KnownField::Forwarded
     ) || name
         .get(..PREFIX.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
@@ -109,14 +109,17 @@ mod tests {
             &[" , "],
             &[""],
         ] {
-            assert!(NominatedFields::by(&fields(usual)).is_empty(), "{usual:?}");
+            assert!(
+                NominatedFields::from_fields(&fields(usual)).is_empty(),
+                "{usual:?}"
+            );
         }
         let fields = fields(&["close, X-One ,", "x-two\t,TE"]);
-        let named = NominatedFields::by(&fields);
+        let named = NominatedFields::from_fields(&fields);
         assert!(named.has(b"x-one") && named.has(b"X-TWO") && named.has(b"te"));
         assert!(!named.has(b"close") && !named.has(b"x-on"));
         assert_eq!(named.to_names(), [&b"x-one"[..], b"x-two", b"te"]);
-        assert_eq!(named.forbidden(), None);
+        assert_eq!(named.forbidden_name(), None);
     }
 
     #[test]
@@ -129,13 +132,15 @@ mod tests {
             "X-Forwarded-",
         ] {
             assert!(
-                NominatedFields::by(&fields(&[bad])).forbidden().is_some(),
+                NominatedFields::from_fields(&fields(&[bad]))
+                    .forbidden_name()
+                    .is_some(),
                 "{bad}"
             );
         }
         for good in ["hosts", "x-forwarded", "via", "cookie2", "authorization"] {
             assert_eq!(
-                NominatedFields::by(&fields(&[good])).forbidden(),
+                NominatedFields::from_fields(&fields(&[good])).forbidden_name(),
                 None,
                 "{good}"
             );
@@ -145,7 +150,7 @@ mod tests {
     #[test]
     fn there_is_a_bound() {
         let names = |count| vec!["x"; count].join(",");
-        assert!(!NominatedFields::by(&fields(&[&names(MOST_NAMES)])).are_too_many());
-        assert!(NominatedFields::by(&fields(&[&names(MOST_NAMES + 1)])).are_too_many());
+        assert!(!NominatedFields::from_fields(&fields(&[&names(MOST_NAMES)])).are_too_many());
+        assert!(NominatedFields::from_fields(&fields(&[&names(MOST_NAMES + 1)])).are_too_many());
     }
 }

@@ -1,14 +1,14 @@
 //! Cookies of a request, for `$cookie_NAME`.
 
 use crate::fields::Fields;
-use crate::known::Known;
+use crate::known_fields::KnownField;
 use crate::list;
 
 /// The value of the first cookie with this name, in any Cookie field. As in nginx the case of the
 /// name does not matter.
 pub fn find<'a>(fields: &'a Fields, name: &[u8]) -> Option<&'a [u8]> {
     fields
-        .all_known(Known::Cookie)
+        .all_known(KnownField::Cookie)
         .find_map(|value| list::value_of(value, b';', name))
 }
 

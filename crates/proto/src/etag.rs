@@ -32,7 +32,7 @@ pub fn is_weak(tag: &[u8]) -> bool {
 }
 
 /// The tag without `W/`.
-pub fn opaque(tag: &[u8]) -> &[u8] {
+pub fn opaque_tag(tag: &[u8]) -> &[u8] {
     tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
@@ -43,12 +43,12 @@ pub fn strong_eq(a: &[u8], b: &[u8]) -> bool {
 
 /// Weak comparison: equal but for `W/`.
 pub fn weak_eq(a: &[u8], b: &[u8]) -> bool {
-    opaque(a) == opaque(b)
+    opaque_tag(a) == opaque_tag(b)
 }
 
 /// The tag after a filter has changed the bytes but not the meaning: a weak one. `None` if it was
 /// not valid and must be removed.
-pub fn weaken(tag: &[u8]) -> Option<Vec<u8>> {
+pub fn weaken_etag(tag: &[u8]) -> Option<Vec<u8>> {
     if is_weak(tag) {
         return Some(tag.to_vec());
     }
@@ -95,10 +95,10 @@ mod tests {
                 && weak_eq(b"W/\"1\"", b"W/\"1\"")
                 && !weak_eq(b"\"1\"", b"\"2\"")
         );
-        assert_eq!(weaken(b"\"1\"").as_deref(), Some(&b"W/\"1\""[..]));
-        assert_eq!(weaken(b"W/\"1\"").as_deref(), Some(&b"W/\"1\""[..]));
-        assert_eq!(weaken(b"1"), None);
-        assert_eq!(weaken(b"\""), None);
+        assert_eq!(weaken_etag(b"\"1\"").as_deref(), Some(&b"W/\"1\""[..]));
+        assert_eq!(weaken_etag(b"W/\"1\"").as_deref(), Some(&b"W/\"1\""[..]));
+        assert_eq!(weaken_etag(b"1"), None);
+        assert_eq!(weaken_etag(b"\""), None);
         let mut out = Vec::new();
         write_file(0x5f5e_1000, 0x10, &mut out);
         assert_eq!(out, b"\"5f5e1000-10\"");

@@ -141,7 +141,7 @@ impl RecordDecoder {
 
     /// The next event in `input`, and how much of the input it has consumed; the rest must be
     /// passed again. Ranges are relative to `input`. The error is the line for the error log.
-    pub fn next(&mut self, input: &[u8]) -> Result<(FastcgiEvent, usize), String> {
+    pub fn next_event(&mut self, input: &[u8]) -> Result<(FastcgiEvent, usize), String> {
         let mut at = 0;
         loop {
             match self.state {
@@ -262,7 +262,7 @@ mod tests {
         for piece in wire.chunks(step) {
             let mut input = piece;
             loop {
-                let (event, used) = decoder.next(input)?;
+                let (event, used) = decoder.next_event(input)?;
                 match event {
                     FastcgiEvent::More => {
                         assert_eq!(used, input.len());
@@ -316,7 +316,7 @@ mod tests {
                 "upstream sent unexpected FastCGI request id low byte: 0",
             ),
         ] {
-            assert_eq!(RecordDecoder::new().next(wire), Err(line.to_owned()));
+            assert_eq!(RecordDecoder::new().next_event(wire), Err(line.to_owned()));
         }
     }
 
@@ -324,13 +324,16 @@ mod tests {
     fn output_that_was_taken_back_comes_again() {
         let wire = record(STDOUT, b"headbody", 2);
         let mut decoder = RecordDecoder::new();
-        assert_eq!(decoder.next(&wire), Ok((FastcgiEvent::Stdout(8..16), 16)));
+        assert_eq!(
+            decoder.next_event(&wire),
+            Ok((FastcgiEvent::Stdout(8..16), 16))
+        );
         decoder.unread(4);
         assert_eq!(
-            decoder.next(&wire[12..]),
+            decoder.next_event(&wire[12..]),
             Ok((FastcgiEvent::Stdout(0..4), 4))
         );
-        assert_eq!(decoder.next(&wire[16..]), Ok((FastcgiEvent::More, 2)));
+        assert_eq!(decoder.next_event(&wire[16..]), Ok((FastcgiEvent::More, 2)));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!
 //! Names and values are not validated here but by the parsers and writers of [`h1`](crate::h1).
 
-use crate::known::Known;
+use crate::known_fields::KnownField;
 
 /// An ordered list of header fields.
 #[derive(Clone, Default)]
@@ -25,7 +25,7 @@ pub struct Fields {
 struct FieldEntry {
     name: ArenaSpan,
     value: ArenaSpan,
-    known: Known,
+    known: KnownField,
     dead: bool,
 }
 
@@ -83,7 +83,7 @@ impl Fields {
     }
 
     /// The memory it occupies, used or not, in bytes.
-    pub fn memory(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         self.arena.capacity() + self.entries.capacity() * size_of::<FieldEntry>()
     }
 
@@ -94,7 +94,7 @@ impl Fields {
 
     /// The value of the first field with this known name.
     #[inline]
-    pub fn get_known(&self, known: Known) -> Option<&[u8]> {
+    pub fn get_known(&self, known: KnownField) -> Option<&[u8]> {
         if self.present & known.bit() == 0 {
             return None;
         }
@@ -106,20 +106,20 @@ impl Fields {
 
     /// Whether there is a field with this known name.
     #[inline]
-    pub fn has(&self, known: Known) -> bool {
+    pub fn has(&self, known: KnownField) -> bool {
         self.get_known(known).is_some()
     }
 
     /// The values of all fields with this name, in any case, in order.
     pub fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
-        let known = Known::from_name(name);
+        let known = KnownField::from_name(name);
         self.live()
             .filter(move |e| e.known == known && self.is_named(e, name))
             .map(|e| e.value.of(&self.arena))
     }
 
     /// The values of all fields with this known name, in order.
-    pub fn all_known(&self, known: Known) -> impl Iterator<Item = &[u8]> + '_ {
+    pub fn all_known(&self, known: KnownField) -> impl Iterator<Item = &[u8]> + '_ {
         self.live()
             .filter(move |e| e.known == known)
             .map(|e| e.value.of(&self.arena))
@@ -127,20 +127,20 @@ impl Fields {
 
     /// Appends a field, even if there is one with this name.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
-        self.push_as(Known::from_name(name), name, |arena| {
+        self.push_as(KnownField::from_name(name), name, |arena| {
             arena.extend_from_slice(value)
         });
     }
 
     /// Like [`Fields::push`], for a name that has been looked up already.
-    pub fn push_spelled(&mut self, known: Known, name: &[u8], value: &[u8]) {
-        debug_assert!(known == Known::from_name(name));
+    pub fn push_spelled(&mut self, known: KnownField, name: &[u8], value: &[u8]) {
+        debug_assert!(known == KnownField::from_name(name));
         self.push_as(known, name, |arena| arena.extend_from_slice(value));
     }
 
     /// Appends a field with the usual spelling of its name.
-    pub fn push_known(&mut self, known: Known, value: &[u8]) {
-        debug_assert!(known != Known::Other);
+    pub fn push_known(&mut self, known: KnownField, value: &[u8]) {
+        debug_assert!(known != KnownField::Other);
         self.push_as(known, known.name().as_bytes(), |arena| {
             arena.extend_from_slice(value)
         });
@@ -149,12 +149,12 @@ impl Fields {
     /// Appends a field whose value `write` appends to the vector it is given.
     /// `write` must only append: what is there before belongs to other fields.
     pub fn push_with(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
-        self.push_as(Known::from_name(name), name, write);
+        self.push_as(KnownField::from_name(name), name, write);
     }
 
     /// Like [`Fields::push_with`], for a known name.
-    pub fn push_known_with(&mut self, known: Known, write: impl FnOnce(&mut Vec<u8>)) {
-        debug_assert!(known != Known::Other);
+    pub fn push_known_with(&mut self, known: KnownField, write: impl FnOnce(&mut Vec<u8>)) {
+        debug_assert!(known != KnownField::Other);
         self.push_as(known, known.name().as_bytes(), write);
     }
 
@@ -168,7 +168,7 @@ impl Fields {
     }
 
     /// Like [`Fields::set`], for a known name.
-    pub fn set_known(&mut self, known: Known, value: &[u8]) {
+    pub fn set_known(&mut self, known: KnownField, value: &[u8]) {
         match self.position_known(known) {
             Some(first) => self.replace(first, value),
             None => self.push_known(known, value),
@@ -186,7 +186,7 @@ impl Fields {
     }
 
     /// Removes all fields with this known name. Returns whether there was one.
-    pub fn remove_known(&mut self, known: Known) -> bool {
+    pub fn remove_known(&mut self, known: KnownField) -> bool {
         let mut removed = false;
         while let Some(index) = self.position_known(known) {
             self.mark_dead(index);
@@ -197,7 +197,7 @@ impl Fields {
     }
 
     /// Keeps only the fields for which `keep(known, name, value)` holds.
-    pub fn retain(&mut self, mut keep: impl FnMut(Known, &[u8], &[u8]) -> bool) {
+    pub fn retain(&mut self, mut keep: impl FnMut(KnownField, &[u8], &[u8]) -> bool) {
         for entry in self.entries.iter_mut().filter(|e| !e.dead) {
             if !keep(
                 entry.known,
@@ -217,7 +217,7 @@ impl Fields {
     }
 
     /// Known names, names and values in order.
-    pub fn iter_known(&self) -> impl Iterator<Item = (Known, &[u8], &[u8])> + '_ {
+    pub fn iter_known(&self) -> impl Iterator<Item = (KnownField, &[u8], &[u8])> + '_ {
         self.live()
             .map(|e| (e.known, e.name.of(&self.arena), e.value.of(&self.arena)))
     }
@@ -260,7 +260,7 @@ impl Fields {
     /// For parsers: adds a field by its offsets into the header, of which the arena will become a
     /// copy. Nothing may be read before that.
     #[inline]
-    pub(crate) fn push_spans(&mut self, known: Known, name: ArenaSpan, value: ArenaSpan) {
+    pub(crate) fn push_spans(&mut self, known: KnownField, name: ArenaSpan, value: ArenaSpan) {
         self.present |= known.bit();
         self.entries.push(FieldEntry {
             name,
@@ -271,7 +271,7 @@ impl Fields {
     }
 
     /// For parsers: known names and the offsets of values, before the arena has its text.
-    pub(crate) fn iter_spans(&self) -> impl Iterator<Item = (Known, ArenaSpan)> + '_ {
+    pub(crate) fn iter_spans(&self) -> impl Iterator<Item = (KnownField, ArenaSpan)> + '_ {
         self.live().map(|e| (e.known, e.value))
     }
 
@@ -291,9 +291,9 @@ impl Fields {
         ArenaSpan::new(start, self.arena.len())
     }
 
-    /// Like [`Fields::push`], for a name that has been looked up already; with [`Known::Other`] the
+    /// Like [`Fields::push`], for a name that has been looked up already; with [`KnownField::Other`] the
     /// name is kept as it is.
-    pub fn push_numbered(&mut self, known: Known, name: &[u8], value: &[u8]) {
+    pub fn push_numbered(&mut self, known: KnownField, name: &[u8], value: &[u8]) {
         self.push_as(known, name, |arena| arena.extend_from_slice(value));
     }
 
@@ -302,7 +302,7 @@ impl Fields {
         &self.arena
     }
 
-    fn push_as(&mut self, known: Known, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
+    fn push_as(&mut self, known: KnownField, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.arena.len();
         self.arena.extend_from_slice(name);
         let middle = self.arena.len();
@@ -325,7 +325,7 @@ impl Fields {
             .iter_mut()
             .filter(|e| !e.dead && e.known == entry.known)
         {
-            let same = entry.known != Known::Other
+            let same = entry.known != KnownField::Other
                 || other
                     .name
                     .of(&self.arena)
@@ -352,16 +352,16 @@ impl Fields {
     }
 
     fn position(&self, name: &[u8]) -> Option<usize> {
-        let known = Known::from_name(name);
-        if known != Known::Other {
+        let known = KnownField::from_name(name);
+        if known != KnownField::Other {
             return self.position_known(known);
         }
         self.entries
             .iter()
-            .position(|e| !e.dead && e.known == Known::Other && self.is_named(e, name))
+            .position(|e| !e.dead && e.known == KnownField::Other && self.is_named(e, name))
     }
 
-    fn position_known(&self, known: Known) -> Option<usize> {
+    fn position_known(&self, known: KnownField) -> Option<usize> {
         if self.present & known.bit() == 0 {
             return None;
         }
@@ -410,26 +410,29 @@ mod tests {
     fn lookups_ignore_case_and_keep_order() {
         let fields = sample();
         assert_eq!(fields.get(b"HOST"), Some(&b"example.com"[..]));
-        assert_eq!(fields.get_known(Known::Host), Some(&b"example.com"[..]));
+        assert_eq!(
+            fields.get_known(KnownField::Host),
+            Some(&b"example.com"[..])
+        );
         assert_eq!(fields.get(b"X-a"), Some(&b"1"[..]));
         assert_eq!(fields.get(b"X-b"), None);
         assert_eq!(fields.get(b""), None);
         assert_eq!(fields.all(b"x-A").collect::<Vec<_>>(), [b"1", b"2"]);
         assert_eq!(
-            fields.all_known(Known::Cookie).collect::<Vec<_>>(),
+            fields.all_known(KnownField::Cookie).collect::<Vec<_>>(),
             [b"a=1", b"b=2"]
         );
         assert_eq!(fields.all(b"cookie").count(), 2);
-        assert!(fields.has(Known::Cookie) && !fields.has(Known::Range));
+        assert!(fields.has(KnownField::Cookie) && !fields.has(KnownField::Range));
     }
 
     #[test]
     fn set_replaces_the_first_in_place_and_drops_the_rest() {
         let mut fields = sample();
         fields.set(b"X-a", b"long new value");
-        fields.set_known(Known::Cookie, b"c=3");
+        fields.set_known(KnownField::Cookie, b"c=3");
         fields.set(b"New", b"n");
-        fields.set_known(Known::Range, b"bytes=0-");
+        fields.set_known(KnownField::Range, b"bytes=0-");
         let expected: Vec<(&[u8], &[u8])> = vec![
             (b"Host", b"example.com"),
             (b"x-a", b"long new value"),
@@ -446,12 +449,12 @@ mod tests {
         let mut fields = sample();
         assert!(fields.remove(b"x-a"));
         assert!(!fields.remove(b"x-a"));
-        assert!(fields.remove_known(Known::Cookie));
-        assert!(!fields.has(Known::Cookie));
+        assert!(fields.remove_known(KnownField::Cookie));
+        assert!(!fields.has(KnownField::Cookie));
         assert_eq!(fields.len(), 1);
         fields.push(b"Cookie", b"again");
         assert_eq!(fields.get(b"cookie"), Some(&b"again"[..]));
-        fields.retain(|known, _, _| known != Known::Host);
+        fields.retain(|known, _, _| known != KnownField::Host);
         assert_eq!(list(&fields), [(&b"Cookie"[..], &b"again"[..])]);
     }
 
@@ -471,11 +474,11 @@ mod tests {
     fn push_with_and_extend_copy_whole_fields() {
         let mut fields = Fields::new();
         fields.push_with(b"Length", |out| out.extend_from_slice(b"12"));
-        fields.push_known_with(Known::Etag, |out| out.extend_from_slice(b"\"x\""));
+        fields.push_known_with(KnownField::Etag, |out| out.extend_from_slice(b"\"x\""));
         let mut other = sample();
         other.extend_from(&fields);
         assert_eq!(other.get(b"length"), Some(&b"12"[..]));
-        assert_eq!(other.get_known(Known::Etag), Some(&b"\"x\""[..]));
+        assert_eq!(other.get_known(KnownField::Etag), Some(&b"\"x\""[..]));
         assert_eq!(other.len(), 7);
     }
 }

@@ -36,7 +36,7 @@ pub mod h1;
 pub mod h2;
 pub mod host;
 pub mod huffman;
-pub mod known;
+pub mod known_fields;
 pub mod list;
 pub mod memcached;
 pub mod message;
@@ -50,4 +50,4 @@ pub mod uri;
 pub mod uwsgi;
 
 pub use fields::Fields;
-pub use known::Known;
+pub use known_fields::KnownField;

@@ -9,7 +9,7 @@
 
 use memchr::memchr;
 
-use crate::uri::{Escape, escape};
+use crate::uri::{EscapeClass, escape};
 
 /// The bytes after a value.
 pub const TRAILER: &[u8] = b"\r\nEND\r\n";
@@ -18,7 +18,7 @@ pub const TRAILER: &[u8] = b"\r\nEND\r\n";
 /// unambiguous.
 pub fn escape_key(key: &[u8]) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(key.len());
-    escape(Escape::Memcached, key, &mut escaped);
+    escape(EscapeClass::Memcached, key, &mut escaped);
     escaped
 }
 

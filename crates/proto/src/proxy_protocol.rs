@@ -24,28 +24,28 @@ pub const MAX_V1: usize = 107;
 
 /// The result of [`parse`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum ProxyHeaderStatus {
     /// The header is incomplete.
     Partial,
     /// The header has this length. Without addresses (`UNKNOWN`, local, another transport) the
     /// connection's own apply.
-    Complete(usize, Option<Header>),
+    Complete(usize, Option<DecodedProxyHeader>),
 }
 
 /// The content of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct DecodedProxyHeader {
     /// The client's address.
-    pub source: Endpoint,
+    pub source: ProxyEndpoint,
     /// The address that the client connected to.
-    pub destination: Endpoint,
-    /// The TLVs of version 2 as received; see [`Header::tlv`].
+    pub destination: ProxyEndpoint,
+    /// The TLVs of version 2 as received; see [`DecodedProxyHeader::tlv`].
     pub tlvs: Vec<u8>,
 }
 
 /// An address and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct ProxyEndpoint {
     /// The address as text, in version 1 as received: `$proxy_protocol_addr`.
     pub text: String,
     /// The address, unless version 1 had text that is none, which nginx tolerates.
@@ -84,19 +84,19 @@ impl ProxyHeaderError {
 }
 
 /// Parses the header at the beginning of a connection.
-pub fn parse(buf: &[u8]) -> Result<Status, ProxyHeaderError> {
+pub fn parse(buf: &[u8]) -> Result<ProxyHeaderStatus, ProxyHeaderError> {
     let start = &buf[..buf.len().min(SIGNATURE.len())];
     if !start.is_empty() && SIGNATURE.starts_with(start) {
         return if start.len() == SIGNATURE.len() {
             parse_v2(buf)
         } else {
-            Ok(Status::Partial)
+            Ok(ProxyHeaderStatus::Partial)
         };
     }
     parse_v1(buf)
 }
 
-fn parse_v1(buf: &[u8]) -> Result<Status, ProxyHeaderError> {
+fn parse_v1(buf: &[u8]) -> Result<ProxyHeaderStatus, ProxyHeaderError> {
     const START: &[u8] = b"PROXY ";
     const KINDS: [&[u8]; 3] = [b"UNKNOWN", b"TCP4 ", b"TCP6 "];
     let broken = || {
@@ -119,21 +119,21 @@ fn parse_v1(buf: &[u8]) -> Result<Status, ProxyHeaderError> {
         return if buf.len() >= MAX_V1 || !KINDS.iter().any(may_become) {
             Err(broken())
         } else {
-            Ok(Status::Partial)
+            Ok(ProxyHeaderStatus::Partial)
         };
     };
     let used = end + 2;
     let words = &window[START.len().min(end)..end];
     if words.starts_with(b"UNKNOWN") {
-        return Ok(Status::Complete(used, None));
+        return Ok(ProxyHeaderStatus::Complete(used, None));
     }
     parse_v1_words(words)
-        .map(|header| Status::Complete(used, Some(header)))
+        .map(|header| ProxyHeaderStatus::Complete(used, Some(header)))
         .ok_or_else(broken)
 }
 
 /// `TCP4 SOURCE DESTINATION PORT PORT`
-fn parse_v1_words(words: &[u8]) -> Option<Header> {
+fn parse_v1_words(words: &[u8]) -> Option<DecodedProxyHeader> {
     let mut words = words.split(|&b| b == b' ');
     if !matches!(words.next()?, b"TCP4" | b"TCP6") {
         return None;
@@ -143,12 +143,12 @@ fn parse_v1_words(words: &[u8]) -> Option<Header> {
     if words.next().is_some() {
         return None;
     }
-    let endpoint = |text: &str, port| Endpoint {
+    let endpoint = |text: &str, port| ProxyEndpoint {
         text: text.to_string(),
         ip: text.parse().ok(),
         port,
     };
-    Some(Header {
+    Some(DecodedProxyHeader {
         source: endpoint(source, source_port),
         destination: endpoint(destination, destination_port),
         tlvs: Vec::new(),
@@ -171,9 +171,9 @@ fn v1_port(text: &[u8]) -> Option<u16> {
     crate::message::parse_length(text).and_then(|port| u16::try_from(port).ok())
 }
 
-fn parse_v2(buf: &[u8]) -> Result<Status, ProxyHeaderError> {
+fn parse_v2(buf: &[u8]) -> Result<ProxyHeaderStatus, ProxyHeaderError> {
     let Some((head, rest)) = buf.split_first_chunk::<V2_HEAD>() else {
-        return Ok(Status::Partial);
+        return Ok(ProxyHeaderStatus::Partial);
     };
     let [.., version_command, family_transport, high, low] = *head;
     if version_command >> 4 != 2 {
@@ -184,7 +184,7 @@ fn parse_v2(buf: &[u8]) -> Result<Status, ProxyHeaderError> {
         return Err(ProxyHeaderError::TooLarge);
     }
     let Some(body) = rest.get(..length) else {
-        return Ok(Status::Partial);
+        return Ok(ProxyHeaderStatus::Partial);
     };
     let used = V2_HEAD + length;
     let is_proxied_stream = version_command & 15 == 1 && family_transport & 15 == 1;
@@ -194,11 +194,11 @@ fn parse_v2(buf: &[u8]) -> Result<Status, ProxyHeaderError> {
         // A health check by the proxy itself, or an unsupported family or transport.
         _ => None,
     };
-    Ok(Status::Complete(used, header))
+    Ok(ProxyHeaderStatus::Complete(used, header))
 }
 
 /// Parses addresses of `N` bytes: source, destination, their ports, then TLVs.
-fn v2_header<const N: usize>(body: &[u8]) -> Option<Header>
+fn v2_header<const N: usize>(body: &[u8]) -> Option<DecodedProxyHeader>
 where
     IpAddr: From<[u8; N]>,
 {
@@ -207,13 +207,13 @@ where
     let (ports, tlvs) = rest.split_first_chunk::<4>()?;
     let endpoint = |address: [u8; N], high, low| {
         let ip = IpAddr::from(address);
-        Endpoint {
+        ProxyEndpoint {
             text: ip.to_string(),
             ip: Some(ip),
             port: u16::from_be_bytes([high, low]),
         }
     };
-    Some(Header {
+    Some(DecodedProxyHeader {
         source: endpoint(*source, ports[0], ports[1]),
         destination: endpoint(*destination, ports[2], ports[3]),
         tlvs: tlvs.to_vec(),
@@ -241,7 +241,7 @@ const TLV_CRC32C: u8 = 0x03;
 /// The fixed part of the `ssl` TLV: a byte of flags, and four of the verification's result.
 const SSL_HEAD: usize = 5;
 
-impl Header {
+impl DecodedProxyHeader {
     /// The value of a TLV by name, as in `$proxy_protocol_tlv_NAME`: `alpn`, `authority`,
     /// `unique_id`, `ssl`, `netns`, `0xNN`, and `ssl_version`, `ssl_cn`, `ssl_cipher`,
     /// `ssl_sig_alg`, `ssl_key_alg`, `ssl_verify`, `ssl_0xNN`.
@@ -258,7 +258,7 @@ impl Header {
     }
 }
 
-/// Whether [`Header::tlv`] knows this name, for the check of the configuration.
+/// Whether [`DecodedProxyHeader::tlv`] knows this name, for the check of the configuration.
 pub fn is_tlv_name(name: &str) -> bool {
     match name.strip_prefix("ssl_") {
         Some(name) => name == "verify" || tlv_type(name, &SSL_NAMES).is_some(),
@@ -409,19 +409,19 @@ mod tests {
     use super::*;
 
     /// Parses in growing prefixes: the outcome must not depend on the pieces.
-    fn parse_pieces(wire: &[u8]) -> Result<Status, ProxyHeaderError> {
+    fn parse_pieces(wire: &[u8]) -> Result<ProxyHeaderStatus, ProxyHeaderError> {
         for end in 0..wire.len() {
             match parse(&wire[..end]) {
-                Ok(Status::Partial) => {}
+                Ok(ProxyHeaderStatus::Partial) => {}
                 early => return early,
             }
         }
         parse(wire)
     }
 
-    fn header(wire: &[u8]) -> Header {
+    fn header(wire: &[u8]) -> DecodedProxyHeader {
         match parse_pieces(wire) {
-            Ok(Status::Complete(used, Some(header))) if used == wire.len() => header,
+            Ok(ProxyHeaderStatus::Complete(used, Some(header))) if used == wire.len() => header,
             other => panic!("{other:?}"),
         }
     }
@@ -442,11 +442,14 @@ mod tests {
         assert_eq!(found.source.ip, "2001:db8::1".parse().ok());
         assert_eq!(header(b"PROXY TCP4 1.2 3 1 2\r\n").source.ip, None);
         for wire in [&b"PROXY UNKNOWN\r\n"[..], b"PROXY UNKNOWN 1 2 3 4 5 6\r\n"] {
-            assert_eq!(parse_pieces(wire), Ok(Status::Complete(wire.len(), None)));
+            assert_eq!(
+                parse_pieces(wire),
+                Ok(ProxyHeaderStatus::Complete(wire.len(), None))
+            );
         }
         assert_eq!(
             parse(b"PROXY UNKNOWN\r\nGET /"),
-            Ok(Status::Complete(15, None))
+            Ok(ProxyHeaderStatus::Complete(15, None))
         );
     }
 
@@ -488,12 +491,12 @@ mod tests {
             |length: usize| [&b"PROXY UNKNOWN"[..], &vec![b' '; length - 15], b"\r\n"].concat();
         assert_eq!(
             parse_pieces(&wire(MAX_V1)),
-            Ok(Status::Complete(MAX_V1, None))
+            Ok(ProxyHeaderStatus::Complete(MAX_V1, None))
         );
         assert!(parse_pieces(&wire(MAX_V1 + 1)).is_err());
         assert_eq!(
             parse(b"PROXY TCP4 1.1.1.1 1.1.1.1 1 1\n"),
-            Ok(Status::Partial)
+            Ok(ProxyHeaderStatus::Partial)
         );
     }
 
@@ -565,7 +568,10 @@ mod tests {
         let mut wire = Vec::new();
         write_v2(None, address("192.0.2.2:80"), &[], &mut wire);
         assert_eq!(wire[12..14], [0x20, 0]);
-        assert_eq!(parse_pieces(&wire), Ok(Status::Complete(wire.len(), None)));
+        assert_eq!(
+            parse_pieces(&wire),
+            Ok(ProxyHeaderStatus::Complete(wire.len(), None))
+        );
         for (command, family) in [
             (0x20, 0x11),
             (0x22, 0x11),
@@ -574,7 +580,10 @@ mod tests {
             (0x21, 0x00),
         ] {
             let wire = [&SIGNATURE[..], &[command, family, 0, 1, 9]].concat();
-            assert_eq!(parse_pieces(&wire), Ok(Status::Complete(17, None)));
+            assert_eq!(
+                parse_pieces(&wire),
+                Ok(ProxyHeaderStatus::Complete(17, None))
+            );
         }
     }
 
@@ -616,7 +625,10 @@ mod tests {
         let body = MAX_HEADER - V2_HEAD;
         let [high, low] = (body as u16).to_be_bytes();
         let status = parse(&wire([0x21, 0x11, high, low], &vec![0; body]));
-        assert!(matches!(status, Ok(Status::Complete(MAX_HEADER, Some(_)))));
+        assert!(matches!(
+            status,
+            Ok(ProxyHeaderStatus::Complete(MAX_HEADER, Some(_)))
+        ));
         let [high, low] = (body as u16 + 1).to_be_bytes();
         assert_eq!(
             parse(&wire([0x21, 0x11, high, low], b"")),

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// What a Range field selects from content of a known length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ranges {
+pub enum SelectedRanges {
     /// Nothing that is honoured: respond with 200 and the whole content.
     Ignore,
     /// Respond with 416 and `Content-Range: bytes */LENGTH`.
@@ -20,15 +20,15 @@ pub enum Ranges {
 /// and so is a range beyond the end. More than `max_ranges` ranges are ignored, and so are ranges
 /// that together are longer than the content. `None` means no limit (the directive's default); then
 /// many tiny ranges, which would cost more than the whole content, are ignored.
-pub fn parse(value: &[u8], length: u64, max_ranges: Option<usize>) -> Ranges {
+pub fn parse(value: &[u8], length: u64, max_ranges: Option<usize>) -> SelectedRanges {
     let Some((unit, specs)) = value.split_at_checked(6) else {
-        return Ranges::Ignore;
+        return SelectedRanges::Ignore;
     };
     if !unit.eq_ignore_ascii_case(b"bytes=") {
-        return Ranges::Ignore;
+        return SelectedRanges::Ignore;
     }
     if specs.is_empty() || max_ranges == Some(0) || length > i64::MAX as u64 {
-        return Ranges::Ignore;
+        return SelectedRanges::Ignore;
     }
     let mut found = RangeCollector {
         ranges: Vec::new(),
@@ -37,17 +37,17 @@ pub fn parse(value: &[u8], length: u64, max_ranges: Option<usize>) -> Ranges {
     };
     for spec in specs.split(|&b| b == b',') {
         let Some(spec) = parse_spec(spec) else {
-            return Ranges::Unsatisfiable;
+            return SelectedRanges::Unsatisfiable;
         };
         let range = spec.resolve(length);
         if !range.is_empty() {
             found.add(range, length);
             if max_ranges.is_some_and(|max| found.count > max as u64) {
-                return Ranges::Ignore;
+                return SelectedRanges::Ignore;
             }
         } else if range.start == 0 {
             // Empty content has no range at all, but 416 would help no client.
-            return Ranges::Ignore;
+            return SelectedRanges::Ignore;
         }
     }
     found.decide(length, max_ranges)
@@ -70,20 +70,23 @@ impl RangeCollector {
         }
     }
 
-    fn decide(mut self, length: u64, max_ranges: Option<usize>) -> Ranges {
+    fn decide(mut self, length: u64, max_ranges: Option<usize>) -> SelectedRanges {
         /// The estimated cost of a part's header, and the cost that is tolerated in any case.
         const PART_COST: u64 = 256;
         const FREE_COST: u64 = 4096;
         if self.count < 2 {
-            return self.ranges.pop().map_or(Ranges::Unsatisfiable, Ranges::One);
+            return self
+                .ranges
+                .pop()
+                .map_or(SelectedRanges::Unsatisfiable, SelectedRanges::One);
         }
         let cost = self
             .size
             .saturating_add(self.count.saturating_mul(PART_COST));
         if self.size > length || (max_ranges.is_none() && cost > length.saturating_add(FREE_COST)) {
-            return Ranges::Ignore;
+            return SelectedRanges::Ignore;
         }
-        Ranges::Many(self.ranges)
+        SelectedRanges::Many(self.ranges)
     }
 }
 
@@ -222,12 +225,12 @@ impl MultipartRanges<'_> {
 mod tests {
     use super::*;
 
-    fn text(ranges: Ranges) -> String {
+    fn text(ranges: SelectedRanges) -> String {
         match ranges {
-            Ranges::Ignore => "200".to_string(),
-            Ranges::Unsatisfiable => "416".to_string(),
-            Ranges::One(range) => format!("{range:?}"),
-            Ranges::Many(ranges) => ranges
+            SelectedRanges::Ignore => "200".to_string(),
+            SelectedRanges::Unsatisfiable => "416".to_string(),
+            SelectedRanges::One(range) => format!("{range:?}"),
+            SelectedRanges::Many(ranges) => ranges
                 .iter()
                 .map(|r| format!("{r:?}"))
                 .collect::<Vec<_>>()
@@ -289,9 +292,13 @@ mod tests {
     #[test]
     fn empty_content_has_no_ranges() {
         for value in ["bytes=0-", "bytes=0-0", "bytes=-5"] {
-            assert_eq!(parse(value.as_bytes(), 0, None), Ranges::Ignore, "{value}");
+            assert_eq!(
+                parse(value.as_bytes(), 0, None),
+                SelectedRanges::Ignore,
+                "{value}"
+            );
         }
-        assert_eq!(parse(b"bytes=1-", 0, None), Ranges::Unsatisfiable);
+        assert_eq!(parse(b"bytes=1-", 0, None), SelectedRanges::Unsatisfiable);
     }
 
     #[test]
@@ -314,11 +321,14 @@ mod tests {
     #[test]
     fn no_more_ranges_are_kept_than_there_are_bytes() {
         let value = format!("bytes={}0-0", "0-0,".repeat(5000));
-        assert_eq!(parse(value.as_bytes(), 10, None), Ranges::Ignore);
-        assert_eq!(parse(value.as_bytes(), 10, Some(100_000)), Ranges::Ignore);
+        assert_eq!(parse(value.as_bytes(), 10, None), SelectedRanges::Ignore);
+        assert_eq!(
+            parse(value.as_bytes(), 10, Some(100_000)),
+            SelectedRanges::Ignore
+        );
         assert_eq!(
             parse(format!("{value},x").as_bytes(), 10, None),
-            Ranges::Unsatisfiable
+            SelectedRanges::Unsatisfiable
         );
     }
 
@@ -334,9 +344,9 @@ mod tests {
                 value.extend((0..size).map(|i| alphabet[(number / base.pow(i) % base) as usize]));
                 for length in [0, 1, 10] {
                     let ranges = match parse(&value, length, None) {
-                        Ranges::Ignore | Ranges::Unsatisfiable => continue,
-                        Ranges::One(range) => vec![range],
-                        Ranges::Many(ranges) => ranges,
+                        SelectedRanges::Ignore | SelectedRanges::Unsatisfiable => continue,
+                        SelectedRanges::One(range) => vec![range],
+                        SelectedRanges::Many(ranges) => ranges,
                     };
                     assert!(
                         ranges.iter().all(|r| r.start < r.end && r.end <= length),

@@ -24,7 +24,7 @@ pub struct NormalizedTarget {
 
 /// Whether `//` in a path counts as `/`: `merge_slashes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slashes {
+pub enum SlashMerging {
     /// `on`, the default.
     Merge,
     /// `off`
@@ -41,9 +41,9 @@ pub struct InvalidUri;
 ///
 /// Control characters are rejected by the parser of the request line; decoded ones are a part of
 /// the path.
-pub fn normalize(
+pub fn normalize_path(
     target: &[u8],
-    slashes: Slashes,
+    slashes: SlashMerging,
     path: &mut Vec<u8>,
 ) -> Result<NormalizedTarget, InvalidUri> {
     let scan = scan_path(target);
@@ -169,7 +169,7 @@ struct PathNormalizer<'a> {
     path: &'a mut Vec<u8>,
     /// The start of our path in `path`.
     base: usize,
-    slashes: Slashes,
+    slashes: SlashMerging,
     state: PathState,
     plus: bool,
 }
@@ -208,7 +208,7 @@ impl PathNormalizer<'_> {
         use PathState::*;
         self.plus |= byte == b'+';
         self.state = match (self.state, byte) {
-            (Slash, b'/') if self.slashes == Slashes::Merge => return Ok(()),
+            (Slash, b'/') if self.slashes == SlashMerging::Merge => return Ok(()),
             (Dot, b'/') => {
                 self.drop_dot()?;
                 self.state = Slash;
@@ -257,7 +257,7 @@ fn hex_value(digit: u8) -> Option<u8> {
 
 /// A path's file name extension without the dot, for the `types` table. A name whose only dot is at
 /// its beginning has none.
-pub fn extension(path: &[u8]) -> Option<&[u8]> {
+pub fn path_extension(path: &[u8]) -> Option<&[u8]> {
     let name = path
         .iter()
         .rposition(|&b| b == b'/')
@@ -295,7 +295,7 @@ fn is_safe(path: &[u8]) -> bool {
 
 /// The bytes that [`escape`] replaces by `%XX`: nginx's classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Escape {
+pub enum EscapeClass {
     /// A path.
     Uri,
     /// A query argument.
@@ -314,34 +314,34 @@ pub enum Escape {
 
 /// One table per class, indexed by byte.
 static ESCAPED: [[bool; 256]; 7] = [
-    escape_table(Escape::Uri),
-    escape_table(Escape::Args),
-    escape_table(Escape::UriComponent),
-    escape_table(Escape::Html),
-    escape_table(Escape::Refresh),
-    escape_table(Escape::Memcached),
-    escape_table(Escape::Target),
+    escape_table(EscapeClass::Uri),
+    escape_table(EscapeClass::Args),
+    escape_table(EscapeClass::UriComponent),
+    escape_table(EscapeClass::Html),
+    escape_table(EscapeClass::Refresh),
+    escape_table(EscapeClass::Memcached),
+    escape_table(EscapeClass::Target),
 ];
 
-const fn escape_table(class: Escape) -> [bool; 256] {
+const fn escape_table(class: EscapeClass) -> [bool; 256] {
     let mut table = [false; 256];
     let mut i = 0;
     while i < 256 {
         let byte = i as u8;
         table[i] = match class {
-            Escape::Uri => is_no_uri_byte(byte) || matches!(byte, b'#' | b'%' | b'?'),
-            Escape::Args => {
+            EscapeClass::Uri => is_no_uri_byte(byte) || matches!(byte, b'#' | b'%' | b'?'),
+            EscapeClass::Args => {
                 is_no_uri_byte(byte) || matches!(byte, b'#' | b'%' | b'?' | b'&' | b'+' | b';')
             }
-            Escape::UriComponent => {
+            EscapeClass::UriComponent => {
                 !(byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~'))
             }
             // `?` remains: nginx escapes complete redirect targets with this class.
-            Escape::Html => is_no_uri_byte(byte) || matches!(byte, b'#' | b'%' | b'\''),
+            EscapeClass::Html => is_no_uri_byte(byte) || matches!(byte, b'#' | b'%' | b'\''),
             // Already a URI, so only what would end the field's value.
-            Escape::Refresh => is_no_uri_byte(byte) || byte == b'\'',
-            Escape::Memcached => byte <= b' ' || byte == b'%',
-            Escape::Target => is_target_end(byte),
+            EscapeClass::Refresh => is_no_uri_byte(byte) || byte == b'\'',
+            EscapeClass::Memcached => byte <= b' ' || byte == b'%',
+            EscapeClass::Target => is_target_end(byte),
         };
         i += 1;
     }
@@ -379,11 +379,11 @@ pub fn make_target(out: &mut Vec<u8>, start: usize) {
 #[cold]
 fn escape_target(out: &mut Vec<u8>, start: usize) {
     let text = out.split_off(start);
-    escape(Escape::Target, &text, out);
+    escape(EscapeClass::Target, &text, out);
 }
 
 /// Appends `text` with the bytes of the class replaced by `%XX`.
-pub fn escape(class: Escape, text: &[u8], out: &mut Vec<u8>) {
+pub fn escape(class: EscapeClass, text: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let table = &ESCAPED[class as usize];
     out.reserve(text.len());
@@ -401,7 +401,7 @@ pub fn escape(class: Escape, text: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Whether [`escape`] would change `text`.
-pub fn needs_escape(class: Escape, text: &[u8]) -> bool {
+pub fn needs_escape(class: EscapeClass, text: &[u8]) -> bool {
     let table = &ESCAPED[class as usize];
     text.iter().any(|&byte| table[byte as usize])
 }
@@ -480,14 +480,14 @@ pub fn split_args(uri: &[u8]) -> (&[u8], Option<&[u8]>) {
 mod tests {
     use super::*;
 
-    fn path(target: &str, slashes: Slashes) -> Result<String, InvalidUri> {
+    fn path(target: &str, slashes: SlashMerging) -> Result<String, InvalidUri> {
         let mut path = Vec::new();
-        normalize(target.as_bytes(), slashes, &mut path)?;
+        normalize_path(target.as_bytes(), slashes, &mut path)?;
         Ok(String::from_utf8_lossy(&path).into_owned())
     }
 
     fn merged(target: &str) -> String {
-        path(target, Slashes::Merge).unwrap_or_else(|_| "400".to_string())
+        path(target, SlashMerging::Merge).unwrap_or_else(|_| "400".to_string())
     }
 
     #[test]
@@ -557,7 +557,7 @@ mod tests {
 
     #[test]
     fn slashes_are_kept_when_asked() {
-        let kept = |target| path(target, Slashes::Keep).unwrap_or_else(|_| "400".to_string());
+        let kept = |target| path(target, SlashMerging::Keep).unwrap_or_else(|_| "400".to_string());
         assert_eq!(kept("//"), "//");
         assert_eq!(kept("/a//b"), "/a//b");
         assert_eq!(kept("/a//.."), "/a/");
@@ -572,8 +572,8 @@ mod tests {
         let mut path = Vec::new();
         let mut look = |target: &str| {
             path.clear();
-            let found =
-                normalize(target.as_bytes(), Slashes::Merge, &mut path).expect("a valid target");
+            let found = normalize_path(target.as_bytes(), SlashMerging::Merge, &mut path)
+                .expect("a valid target");
             (target[found.args.clone()].to_string(), found)
         };
         for (target, args) in [
@@ -600,12 +600,12 @@ mod tests {
     fn a_refused_target_leaves_the_buffer_as_it_was() {
         let mut path = b"before".to_vec();
         assert_eq!(
-            normalize(b"/abc/%zz", Slashes::Merge, &mut path),
+            normalize_path(b"/abc/%zz", SlashMerging::Merge, &mut path),
             Err(InvalidUri)
         );
         assert_eq!(path, b"before");
-        assert!(normalize(b"/../x", Slashes::Merge, &mut path).is_err());
-        assert!(normalize(b"/y/../x", Slashes::Merge, &mut path).is_ok());
+        assert!(normalize_path(b"/../x", SlashMerging::Merge, &mut path).is_err());
+        assert!(normalize_path(b"/y/../x", SlashMerging::Merge, &mut path).is_ok());
         assert_eq!(path, b"before/x");
     }
 
@@ -621,7 +621,7 @@ mod tests {
                 target
                     .extend((0..length).map(|i| alphabet[(number / base.pow(i) % base) as usize]));
                 let mut path = Vec::new();
-                let Ok(_) = normalize(&target, Slashes::Merge, &mut path) else {
+                let Ok(_) = normalize_path(&target, SlashMerging::Merge, &mut path) else {
                     continue;
                 };
                 assert_eq!(path[0], b'/');
@@ -629,9 +629,9 @@ mod tests {
                     || path.split(|&b| b == b'/').any(|s| s == b".." || s == b".");
                 assert!(!unclean, "{:?} -> {:?}", target, path);
                 let mut escaped = Vec::new();
-                escape(Escape::Uri, &path, &mut escaped);
+                escape(EscapeClass::Uri, &path, &mut escaped);
                 let mut again = Vec::new();
-                assert!(normalize(&escaped, Slashes::Merge, &mut again).is_ok());
+                assert!(normalize_path(&escaped, SlashMerging::Merge, &mut again).is_ok());
                 assert_eq!(again, path);
             }
         }
@@ -651,7 +651,7 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(
-                extension(path.as_bytes()),
+                path_extension(path.as_bytes()),
                 expected.map(str::as_bytes),
                 "{path}"
             );
@@ -705,21 +705,21 @@ mod tests {
                 .map(char::from)
                 .collect()
         };
-        assert_eq!(escaped(Escape::Uri), " \"#%<>?\\^`{|}");
-        assert_eq!(escaped(Escape::Args), " \"#%&+;<>?\\^`{|}");
+        assert_eq!(escaped(EscapeClass::Uri), " \"#%<>?\\^`{|}");
+        assert_eq!(escaped(EscapeClass::Args), " \"#%&+;<>?\\^`{|}");
         assert_eq!(
-            escaped(Escape::UriComponent),
+            escaped(EscapeClass::UriComponent),
             " !\"#$%&'()*+,/:;<=>?@[\\]^`{|}"
         );
-        assert_eq!(escaped(Escape::Html), " \"#%'<>\\^`{|}");
-        assert_eq!(escaped(Escape::Refresh), " \"'<>\\^`{|}");
-        assert_eq!(escaped(Escape::Memcached), " %");
+        assert_eq!(escaped(EscapeClass::Html), " \"#%'<>\\^`{|}");
+        assert_eq!(escaped(EscapeClass::Refresh), " \"'<>\\^`{|}");
+        assert_eq!(escaped(EscapeClass::Memcached), " %");
         for class in [
-            Escape::Uri,
-            Escape::Args,
-            Escape::UriComponent,
-            Escape::Html,
-            Escape::Refresh,
+            EscapeClass::Uri,
+            EscapeClass::Args,
+            EscapeClass::UriComponent,
+            EscapeClass::Html,
+            EscapeClass::Refresh,
         ] {
             assert!(
                 (0x7f..=0xffu8)
@@ -728,10 +728,11 @@ mod tests {
             );
         }
         assert!(
-            !needs_escape(Escape::Memcached, &[0x7f]) && needs_escape(Escape::Memcached, &[0x1f])
+            !needs_escape(EscapeClass::Memcached, &[0x7f])
+                && needs_escape(EscapeClass::Memcached, &[0x1f])
         );
         let mut out = Vec::new();
-        escape(Escape::Uri, b"/a b\xc3\xa9?", &mut out);
+        escape(EscapeClass::Uri, b"/a b\xc3\xa9?", &mut out);
         assert_eq!(out, b"/a%20b%C3%A9%3F");
     }
 

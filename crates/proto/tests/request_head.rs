@@ -5,22 +5,26 @@
 //! variables, but for two choices of ours. Tabs around a value are white space (RFC 9110
 //! section 5.5), and spaces after the version are not part of `$server_protocol`.
 
-use proto::Known;
-use proto::h1::{Limits, Parser, Status};
+use proto::KnownField;
+use proto::h1::{HeadLimits, RequestParser, RequestProgress};
 use proto::message::{
-    InvalidHeaders, Method, Reject, RejectKind, RequestFraming, RequestHead, TargetForm,
-    Underscores, Version,
+    InvalidHeaders, MessageVersion, Method, RejectKind, RejectedHead, RequestFraming, RequestHead,
+    TargetForm, UnderscorePolicy,
 };
 use weir_proto as proto;
 
 /// Parses `wire` in steps of `step` bytes.
-fn parse(wire: &[u8], step: usize, limits: &Limits) -> (Result<Status, Reject>, RequestHead) {
-    let (mut parser, mut head) = (Parser::new(), RequestHead::new());
+fn parse(
+    wire: &[u8],
+    step: usize,
+    limits: &HeadLimits,
+) -> (Result<RequestProgress, RejectedHead>, RequestHead) {
+    let (mut parser, mut head) = (RequestParser::new(), RequestHead::new());
     let mut end = 0;
     loop {
         end = (end + step).min(wire.len());
         let result = parser.parse(&wire[..end], limits, &mut head);
-        if !matches!(result, Ok(Status::Partial)) || end == wire.len() {
+        if !matches!(result, Ok(RequestProgress::Partial)) || end == wire.len() {
             return (result, head);
         }
     }
@@ -28,10 +32,10 @@ fn parse(wire: &[u8], step: usize, limits: &Limits) -> (Result<Status, Reject>, 
 
 fn complete(wire: &str) -> RequestHead {
     for step in [1, 2, 3, 7, wire.len()] {
-        let (result, head) = parse(wire.as_bytes(), step, &Limits::default());
+        let (result, head) = parse(wire.as_bytes(), step, &HeadLimits::default());
         assert_eq!(
             result,
-            Ok(Status::Complete(wire.len())),
+            Ok(RequestProgress::Complete(wire.len())),
             "{wire:?} in steps of {step}"
         );
         if step == wire.len() {
@@ -44,14 +48,14 @@ fn complete(wire: &str) -> RequestHead {
 /// The kind of reject, the same in whole and byte by byte; the last checks included.
 fn rejected(wire: &[u8]) -> Option<RejectKind> {
     let look = |step| {
-        let (result, head) = parse(wire, step, &Limits::default());
+        let (result, head) = parse(wire, step, &HeadLimits::default());
         match result {
             Err(reject) => {
                 assert!(!reject.log_line(&head).is_empty());
                 assert!(reject.status() >= 400);
                 Some(reject.kind)
             }
-            Ok(Status::Complete(_)) => head.check(false).err().map(|reject| reject.kind),
+            Ok(RequestProgress::Complete(_)) => head.check(false).err().map(|reject| reject.kind),
             Ok(_) => None,
         }
     };
@@ -71,7 +75,7 @@ fn an_ordinary_request_is_taken_apart() {
     let head = complete(wire);
     assert_eq!(
         (head.method, head.version, head.form),
-        (Method::Get, Version::HTTP_11, TargetForm::Origin)
+        (Method::Get, MessageVersion::HTTP_11, TargetForm::Origin)
     );
     assert_eq!(head.request_line(), b"GET /a/b?c=d HTTP/1.1");
     assert_eq!(head.method_text(), b"GET");
@@ -88,7 +92,10 @@ fn an_ordinary_request_is_taken_apart() {
         (b"Cookie", b"a=b"),
     ];
     assert_eq!(fields, expected);
-    assert_eq!(head.fields.get_known(Known::UserAgent), Some(&b"x"[..]));
+    assert_eq!(
+        head.fields.get_known(KnownField::UserAgent),
+        Some(&b"x"[..])
+    );
     assert_eq!(head.check(false), Ok(RequestFraming::None));
     assert!(head.wants_keep_alive());
 }
@@ -96,38 +103,50 @@ fn an_ordinary_request_is_taken_apart() {
 #[test]
 fn request_lines_are_tolerated_as_in_nginx() {
     for (line, target, version) in [
-        ("GET / HTTP/1.1", "/", Version::HTTP_11),
-        ("GET / HTTP/1.0", "/", Version::HTTP_10),
-        ("GET   /   HTTP/1.1   ", "/", Version::HTTP_11),
-        ("GET /a%zz HTTP/1.1", "/a%zz", Version::HTTP_11),
+        ("GET / HTTP/1.1", "/", MessageVersion::HTTP_11),
+        ("GET / HTTP/1.0", "/", MessageVersion::HTTP_10),
+        ("GET   /   HTTP/1.1   ", "/", MessageVersion::HTTP_11),
+        ("GET /a%zz HTTP/1.1", "/a%zz", MessageVersion::HTTP_11),
         (
             "GET /\u{e9}\"<>\\^`{|} HTTP/1.1",
             "/\u{e9}\"<>\\^`{|}",
-            Version::HTTP_11,
+            MessageVersion::HTTP_11,
         ),
-        ("GET /?a b", "", Version::HTTP_11),
-        ("GET /#f HTTP/1.1", "/#f", Version::HTTP_11),
-        ("GET / HTTP/1.2", "/", Version { major: 1, minor: 2 }),
-        ("GET / HTTP/1.01", "/", Version::HTTP_11),
+        ("GET /?a b", "", MessageVersion::HTTP_11),
+        ("GET /#f HTTP/1.1", "/#f", MessageVersion::HTTP_11),
+        ("GET / HTTP/1.2", "/", MessageVersion { major: 1, minor: 2 }),
+        ("GET / HTTP/1.01", "/", MessageVersion::HTTP_11),
         (
             "GET / HTTP/1.999",
             "/",
-            Version {
+            MessageVersion {
                 major: 1,
                 minor: 999,
             },
         ),
-        ("FOO-BAR_X / HTTP/1.0", "/", Version::HTTP_10),
-        ("GET http://h HTTP/1.1", "/", Version::HTTP_11),
-        ("GET http://h/ HTTP/1.1", "/", Version::HTTP_11),
-        ("GET http://h?a HTTP/1.1", "?a", Version::HTTP_11),
-        ("GET http://h:80 HTTP/1.1", "/", Version::HTTP_11),
-        ("GET http://h: HTTP/1.1", "/", Version::HTTP_11),
-        ("GET http://h:80?a#b HTTP/1.1", "?a#b", Version::HTTP_11),
-        ("GET x+y.z-1://[::1]:80/p HTTP/1.1", "/p", Version::HTTP_11),
-        ("GET http:///p HTTP/1.1", "/p", Version::HTTP_11),
-        ("CONNECT h:443 HTTP/1.1", "/", Version::HTTP_11),
-        ("CONNECT   [::1]:443   HTTP/1.1", "/", Version::HTTP_11),
+        ("FOO-BAR_X / HTTP/1.0", "/", MessageVersion::HTTP_10),
+        ("GET http://h HTTP/1.1", "/", MessageVersion::HTTP_11),
+        ("GET http://h/ HTTP/1.1", "/", MessageVersion::HTTP_11),
+        ("GET http://h?a HTTP/1.1", "?a", MessageVersion::HTTP_11),
+        ("GET http://h:80 HTTP/1.1", "/", MessageVersion::HTTP_11),
+        ("GET http://h: HTTP/1.1", "/", MessageVersion::HTTP_11),
+        (
+            "GET http://h:80?a#b HTTP/1.1",
+            "?a#b",
+            MessageVersion::HTTP_11,
+        ),
+        (
+            "GET x+y.z-1://[::1]:80/p HTTP/1.1",
+            "/p",
+            MessageVersion::HTTP_11,
+        ),
+        ("GET http:///p HTTP/1.1", "/p", MessageVersion::HTTP_11),
+        ("CONNECT h:443 HTTP/1.1", "/", MessageVersion::HTTP_11),
+        (
+            "CONNECT   [::1]:443   HTTP/1.1",
+            "/",
+            MessageVersion::HTTP_11,
+        ),
     ] {
         let wire = format!("{line}\r\nHost: h\r\n\r\n");
         if target.is_empty() {
@@ -187,7 +206,7 @@ fn simple_requests_of_http_09_end_with_their_line() {
         let head = complete(wire);
         assert_eq!(
             (head.version, head.protocol()),
-            (Version::HTTP_09, &b""[..]),
+            (MessageVersion::HTTP_09, &b""[..]),
             "{wire:?}"
         );
         assert_eq!(head.check(false), Ok(RequestFraming::None));
@@ -211,10 +230,10 @@ fn simple_requests_of_http_09_end_with_their_line() {
 fn empty_lines_before_a_request_and_bare_lf_are_tolerated() {
     let head = complete("\r\n\n\r\r\nGET / HTTP/1.1\nHost: h\n\n");
     assert_eq!(head.size(), "GET / HTTP/1.1\nHost: h\n\n".len());
-    let mut parser = Parser::new();
+    let mut parser = RequestParser::new();
     assert_eq!(
-        parser.parse(b"\r\n\r\n", &Limits::default(), &mut RequestHead::new()),
-        Ok(Status::Partial)
+        parser.parse(b"\r\n\r\n", &HeadLimits::default(), &mut RequestHead::new()),
+        Ok(RequestProgress::Partial)
     );
     assert!(parser.is_blank());
 }
@@ -223,8 +242,8 @@ fn empty_lines_before_a_request_and_bare_lf_are_tolerated() {
 fn a_second_request_stays_in_the_buffer() {
     let one = "GET /1 HTTP/1.1\r\nHost: h\r\n\r\n";
     let wire = format!("{one}GET /2 HTTP/1.1\r\n");
-    let (result, head) = parse(wire.as_bytes(), wire.len(), &Limits::default());
-    assert_eq!(result, Ok(Status::Complete(one.len())));
+    let (result, head) = parse(wire.as_bytes(), wire.len(), &HeadLimits::default());
+    assert_eq!(result, Ok(RequestProgress::Complete(one.len())));
     assert_eq!(head.target(), b"/1");
 }
 
@@ -270,7 +289,7 @@ fn malformed_request_lines_are_refused() {
     for (line, kind) in BAD_REQUEST_LINES {
         let wire = format!("{line}\r\nHost: h\r\n\r\n");
         assert_eq!(rejected(wire.as_bytes()), Some(kind), "{line:?}");
-        let (_, head) = parse(wire.as_bytes(), wire.len(), &Limits::default());
+        let (_, head) = parse(wire.as_bytes(), wire.len(), &HeadLimits::default());
         let shown = line.split('\r').next().unwrap_or_default();
         assert!(
             head.request_line()
@@ -295,19 +314,19 @@ const BAD_FIELDS: [(&str, RejectKind); 68] = {
         ("A: b\r", InvalidFieldLine), ("A\r", InvalidFieldLine), ("A: \r\r", InvalidFieldLine),
         ("Connection: host", InvalidConnection), ("Connection: close\r\nConnection: a,X-Forwarded-By", InvalidConnection),
         ("Connection: cookie,forwarded", InvalidConnection),
-        ("Host: a", DuplicateField(Known::Host)), ("host: a", DuplicateField(Known::Host)), ("HOST:", DuplicateField(Known::Host)),
-        ("Content-Length: 1\r\nContent-Length: 1", DuplicateField(Known::ContentLength)),
-        ("Content-Length: 1\r\ncontent-length: 2", DuplicateField(Known::ContentLength)),
-        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", DuplicateField(Known::TransferEncoding)),
-        ("If-Match: a\r\nIf-Match: b", DuplicateField(Known::IfMatch)),
-        ("If-None-Match: a\r\nIf-None-Match: b", DuplicateField(Known::IfNoneMatch)),
-        ("If-Modified-Since: a\r\nIf-Modified-Since: b", DuplicateField(Known::IfModifiedSince)),
-        ("If-Unmodified-Since: a\r\nIf-Unmodified-Since: b", DuplicateField(Known::IfUnmodifiedSince)),
-        ("If-Range: a\r\nIf-Range: b", DuplicateField(Known::IfRange)),
-        ("Expect: a\r\nExpect: b", DuplicateField(Known::Expect)),
-        ("Authorization: a\r\nAuthorization: b", DuplicateField(Known::Authorization)),
-        ("Proxy-Authorization: a\r\nProxy-Authorization: b", DuplicateField(Known::ProxyAuthorization)),
-        ("Content-Range: a\r\nContent-Range: b", DuplicateField(Known::ContentRange)),
+        ("Host: a", DuplicateField(KnownField::Host)), ("host: a", DuplicateField(KnownField::Host)), ("HOST:", DuplicateField(KnownField::Host)),
+        ("Content-Length: 1\r\nContent-Length: 1", DuplicateField(KnownField::ContentLength)),
+        ("Content-Length: 1\r\ncontent-length: 2", DuplicateField(KnownField::ContentLength)),
+        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", DuplicateField(KnownField::TransferEncoding)),
+        ("If-Match: a\r\nIf-Match: b", DuplicateField(KnownField::IfMatch)),
+        ("If-None-Match: a\r\nIf-None-Match: b", DuplicateField(KnownField::IfNoneMatch)),
+        ("If-Modified-Since: a\r\nIf-Modified-Since: b", DuplicateField(KnownField::IfModifiedSince)),
+        ("If-Unmodified-Since: a\r\nIf-Unmodified-Since: b", DuplicateField(KnownField::IfUnmodifiedSince)),
+        ("If-Range: a\r\nIf-Range: b", DuplicateField(KnownField::IfRange)),
+        ("Expect: a\r\nExpect: b", DuplicateField(KnownField::Expect)),
+        ("Authorization: a\r\nAuthorization: b", DuplicateField(KnownField::Authorization)),
+        ("Proxy-Authorization: a\r\nProxy-Authorization: b", DuplicateField(KnownField::ProxyAuthorization)),
+        ("Content-Range: a\r\nContent-Range: b", DuplicateField(KnownField::ContentRange)),
         ("Content-Length:", InvalidContentLength), ("Content-Length", InvalidContentLength), ("Content-Length: x", InvalidContentLength),
         ("Content-Length: -1", InvalidContentLength), ("Content-Length: +1", InvalidContentLength), ("Content-Length: 1,1", InvalidContentLength),
         ("Content-Length: 0x1", InvalidContentLength), ("Content-Length: 1 1", InvalidContentLength), ("Content-Length: 9223372036854775808", InvalidContentLength),
@@ -387,13 +406,13 @@ fn good_fields_are_kept_as_sent() {
 fn invalid_names_are_ignored_or_kept_as_configured() {
     let wire = b"GET / HTTP/1.0\r\na_b: 1\r\n_c: 2\r\nd.e: 3\r\n<f>: 4\r\n\xe9: 5\r\ng: 6\r\n\r\n";
     let names = |underscores_in_headers, invalid_headers| {
-        let limits = Limits {
+        let limits = HeadLimits {
             underscores_in_headers,
             invalid_headers,
-            ..Limits::default()
+            ..HeadLimits::default()
         };
         let (result, head) = parse(wire, 5, &limits);
-        assert_eq!(result, Ok(Status::Complete(wire.len())));
+        assert_eq!(result, Ok(RequestProgress::Complete(wire.len())));
         let names: Vec<_> = head
             .fields
             .iter()
@@ -403,19 +422,22 @@ fn invalid_names_are_ignored_or_kept_as_configured() {
     };
     let kept = "a_b _c d.e <f> \u{fffd} g".to_string();
     assert_eq!(
-        names(Underscores::Invalid, InvalidHeaders::Ignored),
+        names(UnderscorePolicy::Invalid, InvalidHeaders::Ignored),
         ("g".to_string(), 5)
     );
     assert_eq!(
-        names(Underscores::Allowed, InvalidHeaders::Ignored),
+        names(UnderscorePolicy::Allowed, InvalidHeaders::Ignored),
         ("a_b _c g".to_string(), 3)
     );
     assert_eq!(
-        names(Underscores::Invalid, InvalidHeaders::Kept),
+        names(UnderscorePolicy::Invalid, InvalidHeaders::Kept),
         (kept.clone(), 0)
     );
-    assert_eq!(names(Underscores::Allowed, InvalidHeaders::Kept), (kept, 0));
-    let (_, head) = parse(wire, 5, &Limits::default());
+    assert_eq!(
+        names(UnderscorePolicy::Allowed, InvalidHeaders::Kept),
+        (kept, 0)
+    );
+    let (_, head) = parse(wire, 5, &HeadLimits::default());
     assert_eq!(head.ignored().next(), Some(&b"a_b: 1"[..]));
 }
 
@@ -435,20 +457,20 @@ fn ignored_lines_are_remembered_up_to_a_bound() {
     assert_eq!(complete(&wire).ignored().count(), RequestHead::MAX_IGNORED);
 }
 
-fn small() -> Limits {
-    Limits {
+fn small() -> HeadLimits {
+    HeadLimits {
         client_header_buffer_size: 64,
         large_client_header_buffers: 2,
         large_client_header_buffer_size: 128,
         max_headers: 5,
-        ..Limits::default()
+        ..HeadLimits::default()
     }
 }
 
 /// The status for a request, in whole and byte by byte; 200 if it is complete.
-fn limited(wire: &[u8], limits: &Limits) -> u16 {
+fn limited(wire: &[u8], limits: &HeadLimits) -> u16 {
     let look = |step| match parse(wire, step, limits).0 {
-        Ok(Status::Complete(_)) => 200,
+        Ok(RequestProgress::Complete(_)) => 200,
         Ok(_) => 0,
         Err(reject) => reject.status(),
     };
@@ -474,7 +496,7 @@ fn a_request_line_fits_into_a_large_buffer_or_is_too_long() {
         assert_eq!(limited(&request(length), &small()), status, "{length}");
     }
     // A large first buffer counts too.
-    let limits = Limits {
+    let limits = HeadLimits {
         client_header_buffer_size: 256,
         ..small()
     };
@@ -539,10 +561,10 @@ fn an_abandoned_head_is_readable_as_far_as_it_came() {
             Some(&b"h"[..]),
         ),
     ] {
-        let (mut parser, mut head) = (Parser::new(), RequestHead::new());
+        let (mut parser, mut head) = (RequestParser::new(), RequestHead::new());
         assert_eq!(
-            parser.parse(wire, &Limits::default(), &mut head),
-            Ok(Status::Partial)
+            parser.parse(wire, &HeadLimits::default(), &mut head),
+            Ok(RequestProgress::Partial)
         );
         assert_eq!(
             (head.request_line(), head.fields.iter().count() <= 1),
@@ -550,7 +572,7 @@ fn an_abandoned_head_is_readable_as_far_as_it_came() {
         );
         parser.abandon(wire, &mut head);
         assert_eq!(
-            (head.request_line(), head.fields.get_known(Known::Host)),
+            (head.request_line(), head.fields.get_known(KnownField::Host)),
             (line, host)
         );
     }
@@ -590,24 +612,24 @@ fn the_number_of_fields_is_limited() {
 #[test]
 fn the_parser_pauses_at_host_when_asked() {
     let wire = b"GET / HTTP/1.1\r\nA: b\r\nHost: example.com \r\nC_D: e\r\n\r\n";
-    let mut limits = Limits {
+    let mut limits = HeadLimits {
         pause_at_host: true,
-        ..Limits::default()
+        ..HeadLimits::default()
     };
     for step in [1, 10, wire.len()] {
-        let (mut parser, mut head, mut end) = (Parser::new(), RequestHead::new(), 0);
+        let (mut parser, mut head, mut end) = (RequestParser::new(), RequestHead::new(), 0);
         let host = loop {
             end = (end + step).min(wire.len());
             match parser.parse(&wire[..end], &limits, &mut head) {
-                Ok(Status::Host(range)) => break range,
-                result => assert_eq!(result, Ok(Status::Partial)),
+                Ok(RequestProgress::Host(range)) => break range,
+                result => assert_eq!(result, Ok(RequestProgress::Partial)),
             }
         };
         assert_eq!(&wire[host], b"example.com");
-        limits.underscores_in_headers = Underscores::Allowed;
+        limits.underscores_in_headers = UnderscorePolicy::Allowed;
         assert_eq!(
             parser.parse(wire, &limits, &mut head),
-            Ok(Status::Complete(wire.len()))
+            Ok(RequestProgress::Complete(wire.len()))
         );
         assert_eq!(head.fields.get(b"c_d"), Some(&b"e"[..]));
     }
@@ -644,7 +666,7 @@ fn keep_alive_is_what_version_and_connection_say() {
 #[test]
 fn rejects_are_logged_in_nginx_words() {
     let log = |wire: &str| {
-        let (result, head) = parse(wire.as_bytes(), wire.len(), &Limits::default());
+        let (result, head) = parse(wire.as_bytes(), wire.len(), &HeadLimits::default());
         let reject = result.map_or_else(
             |reject| reject,
             |_| head.check(false).expect_err("a reject"),
@@ -677,15 +699,15 @@ fn rejects_are_logged_in_nginx_words() {
 
 #[test]
 fn a_head_can_be_used_again() {
-    let (mut parser, mut head) = (Parser::new(), RequestHead::new());
+    let (mut parser, mut head) = (RequestParser::new(), RequestHead::new());
     for (wire, target) in [
         ("GET /1 HTTP/1.0\r\na.b: c\r\nX: y\r\n\r\n", "/1"),
         ("POST /2 HTTP/1.0\r\n\r\n", "/2"),
     ] {
         parser.reset();
         head.clear();
-        let result = parser.parse(wire.as_bytes(), &Limits::default(), &mut head);
-        assert_eq!(result, Ok(Status::Complete(wire.len())));
+        let result = parser.parse(wire.as_bytes(), &HeadLimits::default(), &mut head);
+        assert_eq!(result, Ok(RequestProgress::Complete(wire.len())));
         assert_eq!(head.target(), target.as_bytes());
     }
     assert!(head.fields.is_empty() && head.ignored().next().is_none());
@@ -708,7 +730,7 @@ fn every_short_line_is_read_alike_in_any_pieces() {
                 [b"GET / HTTP/1.0\r\nA", &text[..], b"\r\n\r\n"].concat(),
                 [b"GET / HTTP/1.0\r\n", &text[..], b"\r\n\r\n"].concat(),
             ] {
-                let outcome = |step| match parse(&wire, step, &Limits::default()) {
+                let outcome = |step| match parse(&wire, step, &HeadLimits::default()) {
                     (Ok(status), head) => Ok((status, format!("{:?}", head.fields))),
                     (Err(reject), _) => Err(reject.kind),
                 };

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::Duration;
 
-use rt::net::{Listener, Stream};
+use rt::net::{SocketListener, StreamSocket};
 use weir_rt as rt;
 
 /// As long as the idle timeout of a real server.
@@ -24,7 +24,7 @@ fn main() -> std::io::Result<()> {
         .unwrap_or(8080);
     rt::run(rt::LoopOptions::default(), move || async move {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let listener = Listener::from_fd(std::net::TcpListener::bind(address)?.into())?;
+        let listener = SocketListener::from_fd(std::net::TcpListener::bind(address)?.into())?;
         loop {
             let stream = listener.accept().await?;
             rt::spawn_named("connection", async move {
@@ -35,7 +35,7 @@ fn main() -> std::io::Result<()> {
     })?
 }
 
-async fn serve(stream: Stream, close: bool) -> std::io::Result<()> {
+async fn serve(stream: StreamSocket, close: bool) -> std::io::Result<()> {
     let timer = rt::Timer::new();
     let answer = answer(if close { "close" } else { "keep-alive" });
     let mut buf = Vec::new();

@@ -12,11 +12,11 @@ use std::task::{Context, Poll, ready};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::reactor::{Registration, Side};
+use crate::reactor::{IoInterest, Registration};
 
 /// The program to run.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub struct ChildProgram {
     /// The program, looked for in `PATH` if there is no slash in it, and its arguments.
     pub words: Vec<Vec<u8>>,
     /// Its environment, `NAME=value` each; `None`: this process's.
@@ -27,7 +27,7 @@ pub struct Program {
 
 /// A running program and our ends of its pipes, not yet bound to a loop.
 #[derive(Debug)]
-pub struct Begun {
+pub struct StartedProgram {
     process: std::process::Child,
     /// Its standard input.
     pub input: Option<OwnedFd>,
@@ -37,10 +37,10 @@ pub struct Begun {
     pub errors: Option<OwnedFd>,
 }
 
-impl Program {
+impl ChildProgram {
     /// Starts the program. The calling thread waits until the kernel has loaded it, which may read from a disk: to
     /// be called on a pool's thread where possible.
-    pub fn begin(&self) -> io::Result<Begun> {
+    pub fn start_program(&self) -> io::Result<StartedProgram> {
         let (name, arguments) = self
             .words
             .split_first()
@@ -76,7 +76,7 @@ impl Program {
         let mut process = command.spawn()?;
         // The command holds our copies of the child's pipe ends. While those are open, no pipe reports its end.
         drop(command);
-        Ok(Begun {
+        Ok(StartedProgram {
             input: process.stdin.take().map(OwnedFd::from),
             output: Some(output.into()),
             errors: errors.map(OwnedFd::from),
@@ -109,7 +109,7 @@ fn unblock_signals(command: &mut Command) {
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum ProgramExit {
     /// By exiting, with this status.
     Exit(i32),
     /// By this signal.
@@ -117,7 +117,7 @@ pub enum Ended {
 }
 
 /// A running program on this loop. It is killed when this is dropped.
-pub struct Child {
+pub struct ChildProcess {
     /// `None` when it has ended and was waited for.
     process: RefCell<Option<std::process::Child>>,
     descriptor: OwnedFd,
@@ -125,14 +125,14 @@ pub struct Child {
     id: u32,
 }
 
-impl Child {
+impl ChildProcess {
     /// Binds a running program to this loop.
-    pub fn of(begun: Begun) -> io::Result<Child> {
+    pub fn of(begun: StartedProgram) -> io::Result<ChildProcess> {
         let id = begun.process.id();
         let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
         let descriptor = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK)?;
-        Ok(Child {
+        Ok(ChildProcess {
             process: RefCell::new(Some(begun.process)),
             descriptor,
             registration: OnceCell::new(),
@@ -151,12 +151,12 @@ impl Child {
     }
 
     /// Waits for its end, which is reported once. Only one task may wait at a time.
-    pub fn poll_end(&self, context: &mut Context<'_>) -> Poll<io::Result<Ended>> {
+    pub fn poll_end(&self, context: &mut Context<'_>) -> Poll<io::Result<ProgramExit>> {
         use std::os::unix::process::ExitStatusExt as _;
         let registration = match self.registration.get() {
             Some(registration) => registration,
             None => {
-                let made = Registration::edge(self.descriptor.as_fd(), Side::Read)?;
+                let made = Registration::register_edge(self.descriptor.as_fd(), IoInterest::Read)?;
                 self.registration.get_or_init(|| made)
             }
         };
@@ -168,12 +168,12 @@ impl Child {
             Some(status) => {
                 *process = None;
                 Poll::Ready(Ok(match status.code() {
-                    Some(code) => Ended::Exit(code),
-                    None => Ended::Signal(status.signal().unwrap_or(0)),
+                    Some(code) => ProgramExit::Exit(code),
+                    None => ProgramExit::Signal(status.signal().unwrap_or(0)),
                 }))
             }
             None => {
-                registration.arm(Side::Read, context);
+                registration.arm(IoInterest::Read, context);
                 Poll::Pending
             }
         }
@@ -199,7 +199,7 @@ impl Child {
     }
 }
 
-impl Drop for Child {
+impl Drop for ChildProcess {
     /// Nothing can wait for its end any more, so it is killed, and reaped on the loop: it must not stay as a
     /// zombie.
     fn drop(&mut self) {
@@ -215,39 +215,39 @@ impl Drop for Child {
     }
 }
 
-impl fmt::Debug for Child {
+impl fmt::Debug for ChildProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Child").field("id", &self.id).finish()
     }
 }
 
 /// Our end of a pipe.
-pub struct Pipe {
+pub struct ChildPipe {
     registration: OnceCell<Registration>,
     descriptor: OwnedFd,
 }
 
-impl Pipe {
+impl ChildPipe {
     /// Binds a pipe to this loop.
-    pub fn of(descriptor: OwnedFd) -> io::Result<Pipe> {
+    pub fn of(descriptor: OwnedFd) -> io::Result<ChildPipe> {
         rustix::io::ioctl_fionbio(&descriptor, true)?;
-        Ok(Pipe {
+        Ok(ChildPipe {
             registration: OnceCell::new(),
             descriptor,
         })
     }
 
-    fn poll_ready(&self, side: Side, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_ready(&self, side: IoInterest, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let registration = match self.registration.get() {
             Some(registration) => registration,
             None => {
-                let made = Registration::edge(self.descriptor.as_fd(), side)?;
+                let made = Registration::register_edge(self.descriptor.as_fd(), side)?;
                 self.registration.get_or_init(|| made)
             }
         };
         // The previous call would have blocked. An event since then is a reason to try again.
         if registration.is_ready(side) {
-            registration.clear(side);
+            registration.clear_ready(side);
             context.waker().wake_by_ref();
         }
         registration.arm(side, context);
@@ -273,7 +273,7 @@ impl Pipe {
         match read {
             Ok(n) => Poll::Ready(Ok(n)),
             Err(Errno::AGAIN) => {
-                ready!(self.poll_ready(Side::Read, context))?;
+                ready!(self.poll_ready(IoInterest::Read, context))?;
                 Poll::Pending
             }
             Err(error) => Poll::Ready(Err(error.into())),
@@ -287,7 +287,7 @@ impl Pipe {
                 Ok(n) => return Poll::Ready(Ok(n)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    ready!(self.poll_ready(Side::Write, context))?;
+                    ready!(self.poll_ready(IoInterest::Write, context))?;
                     return Poll::Pending;
                 }
                 Err(error) => return Poll::Ready(Err(error.into())),
@@ -296,7 +296,7 @@ impl Pipe {
     }
 }
 
-impl fmt::Debug for Pipe {
+impl fmt::Debug for ChildPipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pipe").finish_non_exhaustive()
     }

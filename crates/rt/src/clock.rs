@@ -1,7 +1,7 @@
 //! The clock of a loop, and the machine's clocks, which are read here and nowhere else.
 //!
 //! A loop reads the clock once a turn, and [`now`] and [`wall_millis`] return that value: this is what code on a
-//! loop uses. [`read`], [`read_wall`] and [`elapsed`] read the clock itself, for threads without a loop and for
+//! loop uses. [`read_clock`], [`read_wall`] and [`elapsed`] read the clock itself, for threads without a loop and for
 //! measuring within a turn. Everything above this crate takes the time from here (`cargo xtask tidy` checks it), so
 //! that a simulation of time replaces these functions and the wait of the event loop, and nothing else
 //! (docs/design/2026-11-23-time-and-chance.md).
@@ -15,7 +15,7 @@ const WALL_SYNC_TICKS: u64 = 100;
 
 /// The time as a loop's thread knows it.
 #[derive(Clone, Copy)]
-struct Clock {
+struct LoopClock {
     /// `None` on threads without a loop: they read the clock each time.
     now: Option<Instant>,
     tick: u64,
@@ -30,8 +30,8 @@ struct Clock {
 thread_local! {
     /// A copy of `CLOCK.now` without a `RefCell`: it is asked for some twenty times in a proxied request.
     static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
-    static CLOCK: Cell<Clock> = const {
-        Cell::new(Clock { now: None, tick: 0, beyond: 0, wall_base: 0, wall_synced: 0 })
+    static CLOCK: Cell<LoopClock> = const {
+        Cell::new(LoopClock { now: None, tick: 0, beyond: 0, wall_base: 0, wall_synced: 0 })
     };
 }
 
@@ -39,7 +39,7 @@ fn epoch() -> Instant {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     // Some seconds before the first reading, so that tick 0 means "long ago" and never "now".
     *EPOCH.get_or_init(|| {
-        let now = read();
+        let now = read_clock();
         now.checked_sub(Duration::from_secs(10)).unwrap_or(now)
     })
 }
@@ -65,7 +65,7 @@ fn unix_millis() -> u64 {
 
 /// The present tick by the real clock.
 pub(crate) fn real_tick() -> u64 {
-    tick_of(read()).0
+    tick_of(read_clock()).0
 }
 
 /// The tick of this turn.
@@ -85,7 +85,7 @@ pub(crate) fn tick_and_beyond() -> (u64, u32) {
     let clock = CLOCK.get();
     match clock.now {
         Some(_) => (clock.tick, clock.beyond),
-        None => tick_of(read()),
+        None => tick_of(read_clock()),
     }
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn clear_now() {
 /// The time at which this turn of the loop began (the real time on a thread without a loop).
 #[inline]
 pub fn now() -> Instant {
-    NOW.get().unwrap_or_else(read)
+    NOW.get().unwrap_or_else(read_clock)
 }
 
 /// Milliseconds of the monotonic clock since a moment some seconds before the start of the process, as of this turn: one
@@ -139,7 +139,7 @@ pub fn wall() -> SystemTime {
 
 /// The monotonic clock at this moment: about 20 ns.
 #[inline]
-pub fn read() -> Instant {
+pub fn read_clock() -> Instant {
     Instant::now()
 }
 
@@ -152,5 +152,5 @@ pub fn read_wall() -> SystemTime {
 /// The time that has passed since `begun`.
 #[inline]
 pub fn elapsed(begun: Instant) -> Duration {
-    read().saturating_duration_since(begun)
+    read_clock().saturating_duration_since(begun)
 }

@@ -24,20 +24,20 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::clock;
-use crate::handle::{Handle, Shared, TaskId, current_id, set_current_id};
+use crate::handle::{LoopHandle, LoopShared, TaskId, current_id, set_current_id};
 use crate::local_time::local_time;
 use crate::panics;
 use crate::reactor::Reactor;
-use crate::report::{self, Event};
+use crate::report::{self, RuntimeEvent};
 use crate::stall;
 use crate::stats;
-use crate::task::{Rank, Slab, Taken};
-use crate::time::wheel::Wheel;
+use crate::task::{TakenTask, TaskRank, TaskSlab};
+use crate::time::wheel::TimerWheel;
 
 /// How many tasks a turn polls, besides one for each event, before the loop asks for events again.
 const POLLS_PER_TURN: usize = 256;
 
-/// How long a turn polls patient tasks if the ordinary ones took less time ([`Rank::Patient`]): long compared with
+/// How long a turn polls patient tasks if the ordinary ones took less time ([`TaskRank::Patient`]): long compared with
 /// the cost of asking for events, short compared with a good response time.
 const PATIENT_TIME: Duration = Duration::from_micros(25);
 
@@ -80,17 +80,17 @@ impl Default for LoopOptions {
 
 /// A loop that is not running yet. It may be created on one thread and run on another; its handle works from the
 /// start.
-pub struct Loop {
-    shared: Arc<Shared>,
+pub struct EventLoop {
+    shared: Arc<LoopShared>,
     options: LoopOptions,
 }
 
-impl Loop {
+impl EventLoop {
     /// Creates a loop. Fails if there are no descriptors left.
     pub fn new(options: LoopOptions) -> io::Result<Self> {
         // The first call reads the time zone's file: better now than when a loop writes its first log line.
         local_time(0);
-        let shared = Arc::new(Shared::new(options.name.clone())?);
+        let shared = Arc::new(LoopShared::new(options.name.clone())?);
         let this = Self { shared, options };
         this.handle().set_slow_turn(this.options.slow_turn);
         // A loop that is not running is not late.
@@ -99,8 +99,8 @@ impl Loop {
     }
 
     /// A handle for other threads.
-    pub fn handle(&self) -> Handle {
-        Handle(Arc::clone(&self.shared))
+    pub fn handle(&self) -> LoopHandle {
+        LoopHandle(Arc::clone(&self.shared))
     }
 
     /// Runs the loop on this thread until the future that `main` makes has ended, then drops all tasks
@@ -109,15 +109,15 @@ impl Loop {
     where
         F::Output: 'static,
     {
-        let core = Rc::new(Core::new(self.shared, self.options)?);
-        let _entered = Entered::new(&core);
+        let core = Rc::new(LoopCore::new(self.shared, self.options)?);
+        let _entered = EnteredLoop::new(&core);
         panics::install_hook();
         let output = Rc::new(Cell::new(None));
         let place = Rc::clone(&output);
         let future = main();
         let main_task = core.spawn(
             MAIN,
-            Rank::Ordinary,
+            TaskRank::Ordinary,
             Box::pin(async move { place.set(Some(future.await)) }),
         );
         core.turn_until(|core| !core.tasks.borrow().contains(main_task))?;
@@ -135,7 +135,7 @@ impl Loop {
     }
 }
 
-/// Makes a loop and runs it on this thread: see [`Loop::run`].
+/// Makes a loop and runs it on this thread: see [`EventLoop::run`].
 pub fn run<F: Future + 'static>(
     options: LoopOptions,
     main: impl FnOnce() -> F,
@@ -143,20 +143,20 @@ pub fn run<F: Future + 'static>(
 where
     F::Output: 'static,
 {
-    Loop::new(options)?.run(main)
+    EventLoop::new(options)?.run(main)
 }
 
 /// The handle of this thread's loop.
 ///
 /// # Panics
 /// When no loop runs on this thread.
-pub fn handle() -> Handle {
-    with(|core| Handle(Arc::clone(&core.shared)))
+pub fn handle() -> LoopHandle {
+    with_loop(|core| LoopHandle(Arc::clone(&core.shared)))
 }
 
 /// Reads the clock again for the rest of this turn, for a task that has computed for a long time.
 pub fn refresh_now() {
-    clock::set_now(clock::read());
+    clock::set_now(clock::read_clock());
 }
 
 /// Lets other tasks, timers and sockets have their turn first.
@@ -166,7 +166,7 @@ pub fn yield_now() -> impl Future<Output = ()> {
         if std::mem::replace(&mut yielded, true) {
             return Poll::Ready(());
         }
-        defer(cx.waker());
+        wake_after_events(cx.waker());
         Poll::Pending
     })
 }
@@ -176,12 +176,12 @@ pub fn at_turn_end(f: impl FnOnce() + 'static) {
     if current_id() == 0 {
         f();
     } else {
-        with(|core| core.at_turn_end(Box::new(f)));
+        with_loop(|core| core.at_turn_end(Box::new(f)));
     }
 }
 
 /// Wakes a task after the loop has asked for events again.
-pub(crate) fn defer(waker: &Waker) {
+pub(crate) fn wake_after_events(waker: &Waker) {
     let waker = waker.clone();
     if try_with(|core| core.deferred.borrow_mut().push(waker.clone())).is_none() {
         waker.wake();
@@ -192,21 +192,21 @@ pub(crate) fn defer(waker: &Waker) {
 pub(crate) fn budget_is_spent(cx: &Context<'_>) -> bool {
     let spent = BUDGET.get() == 0;
     if spent {
-        defer(cx.waker());
+        wake_after_events(cx.waker());
     }
     spent
 }
 
 /// Charges one call that moved this many bytes to the task's budget.
-pub(crate) fn spend(bytes: usize) {
+pub(crate) fn count_transfer(bytes: usize) {
     let cost = u32::try_from(1 + bytes / BYTES_PER_UNIT).unwrap_or(u32::MAX);
     BUDGET.set(BUDGET.get().saturating_sub(cost));
 }
 
 /// The state of the loop that runs on a thread.
-pub(crate) struct Core {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) tasks: RefCell<Slab>,
+pub(crate) struct LoopCore {
+    pub(crate) shared: Arc<LoopShared>,
+    pub(crate) tasks: RefCell<TaskSlab>,
     /// Tasks to poll: those of ordinary rank.
     ready: RefCell<VecDeque<TaskId>>,
     /// Patient tasks to poll.
@@ -214,7 +214,7 @@ pub(crate) struct Core {
     /// The task that is being polled.
     pub(crate) polled: Cell<Option<TaskId>>,
     pub(crate) reactor: Reactor,
-    pub(crate) wheel: RefCell<Wheel>,
+    pub(crate) wheel: RefCell<TimerWheel>,
     /// Tasks to wake after the loop has asked for events again.
     deferred: RefCell<Vec<Waker>>,
     /// Work for the end of the turn, e.g. to wake a log's writer once for all lines of the turn.
@@ -227,26 +227,26 @@ pub(crate) struct Core {
 }
 
 thread_local! {
-    static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Rc<LoopCore>>> = const { RefCell::new(None) };
     /// What is left of the budget of the task that is being polled.
     static BUDGET: Cell<u32> = const { Cell::new(BUDGET_UNITS) };
 }
 
 /// The number of this thread's present turn.
-pub(crate) fn turn() -> u64 {
-    with(|core| core.shared.counters.turns.load(Relaxed))
+pub(crate) fn turn_number() -> u64 {
+    with_loop(|core| core.shared.counters.turns.load(Relaxed))
 }
 
 /// Calls `f` with this thread's loop.
 ///
 /// # Panics
 /// When no loop runs on this thread.
-pub(crate) fn with<R>(f: impl FnOnce(&Core) -> R) -> R {
+pub(crate) fn with_loop<R>(f: impl FnOnce(&LoopCore) -> R) -> R {
     try_with(f).expect("this must be called on the thread of a running rt loop")
 }
 
 /// Calls `f` with this thread's loop, if one runs.
-pub(crate) fn try_with<R>(f: impl FnOnce(&Core) -> R) -> Option<R> {
+pub(crate) fn try_with<R>(f: impl FnOnce(&LoopCore) -> R) -> Option<R> {
     CURRENT
         .try_with(|current| current.borrow().as_deref().map(f))
         .ok()
@@ -254,10 +254,10 @@ pub(crate) fn try_with<R>(f: impl FnOnce(&Core) -> R) -> Option<R> {
 }
 
 /// Makes a loop the current one of this thread while it lives, and takes it apart at the end.
-struct Entered<'a>(&'a Rc<Core>);
+struct EnteredLoop<'a>(&'a Rc<LoopCore>);
 
-impl<'a> Entered<'a> {
-    fn new(core: &'a Rc<Core>) -> Self {
+impl<'a> EnteredLoop<'a> {
+    fn new(core: &'a Rc<LoopCore>) -> Self {
         CURRENT.with(|current| {
             let mut current = current.borrow_mut();
             assert!(current.is_none(), "a loop runs on this thread already");
@@ -265,12 +265,12 @@ impl<'a> Entered<'a> {
         });
         set_current_id(core.shared.id);
         core.shared.thread.store(stall::note_stack(), Relaxed);
-        clock::set_now(clock::read());
+        clock::set_now(clock::read_clock());
         Self(core)
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for EnteredLoop<'_> {
     fn drop(&mut self) {
         let core = self.0;
         // Tasks may spawn or wake others while they are dropped. All must be gone before the loop is.
@@ -290,23 +290,23 @@ impl Drop for Entered<'_> {
     }
 }
 
-impl Core {
-    fn new(shared: Arc<Shared>, options: LoopOptions) -> io::Result<Self> {
+impl LoopCore {
+    fn new(shared: Arc<LoopShared>, options: LoopOptions) -> io::Result<Self> {
         let reactor = Reactor::new(options.events, &shared)?;
         Ok(Self {
             shared,
-            tasks: RefCell::new(Slab::new()),
+            tasks: RefCell::new(TaskSlab::new()),
             ready: RefCell::default(),
             patient: RefCell::default(),
             polled: Cell::new(None),
             reactor,
-            wheel: RefCell::new(Wheel::new(clock::real_tick())),
+            wheel: RefCell::new(TimerWheel::new(clock::real_tick())),
             deferred: RefCell::default(),
             at_turn_end: RefCell::default(),
             options,
             main_panic: Cell::new(None),
             probation: Cell::new(0),
-            turn_ended: Cell::new(clock::read()),
+            turn_ended: Cell::new(clock::read_clock()),
         })
     }
 
@@ -328,10 +328,10 @@ impl Core {
             } else {
                 CLOCK_EVERY
             };
-            let mut turn = Turn {
+            let mut turn = TurnBudget {
                 budget: POLLS_PER_TURN + self.reactor.event_count(),
                 polls: 0,
-                stretches: Stretches::new(began, every, self.slow_turn()),
+                stretches: TurnStretches::new(began, every, self.slow_turn()),
             };
             self.wake_due();
             // All events before any task: polling each task right after its event was 1 % slower, since
@@ -361,7 +361,7 @@ impl Core {
             self.until_next_timer()
         };
         self.reactor.wait(timeout)?;
-        clock::set_now(clock::read());
+        clock::set_now(clock::read_clock());
         // In this order: a reader between the two stores would otherwise measure from the start of the previous
         // turn.
         counters.turn_began.store(clock::tick(), Relaxed);
@@ -394,7 +394,7 @@ impl Core {
         }
     }
 
-    fn take_inbox(&self, inbox: crate::handle::Inbox) {
+    fn take_inbox(&self, inbox: crate::handle::LoopInbox) {
         {
             let mut tasks = self.tasks.borrow_mut();
             for id in inbox.wakes {
@@ -409,7 +409,7 @@ impl Core {
     }
 
     /// Polls ready tasks within the turn's budget, and records which of them hold the loop longest.
-    fn poll_ready(&self, turn: &mut Turn) {
+    fn poll_ready(&self, turn: &mut TurnBudget) {
         while turn.polls < turn.budget {
             let Some(id) = self.ready.borrow_mut().pop_front() else {
                 return;
@@ -419,11 +419,11 @@ impl Core {
     }
 
     /// Polls patient tasks: at least one, and then more for as long as the ordinary ones took, or [`PATIENT_TIME`].
-    fn poll_patient(&self, turn: &mut Turn, began: Instant) {
+    fn poll_patient(&self, turn: &mut TurnBudget, began: Instant) {
         if self.patient.borrow().is_empty() {
             return;
         }
-        let begun = clock::read();
+        let begun = clock::read_clock();
         let allowed = begun.duration_since(began).max(PATIENT_TIME);
         // Tasks that are woken from now on have their turn in the next one if the time is over.
         loop {
@@ -437,7 +437,7 @@ impl Core {
         }
     }
 
-    fn poll_one(&self, id: TaskId, turn: &mut Turn) {
+    fn poll_one(&self, id: TaskId, turn: &mut TurnBudget) {
         let Some(taken) = self.tasks.borrow_mut().take(id) else {
             return;
         };
@@ -447,14 +447,14 @@ impl Core {
     }
 
     /// The queue of the tasks of a rank.
-    pub(crate) fn queue(&self, rank: Rank) -> RefMut<'_, VecDeque<TaskId>> {
+    pub(crate) fn queue(&self, rank: TaskRank) -> RefMut<'_, VecDeque<TaskId>> {
         match rank {
-            Rank::Ordinary => self.ready.borrow_mut(),
-            Rank::Patient => self.patient.borrow_mut(),
+            TaskRank::Ordinary => self.ready.borrow_mut(),
+            TaskRank::Patient => self.patient.borrow_mut(),
         }
     }
 
-    fn poll(&self, mut taken: Taken) {
+    fn poll(&self, mut taken: TakenTask) {
         let mut cx = Context::from_waker(&taken.waker);
         BUDGET.set(BUDGET_UNITS);
         self.polled.set(Some(taken.id));
@@ -467,20 +467,20 @@ impl Core {
                 }
             }
             Ok(Poll::Ready(())) => {
-                let Taken {
+                let TakenTask {
                     id, future, waker, ..
                 } = taken;
                 // Dropped before its slot is freed: wakers that this uses must not reach the slot's next task.
                 self.guarded("task", || drop(future));
-                self.tasks.borrow_mut().end(id, waker);
+                self.tasks.borrow_mut().free_slot(id, waker);
             }
             Err(payload) => self.bury(taken, payload),
         }
     }
 
     /// Ends a task that has panicked: it is counted, reported and dropped, and the loop goes on.
-    fn bury(&self, taken: Taken, payload: Box<dyn Any + Send>) {
-        let Taken {
+    fn bury(&self, taken: TakenTask, payload: Box<dyn Any + Send>) {
+        let TakenTask {
             id,
             name,
             future,
@@ -494,7 +494,7 @@ impl Core {
             panics::report_elsewhere(name, payload.as_ref());
         }
         panics::drop_panicked(name, future);
-        self.tasks.borrow_mut().end(id, waker);
+        self.tasks.borrow_mut().free_slot(id, waker);
         if name == MAIN {
             self.main_panic.set(Some(payload));
         }
@@ -517,10 +517,10 @@ impl Core {
         }
     }
 
-    fn account(&self, began: Instant, mut turn: Turn) {
+    fn account(&self, began: Instant, mut turn: TurnBudget) {
         let counters = &self.shared.counters;
         stats::add(&counters.polls, turn.polls as u64);
-        let end = clock::read();
+        let end = clock::read_clock();
         self.turn_ended.set(end);
         let took = end.duration_since(began);
         counters.turn(took);
@@ -535,7 +535,7 @@ impl Core {
         turn.stretches.look(end);
         stats::add(&counters.slow_turns, 1);
         self.probation.set(PROBATION_TURNS);
-        report::report(&Event::SlowTurn {
+        report::report_event(&RuntimeEvent::SlowTurn {
             name: &self.options.name,
             took,
             stretch: turn.stretches.longest,
@@ -545,15 +545,15 @@ impl Core {
 }
 
 /// The state of a running turn.
-struct Turn {
+struct TurnBudget {
     /// How many polls are left before the rest waits for the next turn.
     budget: usize,
     polls: usize,
-    stretches: Stretches,
+    stretches: TurnStretches,
 }
 
 /// Finds the tasks that held a turn: the time between two readings of the clock, and the tasks polled in it.
-struct Stretches {
+struct TurnStretches {
     last_look: Instant,
     /// Shorter stretches are not recorded.
     floor: Duration,
@@ -566,7 +566,7 @@ struct Stretches {
     suspects: Vec<&'static str>,
 }
 
-impl Stretches {
+impl TurnStretches {
     fn new(began: Instant, every: usize, slow_turn: Duration) -> Self {
         Self {
             last_look: began,
@@ -582,7 +582,7 @@ impl Stretches {
     /// A task is about to be polled.
     fn polling(&mut self, name: &'static str) {
         if self.polled == self.every {
-            self.look(clock::read());
+            self.look(clock::read_clock());
         }
         self.names[self.polled] = name;
         self.polled += 1;

@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock;
-use crate::stats::{Counters, Stats};
+use crate::stats::{LoopCounters, LoopStats};
 use base::sync::{Mutex, MutexGuard};
 
 /// A way to reach a loop from any thread.
 #[derive(Clone)]
-pub struct Handle(pub(crate) Arc<Shared>);
+pub struct LoopHandle(pub(crate) Arc<LoopShared>);
 
-/// Messages a loop's inbox holds before [`Handle::post`] says [`PostError::Full`].
+/// Messages a loop's inbox holds before [`LoopHandle::post`] says [`PostError::Full`].
 pub const INBOX_LIMIT: usize = 65_536;
 
 /// Why a message was not taken.
@@ -43,7 +43,7 @@ impl fmt::Display for PostError {
 
 impl std::error::Error for PostError {}
 
-impl Handle {
+impl LoopHandle {
     /// Runs `message` on the loop's thread in its next turn; it may spawn tasks there.
     pub fn post(&self, message: impl FnOnce() + Send + 'static) -> Result<(), PostError> {
         {
@@ -67,7 +67,7 @@ impl Handle {
 
     /// How long the present turn has lasted; zero while the loop is parked. A loop that is late by tens of
     /// milliseconds is stuck in a task.
-    pub fn late(&self) -> Duration {
+    pub fn turn_duration(&self) -> Duration {
         if self.0.counters.parked.load(Ordering::Relaxed) {
             return Duration::ZERO;
         }
@@ -92,17 +92,17 @@ impl Handle {
     }
 
     /// The number of the present turn.
-    pub fn turn(&self) -> u64 {
+    pub fn turn_number(&self) -> u64 {
         self.0.counters.turns.load(Ordering::Relaxed)
     }
 
     /// The time the loop has spent on anything but waiting for events.
-    pub fn busy(&self) -> Duration {
+    pub fn busy_time(&self) -> Duration {
         Duration::from_nanos(self.0.counters.busy_nanos.load(Ordering::Relaxed))
     }
 
     /// The loop's counters now.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> LoopStats {
         self.0.counters.snapshot()
     }
 
@@ -112,7 +112,7 @@ impl Handle {
     }
 }
 
-impl fmt::Debug for Handle {
+impl fmt::Debug for LoopHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle")
             .field("name", &self.0.name)
@@ -136,7 +136,7 @@ pub(crate) fn set_current_id(id: u64) {
     CURRENT_ID.set(id);
 }
 
-type Post = Box<dyn FnOnce() + Send>;
+type PostedCall = Box<dyn FnOnce() + Send>;
 
 /// A task's slot in the slab of its loop. The generation distinguishes it from earlier tasks in the same slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,10 +147,10 @@ pub(crate) struct TaskId {
 
 /// Messages from other threads.
 #[derive(Default)]
-pub(crate) struct Inbox {
+pub(crate) struct LoopInbox {
     /// Tasks to poll. At most one entry for each living task (`Header::posted`), hence bounded.
     pub(crate) wakes: Vec<TaskId>,
-    pub(crate) posts: VecDeque<Post>,
+    pub(crate) posts: VecDeque<PostedCall>,
     pub(crate) closed: bool,
 }
 
@@ -161,26 +161,26 @@ const PARKED: u8 = 1;
 /// Something is in the inbox, and its sender has woken the loop or knows that it will look.
 const NOTIFIED: u8 = 2;
 
-pub(crate) struct Shared {
+pub(crate) struct LoopShared {
     /// Unique in the process; never 0.
     pub(crate) id: u64,
     pub(crate) name: String,
-    pub(crate) counters: Counters,
-    /// See [`Handle::thread`].
+    pub(crate) counters: LoopCounters,
+    /// See [`LoopHandle::thread`].
     pub(crate) thread: AtomicI32,
-    inbox: Mutex<Inbox>,
+    inbox: Mutex<LoopInbox>,
     state: AtomicU8,
     eventfd: OwnedFd,
 }
 
-impl Shared {
+impl LoopShared {
     pub(crate) fn new(name: String) -> io::Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         Ok(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             name,
-            counters: Counters::default(),
+            counters: LoopCounters::default(),
             thread: AtomicI32::new(0),
             inbox: Mutex::default(),
             state: AtomicU8::new(AWAKE),
@@ -192,7 +192,7 @@ impl Shared {
         self.eventfd.as_fd()
     }
 
-    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+    fn inbox(&self) -> MutexGuard<'_, LoopInbox> {
         self.inbox.lock()
     }
 
@@ -226,7 +226,7 @@ impl Shared {
     }
 
     /// Called after the wait: takes the contents of the inbox, if there are any.
-    pub(crate) fn unpark(&self) -> Option<Inbox> {
+    pub(crate) fn unpark(&self) -> Option<LoopInbox> {
         if self.state.swap(AWAKE, Ordering::SeqCst) != NOTIFIED {
             return None;
         }
@@ -234,20 +234,20 @@ impl Shared {
         let closed = inbox.closed;
         Some(std::mem::replace(
             &mut *inbox,
-            Inbox {
+            LoopInbox {
                 closed,
-                ..Inbox::default()
+                ..LoopInbox::default()
             },
         ))
     }
 
     /// Closes the inbox of a loop that ends; returns what is in it, to be dropped.
-    pub(crate) fn close(&self) -> Inbox {
+    pub(crate) fn close(&self) -> LoopInbox {
         std::mem::replace(
             &mut *self.inbox(),
-            Inbox {
+            LoopInbox {
                 closed: true,
-                ..Inbox::default()
+                ..LoopInbox::default()
             },
         )
     }

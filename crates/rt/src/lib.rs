@@ -38,11 +38,11 @@ pub mod sync;
 pub mod system;
 
 pub use clock::{monotonic_millis, now, wall, wall_millis};
-pub use event_loop::{Loop, LoopOptions, at_turn_end, handle, refresh_now, run, yield_now};
-pub use handle::{Handle, INBOX_LIMIT, PostError};
+pub use event_loop::{EventLoop, LoopOptions, at_turn_end, handle, refresh_now, run, yield_now};
+pub use handle::{INBOX_LIMIT, LoopHandle, PostError};
 pub use local_time::{LocalTime, local_time};
 pub use task::{
-    JoinError, JoinHandle, Rank, continue_as, set_rank, spawn, spawn_handle, spawn_named,
+    JoinError, JoinHandle, TaskRank, continue_as, set_rank, spawn, spawn_handle, spawn_named,
     spawn_ranked, task_count,
 };
 pub use time::{Elapsed, Interval, Sleep, Timer, sleep, sleep_until, timeout};

@@ -12,8 +12,8 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::pool::{self, Device, PoolPanic};
-use crate::report::{self, Event};
+use crate::pool::{self, DeviceNumber, PoolPanic};
+use crate::report::{self, RuntimeEvent};
 
 /// How many backtraces may be waiting to be written.
 const PENDING_PANICS: usize = 16;
@@ -22,12 +22,12 @@ thread_local! {
     /// A panic here will be caught and reported by us.
     static CATCHING: Cell<bool> = const { Cell::new(false) };
     /// What the panic hook saw on this thread.
-    static PANIC: RefCell<Option<Panic>> = const { RefCell::new(None) };
+    static PANIC: RefCell<Option<NotedPanic>> = const { RefCell::new(None) };
     /// The future being dropped here has panicked.
     static DROPPING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`, its panic noted for [`report`] or [`report_elsewhere`].
+/// Runs `f`, its panic noted for [`report_event`] or [`report_elsewhere`].
 pub(crate) fn catch<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     let outer = CATCHING.replace(true);
     // The caller drops what `f` was working on, so no half-changed state is used afterwards.
@@ -52,12 +52,12 @@ pub(crate) fn is_dropping_panicked() -> bool {
 }
 
 /// What the panic hook noted on the way to the handler that caught it.
-struct Panic {
+struct NotedPanic {
     location: String,
     backtrace: Backtrace,
 }
 
-impl Panic {
+impl NotedPanic {
     fn unknown() -> Self {
         Self {
             location: "an unknown place".to_owned(),
@@ -78,7 +78,7 @@ pub(crate) fn install_hook() {
             }
             let location = info.location().map(ToString::to_string).unwrap_or_default();
             let backtrace = Backtrace::force_capture();
-            PANIC.set(Some(Panic {
+            PANIC.set(Some(NotedPanic {
                 location,
                 backtrace,
             }));
@@ -88,12 +88,12 @@ pub(crate) fn install_hook() {
 
 /// Reports a panic that was caught on this thread, here and now.
 pub(crate) fn report(task: &str, payload: &(dyn Any + Send)) {
-    let Panic {
+    let NotedPanic {
         location,
         backtrace,
-    } = PANIC.take().unwrap_or_else(Panic::unknown);
+    } = PANIC.take().unwrap_or_else(NotedPanic::unknown);
     let text = message(payload);
-    report::report(&Event::Panic {
+    report::report_event(&RuntimeEvent::Panic {
         task,
         message: text,
         location: &location,
@@ -109,18 +109,18 @@ pub(crate) fn report_elsewhere(task: &'static str, payload: &(dyn Any + Send)) {
         PENDING.fetch_sub(1, Relaxed);
         // Too many at once. The first ones have a backtrace; these only show that it goes on.
         PANIC.with_borrow_mut(|noted| {
-            noted.get_or_insert_with(Panic::unknown).backtrace = Backtrace::disabled();
+            noted.get_or_insert_with(NotedPanic::unknown).backtrace = Backtrace::disabled();
         });
         return report(task, payload);
     }
-    let noted = PANIC.take().unwrap_or_else(Panic::unknown);
+    let noted = PANIC.take().unwrap_or_else(NotedPanic::unknown);
     let text = message(payload).to_owned();
     let report = move || {
-        let Panic {
+        let NotedPanic {
             location,
             backtrace,
         } = &noted;
-        report::report(&Event::Panic {
+        report::report_event(&RuntimeEvent::Panic {
             task,
             message: &text,
             location,
@@ -128,7 +128,7 @@ pub(crate) fn report_elsewhere(task: &'static str, payload: &(dyn Any + Send)) {
         });
         PENDING.fetch_sub(1, Relaxed);
     };
-    pool::default_pool().submit(Device::UNKNOWN, Box::new(report));
+    pool::default_pool().submit(DeviceNumber::UNKNOWN, Box::new(report));
 }
 
 /// The text of a panic's payload.

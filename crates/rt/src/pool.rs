@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use crate::clock;
 use crate::panics;
-use crate::report::{self, Event, Limit};
-use crate::sync::{Closed, remote_oneshot};
+use crate::report::{self, ReportLimit, RuntimeEvent};
+use crate::sync::{ChannelClosed, remote_oneshot};
 use base::sync::{Condvar, Mutex, MutexGuard};
 
 /// The number of threads of the default pool; nginx's value.
@@ -37,32 +37,32 @@ const SHARE_RECHECK: Duration = Duration::from_millis(50);
 
 /// A device number (`st_dev`), for the sub-queue of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Device(pub u64);
+pub struct DeviceNumber(pub u64);
 
-impl Device {
+impl DeviceNumber {
     /// For work whose device is not known.
     pub const UNKNOWN: Self = Self(0);
 }
 
 /// A handle of a thread pool.
 #[derive(Clone)]
-pub struct Pool(Arc<Owner>);
+pub struct PoolHandle(Arc<PoolOwner>);
 
 /// Shared by the handles but not by the threads: when the last handle is dropped, the threads end.
-struct Owner(Arc<Shared>);
+struct PoolOwner(Arc<PoolShared>);
 
-impl Drop for Owner {
+impl Drop for PoolOwner {
     fn drop(&mut self) {
         self.0.state().closed = true;
         self.0.work.notify_all();
     }
 }
 
-static REGISTRY: Mutex<Option<HashMap<String, Pool>>> = Mutex::new(None);
+static REGISTRY: Mutex<Option<HashMap<String, PoolHandle>>> = Mutex::new(None);
 
 /// Creates the pool `name`, or returns the existing one if its size is the same. One of another size is replaced:
 /// its threads end when its last handle is dropped.
-pub fn register(name: &str, threads: usize, max_queue: usize) -> Pool {
+pub fn register(name: &str, threads: usize, max_queue: usize) -> PoolHandle {
     let mut registry = REGISTRY.lock();
     let pools = registry.get_or_insert_default();
     if let Some(pool) = pools.get(name)
@@ -70,21 +70,21 @@ pub fn register(name: &str, threads: usize, max_queue: usize) -> Pool {
     {
         return pool.clone();
     }
-    let pool = Pool::new(name, threads, max_queue);
+    let pool = PoolHandle::new(name, threads, max_queue);
     pools.insert(name.to_owned(), pool.clone());
     pool
 }
 
 /// The pool registered as `name`.
-pub fn get(name: &str) -> Option<Pool> {
+pub fn get(name: &str) -> Option<PoolHandle> {
     let registry = REGISTRY.lock();
     registry.as_ref()?.get(name).cloned()
 }
 
 /// All registered pools, by name.
-pub fn all() -> Vec<Pool> {
+pub fn all() -> Vec<PoolHandle> {
     let registry = REGISTRY.lock();
-    let mut pools: Vec<Pool> = registry
+    let mut pools: Vec<PoolHandle> = registry
         .iter()
         .flat_map(|pools| pools.values().cloned())
         .collect();
@@ -93,27 +93,27 @@ pub fn all() -> Vec<Pool> {
 }
 
 /// The pool named `default`; created with nginx's numbers if it was not registered.
-pub fn default_pool() -> Pool {
+pub fn default_pool() -> PoolHandle {
     get("default").unwrap_or_else(|| register("default", DEFAULT_THREADS, DEFAULT_MAX_QUEUE))
 }
 
-struct Shared {
+struct PoolShared {
     name: String,
     threads: usize,
     max_queue: usize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     work: Condvar,
-    overflow: Limit,
+    overflow: ReportLimit,
 }
 
 #[derive(Default)]
-struct State {
-    devices: Vec<Queue>,
+struct PoolState {
+    devices: Vec<DeviceQueue>,
     /// Where the search for the next job begins, so that devices take turns.
     turn: usize,
     queued: usize,
     /// Jobs of callers that found the queue full, in order.
-    waiting: VecDeque<(Device, Ticket, Job)>,
+    waiting: VecDeque<(DeviceNumber, JobTicket, PoolJob)>,
     /// The ticket of the last job.
     last_ticket: u64,
     started: usize,
@@ -124,11 +124,11 @@ struct State {
     closed: bool,
 }
 
-struct Queue {
-    device: Device,
-    jobs: VecDeque<(Ticket, Job)>,
+struct DeviceQueue {
+    device: DeviceNumber,
+    jobs: VecDeque<(JobTicket, PoolJob)>,
     /// Jobs that were moved forward, and how many of them ran since one of the others did.
-    forward: VecDeque<Job>,
+    forward: VecDeque<PoolJob>,
     in_a_row: usize,
     running: usize,
     last_work: u64,
@@ -138,7 +138,7 @@ struct Queue {
     since: u64,
 }
 
-impl Queue {
+impl DeviceQueue {
     fn is_at_work(&self, tick: u64) -> bool {
         self.running > 0 || tick.saturating_sub(self.last_work) < AT_WORK_TICKS
     }
@@ -157,14 +157,14 @@ impl Queue {
         self.jobs.len() + self.forward.len()
     }
 
-    fn call_forward(&mut self, ticket: Ticket) {
+    fn call_forward(&mut self, ticket: JobTicket) {
         let place = self.jobs.iter().position(|(queued, _)| *queued == ticket);
         if let Some((_, job)) = place.and_then(|place| self.jobs.remove(place)) {
             self.forward.push_back(job);
         }
     }
 
-    fn pop(&mut self) -> Option<Job> {
+    fn pop(&mut self) -> Option<PoolJob> {
         let turn_of_others = self.in_a_row >= FORWARD_IN_A_ROW && !self.jobs.is_empty();
         if !turn_of_others && let Some(job) = self.forward.pop_front() {
             self.in_a_row += 1;
@@ -181,11 +181,11 @@ impl Queue {
     }
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+type PoolJob = Box<dyn FnOnce() + Send>;
 
 /// Names a job of a pool while it is queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct JobTicket(u64);
 
 /// Jobs that were moved forward run before others, but no more than this many in a row.
 const FORWARD_IN_A_ROW: usize = 2;
@@ -205,22 +205,22 @@ pub struct PoolStats {
     pub done: u64,
 }
 
-impl Pool {
+impl PoolHandle {
     /// A pool that is not registered. `max_queue` may be 0: then a job waits until a thread is free,
     /// which is the same to its caller.
     pub fn new(name: &str, threads: usize, max_queue: usize) -> Self {
         panics::install_hook();
-        Self(Arc::new(Owner(Arc::new(Shared {
+        Self(Arc::new(PoolOwner(Arc::new(PoolShared {
             name: name.to_owned(),
             threads: threads.max(1),
             max_queue,
             state: Mutex::default(),
             work: Condvar::new(),
-            overflow: Limit::new(),
+            overflow: ReportLimit::new(),
         }))))
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    fn shared(&self) -> &Arc<PoolShared> {
         &self.0.0
     }
 
@@ -244,13 +244,13 @@ impl Pool {
     /// Runs `f` on a thread of the pool and returns its result. A panic of `f` is passed on to the caller's task.
     /// If the caller is dropped before `f` has started, `f` does not run.
     pub async fn run<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
-        self.run_on(Device::UNKNOWN, f).await
+        self.run_on(DeviceNumber::UNKNOWN, f).await
     }
 
-    /// [`Pool::run`], in the sub-queue of a device.
+    /// [`PoolHandle::run`], in the sub-queue of a device.
     pub async fn run_on<T: Send + 'static>(
         &self,
-        device: Device,
+        device: DeviceNumber,
         f: impl FnOnce() -> T + Send + 'static,
     ) -> T {
         let (sender, receiver) = remote_oneshot::channel();
@@ -268,20 +268,24 @@ impl Pool {
         match receiver.await {
             Ok(Ok(value)) => value,
             Ok(Err(panic)) => std::panic::resume_unwind(Box::new(panic)),
-            Err(Closed) => unreachable!("a job sends its outcome, and queued jobs are run"),
+            Err(ChannelClosed) => unreachable!("a job sends its outcome, and queued jobs are run"),
         }
     }
 
     /// Runs `f` on a thread of the pool, for its effect only, without a waiting caller.
-    pub fn submit(&self, device: Device, f: Box<dyn FnOnce() + Send>) {
-        let _not_called_forward = self.queue(device, f);
+    pub fn submit(&self, device: DeviceNumber, f: Box<dyn FnOnce() + Send>) {
+        let _not_called_forward = self.enqueue_job(device, f);
     }
 
-    /// [`Pool::submit`], for a job that may be called forward.
-    pub(crate) fn queue(&self, device: Device, f: Box<dyn FnOnce() + Send>) -> Ticket {
+    /// [`PoolHandle::submit`], for a job that may be called forward.
+    pub(crate) fn enqueue_job(
+        &self,
+        device: DeviceNumber,
+        f: Box<dyn FnOnce() + Send>,
+    ) -> JobTicket {
         let mut state = self.shared().state();
         state.last_ticket += 1;
-        let ticket = Ticket(state.last_ticket);
+        let ticket = JobTicket(state.last_ticket);
         // Jobs for which a thread is free are hardly queued at all, so they are accepted whatever `max_queue` says.
         // But if others wait already, a new job waits behind them: first come, first served.
         let free_threads = self.shared().threads - state.running.min(self.shared().threads);
@@ -289,8 +293,8 @@ impl Pool {
             state.waiting.push_back((device, ticket, f));
             let waiting = state.waiting.len();
             drop(state);
-            if self.shared().overflow.allows() {
-                report::report(&Event::PoolOverflow {
+            if self.shared().overflow.allows_report() {
+                report::report_event(&RuntimeEvent::PoolOverflow {
                     pool: &self.shared().name,
                     waiting,
                 });
@@ -303,7 +307,7 @@ impl Pool {
     }
 
     /// Moves a job in front of others of its device, if it is still queued.
-    pub(crate) fn call_forward(&self, device: Device, ticket: Ticket) {
+    pub(crate) fn call_forward(&self, device: DeviceNumber, ticket: JobTicket) {
         let mut state = self.shared().state();
         let mut queues = state.devices.iter_mut();
         if let Some(queue) = queues.find(|queue| queue.device == device) {
@@ -312,7 +316,7 @@ impl Pool {
     }
 }
 
-impl fmt::Debug for Pool {
+impl fmt::Debug for PoolHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Pool").field(&self.name()).finish()
     }
@@ -332,14 +336,14 @@ impl PoolPanic {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl PoolShared {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         // Jobs run without the lock, so that none can leave the state half changed.
         self.state.lock()
     }
 
     /// Makes sure that a thread comes for a job that was just queued.
-    fn wake_thread(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn wake_thread(self: &Arc<Self>, mut state: MutexGuard<'_, PoolState>) {
         if state.idle > 0 || state.started >= self.threads {
             drop(state);
             self.work.notify_one();
@@ -394,7 +398,7 @@ impl Shared {
     }
 
     /// A job whose caller waits catches its own panics, to pass them on.
-    fn do_job(&self, job: Job) {
+    fn do_job(&self, job: PoolJob) {
         if let Err(payload) = panics::catch(job) {
             panics::report(&self.name, payload.as_ref());
         }
@@ -415,8 +419,8 @@ impl Shared {
     }
 }
 
-impl State {
-    fn push(&mut self, device: Device, ticket: Ticket, job: Job) {
+impl PoolState {
+    fn push(&mut self, device: DeviceNumber, ticket: JobTicket, job: PoolJob) {
         let tick = clock::real_tick();
         self.queued += 1;
         if let Some(queue) = self.devices.iter_mut().find(|queue| queue.device == device) {
@@ -428,7 +432,7 @@ impl State {
             self.devices
                 .retain(|queue| queue.running > 0 || queue.queued() > 0);
         }
-        self.devices.push(Queue {
+        self.devices.push(DeviceQueue {
             device,
             jobs: VecDeque::from([(ticket, job)]),
             forward: VecDeque::new(),
@@ -441,7 +445,7 @@ impl State {
     }
 
     /// The next job: of the next device in turn that has not used up its share of the threads.
-    fn pop(&mut self, threads: usize) -> Option<(Device, Job)> {
+    fn pop(&mut self, threads: usize) -> Option<(DeviceNumber, PoolJob)> {
         if self.queued == 0 {
             return None;
         }
@@ -473,7 +477,7 @@ impl State {
         None
     }
 
-    fn finished(&mut self, device: Device) {
+    fn finished(&mut self, device: DeviceNumber) {
         self.running -= 1;
         self.done += 1;
         if let Some(queue) = self.devices.iter_mut().find(|queue| queue.device == device) {
@@ -498,16 +502,16 @@ impl State {
 mod tests {
     use super::*;
 
-    const DISK: Device = Device(1);
-    const OTHER: Device = Device(2);
+    const DISK: DeviceNumber = DeviceNumber(1);
+    const OTHER: DeviceNumber = DeviceNumber(2);
 
-    fn push(state: &mut State, device: Device, number: u64) {
-        state.push(device, Ticket(number), Box::new(|| ()));
+    fn push(state: &mut PoolState, device: DeviceNumber, number: u64) {
+        state.push(device, JobTicket(number), Box::new(|| ()));
     }
 
     #[test]
     fn what_is_called_forward_comes_first_and_does_not_starve_the_others() {
-        let mut queue = Queue {
+        let mut queue = DeviceQueue {
             device: DISK,
             jobs: VecDeque::new(),
             forward: VecDeque::new(),
@@ -518,10 +522,10 @@ mod tests {
             since: 0,
         };
         for number in 0..6 {
-            queue.jobs.push_back((Ticket(number), Box::new(|| ())));
+            queue.jobs.push_back((JobTicket(number), Box::new(|| ())));
         }
         for number in [5, 4, 3, 3, 9] {
-            queue.call_forward(Ticket(number));
+            queue.call_forward(JobTicket(number));
         }
         let mut taken = Vec::new();
         while queue.queued() > 0 {
@@ -534,7 +538,7 @@ mod tests {
 
     #[test]
     fn a_device_with_few_jobs_leaves_most_threads_to_the_busy_one() {
-        let mut state = State::default();
+        let mut state = PoolState::default();
         push(&mut state, OTHER, 0);
         assert!(state.pop(32).is_some());
         state.finished(OTHER);
@@ -545,7 +549,7 @@ mod tests {
 
     #[test]
     fn busy_devices_have_equal_shares() {
-        let mut state = State::default();
+        let mut state = PoolState::default();
         (1..100).for_each(|number| {
             push(&mut state, DISK, number);
             push(&mut state, OTHER, number);

@@ -3,7 +3,7 @@
 //! A socket is registered once, edge-triggered, and only when a call on it would have blocked: a connection that is
 //! served from what it has already sent never comes here. It is registered for reading (`IN | RDHUP`), and for
 //! `OUT` from the first write that would have blocked: registered for `OUT` at once, every new connection would
-//! wake the loop just to say that it can be written to. The result of an event is kept as bits in the [`Source`]
+//! wake the loop just to say that it can be written to. The result of an event is kept as bits in the [`EventSource`]
 //! until a call says `EAGAIN`. Listeners are registered level-triggered and exclusive, so that one connection wakes
 //! one of several loops.
 //!
@@ -24,20 +24,20 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::event_loop;
-use crate::handle::Shared;
+use crate::handle::LoopShared;
 
 /// What a source is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum IoInterest {
     Read = 0,
     Write = 1,
     /// The peer has closed its side, or the connection is broken.
     Closed = 2,
 }
 
-const READ: u8 = 1 << Side::Read as u8;
-const WRITE: u8 = 1 << Side::Write as u8;
-const CLOSED: u8 = 1 << Side::Closed as u8;
+const READ: u8 = 1 << IoInterest::Read as u8;
+const WRITE: u8 = 1 << IoInterest::Write as u8;
+const CLOSED: u8 = 1 << IoInterest::Closed as u8;
 
 /// What epoll is asked of every socket that is no listener.
 const READS: EventFlags = EventFlags::IN
@@ -46,7 +46,7 @@ const READS: EventFlags = EventFlags::IN
 
 /// One descriptor's readiness and the tasks that wait for it. What an event touches is in the first
 /// cache line.
-pub(crate) struct Source {
+pub(crate) struct EventSource {
     /// Sides whose last edge still stands.
     ready: Cell<u8>,
     /// Sides that a task waits for.
@@ -60,7 +60,7 @@ pub(crate) struct Source {
     level: Cell<Option<Rc<OwnedFd>>>,
 }
 
-impl Source {
+impl EventSource {
     fn new(level: Option<Rc<OwnedFd>>) -> Self {
         Self {
             ready: Cell::new(0),
@@ -118,22 +118,22 @@ impl Source {
 
 /// A descriptor's place in its loop's epoll set. Dropped before the descriptor is closed.
 pub(crate) struct Registration {
-    source: Rc<Source>,
-    token: Token,
+    source: Rc<EventSource>,
+    token: EpollToken,
     loop_id: u64,
 }
 
 impl Registration {
     /// Registers a connected or connecting socket, edge-triggered, after a call for this side would have blocked. A
     /// socket that is not waited for in order to write counts as writable until a call has said otherwise.
-    pub(crate) fn edge(fd: BorrowedFd<'_>, side: Side) -> io::Result<Self> {
-        if side == Side::Write {
+    pub(crate) fn register_edge(fd: BorrowedFd<'_>, side: IoInterest) -> io::Result<Self> {
+        if side == IoInterest::Write {
             let registration = Self::new(fd, READS | EventFlags::OUT, None)?;
             registration.source.for_write.set(true);
             return Ok(registration);
         }
         let registration = Self::new(fd, READS, None)?;
-        registration.suppose(Side::Write);
+        registration.assume_ready(IoInterest::Write);
         Ok(registration)
     }
 
@@ -142,7 +142,7 @@ impl Registration {
         if self.source.for_write.replace(true) {
             return Ok(());
         }
-        event_loop::with(|core| {
+        event_loop::with_loop(|core| {
             let flags = READS | EventFlags::OUT;
             Ok(epoll::modify(
                 &core.reactor.epoll,
@@ -155,7 +155,7 @@ impl Registration {
 
     /// Registers a listening socket, level-triggered; of the loops that share it, one is woken. If an event finds
     /// no waiting task, the socket leaves the set: see [`Self::is_detached`].
-    pub(crate) fn exclusive(fd: &Rc<OwnedFd>) -> io::Result<Self> {
+    pub(crate) fn register_exclusive(fd: &Rc<OwnedFd>) -> io::Result<Self> {
         Self::new(
             fd.as_fd(),
             EventFlags::IN | EventFlags::EXCLUSIVE,
@@ -164,7 +164,7 @@ impl Registration {
     }
 
     fn new(fd: BorrowedFd<'_>, flags: EventFlags, level: Option<Rc<OwnedFd>>) -> io::Result<Self> {
-        event_loop::with(|core| {
+        event_loop::with_loop(|core| {
             let (source, token) = core.reactor.insert(level);
             let registration = Self {
                 source,
@@ -177,26 +177,26 @@ impl Registration {
     }
 
     /// Whether the last edge still stands for this side.
-    pub(crate) fn is_ready(&self, side: Side) -> bool {
+    pub(crate) fn is_ready(&self, side: IoInterest) -> bool {
         self.source.ready.get() & (1 << side as u8) != 0
     }
 
     /// A call said `EAGAIN`: the next edge will tell.
-    pub(crate) fn clear(&self, side: Side) {
+    pub(crate) fn clear_ready(&self, side: IoInterest) {
         self.source
             .ready
             .set(self.source.ready.get() & !(1 << side as u8));
     }
 
     /// As if an edge had come, so that the next call is made.
-    pub(crate) fn suppose(&self, side: Side) {
+    pub(crate) fn assume_ready(&self, side: IoInterest) {
         self.source
             .ready
             .set(self.source.ready.get() | 1 << side as u8);
     }
 
     /// Wakes the task at the next edge of this side.
-    pub(crate) fn arm(&self, side: Side, cx: &Context<'_>) {
+    pub(crate) fn arm(&self, side: IoInterest, cx: &Context<'_>) {
         let source = &self.source;
         source.armed.set(source.armed.get() | 1 << side as u8);
         let place = &source.wakers[side as usize];
@@ -218,11 +218,11 @@ impl Registration {
     /// Takes the descriptor out of the epoll set, for one that lives on (closing it does the same,
     /// but only when no other process or descriptor shares the socket).
     pub(crate) fn remove(self, fd: BorrowedFd<'_>) {
-        self.withdraw(fd);
+        self.deregister(fd);
     }
 
     /// [`Registration::remove`] for one that is still referred to.
-    pub(crate) fn withdraw(&self, fd: BorrowedFd<'_>) {
+    pub(crate) fn deregister(&self, fd: BorrowedFd<'_>) {
         event_loop::try_with(|core| {
             if core.shared.id == self.loop_id {
                 let _not_registered_is_fine = epoll::delete(&core.reactor.epoll, fd);
@@ -244,12 +244,12 @@ impl Drop for Registration {
 
 /// What epoll carries for us: an index, and a generation against events of the slot's former tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Token {
+struct EpollToken {
     index: u32,
     generation: u32,
 }
 
-impl Token {
+impl EpollToken {
     const EVENTFD: Self = Self {
         index: u32::MAX,
         generation: 0,
@@ -269,13 +269,13 @@ impl Token {
 }
 
 #[derive(Default)]
-struct Sources {
-    slots: Vec<(u32, Option<Rc<Source>>)>,
+struct EventSources {
+    slots: Vec<(u32, Option<Rc<EventSource>>)>,
     free: Vec<u32>,
 }
 
-impl Sources {
-    fn get(&self, token: Token) -> Option<Rc<Source>> {
+impl EventSources {
+    fn get(&self, token: EpollToken) -> Option<Rc<EventSource>> {
         let (generation, source) = self.slots.get(token.index as usize)?;
         if *generation != token.generation {
             return None;
@@ -283,7 +283,7 @@ impl Sources {
         source.clone()
     }
 
-    fn remove(&mut self, token: Token) {
+    fn remove(&mut self, token: EpollToken) {
         let (generation, source) = &mut self.slots[token.index as usize];
         debug_assert_eq!(*generation, token.generation);
         *source = None;
@@ -295,18 +295,18 @@ impl Sources {
 /// A loop's epoll set.
 pub(crate) struct Reactor {
     epoll: OwnedFd,
-    sources: RefCell<Sources>,
+    sources: RefCell<EventSources>,
     events: RefCell<Vec<epoll::Event>>,
     capacity: usize,
 }
 
 impl Reactor {
-    pub(crate) fn new(capacity: usize, shared: &Arc<Shared>) -> io::Result<Self> {
+    pub(crate) fn new(capacity: usize, shared: &Arc<LoopShared>) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(
             &epoll,
             shared.eventfd(),
-            Token::EVENTFD.data(),
+            EpollToken::EVENTFD.data(),
             EventFlags::IN | EventFlags::ET,
         )?;
         let capacity = capacity.max(1);
@@ -319,14 +319,14 @@ impl Reactor {
         })
     }
 
-    fn insert(&self, level: Option<Rc<OwnedFd>>) -> (Rc<Source>, Token) {
-        let source = Rc::new(Source::new(level));
+    fn insert(&self, level: Option<Rc<OwnedFd>>) -> (Rc<EventSource>, EpollToken) {
+        let source = Rc::new(EventSource::new(level));
         let mut sources = self.sources.borrow_mut();
         let token = match sources.free.pop() {
             Some(index) => {
                 let (generation, slot) = &mut sources.slots[index as usize];
                 *slot = Some(Rc::clone(&source));
-                Token {
+                EpollToken {
                     index,
                     generation: *generation,
                 }
@@ -334,7 +334,7 @@ impl Reactor {
             None => {
                 let index = u32::try_from(sources.slots.len()).expect("descriptors are 31-bit");
                 sources.slots.push((0, Some(Rc::clone(&source))));
-                Token {
+                EpollToken {
                     index,
                     generation: 0,
                 }
@@ -372,7 +372,7 @@ impl Reactor {
     pub(crate) fn dispatch(&self) {
         let events = self.events.take();
         for event in &events {
-            let source = self.sources.borrow().get(Token::of(event.data));
+            let source = self.sources.borrow().get(EpollToken::of(event.data));
             if let Some(source) = source {
                 source.deliver(event.flags, &self.epoll);
             }

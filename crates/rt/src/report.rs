@@ -18,7 +18,7 @@ use base::sync::RwLock;
 /// Something that happened inside the runtime and that an operator may want to know.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Event<'a> {
+pub enum RuntimeEvent<'a> {
     /// A task panicked; it was dropped and its loop goes on.
     Panic {
         /// The name the task was spawned with.
@@ -85,7 +85,7 @@ pub enum Event<'a> {
     },
 }
 
-impl fmt::Display for Event<'_> {
+impl fmt::Display for RuntimeEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Panic {
@@ -157,26 +157,26 @@ impl fmt::Display for Event<'_> {
     }
 }
 
-type Reporter = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
+type EventReporter = Arc<dyn Fn(&RuntimeEvent<'_>) + Send + Sync>;
 
-static REPORTER: RwLock<Option<Reporter>> = RwLock::new(None);
+static REPORTER: RwLock<Option<EventReporter>> = RwLock::new(None);
 
 /// Installs the process's reporter in place of the one before.
-pub fn set_reporter(reporter: impl Fn(&Event<'_>) + Send + Sync + 'static) {
+pub fn set_reporter(reporter: impl Fn(&RuntimeEvent<'_>) + Send + Sync + 'static) {
     *REPORTER.write() = Some(Arc::new(reporter));
 }
 
 /// When something that may happen very often was last reported.
-pub struct Limit(AtomicU64);
+pub struct ReportLimit(AtomicU64);
 
-impl Limit {
+impl ReportLimit {
     /// One that has reported nothing.
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
     /// Whether a second has passed since this last said so.
-    pub fn allows(&self) -> bool {
+    pub fn allows_report(&self) -> bool {
         let tick = clock::real_tick();
         let last = self.0.load(Relaxed);
         tick.saturating_sub(last) >= 1000
@@ -188,7 +188,7 @@ impl Limit {
 }
 
 /// Hands an event to the reporter.
-pub fn report(event: &Event<'_>) {
+pub fn report_event(event: &RuntimeEvent<'_>) {
     // Cloned out of the lock: a reporter may itself cause a report.
     let reporter = REPORTER.read().clone();
     match reporter {

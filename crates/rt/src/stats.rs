@@ -12,7 +12,7 @@ pub const TURN_BUCKETS: usize = 24;
 
 /// The live counters of a loop.
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct LoopCounters {
     /// Tick at which the present turn began.
     pub(crate) turn_began: AtomicU64,
     /// The loop waits in `epoll_wait`: however old `turn_began` is, it is not late.
@@ -33,7 +33,7 @@ pub(crate) fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
 }
 
-impl Counters {
+impl LoopCounters {
     /// Counts a turn that kept the thread busy for `took`.
     pub(crate) fn turn(&self, took: Duration) {
         add(&self.turns, 1);
@@ -47,8 +47,8 @@ impl Counters {
     }
 
     /// A copy of the counters.
-    pub(crate) fn snapshot(&self) -> Stats {
-        Stats {
+    pub(crate) fn snapshot(&self) -> LoopStats {
+        LoopStats {
             turns: self.turns.load(Relaxed),
             polls: self.polls.load(Relaxed),
             panics: self.panics.load(Relaxed),
@@ -62,7 +62,7 @@ impl Counters {
 
 /// A copy of a loop's counters.
 #[derive(Debug, Clone)]
-pub struct Stats {
+pub struct LoopStats {
     /// Turns so far.
     pub turns: u64,
     /// Polls of tasks so far.

@@ -1,6 +1,6 @@
 //! Tasks: the slab that holds them, their wakers, spawning, joining.
 //!
-//! A task is a boxed future in a slot of its loop's slab. Its waker is an `Arc<Header>` through
+//! A task is a boxed future in a slot of its loop's slab. Its waker is an `Arc<TaskHeader>` through
 //! [`std::task::Wake`], so that no hand-made vtable is needed: waking from the loop's own thread pushes
 //! the task's id on the ready queue; from any other thread it goes through the loop's inbox. A slot
 //! keeps its header for the next task when no waker of the last one survives, so that a connection
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::event_loop::{self, Core};
-use crate::handle::{Handle, PostError, Shared, TaskId, current_id};
+use crate::event_loop::{self, LoopCore};
+use crate::handle::{LoopHandle, LoopShared, PostError, TaskId, current_id};
 use crate::panics;
 
 /// Runs `future` on this thread's loop, detached.
@@ -28,8 +28,8 @@ pub fn spawn(future: impl Future<Output = ()> + 'static) {
 
 /// [`spawn`], with a name for reports about the task.
 pub fn spawn_named(name: &'static str, future: impl Future<Output = ()> + 'static) {
-    let future: Boxed = Box::pin(future);
-    event_loop::with(|core| core.spawn(name, Rank::Ordinary, future));
+    let future: BoxedTask = Box::pin(future);
+    event_loop::with_loop(|core| core.spawn(name, TaskRank::Ordinary, future));
 }
 
 /// [`spawn_named`], with a handle to wait for the result or to abort.
@@ -37,10 +37,10 @@ pub fn spawn_handle<T: 'static>(
     name: &'static str,
     future: impl Future<Output = T> + 'static,
 ) -> JoinHandle<T> {
-    spawn_ranked(name, Rank::Ordinary, future)
+    spawn_ranked(name, TaskRank::Ordinary, future)
 }
 
-impl Handle {
+impl LoopHandle {
     /// Spawns on the loop the task that `make` builds there.
     pub fn spawn<F>(
         &self,
@@ -56,7 +56,7 @@ impl Handle {
 
 /// Which tasks a turn polls first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Rank {
+pub enum TaskRank {
     /// In the order in which they were woken.
     #[default]
     Ordinary,
@@ -68,19 +68,19 @@ pub enum Rank {
 /// [`spawn_handle`], with a rank other than the ordinary one.
 pub fn spawn_ranked<T: 'static>(
     name: &'static str,
-    rank: Rank,
+    rank: TaskRank,
     future: impl Future<Output = T> + 'static,
 ) -> JoinHandle<T> {
-    let join = Rc::new(Join {
-        output: RefCell::new(Output::Running),
+    let join = Rc::new(JoinState {
+        output: RefCell::new(TaskOutput::Running),
         waker: Cell::new(None),
     });
     // Into its box at once: each closure that it went through would copy it, and the future of a request is large.
-    let joined: Boxed = Box::pin(Joined {
-        ticket: Ticket(Rc::clone(&join)),
+    let joined: BoxedTask = Box::pin(JoinedFuture {
+        ticket: JoinTicket(Rc::clone(&join)),
         future,
     });
-    let task = event_loop::with(|core| core.spawn(name, rank, joined));
+    let task = event_loop::with_loop(|core| core.spawn(name, rank, joined));
     JoinHandle {
         task,
         join,
@@ -89,7 +89,7 @@ pub fn spawn_ranked<T: 'static>(
 }
 
 /// Changes the rank of the task that is being polled, from when it is woken next.
-pub fn set_rank(rank: Rank) {
+pub fn set_rank(rank: TaskRank) {
     event_loop::try_with(|core| {
         if let Some(id) = core.polled.get() {
             core.tasks.borrow_mut().set_rank(id, rank);
@@ -98,7 +98,7 @@ pub fn set_rank(rank: Rank) {
 }
 
 /// Goes on as a task of this rank: what follows has its turn among those, not in the present poll.
-pub async fn continue_as(rank: Rank) {
+pub async fn continue_as(rank: TaskRank) {
     set_rank(rank);
     let mut has_waited = false;
     std::future::poll_fn(|context| {
@@ -113,12 +113,12 @@ pub async fn continue_as(rank: Rank) {
 
 /// A future whose output goes to a [`JoinHandle`]. Not an `async` block: that would have room for the
 /// future twice, as what it captured and as what it waits for, and the future of a connection is large.
-struct Joined<F: Future> {
-    ticket: Ticket<F::Output>,
+struct JoinedFuture<F: Future> {
+    ticket: JoinTicket<F::Output>,
     future: F,
 }
 
-impl<F: Future> Future for Joined<F> {
+impl<F: Future> Future for JoinedFuture<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -130,32 +130,32 @@ impl<F: Future> Future for Joined<F> {
             (Pin::new_unchecked(&mut this.future), &this.ticket)
         };
         future.poll(cx).map(|output| {
-            ticket.0.output.replace(Output::Done(output));
+            ticket.0.output.replace(TaskOutput::Done(output));
         })
     }
 }
 
 /// How many tasks live on this thread's loop, the main one included.
 pub fn task_count() -> usize {
-    event_loop::with(|core| core.tasks.borrow().living)
+    event_loop::with_loop(|core| core.tasks.borrow().living)
 }
 
-pub(crate) type Boxed = Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
 
 /// What a waker points to.
-pub(crate) struct Header {
+pub(crate) struct TaskHeader {
     id: TaskId,
-    /// In the ready queue. Only the loop's thread looks at it; atomic because a `Header` is shared.
+    /// In the ready queue. Only the loop's thread looks at it; atomic because a `TaskHeader` is shared.
     queued: AtomicBool,
     /// In the inbox. Cleared by the loop with a read-modify-write, so that whatever happened before
     /// a wake that found it set is seen by the poll that follows.
     posted: AtomicBool,
-    /// [`Rank::Patient`]. As `queued`.
+    /// [`TaskRank::Patient`]. As `queued`.
     patient: AtomicBool,
-    shared: Arc<Shared>,
+    shared: Arc<LoopShared>,
 }
 
-impl Wake for Header {
+impl Wake for TaskHeader {
     fn wake(self: Arc<Self>) {
         Self::wake_by_ref(&self);
     }
@@ -169,11 +169,11 @@ impl Wake for Header {
     }
 }
 
-impl Header {
-    fn rank(&self) -> Rank {
+impl TaskHeader {
+    fn rank(&self) -> TaskRank {
         match self.patient.load(Ordering::Relaxed) {
-            true => Rank::Patient,
-            false => Rank::Ordinary,
+            true => TaskRank::Patient,
+            false => TaskRank::Ordinary,
         }
     }
 
@@ -186,22 +186,22 @@ impl Header {
 }
 
 /// The tasks of a loop.
-pub(crate) struct Slab {
-    slots: Vec<Slot>,
+pub(crate) struct TaskSlab {
+    slots: Vec<TaskSlot>,
     free: Vec<u32>,
     pub(crate) living: usize,
 }
 
-struct Slot {
-    header: Arc<Header>,
+struct TaskSlot {
+    header: Arc<TaskHeader>,
     waker: Option<Waker>,
-    state: State,
+    state: TaskState,
     name: &'static str,
 }
 
-enum State {
+enum TaskState {
     Free,
-    Waiting(Boxed),
+    Waiting(BoxedTask),
     /// Its future is with the loop, being polled.
     Running,
     /// Aborted by itself, while being polled.
@@ -209,14 +209,14 @@ enum State {
 }
 
 /// A task taken out of the slab to be polled.
-pub(crate) struct Taken {
+pub(crate) struct TakenTask {
     pub(crate) id: TaskId,
     pub(crate) name: &'static str,
-    pub(crate) future: Boxed,
+    pub(crate) future: BoxedTask,
     pub(crate) waker: Waker,
 }
 
-impl Slab {
+impl TaskSlab {
     pub(crate) fn new() -> Self {
         Self {
             slots: Vec::new(),
@@ -229,17 +229,17 @@ impl Slab {
     pub(crate) fn insert(
         &mut self,
         name: &'static str,
-        rank: Rank,
-        future: Boxed,
-        shared: &Arc<Shared>,
+        rank: TaskRank,
+        future: BoxedTask,
+        shared: &Arc<LoopShared>,
     ) -> TaskId {
-        let patient = rank == Rank::Patient;
+        let patient = rank == TaskRank::Patient;
         self.living += 1;
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
             slot.header.queued.store(true, Ordering::Relaxed);
             slot.header.patient.store(patient, Ordering::Relaxed);
-            slot.state = State::Waiting(future);
+            slot.state = TaskState::Waiting(future);
             slot.name = name;
             return slot.header.id;
         }
@@ -248,36 +248,36 @@ impl Slab {
             index,
             generation: 0,
         };
-        let header = Header::new(id, shared);
+        let header = TaskHeader::new(id, shared);
         header.queued.store(true, Ordering::Relaxed);
         header.patient.store(patient, Ordering::Relaxed);
         let waker = Some(Waker::from(Arc::clone(&header)));
-        self.slots.push(Slot {
+        self.slots.push(TaskSlot {
             header,
             waker,
-            state: State::Waiting(future),
+            state: TaskState::Waiting(future),
             name,
         });
         id
     }
 
-    fn slot(&mut self, id: TaskId) -> Option<&mut Slot> {
+    fn slot(&mut self, id: TaskId) -> Option<&mut TaskSlot> {
         self.slots
             .get_mut(id.index as usize)
             .filter(|slot| slot.header.id == id)
     }
 
     /// Takes a task that was in the ready queue, to poll it.
-    pub(crate) fn take(&mut self, id: TaskId) -> Option<Taken> {
+    pub(crate) fn take(&mut self, id: TaskId) -> Option<TakenTask> {
         let slot = self.slot(id)?;
         slot.header.queued.store(false, Ordering::Relaxed);
-        match std::mem::replace(&mut slot.state, State::Running) {
-            State::Waiting(future) => {
+        match std::mem::replace(&mut slot.state, TaskState::Running) {
+            TaskState::Waiting(future) => {
                 let waker = slot
                     .waker
                     .take()
                     .expect("a waiting task's slot holds its waker");
-                Some(Taken {
+                Some(TakenTask {
                     id,
                     name: slot.name,
                     future,
@@ -292,20 +292,20 @@ impl Slab {
     }
 
     /// Puts back a task that is not finished. Gives the future back if the task aborted itself.
-    pub(crate) fn put_back(&mut self, taken: Taken) -> Option<Boxed> {
+    pub(crate) fn put_back(&mut self, taken: TakenTask) -> Option<BoxedTask> {
         let id = taken.id;
         let slot = self.slot(id).expect("a running task keeps its slot");
         slot.waker = Some(taken.waker);
-        if matches!(slot.state, State::Aborted) {
+        if matches!(slot.state, TaskState::Aborted) {
             self.release(id);
             return Some(taken.future);
         }
-        slot.state = State::Waiting(taken.future);
+        slot.state = TaskState::Waiting(taken.future);
         None
     }
 
     /// Frees the slot of a task that has ended.
-    pub(crate) fn end(&mut self, id: TaskId, waker: Waker) {
+    pub(crate) fn free_slot(&mut self, id: TaskId, waker: Waker) {
         if let Some(slot) = self.slot(id) {
             slot.waker = Some(waker);
             self.release(id);
@@ -314,7 +314,7 @@ impl Slab {
 
     fn release(&mut self, id: TaskId) {
         let slot = &mut self.slots[id.index as usize];
-        slot.state = State::Free;
+        slot.state = TaskState::Free;
         let next = TaskId {
             index: id.index,
             generation: id.generation.wrapping_add(1),
@@ -326,7 +326,7 @@ impl Slab {
                 *header.queued.get_mut() = false;
                 *header.posted.get_mut() = false;
             }
-            None => slot.header = Header::new(next, &slot.header.shared),
+            None => slot.header = TaskHeader::new(next, &slot.header.shared),
         }
         slot.waker = Some(Waker::from(Arc::clone(&slot.header)));
         self.free.push(id.index);
@@ -335,18 +335,18 @@ impl Slab {
 
     /// Ends a task that is not being polled and gives its future back, to be dropped without a borrow
     /// of the slab. One that is being polled ends when its poll returns.
-    pub(crate) fn abort(&mut self, id: TaskId) -> Option<Boxed> {
+    pub(crate) fn abort(&mut self, id: TaskId) -> Option<BoxedTask> {
         let slot = self.slot(id)?;
-        match std::mem::replace(&mut slot.state, State::Aborted) {
-            State::Waiting(future) => {
+        match std::mem::replace(&mut slot.state, TaskState::Aborted) {
+            TaskState::Waiting(future) => {
                 self.release(id);
                 Some(future)
             }
-            State::Free => {
-                slot.state = State::Free;
+            TaskState::Free => {
+                slot.state = TaskState::Free;
                 None
             }
-            State::Running | State::Aborted => None,
+            TaskState::Running | TaskState::Aborted => None,
         }
     }
 
@@ -354,37 +354,37 @@ impl Slab {
     pub(crate) fn contains(&self, id: TaskId) -> bool {
         self.slots
             .get(id.index as usize)
-            .is_some_and(|slot| slot.header.id == id && !matches!(slot.state, State::Free))
+            .is_some_and(|slot| slot.header.id == id && !matches!(slot.state, TaskState::Free))
     }
 
     /// Marks a task that was woken through the inbox as queued; gives the queue for it, unless it is in one.
-    pub(crate) fn wake_posted(&mut self, id: TaskId) -> Option<Rank> {
+    pub(crate) fn wake_posted(&mut self, id: TaskId) -> Option<TaskRank> {
         let header = &self.slot(id)?.header;
         header.posted.swap(false, Ordering::AcqRel);
         let is_new = !header.queued.swap(true, Ordering::Relaxed);
         is_new.then(|| header.rank())
     }
 
-    fn set_rank(&mut self, id: TaskId, rank: Rank) {
+    fn set_rank(&mut self, id: TaskId, rank: TaskRank) {
         if let Some(slot) = self.slot(id) {
-            let patient = rank == Rank::Patient;
+            let patient = rank == TaskRank::Patient;
             slot.header.patient.store(patient, Ordering::Relaxed);
         }
     }
 
     /// Takes any one future that still lives; for the end of the loop.
-    pub(crate) fn pop(&mut self) -> Option<Boxed> {
+    pub(crate) fn pop(&mut self) -> Option<BoxedTask> {
         let index = self
             .slots
             .iter()
-            .position(|slot| matches!(slot.state, State::Waiting(_)))?;
+            .position(|slot| matches!(slot.state, TaskState::Waiting(_)))?;
         let id = self.slots[index].header.id;
         self.abort(id)
     }
 }
 
-impl Header {
-    fn new(id: TaskId, shared: &Arc<Shared>) -> Arc<Self> {
+impl TaskHeader {
+    fn new(id: TaskId, shared: &Arc<LoopShared>) -> Arc<Self> {
         Arc::new(Self {
             id,
             queued: AtomicBool::new(false),
@@ -395,9 +395,9 @@ impl Header {
     }
 }
 
-impl Core {
+impl LoopCore {
     /// Adds a task and makes it ready.
-    pub(crate) fn spawn(&self, name: &'static str, rank: Rank, future: Boxed) -> TaskId {
+    pub(crate) fn spawn(&self, name: &'static str, rank: TaskRank, future: BoxedTask) -> TaskId {
         let mut tasks = self.tasks.borrow_mut();
         let id = tasks.insert(name, rank, future, &self.shared);
         self.queue(rank).push_back(id);
@@ -408,7 +408,7 @@ impl Core {
 /// Waits for a task's result. Dropping it lets the task run on, unless told otherwise.
 pub struct JoinHandle<T> {
     task: TaskId,
-    join: Rc<Join<T>>,
+    join: Rc<JoinState<T>>,
     abort_on_drop: bool,
 }
 
@@ -432,27 +432,27 @@ impl fmt::Display for JoinError {
 
 impl std::error::Error for JoinError {}
 
-struct Join<T> {
-    output: RefCell<Output<T>>,
+struct JoinState<T> {
+    output: RefCell<TaskOutput<T>>,
     waker: Cell<Option<Waker>>,
 }
 
-enum Output<T> {
+enum TaskOutput<T> {
     Running,
     Done(T),
     Lost(JoinError),
     Taken,
 }
 
-/// The task's end of a [`Join`]: dropped with the task, however that ends.
-struct Ticket<T>(Rc<Join<T>>);
+/// The task's end of a [`JoinState`]: dropped with the task, however that ends.
+struct JoinTicket<T>(Rc<JoinState<T>>);
 
-impl<T> Drop for Ticket<T> {
+impl<T> Drop for JoinTicket<T> {
     fn drop(&mut self) {
         let mut output = self.0.output.borrow_mut();
-        if matches!(*output, Output::Running) {
+        if matches!(*output, TaskOutput::Running) {
             let panicked = panics::is_dropping_panicked();
-            *output = Output::Lost(if panicked {
+            *output = TaskOutput::Lost(if panicked {
                 JoinError::Panicked
             } else {
                 JoinError::Aborted
@@ -482,13 +482,13 @@ impl<T> JoinHandle<T> {
     }
 
     /// Changes the task's rank, from when it is woken next.
-    pub fn set_rank(&self, rank: Rank) {
+    pub fn set_rank(&self, rank: TaskRank) {
         event_loop::try_with(|core| core.tasks.borrow_mut().set_rank(self.task, rank));
     }
 
     /// Whether the result is there.
     pub fn is_finished(&self) -> bool {
-        !matches!(*self.join.output.borrow(), Output::Running)
+        !matches!(*self.join.output.borrow(), TaskOutput::Running)
     }
 }
 
@@ -505,15 +505,15 @@ impl<T> Future for JoinHandle<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut output = self.join.output.borrow_mut();
-        match std::mem::replace(&mut *output, Output::Taken) {
-            Output::Running => {
-                *output = Output::Running;
+        match std::mem::replace(&mut *output, TaskOutput::Taken) {
+            TaskOutput::Running => {
+                *output = TaskOutput::Running;
                 self.join.waker.set(Some(cx.waker().clone()));
                 Poll::Pending
             }
-            Output::Done(value) => Poll::Ready(Ok(value)),
-            Output::Lost(error) => Poll::Ready(Err(error)),
-            Output::Taken => panic!("a JoinHandle was polled after it gave its result"),
+            TaskOutput::Done(value) => Poll::Ready(Ok(value)),
+            TaskOutput::Lost(error) => Poll::Ready(Err(error)),
+            TaskOutput::Taken => panic!("a JoinHandle was polled after it gave its result"),
         }
     }
 }

@@ -11,7 +11,7 @@ fn direct_reads_need_no_alignment_of_their_caller() {
     std::fs::write(&path, &content).expect("written");
     let expected = Rc::new(content);
     weir_rt::run(weir_rt::LoopOptions::default(), || async move {
-        let pool = weir_rt::pool::Pool::new("direct", 1, 8);
+        let pool = weir_rt::pool::PoolHandle::new("direct", 1, 8);
         let file = weir_rt::file::open(&path, weir_rt::file::OpenOptions::READ, &pool)
             .await
             .expect("opened");

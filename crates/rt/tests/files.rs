@@ -5,17 +5,17 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use rt::file::{self, File, Kind, OpenOptions};
-use rt::net::Stream;
-use rt::pool::{Device, Pool};
+use rt::file::{self, File, InodeKind, OpenOptions};
+use rt::net::StreamSocket;
+use rt::pool::{DeviceNumber, PoolHandle};
 use weir_rt as rt;
 
 fn run<F: Future + 'static>(main: impl FnOnce() -> F) -> F::Output {
     rt::run(rt::LoopOptions::default(), main).expect("a loop can be made")
 }
 
-fn pool() -> Pool {
-    Pool::new("files", 2, 16)
+fn pool() -> PoolHandle {
+    PoolHandle::new("files", 2, 16)
 }
 
 /// A fresh directory below the build's own, so that it is on a disk and not in memory.
@@ -101,14 +101,14 @@ fn who_wants_the_same_range_waits_for_the_same_load_and_needs_nobody_else() {
         let folder = directory(&format!("same-load-{}", std::process::id()));
         let path = folder.join("file");
         fs::write(&path, bytes(100_000)).expect("written");
-        let pool = Pool::new("one thread", 1, 100);
+        let pool = PoolHandle::new("one thread", 1, 100);
         let file = file::open(&path, OpenOptions::READ, &pool)
             .await
             .expect("it is there");
         let (open, gate) = std::sync::mpsc::channel::<()>();
         let (begun, begins) = std::sync::mpsc::channel();
         pool.submit(
-            Device::UNKNOWN,
+            DeviceNumber::UNKNOWN,
             Box::new(move || {
                 begun.send(()).expect("it is waited for");
                 // Ends when the gate is dropped: an error is what is waited for.
@@ -118,10 +118,9 @@ fn who_wants_the_same_range_waits_for_the_same_load_and_needs_nobody_else() {
         begins.recv().expect("the only thread is held");
         let load = |offset| {
             let (file, pool) = (file.clone(), pool.clone());
-            rt::spawn_handle(
-                "loads",
-                async move { file.load(offset, 1_000, 0, &pool).await },
-            )
+            rt::spawn_handle("loads", async move {
+                file.load_range(offset, 1_000, 0, &pool).await
+            })
         };
         let (first, second, other) = (load(0), load(0), load(50_000));
         rt::yield_now().await;
@@ -155,7 +154,7 @@ fn a_cold_file_is_known_to_be_cold_is_loaded_and_then_sent() {
         if !make_cold(&path, &file) || file.resident_prefix(0, 1_500_000) > 0 {
             return;
         }
-        file.load(100_000, 300_000, 0, &pool)
+        file.load_range(100_000, 300_000, 0, &pool)
             .await
             .expect("it can be read");
         assert!(file.resident_prefix(100_000, 300_000) >= 300_000);
@@ -172,7 +171,7 @@ fn a_cold_file_is_known_to_be_cold_is_loaded_and_then_sent() {
         if !make_cold(&path, &file) {
             return;
         }
-        let (a, b) = Stream::pair().expect("a pair");
+        let (a, b) = StreamSocket::pair().expect("a pair");
         let sending = file.clone();
         let sender = rt::spawn_handle("sender", async move {
             let mut offset = 3;
@@ -209,10 +208,10 @@ fn a_truncated_file_does_not_make_anybody_wait() {
             10_000,
             "past the end nothing waits"
         );
-        file.load(0, 10_000, 100_000, &pool)
+        file.load_range(0, 10_000, 100_000, &pool)
             .await
             .expect("it can be read");
-        file.load(20_000, 10, 0, &pool)
+        file.load_range(20_000, 10, 0, &pool)
             .await
             .expect("nothing to read");
     });
@@ -248,10 +247,10 @@ fn names_are_made_listed_renamed_and_removed() {
             .expect("the link leads somewhere");
         assert_eq!(
             (target.kind, target.len, target.mode & 0o777),
-            (Kind::Regular, 8, 0o600)
+            (InodeKind::Regular, 8, 0o600)
         );
         let link = file::lstat(&a, &pool).await.expect("the link is there");
-        assert_eq!(link.kind, Kind::Symlink);
+        assert_eq!(link.kind, InodeKind::Symlink);
         assert!(
             file::open(&a, OpenOptions::READ.nofollow(), &pool)
                 .await
@@ -266,9 +265,9 @@ fn names_are_made_listed_renamed_and_removed() {
             .collect();
         names.sort_by(|a, b| a.0.cmp(&b.0));
         let expected = [
-            ("a", Kind::Symlink),
-            ("b", Kind::Regular),
-            ("below", Kind::Directory),
+            ("a", InodeKind::Symlink),
+            ("b", InodeKind::Regular),
+            ("below", InodeKind::Directory),
         ];
         assert_eq!(
             names,

@@ -5,16 +5,16 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use rt::net::{Listener, Stream};
+use rt::net::{SocketListener, StreamSocket};
 use weir_rt as rt;
 
 fn run<F: Future + 'static>(main: impl FnOnce() -> F) -> F::Output {
     rt::run(rt::LoopOptions::default(), main).expect("a loop can be made")
 }
 
-fn listener() -> Listener {
+fn listener() -> SocketListener {
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    Listener::from_fd(socket.into()).unwrap()
+    SocketListener::from_fd(socket.into()).unwrap()
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn an_echo_over_tcp() {
                 buf.clear();
             }
         });
-        let client = Stream::connect(&address).await.unwrap();
+        let client = StreamSocket::connect(&address).await.unwrap();
         let mut reply = [0; 64];
         for text in [b"hello", b"again"] {
             client.write_all(text).await.unwrap();
@@ -45,7 +45,7 @@ fn an_echo_over_tcp() {
 #[test]
 fn more_than_the_socket_takes_is_written_as_it_is_read() {
     run(|| async {
-        let (a, b) = Stream::pair().unwrap();
+        let (a, b) = StreamSocket::pair().unwrap();
         let data: Rc<Vec<u8>> = Rc::new((0..3_000_000u32).map(|i| i as u8).collect());
         let sent = Rc::clone(&data);
         rt::spawn(async move {
@@ -61,7 +61,7 @@ fn more_than_the_socket_takes_is_written_as_it_is_read() {
 #[test]
 fn closing_is_seen_without_reading() {
     run(|| async {
-        let (a, b) = Stream::pair().unwrap();
+        let (a, b) = StreamSocket::pair().unwrap();
         a.write_all(b"left behind").await.unwrap();
         drop(a);
         b.closed().await;
@@ -74,7 +74,7 @@ fn closing_is_seen_without_reading() {
 #[test]
 fn a_timeout_ends_a_read() {
     run(|| async {
-        let (_a, b) = Stream::pair().unwrap();
+        let (_a, b) = StreamSocket::pair().unwrap();
         let mut buf = [0; 1];
         let read = rt::timeout(Duration::from_millis(5), b.read(&mut buf)).await;
         assert_eq!(read.unwrap_err(), rt::Elapsed);
@@ -84,7 +84,7 @@ fn a_timeout_ends_a_read() {
 #[test]
 fn a_task_whose_socket_is_always_ready_does_not_hold_the_loop() {
     run(|| async {
-        let (a, b) = Stream::pair().unwrap();
+        let (a, b) = StreamSocket::pair().unwrap();
         rt::spawn_named("writes for ever", async move {
             while a.write_all(&[0; 1000]).await.is_ok() {}
         });
@@ -117,7 +117,7 @@ fn many_connections_in_a_burst_are_all_accepted() {
         });
         let mut clients = Vec::new();
         for _ in 0..200 {
-            clients.push(Stream::connect(&address).await.unwrap());
+            clients.push(StreamSocket::connect(&address).await.unwrap());
         }
         let (listener, streams) = accepting.await.unwrap();
         drop(streams);
@@ -127,7 +127,7 @@ fn many_connections_in_a_burst_are_all_accepted() {
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
         }
         // Left without anybody accepting, the listener must not keep the loop busy.
-        let waits = Stream::connect(&address).await.unwrap();
+        let waits = StreamSocket::connect(&address).await.unwrap();
         let turns = rt::handle().stats().turns;
         rt::sleep(Duration::from_millis(20)).await;
         assert!(
@@ -145,7 +145,7 @@ fn a_refused_connection_says_so() {
         let listener = listener();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let error = Stream::connect(&address).await.unwrap_err();
+        let error = StreamSocket::connect(&address).await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
     });
 }
@@ -153,7 +153,7 @@ fn a_refused_connection_says_so() {
 #[test]
 fn a_stream_moves_to_another_loop_with_what_it_has() {
     run(|| async {
-        let (a, b) = Stream::pair().unwrap();
+        let (a, b) = StreamSocket::pair().unwrap();
         let mut buf = [0; 8];
         // Registered here first.
         assert!(
@@ -166,7 +166,7 @@ fn a_stream_moves_to_another_loop_with_what_it_has() {
         let (sender, receiver) = rt::sync::remote_oneshot::channel();
         let thread = std::thread::spawn(move || {
             run(move || async move {
-                let stream = Stream::from_fd(fd).unwrap();
+                let stream = StreamSocket::from_fd(fd).unwrap();
                 let mut buf = [0; 8];
                 let n = stream.read(&mut buf).await.unwrap();
                 sender.send(buf[..n].to_vec()).unwrap();
@@ -179,9 +179,9 @@ fn a_stream_moves_to_another_loop_with_what_it_has() {
 
 #[test]
 fn datagrams_arrive() {
-    use rt::net::{Address, UdpSocket};
+    use rt::net::{SocketAddress, UdpSocket};
     run(|| async {
-        let any = Address::Inet(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let any = SocketAddress::Inet(SocketAddr::from(([127, 0, 0, 1], 0)));
         let server = UdpSocket::bind(&any).unwrap();
         let client = UdpSocket::connect(&server.local_addr().unwrap()).unwrap();
         let echo = rt::spawn_handle("echo", async move {
@@ -203,25 +203,28 @@ fn datagrams_arrive() {
 
 #[test]
 fn addresses_print_as_nginx_prints_them() {
-    use rt::net::{Address, UnixPath};
+    use rt::net::{SocketAddress, UnixPath};
     let v6: SocketAddr = "[::1]:80".parse().unwrap();
-    assert_eq!(Address::from(v6).to_string(), "[::1]:80");
-    let unix = Address::Unix(UnixPath::new("/run/x".as_ref()));
+    assert_eq!(SocketAddress::from(v6).to_string(), "[::1]:80");
+    let unix = SocketAddress::Unix(UnixPath::new("/run/x".as_ref()));
     assert_eq!(unix.to_string(), "unix:/run/x");
-    assert_eq!(Address::Unix(UnixPath::default()).to_string(), "unix:");
+    assert_eq!(
+        SocketAddress::Unix(UnixPath::default()).to_string(),
+        "unix:"
+    );
 }
 
 #[test]
 fn a_pipe_moves_all_bytes_in_order() {
-    use rt::net::Pipe;
+    use rt::net::SplicePipe;
     run(|| async {
-        let (a, b) = Stream::pair().unwrap();
-        let (c, d) = Stream::pair().unwrap();
+        let (a, b) = StreamSocket::pair().unwrap();
+        let (c, d) = StreamSocket::pair().unwrap();
         let data: Rc<Vec<u8>> = Rc::new((0..1_000_000u32).map(|i| (i / 3) as u8).collect());
         let sent = Rc::clone(&data);
         rt::spawn(async move { a.write_all(&sent).await.unwrap() });
         rt::spawn(async move {
-            let pipe = Pipe::new().unwrap();
+            let pipe = SplicePipe::new().unwrap();
             while pipe.transfer(&b, &c, 100_000).await.unwrap() > 0 {}
         });
         let mut got = Vec::new();

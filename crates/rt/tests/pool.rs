@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rt::pool::{Device, Pool};
+use rt::pool::{DeviceNumber, PoolHandle};
 use weir_rt as rt;
 
 fn run<F: Future + 'static>(main: impl FnOnce() -> F) -> F::Output {
@@ -19,13 +19,13 @@ fn a_full_queue_delays_and_keeps_the_order() {
     rt::report::set_reporter(move |event| {
         if matches!(
             event,
-            rt::report::Event::PoolOverflow { pool: "narrow", .. }
+            rt::report::RuntimeEvent::PoolOverflow { pool: "narrow", .. }
         ) {
             seen.fetch_add(1, SeqCst);
         }
     });
     run(|| async {
-        let pool = Pool::new("narrow", 1, 0);
+        let pool = PoolHandle::new("narrow", 1, 0);
         let order = Arc::new(Mutex::new(Vec::new()));
         let tasks: Vec<_> = (0..200)
             .map(|i| {
@@ -52,7 +52,7 @@ fn a_full_queue_delays_and_keeps_the_order() {
 #[test]
 fn a_panic_in_the_pool_is_the_caller_s() {
     run(|| async {
-        let pool = Pool::new("panics", 1, 8);
+        let pool = PoolHandle::new("panics", 1, 8);
         let again = pool.clone();
         let task = rt::spawn_handle("caller", async move {
             pool.run(|| panic!("in the pool")).await;
@@ -65,7 +65,7 @@ fn a_panic_in_the_pool_is_the_caller_s() {
 #[test]
 fn work_whose_caller_left_is_not_done() {
     run(|| async {
-        let pool = Pool::new("left", 1, 8);
+        let pool = PoolHandle::new("left", 1, 8);
         let (open, gate) = mpsc::channel::<()>();
         let first = {
             let pool = pool.clone();
@@ -92,8 +92,8 @@ fn work_whose_caller_left_is_not_done() {
 #[test]
 fn a_stuck_device_leaves_threads_to_the_others() {
     run(|| async {
-        let pool = Pool::new("devices", 4, 100);
-        let (stuck, healthy) = (Device(1), Device(2));
+        let pool = PoolHandle::new("devices", 4, 100);
+        let (stuck, healthy) = (DeviceNumber(1), DeviceNumber(2));
         // Both are at work, so that both have a share.
         pool.run_on(healthy, || ()).await;
         let (open, gate) = mpsc::channel::<()>();

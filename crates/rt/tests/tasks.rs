@@ -182,7 +182,7 @@ thread_local! {
 
 #[test]
 fn a_message_to_a_loop_that_ended_is_refused() {
-    let a_loop = rt::Loop::new(rt::LoopOptions::default()).expect("a loop can be made");
+    let a_loop = rt::EventLoop::new(rt::LoopOptions::default()).expect("a loop can be made");
     let handle = a_loop.handle();
     assert!(handle.post(|| ()).is_ok(), "before it runs");
     a_loop.run(|| async {}).expect("it runs");
@@ -235,7 +235,7 @@ fn a_loop_that_is_held_is_late_and_a_parked_one_is_not() {
         let (sender, receiver) = rt::sync::remote_oneshot::channel();
         let watcher = std::thread::spawn(move || {
             let late = loop {
-                let late = handle.late();
+                let late = handle.turn_duration();
                 if late >= Duration::from_millis(5) {
                     break late;
                 }
@@ -318,7 +318,7 @@ fn a_queue_pushes_back_and_ends() {
         for i in 0..50 {
             assert_eq!(receiver.recv().await, Ok(i));
         }
-        assert_eq!(receiver.recv().await, Err(rt::sync::Closed));
+        assert_eq!(receiver.recv().await, Err(rt::sync::ChannelClosed));
     });
 }
 

@@ -6,23 +6,23 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use host::listen::ListenAddress;
-use net::client::Remote;
-use rt::net::Address;
+use net::client::RemoteClient;
+use rt::net::SocketAddress;
 
-use crate::datagrams::Flow;
+use crate::datagrams::DatagramSession;
 
 /// One client.
-pub struct Client {
+pub struct StreamClient {
     /// The number of the connection, as `$connection` and the error log show it. Unique among those of stream.
     pub number: u64,
     /// How bytes come and go.
-    pub transport: Transport,
+    pub transport: SessionTransport,
     /// Who is at the other end. `realip` may replace it in the session, never here.
-    pub remote: Remote,
+    pub remote: RemoteClient,
     /// `debug_connection` names this client: everything about it is logged.
     pub debug: bool,
     /// What a PROXY protocol header said of the client.
-    pub proxy: Option<Box<proto::proxy_protocol::Header>>,
+    pub proxy: Option<Box<proto::proxy_protocol::DecodedProxyHeader>>,
     /// When it was accepted.
     pub accepted: Instant,
     /// Bytes written to the client since the session began.
@@ -35,40 +35,40 @@ pub struct Client {
     /// The listening socket that accepted it.
     pub socket: ListenAddress,
     /// The address at which it counts as accepted, if another address of the server has passed it on.
-    pub passed_at: Option<Address>,
+    pub passed_at: Option<SocketAddress>,
     /// How often it was passed on; bounded, so that two addresses cannot pass it to each other for ever.
     pub passes: u8,
 }
 
 /// What a session runs on.
-pub enum Transport {
+pub enum SessionTransport {
     /// A connection, TCP or unix.
     Stream(Rc<net::Transport>),
     /// Datagrams.
-    Datagrams(Rc<Flow>),
+    Datagrams(Rc<DatagramSession>),
 }
 
-impl Client {
+impl StreamClient {
     /// The address that the client connected to.
-    pub fn local(&self) -> Address {
+    pub fn local(&self) -> SocketAddress {
         if let Some(address) = &self.passed_at {
             return address.clone();
         }
         match &self.transport {
-            Transport::Stream(stream) => stream
+            SessionTransport::Stream(stream) => stream
                 .socket()
                 .local_addr()
                 .cloned()
-                .unwrap_or_else(|_| Address::Unix(rt::net::UnixPath::default())),
-            Transport::Datagrams(flow) => flow.local(),
+                .unwrap_or_else(|_| SocketAddress::Unix(rt::net::UnixPath::default())),
+            SessionTransport::Datagrams(flow) => flow.local(),
         }
     }
 
     /// The connection, unless it is datagrams.
     pub fn stream(&self) -> Option<&Rc<net::Transport>> {
         match &self.transport {
-            Transport::Stream(stream) => Some(stream),
-            Transport::Datagrams(_) => None,
+            SessionTransport::Stream(stream) => Some(stream),
+            SessionTransport::Datagrams(_) => None,
         }
     }
 
@@ -80,8 +80,8 @@ impl Client {
     /// Sends all of these bytes, as one datagram if the client sends datagrams.
     pub async fn send(&self, bytes: &[u8]) -> io::Result<()> {
         match &self.transport {
-            Transport::Stream(stream) => stream.write_all(bytes).await?,
-            Transport::Datagrams(flow) => flow.send(bytes).await?,
+            SessionTransport::Stream(stream) => stream.write_all(bytes).await?,
+            SessionTransport::Datagrams(flow) => flow.send(bytes).await?,
         }
         // Counted when all was taken: a session that ends in between does not claim bytes that the client never got.
         self.sent.set(self.sent.get() + bytes.len() as u64);

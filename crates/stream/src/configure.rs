@@ -1,30 +1,30 @@
 //! Builds the frozen configuration of `stream {}` from its nodes.
 
 use conf::{
-    Arity, ConfSets, Confs, Diagnostic, Directive, Line, Registry, STREAM, STREAM_SERVER, Setter,
-    Span, Table, TableSet, dispatch,
+    Arity, BlockConfs, ConfSets, Diagnostic, Directive, DirectiveLine, DirectiveTable, STREAM,
+    STREAM_SERVER, Setter, Span, TableSet, VariableRegistry, dispatch,
 };
 use host::error_log::MainLog;
 use net::core_rows::{self, HashSizes};
-use net::endpoint::Claim;
+use net::endpoint::ServerListen;
 
-use crate::core::{self, ServerConf};
+use crate::core::{self, StreamServerConf};
 
-use crate::module::{Handler, Module, Phase};
-use crate::session::Session;
-use crate::site::{Frozen, Phases, Server, ServerId};
+use crate::module::{StreamHandler, StreamModule, StreamPhase};
+use crate::session::StreamSession;
+use crate::stream_site::{FrozenStream, ServerId, StreamPhaseHandlers, StreamServer};
 
 static HASH_SIZE_ROWS: [Directive<HashSizes>; 4] = core_rows::hash_sizes(STREAM);
 
 /// The rows of hash tables' sizes.
-pub static HASH_SIZES: Table<HashSizes> = Table::new(&HASH_SIZE_ROWS);
+pub static HASH_SIZES: DirectiveTable<HashSizes> = DirectiveTable::new(&HASH_SIZE_ROWS);
 
-/// What `server` leaves in `stream` itself: nothing.
+/// What `server` leaves in `read_stream_block` itself: nothing.
 #[derive(Clone, Debug, Default)]
-pub struct MainConf;
+pub struct StreamMainConf;
 
 /// The row of `server`. It stands above the other tables, beside its setter, which needs all of them.
-pub static MAIN: Table<MainConf> = Table::new(&[Directive {
+pub static MAIN: DirectiveTable<StreamMainConf> = DirectiveTable::new(&[Directive {
     name: "server",
     syntax: "{ … }",
     default: None,
@@ -34,25 +34,25 @@ pub static MAIN: Table<MainConf> = Table::new(&[Directive {
     set: Setter::Deferred(Arity::NONE, server),
 }]);
 
-/// The group of tables whose structs belong to `stream`.
+/// The group of tables whose structs belong to `read_stream_block`.
 const MAIN_GROUP: usize = 0;
 /// The group of tables whose structs belong to a server.
 const SERVER_GROUP: usize = 1;
 
 /// What is being built. Setters of blocks get it through `line.level.engine()`.
-struct Builder {
-    modules: &'static [&'static Module],
-    servers: Vec<Server>,
+struct StreamBuilder {
+    modules: &'static [&'static StreamModule],
+    servers: Vec<StreamServer>,
     /// Where the blocks of the servers are in the files, for messages.
     places: Vec<Span>,
-    claims: Vec<Claim>,
+    claims: Vec<ServerListen>,
     /// What the structs of servers share.
     server_confs: ConfSets,
 }
 
 /// The tables of all modules, by the block to which their settings belong. Empty ones would cost a struct in each
 /// server.
-fn groups(modules: &[&'static Module]) -> Vec<TableSet> {
+fn groups(modules: &[&'static StreamModule]) -> Vec<TableSet> {
     let mut groups: Vec<TableSet> = vec![
         vec![&HASH_SIZES, &MAIN],
         vec![&core::SERVER, &core::RESOLVER],
@@ -68,52 +68,52 @@ fn groups(modules: &[&'static Module]) -> Vec<TableSet> {
 }
 
 /// Reads a `stream {}` block.
-pub(crate) fn stream(
-    modules: &'static [&'static Module],
+pub(crate) fn read_stream_block(
+    modules: &'static [&'static StreamModule],
     version: String,
-    line: &mut Line,
-) -> Result<Frozen, Diagnostic> {
-    let mut registry: Registry<Session> = Registry::new();
+    line: &mut DirectiveLine,
+) -> Result<FrozenStream, Diagnostic> {
+    let mut registry: VariableRegistry<StreamSession> = VariableRegistry::new();
     for rows in crate::variables::VARIABLES {
         registry.add(rows);
     }
     for module in modules {
         registry.add(module.variables);
     }
-    let mut builder = Builder {
+    let mut builder = StreamBuilder {
         modules,
         servers: Vec::new(),
         places: Vec::new(),
         claims: Vec::new(),
         server_confs: ConfSets::default(),
     };
-    let mut confs = Confs::new(groups(modules));
+    let mut confs = BlockConfs::new(groups(modules));
     // Set before any directive is read, so that every server inherits the log of main.
-    if let Some(core) = confs.get_mut::<ServerConf>() {
+    if let Some(core) = confs.get_mut::<StreamServerConf>() {
         core.log = line.shared::<MainLog>().0.clone();
     }
     {
         let build = &mut *line.level.build;
-        let mut level = conf::Level::new(build, &mut registry, &mut builder, STREAM);
+        let mut level = conf::BlockContext::new(build, &mut registry, &mut builder, STREAM);
         dispatch(line.node.block.nodes(), &mut confs, None, &mut level);
     }
     for module in modules {
         // Only here are all names declared: a line may refer to one that comes later.
         (module.complete)(line);
     }
-    let endpoints = net::endpoint::endpoints(builder.claims, line);
+    let endpoints = net::endpoint::build_endpoints(builder.claims, line);
     let variables = match registry.finish() {
         Ok(variables) => variables,
         Err(errors) => return Err(line.report_but_last(errors)),
     };
-    let frozen = Frozen {
+    let frozen = FrozenStream {
         main_confs: ConfSets::default().set(&confs.take_group(MAIN_GROUP)),
         outer_confs: builder.server_confs.set(&confs.take_group(SERVER_GROUP)),
         servers: builder.servers,
         endpoints,
         variables,
         version,
-        conf_prefix: line.level.build.in_conf_prefix(conf::Access::Opened, ""),
+        conf_prefix: line.level.build.in_conf_prefix(conf::PathUse::Opened, ""),
         generation: host::generation::next_generation(),
     };
     // Needs the endpoints: which server is the default of an address follows from all `listen` lines.
@@ -122,36 +122,40 @@ pub(crate) fn stream(
 }
 
 /// The tables of modules whose directives stand in `upstream { … }`, for the module that reads such a block.
-pub fn upstream_tables(line: &mut Line) -> TableSet {
-    let modules = line.level.engine::<Builder>().modules;
+pub fn upstream_tables(line: &mut DirectiveLine) -> TableSet {
+    let modules = line.level.engine::<StreamBuilder>().modules;
     let tables = modules.iter().map(|module| module.upstream);
     tables.filter(|table| !table.is_empty()).collect()
 }
 
 /// The setter of `server`.
-fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
+fn server(line: &mut DirectiveLine, parents: &mut BlockConfs) -> Result<(), Diagnostic> {
     let mut confs = parents.child(SERVER_GROUP);
     dispatch(
         line.node.block.nodes(),
         &mut confs,
         Some(parents),
-        &mut line.level.inner(STREAM_SERVER),
+        &mut line.level.inner_block(STREAM_SERVER),
     );
-    let core = confs.get::<ServerConf>().cloned().unwrap_or_default();
+    let core = confs.get::<StreamServerConf>().cloned().unwrap_or_default();
     let place = line.sources().place(line.node.span).unwrap_or_default();
     let structs = confs.take_group(SERVER_GROUP);
-    let mut server = Server {
+    let mut server = StreamServer {
         name: core.name.clone(),
         core,
-        confs: line.level.engine::<Builder>().server_confs.set(&structs),
+        confs: line
+            .level
+            .engine::<StreamBuilder>()
+            .server_confs
+            .set(&structs),
         tls: None,
         handshake: None,
-        phases: Phases::default(),
+        phases: StreamPhaseHandlers::default(),
     };
     // Asked before the engine is borrowed from the line.
     let has_errors = line.level.build.has_errors();
     let (span, block) = (line.node.name.span, line.node.span);
-    let builder = line.level.engine::<Builder>();
+    let builder = line.level.engine::<StreamBuilder>();
     server.tls = builder
         .modules
         .iter()
@@ -166,19 +170,19 @@ fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let answer = builder
         .modules
         .iter()
-        .filter_map(|module| module.answer.as_ref())
+        .filter_map(|module| module.content_handler.as_ref())
         .find(|answer| (answer.when)(&server));
     // Handlers that can do nothing in this server are left out here, not asked at each session.
     let active = builder
         .modules
         .iter()
         .filter(|module| (module.enabled)(&server));
-    let mut handlers: Vec<(Phase, Handler)> = active
+    let mut handlers: Vec<(StreamPhase, StreamHandler)> = active
         .flat_map(|module| module.phases.iter().copied())
         .collect();
     let listens = !server.core.listens.is_empty();
-    handlers.extend(answer.map(|answer| (Phase::Content, answer.handler)));
-    server.phases = Phases::collect(handlers.into_iter());
+    handlers.extend(answer.map(|answer| (StreamPhase::Content, answer.handler)));
+    server.phases = StreamPhaseHandlers::collect(handlers.into_iter());
     // The number is the index in the list, so it is taken before the server is added.
     let id = ServerId(builder.servers.len() as u32);
     builder.claims.extend(net::endpoint::claims(
@@ -196,7 +200,7 @@ fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     if !listens {
         return Err(line
             .error(format!("no \"listen\" is defined for server in {place}"))
-            .place(conf::Place::Unsaid));
+            .place(conf::DiagnosticPlace::Unsaid));
     }
     Ok(())
 }

@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 use bstr::BString;
-use conf::contexts::STREAM_AND_SERVER;
-use conf::{Arity, Directive, Repeat, STREAM_SERVER, Setter, Table};
+use conf::directive_contexts::STREAM_AND_SERVER;
+use conf::{Arity, Directive, DirectiveTable, RepeatRule, STREAM_SERVER, Setter};
 use host::error_log::{Logger, MainLog};
 use net::resolver::{ResolverConf, directives};
 use net::server_name::ServerName;
 
-use net::endpoint::Listen;
+use net::endpoint::ListenEntry;
 
 use crate::listen;
 
 /// Settings of a server.
 #[derive(Clone)]
-pub struct ServerConf {
+pub struct StreamServerConf {
     /// Where it listens.
-    pub listens: Vec<Listen>,
+    pub listens: Vec<ListenEntry>,
     /// The names that the server answers to.
     pub names: Vec<ServerName>,
     /// The first name.
@@ -34,9 +34,9 @@ pub struct ServerConf {
     pub preread_timeout: Duration,
 }
 
-impl Default for ServerConf {
+impl Default for StreamServerConf {
     fn default() -> Self {
-        ServerConf {
+        StreamServerConf {
             listens: Vec::new(),
             names: Vec::new(),
             name: BString::default(),
@@ -50,7 +50,7 @@ impl Default for ServerConf {
 }
 
 /// Rows that belong to a server.
-pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
+pub static SERVER: DirectiveTable<StreamServerConf> = DirectiveTable::<StreamServerConf>::new(&[
     Directive {
         name: "listen",
         syntax: "address:port [udp] [proxy_protocol] [backlog=number] [reuseport] …",
@@ -60,7 +60,7 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         doc: "The address and port, or unix socket, on which the server accepts sessions, with socket options. The \
               datagrams of one client form a session; without `reuseport`, one event loop serves all sessions of a UDP \
               port.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| listen::set(&mut c.listens, line)),
+        set: Setter::Custom(Arity::at_least(1), RepeatRule::Many, |c, line| listen::set_listen(&mut c.listens, line)),
     },
     Directive {
         name: "server_name",
@@ -71,7 +71,7 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         doc: "The names of the server; the first one is `$server_name`. The name requested by a TLS client chooses \
               among the servers of an address, with `ssl` and with `ssl_preread`; other clients get the default server \
               of the address.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
+        set: Setter::Custom(Arity::at_least(1), RepeatRule::Many, |c, line| {
             net::server_name::read(&mut c.names, &mut c.name, line)
         }),
     },
@@ -82,7 +82,7 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         contexts: STREAM_AND_SERVER,
         since: "0.1",
         doc: "Where to log errors of sessions, and the minimum level to log.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.log = Logger::default()), |c, line| {
+        set: Setter::Custom(Arity::at_least(1), RepeatRule::Fresh(|c| c.log = Logger::default()), |c, line| {
             net::core_rows::error_log(&mut c.log, line)
         }),
     },
@@ -127,7 +127,7 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
 ])
 .finish(|conf, outer, level| {
     // Without a log of its own, stream writes to the one of main.
-    if outer.is_none() && level.seen("error_log").is_none() {
+    if outer.is_none() && level.seen_directive("error_log").is_none() {
         conf.log = level.shared::<MainLog>().0.clone();
     }
     Ok(())
@@ -136,4 +136,4 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
 static RESOLVER_ROWS: [Directive<ResolverConf>; 2] = directives::rows(STREAM_AND_SERVER);
 
 /// `resolver` and `resolver_timeout`.
-pub static RESOLVER: Table<ResolverConf> = Table::new(&RESOLVER_ROWS);
+pub static RESOLVER: DirectiveTable<ResolverConf> = DirectiveTable::new(&RESOLVER_ROWS);

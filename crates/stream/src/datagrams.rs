@@ -12,7 +12,7 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use rt::net::{Address, UdpSocket};
+use rt::net::{SocketAddress, UdpSocket};
 
 /// Datagrams that may wait for a session. More are lost, as in a full socket buffer: a session that does not read must
 /// not fill the memory.
@@ -22,30 +22,30 @@ const MAX_WAITING: usize = 256;
 pub const MAX_DATAGRAM: usize = 65_535;
 
 /// A listening socket for datagrams, and its sessions.
-pub struct Datagrams {
+pub struct DatagramSocket {
     socket: UdpSocket,
-    sessions: RefCell<HashMap<Address, Rc<Flow>>>,
+    sessions: RefCell<HashMap<SocketAddress, Rc<DatagramSession>>>,
     next: Cell<u64>,
     /// Datagrams that a session had received behind its first one and had not read when it ended: they begin the next
     /// one. Each session keeps its first, so that this comes to an end.
-    returned: RefCell<VecDeque<(Address, Vec<u8>)>>,
+    returned: RefCell<VecDeque<(SocketAddress, Vec<u8>)>>,
     waker: RefCell<Option<Waker>>,
 }
 
 /// What the reader of a socket takes in: a datagram with its client.
-enum Received {
+enum ReceivedDatagram {
     /// One that came back from a session.
-    Returned(Address, Vec<u8>),
+    Returned(SocketAddress, Vec<u8>),
     /// A new one, of this length, in the scratch buffer.
-    New(Address, usize),
+    New(SocketAddress, usize),
 }
 
 /// The datagrams of one session.
-pub struct Flow {
-    datagrams: Rc<Datagrams>,
+pub struct DatagramSession {
+    datagrams: Rc<DatagramSocket>,
     /// Tells it from a later session of the same client.
     id: u64,
-    client: Address,
+    client: SocketAddress,
     /// The datagram that began the session, until it is read. Read or not, it belongs to this session and begins no
     /// other: a session that ends without a look at it (`return`, `deny`) would follow itself for ever.
     opening: RefCell<Option<Vec<u8>>>,
@@ -54,10 +54,10 @@ pub struct Flow {
     waker: RefCell<Option<Waker>>,
 }
 
-impl Datagrams {
+impl DatagramSocket {
     /// Sessions on a socket.
-    pub fn new(socket: UdpSocket) -> Rc<Datagrams> {
-        Rc::new(Datagrams {
+    pub fn new(socket: UdpSocket) -> Rc<DatagramSocket> {
+        Rc::new(DatagramSocket {
             socket,
             sessions: RefCell::default(),
             next: Cell::new(0),
@@ -69,12 +69,15 @@ impl Datagrams {
     /// Takes in datagrams until the next one that begins a session.
     ///
     /// Errors are the system's; those that only say that an earlier answer did not arrive are passed over.
-    pub async fn accept(self: &Rc<Self>, scratch: &mut [u8]) -> io::Result<Rc<Flow>> {
+    pub async fn accept_session(
+        self: &Rc<Self>,
+        scratch: &mut [u8],
+    ) -> io::Result<Rc<DatagramSession>> {
         loop {
             let received = std::future::poll_fn(|context| self.poll_receive(context, scratch));
             let (client, datagram) = match received.await {
-                Ok(Received::Returned(client, datagram)) => (client, datagram),
-                Ok(Received::New(client, length)) => (client, scratch[..length].to_vec()),
+                Ok(ReceivedDatagram::Returned(client, datagram)) => (client, datagram),
+                Ok(ReceivedDatagram::New(client, length)) => (client, scratch[..length].to_vec()),
                 // An ICMP message about an earlier answer, whose client has gone. The socket is well.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(error) => return Err(error),
@@ -89,21 +92,25 @@ impl Datagrams {
         &self,
         context: &mut Context<'_>,
         scratch: &mut [u8],
-    ) -> Poll<io::Result<Received>> {
+    ) -> Poll<io::Result<ReceivedDatagram>> {
         // Before the socket: these came earlier.
         if let Some((client, datagram)) = self.returned.borrow_mut().pop_front() {
-            return Poll::Ready(Ok(Received::Returned(client, datagram)));
+            return Poll::Ready(Ok(ReceivedDatagram::Returned(client, datagram)));
         }
         let received = self.socket.poll_recv_from(context, scratch);
         // A datagram that a session gives back does not wake the socket, so the reader's waker is kept for that.
         if received.is_pending() {
             *self.waker.borrow_mut() = Some(context.waker().clone());
         }
-        received.map_ok(|(length, client)| Received::New(client, length))
+        received.map_ok(|(length, client)| ReceivedDatagram::New(client, length))
     }
 
     /// Gives a datagram to the session of its client. Without one, a new session begins with it.
-    fn deliver(self: &Rc<Self>, client: Address, datagram: Vec<u8>) -> Option<Rc<Flow>> {
+    fn deliver(
+        self: &Rc<Self>,
+        client: SocketAddress,
+        datagram: Vec<u8>,
+    ) -> Option<Rc<DatagramSession>> {
         let mut sessions = self.sessions.borrow_mut();
         if let Some(flow) = sessions.get(&client) {
             // The client has a session: nothing begins.
@@ -112,7 +119,7 @@ impl Datagrams {
         }
         let id = self.next.get();
         self.next.set(id + 1);
-        let flow = Rc::new(Flow {
+        let flow = Rc::new(DatagramSession {
             datagrams: Rc::clone(self),
             id,
             client: client.clone(),
@@ -125,16 +132,16 @@ impl Datagrams {
     }
 }
 
-impl Flow {
+impl DatagramSession {
     /// The client.
-    pub fn client(&self) -> &Address {
+    pub fn client(&self) -> &SocketAddress {
         &self.client
     }
 
     /// Where the socket is bound.
-    pub fn local(&self) -> Address {
+    pub fn local(&self) -> SocketAddress {
         let bound = self.datagrams.socket.local_addr();
-        bound.unwrap_or_else(|_| Address::Unix(rt::net::UnixPath::default()))
+        bound.unwrap_or_else(|_| SocketAddress::Unix(rt::net::UnixPath::default()))
     }
 
     /// The length of the datagram that began the session, unless it has been read.
@@ -167,7 +174,7 @@ impl Flow {
 
     /// Ends the session for this client: its next datagram begins another one, and so do those that this session has
     /// not read, except for its first.
-    pub fn detach(&self) {
+    pub fn end_session(&self) {
         self.leave();
         let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
         if waiting.is_empty() {
@@ -184,7 +191,7 @@ impl Flow {
     }
 
     /// Forgets the client without a session. What it has sent so far is lost.
-    pub(crate) fn refuse(&self) {
+    pub(crate) fn refuse_session(&self) {
         self.leave();
         self.waiting.borrow_mut().clear();
     }

@@ -11,45 +11,48 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::Errno;
-use conf::{Diagnostic, Line, Rows};
-use host::engine::{Configuration, ListenerSpec, LoopContext, LoopEngine, Main, Trial, Zones};
-use host::error_log::Level;
-use host::seats::Arriving;
-use net::accepting::{self, Accepts, Sockets};
+use base::ErrnoText;
+use conf::{Diagnostic, DirectiveLine, DirectiveRows};
+use host::engine::{
+    ConfigurationTest, EngineConfiguration, ListenerSpec, LoopContext, LoopEngine, MainSettings,
+    ZoneRegistry,
+};
+use host::error_log::LogLevel;
+use host::loop_slots::ArrivingConnection;
+use net::acceptor::{self, AcceptingEngine, LoopSockets};
 use net::counters::{self, AllCounters};
-use net::passing::Passed;
-use rt::net::{Stream, UdpSocket};
+use net::passing::PassedConnection;
+use rt::net::{StreamSocket, UdpSocket};
 
-use crate::client::Transport;
+use crate::client::SessionTransport;
 use crate::configure;
-use crate::datagrams::{Datagrams, MAX_DATAGRAM};
-use crate::module::Module;
-use crate::serve::Newcomer;
-use crate::site::{Frozen, Site};
+use crate::datagrams::{DatagramSocket, MAX_DATAGRAM};
+use crate::module::StreamModule;
+use crate::serve_session::AcceptedSession;
 use crate::stream_loop::StreamLoop;
+use crate::stream_site::{FrozenStream, StreamSite};
 
 /// The engine with the modules of a program.
-pub struct Engine {
-    modules: &'static [&'static Module],
+pub struct StreamEngine {
+    modules: &'static [&'static StreamModule],
 }
 
 /// One generation of `stream {}`.
 pub struct StreamConfiguration {
-    frozen: Arc<Frozen>,
-    modules: &'static [&'static Module],
+    frozen: Arc<FrozenStream>,
+    modules: &'static [&'static StreamModule],
     /// How long sessions of this generation may go on after a reload (`worker_shutdown_timeout`); zero: until they end.
     shutdown_timeout: Duration,
 }
 
-impl Engine {
+impl StreamEngine {
     /// An engine that runs these modules, in this order.
-    pub const fn new(modules: &'static [&'static Module]) -> Engine {
-        Engine { modules }
+    pub const fn new(modules: &'static [&'static StreamModule]) -> StreamEngine {
+        StreamEngine { modules }
     }
 
     /// The engine's own tables, for the reference and for help.
-    pub fn own_tables() -> [&'static dyn Rows; 4] {
+    pub fn own_tables() -> [&'static dyn DirectiveRows; 4] {
         [
             &configure::HASH_SIZES,
             &configure::MAIN,
@@ -59,19 +62,22 @@ impl Engine {
     }
 
     /// The modules, in running order.
-    pub fn modules(&self) -> &'static [&'static Module] {
+    pub fn modules(&self) -> &'static [&'static StreamModule] {
         self.modules
     }
 
     /// Reads a `stream {}` block.
-    pub fn configure(&self, line: &mut Line) -> Result<Arc<dyn Configuration>, Diagnostic> {
-        let main = line.shared::<Main>().clone();
+    pub fn configure(
+        &self,
+        line: &mut DirectiveLine,
+    ) -> Result<Arc<dyn EngineConfiguration>, Diagnostic> {
+        let main = line.shared::<MainSettings>().clone();
         let version = main
             .version
             .split_once('/')
             .map_or("", |(_, version)| version)
             .to_owned();
-        let frozen = Arc::new(configure::stream(self.modules, version, line)?);
+        let frozen = Arc::new(configure::read_stream_block(self.modules, version, line)?);
         Ok(Arc::new(StreamConfiguration {
             frozen,
             modules: self.modules,
@@ -80,23 +86,23 @@ impl Engine {
     }
 }
 
-impl Configuration for StreamConfiguration {
+impl EngineConfiguration for StreamConfiguration {
     fn kind(&self) -> &'static str {
         LoopSessions::KIND
     }
 
     fn listeners(&self) -> Vec<ListenerSpec> {
-        net::endpoint::listeners(&self.frozen.endpoints)
+        net::endpoint::listener_specs(&self.frozen.endpoints)
     }
 
-    fn trials(&self) -> Vec<Trial> {
+    fn configuration_tests(&self) -> Vec<ConfigurationTest> {
         self.modules
             .iter()
             .filter_map(|module| (module.trial)(&self.frozen))
             .collect()
     }
 
-    fn commit(&self, zones: &Zones) -> Result<(), String> {
+    fn commit(&self, zones: &ZoneRegistry) -> Result<(), String> {
         self.modules
             .iter()
             .try_for_each(|module| (module.commit)(&self.frozen, zones))
@@ -109,13 +115,13 @@ impl Configuration for StreamConfiguration {
         let sessions = Rc::new(LoopSessions {
             modules: self.modules,
             shutdown_timeout: Cell::new(self.shutdown_timeout),
-            sockets: Sockets::new(&context),
+            sockets: LoopSockets::new(&context),
             underway: RefCell::default(),
             next_key: Cell::new(0),
             limit: Cell::new(context.main.worker_connections),
             stream: Rc::new(StreamLoop {
                 index: context.index,
-                site: RefCell::new(Site::new(Arc::clone(&self.frozen))),
+                site: RefCell::new(StreamSite::new(Arc::clone(&self.frozen))),
                 log: context.log.clone(),
                 zones: context.zones.clone(),
                 main: context.main.clone(),
@@ -124,7 +130,7 @@ impl Configuration for StreamConfiguration {
         });
         sessions.start_modules();
         sessions.listen(context);
-        Box::new(Running(sessions))
+        Box::new(StreamLoopEngine(sessions))
     }
 
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
@@ -136,27 +142,27 @@ impl Configuration for StreamConfiguration {
 struct LoopSessions {
     /// What they know of the loop.
     stream: Rc<StreamLoop>,
-    modules: &'static [&'static Module],
+    modules: &'static [&'static StreamModule],
     shutdown_timeout: Cell<Duration>,
-    sockets: Sockets,
+    sockets: LoopSockets,
     /// The sessions that run, by a key that is unique on this loop. At most `limit`.
-    underway: RefCell<HashMap<u64, Underway>>,
+    underway: RefCell<HashMap<u64, ServedSession>>,
     next_key: Cell<u64>,
     /// `worker_connections`.
     limit: Cell<usize>,
 }
 
 /// A session that runs.
-struct Underway {
+struct ServedSession {
     generation: u64,
     task: rt::JoinHandle<()>,
 }
 
 /// The handle of the host on a loop of stream.
-struct Running(Rc<LoopSessions>);
+struct StreamLoopEngine(Rc<LoopSessions>);
 
-impl LoopEngine for Running {
-    fn reload(&self, configuration: Arc<dyn Configuration>, context: LoopContext) {
+impl LoopEngine for StreamLoopEngine {
+    fn reload(&self, configuration: Arc<dyn EngineConfiguration>, context: LoopContext) {
         // The host matches configurations by their kind, so that another type never comes here.
         let Ok(configuration) = configuration.as_any().downcast::<StreamConfiguration>() else {
             return;
@@ -165,7 +171,7 @@ impl LoopEngine for Running {
             .0
             .stream
             .site
-            .replace(Site::new(Arc::clone(&configuration.frozen)));
+            .replace(StreamSite::new(Arc::clone(&configuration.frozen)));
         // The timeout that replaced sessions get is the one of their own configuration, as an old worker of nginx keeps
         // its own.
         let patience = self
@@ -184,25 +190,25 @@ impl LoopEngine for Running {
         self.0.listen(context);
     }
 
-    fn adopt(&self, arriving: Arriving) {
+    fn adopt_connection(&self, arriving: ArrivingConnection) {
         // Only connections that were just accepted come from other loops. A session cannot move: unlike HTTP, it has no
         // pause between two requests at which nothing of it is under way.
-        if let Arriving::New { spec, stream } = arriving {
-            self.0.open(stream.attach(), &spec);
+        if let ArrivingConnection::New { spec, stream } = arriving {
+            self.0.open_connection(stream.attach(), &spec);
         }
     }
 
-    fn rescue(&self, index: usize, still: Rc<dyn Fn() -> bool>) {
-        accepting::accept_for(&self.0, index, &still);
+    fn accept_for_late_loop(&self, index: usize, still: Rc<dyn Fn() -> bool>) {
+        acceptor::accept_for(&self.0, index, &still);
     }
 
     fn stop(&self) {
         // First, so that no connection is passed on to a loop that is about to stop.
-        net::passing::withdraw(LoopSessions::KIND);
+        net::passing::unregister_listeners(LoopSessions::KIND);
         for module in self.0.modules {
             (module.stop)(&self.0.stream);
         }
-        accepting::stop(&self.0);
+        acceptor::stop_listening(&self.0);
     }
 
     fn abort(&self) {
@@ -221,26 +227,26 @@ async fn end_generation(sessions: Rc<LoopSessions>, generation: u64, patience: D
     sessions.abort_sessions(|session| session.generation <= generation);
 }
 
-impl Accepts for LoopSessions {
+impl AcceptingEngine for LoopSessions {
     const KIND: &'static str = "stream";
     const TASK: &'static str = "stream accept";
 
-    fn sockets(&self) -> &Sockets {
+    fn sockets(&self) -> &LoopSockets {
         &self.sockets
     }
 
-    fn open(self: &Rc<Self>, stream: Stream, spec: &Arc<ListenerSpec>) {
+    fn open_connection(self: &Rc<Self>, stream: StreamSocket, spec: &Arc<ListenerSpec>) {
         self.stream.counters.accepted.add(1);
-        let transport = Transport::Stream(Rc::new(net::Transport::plain(stream)));
-        self.take_in(Newcomer::new(transport, spec));
+        let transport = SessionTransport::Stream(Rc::new(net::Transport::plain(stream)));
+        self.take_in(AcceptedSession::new(transport, spec));
     }
 
-    fn receive(
+    fn receive_datagrams(
         self: &Rc<Self>,
         socket: OwnedFd,
         spec: Arc<ListenerSpec>,
     ) -> io::Result<rt::JoinHandle<()>> {
-        let socket = Datagrams::new(UdpSocket::from_fd(socket)?);
+        let socket = DatagramSocket::new(UdpSocket::from_fd(socket)?);
         let task = receive(Rc::clone(self), socket, spec);
         Ok(rt::spawn_handle("stream datagrams", task))
     }
@@ -248,10 +254,10 @@ impl Accepts for LoopSessions {
 
 impl LoopSessions {
     /// Drops the tasks of sessions. Their clients see the connection close.
-    fn abort_sessions(&self, which: impl Fn(&Underway) -> bool) {
+    fn abort_sessions(&self, which: impl Fn(&ServedSession) -> bool) {
         // Taken out of the map before any task is dropped: a dropped task removes its own entry, for which the map must
         // not be borrowed.
-        let ended: Vec<Underway> = self
+        let ended: Vec<ServedSession> = self
             .underway
             .borrow_mut()
             .extract_if(|_, session| which(session))
@@ -269,8 +275,8 @@ impl LoopSessions {
         let take = move |passed, socket: &Arc<ListenerSpec>| sessions.take_passed(passed, socket);
         let sockets = context.listeners.iter();
         let sockets = sockets.map(|listener| Arc::clone(&listener.spec)).collect();
-        net::passing::serve(LoopSessions::KIND, sockets, Rc::new(take));
-        accepting::listen(self, context);
+        net::passing::register_listeners(LoopSessions::KIND, sockets, Rc::new(take));
+        acceptor::start_listening(self, context);
     }
 
     fn start_modules(&self) {
@@ -280,9 +286,9 @@ impl LoopSessions {
     }
 
     /// Takes in a connection that another address of the server passes on.
-    fn take_passed(self: &Rc<Self>, passed: Passed, socket: &Arc<ListenerSpec>) {
-        self.take_in(Newcomer {
-            transport: Transport::Stream(Rc::new(passed.transport)),
+    fn take_passed(self: &Rc<Self>, passed: PassedConnection, socket: &Arc<ListenerSpec>) {
+        self.take_in(AcceptedSession {
+            transport: SessionTransport::Stream(Rc::new(passed.transport)),
             socket: Arc::clone(socket),
             passed_at: Some(passed.local),
             passes: passed.passes,
@@ -291,19 +297,19 @@ impl LoopSessions {
     }
 
     /// Begins a session, unless the loop has as many as `worker_connections` allows.
-    fn take_in(self: &Rc<Self>, newcomer: Newcomer) {
+    fn take_in(self: &Rc<Self>, newcomer: AcceptedSession) {
         // A connection that another address passed on was counted when it was accepted.
         let is_new = newcomer.passed_at.is_none();
         let limit = self.limit.get();
         if self.underway.borrow().len() >= limit {
-            self.stream.log.plain(
-                Level::Alert,
+            self.stream.log.log_plain(
+                LogLevel::Alert,
                 format_args!("{limit} worker_connections are not enough"),
             );
             // A connection is closed by being dropped. A client of datagrams has to be forgotten, so that its next one
             // may begin a session when there is room.
-            if let Transport::Datagrams(flow) = newcomer.transport {
-                flow.refuse();
+            if let SessionTransport::Datagrams(flow) = newcomer.transport {
+                flow.refuse_session();
             }
             return;
         }
@@ -317,15 +323,15 @@ impl LoopSessions {
         let stream = Rc::clone(&self.stream);
         let task = rt::spawn_handle("stream session", async move {
             let _given_back_last = slot;
-            crate::serve::serve(stream, newcomer).await;
+            crate::serve_session::serve_session(stream, newcomer).await;
         });
         // The task is polled later, so its entry is there before it can end.
         let generation = self.stream.site.borrow().generation;
         self.underway
             .borrow_mut()
-            .insert(key, Underway { generation, task });
+            .insert(key, ServedSession { generation, task });
         self.stream.counters.active.add(1);
-        self.sockets.seat().opened();
+        self.sockets.loop_slot().count_opened();
     }
 }
 
@@ -339,24 +345,27 @@ impl Drop for SessionSlot {
     fn drop(&mut self) {
         let sessions = &self.sessions;
         sessions.stream.counters.active.sub(1);
-        sessions.sockets.seat().closed();
+        sessions.sockets.loop_slot().count_closed();
         sessions.underway.borrow_mut().remove(&self.key);
     }
 }
 
 /// Reads a socket of datagrams for as long as it works, and begins a session for each new client.
-async fn receive(sessions: Rc<LoopSessions>, socket: Rc<Datagrams>, spec: Arc<ListenerSpec>) {
+async fn receive(sessions: Rc<LoopSessions>, socket: Rc<DatagramSocket>, spec: Arc<ListenerSpec>) {
     let mut scratch = vec![0; MAX_DATAGRAM];
     loop {
-        match socket.accept(&mut scratch).await {
+        match socket.accept_session(&mut scratch).await {
             Ok(flow) => {
                 sessions.stream.counters.accepted.add(1);
-                sessions.take_in(Newcomer::new(Transport::Datagrams(flow), &spec));
+                sessions.take_in(AcceptedSession::new(
+                    SessionTransport::Datagrams(flow),
+                    &spec,
+                ));
             }
             Err(error) => {
-                sessions.stream.log.plain(
-                    Level::Alert,
-                    format_args!("recvmsg() failed{}", Errno(&error)),
+                sessions.stream.log.log_plain(
+                    LogLevel::Alert,
+                    format_args!("recvmsg() failed{}", ErrnoText(&error)),
                 );
                 return;
             }

@@ -1,6 +1,6 @@
 //! The stream engine: TCP connections and UDP sessions, their phases, and their variables.
 //!
-//! It names no module. What a server does with a session is up to the [`module::Module`]s that the program hands over
+//! It names no module. What a server does with a session is up to the [`module::StreamModule`]s that the program hands over
 //! as a list; the engine knows only their shape. It knows neither processes, signals nor configuration files: those
 //! meet it at [`host::engine`]. It knows nothing of HTTP.
 //!
@@ -16,14 +16,14 @@ pub mod listen;
 pub mod module;
 pub mod phase;
 pub mod preread;
-pub mod serve;
+pub mod serve_session;
 pub mod session;
-pub mod site;
 pub mod stream_loop;
+pub mod stream_site;
 pub mod tls;
 pub mod upstream;
 pub mod variables;
 
-pub use engine::Engine;
-pub use module::{Handler, Module, Outcome, Phase, Step};
-pub use session::Session;
+pub use engine::StreamEngine;
+pub use module::{SessionOutcome, SessionStep, StreamHandler, StreamModule, StreamPhase};
+pub use session::StreamSession;

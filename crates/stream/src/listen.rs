@@ -1,9 +1,9 @@
 //! Where servers listen: the `listen` directive (<https://nginx.org/en/docs/stream/ngx_stream_core_module.html#listen>).
 //! How the claims of all servers become sockets is `net::endpoint`.
 
-use conf::{Diagnostic, Line};
+use conf::{Diagnostic, DirectiveLine};
 use host::listen::ListenAddress;
-use net::endpoint::Listen;
+use net::endpoint::ListenEntry;
 
 /// Parameters that make no sense for datagrams; nginx refuses them together with `udp`.
 const STREAM_ONLY: [&str; 7] = [
@@ -17,8 +17,11 @@ const STREAM_ONLY: [&str; 7] = [
 ];
 
 /// The setter of `listen`.
-pub fn set(listens: &mut Vec<Listen>, line: &mut Line) -> Result<(), Diagnostic> {
-    let mut listen = Listen::new(line.node.name.span);
+pub fn set_listen(
+    listens: &mut Vec<ListenEntry>,
+    line: &mut DirectiveLine,
+) -> Result<(), Diagnostic> {
+    let mut listen = ListenEntry::new(line.node.name.span);
     let mut udp = false;
     for index in 1..line.args().len() {
         if line.text(index) == "udp" {
@@ -31,13 +34,13 @@ pub fn set(listens: &mut Vec<Listen>, line: &mut Line) -> Result<(), Diagnostic>
         // After all parameters were read, because `udp` may come behind those that it excludes.
         check_datagrams(line)?;
     }
-    let addresses = net::listen::addresses(line, None)?.into_iter();
+    let addresses = net::listen::listen_addresses(line, None)?.into_iter();
     let addresses = addresses.map(|address| if udp { datagrams(address) } else { address });
     listen.add_to(listens, addresses, line)
 }
 
 /// Refuses parameters that need a connection.
-fn check_datagrams(line: &Line) -> Result<(), Diagnostic> {
+fn check_datagrams(line: &DirectiveLine) -> Result<(), Diagnostic> {
     for word in line.args() {
         let name = word
             .text

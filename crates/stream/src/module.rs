@@ -4,47 +4,47 @@
 
 use std::sync::Arc;
 
-use conf::{Line, Rows, Table, Variable};
+use conf::{DirectiveLine, DirectiveRows, DirectiveTable, Variable};
 
-use crate::session::Session;
-use crate::site::{ConfSet, Frozen, HandshakeHandler, Server};
+use crate::session::StreamSession;
 use crate::stream_loop::StreamLoop;
+use crate::stream_site::{ConfSet, FrozenStream, StreamHandshakeHandler, StreamServer};
 
-pub use crate::phase::{Handler, Outcome, Phase, Step, status};
-pub use net::tls::Objection;
+pub use crate::phase::{SessionOutcome, SessionStep, StreamHandler, StreamPhase, status};
+pub use net::tls::HandshakeRefused;
 
-/// One module. Absent parts come from [`Module::EMPTY`].
-pub struct Module {
+/// One module. Absent parts come from [`StreamModule::EMPTY`].
+pub struct StreamModule {
     /// The name that documentation and diagnostics use, for example `limit_conn`.
     pub name: &'static str,
     /// One sentence for the reference.
     pub doc: &'static str,
     /// Directives that stand in `stream` only.
-    pub main: &'static dyn Rows,
+    pub main: &'static dyn DirectiveRows,
     /// Directives whose value belongs to a server.
-    pub server: &'static dyn Rows,
+    pub server: &'static dyn DirectiveRows,
     /// Directives that stand in `upstream { … }`. Another module reads that block.
-    pub upstream: &'static dyn Rows,
+    pub upstream: &'static dyn DirectiveRows,
     /// The tables of blocks that its directives open and dispatch themselves (`upstream`), for help and the reference.
-    pub blocks: &'static [&'static dyn Rows],
+    pub blocks: &'static [&'static dyn DirectiveRows],
     /// For modules that decide what becomes of a session (`proxy_pass`, `return`, `pass`).
-    pub answer: Option<Answer>,
+    pub content_handler: Option<StreamContentHandler>,
     /// The TLS settings of a server, from the module that has the directives for them.
-    pub tls: fn(&ConfSet) -> Option<Arc<net::tls::Service>>,
+    pub tls: fn(&ConfSet) -> Option<Arc<net::tls::ServerTls>>,
     /// For modules that take part in handshakes with clients.
-    pub handshake: Option<Handshake>,
+    pub handshake: Option<StreamHandshake>,
     /// Handlers, each with the phase in which it runs.
-    pub phases: &'static [(Phase, Handler)],
+    pub phases: &'static [(StreamPhase, StreamHandler)],
     /// Whether this server uses the module at all. If not, its handlers are left out when the configuration is built.
-    pub enabled: fn(&Server) -> bool,
+    pub enabled: fn(&StreamServer) -> bool,
     /// Variables of fixed names. A directive may define more while the configuration is read.
-    pub variables: &'static [Variable<Session>],
+    pub variables: &'static [Variable<StreamSession>],
     /// Called when all of `stream {}` was read, with its line: reports names that are used and not declared.
-    pub complete: fn(&mut Line),
+    pub complete: fn(&mut DirectiveLine),
     /// What has to be tried before a configuration takes effect: [`host::engine::Configuration::trials`].
-    pub trial: fn(&Frozen) -> Option<host::engine::Trial>,
+    pub trial: fn(&FrozenStream) -> Option<host::engine::ConfigurationTest>,
     /// Called once for each generation in the worker, before it serves: finds or makes shared zones.
-    pub commit: fn(&Frozen, &host::engine::Zones) -> Result<(), String>,
+    pub commit: fn(&FrozenStream, &host::engine::ZoneRegistry) -> Result<(), String>,
     /// Called on each loop when it begins to serve a generation: starts tasks of the loop, and ends those of the
     /// generation before.
     pub start: fn(&StreamLoop),
@@ -52,16 +52,16 @@ pub struct Module {
     pub stop: fn(&StreamLoop),
 }
 
-impl Module {
+impl StreamModule {
     /// A module that does nothing, for `..Module::EMPTY`.
-    pub const EMPTY: Module = Module {
+    pub const EMPTY: StreamModule = StreamModule {
         name: "",
         doc: "",
         main: &NO_ROWS,
         server: &NO_ROWS,
         upstream: &NO_ROWS,
         blocks: &[],
-        answer: None,
+        content_handler: None,
         tls: |_| None,
         handshake: None,
         phases: &[],
@@ -77,19 +77,19 @@ impl Module {
 
 /// How a module takes part in the handshakes of a server.
 #[derive(Clone, Copy)]
-pub struct Handshake {
+pub struct StreamHandshake {
     /// Whether the server uses it.
     pub when: fn(&ConfSet) -> bool,
     /// Changes what the client will be shown. If it objects the handshake ends; it has logged why.
-    pub handler: HandshakeHandler,
+    pub handler: StreamHandshakeHandler,
 }
 
 /// What a server does with a session once it was let in.
-pub struct Answer {
+pub struct StreamContentHandler {
     /// Whether the server has the directive of this module.
-    pub when: fn(&Server) -> bool,
+    pub when: fn(&StreamServer) -> bool,
     /// The handler. The session ends with it.
-    pub handler: Handler,
+    pub handler: StreamHandler,
 }
 
-static NO_ROWS: Table<()> = Table::new(&[]);
+static NO_ROWS: DirectiveTable<()> = DirectiveTable::new(&[]);

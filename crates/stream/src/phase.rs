@@ -1,10 +1,10 @@
 //! The phases of a session, and the handlers that run in them.
 
-use crate::session::Session;
+use crate::session::StreamSession;
 
 /// The phases of a session, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum StreamPhase {
     /// The connection is accepted, and its PROXY protocol header was read. Handlers may change the address of the
     /// client (`realip`), which all later phases judge.
     PostAccept,
@@ -23,8 +23,8 @@ pub enum Phase {
 /// How many phases there are.
 pub(crate) const PHASES: usize = 6;
 
-impl From<Phase> for usize {
-    fn from(phase: Phase) -> usize {
+impl From<StreamPhase> for usize {
+    fn from(phase: StreamPhase) -> usize {
         phase as usize
     }
 }
@@ -32,14 +32,14 @@ impl From<Phase> for usize {
 /// A handler of a phase. It must not block.
 ///
 /// It answers at once with [`Step::Now`], which costs no allocation, or returns a future.
-pub type Handler = for<'a> fn(&'a mut Session) -> Step<'a>;
+pub type StreamHandler = for<'a> fn(&'a mut StreamSession) -> SessionStep<'a>;
 
 /// The answer of a handler.
-pub type Step<'a> = base::phases::Step<'a, Outcome>;
+pub type SessionStep<'a> = base::phases::PhaseStep<'a, SessionOutcome>;
 
 /// How a handler ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SessionOutcome {
     /// It leaves the decision to the next handler of the phase.
     Declined,
     /// It has decided: the rest of the phase is skipped.

@@ -5,11 +5,11 @@
 use std::task::Poll;
 
 use crate::phase::status;
-use crate::session::Session;
+use crate::session::StreamSession;
 
 /// Whether the bytes that have come so far are enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum PrereadProgress {
     /// More of them are needed.
     More,
     /// They are enough.
@@ -19,9 +19,9 @@ pub enum Look {
 /// Reads until `judge`, which gets all bytes that have come, has enough, but at most `preread_buffer_size`. The error
 /// is the status with which the session ends; for a client that left or was too slow that is not a failure, as in
 /// nginx.
-pub async fn preread(
-    session: &mut Session,
-    mut judge: impl FnMut(&[u8]) -> Look,
+pub async fn read_preread(
+    session: &mut StreamSession,
+    mut judge: impl FnMut(&[u8]) -> PrereadProgress,
 ) -> Result<(), u16> {
     let Some(stream) = session.client.stream().cloned() else {
         return Ok(());
@@ -35,7 +35,7 @@ pub async fn preread(
         let held = {
             let input = session.client.input.borrow();
             // Before any read: what came behind a PROXY protocol header may be enough.
-            if !input.is_empty() && judge(&input) == Look::Enough {
+            if !input.is_empty() && judge(&input) == PrereadProgress::Enough {
                 return Ok(());
             }
             input.len()
@@ -59,7 +59,7 @@ pub async fn preread(
             Some(Ok(0)) | None => return Err(status::OK),
             Some(Err(error)) => {
                 session.log(
-                    host::error_log::Level::Info,
+                    host::error_log::LogLevel::Info,
                     format_args!("{}", net::ReadFailed(&error)),
                 );
                 return Err(status::OK);

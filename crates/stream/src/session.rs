@@ -1,7 +1,7 @@
 //! A session on its way through the engine.
 //!
 //! It belongs to one task on one loop, and every handler gets it as `&mut`. No field belongs to a module: what a module
-//! wants to remember about a session it keeps as a [`Session::state`] of a type of its own.
+//! wants to remember about a session it keeps as a [`StreamSession::state`] of a type of its own.
 
 use std::any::Any;
 use std::fmt;
@@ -9,61 +9,64 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use bstr::{BStr, BString};
-use conf::{Captured, Expression, Pattern, Scope, VarId, VariableCycle, VariableValues};
-use host::error_log::{Context, Level, Logger};
-use net::client::Remote;
-use net::endpoint::Endpoint;
-use rt::net::Address;
+use conf::{
+    CapturedGroups, CapturingPattern, Expression, VarId, VariableCycle, VariableScope,
+    VariableValues,
+};
+use host::error_log::{LogContext, LogLevel, Logger};
+use net::client::RemoteClient;
+use net::endpoint::ListenEndpoint;
+use rt::net::SocketAddress;
 
-use crate::client::Client;
-use crate::site::{ConfRef, Server, ServerId, Site};
+use crate::client::StreamClient;
 use crate::stream_loop::StreamLoop;
-use crate::upstream::Record;
+use crate::stream_site::{ServerId, StreamConfRef, StreamServer, StreamSite};
+use crate::upstream::SessionUpstreams;
 
 /// A session.
-pub struct Session {
+pub struct StreamSession {
     /// The loop on which it runs.
     pub engine: Rc<StreamLoop>,
     /// The configuration under which it began. A reload does not change it.
-    pub site: Rc<Site>,
+    pub site: Rc<StreamSite>,
     /// The client's connection or datagrams.
-    pub client: Rc<Client>,
+    pub client: Rc<StreamClient>,
     /// The address at which it was accepted, with its servers.
-    pub endpoint: std::sync::Arc<Endpoint>,
+    pub endpoint: std::sync::Arc<ListenEndpoint>,
     /// The server that serves it: the default of the address, until a TLS name chooses another.
     pub server: ServerId,
     /// The address of the client. `realip` changes it; everything that judges or logs a client reads it here.
-    pub remote: Remote,
+    pub remote: RemoteClient,
     /// The listening address to which the connection is passed when the session has ended.
-    pub pass_to: Option<Address>,
+    pub pass_to: Option<SocketAddress>,
     /// The status with which it ended; 0 before.
     pub status: u16,
     /// Bytes that came from the client.
     pub received: u64,
     /// The upstream servers that were tried; none before a content handler tries one.
-    pub upstream: Option<Record>,
+    pub upstream: Option<SessionUpstreams>,
     /// What is being done, as the error log says it behind "while"; empty: nothing is said.
     pub action: &'static str,
     values: VariableValues,
-    captured: Captured,
+    captured: CapturedGroups,
     /// At most one value of each type. Searched in a row: few modules remember anything about a session.
     states: Vec<Box<dyn Any>>,
     /// What the end of the connection waits for, beside the lines of logs.
-    endings: Vec<Ending>,
+    endings: Vec<SessionEnding>,
 }
 
 /// Work that goes on when the session is over.
-pub(crate) type Ending = Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type SessionEnding = Pin<Box<dyn Future<Output = ()>>>;
 
-impl Session {
+impl StreamSession {
     /// A session that has just begun.
     pub fn new(
         engine: Rc<StreamLoop>,
-        site: Rc<Site>,
-        client: Rc<Client>,
-        endpoint: std::sync::Arc<Endpoint>,
-    ) -> Session {
-        Session {
+        site: Rc<StreamSite>,
+        client: Rc<StreamClient>,
+        endpoint: std::sync::Arc<ListenEndpoint>,
+    ) -> StreamSession {
+        StreamSession {
             engine,
             site,
             server: endpoint.default_server,
@@ -76,14 +79,14 @@ impl Session {
             upstream: None,
             action: "initializing session",
             values: VariableValues::default(),
-            captured: Captured::default(),
+            captured: CapturedGroups::default(),
             states: Vec::new(),
             endings: Vec::new(),
         }
     }
 
     /// The server.
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &StreamServer {
         self.site.server(self.server)
     }
 
@@ -107,8 +110,8 @@ impl Session {
     }
 
     /// The settings of a module in the server of the session. They may be held while the session changes.
-    pub fn conf<C: Any>(&self) -> ConfRef<C> {
-        ConfRef::new(Rc::clone(&self.site), self.server)
+    pub fn conf<C: Any>(&self) -> StreamConfRef<C> {
+        StreamConfRef::new(Rc::clone(&self.site), self.server)
     }
 
     /// What the module that owns `T` remembers about this session.
@@ -131,7 +134,7 @@ impl Session {
     }
 
     /// Drops what modules remember, such as what `limit_conn` counts, and gives what is still to be waited for.
-    pub(crate) fn release(&mut self) -> Vec<Ending> {
+    pub(crate) fn release_states(&mut self) -> Vec<SessionEnding> {
         self.states.clear();
         std::mem::take(&mut self.endings)
     }
@@ -146,7 +149,7 @@ impl Session {
 
     /// Matches a pattern against a text. On a match its groups are the session's captures, and the variables of its
     /// named groups have their values.
-    pub fn matches(&mut self, pattern: &Pattern, subject: &[u8]) -> bool {
+    pub fn matches(&mut self, pattern: &CapturingPattern, subject: &[u8]) -> bool {
         if !self.captured.matches(&pattern.regex, subject) {
             // The captures of the last match stay.
             return false;
@@ -173,12 +176,12 @@ impl Session {
     }
 
     /// Writes a line about this session to the error log of its server.
-    pub fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+    pub fn log(&self, level: LogLevel, message: fmt::Arguments<'_>) {
         self.write(level, self, message);
     }
 
-    /// As [`Session::log`] without naming the client: for lines that name it themselves.
-    pub fn log_plainly(&self, level: Level, message: fmt::Arguments<'_>) {
+    /// As [`StreamSession::log`] without naming the client: for lines that name it themselves.
+    pub fn log_plainly(&self, level: LogLevel, message: fmt::Arguments<'_>) {
         self.write(level, &NumberOnly(self.client.number), message);
     }
 
@@ -186,16 +189,16 @@ impl Session {
     #[inline]
     pub fn debug(&self, message: fmt::Arguments<'_>) {
         if host::error_log::debug_is_on() {
-            self.log(Level::Debug, message);
+            self.log(LogLevel::Debug, message);
         }
     }
 
     /// Writes a line at level `error`.
     pub fn error(&self, message: fmt::Arguments<'_>) {
-        self.log(Level::Error, message);
+        self.log(LogLevel::Error, message);
     }
 
-    fn write(&self, level: Level, context: &dyn Context, message: fmt::Arguments<'_>) {
+    fn write(&self, level: LogLevel, context: &dyn LogContext, message: fmt::Arguments<'_>) {
         let logger = self.logger();
         // `debug_connection` wins over the level of the log.
         if self.client.debug {
@@ -206,7 +209,7 @@ impl Session {
     }
 }
 
-impl Scope for Session {
+impl VariableScope for StreamSession {
     fn variable(&mut self, id: VarId, out: &mut Vec<u8>) -> bool {
         let site = Rc::clone(&self.site);
         // A value that was set or kept comes first; only then is the variable evaluated.
@@ -226,7 +229,7 @@ impl Scope for Session {
     }
 }
 
-impl Context for Session {
+impl LogContext for StreamSession {
     fn connection(&self) -> Option<u64> {
         Some(self.client.number)
     }
@@ -254,7 +257,7 @@ impl Context for Session {
 /// Says which connection a line is about, and no more.
 struct NumberOnly(u64);
 
-impl Context for NumberOnly {
+impl LogContext for NumberOnly {
     fn connection(&self) -> Option<u64> {
         Some(self.0)
     }

@@ -6,30 +6,30 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use host::engine::{Main, Zones};
+use host::engine::{MainSettings, ZoneRegistry};
 use host::error_log::Logger;
-use net::counters::Counters;
+use net::counters::ConnectionCounters;
 
-use crate::site::Site;
+use crate::stream_site::StreamSite;
 
 /// Stream on one loop.
 pub struct StreamLoop {
     /// The number of the loop, from 0. What must run once in the process runs on loop 0.
     pub index: usize,
-    pub(crate) site: RefCell<Rc<Site>>,
+    pub(crate) site: RefCell<Rc<StreamSite>>,
     /// The error log of main, for what belongs to no server.
     pub log: Logger,
     /// What lives longer than a configuration.
-    pub zones: Zones,
+    pub zones: ZoneRegistry,
     /// The settings of the main context.
-    pub main: Main,
+    pub main: MainSettings,
     /// This loop's counters.
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Arc<ConnectionCounters>,
 }
 
 impl StreamLoop {
     /// The present configuration.
-    pub fn site(&self) -> Rc<Site> {
+    pub fn site(&self) -> Rc<StreamSite> {
         Rc::clone(&self.site.borrow())
     }
 }

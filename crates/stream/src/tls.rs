@@ -7,22 +7,22 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conf::{Diagnostic, Line, Span};
-use host::error_log::{Level, NoContext};
+use conf::{Diagnostic, DirectiveLine, Span};
+use host::error_log::{LogLevel, NoContext};
 use net::resolver::ResolverConf;
-use net::tls::ocsp::Network;
+use net::tls::ocsp::OcspResolver;
 use net::tls::{
-    Asks, Beginning, HandshakeError, Hello, Identity, Moment, Offer, Refusal, ServerSettings,
-    Service, read_hello,
+    CertificateRefusal, HandshakeError, HandshakeOffer, HandshakePhase, ReceivedHello,
+    ServerSettings, ServerTls, TlsIdentity, TlsOrPlain, VerifyClient, read_hello,
 };
 
-use crate::client::Transport;
-use crate::module::{Objection, status};
-use crate::session::Session;
-use crate::site::{Frozen, ServerId, Site};
+use crate::client::SessionTransport;
+use crate::module::{HandshakeRefused, status};
+use crate::session::StreamSession;
+use crate::stream_site::{FrozenStream, ServerId, StreamSite};
 
 /// Runs the handshake, if the address has TLS. The error is the status with which the session ends.
-pub(crate) async fn secure(session: &mut Session) -> Result<(), u16> {
+pub(crate) async fn accept_tls(session: &mut StreamSession) -> Result<(), u16> {
     let Some(stream) = session.client.stream().cloned() else {
         return Ok(());
     };
@@ -40,7 +40,7 @@ pub(crate) async fn secure(session: &mut Session) -> Result<(), u16> {
     let timeout = service.map_or(DEFAULT_TIMEOUT, |service| service.handshake_timeout);
     let outcome = rt::timeout(timeout, handshake(session, &stream)).await;
     // However it ended: the handshake lowered the rank of the task, and the session must not keep that.
-    rt::set_rank(rt::Rank::Ordinary);
+    rt::set_rank(rt::TaskRank::Ordinary);
     // The connection must have a single owner when TLS is put on it below.
     drop(stream);
     let error = match outcome {
@@ -51,20 +51,20 @@ pub(crate) async fn secure(session: &mut Session) -> Result<(), u16> {
         Ok(Err(error)) => error,
         Err(_) => {
             let message = format_args!("client timed out (110: Connection timed out)");
-            session.log(Level::Info, message);
+            session.log(LogLevel::Info, message);
             return Err(status::OK);
         }
     };
     match error {
-        Failure::Handshake(error) => {
+        SessionTlsFailure::Handshake(error) => {
             // What any client can cause is `info`, so that clients cannot fill the log at its usual levels.
             let level = match error.is_peers() {
-                true => Level::Info,
-                false => Level::Crit,
+                true => LogLevel::Info,
+                false => LogLevel::Crit,
             };
             session.log(level, format_args!("{error}"));
         }
-        Failure::Certificate(message) => session.error(format_args!("{message}")),
+        SessionTlsFailure::Certificate(message) => session.error(format_args!("{message}")),
     }
     Err(status::INTERNAL_SERVER_ERROR)
 }
@@ -73,45 +73,45 @@ pub(crate) async fn secure(session: &mut Session) -> Result<(), u16> {
 const DEFAULT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Puts TLS on the connection. At this point the session is its only owner, so that both borrows succeed.
-fn keep(session: &mut Session, tls: net::tls::Session) {
+fn keep(session: &mut StreamSession, tls: net::tls::TlsSession) {
     if let Some(client) = Rc::get_mut(&mut session.client)
-        && let Transport::Stream(stream) = &mut client.transport
+        && let SessionTransport::Stream(stream) = &mut client.transport
         && let Some(stream) = Rc::get_mut(stream)
     {
-        stream.secure(tls);
+        stream.set_tls(tls);
     }
 }
 
-enum Failure {
+enum SessionTlsFailure {
     Handshake(HandshakeError),
     /// A certificate whose name contains variables could not be loaded.
     Certificate(String),
 }
 
-impl From<HandshakeError> for Failure {
-    fn from(error: HandshakeError) -> Failure {
-        Failure::Handshake(error)
+impl From<HandshakeError> for SessionTlsFailure {
+    fn from(error: HandshakeError) -> SessionTlsFailure {
+        SessionTlsFailure::Handshake(error)
     }
 }
 
 /// Reads the ClientHello, chooses server and certificate by it, and runs the handshake to its end.
 async fn handshake(
-    session: &mut Session,
+    session: &mut StreamSession,
     stream: &net::Transport,
-) -> Result<net::tls::Session, Failure> {
+) -> Result<net::tls::TlsSession, SessionTlsFailure> {
     let input = session.client.input.take();
-    let hello: Box<Hello> = match read_hello(stream.socket(), input).await? {
-        Beginning::Hello(hello) => hello,
-        Beginning::Plain(_) => return Err(HandshakeError::NotTls.into()),
+    let hello: Box<ReceivedHello> = match read_hello(stream.socket(), input).await? {
+        TlsOrPlain::Hello(hello) => hello,
+        TlsOrPlain::Plain(_) => return Err(HandshakeError::NotTls.into()),
     };
     // A signature takes long, and this client has not shown yet that it is worth it: other tasks come first, as in
     // http.
-    rt::continue_as(rt::Rank::Patient).await;
+    rt::continue_as(rt::TaskRank::Patient).await;
     if session.server().handshake.is_some() {
         // Before a server is chosen: such a handler sees the ClientHello as it came.
-        let offer = Offer::new(&hello, None, None);
-        if let Err(Objection) = consult(session, Moment::Hello, offer).await {
-            return Err(hello.object(stream.socket()).into());
+        let offer = HandshakeOffer::new(&hello, None, None);
+        if let Err(HandshakeRefused) = consult(session, HandshakePhase::Hello, offer).await {
+            return Err(hello.abort_with_internal_error(stream.socket()).into());
         }
     }
     if let Some(name) = hello.server_name() {
@@ -122,7 +122,7 @@ async fn handshake(
     let service = |server: ServerId| site.server(server).tls.as_ref();
     // `ssl_reject_handshake`: no certificate is shown to a client that asks for a name that is not served.
     if service(session.server).is_some_and(|service| service.rejects) {
-        return Err(hello.refuse(stream.socket()).into());
+        return Err(hello.refuse_unknown_name(stream.socket()).into());
     }
     // As in nginx, a server without a certificate of its own shows that of the default server.
     let found = [session.server, session.endpoint.default_server]
@@ -136,7 +136,7 @@ async fn handshake(
         Ok(chosen) => chosen,
         // The client gets an alert, so that it does not wait for the timeout.
         Err(failure) => {
-            hello.object(stream.socket());
+            hello.abort_with_internal_error(stream.socket());
             return Err(failure);
         }
     };
@@ -158,10 +158,10 @@ async fn handshake(
 
 /// The certificates that take the place of those of the settings, if any do.
 async fn choose_identities(
-    session: &mut Session,
-    (service, settings): (&Service, &ServerSettings),
-    hello: &Hello,
-) -> Result<Option<Vec<Arc<Identity>>>, Failure> {
+    session: &mut StreamSession,
+    (service, settings): (&ServerTls, &ServerSettings),
+    hello: &ReceivedHello,
+) -> Result<Option<Vec<Arc<TlsIdentity>>>, SessionTlsFailure> {
     let mut identities = None;
     // Certificates with variables in their names are loaded for each handshake, from a cache or by a pool.
     if !service.dynamic.is_empty() {
@@ -171,40 +171,40 @@ async fn choose_identities(
     if session.server().handshake.is_none() {
         return Ok(identities);
     }
-    let offer = Offer::new(hello, Some(settings), identities.as_deref());
-    match consult(session, Moment::Certificate, offer).await {
+    let offer = HandshakeOffer::new(hello, Some(settings), identities.as_deref());
+    match consult(session, HandshakePhase::Certificate, offer).await {
         Ok(chosen) => Ok(chosen.or(identities)),
-        Err(Objection) => Err(HandshakeError::Objection.into()),
+        Err(HandshakeRefused) => Err(HandshakeError::Objection.into()),
     }
 }
 
 /// How a server's OCSP responders are found.
-fn network(site: &Site, server: ServerId) -> Network {
+fn network(site: &StreamSite, server: ServerId) -> OcspResolver {
     let resolving = site.server(server).confs.get::<ResolverConf>();
-    Network {
+    OcspResolver {
         resolver: Arc::clone(&resolving.resolver),
         timeout: resolving.timeout,
     }
 }
 
 /// Has OCSP responses that will soon be too old asked for again; the handshake does not wait for them.
-fn refresh_staples(site: &Rc<Site>, server: ServerId, settings: &ServerSettings) {
+fn refresh_staples(site: &Rc<StreamSite>, server: ServerId, settings: &ServerSettings) {
     settings.refresh_staples(|| network(site, server), {
         let site = Rc::clone(site);
         move |line| {
             let line = format_args!("{line} while requesting certificate status");
             let log = &site.server(server).core.log;
-            log.log(Level::Error, &NoContext, line);
+            log.log(LogLevel::Error, &NoContext, line);
         }
     });
 }
 
 /// Asks the handler that takes part in the handshakes of the server. Gives the certificates that it chose, if any.
 async fn consult(
-    session: &mut Session,
-    moment: Moment,
-    offer: Offer,
-) -> Result<Option<Vec<Arc<Identity>>>, Objection> {
+    session: &mut StreamSession,
+    moment: HandshakePhase,
+    offer: HandshakeOffer,
+) -> Result<Option<Vec<Arc<TlsIdentity>>>, HandshakeRefused> {
     let Some(handler) = session.server().handshake else {
         return Ok(None);
     };
@@ -214,16 +214,16 @@ async fn consult(
 }
 
 /// The settings for handshakes, if the service has a certificate.
-fn settings(service: &Arc<Service>) -> Option<(&Service, &ServerSettings)> {
+fn settings(service: &Arc<ServerTls>) -> Option<(&ServerTls, &ServerSettings)> {
     Some((service, service.settings.as_ref()?))
 }
 
 /// Loads the certificates whose names contain variables.
 async fn load(
-    session: &mut Session,
-    site: &Site,
-    service: &Service,
-) -> Result<Vec<Arc<Identity>>, Failure> {
+    session: &mut StreamSession,
+    site: &StreamSite,
+    service: &ServerTls,
+) -> Result<Vec<Arc<TlsIdentity>>, SessionTlsFailure> {
     let mut identities = Vec::new();
     for (certificate, key) in &service.dynamic {
         let (certificate, key) = (session.value(certificate), session.value(key));
@@ -233,29 +233,29 @@ async fn load(
             .cache
             .get(certificate.as_ref(), key.as_ref(), &service.passwords)
             .await;
-        identities.push(loaded.map_err(|problem| Failure::Certificate(problem.message))?);
+        identities.push(loaded.map_err(|problem| SessionTlsFailure::Certificate(problem.message))?);
     }
     Ok(identities)
 }
 
 /// Whether `ssl_verify_client` lets in a client with this certificate, or with none.
-fn judge(session: &mut Session) -> Result<(), u16> {
+fn judge(session: &mut StreamSession) -> Result<(), u16> {
     let asks = match &session.server().tls {
-        Some(service) => service.asks,
-        None => Asks::No,
+        Some(service) => service.verify_client,
+        None => VerifyClient::No,
     };
     let client = Rc::clone(&session.client);
     let tls = client.stream().and_then(|stream| stream.tls());
-    match asks.judge(tls.and_then(net::tls::Session::assessment)) {
+    match asks.check_verify_result(tls.and_then(net::tls::TlsSession::verify_result)) {
         Ok(()) => Ok(()),
-        Err(Refusal::Bad(fault)) => {
+        Err(CertificateRefusal::Bad(fault)) => {
             let message = format_args!("client SSL certificate verify error: {fault}");
-            session.log(Level::Info, message);
+            session.log(LogLevel::Info, message);
             Err(status::INTERNAL_SERVER_ERROR)
         }
-        Err(Refusal::Missing) => {
+        Err(CertificateRefusal::Missing) => {
             let message = format_args!("client sent no required SSL certificate");
-            session.log(Level::Info, message);
+            session.log(LogLevel::Info, message);
             Err(status::INTERNAL_SERVER_ERROR)
         }
     }
@@ -263,7 +263,11 @@ fn judge(session: &mut Session) -> Result<(), u16> {
 
 /// Reports addresses with TLS whose default server has no certificate. Other servers fall back to that of the default
 /// server. `places` are those of the blocks of the servers.
-pub(crate) fn check_configuration(frozen: &Frozen, places: &[Span], line: &mut Line) {
+pub(crate) fn check_configuration(
+    frozen: &FrozenStream,
+    places: &[Span],
+    line: &mut DirectiveLine,
+) {
     let endpoints = frozen.endpoints.iter().filter(|endpoint| endpoint.tls);
     for endpoint in endpoints {
         let service = frozen.server(endpoint.default_server).tls.as_ref();

@@ -5,23 +5,23 @@ use std::fmt;
 
 use bstr::{BStr, ByteSlice};
 use conf::Variable;
-use host::error_log::Level;
-use net::client::{Ends, Remote, Rows};
-use proto::proxy_protocol::Header;
-use rt::net::Address;
+use host::error_log::LogLevel;
+use net::client::{ConnectionEnds, ConnectionVariables, RemoteClient};
+use proto::proxy_protocol::DecodedProxyHeader;
+use rt::net::SocketAddress;
 
-use crate::session::Session;
+use crate::session::StreamSession;
 
 /// All variables of the engine, in the order of the reference.
-pub static VARIABLES: &[&[Variable<Session>]] = &[
-    Rows::<Session>::VARIABLES,
+pub static VARIABLES: &[&[Variable<StreamSession>]] = &[
+    ConnectionVariables::<StreamSession>::VARIABLES,
     CORE,
-    Rows::<Session>::OF_SERVER,
+    ConnectionVariables::<StreamSession>::OF_SERVER,
     crate::upstream::variables::VARIABLES,
 ];
 
 /// What changes during a session is `volatile`: it is evaluated at each use, not kept from the first one.
-static CORE: &[Variable<Session>] = &[
+static CORE: &[Variable<StreamSession>] = &[
     Variable::new(
         "protocol",
         |s, out| text(if s.client.is_udp() { "UDP" } else { "TCP" }, out),
@@ -29,13 +29,13 @@ static CORE: &[Variable<Session>] = &[
     ),
     Variable::new(
         "bytes_sent",
-        |s: &mut Session, out| number(s.client.sent.get(), out),
+        |s: &mut StreamSession, out| number(s.client.sent.get(), out),
         "The number of bytes sent to the client.",
     )
     .volatile(),
     Variable::new(
         "bytes_received",
-        |s: &mut Session, out| number(s.received, out),
+        |s: &mut StreamSession, out| number(s.received, out),
         "The number of bytes received from the client.",
     )
     .volatile(),
@@ -68,22 +68,22 @@ fn seconds(millis: u64, out: &mut Vec<u8>) -> bool {
     true
 }
 
-fn session_time(session: &mut Session, out: &mut Vec<u8>) -> bool {
+fn session_time(session: &mut StreamSession, out: &mut Vec<u8>) -> bool {
     let open = rt::now().saturating_duration_since(session.client.accepted);
     seconds(u64::try_from(open.as_millis()).unwrap_or(u64::MAX), out)
 }
 
-fn status(session: &mut Session, out: &mut Vec<u8>) -> bool {
+fn status(session: &mut StreamSession, out: &mut Vec<u8>) -> bool {
     // Three digits as in nginx, `000` while the session runs.
     text(format!("{:03}", session.status), out)
 }
 
-impl Ends for Session {
-    fn remote(&self) -> &Remote {
+impl ConnectionEnds for StreamSession {
+    fn remote(&self) -> &RemoteClient {
         &self.remote
     }
 
-    fn local(&self) -> Address {
+    fn local(&self) -> SocketAddress {
         self.client.local()
     }
 
@@ -99,15 +99,15 @@ impl Ends for Session {
         &self.site.version
     }
 
-    fn proxy_header(&self) -> Option<&Header> {
+    fn proxy_header(&self) -> Option<&DecodedProxyHeader> {
         self.client.proxy.as_deref()
     }
 
-    fn peer(&self) -> &Remote {
+    fn peer(&self) -> &RemoteClient {
         &self.client.remote
     }
 
-    fn log(&self, level: Level, message: fmt::Arguments<'_>) {
-        Session::log(self, level, message);
+    fn log(&self, level: LogLevel, message: fmt::Arguments<'_>) {
+        StreamSession::log(self, level, message);
     }
 }

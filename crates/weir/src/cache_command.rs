@@ -12,7 +12,8 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use http::cache::{
-    Key, Kind, Listed, Marker, Mode, OpenError, Options, Purge, Store, StoredHead, Survey, survey,
+    CacheKey, CacheStore, MarkerHead, ObjectKind, PurgeMode, PurgeRequest, StoreOpenError,
+    StoreOptions, StoreSurvey, StoredHead, SurveyedObject, survey_store,
 };
 use lexopt::prelude::*;
 
@@ -144,7 +145,7 @@ pub(crate) fn run(arguments: &CacheCommand) -> i32 {
     };
     match done {
         Ok(code) => code,
-        // The reader of a pipe, such as `head`, has seen enough.
+        // The reader of a pipe, such as `opaque`, has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(error) => {
             eprintln!("weir: cache \"{}\": {error}", path.display());
@@ -164,7 +165,7 @@ fn list_objects(path: &Path, prefix: &[u8]) -> io::Result<()> {
         true => Ok(()),
         false => writeln!(out, "status  seconds left       bytes  key"),
     };
-    survey(path, false, |listed| {
+    survey_store(path, false, |listed| {
         // The survey cannot be stopped from here, so after an error the rest is skipped.
         if failed.is_none() && listed.key.text().starts_with(prefix) {
             let written = begin(&mut out).and_then(|()| write_line(&mut out, listed, now_ms));
@@ -180,10 +181,10 @@ fn list_objects(path: &Path, prefix: &[u8]) -> io::Result<()> {
 
 /// An object's line: status, remaining freshness, size and key. A head from another version of the
 /// server has no status that could be shown.
-fn write_line(out: &mut impl Write, listed: &Listed, now_ms: u64) -> io::Result<()> {
-    let stored = StoredHead::decode(&listed.head.head);
+fn write_line(out: &mut impl Write, listed: &SurveyedObject, now_ms: u64) -> io::Result<()> {
+    let stored = StoredHead::decode(&listed.head.opaque);
     let (status, left) = match (&stored, listed.head.meta.kind) {
-        (_, Kind::Variants) => ("vary".to_owned(), String::new()),
+        (_, ObjectKind::Variants) => ("vary".to_owned(), String::new()),
         (Some(_), _) if listed.is_softened => (stored_status(&stored), "purged".to_owned()),
         (Some(head), _) => (
             stored_status(&stored),
@@ -218,7 +219,7 @@ fn show(path: &Path, url: &[u8]) -> io::Result<i32> {
     let target = path_of(url);
     let (mut of_key, mut of_path) = (Vec::new(), Vec::new());
     let now_ms = rt::wall_millis();
-    survey(path, false, |listed| {
+    survey_store(path, false, |listed| {
         // A zero separates the key from the values that variants differ by.
         let text = listed.key.text();
         let key = text.split(|&byte| byte == 0).next().unwrap_or(text);
@@ -256,7 +257,7 @@ fn path_of(url: &[u8]) -> &[u8] {
 }
 
 /// An object as text: the store's record of it, then its header.
-fn describe_object(listed: &Listed, now_ms: u64) -> String {
+fn describe_object(listed: &SurveyedObject, now_ms: u64) -> String {
     let head = &listed.head;
     let mut out = format!("key       {}\n", printable(listed.key.text()));
     let whole = match head.length {
@@ -264,8 +265,8 @@ fn describe_object(listed: &Listed, now_ms: u64) -> String {
         Some(length) => format!(" of {length}, incomplete"),
         None => String::new(),
     };
-    if head.meta.kind == Kind::Variants {
-        let names = Marker::decode(&head.head).map_or(Vec::new(), |marker| marker.names);
+    if head.meta.kind == ObjectKind::Variants {
+        let names = MarkerHead::decode(&head.opaque).map_or(Vec::new(), |marker| marker.names);
         let names: Vec<String> = names.iter().map(|name| printable(name)).collect();
         // A marker has only the names of the fields; the responses are stored under keys of their own.
         out.push_str(&format!("varies    by {}\n", names.join(", ")));
@@ -276,7 +277,7 @@ fn describe_object(listed: &Listed, now_ms: u64) -> String {
         out.push_str(&format!("tag       {}\n", printable(tag)));
     }
     // Only the header's encoding depends on the version; what was printed so far does not.
-    let Some(stored) = StoredHead::decode(&head.head) else {
+    let Some(stored) = StoredHead::decode(&head.opaque) else {
         out.push_str("head      from another version of Weir; it will be fetched again\n");
         return out;
     };
@@ -310,13 +311,13 @@ fn stored_status(stored: &Option<StoredHead>) -> String {
 fn stat(path: &Path) -> io::Result<()> {
     let now_ms = rt::wall_millis();
     let (mut fresh, mut stale, mut markers) = (0u64, 0u64, 0u64);
-    let found = survey(path, false, |listed| {
+    let found = survey_store(path, false, |listed| {
         let meta = &listed.head.meta;
         match meta.kind {
-            Kind::Variants => markers += 1,
+            ObjectKind::Variants => markers += 1,
             // A soft purge leaves the stored times as they are, so it has to be looked at separately.
-            Kind::Object if listed.is_softened || meta.fresh_until_ms <= now_ms => stale += 1,
-            Kind::Object => fresh += 1,
+            ObjectKind::Object if listed.is_softened || meta.fresh_until_ms <= now_ms => stale += 1,
+            ObjectKind::Object => fresh += 1,
         }
     })?;
     println!(
@@ -335,7 +336,7 @@ fn stat(path: &Path) -> io::Result<()> {
 
 /// `verify`: reads everything. Exits with 1 if anything is damaged, so that scripts can tell.
 fn verify(path: &Path) -> io::Result<i32> {
-    let found = survey(path, true, |_| {})?;
+    let found = survey_store(path, true, |_| {})?;
     print_damage(&found);
     println!(
         "{} objects, {} bytes of bodies: {}",
@@ -352,7 +353,7 @@ fn verify(path: &Path) -> io::Result<i32> {
 }
 
 /// Prints a line for each damaged place.
-fn print_damage(found: &Survey) {
+fn print_damage(found: &StoreSurvey) {
     found
         .damage
         .iter()
@@ -369,29 +370,33 @@ fn purge(path: &Path, named: &PurgeSelection, soft: bool) -> io::Result<()> {
             false => error,
         }
     })?;
-    let mut options = Options::new(path, rt::pool::default_pool());
+    let mut options = StoreOptions::new(path, rt::pool::default_pool());
     // The configuration's limits are not known here, and opening the store must not evict anything.
     options.max_size = u64::MAX >> 1;
     options.max_objects = 0;
     options.inactive_ms = 0;
     options.min_free = 0;
-    let store = Store::open(options, rt::wall_millis()).map_err(|error| match error {
-        OpenError::Locked(_) => io::Error::other(
+    let store = CacheStore::open(options, rt::wall_millis()).map_err(|error| match error {
+        StoreOpenError::Locked(_) => io::Error::other(
             "in use by a running server; purge through a location with \"cache_purge\"",
         ),
         other => io::Error::other(other.to_string()),
     })?;
-    let mode = if soft { Mode::Soft } else { Mode::Hard };
+    let mode = if soft {
+        PurgeMode::Soft
+    } else {
+        PurgeMode::Hard
+    };
     match named {
         PurgeSelection::Key(text) => {
             // HEAD requests are stored under a key of their own; both are meant.
             let head = [&text[..], b"\0HEAD"].concat();
-            store.purge(Purge::Key(&Key::new(text)), mode);
-            store.purge(Purge::Key(&Key::new(&head)), mode);
+            store.purge(PurgeRequest::Key(&CacheKey::new(text)), mode);
+            store.purge(PurgeRequest::Key(&CacheKey::new(&head)), mode);
         }
-        PurgeSelection::Prefix(text) => store.purge(Purge::Prefix(text), mode),
-        PurgeSelection::Tag(text) => store.purge(Purge::Tag(text), mode),
-        PurgeSelection::All => store.purge(Purge::All, mode),
+        PurgeSelection::Prefix(text) => store.purge(PurgeRequest::Prefix(text), mode),
+        PurgeSelection::Tag(text) => store.purge(PurgeRequest::Tag(text), mode),
+        PurgeSelection::All => store.purge(PurgeRequest::All, mode),
     }
     rt::run(rt::LoopOptions::default(), move || async move {
         // Not by dropping it: closing waits until the purge is on the disk.

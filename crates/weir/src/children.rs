@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use host::channel::Channel;
-use rt::sandbox::{Listener, Rules};
+use rt::sandbox::{SandboxRules, SeccompListener};
 
 /// A worker that has run this long has started well; its crash begins a new count.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
@@ -43,12 +43,12 @@ pub(crate) struct WorkerChild {
 /// The sandbox of a worker.
 pub(crate) struct WorkerSandbox {
     /// What it may do.
-    pub(crate) rules: Rules,
+    pub(crate) rules: SandboxRules,
     /// Device and inode of the paths in the rules when the worker started. Rules hold for files,
     /// not for names.
     inodes_at_start: Vec<Option<(u64, u64)>>,
     /// Where the kernel reports denied system calls.
-    pub(crate) listener: Option<Listener>,
+    pub(crate) listener: Option<SeccompListener>,
     /// The system calls that were logged, by number: one line per call is enough.
     pub(crate) reported_calls: HashSet<std::ffi::c_long>,
 }
@@ -56,9 +56,9 @@ pub(crate) struct WorkerSandbox {
 impl WorkerSandbox {
     /// The sandbox of a worker that is about to be forked: its rules refer to the files that are
     /// there now.
-    pub(crate) fn new(rules: Rules) -> WorkerSandbox {
+    pub(crate) fn new(rules: SandboxRules) -> WorkerSandbox {
         WorkerSandbox {
-            inodes_at_start: rules.seen(),
+            inodes_at_start: rules.path_identities(),
             rules,
             listener: None,
             reported_calls: HashSet::new(),
@@ -68,7 +68,7 @@ impl WorkerSandbox {
     /// Whether other files have taken the place of those that the worker may access, as after a
     /// renewal of certificates: then a reload needs a new worker.
     pub(crate) fn is_outdated(&self) -> bool {
-        self.rules.seen() != self.inodes_at_start
+        self.rules.path_identities() != self.inodes_at_start
     }
 }
 

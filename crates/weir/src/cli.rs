@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use conf::spelling::nearest;
+use conf::spelling::nearest_name;
 use lexopt::prelude::*;
 
 use crate::arguments::{InitArguments, NginxOptions, ProxyArguments, ServeArguments, SignalOption};
@@ -158,7 +158,7 @@ fn signal_help(error: &str) -> Option<String> {
     let word = error
         .strip_prefix("invalid option: \"-s ")?
         .strip_suffix('"')?;
-    let meant = nearest(word, SIGNALS).map(|near| format!("did you mean \"{near}\"? "));
+    let meant = nearest_name(word, SIGNALS).map(|near| format!("did you mean \"{near}\"? "));
     let meant = meant.unwrap_or_default();
     Some(format!("\n  {meant}-s takes {}", SIGNALS.join(", ")))
 }
@@ -166,7 +166,7 @@ fn signal_help(error: &str) -> Option<String> {
 /// A hint for an unknown long option.
 fn long_help(error: &str) -> Option<String> {
     let word = error.strip_prefix("invalid option: \"--")?;
-    let near = nearest(word.strip_suffix('"')?, ["help", "version"])?;
+    let near = nearest_name(word.strip_suffix('"')?, ["help", "version"])?;
     Some(format!("\n  did you mean \"--{near}\"?"))
 }
 
@@ -232,7 +232,7 @@ fn unknown_subcommand(word: &str) -> String {
         text.push_str(&format!("\n  to run this configuration: weir -c {word}"));
     } else if let Some(option) = option_for(word) {
         text.push_str(&format!("\n  that is: weir {option}"));
-    } else if let Some(near) = nearest(word, SUBCOMMANDS) {
+    } else if let Some(near) = nearest_name(word, SUBCOMMANDS) {
         text.push_str(&format!("\n  did you mean \"{near}\"?"));
     }
     text.push_str("\n  see \"weir --help\"");

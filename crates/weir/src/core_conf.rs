@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The directives of `events` are in [`crate::events`]; each engine reads its own block. Engines
-//! see a part of these settings as `Main`, so their blocks are read last, wherever they are in the
+//! see a part of these settings as `MainSettings`, so their blocks are read last, wherever they are in the
 //! file.
 
 use std::ffi::OsString;
@@ -18,11 +18,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conf::{
-    Arity, Confs, Diagnostic, Directive, Level, Line, MAIN, Repeat, Setter, Severity, Table,
+    Arity, BlockConfs, BlockContext, Diagnostic, Directive, DirectiveLine, DirectiveTable, MAIN,
+    RepeatRule, Setter, Severity,
 };
-use host::engine::{Configuration, Main, ThreadPool};
-use host::error_log::{LogFiles, Logger, MainLog, Target};
-use host::process::{self, User};
+use host::engine::{EngineConfiguration, MainSettings, ThreadPool};
+use host::error_log::{ErrorLogTarget, LogFiles, Logger, MainLog};
+use host::process::{self, SystemUser};
 
 use crate::affinity::CpuAffinity;
 use crate::events::EventsConf;
@@ -48,7 +49,7 @@ pub(crate) struct CoreConf {
     /// The pid file.
     pub(crate) pid: PathBuf,
     /// The worker's user; `None` to keep the current one.
-    pub(crate) user: Option<User>,
+    pub(crate) user: Option<SystemUser>,
     /// The number of event loops, all threads of one worker process.
     pub(crate) worker_processes: usize,
     /// The processors they run on.
@@ -82,7 +83,7 @@ pub(crate) struct CoreConf {
     /// Whether they are warnings.
     unknown_modules_pass: bool,
     /// The engines' configurations.
-    pub(crate) engines: Vec<Arc<dyn Configuration>>,
+    pub(crate) engines: Vec<Arc<dyn EngineConfiguration>>,
 }
 
 /// What the main context's directives need to know that is not in the configuration.
@@ -134,14 +135,14 @@ impl CoreConf {
     }
 
     /// The settings that the engines can see.
-    pub(crate) fn main(&self, context: &RowContext, prefix: PathBuf) -> Main {
+    pub(crate) fn main(&self, context: &RowContext, prefix: PathBuf) -> MainSettings {
         let events = self.events.clone().unwrap_or_default();
         let mut thread_pools = self.thread_pools.clone();
         // Always there: file operations that no `aio threads=` assigns need a pool, too.
         if !thread_pools.iter().any(|pool| pool.name == "default") {
             thread_pools.push(ThreadPool::default());
         }
-        Main {
+        MainSettings {
             program: context.program,
             version: context.version,
             prefix,
@@ -177,7 +178,7 @@ const fn row(
 }
 
 /// The directives of the main context.
-pub(crate) static DIRECTIVES: Table<CoreConf> = Table::<CoreConf>::new(&[
+pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreConf>::new(&[
     row(
         "daemon",
         "on | off",
@@ -198,7 +199,7 @@ pub(crate) static DIRECTIVES: Table<CoreConf> = Table::<CoreConf>::new(&[
         "file",
         None,
         "The file for the process ID of the master. `-s` uses it to find the server.",
-        Setter::Path(conf::Access::Opened, |core| &mut core.pid),
+        Setter::Path(conf::PathUse::Opened, |core| &mut core.pid),
     ),
     row(
         "lock_file",
@@ -213,28 +214,28 @@ pub(crate) static DIRECTIVES: Table<CoreConf> = Table::<CoreConf>::new(&[
         None,
         "The user and group of the worker process. The default group is that of the user's name. Only a master that \
          runs as root can change the user.",
-        Setter::Custom(Arity::between(1, 2), Repeat::Once, set_user),
+        Setter::Custom(Arity::between(1, 2), RepeatRule::Once, set_user),
     ),
     row(
         "worker_processes",
         "number | auto",
         Some("1"),
         "The number of event loops, each a thread of the worker process. `auto` is one per processor.",
-        Setter::Custom(Arity::ONE, Repeat::Once, set_worker_processes),
+        Setter::Custom(Arity::ONE, RepeatRule::Once, set_worker_processes),
     ),
     row(
         "worker_cpu_affinity",
         "mask ... | auto [mask]",
         None,
         "Binds each event loop to a set of processors. `auto` binds each to a processor of its own.",
-        Setter::Custom(Arity::at_least(1), Repeat::Once, set_affinity),
+        Setter::Custom(Arity::at_least(1), RepeatRule::Once, set_affinity),
     ),
     row(
         "worker_priority",
         "number",
         Some("0"),
         "The scheduling priority of the worker process, from -20 (highest) to 20.",
-        Setter::Custom(Arity::ONE, Repeat::Once, set_priority),
+        Setter::Custom(Arity::ONE, RepeatRule::Once, set_priority),
     ),
     row(
         "worker_rlimit_nofile",
@@ -242,7 +243,7 @@ pub(crate) static DIRECTIVES: Table<CoreConf> = Table::<CoreConf>::new(&[
         None,
         "The limit on open files (`RLIMIT_NOFILE`) of the worker process. By default, the highest that the system \
          grants.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |core, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |core, line| {
             core.descriptors = Some(line.number(0, 0, i64::MAX)?.unsigned_abs());
             Ok(())
         }),
@@ -253,7 +254,7 @@ pub(crate) static DIRECTIVES: Table<CoreConf> = Table::<CoreConf>::new(&[
         None,
         "The maximum size of a core dump of the worker process. Without this directive, a worker that has changed its \
          user leaves no core dump, and other programs of that user cannot read its memory, including its keys.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |core, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |core, line| {
             core.core_size = Some(line.offset(0)?.unsigned_abs());
             Ok(())
         }),
@@ -271,8 +272,8 @@ pub(crate) static DIRECTIVES: Table<CoreConf> = Table::<CoreConf>::new(&[
         None,
         "The working directory of the worker process, where core dumps are written. The worker must have write access \
          to it.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |core, line| {
-            core.working_directory = Some(line.prefix_path(conf::Access::Opened, line.arg(0)));
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |core, line| {
+            core.working_directory = Some(line.prefix_path(conf::PathUse::Opened, line.arg(0)));
             Ok(())
         }),
     ),
@@ -291,7 +292,7 @@ pub(crate) static DIRECTIVES: Table<CoreConf> = Table::<CoreConf>::new(&[
         None,
         "Files and directories that the worker may access in its sandbox although no other directive names them, such \
          as for Lua code that opens files or runs programs.",
-        Setter::Custom(sandbox_paths::ARITY, Repeat::Many, |core, line| {
+        Setter::Custom(sandbox_paths::ARITY, RepeatRule::Many, |core, line| {
             core.sandbox_paths.extend(sandbox_paths::read_path(line)?);
             Ok(())
         }),
@@ -301,7 +302,7 @@ pub(crate) static DIRECTIVES: Table<CoreConf> = Table::<CoreConf>::new(&[
         "variable[=value]",
         Some("TZ"),
         "An environment variable that the worker keeps or, with a value, gets. All others are removed.",
-        Setter::Custom(Arity::ONE, Repeat::Many, set_environment),
+        Setter::Custom(Arity::ONE, RepeatRule::Many, set_environment),
     ),
     row(
         "error_log",
@@ -309,7 +310,7 @@ pub(crate) static DIRECTIVES: Table<CoreConf> = Table::<CoreConf>::new(&[
         None,
         "Where to log errors, and the minimum level: `debug`, `info`, `notice`, `warn`, `error` (the default), `crit`, \
          `alert` or `emerg`. Several lines write several logs.",
-        Setter::Custom(Arity::at_least(1), Repeat::Many, set_error_log),
+        Setter::Custom(Arity::at_least(1), RepeatRule::Many, set_error_log),
     ),
     row(
         "thread_pool",
@@ -317,7 +318,7 @@ pub(crate) static DIRECTIVES: Table<CoreConf> = Table::<CoreConf>::new(&[
         Some("default threads=32 max_queue=65536"),
         "Defines a thread pool for file operations that may block. When `max_queue` operations are queued, further \
          requests wait for a free place.",
-        Setter::Custom(Arity::between(1, 3), Repeat::Many, set_thread_pool),
+        Setter::Custom(Arity::between(1, 3), RepeatRule::Many, set_thread_pool),
     ),
     row(
         "load_module",
@@ -326,7 +327,7 @@ pub(crate) static DIRECTIVES: Table<CoreConf> = Table::<CoreConf>::new(&[
         "Accepted for modules that are built in and, with a warning, for modules of nginx and Debian that have no \
          effect unless their directives are used. Weir cannot load dynamic modules: any other module is an error, or \
          what `load_module_unknown` says.",
-        Setter::Custom(Arity::ONE, Repeat::Many, set_load_module),
+        Setter::Custom(Arity::ONE, RepeatRule::Many, set_load_module),
     ),
     row(
         "load_module_unknown",
@@ -369,7 +370,7 @@ pub(crate) static DIRECTIVES: Table<CoreConf> = Table::<CoreConf>::new(&[
         "device",
         None,
         "Rejected: OpenSSL engines do not exist in Weir.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| {
             let message = format!("ENGINE_by_id(\"{}\") failed", line.text(0));
             Err(line.error_at(0, message).note("Weir does not use OpenSSL, so there are no engines; remove this line"))
         }),
@@ -379,7 +380,7 @@ pub(crate) static DIRECTIVES: Table<CoreConf> = Table::<CoreConf>::new(&[
         "{ ... }",
         None,
         "Settings for handling connections. Required in every configuration, even if empty.",
-        Setter::Block(Arity::NONE, Repeat::Once, |core, line| {
+        Setter::Block(Arity::NONE, RepeatRule::Once, |core, line| {
             core.events = Some(EventsConf::read(line)?);
             Ok(())
         }),
@@ -403,7 +404,7 @@ pub(crate) static DIRECTIVES: Table<CoreConf> = Table::<CoreConf>::new(&[
 
 /// `user`. As with nginx the line is ignored, with a warning, if the process could not change its
 /// user.
-fn set_user(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn set_user(core: &mut CoreConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     if !process::is_root() {
         line.warn(
             "the \"user\" directive makes sense only if the master process runs with super-user privileges, ignored",
@@ -426,7 +427,7 @@ fn set_user(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// `worker_processes`.
-fn set_worker_processes(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn set_worker_processes(core: &mut CoreConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     if line.arg(0).is("auto") {
         core.worker_processes = process::processors();
         return Ok(());
@@ -438,7 +439,7 @@ fn set_worker_processes(core: &mut CoreConf, line: &mut Line) -> Result<(), Diag
     Ok(())
 }
 
-fn words<'a>(line: &Line<'a, '_>) -> Vec<&'a [u8]> {
+fn words<'a>(line: &DirectiveLine<'a, '_>) -> Vec<&'a [u8]> {
     line.args()
         .iter()
         .map(|word| word.text.as_slice())
@@ -446,14 +447,14 @@ fn words<'a>(line: &Line<'a, '_>) -> Vec<&'a [u8]> {
 }
 
 /// `worker_cpu_affinity`, with nginx's messages.
-fn set_affinity(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn set_affinity(core: &mut CoreConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     core.affinity = CpuAffinity::parse(&words(line), process::processors())
         .map_err(|error| line.error(error))?;
     Ok(())
 }
 
 /// `worker_priority`, which nginx does not check either; the kernel limits it.
-fn set_priority(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn set_priority(core: &mut CoreConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let text = std::str::from_utf8(line.text(0)).ok();
     let number = text.and_then(|text| text.parse().ok());
     core.priority = number.ok_or_else(|| line.directive_error_at(0, "invalid number"))?;
@@ -461,7 +462,7 @@ fn set_priority(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> 
 }
 
 /// `env NAME` or `env NAME=value`.
-fn set_environment(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn set_environment(core: &mut CoreConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     use std::os::unix::ffi::OsStringExt as _;
     let text = line.text(0);
     let (name, value) = match text.iter().position(|byte| *byte == b'=') {
@@ -480,18 +481,18 @@ fn set_environment(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnosti
 }
 
 /// `error_log`. Several lines write several logs, so each is added to those before it.
-fn set_error_log(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
-    let target = Target::parse(
+fn set_error_log(core: &mut CoreConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
+    let target = ErrorLogTarget::parse(
         &words(line),
-        &line.level.build.in_prefix(conf::Access::Opened, ""),
+        &line.level.build.in_prefix(conf::PathUse::Opened, ""),
     )
     .map_err(|error| line.error(error))?;
-    core.log = core.log.with(target, line.shared::<LogFiles>());
+    core.log = core.log.with_target(target, line.shared::<LogFiles>());
     Ok(())
 }
 
 /// `thread_pool`, with nginx's messages.
-fn set_thread_pool(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn set_thread_pool(core: &mut CoreConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let name = line.text(0).to_string();
     if line.is_default() {
         // Added to what the engines see if no line of the file names it.
@@ -535,7 +536,7 @@ fn bounded(text: &[u8], least: i64) -> Option<usize> {
 }
 
 /// `load_module`. A built-in module is silently accepted, an idle one with a warning.
-fn set_load_module(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn set_load_module(core: &mut CoreConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let path = PathBuf::from(line.text(0).to_string());
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     match modules::support_of(&name, &line.level.build.tables) {
@@ -562,9 +563,9 @@ fn set_load_module(core: &mut CoreConf, line: &mut Line) -> Result<(), Diagnosti
 /// Builds an engine's configuration. Deferred until the rest of the main context is known, since
 /// engines depend on it.
 fn set_engine(
-    line: &mut Line,
-    confs: &mut Confs,
-    configure: fn(&mut Line) -> Result<Arc<dyn Configuration>, Diagnostic>,
+    line: &mut DirectiveLine,
+    confs: &mut BlockConfs,
+    configure: fn(&mut DirectiveLine) -> Result<Arc<dyn EngineConfiguration>, Diagnostic>,
 ) -> Result<(), Diagnostic> {
     if line.is_repeated() {
         return Err(line.directive_error("is duplicate"));
@@ -572,9 +573,9 @@ fn set_engine(
     let Some(core) = confs.get_mut::<CoreConf>() else {
         return Ok(());
     };
-    let prefix = line.level.build.in_prefix(conf::Access::Opened, "");
+    let prefix = line.level.build.in_prefix(conf::PathUse::Opened, "");
     let context = line.shared::<RowContext>().clone();
-    *line.shared::<Main>() = core.main(&context, prefix);
+    *line.shared::<MainSettings>() = core.main(&context, prefix);
     line.shared::<MainLog>().0 = core.log.clone();
     core.engines.push(configure(line)?);
     Ok(())
@@ -582,7 +583,11 @@ fn set_engine(
 
 /// Fills in the defaults from the command line and from the system, and checks what concerns
 /// several directives.
-fn finish(core: &mut CoreConf, _: Option<&CoreConf>, level: &mut Level) -> Result<(), Diagnostic> {
+fn finish(
+    core: &mut CoreConf,
+    _: Option<&CoreConf>,
+    level: &mut BlockContext,
+) -> Result<(), Diagnostic> {
     let context = level.shared::<RowContext>().clone();
     // An empty path stands for a missing line: the default depends on the command line.
     if core.pid.as_os_str().is_empty() {
@@ -591,8 +596,8 @@ fn finish(core: &mut CoreConf, _: Option<&CoreConf>, level: &mut Level) -> Resul
     // A log that is no file, such as syslog, does not replace the default one, as with nginx.
     if !core.log.has_file() {
         let path = context.error_log.unwrap_or_else(|| "/dev/stderr".into());
-        let target = Target::file(&path, host::error_log::Level::Error);
-        core.log = core.log.with(target, level.shared::<LogFiles>());
+        let target = ErrorLogTarget::file(&path, host::error_log::LogLevel::Error);
+        core.log = core.log.with_target(target, level.shared::<LogFiles>());
     }
     if let Some(masks) = core
         .affinity
@@ -628,7 +633,7 @@ fn finish(core: &mut CoreConf, _: Option<&CoreConf>, level: &mut Level) -> Resul
 }
 
 /// The default user with the first of the default groups that exists.
-fn default_user() -> Result<User, String> {
+fn default_user() -> Result<SystemUser, String> {
     let found = DEFAULT_GROUPS.map(|group| process::lookup_user(DEFAULT_USER, group));
     let [first, second] = found;
     first.or(second)

@@ -7,7 +7,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use conf::{Arity, Confs, Diagnostic, Directive, EVENTS, Line, Repeat, Setter, Table};
+use conf::{
+    Arity, BlockConfs, Diagnostic, Directive, DirectiveLine, DirectiveTable, EVENTS, RepeatRule,
+    Setter,
+};
 
 /// The settings of `events`.
 #[derive(Clone, Default)]
@@ -26,13 +29,13 @@ pub(crate) struct EventsConf {
 
 impl EventsConf {
     /// Reads the block of `line`.
-    pub(crate) fn read(line: &mut Line) -> Result<EventsConf, Diagnostic> {
-        let mut confs = Confs::new(vec![vec![&DIRECTIVES]]);
+    pub(crate) fn read(line: &mut DirectiveLine) -> Result<EventsConf, Diagnostic> {
+        let mut confs = BlockConfs::new(vec![vec![&DIRECTIVES]]);
         conf::dispatch(
             line.node.block.nodes(),
             &mut confs,
             None,
-            &mut line.level.inner(EVENTS),
+            &mut line.level.inner_block(EVENTS),
         );
         Ok(confs.get::<EventsConf>().cloned().unwrap_or_default())
     }
@@ -57,7 +60,7 @@ const fn row(
 }
 
 /// The directives of `events`.
-pub(crate) static DIRECTIVES: Table<EventsConf> = Table::new(&[
+pub(crate) static DIRECTIVES: DirectiveTable<EventsConf> = DirectiveTable::new(&[
     row(
         "worker_connections",
         "number",
@@ -78,7 +81,7 @@ pub(crate) static DIRECTIVES: Table<EventsConf> = Table::new(&[
         "method",
         None,
         "The event notification method: only `epoll` is available.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| {
             if line.arg(0).is("epoll") {
                 return Ok(());
             }
@@ -91,7 +94,7 @@ pub(crate) static DIRECTIVES: Table<EventsConf> = Table::new(&[
         "address | CIDR | unix:",
         None,
         "Logs connections of these clients at debug level, regardless of the level of the log.",
-        Setter::Custom(Arity::ONE, Repeat::Many, set_debug_connection),
+        Setter::Custom(Arity::ONE, RepeatRule::Many, set_debug_connection),
     ),
     row(
         "slow_turn",
@@ -128,7 +131,10 @@ pub(crate) static DIRECTIVES: Table<EventsConf> = Table::new(&[
 ]);
 
 /// `debug_connection`. Without a prefix length a single address is meant.
-fn set_debug_connection(events: &mut EventsConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn set_debug_connection(
+    events: &mut EventsConf,
+    line: &mut DirectiveLine,
+) -> Result<(), Diagnostic> {
     if line.arg(0).is("unix:") {
         events.debug_unix_connections = true;
         return Ok(());

@@ -18,9 +18,9 @@ use std::os::fd::AsFd as _;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use host::channel::{Channel, Message};
+use host::channel::{Channel, ChannelMessage};
 use host::listen::ListenAddress;
-use host::seats::Parcel;
+use host::loop_slots::MovingConnection;
 
 /// The kind of these messages on the pair.
 const PARCEL: u8 = 1;
@@ -29,7 +29,7 @@ const PARCEL: u8 = 1;
 /// and loops must not block. The queue is as long as the loops have connections, at most.
 pub(crate) struct ConnectionSender {
     /// The queue. The thread ends when all its senders are dropped.
-    to: mpsc::Sender<(&'static str, Parcel)>,
+    to: mpsc::Sender<(&'static str, MovingConnection)>,
     thread: JoinHandle<()>,
 }
 
@@ -46,7 +46,7 @@ impl ConnectionSender {
     }
 
     /// The queue for a loop's parcels.
-    pub(crate) fn sender(&self) -> mpsc::Sender<(&'static str, Parcel)> {
+    pub(crate) fn sender(&self) -> mpsc::Sender<(&'static str, MovingConnection)> {
         self.to.clone()
     }
 
@@ -60,7 +60,7 @@ impl ConnectionSender {
 }
 
 /// The body of the thread: sends until the last loop has dropped its sender.
-fn send_parcels(channel: &Channel, parcels: &mpsc::Receiver<(&'static str, Parcel)>) {
+fn send_parcels(channel: &Channel, parcels: &mpsc::Receiver<(&'static str, MovingConnection)>) {
     for (kind, parcel) in parcels {
         let body = encode(kind, &parcel);
         // If the other side is gone, the connections end with this process.
@@ -74,7 +74,7 @@ fn send_parcels(channel: &Channel, parcels: &mpsc::Receiver<(&'static str, Parce
 }
 
 /// The message's body.
-fn encode(kind: &str, parcel: &Parcel) -> Vec<u8> {
+fn encode(kind: &str, parcel: &MovingConnection) -> Vec<u8> {
     let mut body = Vec::new();
     // Little-endian lengths, and text for the address: both processes are on this machine, but may be different
     // releases.
@@ -89,7 +89,10 @@ fn encode(kind: &str, parcel: &Parcel) -> Vec<u8> {
 
 /// Parses a message; `kinds` are the engines of this process. `None` if it cannot be used here:
 /// another version of the binary may have sent it.
-pub(crate) fn decode(message: Message, kinds: &[&'static str]) -> Option<(&'static str, Parcel)> {
+pub(crate) fn decode(
+    message: ChannelMessage,
+    kinds: &[&'static str],
+) -> Option<(&'static str, MovingConnection)> {
     if message.kind != PARCEL {
         return None;
     }
@@ -101,7 +104,7 @@ pub(crate) fn decode(message: Message, kinds: &[&'static str]) -> Option<(&'stat
     let socket = parse_address(take(&mut rest)?)?;
     let descriptor = message.descriptors.into_iter().next()?;
     let facts = rest.to_vec();
-    let parcel = Parcel {
+    let parcel = MovingConnection {
         socket,
         descriptor,
         facts,
@@ -153,9 +156,9 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
 
-    fn parcel(socket: ListenAddress) -> Parcel {
+    fn parcel(socket: ListenAddress) -> MovingConnection {
         let (one, _) = UnixStream::pair().expect("a socket pair");
-        Parcel {
+        MovingConnection {
             socket,
             descriptor: one.into(),
             facts: b"facts".to_vec(),
@@ -185,7 +188,7 @@ mod tests {
     fn a_damaged_parcel_is_refused() {
         let whole = encode("http", &parcel(ListenAddress::Unix("/x".into())));
         for cut in 0..whole.len() - b"facts".len() {
-            let message = Message {
+            let message = ChannelMessage {
                 kind: PARCEL,
                 body: whole[..cut].to_vec(),
                 descriptors: Vec::new(),

@@ -8,7 +8,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use conf::describe::{self, Support, WIDTH};
+use conf::describe::{self, DirectiveSupport, WIDTH};
 
 use crate::identity::ProgramIdentity;
 use crate::reference;
@@ -185,14 +185,14 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
         print!("{INCLUDE}");
         return 0;
     }
-    if let Some(text) = describe::help(name, &directives) {
+    if let Some(text) = describe::directive_help(name, &directives) {
         print!("{text}");
         return 0;
     }
     eprintln!("weir: unknown directive \"{name}\"");
-    let known = conf::known::all().map(|known| known.name);
+    let known = conf::nginx_directives::all().map(|known| known.name);
     if let Some(near) =
-        conf::spelling::nearest(name, directives.iter().map(|row| row.name).chain(known))
+        conf::spelling::nearest_name(name, directives.iter().map(|row| row.name).chain(known))
     {
         eprintln!("  did you mean \"{near}\"? weir help {near}");
     }
@@ -240,8 +240,8 @@ fn help_variable(name: &str) -> i32 {
         };
         for variable in page.variables.iter().filter(is_meant) {
             found = true;
-            println!("{}\n  module: {}\n", variable.shown(), page.name);
-            println!("{}\n", describe::wrapped(variable.doc, "", WIDTH));
+            println!("{}\n  module: {}\n", variable.shown_name(), page.name);
+            println!("{}\n", describe::wrap_text(variable.doc, "", WIDTH));
         }
     }
     if !found {
@@ -257,7 +257,7 @@ fn directive_list() -> String {
         let rows = describe::rows(page.tables.iter().copied());
         let names: Vec<&str> = rows.iter().map(|row| row.name).collect();
         if !names.is_empty() {
-            let names = describe::wrapped(&names.join("  "), "  ", WIDTH);
+            let names = describe::wrap_text(&names.join("  "), "  ", WIDTH);
             let _ = writeln!(text, "\n{}\n{names}", page.name);
         }
     }
@@ -309,7 +309,7 @@ fn compatibility() -> String {
     let support = describe::compatibility(&reference::directives());
     let done = support
         .values()
-        .filter(|support| **support != Support::No)
+        .filter(|support| **support != DirectiveSupport::No)
         .count();
     let mut text = format!(
         "{GENERATED}# Compatibility with nginx 1.31\n\nWeir accepts {done} of nginx's {} directives.\n\n| directive | Weir |\n|---|---|\n",
@@ -317,10 +317,10 @@ fn compatibility() -> String {
     );
     for (name, support) in support {
         let what = match support {
-            Support::Yes => "yes".to_owned(),
-            Support::NotIn(contexts) => format!("yes, but not in: {}", contexts.text()),
-            Support::Ignored(why) => format!("accepted without effect: {why}"),
-            Support::No => "not yet".to_owned(),
+            DirectiveSupport::Yes => "yes".to_owned(),
+            DirectiveSupport::NotIn(contexts) => format!("yes, but not in: {}", contexts.text()),
+            DirectiveSupport::Ignored(why) => format!("accepted without effect: {why}"),
+            DirectiveSupport::No => "not yet".to_owned(),
         };
         let _ = writeln!(text, "| `{name}` | {what} |");
     }

@@ -102,7 +102,7 @@ fn list() -> String {
 /// The configuration `name`, with its placeholders filled in.
 fn text(name: &str, domain: Option<&str>) -> Result<String, String> {
     let Some(kind) = TEMPLATES.iter().find(|kind| kind.name == name) else {
-        let near = conf::spelling::nearest(name, TEMPLATES.iter().map(|kind| kind.name));
+        let near = conf::spelling::nearest_name(name, TEMPLATES.iter().map(|kind| kind.name));
         let near = near.map(|near| format!("\n  did you mean \"{near}\"?"));
         let near = near.unwrap_or_default();
         return Err(format!(

@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use conf::diagnostic::first_line;
 use conf::{
-    Access, Build, Confs, Diagnostic, Disk, Files, Level, MAIN, Needs, NoVariables, Node, Recorder,
-    Snapshot, SourceMap,
+    BlockConfs, BlockContext, ConfigurationBuild, Diagnostic, DirectiveNode, DiskFiles,
+    FileRecorder, FileSnapshot, FileSource, MAIN, NoVariables, PathUse, SourceMap, SystemNeeds,
 };
-use host::engine::{Configuration, Main};
+use host::engine::{EngineConfiguration, MainSettings};
 use host::error_log::{self, LogFiles, Logger};
 
 use crate::core_conf::{CoreConf, RowContext};
@@ -60,17 +60,17 @@ pub(crate) struct LoadedConfiguration {
     /// The main context.
     pub(crate) core: CoreConf,
     /// Its part that engines can see.
-    pub(crate) main: Main,
+    pub(crate) main: MainSettings,
     /// The engines' configurations. A master drops them when everything is open:
     /// [`LoadedConfiguration::forget_engines`].
-    pub(crate) engines: Vec<Arc<dyn Configuration>>,
+    pub(crate) engines: Vec<Arc<dyn EngineConfiguration>>,
     /// The directories that engines use, such as caches. They must exist before a worker starts,
     /// which may not be able to create them.
     pub(crate) directories: Vec<PathBuf>,
     /// What a worker needs from the system, for its sandbox.
-    pub(crate) needs: Needs,
+    pub(crate) needs: SystemNeeds,
     /// The content of every file that was read.
-    pub(crate) snapshot: Snapshot,
+    pub(crate) snapshot: FileSnapshot,
     /// All log files of the configuration.
     pub(crate) files: LogFiles,
     /// The error log of the main context.
@@ -115,7 +115,7 @@ pub(crate) struct LoadMessages {
     pub(crate) sources: SourceMap,
     /// The parsed directives, kept only if the configuration is tested: `crate::check` looks at
     /// them.
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<DirectiveNode>,
 }
 
 impl LoadMessages {
@@ -127,7 +127,11 @@ impl LoadMessages {
     }
 
     /// The messages. If a file is included several times, each of its messages is kept once.
-    fn new(mut diagnostics: Vec<Diagnostic>, sources: SourceMap, nodes: Vec<Node>) -> LoadMessages {
+    fn new(
+        mut diagnostics: Vec<Diagnostic>,
+        sources: SourceMap,
+        nodes: Vec<DirectiveNode>,
+    ) -> LoadMessages {
         let mut seen = HashSet::new();
         diagnostics.retain(|diagnostic| match diagnostic.span {
             Some(span) => {
@@ -179,7 +183,7 @@ impl LoadMessages {
     fn render(&self, program: &str, colour: bool) -> String {
         self.diagnostics
             .iter()
-            .map(|diagnostic| conf::render(diagnostic, &self.sources, program, colour))
+            .map(|diagnostic| conf::render_diagnostic(diagnostic, &self.sources, program, colour))
             .collect()
     }
 
@@ -187,9 +191,9 @@ impl LoadMessages {
     pub(crate) fn log(&self, log: &Logger) {
         for diagnostic in &self.diagnostics {
             let name = diagnostic.severity.name();
-            let level =
-                error_log::Level::from_word(name.as_bytes()).unwrap_or(error_log::Level::Emerg);
-            log.plain(
+            let level = error_log::LogLevel::from_word(name.as_bytes())
+                .unwrap_or(error_log::LogLevel::Emerg);
+            log.log_plain(
                 level,
                 format_args!("{}", first_line(diagnostic, &self.sources)),
             );
@@ -208,9 +212,17 @@ pub(crate) fn load_from_disk(
                 path: startup.paths.configuration.clone(),
                 text: text.clone(),
             };
-            load(startup, Box::new(Recorder::new(disk)), LogFiles::default())
+            load(
+                startup,
+                Box::new(FileRecorder::new(disk)),
+                LogFiles::default(),
+            )
         }
-        None => load(startup, Box::new(Recorder::new(Disk)), LogFiles::default()),
+        None => load(
+            startup,
+            Box::new(FileRecorder::new(DiskFiles)),
+            LogFiles::default(),
+        ),
     }
 }
 
@@ -220,25 +232,25 @@ struct OverlayFiles {
     text: Vec<u8>,
 }
 
-impl Files for OverlayFiles {
+impl FileSource for OverlayFiles {
     fn read(&mut self, path: &Path) -> std::io::Result<Vec<u8>> {
         // By exact path: an `include` of any other file is read from the disk as usual.
         if path == self.path {
             Ok(self.text.clone())
         } else {
-            Disk.read(path)
+            DiskFiles.read(path)
         }
     }
 
     fn glob(&mut self, pattern: &Path) -> std::io::Result<Vec<PathBuf>> {
-        Disk.glob(pattern)
+        DiskFiles.glob(pattern)
     }
 }
 
 /// Builds the configuration from `files`. The logs that it names are added to `log_files`.
 pub(crate) fn load(
     startup: &StartupSettings,
-    mut files: Box<dyn Files>,
+    mut files: Box<dyn FileSource>,
     log_files: LogFiles,
 ) -> Result<LoadedConfiguration, LoadFailure> {
     let path = &startup.paths.configuration;
@@ -253,14 +265,14 @@ pub(crate) fn load(
         .sources
         .iter()
         .any(|source| source.kind == conf::tree::SourceKind::File);
-    let mut confs = Confs::new(vec![vec![&crate::core_conf::DIRECTIVES]]);
+    let mut confs = BlockConfs::new(vec![vec![&crate::core_conf::DIRECTIVES]]);
     let mut names = NoVariables::default();
     if was_read {
         conf::dispatch(
             &tree.nodes,
             &mut confs,
             None,
-            &mut Level::new(&mut build, &mut names, &mut (), MAIN),
+            &mut BlockContext::new(&mut build, &mut names, &mut (), MAIN),
         );
     } else if startup.identity == ProgramIdentity::Weir
         && !startup.paths.is_named
@@ -280,9 +292,9 @@ pub(crate) fn load(
 /// What was built, unless a line was refused.
 fn finish(
     startup: &StartupSettings,
-    mut build: Build,
-    mut confs: Confs,
-    nodes: Vec<Node>,
+    mut build: ConfigurationBuild,
+    mut confs: BlockConfs,
+    nodes: Vec<DirectiveNode>,
     log_files: LogFiles,
 ) -> Result<LoadedConfiguration, LoadFailure> {
     // Decided before the messages are moved out of the builder below.
@@ -291,7 +303,7 @@ fn finish(
     // comes first here, too.
     build.sources.sort(&mut build.diagnostics);
     let snapshot = build.files.recorded().cloned().unwrap_or_default();
-    let prefix = build.in_prefix(Access::Opened, "");
+    let prefix = build.in_prefix(PathUse::Opened, "");
     let needs = build.needs().clone();
     let messages = LoadMessages::new(build.diagnostics, build.sources, nodes);
     match confs.get_mut::<CoreConf>() {
@@ -329,10 +341,10 @@ const WITHOUT_A_FILE: [&str; 3] = [
 /// modules share.
 fn new_build(
     startup: &StartupSettings,
-    files: Box<dyn Files>,
+    files: Box<dyn FileSource>,
     sources: SourceMap,
     log_files: LogFiles,
-) -> Build {
+) -> ConfigurationBuild {
     let paths = &startup.paths;
     // nginx's conf-prefix, to which `include` and some other directives are relative.
     let conf_prefix = paths
@@ -340,7 +352,7 @@ fn new_build(
         .parent()
         .unwrap_or(Path::new("/"))
         .to_path_buf();
-    let mut build = Build::new(paths.prefix.clone(), conf_prefix, files, sources);
+    let mut build = ConfigurationBuild::new(paths.prefix.clone(), conf_prefix, files, sources);
     build.temporary.clone_from(&paths.temporary);
     build.access_log.clone_from(&paths.access_log);
     build.program = startup.identity.program().to_owned();
@@ -385,7 +397,7 @@ pub(crate) mod tests {
             user: 0,
         };
         let paths = ServerPaths::find(ProgramIdentity::Weir, &options, &ground);
-        let mut files = Snapshot::default();
+        let mut files = FileSnapshot::default();
         files.insert(&paths.configuration, text);
         let startup = StartupSettings {
             identity: ProgramIdentity::Weir,
@@ -419,7 +431,7 @@ pub(crate) mod tests {
         assert_eq!(loaded.main.worker_connections, 512);
         assert_eq!(loaded.core.pid, Path::new("/prefix/logs/nginx.pid"));
         assert_eq!(
-            loaded.files.wanted(),
+            loaded.files.all_paths(),
             [PathBuf::from("/prefix/logs/error.log")]
         );
         let pool = &loaded.main.thread_pools[0];
@@ -454,7 +466,7 @@ pub(crate) mod tests {
                 .contains(&("A".into(), "b".into()))
         );
         assert_eq!(
-            loaded.files.wanted().len(),
+            loaded.files.all_paths().len(),
             1,
             "a log that is no file needs the default one beside it"
         );

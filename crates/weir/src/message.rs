@@ -20,8 +20,8 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use conf::Snapshot;
-use host::channel::Message;
+use conf::FileSnapshot;
+use host::channel::ChannelMessage;
 use host::engine::{ListenerId, ListenerSpec};
 
 use crate::sockets::{ListeningSocket, ListeningSockets};
@@ -90,7 +90,7 @@ pub(crate) struct GenerationMessage {
     /// Counts the configurations of this master, from 1.
     pub(crate) number: u64,
     /// The content of every file that was read.
-    pub(crate) snapshot: Snapshot,
+    pub(crate) snapshot: FileSnapshot,
     /// The listening sockets, by their addresses as text.
     pub(crate) sockets: BTreeMap<Vec<u8>, (ListenerId, Vec<Arc<OwnedFd>>)>,
     /// The log files.
@@ -101,7 +101,7 @@ impl GenerationMessage {
     /// The message for what the master has opened.
     pub(crate) fn new(
         number: u64,
-        snapshot: Snapshot,
+        snapshot: FileSnapshot,
         sockets: &ListeningSockets,
         logs: OpenLogs,
     ) -> GenerationMessage {
@@ -151,7 +151,7 @@ impl GenerationMessage {
     }
 
     /// Decodes what [`GenerationMessage::encode`] wrote. `None` if sender and receiver are incompatible.
-    pub(crate) fn decode(message: Message) -> Option<GenerationMessage> {
+    pub(crate) fn decode(message: ChannelMessage) -> Option<GenerationMessage> {
         let mut rest = message.body.as_slice();
         let mut generation = GenerationMessage {
             number: take_u64(&mut rest)?,
@@ -185,7 +185,7 @@ impl GenerationMessage {
                 _ => return None,
             }
         }
-        generation.snapshot = Snapshot::decode(rest)?;
+        generation.snapshot = FileSnapshot::decode(rest)?;
         Some(generation)
     }
 }
@@ -199,7 +199,7 @@ pub(crate) fn encode_logs(logs: &OpenLogs) -> (Vec<u8>, Vec<BorrowedFd<'_>>) {
 }
 
 /// Decodes what [`encode_logs`] wrote.
-pub(crate) fn decode_logs(message: Message) -> Option<OpenLogs> {
+pub(crate) fn decode_logs(message: ChannelMessage) -> Option<OpenLogs> {
     let mut rest = message.body.as_slice();
     let mut logs = Vec::new();
     for descriptor in message.descriptors {
@@ -285,7 +285,7 @@ mod tests {
                 crate::startup_log::StartupLog::log_only(&Logger::default()),
             )
             .expect("opened");
-        let mut snapshot = Snapshot::default();
+        let mut snapshot = FileSnapshot::default();
         snapshot.insert("/etc/x.conf", "events {}");
         let log = std::fs::File::open("/dev/null").expect("always there");
         let logs = vec![(PathBuf::from("/log"), Arc::new(OwnedFd::from(log)))];
@@ -312,7 +312,7 @@ mod tests {
     fn a_damaged_message_is_refused() {
         let (body, _) = GenerationMessage::default().encode();
         for cut in 0..body.len() {
-            let message = Message {
+            let message = ChannelMessage {
                 kind: 1,
                 body: body[..cut].to_vec(),
                 descriptors: Vec::new(),

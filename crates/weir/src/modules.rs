@@ -4,7 +4,7 @@
 //! its directives, it may be absent: a directive of it is an error anyway. An unknown module might
 //! reject requests by itself, and a server without it would let them in.
 
-use conf::Rows;
+use conf::DirectiveRows;
 use conf::describe::rows;
 
 /// What is known about a module.
@@ -63,7 +63,7 @@ const MODULES: [(&str, &str); 35] = [
 ];
 
 /// What is known about a module, by the name of its file without `.so`.
-pub(crate) fn support_of(name: &str, tables: &[&'static dyn Rows]) -> ModuleSupport {
+pub(crate) fn support_of(name: &str, tables: &[&'static dyn DirectiveRows]) -> ModuleSupport {
     match MODULES.iter().find(|(module, _)| *module == name) {
         Some((_, directive)) if has_directive(tables, directive) => ModuleSupport::BuiltIn,
         Some(_) => ModuleSupport::Idle,
@@ -72,7 +72,7 @@ pub(crate) fn support_of(name: &str, tables: &[&'static dyn Rows]) -> ModuleSupp
 }
 
 /// Whether one of these tables has a directive with this name; `stream NAME` asks for one of stream.
-pub(crate) fn has_directive(tables: &[&'static dyn Rows], name: &str) -> bool {
+pub(crate) fn has_directive(tables: &[&'static dyn DirectiveRows], name: &str) -> bool {
     let in_stream = name.strip_prefix("stream ");
     rows(tables.iter().copied())
         .iter()

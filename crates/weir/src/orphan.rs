@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use host::channel::Channel;
-use host::{process, watch};
+use host::{abstract_socket, process};
 
 use crate::message::MessageKind;
 use crate::paths::ServerPaths;
@@ -47,14 +47,16 @@ impl OrphanListener {
     /// cannot be found.
     pub(crate) fn new(paths: &ServerPaths) -> Option<OrphanListener> {
         let name = format!("{}{}", prefix(paths), std::process::id());
-        Some(OrphanListener(Arc::new(watch::listen(&name).ok()?)))
+        Some(OrphanListener(Arc::new(
+            abstract_socket::listen(&name).ok()?,
+        )))
     }
 
     /// Accepts the next connection of a process that may have the sockets: one of root or of
     /// `owner`.
     pub(crate) fn accept_master(&self, owner: u32) -> Option<Channel> {
         loop {
-            match watch::accept(&self.0) {
+            match abstract_socket::accept(&self.0) {
                 Ok((socket, user)) if user == 0 || user == owner => {
                     return Channel::from_accepted(socket).ok();
                 }
@@ -119,7 +121,7 @@ impl OrphanWorker {
 /// Finds the workers that masters of the same configuration have left behind.
 pub(crate) fn find(paths: &ServerPaths) -> Vec<OrphanWorker> {
     let prefix = prefix(paths);
-    let names = watch::names(&prefix);
+    let names = abstract_socket::socket_names(&prefix);
     let masters = names
         .iter()
         .filter_map(|name| name.strip_prefix(&prefix)?.parse().ok())
@@ -133,7 +135,8 @@ pub(crate) fn find(paths: &ServerPaths) -> Vec<OrphanWorker> {
 
 /// Asks the worker of a master for its sockets; `None` if that master lives, or is another user's.
 fn ask_orphan(prefix: &str, master: u32) -> Option<OrphanWorker> {
-    let (channel, process, user) = watch::connect_channel(&format!("{prefix}{master}")).ok()?;
+    let (channel, process, user) =
+        abstract_socket::connect_channel(&format!("{prefix}{master}")).ok()?;
     // The kernel's record of who called `listen`: the name alone proves nothing.
     if process != master || user != process::user_id() {
         return None;

@@ -11,10 +11,10 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base::Errno;
+use base::ErrnoText;
 use host::engine::ListenerSpec;
-use host::error_log::{Attach, Level, LogFiles, Logger};
-use host::process::{self, User};
+use host::error_log::{LogFiles, LogLevel, LogWriteMode, Logger};
+use host::process::{self, SystemUser};
 use rt::file::modes;
 
 use crate::load_configuration::LoadedConfiguration;
@@ -40,7 +40,7 @@ pub(crate) fn open(
 ) -> Result<OpenedResources, String> {
     make_own_folders(loaded)?;
     make_directories(loaded, voice)?;
-    let logs = open_logs(&loaded.files.wanted(), voice)?;
+    let logs = open_logs(&loaded.files.all_paths(), voice)?;
     attach(&loaded.files, &logs)?;
     let sockets = before.opened_for(listeners(loaded), loaded.core.worker_processes, voice)?;
     Ok(OpenedResources { sockets, logs })
@@ -69,10 +69,10 @@ fn open_log(path: &Path, voice: StartupLog<'_>) -> Result<OwnedFd, String> {
         // A service manager may have made these streams sockets, which cannot be opened by name.
         Some("/dev/stderr") => process::duplicate_stderr(),
         Some("/dev/stdout") => process::duplicate_stdout(),
-        Some(_) | None => modes::append(path).map(|(file, wrong)| {
+        Some(_) | None => modes::open_to_append(path).map(|(file, wrong)| {
             if let Some(wrong) = wrong {
                 let path = path.display();
-                voice.log(Level::Warn, format_args!("log file \"{path}\" {wrong}"));
+                voice.log(LogLevel::Warn, format_args!("log file \"{path}\" {wrong}"));
             }
             OwnedFd::from(file)
         }),
@@ -86,8 +86,8 @@ pub(crate) fn attach(files: &LogFiles, logs: &OpenLogs) -> Result<(), String> {
     for (path, descriptor) in logs {
         let descriptor = descriptor
             .try_clone()
-            .map_err(|error| format!("dup() \"{}\" failed{}", path.display(), Errno(&error)))?;
-        files.attach(path, descriptor, Attach::Direct);
+            .map_err(|error| format!("dup() \"{}\" failed{}", path.display(), ErrnoText(&error)))?;
+        files.attach(path, descriptor, LogWriteMode::Direct);
     }
     Ok(())
 }
@@ -104,27 +104,27 @@ pub(crate) fn redirect_stderr(log: &Logger, logs: &OpenLogs) {
     if let Some((_, descriptor)) = opened
         && let Err(error) = process::redirect_stderr(descriptor.as_fd())
     {
-        log.plain(
-            Level::Alert,
-            format_args!("dup2(STDERR) failed{}", Errno(&error)),
+        log.log_plain(
+            LogLevel::Alert,
+            format_args!("dup2(STDERR) failed{}", ErrnoText(&error)),
         );
     }
 }
 
 /// nginx's words for a directory that cannot be created.
 fn mkdir_failed(path: &Path, error: &io::Error) -> String {
-    format!("mkdir() \"{}\" failed{}", path.display(), Errno(error))
+    format!("mkdir() \"{}\" failed{}", path.display(), ErrnoText(error))
 }
 
 /// nginx's words for a file that cannot be opened.
 fn open_failed(path: &Path, error: &io::Error) -> String {
-    format!("open() \"{}\" failed{}", path.display(), Errno(error))
+    format!("open() \"{}\" failed{}", path.display(), ErrnoText(error))
 }
 
 /// The server's own directories that are used.
 fn own_folders_in_use(loaded: &LoadedConfiguration) -> impl Iterator<Item = &OwnFolder> {
     let mut files = loaded.directories.clone();
-    files.extend(loaded.files.wanted());
+    files.extend(loaded.files.all_paths());
     files.push(loaded.core.pid.clone());
     let is_used = move |own: &&OwnFolder| files.iter().any(|path| path.parent() == Some(&own.path));
     loaded.own_folders.iter().filter(is_used)
@@ -160,7 +160,7 @@ pub(crate) fn test_open(loaded: &LoadedConfiguration, voice: StartupLog<'_>) -> 
     // created by a test.
     let (there, absent): (Vec<PathBuf>, Vec<PathBuf>) = loaded
         .files
-        .wanted()
+        .all_paths()
         .into_iter()
         .partition(|path| path.exists());
     for path in absent {
@@ -181,7 +181,7 @@ pub(crate) fn make_directories(
         // If it cannot be inspected, using it will say why.
         if let Ok(Some(wrong)) = modes::check_folder(path) {
             let path = path.display();
-            voice.log(Level::Warn, format_args!("folder \"{path}\" {wrong}"));
+            voice.log(LogLevel::Warn, format_args!("folder \"{path}\" {wrong}"));
         }
         give_to_user(path, user)?;
     }
@@ -201,7 +201,7 @@ pub(crate) fn restore_directories(loaded: &LoadedConfiguration) {
 }
 
 /// Creates a directory, or gives the worker's user an empty one of root's.
-fn restore_directory(path: &Path, user: &User) -> io::Result<()> {
+fn restore_directory(path: &Path, user: &SystemUser) -> io::Result<()> {
     let is_roots = |metadata: &std::fs::Metadata| metadata.uid() == 0 && metadata.is_dir();
     match std::fs::symlink_metadata(path) {
         Ok(there) if !is_roots(&there) => return Ok(()),
@@ -218,9 +218,9 @@ fn restore_directory(path: &Path, user: &User) -> io::Result<()> {
 }
 
 /// Makes the worker's user the owner. nginx does the same with its temporary directories.
-fn give_to_user(path: &Path, user: Option<&User>) -> Result<(), String> {
+fn give_to_user(path: &Path, user: Option<&SystemUser>) -> Result<(), String> {
     let failed = |call: &str, error: &io::Error| {
-        format!("{call} \"{}\" failed{}", path.display(), Errno(error))
+        format!("{call} \"{}\" failed{}", path.display(), ErrnoText(error))
     };
     let Some(user) = user else { return Ok(()) };
     let owner = std::fs::metadata(path)
@@ -267,7 +267,7 @@ impl PidFile {
                 "rename() {} to {} failed{}",
                 self.0.display(),
                 path.display(),
-                Errno(&error)
+                ErrnoText(&error)
             )
         })?;
         self.0 = path.to_path_buf();
@@ -282,9 +282,9 @@ impl PidFile {
     /// Deletes the file.
     pub(crate) fn remove(&self, log: &Logger) {
         if let Err(error) = std::fs::remove_file(&self.0) {
-            let error = Errno(&error);
-            log.plain(
-                Level::Alert,
+            let error = ErrnoText(&error);
+            log.log_plain(
+                LogLevel::Alert,
                 format_args!("unlink() \"{}\" failed{error}", self.0.display()),
             );
         }

@@ -2,7 +2,7 @@
 //! asks here: `weir help`, `-V`, the suggestions in error messages.
 
 use conf::describe::rows;
-use conf::{RowInfo, Rows};
+use conf::{DirectiveRows, RowInfo};
 
 use crate::engines::{HTTP, STREAM};
 
@@ -13,7 +13,7 @@ pub(crate) struct ReferencePage {
     /// A sentence about the module.
     pub(crate) about: &'static str,
     /// The tables of its directives.
-    pub(crate) tables: Vec<&'static dyn Rows>,
+    pub(crate) tables: Vec<&'static dyn DirectiveRows>,
     /// Its variables.
     pub(crate) variables: Vec<conf::describe::VariableInfo>,
 }
@@ -36,7 +36,7 @@ pub(crate) fn pages() -> Vec<ReferencePage> {
         ReferencePage {
             name: "http".into(),
             about: "The core of the HTTP engine: servers, locations, requests, responses, files.",
-            tables: http::Engine::own_tables().to_vec(),
+            tables: http::HttpEngine::own_tables().to_vec(),
             variables: variables(http::variables::VARIABLES),
         },
     ];
@@ -63,7 +63,7 @@ fn stream_pages() -> Vec<ReferencePage> {
     let mut pages = vec![ReferencePage {
         name: "stream".into(),
         about: "The core of the TCP and UDP engine: servers and sessions.",
-        tables: stream::Engine::own_tables().to_vec(),
+        tables: stream::StreamEngine::own_tables().to_vec(),
         variables: variables(stream::variables::VARIABLES),
     }];
     pages.extend(STREAM.modules().iter().map(|module| {
@@ -91,7 +91,7 @@ fn variables<R>(lists: &[&'static [conf::Variable<R>]]) -> Vec<conf::describe::V
 }
 
 /// All directive tables.
-pub(crate) fn tables() -> Vec<&'static dyn Rows> {
+pub(crate) fn tables() -> Vec<&'static dyn DirectiveRows> {
     pages().into_iter().flat_map(|page| page.tables).collect()
 }
 

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use base::Errno;
-use host::error_log::{Attach, Level, LogFiles, Logger, Target};
+use base::ErrnoText;
+use host::error_log::{ErrorLogTarget, LogFiles, LogLevel, LogWriteMode, Logger};
 use host::process;
-use host::signal::{Signal, Signals};
+use host::signal::{Signal, SignalReader};
 use rt::file::modes;
 
 use crate::arguments::{NginxOptions, SignalOption};
@@ -117,7 +117,7 @@ fn startup(
     let mut paths = ServerPaths::find(identity, options, &ground);
     paths
         .absolute()
-        .map_err(|error| format!("getcwd() failed{}", Errno(&error)))?;
+        .map_err(|error| format!("getcwd() failed{}", ErrnoText(&error)))?;
     Ok(StartupSettings {
         identity,
         paths,
@@ -145,17 +145,17 @@ fn early_log(startup: &StartupSettings) -> Logger {
     if !path.exists() && (waits || startup.testing && modes::could_create(path).is_ok()) {
         return Logger::default();
     }
-    match modes::append(path) {
+    match modes::open_to_append(path) {
         Ok((file, wrong)) => {
             if let Some(wrong) = wrong {
                 eprintln!("{program}: [warn] log file \"{}\" {wrong}", path.display());
             }
             let files = LogFiles::default();
-            files.attach(path, file.into(), Attach::Direct);
-            Logger::default().with(Target::file(path, Level::Notice), &files)
+            files.attach(path, file.into(), LogWriteMode::Direct);
+            Logger::default().with_target(ErrorLogTarget::file(path, LogLevel::Notice), &files)
         }
         Err(error) => {
-            let error = Errno(&error);
+            let error = ErrnoText(&error);
             eprintln!(
                 "{program}: [alert] could not open error log file: open() \"{}\" failed{error}",
                 path.display()
@@ -197,7 +197,7 @@ fn test_configuration(
         eprintln!("{program}: the configuration file {file} syntax is ok");
     }
     if let Err(error) = try_all(loaded, voice) {
-        voice.log(Level::Emerg, format_args!("{error}"));
+        voice.log(LogLevel::Emerg, format_args!("{error}"));
         eprintln!("{program}: configuration file {file} test failed");
         return 1;
     }
@@ -272,9 +272,9 @@ fn master_of(loaded: &LoadedConfiguration, voice: StartupLog<'_>) -> Option<u32>
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) => {
-            let error = Errno(&error);
+            let error = ErrnoText(&error);
             voice.log(
-                Level::Error,
+                LogLevel::Error,
                 format_args!("open() \"{}\" failed{error}", path.display()),
             );
             voice.hint(match error.0.kind() {
@@ -288,7 +288,7 @@ fn master_of(loaded: &LoadedConfiguration, voice: StartupLog<'_>) -> Option<u32>
     if number.is_none() {
         let text = text.trim();
         voice.log(
-            Level::Error,
+            LogLevel::Error,
             format_args!("invalid PID number \"{text}\" in \"{}\"", path.display()),
         );
         voice.hint("no server has written this file; it can be removed if none is running");
@@ -302,8 +302,8 @@ fn send_to_master(master: u32, signal: Signal, voice: StartupLog<'_>) -> bool {
     if let Err(error) = &sent {
         let number = signal.number();
         voice.log(
-            Level::Alert,
-            format_args!("kill({master}, {number}) failed{}", Errno(error)),
+            LogLevel::Alert,
+            format_args!("kill({master}, {number}) failed{}", ErrnoText(error)),
         );
         voice.hint(match error.kind() {
             ErrorKind::PermissionDenied => "the server belongs to another user",
@@ -344,7 +344,7 @@ pub(crate) fn upgrade(
         let text =
             "it is not a Weir process of this user; try the manual procedure (USR2, WINCH, QUIT)";
         voice.log(
-            Level::Error,
+            LogLevel::Error,
             format_args!("process {old} does not answer: {text}"),
         );
         return 1;
@@ -354,7 +354,7 @@ pub(crate) fn upgrade(
     }
     let Some(new) = master_of(&loaded, voice).filter(|new| *new != old) else {
         let text = "the pid file does not name the new master process; both are serving";
-        voice.log(Level::Error, format_args!("{text}"));
+        voice.log(LogLevel::Error, format_args!("{text}"));
         return 1;
     };
     if !send_to_master(old, Signal::Quit, voice) {
@@ -402,11 +402,14 @@ fn report_outcome(watch: MasterWatch, voice: StartupLog<'_>) -> i32 {
         // Not an error: the signal was delivered, and a slow reload may still succeed.
         Ok(None) => {
             let text = "the server did not report the result; see the error log";
-            voice.log(Level::Warn, format_args!("{text}"));
+            voice.log(LogLevel::Warn, format_args!("{text}"));
             0
         }
         Err(error) => {
-            voice.log(Level::Warn, format_args!("recv() failed{}", Errno(&error)));
+            voice.log(
+                LogLevel::Warn,
+                format_args!("recv() failed{}", ErrnoText(&error)),
+            );
             0
         }
     }
@@ -440,20 +443,20 @@ pub(crate) fn start(
     let opened = match prepare::open(&loaded, &inherited, voice) {
         Ok(opened) => opened,
         Err(error) => {
-            voice.log(Level::Emerg, format_args!("{error}"));
+            voice.log(LogLevel::Emerg, format_args!("{error}"));
             return 1;
         }
     };
     if let Some(numbers) = numbers {
         let text = format_args!("using inherited sockets from \"{numbers}\"");
-        loaded.log.plain(Level::Notice, text);
+        loaded.log.log_plain(LogLevel::Notice, text);
     }
     for orphan in &orphans {
         let master = orphan.master;
         let text = format_args!(
             "taking over from the worker process of master process {master}, which is gone"
         );
-        loaded.log.plain(Level::Notice, text);
+        loaded.log.log_plain(LogLevel::Notice, text);
     }
     // Sockets that this configuration does not use are closed here.
     drop(inherited);
@@ -464,7 +467,7 @@ pub(crate) fn start(
             serve(startup, loaded, opened, signals, public, (other, orphans))
         }
         Err(error) => {
-            voice.log(Level::Emerg, format_args!("{error}"));
+            voice.log(LogLevel::Emerg, format_args!("{error}"));
             // The files of unix sockets that this process has created. With another master or an
             // orphan they are in use.
             if !is_upgrade && !has_orphans {
@@ -490,9 +493,9 @@ fn take_over(
         .flat_map(|orphan| orphan.sockets.drain(..))
     {
         if let Err(error) = sockets.add_inherited(socket) {
-            let error = Errno(&error);
+            let error = ErrnoText(&error);
             let text = "a socket of a worker process without a master cannot be used";
-            voice.log(Level::Alert, format_args!("{text}{error}, ignored"));
+            voice.log(LogLevel::Alert, format_args!("{text}{error}, ignored"));
         }
     }
     orphans
@@ -504,16 +507,16 @@ fn become_server(
     loaded: &LoadedConfiguration,
     opened: &OpenedResources,
     is_upgrade: bool,
-) -> Result<(Signals, Option<PidAndWatchers>), String> {
+) -> Result<(SignalReader, Option<PidAndWatchers>), String> {
     // While a user can still see the message, and before anything that would have to be undone.
     crate::trial::run(loaded)?;
-    let signals = Signals::block(&Signal::ALL)
-        .map_err(|error| format!("signalfd() failed{}", Errno(&error)))?;
+    let signals = SignalReader::block(&Signal::ALL)
+        .map_err(|error| format!("signalfd() failed{}", ErrnoText(&error)))?;
     // A binary that replaces another one stays its child, so that the old one learns of its exit.
     if is_upgrade {
         startup.daemonized.store(true, Ordering::Relaxed);
     } else if loaded.core.daemon {
-        process::daemonize().map_err(|error| format!("fork() failed{}", Errno(&error)))?;
+        process::daemonize().map_err(|error| format!("fork() failed{}", ErrnoText(&error)))?;
         startup.daemonized.store(true, Ordering::Relaxed);
     }
     // `weir serve` has a terminal and needs no pid file.
@@ -542,7 +545,7 @@ fn serve(
     startup: Arc<StartupSettings>,
     loaded: LoadedConfiguration,
     opened: OpenedResources,
-    signals: Signals,
+    signals: SignalReader,
     public: Option<PidAndWatchers>,
     (other, orphans): (Option<OtherMaster>, Vec<OrphanWorker>),
 ) -> i32 {
@@ -556,7 +559,7 @@ fn serve(
             ));
             loaded
                 .log
-                .plain(Level::Notice, format_args!("start worker processes"));
+                .log_plain(LogLevel::Notice, format_args!("start worker processes"));
             MasterProcess::new(startup, loaded, opened, public, signals, (other, orphans)).run()
         }
         public => {
@@ -568,18 +571,21 @@ fn serve(
 
 /// The first lines of every error log, as nginx writes them.
 fn announce(startup: &StartupSettings, log: &Logger) {
-    log.plain(
-        Level::Notice,
+    log.log_plain(
+        LogLevel::Notice,
         format_args!("using the \"epoll\" event method"),
     );
-    log.plain(Level::Notice, format_args!("{}", startup.identity.token()));
-    log.plain(Level::Notice, format_args!("OS: {}", process::kernel()));
+    log.log_plain(
+        LogLevel::Notice,
+        format_args!("{}", startup.identity.token()),
+    );
+    log.log_plain(LogLevel::Notice, format_args!("OS: {}", process::kernel()));
     let (soft, hard) = process::descriptor_limit();
     let number = |limit: Option<u64>| {
         limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
     };
-    log.plain(
-        Level::Notice,
+    log.log_plain(
+        LogLevel::Notice,
         format_args!(
             "getrlimit(RLIMIT_NOFILE): {}:{}",
             number(soft),

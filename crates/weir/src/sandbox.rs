@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 
 use host::process;
-use rt::sandbox::Rules;
+use rt::sandbox::SandboxRules;
 
 use crate::load_configuration::LoadedConfiguration;
 use crate::sandbox_paths::PathAccess;
@@ -45,17 +45,17 @@ const READ_BY_ROOT: [&str; 2] = ["/etc/passwd", "/etc/group"];
 const WRITE: &str = "/dev/null";
 
 /// The rules for a worker of this configuration; `None` if it runs without a sandbox.
-pub(crate) fn rules(loaded: &LoadedConfiguration) -> Option<Rules> {
+pub(crate) fn rules(loaded: &LoadedConfiguration) -> Option<SandboxRules> {
     let core = &loaded.core;
     if !core.sandbox {
         return None;
     }
     let needs = &loaded.needs;
-    let mut rules = Rules {
+    let mut rules = SandboxRules {
         unix_sockets: needs.unix_sockets,
         executable_memory: needs.executable_memory,
         transparent: needs.transparent,
-        ..Rules::default()
+        ..SandboxRules::default()
     };
     rules.read.extend(READ.map(PathBuf::from));
     if core.user.as_ref().is_none_or(|user| user.uid == 0) && process::is_root() {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use conf::{Arity, Diagnostic, Line};
+use conf::{Arity, Diagnostic, DirectiveLine};
 
 /// The kind of access that `worker_sandbox_path` grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +19,12 @@ pub(crate) enum PathAccess {
 pub(crate) const ARITY: Arity = Arity::at_least(2);
 
 /// Parses `worker_sandbox_path`.
-pub(crate) fn read_path(line: &Line) -> Result<Vec<(PathAccess, PathBuf)>, Diagnostic> {
+pub(crate) fn read_path(line: &DirectiveLine) -> Result<Vec<(PathAccess, PathBuf)>, Diagnostic> {
     let how = match line.word(0, &["read", "write", "execute"])? {
         0 => PathAccess::Read,
         1 => PathAccess::Write,
         _ => PathAccess::Execute,
     };
-    let path = |word| (how, line.prefix_path(conf::Access::Opened, word));
+    let path = |word| (how, line.prefix_path(conf::PathUse::Opened, word));
     Ok(line.args()[1..].iter().map(path).collect())
 }

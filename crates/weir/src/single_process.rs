@@ -7,10 +7,10 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use base::Errno;
-use host::error_log::Level;
+use base::ErrnoText;
+use host::error_log::LogLevel;
 use host::process;
-use host::signal::{Received, Signal, Signals};
+use host::signal::{DeliveredSignal, Signal, SignalReader};
 
 use crate::load_configuration::{LoadedConfiguration, StartupSettings};
 use crate::message::GenerationMessage;
@@ -42,29 +42,32 @@ pub(crate) fn run(
     loaded: &LoadedConfiguration,
     opened: OpenedResources,
     pid_file: Option<PidFile>,
-    signals: &Signals,
+    signals: &SignalReader,
 ) -> i32 {
     let log = &loaded.log;
     // Before the loops start: the environment can only be changed while there is one thread.
     if let Err(error) = process::set_environment(&loaded.core.worker_environment()) {
-        log.plain(
-            Level::Alert,
-            format_args!("setting the environment failed{}", Errno(&error)),
+        log.log_plain(
+            LogLevel::Alert,
+            format_args!("setting the environment failed{}", ErrnoText(&error)),
         );
     }
     // As in a worker: one process holds the connections of all loops.
     if loaded.core.descriptors.is_none()
         && let Err(error) = process::raise_descriptor_limit()
     {
-        log.plain(
-            Level::Alert,
-            format_args!("setrlimit(RLIMIT_NOFILE) failed{}", Errno(&error)),
+        log.log_plain(
+            LogLevel::Alert,
+            format_args!("setrlimit(RLIMIT_NOFILE) failed{}", ErrnoText(&error)),
         );
     }
     let worker = match WorkerLoops::new(startup.clone(), log.clone()) {
         Ok(worker) => worker,
         Err(error) => {
-            log.plain(Level::Emerg, format_args!("pipe() failed{}", Errno(&error)));
+            log.log_plain(
+                LogLevel::Emerg,
+                format_args!("pipe() failed{}", ErrnoText(&error)),
+            );
             return 1;
         }
     };
@@ -100,7 +103,7 @@ impl SingleProcess {
     }
 
     /// Waits for an event and handles it. Returns true at the end.
-    fn poll_once(&mut self, signals: &Signals) -> bool {
+    fn poll_once(&mut self, signals: &SignalReader) -> bool {
         let ready = process::wait_readable(
             &[signals.as_fd(), self.worker.ended()],
             self.worker.next_check(),
@@ -108,13 +111,14 @@ impl SingleProcess {
         let ready = match ready {
             Ok(ready) => ready,
             Err(error) => {
-                self.worker
-                    .log()
-                    .plain(Level::Alert, format_args!("poll() failed{}", Errno(&error)));
+                self.worker.log().log_plain(
+                    LogLevel::Alert,
+                    format_args!("poll() failed{}", ErrnoText(&error)),
+                );
                 return true;
             }
         };
-        while let Ok(Some(received)) = signals.next() {
+        while let Ok(Some(received)) = signals.read_signal() {
             if self.take_signal(received) {
                 return true;
             }
@@ -123,7 +127,7 @@ impl SingleProcess {
     }
 
     /// Handles a signal. Returns true if the process must exit at once.
-    fn take_signal(&mut self, received: Received) -> bool {
+    fn take_signal(&mut self, received: DeliveredSignal) -> bool {
         // Ctrl-C in a terminal: the first one lets downloads finish, and an impatient second one does not have to
         // be a `kill`.
         let graceful =
@@ -166,7 +170,7 @@ impl SingleProcess {
     /// Reloads the configuration. The old sockets close only when the loops have the new ones.
     fn reload(&mut self) {
         let log = self.worker.log().clone();
-        log.plain(Level::Notice, format_args!("reconfiguring"));
+        log.log_plain(LogLevel::Notice, format_args!("reconfiguring"));
         let loaded = match crate::load_configuration::load_from_disk(&self.startup) {
             Ok(loaded) => loaded,
             Err(failure) => return failure.log(&log),
@@ -174,7 +178,7 @@ impl SingleProcess {
         let opened = match prepare::open(&loaded, &self.opened.sockets, StartupLog::log_only(&log))
         {
             Ok(opened) => opened,
-            Err(error) => return log.plain(Level::Emerg, format_args!("{error}")),
+            Err(error) => return log.log_plain(LogLevel::Emerg, format_args!("{error}")),
         };
         loaded.log_warnings();
         // Kept until the loops have the new configuration: if they reject it, it is still in use.
@@ -205,7 +209,7 @@ impl SingleProcess {
             Err(error) => self
                 .worker
                 .log()
-                .plain(Level::Emerg, format_args!("{error}")),
+                .log_plain(LogLevel::Emerg, format_args!("{error}")),
         }
     }
 
@@ -216,7 +220,7 @@ impl SingleProcess {
             pid_file.remove(log);
         }
         self.worker.close();
-        log.plain(Level::Notice, format_args!("exit"));
+        log.log_plain(LogLevel::Notice, format_args!("exit"));
         self.opened
             .sockets
             .remove_files_missing_in(&ListeningSockets::default(), log);

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use host::engine::{ListenerId, ListenerSpec, LoopListener};
-use host::error_log::{Level, Logger};
+use host::error_log::{LogLevel, Logger};
 use host::listen::{self, ListenAddress, ListenError};
 
 use crate::startup_log::StartupLog;
@@ -80,10 +80,10 @@ impl ListeningSockets {
             match socket.and_then(|socket| sockets.add_inherited(socket)) {
                 Ok(()) => {}
                 Err(error) => voice.log(
-                    Level::Emerg,
+                    LogLevel::Emerg,
                     format_args!(
                         "inherited socket #{number} cannot be used{}, ignored",
-                        base::Errno(&error)
+                        base::ErrnoText(&error)
                     ),
                 ),
             }
@@ -173,14 +173,14 @@ impl ListeningSockets {
             if kept.contains(path) {
                 continue;
             }
-            log.plain(
-                Level::Notice,
+            log.log_plain(
+                LogLevel::Notice,
                 format_args!("deleting socket {}", path.display()),
             );
             if let Err(error) = std::fs::remove_file(path) {
-                let error = base::Errno(&error);
-                log.plain(
-                    Level::Emerg,
+                let error = base::ErrnoText(&error);
+                log.log_plain(
+                    LogLevel::Emerg,
                     format_args!("unlink() {} failed{error}", path.display()),
                 );
             }
@@ -225,7 +225,7 @@ impl ListeningSocket {
             if !self.spec.options.reuse_port {
                 // The kernel lets others join an address only if the first socket permits it, too.
                 listen::allow_reuse_port(&members[0]).map_err(|error| {
-                    let error = base::Errno(&error);
+                    let error = base::ErrnoText(&error);
                     format!("setsockopt(SO_REUSEPORT) {} failed{error}", spec.address)
                 })?;
             }
@@ -265,12 +265,12 @@ fn open_with_retries(spec: &ListenerSpec, voice: StartupLog<'_>) -> Result<Arc<O
         if !error.in_use() {
             return Err(bind_error(&spec.address, &error));
         }
-        voice.log(Level::Emerg, format_args!("{error}"));
+        voice.log(LogLevel::Emerg, format_args!("{error}"));
         if attempt == BIND_ATTEMPTS {
             break;
         }
         voice.log(
-            Level::Notice,
+            LogLevel::Notice,
             format_args!("try again to bind() after {}ms", BIND_PAUSE.as_millis()),
         );
         std::thread::sleep(BIND_PAUSE);
@@ -319,7 +319,7 @@ fn is_abandoned(address: &ListenAddress) -> bool {
 
 fn apply_options(socket: &OwnedFd, spec: &ListenerSpec, voice: StartupLog<'_>) {
     for refused in listen::configure(socket, &spec.address, &spec.options) {
-        voice.log(Level::Alert, format_args!("{refused}"));
+        voice.log(LogLevel::Alert, format_args!("{refused}"));
     }
 }
 
@@ -344,9 +344,9 @@ fn apply_changes(
         && before.options.backlog != backlog
         && let Err(error) = listen::set_backlog(socket, backlog)
     {
-        let error = base::Errno(&error);
+        let error = base::ErrnoText(&error);
         voice.log(
-            Level::Alert,
+            LogLevel::Alert,
             format_args!(
                 "listen() to {}, backlog {backlog} failed{error}, ignored",
                 spec.address

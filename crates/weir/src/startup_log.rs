@@ -1,7 +1,7 @@
 //! Messages of the start: to the error log, and while a user waits at the terminal, to standard
 //! error.
 
-use host::error_log::{Level, Logger};
+use host::error_log::{LogLevel, Logger};
 
 /// An error log, and during the start standard error.
 #[derive(Clone, Copy)]
@@ -36,9 +36,9 @@ impl<'a> StartupLog<'a> {
 
     /// Writes a message. As in nginx, standard error gets warnings and worse, unless the log itself
     /// goes there.
-    pub(crate) fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
-        self.log.plain(level, message);
-        let shown = level <= Level::Warn && !(self.log.has_stderr() && self.log.enabled(level));
+    pub(crate) fn log(&self, level: LogLevel, message: std::fmt::Arguments<'_>) {
+        self.log.log_plain(level, message);
+        let shown = level <= LogLevel::Warn && !(self.log.has_stderr() && self.log.enabled(level));
         if let Some(program) = self.program.filter(|_| shown) {
             let message = message.to_string();
             let message = base::text::visible_text(&message);

@@ -3,7 +3,7 @@
 //! Only statuses that the server itself sends or logs; what an application means by one is its own
 //! affair.
 
-use conf::describe::{WIDTH, wrapped};
+use conf::describe::{WIDTH, wrap_text};
 
 /// A status, with the directives that cause or change it.
 struct StatusHelp {
@@ -171,8 +171,8 @@ pub(crate) fn of(code: u16) -> Option<String> {
     Some(format!(
         "{code} {}\n\n{}\n\nSee weir help:\n{}\n",
         status.reason,
-        wrapped(status.doc, "", WIDTH),
-        wrapped(&status.directives.replace(' ', "  "), "  ", WIDTH),
+        wrap_text(status.doc, "", WIDTH),
+        wrap_text(&status.directives.replace(' ', "  "), "  ", WIDTH),
     ))
 }
 

@@ -9,9 +9,9 @@ use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use base::Errno;
-use host::engine::Trial;
-use host::process::{self, Exit, Fork};
+use base::ErrnoText;
+use host::engine::ConfigurationTest;
+use host::process::{self, ChildExit, ForkSide};
 use host::signal::Signal;
 
 use crate::core_conf::CoreConf;
@@ -29,19 +29,21 @@ const SUCCESS: &[u8] = b"\0";
 /// Tries `loaded`. The error says why it cannot be used.
 pub(crate) fn run(loaded: &LoadedConfiguration) -> Result<(), String> {
     let engines = loaded.engines.iter();
-    let trials: Vec<Trial> = engines.flat_map(|engine| engine.trials()).collect();
+    let trials: Vec<ConfigurationTest> = engines
+        .flat_map(|engine| engine.configuration_tests())
+        .collect();
     if trials.is_empty() {
         return Ok(());
     }
-    let failed = |what: &str, error: &io::Error| format!("{what} failed{}", Errno(error));
+    let failed = |what: &str, error: &io::Error| format!("{what} failed{}", ErrnoText(error));
     let (reader, writer) = io::pipe().map_err(|error| failed("pipe()", &error))?;
     let master = std::process::id();
     match process::fork().map_err(|error| failed("fork()", &error))? {
-        Fork::Child => {
+        ForkSide::Child => {
             drop(reader);
             in_child(&loaded.core, master, trials, writer)
         }
-        Fork::Parent(child) => {
+        ForkSide::Parent(child) => {
             drop(writer);
             outcome(child, reader)
         }
@@ -49,7 +51,12 @@ pub(crate) fn run(loaded: &LoadedConfiguration) -> Result<(), String> {
 }
 
 /// The child: runs the trials, reports, exits.
-fn in_child(core: &CoreConf, master: u32, trials: Vec<Trial>, mut writer: PipeWriter) -> ! {
+fn in_child(
+    core: &CoreConf,
+    master: u32,
+    trials: Vec<ConfigurationTest>,
+    mut writer: PipeWriter,
+) -> ! {
     let result = prepare(core, master).and_then(|()| trials.into_iter().try_for_each(|run| run()));
     let message = match &result {
         Ok(()) => SUCCESS,
@@ -69,7 +76,11 @@ fn prepare(core: &CoreConf, master: u32) -> Result<(), String> {
     }
     if let Some(directory) = &core.working_directory {
         std::env::set_current_dir(directory).map_err(|error| {
-            format!("chdir(\"{}\") failed{}", directory.display(), Errno(&error))
+            format!(
+                "chdir(\"{}\") failed{}",
+                directory.display(),
+                ErrnoText(&error)
+            )
         })?;
     }
     match process::follow_parent(master, Signal::Kill) {
@@ -81,16 +92,16 @@ fn prepare(core: &CoreConf, master: u32) -> Result<(), String> {
 
 /// Waits for the child's message and its exit.
 fn outcome(child: u32, mut reader: PipeReader) -> Result<(), String> {
-    let until = rt::clock::read() + TRIAL_TIMEOUT;
+    let until = rt::clock::read_clock() + TRIAL_TIMEOUT;
     let mut message = Vec::new();
     // The child writes once, at its end, and less than a pipe holds.
     while !process::wait_readable(
         &[reader.as_fd()],
-        Some(until.saturating_duration_since(rt::clock::read())),
+        Some(until.saturating_duration_since(rt::clock::read_clock())),
     )
     .is_ok_and(|ready| ready == [true])
     {
-        if rt::clock::read() >= until {
+        if rt::clock::read_clock() >= until {
             // Whether it could be killed or had exited: it is reaped either way.
             let _ = process::kill(child, Signal::Kill);
             let _ = process::wait_for(child);
@@ -104,17 +115,17 @@ fn outcome(child: u32, mut reader: PipeReader) -> Result<(), String> {
     let read = reader.by_ref().take(MAX_MESSAGE).read_to_end(&mut message);
     drop(reader);
     let exit = process::wait_for(child);
-    read.map_err(|error| format!("read() failed{}", Errno(&error)))?;
+    read.map_err(|error| format!("read() failed{}", ErrnoText(&error)))?;
     match exit {
         // The message decides, not the exit code, which the code could have set itself.
         _ if message == SUCCESS => Ok(()),
         _ if !message.is_empty() => Err(String::from_utf8_lossy(&message).into_owned()),
-        Ok(Exit::Signal(number)) => Err(format!(
+        Ok(ChildExit::Signal(number)) => Err(format!(
             "the trial run of the configuration ended on signal {number}"
         )),
-        Ok(Exit::Code(code)) => Err(format!(
+        Ok(ChildExit::Code(code)) => Err(format!(
             "code in the configuration ended its process with exit code {code}"
         )),
-        Err(error) => Err(format!("waitpid() failed{}", Errno(&error))),
+        Err(error) => Err(format!("waitpid() failed{}", ErrnoText(&error))),
     }
 }

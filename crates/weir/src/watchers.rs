@@ -17,8 +17,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use host::abstract_socket;
 use host::process;
-use host::watch;
 
 /// The maximum number of waiting commands.
 const MAX_WATCHERS: usize = 16;
@@ -38,7 +38,7 @@ impl SignalWatchers {
     /// Listens under this process's number.
     pub(crate) fn new() -> SignalWatchers {
         SignalWatchers {
-            socket: watch::listen(&name(std::process::id())).ok(),
+            socket: abstract_socket::listen(&name(std::process::id())).ok(),
             waiting: Vec::new(),
         }
     }
@@ -59,7 +59,7 @@ impl SignalWatchers {
     /// Accepts the waiting commands.
     pub(crate) fn accept_waiting(&mut self) {
         let Some(socket) = &self.socket else { return };
-        while let Ok((watcher, user)) = watch::accept(socket) {
+        while let Ok((watcher, user)) = abstract_socket::accept(socket) {
             let trusted = user == 0 || user == process::user_id();
             // Any other connection is closed by being dropped; its command then reports that the server did not
             // answer.
@@ -78,7 +78,7 @@ impl SignalWatchers {
         message.extend_from_slice(&lines[..lines.len().min(MAX_OUTCOME)]);
         for watcher in self.waiting.drain(..) {
             // A command that is gone does not want to know.
-            let _ = watch::send(&watcher, &message);
+            let _ = abstract_socket::send(&watcher, &message);
         }
     }
 }
@@ -99,7 +99,7 @@ impl MasterWatch {
     /// Connects to the master with this number, to learn the outcome of the next signal. `None` if
     /// it reports none, as nginx.
     pub(crate) fn new(master: u32) -> Option<MasterWatch> {
-        let (socket, peer) = watch::connect(&name(master)).ok()?;
+        let (socket, peer) = abstract_socket::connect(&name(master)).ok()?;
         // Any process can take the name, but not the process number of the listener, which the
         // kernel knows.
         (peer == master).then_some(MasterWatch(socket))
@@ -112,7 +112,7 @@ impl MasterWatch {
             return Ok(None);
         }
         let mut buffer = [MaybeUninit::uninit(); MAX_OUTCOME + 1];
-        let message = watch::receive(&self.0, &mut buffer)?;
+        let message = abstract_socket::receive(&self.0, &mut buffer)?;
         let Some((code, lines)) = message.split_first() else {
             return Ok(None);
         };

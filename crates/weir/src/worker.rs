@@ -21,9 +21,12 @@ use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use host::channel::Channel;
-use host::engine::{CUT_GRACE, Configuration, LoopContext, LoopListener, Main, Reach, Zones};
-use host::error_log::{Attach, Level, LogFiles, Logger};
-use host::seats::{Arrival, Arriving, Seat, Seats};
+use host::engine::{
+    CUT_GRACE, EngineConfiguration, LoopContext, LoopListener, MainSettings, MoveScope,
+    ZoneRegistry,
+};
+use host::error_log::{LogFiles, LogLevel, LogWriteMode, Logger};
+use host::loop_slots::{ArrivingConnection, LoopArrival, LoopSlot, LoopSlots};
 
 use crate::handover::{self, ConnectionSender};
 use crate::load_configuration::{LoadedConfiguration, StartupSettings};
@@ -53,17 +56,17 @@ pub(crate) struct WorkerLoops {
     /// All log files, across configurations: lines in their queues outlive a reload.
     files: LogFiles,
     /// What engines keep across reloads, by name and kind.
-    zones: Zones,
+    zones: ZoneRegistry,
     /// The error log of the configuration in use.
     log: Logger,
     /// The serving loops, by index.
-    loops: Vec<Arc<Seat>>,
+    loops: Vec<Arc<LoopSlot>>,
     /// Loops that a reload has removed and that finish their requests, by the number of their seat.
     retiring: HashSet<u64>,
     /// The configuration in use.
-    current: Vec<Arc<dyn Configuration>>,
+    current: Vec<Arc<dyn EngineConfiguration>>,
     /// Configurations that connections may still use, oldest first.
-    old: Vec<Vec<Weak<dyn Configuration>>>,
+    old: Vec<Vec<Weak<dyn EngineConfiguration>>>,
     /// `worker_shutdown_timeout`; zero means no limit.
     shutdown_timeout: Duration,
     /// Each loop writes its seat's number here when it ends.
@@ -98,7 +101,7 @@ impl WorkerLoops {
         Ok(WorkerLoops {
             startup,
             files: LogFiles::default(),
-            zones: Zones::default(),
+            zones: ZoneRegistry::default(),
             log,
             loops: Vec::new(),
             retiring: HashSet::new(),
@@ -164,7 +167,7 @@ impl WorkerLoops {
         self.zones.set_loops(loaded.main.worker_processes);
         for engine in &loaded.engines {
             if let Err(error) = engine.commit(&self.zones) {
-                self.log.plain(Level::Emerg, format_args!("{error}"));
+                self.log.log_plain(LogLevel::Emerg, format_args!("{error}"));
                 let program = self.startup.identity.program();
                 return Err(format!("{program}: [emerg] {error}\n"));
             }
@@ -178,12 +181,12 @@ impl WorkerLoops {
             register_pools(&loaded.main);
         }
         let removed = self.start_missing_loops(&loaded).map_err(|error| {
-            let error = base::Errno(&error);
+            let error = base::ErrnoText(&error);
             let text = format!("could not start the event loops{error}");
-            self.log.plain(Level::Emerg, format_args!("{text}"));
+            self.log.log_plain(LogLevel::Emerg, format_args!("{text}"));
             text
         })?;
-        let seats = Seats {
+        let seats = LoopSlots {
             list: self.loops.iter().cloned().collect(),
         };
         // Room for all answers, so that no loop waits for this thread.
@@ -203,12 +206,15 @@ impl WorkerLoops {
         }
         crate::prepare::redirect_stderr(&self.log, &generation.logs);
         // Last, when the new configuration holds its files: any other file has no user left.
-        self.files.prune();
+        self.files.prune_unused();
         Ok(())
     }
 
     /// Starts the missing loops. Returns the surplus ones.
-    fn start_missing_loops(&mut self, loaded: &LoadedConfiguration) -> io::Result<Vec<Arc<Seat>>> {
+    fn start_missing_loops(
+        &mut self,
+        loaded: &LoadedConfiguration,
+    ) -> io::Result<Vec<Arc<LoopSlot>>> {
         let wanted = loaded.main.worker_processes.max(1);
         for seat in &self.loops {
             seat.handle().set_slow_turn(loaded.core.slow_turn());
@@ -222,7 +228,7 @@ impl WorkerLoops {
 
     /// Starts the watchdog, or tells it the current loops. The server works without it, so a
     /// failure is only logged.
-    fn configure_watchdog(&mut self, seats: &Seats, limit: Duration) {
+    fn configure_watchdog(&mut self, seats: &LoopSlots, limit: Duration) {
         if self.watchdog.is_none() {
             let help = LoopActions {
                 rescue,
@@ -232,11 +238,11 @@ impl WorkerLoops {
             };
             self.watchdog = LoopWatchdog::start(help)
                 .map_err(|error| {
-                    let error = base::Errno(&error);
+                    let error = base::ErrnoText(&error);
                     let text = format_args!(
                         "pthread_create() failed{error}, no help for stalled event loops"
                     );
-                    self.log.plain(Level::Alert, text);
+                    self.log.log_plain(LogLevel::Alert, text);
                 })
                 .ok();
         }
@@ -246,14 +252,14 @@ impl WorkerLoops {
     }
 
     /// Starts the thread of a loop.
-    fn start_loop(&self, index: usize, loaded: &LoadedConfiguration) -> io::Result<Arc<Seat>> {
+    fn start_loop(&self, index: usize, loaded: &LoadedConfiguration) -> io::Result<Arc<LoopSlot>> {
         let name = format!("loop {index}");
-        let event_loop = rt::Loop::new(rt::LoopOptions {
+        let event_loop = rt::EventLoop::new(rt::LoopOptions {
             name: name.clone(),
             slow_turn: loaded.core.slow_turn(),
             ..Default::default()
         })?;
-        let seat = Seat::new(index, event_loop.handle(), take_arrivals);
+        let seat = LoopSlot::new(index, event_loop.handle(), take_arrivals);
         let ended = LoopEndGuard(self.loop_ended.1.try_clone()?, seat.id);
         let affinity = loaded.core.affinity.clone();
         let log = self.log.clone();
@@ -266,18 +272,24 @@ impl WorkerLoops {
 
     /// Ends loops that the configuration no longer has. Their idle connections move to the other
     /// loops, and the busy ones as soon as they are idle.
-    fn retire_loops(&mut self, removed: Vec<Arc<Seat>>, seats: &Seats) {
+    fn retire_loops(&mut self, removed: Vec<Arc<LoopSlot>>, seats: &LoopSlots) {
         for seat in removed {
             self.retiring.insert(seat.id);
             // Closed first, so that no other loop leaves a connection there that nothing would take.
-            for arrival in seat.close() {
+            for arrival in seat.close_slot() {
                 place_connection(arrival, seats);
             }
             let seats = seats.clone();
             let leave = move || {
-                drain_loop_to(Reach::Process, move |kind, parcel| {
-                    let what = Arriving::Idle(parcel);
-                    place_connection(Arrival { kind, what }, &seats);
+                drain_loop_to(MoveScope::Process, move |kind, parcel| {
+                    let what = ArrivingConnection::Idle(parcel);
+                    place_connection(
+                        LoopArrival {
+                            kind,
+                            connection: what,
+                        },
+                        &seats,
+                    );
                 })
             };
             // A loop that cannot be reached has ended already.
@@ -289,7 +301,7 @@ impl WorkerLoops {
     fn post_configuration(
         &self,
         index: usize,
-        seats: &Seats,
+        seats: &LoopSlots,
         loaded: &LoadedConfiguration,
         generation: &GenerationMessage,
         done: mpsc::SyncSender<()>,
@@ -298,14 +310,14 @@ impl WorkerLoops {
         let context = LoopContext {
             index,
             loops,
-            seats: seats.clone(),
-            seat: self.loops[index].clone(),
+            loop_slots: seats.clone(),
+            loop_slot: self.loops[index].clone(),
             main: loaded.main.clone(),
             log: self.log.clone(),
             zones: self.zones.clone(),
             listeners: Vec::new(),
         };
-        let engines: Vec<(Arc<dyn Configuration>, Vec<LoopListener>)> = loaded
+        let engines: Vec<(Arc<dyn EngineConfiguration>, Vec<LoopListener>)> = loaded
             .engines
             .iter()
             .map(|engine| {
@@ -359,17 +371,23 @@ impl WorkerLoops {
         };
         let kinds: Vec<&'static str> = self.current.iter().map(|engine| engine.kind()).collect();
         if let Some((kind, parcel)) = handover::decode(message, &kinds) {
-            let what = Arriving::Idle(parcel);
-            let seats = Seats {
+            let what = ArrivingConnection::Idle(parcel);
+            let seats = LoopSlots {
                 list: self.loops.iter().cloned().collect(),
             };
             // The master may have named this worker while its loops are still taking their
             // configuration.
-            let deadline = rt::clock::read() + PEER_TIMEOUT;
-            while seats.lightest().is_none() && rt::clock::read() < deadline {
+            let deadline = rt::clock::read_clock() + PEER_TIMEOUT;
+            while seats.least_loaded().is_none() && rt::clock::read_clock() < deadline {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            place_connection(Arrival { kind, what }, &seats);
+            place_connection(
+                LoopArrival {
+                    kind,
+                    connection: what,
+                },
+                &seats,
+            );
         }
         true
     }
@@ -389,7 +407,7 @@ impl WorkerLoops {
     /// Writes the logs to other descriptors from now on.
     pub(crate) fn reopen(&self, logs: &OpenLogs) {
         self.log
-            .plain(Level::Notice, format_args!("reopening logs"));
+            .log_plain(LogLevel::Notice, format_args!("reopening logs"));
         self.attach(logs);
         crate::prepare::redirect_stderr(&self.log, logs);
     }
@@ -398,11 +416,11 @@ impl WorkerLoops {
     fn attach(&self, logs: &OpenLogs) {
         for (path, descriptor) in logs {
             match descriptor.try_clone() {
-                Ok(descriptor) => self.files.attach(path, descriptor, Attach::Queued),
+                Ok(descriptor) => self.files.attach(path, descriptor, LogWriteMode::Queued),
                 Err(error) => {
-                    let error = base::Errno(&error);
-                    self.log.plain(
-                        Level::Alert,
+                    let error = base::ErrnoText(&error);
+                    self.log.log_plain(
+                        LogLevel::Alert,
                         format_args!("dup() \"{}\" failed{error}", path.display()),
                     );
                 }
@@ -422,7 +440,7 @@ impl WorkerLoops {
             return;
         }
         self.log
-            .plain(Level::Notice, format_args!("gracefully shutting down"));
+            .log_plain(LogLevel::Notice, format_args!("gracefully shutting down"));
         if self.startup.text.is_none() {
             let program = self.startup.identity.program();
             host::process::set_title(&format!("{program}: worker process is shutting down"));
@@ -430,16 +448,16 @@ impl WorkerLoops {
         // Before the last peer's channel changes its direction.
         self.drain_peers();
         let timeout = self.shutdown_timeout;
-        let deadline = (!timeout.is_zero()).then(|| rt::clock::read() + timeout);
+        let deadline = (!timeout.is_zero()).then(|| rt::clock::read_clock() + timeout);
         self.stopping = StopStage::Graceful(deadline);
         // The latest peer is the newest worker, which will serve longest.
         let peer = self.peers.pop().filter(|_| hand_over);
         self.connection_sender = peer.and_then(|peer| match ConnectionSender::start(peer) {
             Ok(courier) => Some(courier),
             Err(error) => {
-                let error = base::Errno(&error);
-                self.log.plain(
-                    Level::Alert,
+                let error = base::ErrnoText(&error);
+                self.log.log_plain(
+                    LogLevel::Alert,
                     format_args!("pthread_create() failed{error}, idle connections will be closed"),
                 );
                 None
@@ -452,7 +470,7 @@ impl WorkerLoops {
                 .map(ConnectionSender::sender);
             let stop = move || match to {
                 // If the courier has given up, the connection is dropped with its parcel.
-                Some(to) => drain_loop_to(Reach::Beyond, move |kind, parcel| {
+                Some(to) => drain_loop_to(MoveScope::Beyond, move |kind, parcel| {
                     drop(to.send((kind, parcel)));
                 }),
                 None => stop_loop(),
@@ -464,7 +482,7 @@ impl WorkerLoops {
 
     /// Cuts the remaining connections, so that their requests end and are logged.
     fn cut(&mut self) {
-        self.stopping = StopStage::Cut(rt::clock::read() + CUT_GRACE);
+        self.stopping = StopStage::Cut(rt::clock::read_clock() + CUT_GRACE);
         for seat in &self.loops {
             // As in `stop`.
             let _ = seat.handle().post(cut_loop);
@@ -473,7 +491,7 @@ impl WorkerLoops {
 
     /// Closes everything and ends the loops.
     fn abort(&mut self) {
-        self.stopping = StopStage::Aborted(rt::clock::read() + ABORT_GRACE);
+        self.stopping = StopStage::Aborted(rt::clock::read_clock() + ABORT_GRACE);
         for seat in &self.loops {
             // As in `stop`.
             let _ = seat.handle().post(abort_loop);
@@ -482,7 +500,7 @@ impl WorkerLoops {
 
     /// How long the control thread may sleep before it must call [`WorkerLoops::check`].
     pub(crate) fn next_check(&self) -> Option<Duration> {
-        let left = |deadline: Instant| deadline.saturating_duration_since(rt::clock::read());
+        let left = |deadline: Instant| deadline.saturating_duration_since(rt::clock::read_clock());
         let deadline = match self.stopping {
             StopStage::No | StopStage::Graceful(None) => None,
             StopStage::Graceful(Some(deadline))
@@ -516,15 +534,15 @@ impl WorkerLoops {
         }
         self.forget_old();
         match self.stopping {
-            StopStage::Graceful(Some(deadline)) if rt::clock::read() >= deadline => {
-                self.log.plain(
-                    Level::Notice,
+            StopStage::Graceful(Some(deadline)) if rt::clock::read_clock() >= deadline => {
+                self.log.log_plain(
+                    LogLevel::Notice,
                     format_args!("worker_shutdown_timeout has passed, closing connections"),
                 );
                 self.cut();
             }
-            StopStage::Cut(deadline) if rt::clock::read() >= deadline => self.abort(),
-            StopStage::Aborted(deadline) if rt::clock::read() >= deadline => return true,
+            StopStage::Cut(deadline) if rt::clock::read_clock() >= deadline => self.abort(),
+            StopStage::Aborted(deadline) if rt::clock::read_clock() >= deadline => return true,
             StopStage::No | StopStage::Graceful(_) | StopStage::Cut(_) | StopStage::Aborted(_) => {}
         }
         self.stopping != StopStage::No && self.ended_count >= self.loops.len()
@@ -538,8 +556,8 @@ impl WorkerLoops {
         self.old.retain(|engines| {
             let used = engines.iter().any(|engine| engine.strong_count() > 0);
             if !used {
-                log.plain(
-                    Level::Notice,
+                log.log_plain(
+                    LogLevel::Notice,
                     format_args!("worker process {process} exited with code 0"),
                 );
             }
@@ -549,8 +567,10 @@ impl WorkerLoops {
 
     /// Saves what the next start can use.
     pub(crate) fn close(&self) {
-        let deadline = rt::clock::read() + CLOSE_WAIT;
-        self.current.iter().for_each(|engine| engine.end(deadline));
+        let deadline = rt::clock::read_clock() + CLOSE_WAIT;
+        self.current
+            .iter()
+            .for_each(|engine| engine.before_exit(deadline));
     }
 
     /// Waits until all log lines are written. The last call before the process exits.
@@ -566,17 +586,17 @@ impl WorkerLoops {
 /// Waits until the loops have taken a configuration: a client that is told of it must not meet the
 /// previous one. A loop that is stuck takes it later.
 fn await_loops(dones: &mpsc::Receiver<()>) {
-    let deadline = rt::clock::read() + LOOP_TIMEOUT;
+    let deadline = rt::clock::read_clock() + LOOP_TIMEOUT;
     // The channel is closed when all have answered.
     while dones
-        .recv_timeout(deadline.saturating_duration_since(rt::clock::read()))
+        .recv_timeout(deadline.saturating_duration_since(rt::clock::read_clock()))
         .is_ok()
     {}
 }
 
 /// Creates the thread pools of the first configuration. They live as long as the process: a pool
 /// that a reload removes may still have work.
-fn register_pools(main: &Main) {
+fn register_pools(main: &MainSettings) {
     for pool in &main.thread_pools {
         rt::pool::register(&pool.name, pool.threads, pool.max_queue);
     }
@@ -586,36 +606,40 @@ fn register_pools(main: &Main) {
 fn install_reporter(log: &Logger) {
     let log = log.clone();
     rt::report::set_reporter(move |event| {
-        use rt::report::Event;
+        use rt::report::RuntimeEvent;
         match event {
-            Event::Panic {
+            RuntimeEvent::Panic {
                 task,
                 message,
                 location,
                 backtrace,
             } => {
-                log.plain(
-                    Level::Alert,
+                log.log_plain(
+                    LogLevel::Alert,
                     format_args!("task \"{task}\" panicked at {location}: {message}"),
                 );
                 // One line per frame: the log cuts long lines.
                 for frame in backtrace.to_string().lines() {
-                    log.plain(Level::Error, format_args!("backtrace: {frame}"));
+                    log.log_plain(LogLevel::Error, format_args!("backtrace: {frame}"));
                 }
             }
-            Event::SlowTurn { .. } => log.plain(Level::Warn, format_args!("{event}")),
-            Event::Stalled { frames, .. } => {
-                log.plain(Level::Warn, format_args!("{event}"));
+            RuntimeEvent::SlowTurn { .. } => log.log_plain(LogLevel::Warn, format_args!("{event}")),
+            RuntimeEvent::Stalled { frames, .. } => {
+                log.log_plain(LogLevel::Warn, format_args!("{event}"));
                 for frame in *frames {
-                    log.plain(Level::Warn, format_args!("stack: {frame}"));
+                    log.log_plain(LogLevel::Warn, format_args!("stack: {frame}"));
                 }
             }
-            Event::PoolOverflow { .. } => log.plain(Level::Error, format_args!("{event}")),
-            Event::AcceptPaused { .. } | Event::LogLost { .. } => {
-                log.plain(Level::Crit, format_args!("{event}"))
+            RuntimeEvent::PoolOverflow { .. } => {
+                log.log_plain(LogLevel::Error, format_args!("{event}"))
             }
-            Event::Unsupported { .. } => log.plain(Level::Notice, format_args!("{event}")),
-            _ => log.plain(Level::Notice, format_args!("{event}")),
+            RuntimeEvent::AcceptPaused { .. } | RuntimeEvent::LogLost { .. } => {
+                log.log_plain(LogLevel::Crit, format_args!("{event}"))
+            }
+            RuntimeEvent::Unsupported { .. } => {
+                log.log_plain(LogLevel::Notice, format_args!("{event}"))
+            }
+            _ => log.log_plain(LogLevel::Notice, format_args!("{event}")),
         }
     });
 }

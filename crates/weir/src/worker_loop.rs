@@ -14,9 +14,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use host::engine::{Configuration, LoopContext, LoopEngine, LoopListener, ParcelSink, Reach};
-use host::error_log::{Level, Logger};
-use host::seats::{Arrival, Arriving, Parcel, Seat, Seats};
+use host::engine::{
+    ConnectionSink, EngineConfiguration, LoopContext, LoopEngine, LoopListener, MoveScope,
+};
+use host::error_log::{LogLevel, Logger};
+use host::loop_slots::{ArrivingConnection, LoopArrival, LoopSlot, LoopSlots, MovingConnection};
 
 use crate::affinity::CpuAffinity;
 
@@ -25,8 +27,8 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The body of a loop's thread.
 pub(crate) fn run_loop(
-    event_loop: rt::Loop,
-    seat: Arc<Seat>,
+    event_loop: rt::EventLoop,
+    seat: Arc<LoopSlot>,
     affinity: &CpuAffinity,
     log: &Logger,
     ended: LoopEndGuard,
@@ -37,9 +39,9 @@ pub(crate) fn run_loop(
     if let Some(processors) = affinity.of_loop(index)
         && let Err(error) = host::process::pin_thread(&processors)
     {
-        let error = base::Errno(&error);
-        log.plain(
-            Level::Alert,
+        let error = base::ErrnoText(&error);
+        log.log_plain(
+            LogLevel::Alert,
             format_args!("sched_setaffinity() failed{error}"),
         );
     }
@@ -51,9 +53,9 @@ pub(crate) fn run_loop(
         done.notified().await;
     };
     if let Err(error) = event_loop.run(main) {
-        let error = base::Errno(&error);
-        log.plain(
-            Level::Emerg,
+        let error = base::ErrnoText(&error);
+        log.log_plain(
+            LogLevel::Emerg,
             format_args!("event loop {index} ended{error}"),
         );
     }
@@ -81,7 +83,7 @@ struct LoopState {
     /// Notified to end the loop's main task.
     done: Option<Rc<rt::sync::Notify>>,
     /// Where others leave connections for this loop.
-    seat: Option<Arc<Seat>>,
+    seat: Option<Arc<LoopSlot>>,
 }
 
 rt::local! {
@@ -93,7 +95,7 @@ rt::local! {
 /// Runs on a loop: starts new engines and reloads the others.
 pub(crate) fn configure_loop(
     context: LoopContext,
-    engines: Vec<(Arc<dyn Configuration>, Vec<LoopListener>)>,
+    engines: Vec<(Arc<dyn EngineConfiguration>, Vec<LoopListener>)>,
 ) {
     let mut before = LOOP.with_borrow_mut(|state| std::mem::take(&mut state.engines));
     let mut now = BTreeMap::new();
@@ -126,7 +128,7 @@ pub(crate) fn configure_loop(
         state.engines = now;
         // From now on other loops may leave connections here: there are engines to take them.
         if let Some(seat) = &state.seat {
-            seat.open();
+            seat.open_slot();
         }
         state.retired.retain(|engine| engine.active() > 0);
         state.retired.extend(before.into_values());
@@ -154,12 +156,14 @@ fn finish_loop() {
 }
 
 /// Gives a connection to the loop with the fewest connections.
-pub(crate) fn place_connection(mut arrival: Arrival, seats: &Seats) {
+pub(crate) fn place_connection(mut arrival: LoopArrival, seats: &LoopSlots) {
     // A loop may just have closed its seat, and is not found again then. A connection that no loop
     // takes is closed, as an idle one may be.
     for _ in seats.list.iter() {
-        let Some(seat) = seats.lightest() else { return };
-        match seat.give(arrival) {
+        let Some(seat) = seats.least_loaded() else {
+            return;
+        };
+        match seat.give_connection(arrival) {
             Ok(()) => return,
             Err(refused) => arrival = refused,
         }
@@ -171,98 +175,110 @@ pub(crate) fn take_arrivals() {
     let (seat, engines) = LOOP.with_borrow(|state| (state.seat.clone(), state.engines.clone()));
     let Some(seat) = seat else { return };
     // A kind that this loop no longer has is dropped, which closes the connection.
-    for arrival in seat.take() {
+    for arrival in seat.take_arrivals() {
         if let Some(engine) = engines.get(arrival.kind) {
-            engine.adopt(arrival.what);
+            engine.adopt_connection(arrival.connection);
         }
     }
 }
 
 /// Runs on a loop: serves in place of another one as long as that is late by `limit`.
-pub(crate) fn rescue(late: Arc<Seat>, limit: Duration) {
+pub(crate) fn rescue(late: Arc<LoopSlot>, limit: Duration) {
     let engines = LOOP.with_borrow(|state| state.engines.clone());
-    for arrival in late.take() {
+    for arrival in late.take_arrivals() {
         if let Some(engine) = engines.get(arrival.kind) {
-            engine.adopt(arrival.what);
+            engine.adopt_connection(arrival.connection);
         }
     }
     let index = late.index;
     // Checked again at every step: the late loop may recover at any moment, and then serves its sockets itself.
-    let still: Rc<dyn Fn() -> bool> = Rc::new(move || late.handle().late() >= limit);
+    let still: Rc<dyn Fn() -> bool> = Rc::new(move || late.handle().turn_duration() >= limit);
     for engine in engines.values() {
-        engine.rescue(index, still.clone());
+        engine.accept_for_late_loop(index, still.clone());
     }
 }
 
 /// Runs on a loop: moves this number of its connections to other loops.
-pub(crate) fn move_connections(count: usize, seats: Seats) {
+pub(crate) fn move_connections(count: usize, seats: LoopSlots) {
     let engines = LOOP.with_borrow(|state| state.engines.clone());
     for (kind, engine) in engines {
         let seats = seats.clone();
         let sink = move |parcel| {
-            let what = Arriving::Idle(parcel);
-            place_connection(Arrival { kind, what }, &seats);
+            let what = ArrivingConnection::Idle(parcel);
+            place_connection(
+                LoopArrival {
+                    kind,
+                    connection: what,
+                },
+                &seats,
+            );
         };
-        let sink = ParcelSink {
-            reach: Reach::Process,
+        let sink = ConnectionSink {
+            scope: MoveScope::Process,
             take: Rc::new(sink),
         };
-        engine.shed(count, sink);
+        engine.move_idle_connections(count, sink);
     }
 }
 
 /// Runs on a loop: begins to count the work of each connection.
 pub(crate) fn count_work() {
     for engine in all_engines() {
-        engine.note_work();
+        engine.start_counting_work();
     }
 }
 
 /// Runs on a loop: moves connections that cause this part of its work to the loop with the seat
 /// `to`. If that has ended meanwhile, any other loop will do.
-pub(crate) fn move_work(part: f64, to: u64, seats: Seats) {
+pub(crate) fn move_work(part: f64, to: u64, seats: LoopSlots) {
     let engines = LOOP.with_borrow(|state| state.engines.clone());
     for (kind, engine) in engines {
         let seats = seats.clone();
         let sink = move |parcel| {
-            let what = Arriving::Idle(parcel);
-            let arrival = Arrival { kind, what };
+            let what = ArrivingConnection::Idle(parcel);
+            let arrival = LoopArrival {
+                kind,
+                connection: what,
+            };
             let refused = match seats.list.iter().find(|seat| seat.id == to) {
-                Some(calm) => calm.give(arrival),
+                Some(calm) => calm.give_connection(arrival),
                 None => Err(arrival),
             };
             if let Err(arrival) = refused {
                 place_connection(arrival, &seats);
             }
         };
-        let sink = ParcelSink {
-            reach: Reach::Process,
+        let sink = ConnectionSink {
+            scope: MoveScope::Process,
             take: Rc::new(sink),
         };
-        engine.shed_work(part, sink);
+        engine.move_busy_connections(part, sink);
     }
 }
 
 /// Closes the loop's seat: others can give it nothing any more, and what they gave is adopted.
 fn close_seat() {
     let (seat, engines) = LOOP.with_borrow(|state| (state.seat.clone(), state.engines.clone()));
-    let arrivals = seat.map(|seat| seat.close()).unwrap_or_default();
+    let arrivals = seat.map(|seat| seat.close_slot()).unwrap_or_default();
     for arrival in arrivals {
         if let Some(engine) = engines.get(arrival.kind) {
-            engine.adopt(arrival.what);
+            engine.adopt_connection(arrival.connection);
         }
     }
 }
 
 /// Runs on a loop: ends it when its last connection is closed. Idle connections go to `sink`.
-pub(crate) fn drain_loop_to(reach: Reach, sink: impl Fn(&'static str, Parcel) + Clone + 'static) {
+pub(crate) fn drain_loop_to(
+    reach: MoveScope,
+    sink: impl Fn(&'static str, MovingConnection) + Clone + 'static,
+) {
     // Before the engines are asked: what others left here counts as this loop's connections.
     close_seat();
     let engines = LOOP.with_borrow(|state| state.engines.clone());
     for (kind, engine) in engines {
         let sink = sink.clone();
         let take = Rc::new(move |parcel| sink(kind, parcel));
-        engine.hand_over(ParcelSink { reach, take });
+        engine.hand_over(ConnectionSink { scope: reach, take });
     }
     end_when_idle();
 }
@@ -291,7 +307,7 @@ fn end_when_idle() {
 /// Cuts every connection so that its request ends and is logged.
 pub(crate) fn cut_loop() {
     for engine in all_engines() {
-        engine.cut();
+        engine.shut_down_connections();
     }
 }
 

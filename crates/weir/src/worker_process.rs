@@ -17,12 +17,12 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use base::Errno;
-use host::channel::{Channel, Message};
-use host::error_log::{Level, Logger};
-use host::process::{self, Limit};
-use host::signal::{Received, Signal, Signals};
-use rt::sandbox::{self, Refusals, Rules};
+use base::ErrnoText;
+use host::channel::{Channel, ChannelMessage};
+use host::error_log::{LogLevel, Logger};
+use host::process::{self, ResourceLimit};
+use host::signal::{DeliveredSignal, Signal, SignalReader};
+use rt::sandbox::{self, LandlockDenials, SandboxRules};
 
 use crate::core_conf::CoreConf;
 use crate::load_configuration::StartupSettings;
@@ -50,10 +50,10 @@ enum WorkerExit {
 /// killed.
 pub(crate) fn run(
     startup: Arc<StartupSettings>,
-    (core, rules): (&CoreConf, Option<&Rules>),
+    (core, rules): (&CoreConf, Option<&SandboxRules>),
     log: Logger,
     channel: Channel,
-    signals: Signals,
+    signals: SignalReader,
     refuge: Option<OrphanListener>,
 ) -> ! {
     let program = startup.identity.program();
@@ -79,7 +79,10 @@ pub(crate) fn run(
             }
             .run(&signals),
             Err(error) => {
-                log.plain(Level::Emerg, format_args!("pipe() failed{}", Errno(&error)));
+                log.log_plain(
+                    LogLevel::Emerg,
+                    format_args!("pipe() failed{}", ErrnoText(&error)),
+                );
                 WorkerExit::Fatal
             }
         },
@@ -95,7 +98,10 @@ pub(crate) fn run(
 /// Applies the limits, user, working directory and environment of the configuration.
 fn prepare(core: &CoreConf, sandboxed: bool, log: &Logger, program: &str) -> Result<(), ()> {
     let refused = |what: &str, error: &std::io::Error| {
-        log.plain(Level::Alert, format_args!("{what} failed{}", Errno(error)));
+        log.log_plain(
+            LogLevel::Alert,
+            format_args!("{what} failed{}", ErrnoText(error)),
+        );
     };
     // Needs a process of one thread, and libraries may read variables from their first call on.
     if let Err(error) = process::set_environment(&core.worker_environment()) {
@@ -118,7 +124,7 @@ fn prepare(core: &CoreConf, sandboxed: bool, log: &Logger, program: &str) -> Res
     if let Some(user) = core.user.as_ref().filter(|_| process::is_root())
         && let Err(error) = process::become_user(user)
     {
-        log.plain(Level::Emerg, format_args!("{error}"));
+        log.log_plain(LogLevel::Emerg, format_args!("{error}"));
         // Serving as root, although the configuration names another user, is not an option.
         return Err(());
     }
@@ -132,9 +138,13 @@ fn prepare(core: &CoreConf, sandboxed: bool, log: &Logger, program: &str) -> Res
     if let Some(directory) = &core.working_directory
         && let Err(error) = std::env::set_current_dir(directory)
     {
-        log.plain(
-            Level::Alert,
-            format_args!("chdir(\"{}\") failed{}", directory.display(), Errno(&error)),
+        log.log_plain(
+            LogLevel::Alert,
+            format_args!(
+                "chdir(\"{}\") failed{}",
+                directory.display(),
+                ErrnoText(&error)
+            ),
         );
         return Err(());
     }
@@ -144,16 +154,19 @@ fn prepare(core: &CoreConf, sandboxed: bool, log: &Logger, program: &str) -> Res
 
 /// Enters the sandbox. If the kernel or a container forbids that, the worker logs it and serves
 /// without.
-fn enter_sandbox(rules: &Rules, log: &Logger, channel: &Channel) {
+fn enter_sandbox(rules: &SandboxRules, log: &Logger, channel: &Channel) {
     let entered = match sandbox::enter(rules) {
         Ok(entered) => entered,
         Err(error) => {
-            let text = format_args!("\"worker_sandbox\" has no effect{}", Errno(&error));
-            return log.plain(Level::Warn, text);
+            let text = format_args!("\"worker_sandbox\" has no effect{}", ErrnoText(&error));
+            return log.log_plain(LogLevel::Warn, text);
         }
     };
     for missing in &entered.missing {
-        log.plain(Level::Warn, format_args!("\"worker_sandbox\": {missing}"));
+        log.log_plain(
+            LogLevel::Warn,
+            format_args!("\"worker_sandbox\": {missing}"),
+        );
     }
     if let Some(listener) = entered.listener {
         // If the master is gone, the next message will tell. The master alone keeps the descriptor:
@@ -167,7 +180,7 @@ fn enter_sandbox(rules: &Rules, log: &Logger, channel: &Channel) {
 fn set_limits(core: &CoreConf, refused: impl Fn(&str, &std::io::Error)) {
     match core.descriptors {
         Some(limit) => {
-            if let Err(error) = process::set_limit(Limit::Descriptors, limit) {
+            if let Err(error) = process::set_limit(ResourceLimit::Descriptors, limit) {
                 refused(&format!("setrlimit(RLIMIT_NOFILE, {limit})"), &error);
             }
         }
@@ -179,7 +192,7 @@ fn set_limits(core: &CoreConf, refused: impl Fn(&str, &std::io::Error)) {
         }
     }
     if let Some(limit) = core.core_size
-        && let Err(error) = process::set_limit(Limit::Core, limit)
+        && let Err(error) = process::set_limit(ResourceLimit::Core, limit)
     {
         refused(&format!("setrlimit(RLIMIT_CORE, {limit})"), &error);
     }
@@ -212,7 +225,7 @@ struct ControlThread {
 impl ControlThread {
     /// The main loop. Only an orderly end saves what the next start can use: after a crash it might
     /// be wrong.
-    fn run(mut self, signals: &Signals) -> WorkerExit {
+    fn run(mut self, signals: &SignalReader) -> WorkerExit {
         let end = loop {
             match self.poll_once(signals) {
                 ControlFlow::Continue(()) => {}
@@ -220,17 +233,21 @@ impl ControlThread {
             }
         };
         let worker = &mut self.worker;
-        worker.log().plain(Level::Notice, format_args!("exiting"));
+        worker
+            .log()
+            .log_plain(LogLevel::Notice, format_args!("exiting"));
         if matches!(end, WorkerExit::Done) {
             worker.close();
         }
-        worker.log().plain(Level::Notice, format_args!("exit"));
+        worker
+            .log()
+            .log_plain(LogLevel::Notice, format_args!("exit"));
         worker.flush();
         end
     }
 
     /// Waits for an event and handles all that have arrived.
-    fn poll_once(&mut self, signals: &Signals) -> ControlFlow<WorkerExit> {
+    fn poll_once(&mut self, signals: &SignalReader) -> ControlFlow<WorkerExit> {
         let mut descriptors = vec![signals.as_fd(), self.worker.ended()];
         let master = match (&self.channel, &self.refuge) {
             (Some(channel), _) => Some(channel.as_fd()),
@@ -242,12 +259,12 @@ impl ControlThread {
         descriptors.extend(self.worker.peers());
         let peers = descriptors.len() - others;
         // Last, so that the numbers of the others do not depend on whether there is a sandbox.
-        descriptors.extend(Refusals.descriptor());
+        descriptors.extend(LandlockDenials.descriptor());
         let ready = match process::wait_readable(&descriptors, self.worker.next_check()) {
             Ok(ready) => ready,
             Err(error) => {
-                let text = format_args!("poll() failed{}", Errno(&error));
-                self.worker.log().plain(Level::Alert, text);
+                let text = format_args!("poll() failed{}", ErrnoText(&error));
+                self.worker.log().log_plain(LogLevel::Alert, text);
                 return ControlFlow::Break(WorkerExit::Fatal);
             }
         };
@@ -277,7 +294,7 @@ impl ControlThread {
         }
         if self.worker.has_crashed() {
             let text = format_args!("an event loop ended unexpectedly");
-            self.worker.log().plain(Level::Alert, text);
+            self.worker.log().log_plain(LogLevel::Alert, text);
             // The master starts a new process: a loop cannot be restarted without its engines' state.
             return ControlFlow::Break(WorkerExit::Crashed);
         }
@@ -293,8 +310,8 @@ impl ControlThread {
             Ok(Some(message)) => self.handle_message(message),
             Ok(None) => self.lose_master(),
             Err(error) => {
-                let text = format_args!("recvmsg() failed{}", Errno(&error));
-                self.worker.log().plain(Level::Alert, text);
+                let text = format_args!("recvmsg() failed{}", ErrnoText(&error));
+                self.worker.log().log_plain(LogLevel::Alert, text);
                 ControlFlow::Break(WorkerExit::Fatal)
             }
         }
@@ -310,8 +327,8 @@ impl ControlThread {
         }
         if !self.worker.is_stopping() {
             let master = self.master.process;
-            self.worker.log().plain(
-                Level::Alert,
+            self.worker.log().log_plain(
+                LogLevel::Alert,
                 format_args!(
                     "master process {master} is gone; this worker process keeps serving, but cannot reload the \
                      configuration or reopen logs, and will not be replaced: start the server again"
@@ -336,21 +353,21 @@ impl ControlThread {
             // It has given up waiting; another one may come.
             return;
         }
-        self.worker.log().plain(
-            Level::Notice,
+        self.worker.log().log_plain(
+            LogLevel::Notice,
             format_args!("a new master process is taking over the listening sockets"),
         );
         self.channel = Some(channel);
     }
 
     /// Handles a message of the master.
-    fn handle_message(&mut self, message: Message) -> ControlFlow<WorkerExit> {
+    fn handle_message(&mut self, message: ChannelMessage) -> ControlFlow<WorkerExit> {
         let damaged = || format_args!("received a damaged message from the master");
         match MessageKind::of(message.kind) {
             Some(MessageKind::Configuration) => return self.configure(message),
             Some(MessageKind::Reopen) => match decode_logs(message) {
                 Some(logs) => self.worker.reopen(&logs),
-                None => self.worker.log().plain(Level::Alert, damaged()),
+                None => self.worker.log().log_plain(LogLevel::Alert, damaged()),
             },
             Some(MessageKind::Quit) => self.stop(message.body == HAND_OVER),
             Some(MessageKind::Peer) => {
@@ -367,8 +384,8 @@ impl ControlThread {
                 | MessageKind::FileDenied,
             )
             | None => {
-                self.worker.log().plain(
-                    Level::Alert,
+                self.worker.log().log_plain(
+                    LogLevel::Alert,
                     format_args!("unknown message {} from the master", message.kind),
                 );
             }
@@ -377,10 +394,10 @@ impl ControlThread {
     }
 
     /// Applies a configuration and reports the outcome.
-    fn configure(&mut self, message: Message) -> ControlFlow<WorkerExit> {
+    fn configure(&mut self, message: ChannelMessage) -> ControlFlow<WorkerExit> {
         let Some(generation) = GenerationMessage::decode(message) else {
-            self.worker.log().plain(
-                Level::Alert,
+            self.worker.log().log_plain(
+                LogLevel::Alert,
                 format_args!("received a damaged message from the master"),
             );
             // The master is of the same binary, so another attempt would bring the same message.
@@ -421,8 +438,8 @@ impl ControlThread {
 
     /// Handles signals that were sent to the worker itself, such as by a service manager that
     /// signals all processes.
-    fn take_signals(&mut self, signals: &Signals) -> ControlFlow<WorkerExit> {
-        while let Ok(Some(received)) = signals.next() {
+    fn take_signals(&mut self, signals: &SignalReader) -> ControlFlow<WorkerExit> {
+        while let Ok(Some(received)) = signals.read_signal() {
             let action = match received.signal {
                 Signal::Quit | Signal::Winch => ", shutting down",
                 Signal::Term | Signal::Int => ", exiting",
@@ -455,17 +472,17 @@ impl FileRefusals {
     /// Logs the denied files, and tells the master that there were some.
     fn report(&mut self, log: &Logger, channel: Option<&Channel>) {
         // `any` counts refusals that were logged before, too: the master must hear of every new one.
-        let (paths, any) = Refusals.take();
+        let (paths, any) = LandlockDenials.take_denied();
         for path in paths {
             let path = path.display();
             let text =
                 "is denied by worker_sandbox: no directive names it, or the file has been replaced";
-            log.plain(Level::Error, format_args!("\"{path}\" {text}"));
+            log.log_plain(LogLevel::Error, format_args!("\"{path}\" {text}"));
         }
         let paused = |at: Instant| rt::clock::elapsed(at) < REPORT_PAUSE;
         let Some(channel) = channel else { return };
         if any && !self.reported_at.is_some_and(paused) {
-            self.reported_at = Some(rt::clock::read());
+            self.reported_at = Some(rt::clock::read_clock());
             // If the master is gone, the next message will tell.
             let _ = channel.send(MessageKind::FileDenied as u8, b"", &[]);
         }
@@ -473,15 +490,15 @@ impl FileRefusals {
 }
 
 /// Logs a signal, in nginx's words.
-pub(crate) fn log_signal(log: &Logger, received: Received, action: &str) {
+pub(crate) fn log_signal(log: &Logger, received: DeliveredSignal, action: &str) {
     let (number, name) = (received.signal.number(), received.signal.name());
     match received.sender {
-        0 => log.plain(
-            Level::Notice,
+        0 => log.log_plain(
+            LogLevel::Notice,
             format_args!("signal {number} ({name}) received{action}"),
         ),
-        sender => log.plain(
-            Level::Notice,
+        sender => log.log_plain(
+            LogLevel::Notice,
             format_args!("signal {number} ({name}) received from {sender}{action}"),
         ),
     }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use proto::h2::hpack::{DecodedField, Decoder, ListLimits};
+use proto::h2::hpack::{DecodedField, HpackDecoder, ListLimits};
 
 use crate::case::{Body, Request};
 
@@ -14,7 +14,7 @@ use super::reply::{Framing, Response};
 /// The state of a client's connection.
 #[derive(Default)]
 pub struct Http2 {
-    decoder: Decoder,
+    decoder: HpackDecoder,
     /// A header block that goes on in the next frame: its stream, whether the stream ends, and what has come.
     block: Option<(u32, bool, Vec<u8>)>,
     next: u32,

@@ -71,11 +71,11 @@ const ALL: &[Forbidden] = &[
         crates: ON_A_LOOP,
         except: &[
             (
-                "crates/cache/src/load.rs",
+                "crates/cache/src/open_store.rs",
                 "a store is opened while the configuration is prepared; checkpoints are written by its pool",
             ),
             ("crates/cache/src/reclaim.rs", "runs on the store's pool"),
-            ("crates/cache/src/room.rs", "runs on the store's pool"),
+            ("crates/cache/src/disk_space.rs", "runs on the store's pool"),
             (
                 "crates/cache/src/segment.rs",
                 "makes and removes the files of segments, on the store's pool",
@@ -89,7 +89,7 @@ const ALL: &[Forbidden] = &[
                 "looks at a store for the command line; no loop runs",
             ),
             (
-                "crates/http/src/upstream/store.rs",
+                "crates/http/src/upstream/store_response.rs",
                 "names a stored file on a thread of the pool",
             ),
             (
@@ -145,7 +145,7 @@ const ALL: &[Forbidden] = &[
                 "opens logs on the thread that writes them",
             ),
             (
-                "crates/net/src/tls/cache.rs",
+                "crates/net/src/tls/identity_cache.rs",
                 "reads a certificate named by a variable on a thread of the pool",
             ),
             (

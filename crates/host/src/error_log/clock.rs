@@ -57,7 +57,7 @@ pub fn syslog_time(out: &mut Vec<u8>) {
 }
 
 /// The numbers of this process and this thread.
-pub(super) fn ids() -> (u32, u32) {
+pub(super) fn process_ids() -> (u32, u32) {
     let known = IDS.get();
     if known.0 != 0 {
         return known;

@@ -1,7 +1,7 @@
 //! Append-only log files, by path.
 //!
 //! Who opens them and who writes them are two processes. The master reads the configuration, learns
-//! from [`LogFiles::wanted`] which paths it names, and opens them with its own rights. The worker
+//! from [`LogFiles::all_paths`] which paths it names, and opens them with its own rights. The worker
 //! receives the descriptors and attaches them before it builds its configuration. A reopen (USR1)
 //! attaches another descriptor to the same [`LogFile`], and its users do not notice.
 //!
@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::log::Sink;
+use crate::log_sink::LogSink;
 use base::sync::Mutex;
 
 /// The name that stands for the standard error stream.
@@ -22,17 +22,17 @@ pub(super) const STDERR: &str = "/dev/stderr";
 
 /// How a descriptor is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attach {
+pub enum LogWriteMode {
     /// By the calling thread. For the master, which must have no second thread when it forks.
     Direct,
-    /// By the writer thread of a [`Sink`]. For the worker, whose loops must not wait.
+    /// By the writer thread of a [`LogSink`]. For the worker, whose loops must not wait.
     Queued,
 }
 
 /// Something above the files that holds lines back, such as `access_log … buffer=`.
-pub trait Holder: Send + Sync {
+pub trait LineBuffer: Send + Sync {
     /// Writes what is held. Returns when all of it is with the files; may be slow, so not for loops.
-    fn release(&self);
+    fn flush_lines(&self);
 }
 
 /// The files of a process by path. Clones are handles to the same set.
@@ -40,31 +40,31 @@ pub trait Holder: Send + Sync {
 pub struct LogFiles {
     by_path: Arc<Mutex<BTreeMap<PathBuf, Arc<LogFile>>>>,
     /// Those that write to files which are not in this set.
-    holders: Arc<Mutex<Holders>>,
+    holders: Arc<Mutex<LineBuffers>>,
 }
 
 /// Holders that may be gone by now.
 #[derive(Default)]
-struct Holders(Vec<Weak<dyn Holder>>);
+struct LineBuffers(Vec<Weak<dyn LineBuffer>>);
 
-impl Holders {
-    fn add(&mut self, holder: Weak<dyn Holder>) {
+impl LineBuffers {
+    fn add(&mut self, holder: Weak<dyn LineBuffer>) {
         self.0.retain(|known| known.strong_count() > 0);
         self.0.push(holder);
     }
 }
 
 /// Has every holder write what it holds. The list is not locked meanwhile: a holder may be slow.
-fn release(holders: &Mutex<Holders>) {
+fn release(holders: &Mutex<LineBuffers>) {
     let list = holders.lock().0.clone();
     for holder in list.iter().filter_map(Weak::upgrade) {
-        holder.release();
+        holder.flush_lines();
     }
 }
 
 impl LogFiles {
     /// The file of this path. The same path always gives the same file; nothing is opened here.
-    pub fn want(&self, path: &Path) -> Arc<LogFile> {
+    pub fn file_for_path(&self, path: &Path) -> Arc<LogFile> {
         let mut files = self.by_path.lock();
         if let Some(file) = files.get(path) {
             return file.clone();
@@ -79,37 +79,37 @@ impl LogFiles {
     }
 
     /// Every path asked for, in order.
-    pub fn wanted(&self) -> Vec<PathBuf> {
+    pub fn all_paths(&self) -> Vec<PathBuf> {
         self.by_path.lock().keys().cloned().collect()
     }
 
     /// Every file, in the order of paths.
-    pub fn all(&self) -> Vec<Arc<LogFile>> {
+    pub fn all_files(&self) -> Vec<Arc<LogFile>> {
         self.by_path.lock().values().cloned().collect()
     }
 
     /// Writes `path` to `descriptor` from now on: the first descriptor, or the one after a reopen.
-    pub fn attach(&self, path: &Path, descriptor: OwnedFd, how: Attach) {
-        self.want(path).attach(descriptor, how);
+    pub fn attach(&self, path: &Path, descriptor: OwnedFd, how: LogWriteMode) {
+        self.file_for_path(path).attach(descriptor, how);
     }
 
     /// Drops files that a reload no longer names.
-    pub fn prune(&self) {
+    pub fn prune_unused(&self) {
         let mut files = self.by_path.lock();
         files.retain(|_, file| Arc::strong_count(file) > 1);
     }
 
     /// Has `holder` asked at [`LogFiles::flush`] too.
-    pub fn add_holder(&self, holder: Weak<dyn Holder>) {
+    pub fn add_buffer(&self, holder: Weak<dyn LineBuffer>) {
         self.holders.lock().add(holder);
     }
 
     /// Waits until everything written so far has left the process. For the end of the process.
     pub fn flush(&self) {
         release(&self.holders);
-        for file in self.all() {
+        for file in self.all_files() {
             release(&file.holders);
-            if let Some(Writer::Queued(sink)) = file.writer.get() {
+            if let Some(LogFileWriter::Queued(sink)) = file.writer.get() {
                 sink.flush_blocking();
             }
         }
@@ -120,13 +120,13 @@ impl LogFiles {
 pub struct LogFile {
     path: PathBuf,
     /// Unset until a descriptor is attached; lines before that are dropped, which only `-t` does.
-    writer: OnceLock<Writer>,
-    holders: Mutex<Holders>,
+    writer: OnceLock<LogFileWriter>,
+    holders: Mutex<LineBuffers>,
 }
 
-enum Writer {
+enum LogFileWriter {
     Direct(Mutex<File>),
-    Queued(Sink),
+    Queued(LogSink),
 }
 
 impl LogFile {
@@ -140,28 +140,28 @@ impl LogFile {
         self.path == Path::new(STDERR)
     }
 
-    /// Appends whole lines. Never waits for a disk when the file is attached as [`Attach::Queued`].
+    /// Appends whole lines. Never waits for a disk when the file is attached as [`LogWriteMode::Queued`].
     pub fn write(&self, lines: &[u8]) {
-        self.write_by(lines, Sink::write);
+        self.write_by(lines, LogSink::write);
     }
 
     /// As [`LogFile::write`], for rare lines that are wanted in the file without delay.
     pub fn write_now(&self, lines: &[u8]) {
-        self.write_by(lines, Sink::write_now);
+        self.write_by(lines, LogSink::write_now);
     }
 
     /// Ends when all that was written so far has left the process; `None` when it has already.
-    pub fn written(&self) -> Option<rt::sync::remote_oneshot::Receiver<()>> {
+    pub fn flushed_receiver(&self) -> Option<rt::sync::remote_oneshot::RemoteReceiver<()>> {
         match self.writer.get()? {
-            Writer::Queued(sink) => sink.written(),
-            Writer::Direct(_) => None,
+            LogFileWriter::Queued(sink) => sink.flushed_receiver(),
+            LogFileWriter::Direct(_) => None,
         }
     }
 
-    fn write_by(&self, lines: &[u8], write: fn(&Sink, &[u8])) {
+    fn write_by(&self, lines: &[u8], write: fn(&LogSink, &[u8])) {
         match self.writer.get() {
-            Some(Writer::Queued(sink)) => write(sink, lines),
-            Some(Writer::Direct(file)) => {
+            Some(LogFileWriter::Queued(sink)) => write(sink, lines),
+            Some(LogFileWriter::Direct(file)) => {
                 let mut file = file.lock();
                 // There is nowhere to report that a log cannot be written.
                 let _ = file.write_all(lines);
@@ -171,27 +171,27 @@ impl LogFile {
     }
 
     /// Has `holder` asked for its lines before this file is reopened, and at the end of the process.
-    pub fn add_holder(&self, holder: Weak<dyn Holder>) {
+    pub fn add_buffer(&self, holder: Weak<dyn LineBuffer>) {
         self.holders.lock().add(holder);
     }
 
-    fn attach(&self, descriptor: OwnedFd, how: Attach) {
+    fn attach(&self, descriptor: OwnedFd, how: LogWriteMode) {
         // Lines of before belong to the old file.
         release(&self.holders);
         let mut fresh = Some(descriptor);
         let writer = self.writer.get_or_init(|| {
             let descriptor = fresh.take().expect("the closure runs at most once");
             match how {
-                Attach::Direct => Writer::Direct(Mutex::new(File::from(descriptor))),
-                Attach::Queued => {
-                    Writer::Queued(Sink::file(&self.path.to_string_lossy(), descriptor))
+                LogWriteMode::Direct => LogFileWriter::Direct(Mutex::new(File::from(descriptor))),
+                LogWriteMode::Queued => {
+                    LogFileWriter::Queued(LogSink::file(&self.path.to_string_lossy(), descriptor))
                 }
             }
         });
         let Some(descriptor) = fresh else { return };
         match writer {
-            Writer::Direct(file) => *file.lock() = File::from(descriptor),
-            Writer::Queued(sink) => sink.reopen(descriptor),
+            LogFileWriter::Direct(file) => *file.lock() = File::from(descriptor),
+            LogFileWriter::Queued(sink) => sink.reopen(descriptor),
         }
     }
 }
@@ -203,11 +203,14 @@ mod tests {
     #[test]
     fn one_path_is_one_file() {
         let files = LogFiles::default();
-        let first = files.want(Path::new("/a"));
-        assert!(Arc::ptr_eq(&first, &files.clone().want(Path::new("/a"))));
-        assert_eq!(files.wanted(), [PathBuf::from("/a")]);
+        let first = files.file_for_path(Path::new("/a"));
+        assert!(Arc::ptr_eq(
+            &first,
+            &files.clone().file_for_path(Path::new("/a"))
+        ));
+        assert_eq!(files.all_paths(), [PathBuf::from("/a")]);
         drop(first);
-        files.prune();
-        assert!(files.wanted().is_empty());
+        files.prune_unused();
+        assert!(files.all_paths().is_empty());
     }
 }

@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 pub use clock::{after_fork, log_time, syslog_time};
-pub use files::{Attach, Holder, LogFile, LogFiles};
+pub use files::{LineBuffer, LogFile, LogFiles, LogWriteMode};
 pub use syslog::Syslog;
-pub use target::{Destination, Target};
+pub use target::{ErrorLogDestination, ErrorLogTarget};
 
 /// The longest line, newline included. nginx's bound; log shippers rely on it.
 pub const MAX_LINE: usize = 2048;
@@ -35,7 +35,7 @@ pub const MAX_LINE: usize = 2048;
 /// Smaller is more serious, so `level <= wanted` reads "is wanted".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-pub enum Level {
+pub enum LogLevel {
     /// The server cannot start, or cannot go on.
     Emerg = 1,
     /// Something that must never happen did happen; look at once.
@@ -55,36 +55,36 @@ pub enum Level {
     Debug,
 }
 
-impl Level {
+impl LogLevel {
     /// All levels, most serious first.
-    pub const ALL: [Level; 8] = [
-        Level::Emerg,
-        Level::Alert,
-        Level::Crit,
-        Level::Error,
-        Level::Warn,
-        Level::Notice,
-        Level::Info,
-        Level::Debug,
+    pub const ALL: [LogLevel; 8] = [
+        LogLevel::Emerg,
+        LogLevel::Alert,
+        LogLevel::Crit,
+        LogLevel::Error,
+        LogLevel::Warn,
+        LogLevel::Notice,
+        LogLevel::Info,
+        LogLevel::Debug,
     ];
 
     /// The word in the configuration and in the line.
     pub const fn word(self) -> &'static str {
         match self {
-            Level::Emerg => "emerg",
-            Level::Alert => "alert",
-            Level::Crit => "crit",
-            Level::Error => "error",
-            Level::Warn => "warn",
-            Level::Notice => "notice",
-            Level::Info => "info",
-            Level::Debug => "debug",
+            LogLevel::Emerg => "emerg",
+            LogLevel::Alert => "alert",
+            LogLevel::Crit => "crit",
+            LogLevel::Error => "error",
+            LogLevel::Warn => "warn",
+            LogLevel::Notice => "notice",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
         }
     }
 
     /// The level that `word` names.
-    pub fn from_word(word: &[u8]) -> Option<Level> {
-        Level::ALL
+    pub fn from_word(word: &[u8]) -> Option<LogLevel> {
+        LogLevel::ALL
             .into_iter()
             .find(|level| level.word().as_bytes() == word)
     }
@@ -96,7 +96,7 @@ impl Level {
 }
 
 /// What a line says beyond its message: whose connection, and what it was doing.
-pub trait Context {
+pub trait LogContext {
     /// The connection's number, printed as `*42`.
     fn connection(&self) -> Option<u64>;
     /// Appends what follows the message, such as ` while reading client request line, client: …`.
@@ -107,7 +107,7 @@ pub trait Context {
 /// A line about no connection.
 pub struct NoContext;
 
-impl Context for NoContext {
+impl LogContext for NoContext {
     fn connection(&self) -> Option<u64> {
         None
     }
@@ -120,30 +120,30 @@ pub struct Logger {
     /// The number of the most talkative target's level; 0 takes nothing. Kept beside the `Arc` so
     /// that an unwanted line does not follow a pointer.
     most: u8,
-    targets: Option<Arc<[Entry]>>,
+    targets: Option<Arc<[LeveledDestination]>>,
 }
 
 #[derive(Clone)]
-struct Entry {
-    level: Level,
-    destination: Destination,
+struct LeveledDestination {
+    level: LogLevel,
+    destination: ErrorLogDestination,
 }
 
 impl Logger {
     /// This logger with one more target.
     #[must_use]
-    pub fn with(&self, target: Target, files: &LogFiles) -> Logger {
+    pub fn with_target(&self, target: ErrorLogTarget, files: &LogFiles) -> Logger {
         let level = target.level;
-        if level == Level::Debug {
+        if level == LogLevel::Debug {
             turn_on_debug();
         }
         let destination = target.into_destination(files);
-        let mut entries: Vec<Entry> = self
+        let mut entries: Vec<LeveledDestination> = self
             .targets
             .iter()
             .flat_map(|list| list.iter().cloned())
             .collect();
-        entries.push(Entry { level, destination });
+        entries.push(LeveledDestination { level, destination });
         Logger {
             most: self.most.max(level as u8),
             targets: Some(entries.into()),
@@ -156,33 +156,33 @@ impl Logger {
         let Some(entries) = &self.targets else {
             return Logger::default();
         };
-        let entries: Vec<Entry> = entries
+        let entries: Vec<LeveledDestination> = entries
             .iter()
-            .map(|entry| Entry {
-                level: Level::Debug,
+            .map(|entry| LeveledDestination {
+                level: LogLevel::Debug,
                 ..entry.clone()
             })
             .collect();
         Logger {
-            most: Level::Debug as u8,
+            most: LogLevel::Debug as u8,
             targets: Some(entries.into()),
         }
     }
 
     /// For each file whose lines are still on their way: ends when they are in it.
-    pub fn written(&self) -> Vec<rt::sync::remote_oneshot::Receiver<()>> {
+    pub fn flushed_receivers(&self) -> Vec<rt::sync::remote_oneshot::RemoteReceiver<()>> {
         let entries = self.targets.iter().flat_map(|targets| targets.iter());
         entries
             .filter_map(|entry| match &entry.destination {
-                Destination::File(file) => file.written(),
-                Destination::Syslog(_) | Destination::Memory(_) => None,
+                ErrorLogDestination::File(file) => file.flushed_receiver(),
+                ErrorLogDestination::Syslog(_) | ErrorLogDestination::Memory(_) => None,
             })
             .collect()
     }
 
     /// Does any target take lines of `level`?
     #[inline]
-    pub fn enabled(&self, level: Level) -> bool {
+    pub fn enabled(&self, level: LogLevel) -> bool {
         level as u8 <= self.most
     }
 
@@ -195,14 +195,14 @@ impl Logger {
     pub fn has_file(&self) -> bool {
         self.entries()
             .iter()
-            .any(|entry| matches!(entry.destination, Destination::File(_)))
+            .any(|entry| matches!(entry.destination, ErrorLogDestination::File(_)))
     }
 
     /// Does any target write to the standard error stream?
     pub fn has_stderr(&self) -> bool {
         self.entries()
             .iter()
-            .any(|entry| matches!(&entry.destination, Destination::File(file) if file.is_stderr()))
+            .any(|entry| matches!(&entry.destination, ErrorLogDestination::File(file) if file.is_stderr()))
     }
 
     /// The first file target, for standard error after the start and for messages about the log itself.
@@ -210,22 +210,22 @@ impl Logger {
         self.entries()
             .iter()
             .find_map(|entry| match &entry.destination {
-                Destination::File(file) => Some(file),
-                Destination::Syslog(_) | Destination::Memory(_) => None,
+                ErrorLogDestination::File(file) => Some(file),
+                ErrorLogDestination::Syslog(_) | ErrorLogDestination::Memory(_) => None,
             })
     }
 
-    fn entries(&self) -> &[Entry] {
+    fn entries(&self) -> &[LeveledDestination] {
         self.targets.as_deref().unwrap_or(&[])
     }
 
     /// Writes a line about no connection.
-    pub fn plain(&self, level: Level, message: fmt::Arguments<'_>) {
+    pub fn log_plain(&self, level: LogLevel, message: fmt::Arguments<'_>) {
         self.log(level, &NoContext, message);
     }
 
     /// Writes a line. `context` numbers the connection and ends the line.
-    pub fn log(&self, level: Level, context: &dyn Context, message: fmt::Arguments<'_>) {
+    pub fn log(&self, level: LogLevel, context: &dyn LogContext, message: fmt::Arguments<'_>) {
         if !self.enabled(level) {
             return;
         }
@@ -239,8 +239,8 @@ impl Logger {
     fn write(
         &self,
         line: &mut Vec<u8>,
-        level: Level,
-        context: &dyn Context,
+        level: LogLevel,
+        context: &dyn LogContext,
         message: fmt::Arguments<'_>,
     ) {
         format_line(line, level, context, message);
@@ -269,21 +269,21 @@ rt::local! {
 /// Builds one line into `line`, at most [`MAX_LINE`] bytes, ending in a newline.
 fn format_line(
     line: &mut Vec<u8>,
-    level: Level,
-    context: &dyn Context,
+    level: LogLevel,
+    context: &dyn LogContext,
     message: fmt::Arguments<'_>,
 ) {
     line.clear();
     log_time(line);
-    let (process, thread) = clock::ids();
-    let mut out = Appender(line);
+    let (process, thread) = clock::process_ids();
+    let mut out = FmtBytes(line);
     // Writing to a Vec cannot fail; a Display that reports an error has printed what it could.
     let _ = write!(out, " [{}] {process}#{thread}: ", level.word());
     if let Some(number) = context.connection() {
         let _ = write!(out, "*{number} ");
     }
     let _ = out.write_fmt(message);
-    if level != Level::Debug {
+    if level != LogLevel::Debug {
         context.describe(line);
     }
     // One event is one line, and no terminal obeys it, whatever a peer has put into a header.
@@ -295,9 +295,9 @@ fn format_line(
 }
 
 /// `fmt::Write` for bytes.
-struct Appender<'a>(&'a mut Vec<u8>);
+struct FmtBytes<'a>(&'a mut Vec<u8>);
 
-impl fmt::Write for Appender<'_> {
+impl fmt::Write for FmtBytes<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0.extend_from_slice(text.as_bytes());
         Ok(())
@@ -340,7 +340,7 @@ mod tests {
     use super::*;
 
     struct Client;
-    impl Context for Client {
+    impl LogContext for Client {
         fn connection(&self) -> Option<u64> {
             Some(42)
         }
@@ -349,7 +349,7 @@ mod tests {
         }
     }
 
-    fn line(level: Level, context: &dyn Context, message: fmt::Arguments<'_>) -> String {
+    fn line(level: LogLevel, context: &dyn LogContext, message: fmt::Arguments<'_>) -> String {
         let mut bytes = Vec::new();
         format_line(&mut bytes, level, context, message);
         String::from_utf8(bytes).expect("the test writes text only")
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_line_has_nginx_s_shape() {
-        let text = line(Level::Error, &Client, format_args!("it {}", "failed"));
+        let text = line(LogLevel::Error, &Client, format_args!("it {}", "failed"));
         let (time, rest) = text.split_at(19);
         assert_eq!(time.as_bytes()[4], b'/');
         assert_eq!(time.as_bytes()[13], b':');
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn control_bytes_are_shown_and_not_obeyed() {
         let text = line(
-            Level::Warn,
+            LogLevel::Warn,
             &NoContext,
             format_args!("a\x1b[2Jb\r\nc\td\u{e4}"),
         );
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn a_long_line_is_cut_and_keeps_its_newline() {
         let long = "x".repeat(5000);
-        let text = line(Level::Warn, &NoContext, format_args!("{long}"));
+        let text = line(LogLevel::Warn, &NoContext, format_args!("{long}"));
         assert_eq!(text.len(), MAX_LINE);
         assert!(text.ends_with("x\n"));
     }
@@ -390,12 +390,14 @@ mod tests {
     fn levels_choose_lines() {
         let files = LogFiles::default();
         let memory =
-            Target::parse(&[b"memory:64k", b"warn"], "/".as_ref()).expect("a valid target");
-        let log = Logger::default().with(memory, &files);
+            ErrorLogTarget::parse(&[b"memory:64k", b"warn"], "/".as_ref()).expect("a valid target");
+        let log = Logger::default().with_target(memory, &files);
         assert!(
-            log.enabled(Level::Warn) && log.enabled(Level::Emerg) && !log.enabled(Level::Notice)
+            log.enabled(LogLevel::Warn)
+                && log.enabled(LogLevel::Emerg)
+                && !log.enabled(LogLevel::Notice)
         );
-        assert!(log.debug_connection().enabled(Level::Debug));
-        assert!(!Logger::default().enabled(Level::Emerg));
+        assert!(log.debug_connection().enabled(LogLevel::Debug));
+        assert!(!Logger::default().enabled(LogLevel::Emerg));
     }
 }

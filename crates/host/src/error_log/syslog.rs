@@ -8,7 +8,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
-use super::{Level, syslog_time};
+use super::{LogLevel, syslog_time};
 use base::sync::Mutex;
 
 /// RFC 3164 section 4.1.3: a tag is at most 32 characters.
@@ -27,23 +27,23 @@ const FACILITIES: [&str; 24] = [
 
 /// A syslog server and how to speak to it.
 pub struct Syslog {
-    server: Server,
+    server: SyslogAddress,
     facility: u8,
-    severity: Level,
+    severity: LogLevel,
     tag: String,
     /// `None` for `nohostname`.
     hostname: Option<String>,
     /// Opened at the first line, and again after an error.
-    socket: Mutex<Option<Socket>>,
+    socket: Mutex<Option<SyslogSocket>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Server {
+enum SyslogAddress {
     Unix(PathBuf),
     Udp(SocketAddr),
 }
 
-enum Socket {
+enum SyslogSocket {
     Unix(UnixDatagram),
     Udp(UdpSocket),
 }
@@ -52,14 +52,14 @@ impl Syslog {
     /// Reads what stands after `syslog:`. Errors are nginx's texts.
     pub fn parse(text: &[u8], default_tag: &str) -> Result<Syslog, String> {
         let text = std::str::from_utf8(text).map_err(|_| "invalid syslog parameter".to_owned())?;
-        let mut words = Words::default();
+        let mut words = SyslogParameters::default();
         for word in text.split(',') {
             words.take(word)?;
         }
         Ok(Syslog {
             server: words.server.ok_or("no syslog server specified")?,
             facility: words.facility.unwrap_or(LOCAL7),
-            severity: words.severity.unwrap_or(Level::Info),
+            severity: words.severity.unwrap_or(LogLevel::Info),
             tag: words.tag.unwrap_or_else(|| default_tag.to_owned()),
             hostname: (!words.nohostname).then(hostname),
             socket: Mutex::new(None),
@@ -67,7 +67,7 @@ impl Syslog {
     }
 
     /// Sends one message without its newline. `level` overrides the configured severity.
-    pub fn send(&self, level: Option<Level>, message: &[u8]) {
+    pub fn send(&self, level: Option<LogLevel>, message: &[u8]) {
         let mut datagram = Vec::with_capacity(message.len() + 64);
         self.frame(level.unwrap_or(self.severity), message, &mut datagram);
         let mut socket = self.socket.lock();
@@ -83,7 +83,7 @@ impl Syslog {
         }
     }
 
-    fn frame(&self, level: Level, message: &[u8], out: &mut Vec<u8>) {
+    fn frame(&self, level: LogLevel, message: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(format!("<{}>", self.facility * 8 + level.severity()).as_bytes());
         syslog_time(out);
         if let Some(hostname) = &self.hostname {
@@ -100,19 +100,19 @@ impl Syslog {
 
 /// The parameters as they are read; each may stand once.
 #[derive(Default)]
-struct Words {
-    server: Option<Server>,
+struct SyslogParameters {
+    server: Option<SyslogAddress>,
     facility: Option<u8>,
-    severity: Option<Level>,
+    severity: Option<LogLevel>,
     tag: Option<String>,
     nohostname: bool,
 }
 
-impl Words {
+impl SyslogParameters {
     fn take(&mut self, word: &str) -> Result<(), String> {
         if let Some(server) = word.strip_prefix("server=") {
             once(&self.server, "server")?;
-            self.server = Some(Server::parse(server)?);
+            self.server = Some(SyslogAddress::parse(server)?);
         } else if let Some(name) = word.strip_prefix("facility=") {
             once(&self.facility, "facility")?;
             let index = FACILITIES.iter().position(|known| *known == name);
@@ -121,7 +121,7 @@ impl Words {
                 Some(index.ok_or_else(|| format!("unknown syslog facility \"{name}\""))?);
         } else if let Some(name) = word.strip_prefix("severity=") {
             once(&self.severity, "severity")?;
-            let level = Level::from_word(name.as_bytes());
+            let level = LogLevel::from_word(name.as_bytes());
             self.severity =
                 Some(level.ok_or_else(|| format!("unknown syslog severity \"{name}\""))?);
         } else if let Some(tag) = word.strip_prefix("tag=") {
@@ -156,16 +156,16 @@ fn checked_tag(tag: &str) -> Result<&str, String> {
     Ok(tag)
 }
 
-impl Server {
+impl SyslogAddress {
     /// `unix:/path`, `host`, `host:port` or `[::1]:port`.
-    fn parse(text: &str) -> Result<Server, String> {
+    fn parse(text: &str) -> Result<SyslogAddress, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             if path.is_empty() {
                 return Err(format!(
                     "no path in the unix domain socket in syslog server \"{text}\""
                 ));
             }
-            return Ok(Server::Unix(path.into()));
+            return Ok(SyslogAddress::Unix(path.into()));
         }
         if text.is_empty() {
             return Err("no host in syslog server \"\"".to_owned());
@@ -185,19 +185,19 @@ impl Server {
             .ok()
             .and_then(|mut addresses| addresses.next());
         found
-            .map(Server::Udp)
+            .map(SyslogAddress::Udp)
             .ok_or_else(|| format!("host not found in syslog server \"{text}\""))
     }
 
-    fn open(&self) -> io::Result<Socket> {
+    fn open(&self) -> io::Result<SyslogSocket> {
         match self {
-            Server::Unix(path) => {
+            SyslogAddress::Unix(path) => {
                 let socket = UnixDatagram::unbound()?;
                 socket.set_nonblocking(true)?;
                 socket.connect(path)?;
-                Ok(Socket::Unix(socket))
+                Ok(SyslogSocket::Unix(socket))
             }
-            Server::Udp(address) => {
+            SyslogAddress::Udp(address) => {
                 let any: SocketAddr = if address.is_ipv4() {
                     ([0, 0, 0, 0], 0).into()
                 } else {
@@ -206,17 +206,17 @@ impl Server {
                 let socket = UdpSocket::bind(any)?;
                 socket.set_nonblocking(true)?;
                 socket.connect(address)?;
-                Ok(Socket::Udp(socket))
+                Ok(SyslogSocket::Udp(socket))
             }
         }
     }
 }
 
-impl Socket {
+impl SyslogSocket {
     fn send(&self, datagram: &[u8]) -> io::Result<usize> {
         match self {
-            Socket::Unix(socket) => socket.send(datagram),
-            Socket::Udp(socket) => socket.send(datagram),
+            SyslogSocket::Unix(socket) => socket.send(datagram),
+            SyslogSocket::Udp(socket) => socket.send(datagram),
         }
     }
 }
@@ -241,7 +241,7 @@ mod tests {
         )
         .expect("valid");
         let mut out = Vec::new();
-        syslog.frame(Level::Error, b"message", &mut out);
+        syslog.frame(LogLevel::Error, b"message", &mut out);
         let text = String::from_utf8(out).expect("text");
         assert!(text.starts_with("<187>"), "{text}");
         assert!(text.ends_with(" SEETAG: message"), "{text}");

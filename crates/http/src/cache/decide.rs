@@ -10,15 +10,15 @@
 
 use std::time::Duration;
 
-use proto::caching::{self, Freshness, RequestControl, Reuse, StaleRules};
+use proto::caching::{self, Freshness, RequestControl, ReuseDecision, StaleRules};
 
-use super::settings::Settings;
-use super::status::Status;
+use super::cache_settings::CacheSettings;
+use super::cache_status::UpstreamCacheStatus;
 use crate::upstream::RetryReasons;
 
 /// What the lookup found under the key of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Found<'a> {
+pub(super) enum FoundEntry<'a> {
     /// There was no lookup: `…_cache_bypass`.
     Bypassed,
     /// No object, or one whose stored head this version cannot read.
@@ -60,7 +60,7 @@ pub(super) enum MissingContent {
 
 /// What the store knows about fills of the key.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Fill {
+pub(super) struct FillFacts {
     /// Earlier responses of this key could not be shared (`private`, `Set-Cookie`, …). Waiting for another request's
     /// fill would be in vain, and would serialize the clients.
     pub(super) is_hit_for_miss: bool,
@@ -82,7 +82,7 @@ pub(super) struct RunningFill {
 pub(super) struct RequestTerms {
     /// The client's `Cache-Control`; `None` where `…_cache_request_control` is off, since nginx ignores that header.
     pub(super) control: Option<RequestControl>,
-    pub(super) range: RangeWanted,
+    pub(super) range: WantedRange,
     /// The key has been requested fewer times than `…_cache_min_uses` demands.
     pub(super) is_below_min_uses: bool,
     /// A background subrequest. No client waits for it, so serving it a stale response would renew nothing.
@@ -101,13 +101,13 @@ impl RequestTerms {
     /// Whether the request itself rules out storing the response (RFC 9111, section 5.2.1.5, or a range that is not
     /// cached).
     fn forbids_storing(&self) -> bool {
-        self.range == RangeWanted::Beyond || self.control.is_some_and(|control| control.no_store())
+        self.range == WantedRange::Beyond || self.control.is_some_and(|control| control.no_store())
     }
 }
 
 /// How a fetch treats the request's `Range`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum RangeWanted {
+pub(super) enum WantedRange {
     /// The whole response is fetched, and the range is cut out of it, as nginx does.
     #[default]
     Whole,
@@ -119,34 +119,34 @@ pub(super) enum RangeWanted {
 
 /// The action for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum CacheAction {
     /// Answer 504: the client accepts only a stored response (`only-if-cached`, RFC 9111, section 5.2.1.7).
     GatewayTimeout,
     /// Serve the stored response as HIT, STALE or UPDATING.
-    Serve(Status),
+    Serve(UpstreamCacheStatus),
     /// Serve a fill that has received its last byte, as HIT.
     ServeCompleted,
     /// Serve the stored response as STALE, and revalidate it in the background.
-    ServeAndRevalidate(Sharing),
+    ServeAndRevalidate(FetchSharing),
     /// Wait for the commit of the completed fill, then look up again.
     AwaitCommit,
     /// Follow the fill in progress (`collapsed` in RFC 9211).
-    Collapse(Status, LockWait),
+    Collapse(UpstreamCacheStatus, LockWait),
     /// Start a fill of the whole response, and follow it.
-    Fetch(Status, Sharing),
+    Fetch(UpstreamCacheStatus, FetchSharing),
     /// Start a fill of the range that the client asked for, and follow it.
     FetchRange,
     /// Start a fill of what is missing of a partial object, and follow it.
     FetchMissing,
     /// Ask the origin for this client alone. If the response turns out to be storable, it is stored nevertheless.
-    FetchUnshared(Status),
+    FetchUnshared(UpstreamCacheStatus),
     /// Pass the request to the origin unchanged; store nothing.
-    Pass(Status),
+    Pass(UpstreamCacheStatus),
 }
 
 /// Whether simultaneous requests for a key share one fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sharing {
+pub(super) enum FetchSharing {
     /// They share it, as with `…_cache_lock on`. If another request started the fill after the lookup, the store joins
     /// it.
     Collapsed,
@@ -169,51 +169,51 @@ pub(super) enum LockWait {
 /// origin fails (`verdict`): only then is the kind of error known.
 pub(super) fn decide(
     now_ms: u64,
-    found: Found<'_>,
-    fill: Fill,
+    found: FoundEntry<'_>,
+    fill: FillFacts,
     terms: &RequestTerms,
-    settings: &Settings,
-) -> Action {
+    settings: &CacheSettings,
+) -> CacheAction {
     match found {
         // `…_cache_bypass` skips the lookup only. As in nginx, the response is stored; `…_no_cache` is what prevents
         // that.
-        Found::Bypassed => Action::FetchUnshared(Status::Bypass),
+        FoundEntry::Bypassed => CacheAction::FetchUnshared(UpstreamCacheStatus::Bypass),
         // A store that keeps changing must not keep the client waiting. This row needs nothing from the store.
-        Found::Unsettled => Action::FetchUnshared(Status::Miss),
-        Found::Nothing => on_miss(now_ms, fill, terms, settings),
-        Found::Complete {
+        FoundEntry::Unsettled => CacheAction::FetchUnshared(UpstreamCacheStatus::Miss),
+        FoundEntry::Nothing => on_miss(now_ms, fill, terms, settings),
+        FoundEntry::Complete {
             freshness,
             is_purged,
-        } => match reuse(now_ms, freshness, is_purged, terms, settings) {
-            Reuse::Fresh => Action::Serve(Status::Hit),
-            Reuse::WhileRevalidate => on_stale(now_ms, true, fill, terms, settings),
-            Reuse::Validate { while_updating, .. } => {
+        } => match reuse_of_stored(now_ms, freshness, is_purged, terms, settings) {
+            ReuseDecision::Fresh => CacheAction::Serve(UpstreamCacheStatus::Hit),
+            ReuseDecision::WhileRevalidate => on_stale(now_ms, true, fill, terms, settings),
+            ReuseDecision::Validate { while_updating, .. } => {
                 on_stale(now_ms, while_updating, fill, terms, settings)
             }
         },
-        Found::Partial {
+        FoundEntry::Partial {
             freshness,
             is_purged,
             missing,
-        } => match reuse(now_ms, freshness, is_purged, terms, settings) {
-            Reuse::Fresh => on_partial(now_ms, missing, fill, terms, settings),
+        } => match reuse_of_stored(now_ms, freshness, is_purged, terms, settings) {
+            ReuseDecision::Fresh => on_partial(now_ms, missing, fill, terms, settings),
             // A stale part is not revalidated: a 304 would confirm it and still leave the hole, which takes a second
             // request. Fetching the whole takes one.
-            Reuse::WhileRevalidate | Reuse::Validate { .. } => {
+            ReuseDecision::WhileRevalidate | ReuseDecision::Validate { .. } => {
                 on_miss(now_ms, fill, terms, settings)
             }
         },
         // Newer than the index and still fresh: it is served from the fill, without waiting for the disk.
-        Found::Committing {
+        FoundEntry::Committing {
             freshness: Some(freshness),
             ..
-        } if is_fresh(now_ms, freshness, terms, settings) => Action::ServeCompleted,
+        } if is_fresh(now_ms, freshness, terms, settings) => CacheAction::ServeCompleted,
         // Only a committed object can be revalidated, so a stale one is waited for, but only once.
-        Found::Committing {
+        FoundEntry::Committing {
             has_waited: false, ..
-        } => Action::AwaitCommit,
+        } => CacheAction::AwaitCommit,
         // The commit takes longer than the client should wait. The origin is asked without conditions instead.
-        Found::Committing { .. } => Action::FetchUnshared(Status::Expired),
+        FoundEntry::Committing { .. } => CacheAction::FetchUnshared(UpstreamCacheStatus::Expired),
     }
 }
 
@@ -223,24 +223,24 @@ pub(super) fn is_fresh(
     now_ms: u64,
     freshness: &Freshness,
     terms: &RequestTerms,
-    settings: &Settings,
+    settings: &CacheSettings,
 ) -> bool {
-    reuse(now_ms, freshness, false, terms, settings) == Reuse::Fresh
+    reuse_of_stored(now_ms, freshness, false, terms, settings) == ReuseDecision::Fresh
 }
 
 /// Whether the stored response may be served, and if not, what else it may be used for.
-pub(super) fn reuse(
+pub(super) fn reuse_of_stored(
     now_ms: u64,
     freshness: &Freshness,
     is_purged: bool,
     terms: &RequestTerms,
-    settings: &Settings,
-) -> Reuse {
+    settings: &CacheSettings,
+) -> ReuseDecision {
     let updating = settings.use_stale.permits_any(RetryReasons::UPDATING);
     if is_purged {
         // The operator has declared the object outdated, so the origin's `stale-while-revalidate` and `stale-if-error`
         // no longer apply. `…_cache_use_stale` still does, since the operator wrote that as well.
-        return Reuse::Validate {
+        return ReuseDecision::Validate {
             on_any_error: false,
             on_listed_error: true,
             while_updating: updating,
@@ -251,34 +251,39 @@ pub(super) fn reuse(
         error: true,
         updating,
     };
-    caching::reuse(freshness, now_ms, rules, terms.control.as_ref())
+    caching::decide_reuse(freshness, now_ms, rules, terms.control.as_ref())
 }
 
 /// The store has nothing to serve.
-fn on_miss(now_ms: u64, fill: Fill, terms: &RequestTerms, settings: &Settings) -> Action {
-    let status = Status::Miss;
+fn on_miss(
+    now_ms: u64,
+    fill: FillFacts,
+    terms: &RequestTerms,
+    settings: &CacheSettings,
+) -> CacheAction {
+    let status = UpstreamCacheStatus::Miss;
     if terms.wants_only_stored() {
-        return Action::GatewayTimeout;
+        return CacheAction::GatewayTimeout;
     }
     // As in nginx, a response is not stored before the key has been requested `min_uses` times.
     if terms.is_below_min_uses || terms.forbids_storing() {
-        return Action::Pass(status);
+        return CacheAction::Pass(status);
     }
     let is_unshared = fill.is_hit_for_miss || terms.was_refused;
     match (terms.range, fill.running) {
         // A range response does not tell whether the whole would be storable, so unlike below, there is no attempt to
         // store it.
-        (RangeWanted::Part, _) if is_unshared => Action::Pass(status),
+        (WantedRange::Part, _) if is_unshared => CacheAction::Pass(status),
         // The whole is on its way, and the range is in it.
-        (RangeWanted::Part, Some(running)) => {
-            Action::Collapse(status, lock_wait(now_ms, running, settings))
+        (WantedRange::Part, Some(running)) => {
+            CacheAction::Collapse(status, lock_wait(now_ms, running, settings))
         }
-        (RangeWanted::Part, None) => Action::FetchRange,
+        (WantedRange::Part, None) => CacheAction::FetchRange,
         // `Beyond` forbids storing and has returned above; it is listed to keep the match exhaustive.
-        (RangeWanted::Whole | RangeWanted::Beyond, _) if is_unshared => {
-            Action::FetchUnshared(status)
+        (WantedRange::Whole | WantedRange::Beyond, _) if is_unshared => {
+            CacheAction::FetchUnshared(status)
         }
-        (RangeWanted::Whole | RangeWanted::Beyond, running) => {
+        (WantedRange::Whole | WantedRange::Beyond, running) => {
             fetch_or_collapse(now_ms, status, running, settings)
         }
     }
@@ -288,16 +293,16 @@ fn on_miss(now_ms: u64, fill: Fill, terms: &RequestTerms, settings: &Settings) -
 fn on_stale(
     now_ms: u64,
     is_served_meanwhile: bool,
-    fill: Fill,
+    fill: FillFacts,
     terms: &RequestTerms,
-    settings: &Settings,
-) -> Action {
-    let status = Status::Expired;
+    settings: &CacheSettings,
+) -> CacheAction {
+    let status = UpstreamCacheStatus::Expired;
     if terms.wants_only_stored() {
-        return Action::GatewayTimeout;
+        return CacheAction::GatewayTimeout;
     }
     if terms.forbids_storing() {
-        return Action::Pass(status);
+        return CacheAction::Pass(status);
     }
     // For a background subrequest there is no client to spare the wait, and it may be the one that has to renew the
     // object.
@@ -306,13 +311,13 @@ fn on_stale(
             // Hit-for-miss responses cannot be shared, so a fill in progress for another client does not renew the
             // object.
             _ if settings.background_update && fill.is_hit_for_miss => {
-                return Action::ServeAndRevalidate(Sharing::Apart);
+                return CacheAction::ServeAndRevalidate(FetchSharing::Apart);
             }
             // Complete but not committed: the new response is available, so there is no reason to serve the stale one.
-            Some(running) if running.is_complete => return Action::ServeCompleted,
-            Some(_) => return Action::Serve(Status::Updating),
+            Some(running) if running.is_complete => return CacheAction::ServeCompleted,
+            Some(_) => return CacheAction::Serve(UpstreamCacheStatus::Updating),
             None if settings.background_update => {
-                return Action::ServeAndRevalidate(Sharing::Collapsed);
+                return CacheAction::ServeAndRevalidate(FetchSharing::Collapsed);
             }
             // Without `background_update` one request has to renew the object. As in nginx, that is the first one, and
             // it waits.
@@ -322,7 +327,7 @@ fn on_stale(
     match terms.was_refused || fill.is_hit_for_miss {
         // `FetchUnshared` would not do: this fetch must be able to revalidate the stale object, and to fall back on it
         // when the origin fails.
-        true => Action::Fetch(status, Sharing::Apart),
+        true => CacheAction::Fetch(status, FetchSharing::Apart),
         false => fetch_or_collapse(now_ms, status, fill.running, settings),
     }
 }
@@ -331,12 +336,12 @@ fn on_stale(
 fn on_partial(
     now_ms: u64,
     missing: MissingContent,
-    fill: Fill,
+    fill: FillFacts,
     terms: &RequestTerms,
-    settings: &Settings,
-) -> Action {
+    settings: &CacheSettings,
+) -> CacheAction {
     match (missing, fill.running) {
-        (MissingContent::Nothing, _) => Action::Serve(Status::Hit),
+        (MissingContent::Nothing, _) => CacheAction::Serve(UpstreamCacheStatus::Hit),
         // The missing part cannot be verified, so the whole is fetched as if nothing were stored.
         (MissingContent::Unfetchable, _) => on_miss(now_ms, fill, terms, settings),
         // What is missing may be neither fetched (504) nor stored (pass): the row for misses decides which.
@@ -344,34 +349,35 @@ fn on_partial(
             on_miss(now_ms, fill, terms, settings)
         }
         // The fill of the whole brings the missing part with it.
-        (MissingContent::Fetchable, Some(running)) => {
-            Action::Collapse(Status::Miss, lock_wait(now_ms, running, settings))
-        }
+        (MissingContent::Fetchable, Some(running)) => CacheAction::Collapse(
+            UpstreamCacheStatus::Miss,
+            lock_wait(now_ms, running, settings),
+        ),
         // A range request could return a response for this client alone, which must not be joined with the stored part.
         (MissingContent::Fetchable, None) if fill.is_hit_for_miss => {
             on_miss(now_ms, fill, terms, settings)
         }
-        (MissingContent::Fetchable, None) => Action::FetchMissing,
+        (MissingContent::Fetchable, None) => CacheAction::FetchMissing,
     }
 }
 
 /// Starts a fill, or follows the one in progress. The client sees `status` in either case.
 fn fetch_or_collapse(
     now_ms: u64,
-    status: Status,
+    status: UpstreamCacheStatus,
     running: Option<RunningFill>,
-    settings: &Settings,
-) -> Action {
+    settings: &CacheSettings,
+) -> CacheAction {
     match running {
         // nginx's default: without `…_cache_lock`, each request that misses goes to the origin.
-        _ if !settings.lock => Action::Fetch(status, Sharing::Apart),
-        Some(running) => Action::Collapse(status, lock_wait(now_ms, running, settings)),
-        None => Action::Fetch(status, Sharing::Collapsed),
+        _ if !settings.lock => CacheAction::Fetch(status, FetchSharing::Apart),
+        Some(running) => CacheAction::Collapse(status, lock_wait(now_ms, running, settings)),
+        None => CacheAction::Fetch(status, FetchSharing::Collapsed),
     }
 }
 
 /// How long a request may wait for a fill, by `…_cache_lock_age` and `…_cache_lock_timeout`.
-fn lock_wait(now_ms: u64, running: RunningFill, settings: &Settings) -> LockWait {
+fn lock_wait(now_ms: u64, running: RunningFill, settings: &CacheSettings) -> LockWait {
     // The age counts from the start of the fill, the timeout from the arrival of this request. The earlier one wins.
     let age = Duration::from_millis(now_ms.saturating_sub(running.began_ms));
     let left = settings.lock_age.map(|most| most.saturating_sub(age));
@@ -386,7 +392,7 @@ fn lock_wait(now_ms: u64, running: RunningFill, settings: &Settings) -> LockWait
 #[cfg(test)]
 mod tests {
     use proto::Fields;
-    use proto::caching::Source;
+    use proto::caching::LifetimeSource;
 
     use super::*;
 
@@ -518,7 +524,7 @@ mod tests {
         received_ms: NOW_MS - 5_000,
         initial_age_s: 0,
         fresh_until_ms: NOW_MS + 20_000,
-        source: Source::CacheControl,
+        source: LifetimeSource::CacheControl,
         while_revalidate_s: 0,
         if_error_s: 0,
         must_revalidate: false,
@@ -547,30 +553,30 @@ mod tests {
         ..FRESH
     };
 
-    fn found(text: &str) -> Found<'static> {
-        let complete = |freshness| Found::Complete {
+    fn found(text: &str) -> FoundEntry<'static> {
+        let complete = |freshness| FoundEntry::Complete {
             freshness,
             is_purged: false,
         };
-        let partial = |freshness, missing| Found::Partial {
+        let partial = |freshness, missing| FoundEntry::Partial {
             freshness,
             is_purged: false,
             missing,
         };
-        let committing = |freshness, has_waited| Found::Committing {
+        let committing = |freshness, has_waited| FoundEntry::Committing {
             freshness,
             has_waited,
         };
         match text {
-            "nothing" => Found::Nothing,
-            "bypassed" => Found::Bypassed,
-            "unsettled" => Found::Unsettled,
+            "nothing" => FoundEntry::Nothing,
+            "bypassed" => FoundEntry::Bypassed,
+            "unsettled" => FoundEntry::Unsettled,
             "fresh" => complete(&FRESH),
             "stale" => complete(&STALE),
             "while-revalidate" => complete(&WHILE_REVALIDATE),
             "must-revalidate" => complete(&MUST_REVALIDATE),
             "no-cache" => complete(&NO_CACHE),
-            "purged" => Found::Complete {
+            "purged" => FoundEntry::Complete {
                 freshness: &FRESH,
                 is_purged: true,
             },
@@ -578,7 +584,7 @@ mod tests {
             "partial missing" => partial(&FRESH, MissingContent::Fetchable),
             "partial unfetchable" => partial(&FRESH, MissingContent::Unfetchable),
             "partial stale" => partial(&STALE, MissingContent::Nothing),
-            "partial purged" => Found::Partial {
+            "partial purged" => FoundEntry::Partial {
                 freshness: &FRESH,
                 is_purged: true,
                 missing: MissingContent::Nothing,
@@ -591,7 +597,7 @@ mod tests {
         }
     }
 
-    fn fill(text: &str) -> Fill {
+    fn fill(text: &str) -> FillFacts {
         let running = |is_complete| {
             Some(RunningFill {
                 began_ms: NOW_MS - 3_000,
@@ -606,7 +612,7 @@ mod tests {
             "both" => (true, running(false)),
             _ => panic!("not a fill: {text}"),
         };
-        Fill {
+        FillFacts {
             is_hit_for_miss,
             running,
         }
@@ -617,8 +623,8 @@ mod tests {
         for word in text.split(' ') {
             match word {
                 "-" | "range" | "below" => {}
-                "part" => terms.range = RangeWanted::Part,
-                "beyond" => terms.range = RangeWanted::Beyond,
+                "part" => terms.range = WantedRange::Part,
+                "beyond" => terms.range = WantedRange::Beyond,
                 "min_uses" => terms.is_below_min_uses = true,
                 "background" => terms.is_background = true,
                 "refused" => terms.was_refused = true,
@@ -632,8 +638,8 @@ mod tests {
         terms
     }
 
-    fn settings(text: &str) -> Settings {
-        let mut settings = Settings::default();
+    fn settings(text: &str) -> CacheSettings {
+        let mut settings = CacheSettings::default();
         for word in text.split(' ') {
             let (name, seconds) = word.split_once('=').unwrap_or((word, "0"));
             let seconds = Duration::from_secs(seconds.parse().expect("a number of seconds"));
@@ -678,14 +684,14 @@ mod tests {
     fn the_shortcut_of_hits_agrees_with_the_table() {
         for what in ["fresh", "stale", "no-cache", "must-revalidate"] {
             for request in ["-", "no-cache", "max-stale", "max-age=4", "min-fresh=50"] {
-                let Found::Complete { freshness, .. } = found(what) else {
+                let FoundEntry::Complete { freshness, .. } = found(what) else {
                     panic!("an object: {what}");
                 };
                 let (terms, settings) = (terms(request), settings("lock"));
-                let action = decide(NOW_MS, found(what), Fill::default(), &terms, &settings);
+                let action = decide(NOW_MS, found(what), FillFacts::default(), &terms, &settings);
                 assert_eq!(
                     is_fresh(NOW_MS, freshness, &terms, &settings),
-                    action == Action::Serve(Status::Hit),
+                    action == CacheAction::Serve(UpstreamCacheStatus::Hit),
                     "{what} | {request}"
                 );
             }
@@ -695,10 +701,10 @@ mod tests {
     #[test]
     fn errors_of_the_origin_are_bridged_as_the_origin_or_the_operator_says() {
         let reuse_of = |freshness: &Freshness, is_purged| {
-            let settings = Settings::default();
-            reuse(NOW_MS, freshness, is_purged, &terms("-"), &settings)
+            let settings = CacheSettings::default();
+            reuse_of_stored(NOW_MS, freshness, is_purged, &terms("-"), &settings)
         };
-        let validate = |on_any_error, on_listed_error| Reuse::Validate {
+        let validate = |on_any_error, on_listed_error| ReuseDecision::Validate {
             on_any_error,
             on_listed_error,
             while_updating: false,

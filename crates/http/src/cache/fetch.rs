@@ -6,32 +6,32 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bstr::BString;
-use cache::{Follower, Key, Object, Store};
+use cache::{CacheKey, CacheStore, CachedObject, FillFollower};
 use proto::Fields;
-use proto::caching::{self, Freshness, Reuse};
+use proto::caching::{self, Freshness, ReuseDecision};
 use proto::message::{Method, ResponseHead};
 
-use super::ask::Ask;
+use super::cached_protocol::CachedProtocol;
+use super::fetch_fields::FetchFields;
+use super::fetch_verdict::MissingAnswer;
 use super::first_client::FirstClientSlot;
-use super::head::{Kind, StoredHead};
-use super::judging::{ExchangeTimes, Storable, judge};
 use super::lookup::{CacheRequest, StorageKey};
-use super::ranges::continues;
-use super::source::Source;
-use super::verdict::MissingAnswer;
+use super::ranges::is_requested_part;
+use super::storable_response::{ExchangeTimes, StorableResponse, judge_storable};
+use super::stored_head::{StoredHead, StoredKind};
 use base::sync::Mutex;
 
-use crate::module::Outcome;
+use crate::module::HandlerOutcome;
 use crate::request::{Request, RequestPurpose};
 use crate::upstream::{ContentLength, Exchange, NoResponse, SettingsRef};
 
 /// A stored object that may not be served before the origin has been asked.
 #[derive(Clone)]
 pub(super) struct StaleObject {
-    pub(super) object: Object,
+    pub(super) object: CachedObject,
     pub(super) stored: Arc<StoredHead>,
     /// Why it may not be served, and in which cases it may be nevertheless.
-    pub(super) reuse: Reuse,
+    pub(super) reuse: ReuseDecision,
 }
 
 /// What a fetch tells its followers to do instead of reading content.
@@ -47,13 +47,13 @@ pub(super) enum FetchResult {
     /// The stored response has changed: look up again.
     LookAgain,
     /// Follow this fill instead: a range was asked for and the whole arrived, or the bytes of the range became known.
-    FollowOther(Mutex<Follower>),
+    FollowOther(Mutex<FillFollower>),
 }
 
 /// A missing part of a stored object, which is fetched alone.
 pub(super) struct MissingPart {
     pub(super) range: Range<u64>,
-    pub(super) object: Object,
+    pub(super) object: CachedObject,
     pub(super) stored: Arc<StoredHead>,
 }
 
@@ -61,7 +61,7 @@ impl MissingPart {
     /// Whether a response fits into the hole.
     fn answered_by(&self, head: &ResponseHead) -> MissingAnswer {
         let fields = &self.stored.head.fields;
-        match continues(head, fields, self.range.clone(), self.object.length()) {
+        match is_requested_part(head, fields, self.range.clone(), self.object.length()) {
             true => MissingAnswer::Fits,
             false => MissingAnswer::Another,
         }
@@ -69,13 +69,13 @@ impl MissingPart {
 }
 
 /// Everything that the fetching task needs. It owns all of it, since the request that started it may end first.
-pub(super) struct Fetch {
+pub(super) struct CacheFetch {
     pub(super) request: Request,
     pub(super) settings: SettingsRef,
-    pub(super) source: &'static Source,
-    pub(super) store: Store,
+    pub(super) source: &'static CachedProtocol,
+    pub(super) store: CacheStore,
     /// The key of the request, before `Vary` is considered.
-    pub(super) primary: Key,
+    pub(super) primary: CacheKey,
     /// Where the response is expected to be stored: under the same key, or under that of a variant.
     pub(super) at: StorageKey,
     /// The object that is validated, and that may replace an error.
@@ -90,15 +90,15 @@ pub(super) struct Fetch {
     pub(super) framed: ContentLength,
 }
 
-impl Fetch {
+impl CacheFetch {
     /// Makes a fetch on behalf of a request. `ask` replaces the client's conditions and range.
     pub(super) fn new(
         asker: &CacheRequest,
         request: &Request,
         at: StorageKey,
         stale: Option<StaleObject>,
-        ask: Ask,
-    ) -> Fetch {
+        ask: FetchFields,
+    ) -> CacheFetch {
         let mut own = request.fork();
         // No client is attached to it: nothing is written to a connection, and a disconnection does not cancel it.
         own.flow.purpose = RequestPurpose::Background;
@@ -108,7 +108,7 @@ impl Fetch {
         }
         own.delivery.header_only = own.method == Method::Head;
         own.set_state(ask);
-        Fetch {
+        CacheFetch {
             request: own,
             settings: asker.settings.clone(),
             source: asker.source,
@@ -131,24 +131,24 @@ impl Fetch {
         request: &Request,
         at: StorageKey,
         stale: Option<StaleObject>,
-    ) -> Fetch {
-        let mut ask = Ask::default();
+    ) -> CacheFetch {
+        let mut ask = FetchFields::default();
         if let Some(stale) = &stale
             && asker.settings.cache.revalidate
             // A HEAD response and a stored error have no content that a 304 could confirm.
-            && stale.stored.kind == Kind::Content
+            && stale.stored.kind == StoredKind::Content
             && caching::is_validated(stale.stored.head.status)
         {
-            let validators = caching::validators(&stale.stored.head.fields);
+            let validators = caching::stored_validators(&stale.stored.head.fields);
             ask.etag = validators.etag.map(BString::from);
             ask.last_modified = validators.last_modified.map(BString::from);
         }
-        Fetch::new(asker, request, at, stale, ask)
+        CacheFetch::new(asker, request, at, stale, ask)
     }
 
     /// Asks the origin, and waits for the head of the response.
-    pub(super) async fn exchange(&mut self) -> Result<Box<Exchange>, NoResponse> {
-        let (exchange, times) = exchange(&mut self.request, self.source, false).await?;
+    pub(super) async fn exchange_with_origin(&mut self) -> Result<Box<Exchange>, NoResponse> {
+        let (exchange, times) = timed_exchange(&mut self.request, self.source, false).await?;
         self.times = times;
         Ok(exchange)
     }
@@ -156,16 +156,16 @@ impl Fetch {
     /// How long a response with these fields is fresh; `None` if it may not be stored.
     pub(super) fn freshness_of(&mut self, status: u16, fields: &Fields) -> Option<Freshness> {
         let response = self.times.response(status, fields);
-        match judge(&mut self.request, &self.settings, &response) {
-            Storable::Yes(freshness) => Some(freshness),
-            Storable::No { .. } => None,
+        match judge_storable(&mut self.request, &self.settings, &response) {
+            StorableResponse::Yes(freshness) => Some(freshness),
+            StorableResponse::No { .. } => None,
         }
     }
 
     /// Publishes the tries so far for the client that started the fetch: they are its `$upstream_…` variables.
-    pub(super) fn publish(&self) {
+    pub(super) fn publish_tries(&self) {
         if let Some(record) = self.request.upstream.get() {
-            self.first_client.publish(&record.tries);
+            self.first_client.publish_tries(&record.tries);
         }
     }
 
@@ -178,20 +178,20 @@ impl Fetch {
 }
 
 /// Sends a request to the origin as it is, and waits for the head of the response.
-pub(super) async fn exchange(
+pub(super) async fn timed_exchange(
     request: &mut Request,
-    source: &Source,
+    source: &CachedProtocol,
     has_client: bool,
 ) -> Result<(Box<Exchange>, ExchangeTimes), NoResponse> {
     let mut plan = (source.plan)(request).map_err(|outcome| match outcome {
-        Outcome::Status(status) => NoResponse::new(status),
+        HandlerOutcome::Status(status) => NoResponse::new(status),
         _ => NoResponse::new(500),
     })?;
     // Without a client there is no connection to watch.
     plan.watch_client &= has_client;
     // Both times enter the computation of the age (RFC 9111, section 4.2.3), so they enclose the exchange.
     let requested_ms = rt::wall_millis();
-    let exchange = Exchange::run(request, plan).await?;
+    let exchange = Exchange::run_exchange(request, plan).await?;
     let received_ms = rt::wall_millis();
     let times = ExchangeTimes {
         requested_ms,

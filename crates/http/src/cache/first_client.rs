@@ -5,14 +5,14 @@ use std::cell::{Cell, RefCell};
 use std::task::{Context, Waker};
 
 use crate::request::Request;
-use crate::upstream::record::Try;
-use crate::upstream::{Exchange, Slot};
+use crate::upstream::upstream_record::UpstreamTry;
+use crate::upstream::{Exchange, RecordSlot};
 
 /// The slot in which a fetch leaves what is for its first client. Both run on the same loop, hence no lock.
 #[derive(Default)]
 pub(super) struct FirstClientSlot {
-    exchange: RefCell<Option<(Box<Exchange>, Slot)>>,
-    tries: RefCell<Vec<Try>>,
+    exchange: RefCell<Option<(Box<Exchange>, RecordSlot)>>,
+    tries: RefCell<Vec<UpstreamTry>>,
     /// The number of tries that the client's request had made before this fetch.
     before: Cell<Option<usize>>,
     /// Interim responses that have not been sent to the client yet.
@@ -29,22 +29,22 @@ impl FirstClientSlot {
         if let Some(before) = self.before.get() {
             request.upstream.get_or_make().tries.truncate(before);
         }
-        request.upstream.absorb(slot);
+        request.upstream.absorb_record(slot);
         Some(exchange)
     }
 
     /// Leaves the exchange, together with its record.
-    pub(super) fn leave_exchange(&self, exchange: Box<Exchange>, record: Slot) {
+    pub(super) fn leave_exchange(&self, exchange: Box<Exchange>, record: RecordSlot) {
         self.exchange.replace(Some((exchange, record)));
     }
 
     /// Leaves a copy of the tries so far.
-    pub(super) fn publish(&self, tries: &Vec<Try>) {
+    pub(super) fn publish_tries(&self, tries: &Vec<UpstreamTry>) {
         self.tries.borrow_mut().clone_from(tries);
     }
 
     /// Leaves an interim response.
-    pub(super) fn relay(&self, bytes: &[u8]) {
+    pub(super) fn relay_interim(&self, bytes: &[u8]) {
         self.interim.borrow_mut().extend_from_slice(bytes);
         if let Some(waiting) = self.waiting.borrow_mut().take() {
             waiting.wake();
@@ -58,7 +58,7 @@ impl FirstClientSlot {
     }
 
     /// Copies the tries of the fetch into the request's record. It may be called again as more becomes known.
-    pub(super) fn update(&self, request: &mut Request) {
+    pub(super) fn update_record(&self, request: &mut Request) {
         let record = request.upstream.get_or_make();
         let before = self.before.get().unwrap_or(record.tries.len());
         self.before.set(Some(before));
@@ -66,7 +66,7 @@ impl FirstClientSlot {
         let tries = self.tries.borrow();
         // An empty try separates those of two exchanges: `$upstream_addr` and the like put a colon there, as in nginx.
         if before > 0 && !tries.is_empty() {
-            record.tries.push(Try::default());
+            record.tries.push(UpstreamTry::default());
         }
         record.tries.extend(tries.iter().cloned());
     }

@@ -5,43 +5,45 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 
-use cache::{Ended, Follower, Instead, Object};
-use host::error_log::Level;
-use proto::caching::status::Forward;
+use cache::{CachedObject, FillFollower, FillMessage, FollowError};
+use host::error_log::LogLevel;
+use proto::caching::status::ForwardReason;
 use proto::message::Method;
 
-use super::answer::{Answer, Following, Forwarded, body_of, respond_unshared, why_forwarded};
+use super::cache_response::{
+    CacheResponse, FillBody, ForwardStatus, body_of, respond_unshared, why_forwarded,
+};
+use super::cache_status::UpstreamCacheStatus;
 use super::fetch::{FetchResult, StaleObject};
 use super::first_client::FirstClientSlot;
-use super::head::{StoredHead, values};
 use super::lookup::{CacheRequest, StorageKey, VaryMarker};
-use super::parts::{FetchedPart, PartialContent};
+use super::partial_content::{FetchedPart, PartialContent};
 use super::ranges::{is_begun_by, wanted_part};
-use super::status::Status;
-use crate::module::{Outcome, internal_status};
+use super::stored_head::{StoredHead, variant_values};
+use crate::module::{HandlerOutcome, internal_status};
 use crate::request::{Request, RequestPurpose};
 use crate::upstream;
 
 /// The result of an action that the request had to wait for.
-pub(super) enum Step {
+pub(super) enum FollowStep {
     /// The request has its response.
-    Done(Outcome),
+    Done(HandlerOutcome),
     /// The stored response has changed, or is not the one that was followed: the request looks up again.
     LookAgain,
 }
 
-impl From<Outcome> for Step {
-    fn from(outcome: Outcome) -> Step {
-        Step::Done(outcome)
+impl From<HandlerOutcome> for FollowStep {
+    fn from(outcome: HandlerOutcome) -> FollowStep {
+        FollowStep::Done(outcome)
     }
 }
 
 /// A fill that a request follows, and how the request came to follow it.
 pub(super) struct FollowedFill {
-    pub(super) follower: Follower,
+    pub(super) follower: FillFollower,
     /// For the request that started the fill; `None` if it joined.
     pub(super) first_client: Option<Rc<FirstClientSlot>>,
-    pub(super) status: Status,
+    pub(super) status: UpstreamCacheStatus,
     /// The stale object that may be served instead.
     pub(super) stale: Option<StaleObject>,
 }
@@ -55,7 +57,11 @@ impl FollowedFill {
 
 impl CacheRequest {
     /// Waits for the head of a fill, and answers with what follows it.
-    pub(super) async fn follow(&mut self, request: &mut Request, fill: FollowedFill) -> Step {
+    pub(super) async fn follow_fill(
+        &mut self,
+        request: &mut Request,
+        fill: FollowedFill,
+    ) -> FollowStep {
         let mut fill = fill;
         // Asked before the wait: a fill that was complete by then is a hit, not a collapsed request.
         let was_there = fill.is_joined() && fill.follower.is_complete();
@@ -65,12 +71,12 @@ impl CacheRequest {
         };
         // The wait may have been long, so `Age` is computed from now.
         let now_ms = rt::wall_millis();
-        let Some(stored) = StoredHead::decode(&head.head).map(Arc::new) else {
-            return Step::LookAgain;
+        let Some(stored) = StoredHead::decode(&head.opaque).map(Arc::new) else {
+            return FollowStep::LookAgain;
         };
         if let Some(variant) = &stored.variant
             && fill.is_joined()
-            && variant.values != values(&variant.names, &request.head.wire.fields)
+            && variant.values != variant_values(&variant.names, &request.head.wire.fields)
         {
             // Both requests had the same primary key, and only the head told that their responses vary (RFC 9111,
             // section 4.1). The marker is remembered because it may not be in the index yet when this request looks up
@@ -79,10 +85,10 @@ impl CacheRequest {
                 born: variant.born,
                 names: variant.names.clone(),
             });
-            return Step::LookAgain;
+            return FollowStep::LookAgain;
         }
         // A part is not the whole response, and needs checking against what this client asked for.
-        if fill.follower.part().is_some() {
+        if fill.follower.partial_range().is_some() {
             return self.answer_with_part(request, fill, &head, stored, now_ms);
         }
         let is_collapsed = fill.is_joined();
@@ -92,22 +98,26 @@ impl CacheRequest {
             status,
             ..
         } = fill;
-        let body = Following::new(follower, first_client, head.length).into_body(request);
-        Answer {
+        let body = FillBody::new(follower, first_client, head.length).into_body(request);
+        CacheResponse {
             now_ms,
             settings: &self.settings,
             store: &self.store,
             source: self.source,
             stored: &stored,
-            status: if is_collapsed { Status::Hit } else { status },
-            forwarded: (!was_there).then_some(Forwarded {
+            status: if is_collapsed {
+                UpstreamCacheStatus::Hit
+            } else {
+                status
+            },
+            forwarded: (!was_there).then_some(ForwardStatus {
                 why: why_forwarded(status),
                 is_collapsed,
             }),
             body,
             length: head.length,
         }
-        .send(request)
+        .set_response(request)
         .into()
     }
 
@@ -116,7 +126,7 @@ impl CacheRequest {
         &mut self,
         request: &mut Request,
         fill: &mut FollowedFill,
-    ) -> Result<Arc<cache::Head>, Step> {
+    ) -> Result<Arc<cache::ObjectHead>, FollowStep> {
         // The client's disconnection is watched for during the wait, since nothing is being read from it or written to it.
         let client = Rc::clone(&request.stream);
         let watch = self.watches_client(request);
@@ -131,14 +141,14 @@ impl CacheRequest {
             if let Some(first_client) = &first_client {
                 let interim = first_client.poll_interim(context);
                 if !interim.is_empty() {
-                    upstream::interim::send(request, &interim);
+                    upstream::interim_response::send_interim_bytes(request, &interim);
                 }
             }
             loop {
                 // The fetch asked for a range and got a response to the whole, or the other way round: the head is that
                 // of the other fill.
                 match ready!(follower.poll_head(context)) {
-                    Err(Ended::Instead(instead)) if turns_to(follower, &instead) => {}
+                    Err(FollowError::Message(instead)) if turns_to(follower, &instead) => {}
                     head => return Poll::Ready(head),
                 }
             }
@@ -148,21 +158,26 @@ impl CacheRequest {
             return Err(client_left(request).into());
         };
         if let Some(first_client) = first_client {
-            first_client.update(request);
+            first_client.update_record(request);
         }
         match head {
             Ok(head) => Ok(head),
-            Err(Ended::Instead(instead)) => Err(match instead.get::<FetchResult>() {
+            Err(FollowError::Message(instead)) => Err(match instead.get::<FetchResult>() {
                 Some(result) => self.apply(request, result, fill),
-                None => Step::LookAgain,
+                None => FollowStep::LookAgain,
             }),
             // The fill ended without a head. Looking up again either joins the next one or starts it.
-            Err(Ended::Released | Ended::Failed(_)) => Err(Step::LookAgain),
+            Err(FollowError::Released | FollowError::Failed(_)) => Err(FollowStep::LookAgain),
         }
     }
 
     /// Does what a fetch tells its followers to do in place of reading content.
-    fn apply(&mut self, request: &mut Request, result: &FetchResult, fill: &FollowedFill) -> Step {
+    fn apply(
+        &mut self,
+        request: &mut Request,
+        result: &FetchResult,
+        fill: &FollowedFill,
+    ) -> FollowStep {
         let now_ms = rt::wall_millis();
         match (result, &fill.stale) {
             (FetchResult::Released, _) => {
@@ -176,23 +191,29 @@ impl CacheRequest {
                     None => {
                         // Remembered, so that the next lookup does not follow a fill that ends in the same way.
                         self.terms.was_refused = true;
-                        Step::LookAgain
+                        FollowStep::LookAgain
                     }
                 }
             }
             (FetchResult::UseStale, Some(stale)) => {
                 let (object, stored) = (&stale.object, &stale.stored);
-                self.serve_object(request, object, stored, Status::Stale, now_ms)
+                self.serve_object(request, object, stored, UpstreamCacheStatus::Stale, now_ms)
                     .into()
             }
             (FetchResult::Revalidated(stored), Some(stale)) => self
-                .serve_object(request, &stale.object, stored, Status::Revalidated, now_ms)
+                .serve_object(
+                    request,
+                    &stale.object,
+                    stored,
+                    UpstreamCacheStatus::Revalidated,
+                    now_ms,
+                )
                 .into(),
             // A request that joined a fill may have found nothing at its lookup. The renewed object is in the index by
             // now.
             (FetchResult::UseStale | FetchResult::Revalidated(_), None)
-            | (FetchResult::LookAgain | FetchResult::FollowOther(_), _) => Step::LookAgain,
-            (FetchResult::Failed(code), _) => failed(request, *code, fill.status).into(),
+            | (FetchResult::LookAgain | FetchResult::FollowOther(_), _) => FollowStep::LookAgain,
+            (FetchResult::Failed(code), _) => respond_failed(request, *code, fill.status).into(),
         }
     }
 
@@ -201,10 +222,10 @@ impl CacheRequest {
         &self,
         request: &mut Request,
         fill: FollowedFill,
-        head: &cache::Head,
+        head: &cache::ObjectHead,
         stored: Arc<StoredHead>,
         now_ms: u64,
-    ) -> Step {
+    ) -> FollowStep {
         let is_collapsed = fill.is_joined();
         let FollowedFill {
             follower,
@@ -212,21 +233,21 @@ impl CacheRequest {
             status,
             ..
         } = fill;
-        let (Some(part), Some(length)) = (follower.part(), head.length) else {
-            return Step::LookAgain;
+        let (Some(part), Some(length)) = (follower.partial_range(), head.length) else {
+            return FollowStep::LookAgain;
         };
         // `Content-Range` has only now told which bytes these are. They are of use if this client's range begins in
         // them and the remainder can be had from the same version.
         let wanted = wanted_part(request, &stored, length);
         let version = head.meta.version;
         if request.method != Method::Head && !is_begun_by(&wanted, &part, version != 0) {
-            return Step::LookAgain;
+            return FollowStep::LookAgain;
         }
         // A fill that was complete before this request came is a hit in every respect.
         let forwarded = match is_collapsed && follower.is_complete() {
             true => None,
-            false => Some(Forwarded {
-                why: Forward::UriMiss,
+            false => Some(ForwardStatus {
+                why: ForwardReason::UriMiss,
                 is_collapsed,
             }),
         };
@@ -244,8 +265,14 @@ impl CacheRequest {
             first_client,
         };
         let parts = PartialContent::of_fetch(self, fetched, stored, at, (length, version));
-        let status = if is_collapsed { Status::Hit } else { status };
-        parts.answer(request, now_ms, status, forwarded).into()
+        let status = if is_collapsed {
+            UpstreamCacheStatus::Hit
+        } else {
+            status
+        };
+        parts
+            .respond_partial(request, now_ms, status, forwarded)
+            .into()
     }
 
     /// Waits for the head of the missing part of an object, then answers with the stored and the fetched content
@@ -255,12 +282,12 @@ impl CacheRequest {
         request: &mut Request,
         parts: PartialContent,
         fetched: FetchedPart,
-    ) -> Step {
+    ) -> FollowStep {
         let mut parts = parts;
         let mut fill = FollowedFill {
             follower: fetched.follower,
             first_client: fetched.first_client,
-            status: Status::Miss,
+            status: UpstreamCacheStatus::Miss,
             stale: None,
         };
         let is_collapsed = fill.is_joined();
@@ -272,10 +299,10 @@ impl CacheRequest {
         // The origin has another version by now. Nothing has been sent to the client yet, so it can still get the new
         // one.
         if head.meta.version != parts.version {
-            return Step::LookAgain;
+            return FollowStep::LookAgain;
         }
         // The head of the part is newer than the stored one (RFC 9111, section 3.4).
-        if let Some(stored) = StoredHead::decode(&head.head) {
+        if let Some(stored) = StoredHead::decode(&head.opaque) {
             parts.stored = Arc::new(stored);
         }
         parts.fetched = Some(FetchedPart {
@@ -284,17 +311,17 @@ impl CacheRequest {
             begin: fetched.begin,
         });
         let (status, forwarded) = match was_there {
-            true => (Status::Hit, None),
+            true => (UpstreamCacheStatus::Hit, None),
             false => (
-                Status::Miss,
-                Some(Forwarded {
-                    why: Forward::Partial,
+                UpstreamCacheStatus::Miss,
+                Some(ForwardStatus {
+                    why: ForwardReason::Partial,
                     is_collapsed,
                 }),
             ),
         };
         parts
-            .answer(request, rt::wall_millis(), status, forwarded)
+            .respond_partial(request, rt::wall_millis(), status, forwarded)
             .into()
     }
 
@@ -308,17 +335,17 @@ impl CacheRequest {
     pub(super) fn serve_object(
         &self,
         request: &mut Request,
-        object: &Object,
+        object: &CachedObject,
         stored: &Arc<StoredHead>,
-        status: Status,
+        status: UpstreamCacheStatus,
         now_ms: u64,
-    ) -> Outcome {
-        // STALE and UPDATING are hits for `Cache-Status`: this request was not forwarded (RFC 9211, section 2.2).
-        let forwarded = (status == Status::Revalidated).then_some(Forwarded {
-            why: Forward::Stale,
+    ) -> HandlerOutcome {
+        // STALE and UPDATING are hits for `Cache-UpstreamCacheStatus`: this request was not forwarded (RFC 9211, section 2.2).
+        let forwarded = (status == UpstreamCacheStatus::Revalidated).then_some(ForwardStatus {
+            why: ForwardReason::Stale,
             is_collapsed: false,
         });
-        Answer {
+        CacheResponse {
             now_ms,
             settings: &self.settings,
             store: &self.store,
@@ -329,12 +356,12 @@ impl CacheRequest {
             body: body_of(object),
             length: Some(object.length()),
         }
-        .send(request)
+        .set_response(request)
     }
 }
 
 /// Switches to another fill, if that is what the fetch says.
-fn turns_to(follower: &mut Follower, instead: &Instead) -> bool {
+fn turns_to(follower: &mut FillFollower, instead: &FillMessage) -> bool {
     let Some(FetchResult::FollowOther(other)) = instead.get::<FetchResult>() else {
         return false;
     };
@@ -344,16 +371,20 @@ fn turns_to(follower: &mut Follower, instead: &Instead) -> bool {
 }
 
 /// The client disconnected during the wait: nginx's 499 and its log line.
-pub(super) fn client_left(request: &Request) -> Outcome {
+pub(super) fn client_left(request: &Request) -> HandlerOutcome {
     request.log(
-        Level::Info,
+        LogLevel::Info,
         format_args!("client prematurely closed connection while waiting for the cache"),
     );
-    Outcome::Status(internal_status::CLIENT_CLOSED)
+    HandlerOutcome::Status(internal_status::CLIENT_CLOSED)
 }
 
 /// Answers with a status, because there is no response to serve.
-pub(super) fn failed(request: &mut Request, code: u16, status: Status) -> Outcome {
+pub(super) fn respond_failed(
+    request: &mut Request,
+    code: u16,
+    status: UpstreamCacheStatus,
+) -> HandlerOutcome {
     request.upstream.get_or_make().cache = Some(status);
-    Outcome::Status(code)
+    HandlerOutcome::Status(code)
 }

@@ -3,25 +3,28 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use cache::{Coverage, Key, Lookup, Mode, Purge, Store};
-use proto::caching::{self, Freshness, Source as FreshnessSource};
+use cache::{CacheKey, CacheStore, FillCoverage, LookupResult, PurgeMode, PurgeRequest};
+use proto::caching::{self, Freshness, LifetimeSource as FreshnessSource};
 use proto::message::{Method, ResponseHead};
-use proto::{Fields, Known};
+use proto::{Fields, KnownField};
 
-use super::judging::{ExchangeTimes, Storable, fits, judge};
+use super::cache_status::UpstreamCacheStatus;
 use super::key::{HEAD_ONLY, key_text};
 use super::lookup::CacheRequest;
-use super::status::Status;
-use crate::module::Outcome;
-use crate::request::{Request, Uri};
+use super::storable_response::{ExchangeTimes, StorableResponse, fits_store, judge_storable};
+use crate::module::HandlerOutcome;
+use crate::request::{Request, RequestUri};
 use crate::upstream::Exchange;
 
 impl CacheRequest {
     /// Passes on a request with an unsafe method. If it succeeds, what is stored for its key is outdated.
-    pub(super) async fn pass_and_invalidate(mut self: Box<Self>, request: &mut Request) -> Outcome {
-        let (exchange, times) = match self.exchange(request).await {
+    pub(super) async fn pass_and_invalidate(
+        mut self: Box<Self>,
+        request: &mut Request,
+    ) -> HandlerOutcome {
+        let (exchange, times) = match self.exchange_unshared(request).await {
             Ok(exchanged) => exchanged,
-            Err(none) => return Outcome::Status(none.status),
+            Err(none) => return HandlerOutcome::Status(none.status),
         };
         let head = Arc::clone(&request.upstream.get_or_make().head);
         // After the response head, since only a success invalidates; before the response is sent, so that the client's
@@ -36,7 +39,12 @@ impl CacheRequest {
             return exchange.respond(request);
         };
         let outcome = self
-            .store_for_all(request, exchange, (freshness, times), Status::Miss)
+            .store_for_all(
+                request,
+                exchange,
+                (freshness, times),
+                UpstreamCacheStatus::Miss,
+            )
             .await;
         // `If-Match` and the like of a POST refer to the state before it, and the origin has judged them.
         request.out.transforms.unconditional = true;
@@ -57,15 +65,16 @@ impl CacheRequest {
             && request.method == Method::Post
             && head.status == 200
             && caching::invalidation::is_about_its_target(
-                request.head.known(Known::Host)?,
+                request.head.known(KnownField::Host)?,
                 request.head.wire.target(),
                 &head.fields,
             );
-        if !is_wanted || !fits(&self.store, exchange) {
+        if !is_wanted || !fits_store(&self.store, exchange) {
             return None;
         }
         let response = times.response(head.status, &head.fields);
-        let Storable::Yes(freshness) = judge(request, &self.settings, &response) else {
+        let StorableResponse::Yes(freshness) = judge_storable(request, &self.settings, &response)
+        else {
             return None;
         };
         // RFC 9110, section 9.3.3 requires explicit freshness. A lifetime from `…_cache_valid` or a heuristic does not
@@ -79,18 +88,18 @@ impl CacheRequest {
 
     /// The keys of what `Location` and `Content-Location` name on the same host (RFC 9111, section 4.4). This works for
     /// keys that are made of the path; a key with `$request_uri` remains that of the request itself.
-    fn keys_named_by(&self, request: &Request, response: &Fields) -> Vec<Key> {
-        let Some(host) = request.head.known(Known::Host) else {
+    fn keys_named_by(&self, request: &Request, response: &Fields) -> Vec<CacheKey> {
+        let Some(host) = request.head.known(KnownField::Host) else {
             return Vec::new();
         };
         let own = request.head.wire.target();
-        let targets = caching::invalidation::targets(host, own, response);
+        let targets = caching::invalidation::invalidated_targets(host, own, response);
         let key_of = |target: Vec<u8>| {
             let mut path = Vec::new();
             let args = proto::uri::parse_internal(&target, &mut path).ok()?;
             let mut other = request.fork();
             other.method = Method::Get;
-            other.uri = Uri {
+            other.uri = RequestUri {
                 path: path.into(),
                 args: target[args].into(),
                 original: false,
@@ -100,34 +109,34 @@ impl CacheRequest {
             other.variables = Rc::default();
             let key = self.settings.cache.key.as_ref();
             let text = key_text(&mut other, key, self.source).ok()?;
-            Some(Key::new(&text))
+            Some(CacheKey::new(&text))
         };
         targets.into_iter().filter_map(key_of).collect()
     }
 }
 
 /// Purges a key, or all keys that begin with it if it ends in `*` (`…_cache_purge`).
-pub(super) fn purge(store: &Store, text: &[u8]) -> Outcome {
+pub(super) fn purge_by_key(store: &CacheStore, text: &[u8]) -> HandlerOutcome {
     if let Some(prefix) = text.strip_suffix(b"*") {
-        store.purge(Purge::Prefix(prefix), Mode::Hard);
-        return Outcome::Status(204);
+        store.purge(PurgeRequest::Prefix(prefix), PurgeMode::Hard);
+        return HandlerOutcome::Status(204);
     }
-    let key = Key::new(text);
+    let key = CacheKey::new(text);
     // A fill that is in progress, or not committed yet, counts as present: a request would be answered from it. If the
     // index would have to be read from disk (`None`), the answer is 204 as well, since a purge does not wait.
     let is_there = store.completed_fill(&key).is_some()
-        || store.running_fill(&key, Coverage::Whole).is_some()
-        || store.is_settling(&key)
+        || store.running_fill(&key, FillCoverage::Whole).is_some()
+        || store.is_committing(&key)
         || store
-            .peek(&key, 0)
-            .is_none_or(|found| !matches!(found, Lookup::Miss(..)));
+            .lookup_in_memory(&key, 0)
+            .is_none_or(|found| !matches!(found, LookupResult::Miss(..)));
     purge_key(store, &key);
-    Outcome::Status(if is_there { 204 } else { 412 })
+    HandlerOutcome::Status(if is_there { 204 } else { 412 })
 }
 
 /// Purges a key, together with the stored response to HEAD.
-fn purge_key(store: &Store, key: &Key) {
-    store.purge(Purge::Key(key), Mode::Hard);
-    let head_only = Key::new(&[key.text(), HEAD_ONLY].concat());
-    store.purge(Purge::Key(&head_only), Mode::Hard);
+fn purge_key(store: &CacheStore, key: &CacheKey) {
+    store.purge(PurgeRequest::Key(key), PurgeMode::Hard);
+    let head_only = CacheKey::new(&[key.text(), HEAD_ONLY].concat());
+    store.purge(PurgeRequest::Key(&head_only), PurgeMode::Hard);
 }

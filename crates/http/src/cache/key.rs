@@ -2,8 +2,8 @@
 
 use conf::Expression;
 
-use super::source::Source;
-use crate::module::Outcome;
+use super::cached_protocol::CachedProtocol;
+use crate::module::HandlerOutcome;
 use crate::request::Request;
 
 /// The suffix of keys of responses to HEAD, so that no GET finds a response without a body.
@@ -13,8 +13,8 @@ pub(super) const HEAD_ONLY: &[u8] = b"\0HEAD";
 pub(super) fn key_text(
     request: &mut Request,
     key: Option<&Expression>,
-    source: &Source,
-) -> Result<Vec<u8>, Outcome> {
+    source: &CachedProtocol,
+) -> Result<Vec<u8>, HandlerOutcome> {
     let mut text = Vec::new();
     match key {
         Some(key) => key.eval(request, &mut text),

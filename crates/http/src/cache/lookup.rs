@@ -10,12 +10,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cache::{Follower, Key, Kind as ObjectKind, Lookup, Object, Store, Why};
+use cache::{
+    CacheKey, CacheStore, CachedObject, FillFollower, LookupResult, ObjectKind, StaleReason,
+};
 use proto::caching;
 
+use super::cached_protocol::CachedProtocol;
 use super::decide::{self, RequestTerms};
-use super::head::{ACCEPT_LANGUAGE, Marker, StoredHead, values, values_by_language};
-use super::source::Source;
+use super::stored_head::{
+    ACCEPT_LANGUAGE, MarkerHead, StoredHead, values_by_language, variant_values,
+};
 use crate::request::Request;
 use crate::upstream::SettingsRef;
 
@@ -27,11 +31,11 @@ pub(super) const COMMIT_WAIT: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(super) struct CacheRequest {
     pub(super) settings: SettingsRef,
-    pub(super) source: &'static Source,
-    pub(super) store: Store,
-    pub(super) primary: Key,
+    pub(super) source: &'static CachedProtocol,
+    pub(super) store: CacheStore,
+    pub(super) primary: CacheKey,
     /// The key of the response to GET, for a HEAD request with a key of its own.
-    pub(super) key_of_get: Option<Key>,
+    pub(super) key_of_get: Option<CacheKey>,
     pub(super) terms: RequestTerms,
     pub(super) is_bypassed: bool,
     /// The marker that a followed fetch turned out to bring. It may not be in the index yet.
@@ -51,7 +55,7 @@ pub(super) struct VaryMarker {
 /// Where a response is stored: its key, and the marker above it if it is a variant.
 #[derive(Clone)]
 pub(super) struct StorageKey {
-    pub(super) key: Key,
+    pub(super) key: CacheKey,
     pub(super) marker: Option<VaryMarker>,
 }
 
@@ -64,14 +68,14 @@ pub(super) struct CacheEntry {
 /// What is stored under a key.
 pub(super) enum EntryContent {
     /// The store's answer, which may be a miss.
-    Stored(Lookup),
+    Stored(LookupResult),
     /// A fill that has received its last byte and is not committed yet.
-    Committing(Follower),
+    Committing(FillFollower),
 }
 
 impl EntryContent {
     fn is_miss(&self) -> bool {
-        matches!(self, EntryContent::Stored(Lookup::Miss(..)))
+        matches!(self, EntryContent::Stored(LookupResult::Miss(..)))
     }
 }
 
@@ -81,9 +85,9 @@ impl CacheRequest {
         &self,
         request: &Request,
         now_ms: u64,
-    ) -> Option<(Object, Arc<StoredHead>)> {
+    ) -> Option<(CachedObject, Arc<StoredHead>)> {
         let mut found = self.peek(&self.primary, now_ms)?;
-        if let Lookup::Hit(object) = &found
+        if let LookupResult::Hit(object) = &found
             && object.head().meta.kind == ObjectKind::Variants
         {
             let (key, _) = self.variant_of(request, object)?;
@@ -93,10 +97,10 @@ impl CacheRequest {
     }
 
     /// Looks up a key without waiting; `None` also if a completed fill is newer than what the index has.
-    fn peek(&self, key: &Key, now_ms: u64) -> Option<Lookup> {
+    fn peek(&self, key: &CacheKey, now_ms: u64) -> Option<LookupResult> {
         match self.store.completed_fill(key) {
             Some(_) => None,
-            None => self.store.peek(key, now_ms),
+            None => self.store.lookup_in_memory(key, now_ms),
         }
     }
 
@@ -104,12 +108,12 @@ impl CacheRequest {
     pub(super) async fn find_for_head(
         &mut self,
         request: &Request,
-        key_of_get: Key,
+        key_of_get: CacheKey,
         now_ms: u64,
-    ) -> Option<(Object, Arc<StoredHead>)> {
+    ) -> Option<(CachedObject, Arc<StoredHead>)> {
         // The lookup goes by the primary key, so the keys are exchanged for its duration.
         let key_of_head = std::mem::replace(&mut self.primary, key_of_get);
-        let found = self.find(request, now_ms).await;
+        let found = self.find_entry(request, now_ms).await;
         self.primary = key_of_head;
         match found.content {
             EntryContent::Stored(lookup) => self.fresh(lookup, now_ms),
@@ -118,11 +122,11 @@ impl CacheRequest {
     }
 
     /// What was found, if it can be served as it is.
-    fn fresh(&self, found: Lookup, now_ms: u64) -> Option<(Object, Arc<StoredHead>)> {
-        let Lookup::Hit(object) = found else {
+    fn fresh(&self, found: LookupResult, now_ms: u64) -> Option<(CachedObject, Arc<StoredHead>)> {
+        let LookupResult::Hit(object) = found else {
             return None;
         };
-        let stored = decode(&object)?;
+        let stored = decode_head(&object)?;
         let settings = &self.settings.cache;
         let is_hit = object.is_complete()
             && decide::is_fresh(now_ms, &stored.freshness, &self.terms, settings);
@@ -130,12 +134,12 @@ impl CacheRequest {
     }
 
     /// Looks up the request: under its primary key, and under the key of its variant if there is a marker.
-    pub(super) async fn find(&self, request: &Request, now_ms: u64) -> CacheEntry {
+    pub(super) async fn find_entry(&self, request: &Request, now_ms: u64) -> CacheEntry {
         let primary = &self.primary;
         let of_marker = |marker: VaryMarker| StorageKey {
             key: primary.variant_of(
                 marker.born,
-                &values(&marker.names, &request.head.wire.fields),
+                &variant_values(&marker.names, &request.head.wire.fields),
             ),
             marker: Some(marker),
         };
@@ -158,7 +162,7 @@ impl CacheRequest {
             };
         }
         let lookup = self.lookup(primary, now_ms).await;
-        if let Lookup::Hit(marker) | Lookup::Stale(marker, _) = &lookup
+        if let LookupResult::Hit(marker) | LookupResult::Stale(marker, _) = &lookup
             && marker.head().meta.kind == ObjectKind::Variants
             && let Some((key, names)) = self.variant_of(request, marker)
         {
@@ -168,10 +172,11 @@ impl CacheRequest {
             self.find_by_language(request, born, &mut found, now_ms)
                 .await;
             // A soft purge of the primary key covers all its variants, which are not marked themselves.
-            if matches!(lookup, Lookup::Stale(_, Why::Purged))
-                && let EntryContent::Stored(Lookup::Hit(object)) = found.content
+            if matches!(lookup, LookupResult::Stale(_, StaleReason::Purged))
+                && let EntryContent::Stored(LookupResult::Hit(object)) = found.content
             {
-                found.content = EntryContent::Stored(Lookup::Stale(object, Why::Purged));
+                found.content =
+                    EntryContent::Stored(LookupResult::Stale(object, StaleReason::Purged));
             }
             return found;
         }
@@ -230,27 +235,31 @@ impl CacheRequest {
     }
 
     /// Looks up one key in the index, and waits for a commit under it that a plain lookup would miss.
-    async fn lookup(&self, key: &Key, now_ms: u64) -> Lookup {
-        if self.store.is_settling(key) {
+    async fn lookup(&self, key: &CacheKey, now_ms: u64) -> LookupResult {
+        if self.store.is_committing(key) {
             // What is being committed is a part of a response, or has been purged softly. A part may save fetching the
             // whole, so it is worth a short wait; on timeout the whole is fetched.
-            let _ = rt::timeout(COMMIT_WAIT, self.store.settle(key)).await;
+            let _ = rt::timeout(COMMIT_WAIT, self.store.wait_for_commit(key)).await;
         }
         self.store.lookup(key, now_ms).await
     }
 
     /// The key of the variant that answers this request, below a marker.
-    fn variant_of(&self, request: &Request, marker: &Object) -> Option<(Key, Vec<Box<[u8]>>)> {
-        let names = Marker::decode(&marker.head().head)?.names;
-        let values = values(&names, &request.head.wire.fields);
+    fn variant_of(
+        &self,
+        request: &Request,
+        marker: &CachedObject,
+    ) -> Option<(CacheKey, Vec<Box<[u8]>>)> {
+        let names = MarkerHead::decode(&marker.head().opaque)?.names;
+        let values = variant_values(&names, &request.head.wire.fields);
         Some((self.primary.variant_of(marker.born(), &values), names))
     }
 }
 
 /// The marker of the variant that a fill brings, according to its head.
-fn marker_of(follower: &Follower) -> Option<VaryMarker> {
+fn marker_of(follower: &FillFollower) -> Option<VaryMarker> {
     let head = follower.known_head()?;
-    let variant = StoredHead::decode(&head.head)?.variant?;
+    let variant = StoredHead::decode(&head.opaque)?.variant?;
     Some(VaryMarker {
         born: variant.born,
         names: variant.names,
@@ -258,7 +267,7 @@ fn marker_of(follower: &Follower) -> Option<VaryMarker> {
 }
 
 /// The stored head of an object. It is decoded once, and kept for as long as the object is in memory.
-pub(super) fn decode(object: &Object) -> Option<Arc<StoredHead>> {
-    let stored = object.attached(|head| StoredHead::decode(&head.head).map(Arc::new));
+pub(super) fn decode_head(object: &CachedObject) -> Option<Arc<StoredHead>> {
+    let stored = object.attached(|head| StoredHead::decode(&head.opaque).map(Arc::new));
     Option::clone(&stored)
 }

@@ -30,39 +30,42 @@
 //! response head says that the response must not be shared, the exchange is handed to the first client, and the others
 //! fetch for themselves.
 
-mod answer;
-mod ask;
-mod content;
+mod admission;
+mod cache_response;
+mod cache_settings;
+mod cache_status;
+mod cached_protocol;
 mod decide;
 mod execute;
 mod fetch;
+mod fetch_content;
+mod fetch_fields;
+mod fetch_verdict;
 mod first_client;
 mod follow;
-mod head;
 mod inspect;
 mod invalidate;
-mod judging;
 mod key;
 mod lookup;
-mod parts;
+mod partial_content;
 mod ranges;
-mod serve;
-mod settings;
-mod source;
-mod status;
+mod storable_response;
+mod stored_head;
 mod storing;
 mod unshared;
 mod variables;
-mod verdict;
 mod zone;
 
-pub use ask::Ask;
-pub use cache::{Key, Kind, Listed, Mode, OpenError, Options, Purge, Stats, Store, Survey, survey};
-pub use head::{Marker, StoredHead, Variant};
-pub use inspect::{Inspected, inspect};
-pub use serve::serve;
-pub use settings::{Settings, StatusHeader, Which};
-pub use source::Source;
-pub use status::Status;
+pub use admission::serve_cached;
+pub use cache::{
+    CacheKey, CacheStore, ObjectKind, PurgeMode, PurgeRequest, StoreOpenError, StoreOptions,
+    StoreStats, StoreSurvey, SurveyedObject, survey_store,
+};
+pub use cache_settings::{CacheChoice, CacheSettings, StatusHeader};
+pub use cache_status::UpstreamCacheStatus;
+pub use cached_protocol::CachedProtocol;
+pub use fetch_fields::FetchFields;
+pub use inspect::{InspectedEntry, inspect_stored};
+pub use stored_head::{MarkerHead, StoredHead, StoredVariant};
 pub use variables::VARIABLES;
-pub use zone::{Cache, Caches, Declared, Found, News, UPKEEP};
+pub use zone::{CacheZone, CacheZones, OpenedStore, UPKEEP, ZoneEvent, ZoneParameters};

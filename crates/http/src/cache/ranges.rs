@@ -6,18 +6,18 @@ use std::ops::Range;
 use bstr::{BStr, BString, ByteSlice};
 use proto::conditional::{self, Validators};
 use proto::message::{Method, ResponseHead};
-use proto::range::Ranges;
-use proto::{Fields, Known, date, etag};
+use proto::range::SelectedRanges;
+use proto::{Fields, KnownField, date, etag};
 
-use super::decide::RangeWanted;
-use super::head::StoredHead;
-use super::settings::Settings;
+use super::cache_settings::CacheSettings;
+use super::decide::WantedRange;
+use super::stored_head::StoredHead;
 use crate::request::Request;
 
 /// How the request's `Range` is treated by a fetch.
-pub(super) fn range_wanted(request: &Request, settings: &Settings) -> RangeWanted {
-    let Some(value) = request.head.known(Known::Range) else {
-        return RangeWanted::Whole;
+pub(super) fn range_wanted(request: &Request, settings: &CacheSettings) -> WantedRange {
+    let Some(value) = request.head.known(KnownField::Range) else {
+        return WantedRange::Whole;
     };
     let is_beyond = settings
         .max_range_offset
@@ -25,14 +25,14 @@ pub(super) fn range_wanted(request: &Request, settings: &Settings) -> RangeWante
     // As in nginx, a range that begins below `…_cache_max_range_offset` is cut out of the whole response.
     let is_fetched_alone = settings.max_range_offset.is_none() || is_beyond;
     match is_fetched_alone && can_be_a_part(request, value, settings) {
-        true => RangeWanted::Part,
-        false if is_beyond => RangeWanted::Beyond,
-        false => RangeWanted::Whole,
+        true => WantedRange::Part,
+        false if is_beyond => WantedRange::Beyond,
+        false => WantedRange::Whole,
     }
 }
 
 /// Whether the range can be fetched alone, and kept as a part of the object.
-fn can_be_a_part(request: &Request, value: &BStr, settings: &Settings) -> bool {
+fn can_be_a_part(request: &Request, value: &BStr, settings: &CacheSettings) -> bool {
     // If the key contains the range, as with `slice`, a part is stored as a whole object.
     if !settings.partial || request.method != Method::Get || settings.key_has_range() {
         return false;
@@ -42,9 +42,9 @@ fn can_be_a_part(request: &Request, value: &BStr, settings: &Settings) -> bool {
     // the whole body.
     let endless = i64::MAX as u64;
     match proto::range::parse(value, endless, core.max_ranges) {
-        Ranges::One(range) => range != (0..endless),
+        SelectedRanges::One(range) => range != (0..endless),
         // Several ranges cannot be stored as one part.
-        Ranges::Many(_) | Ranges::Ignore | Ranges::Unsatisfiable => false,
+        SelectedRanges::Many(_) | SelectedRanges::Ignore | SelectedRanges::Unsatisfiable => false,
     }
 }
 
@@ -67,31 +67,33 @@ pub(super) fn wanted_part(request: &Request, stored: &StoredHead, length: u64) -
 
 /// The range that the client asks for, if it is exactly one.
 pub(super) fn one_range(request: &Request, stored: &StoredHead, length: u64) -> Option<Range<u64>> {
-    match ranges(request, stored, length) {
-        Ranges::One(range) => Some(range),
-        Ranges::Many(_) | Ranges::Ignore | Ranges::Unsatisfiable => None,
+    match wanted_ranges(request, stored, length) {
+        SelectedRanges::One(range) => Some(range),
+        SelectedRanges::Many(_) | SelectedRanges::Ignore | SelectedRanges::Unsatisfiable => None,
     }
 }
 
 /// The ranges that the client asks for, if `If-Range` holds for this response.
-pub(super) fn ranges(request: &Request, stored: &StoredHead, length: u64) -> Ranges {
+pub(super) fn wanted_ranges(request: &Request, stored: &StoredHead, length: u64) -> SelectedRanges {
     let fields = &stored.head.fields;
     let head = &request.head;
-    let Some(range) = head.known(Known::Range) else {
-        return Ranges::Ignore;
+    let Some(range) = head.known(KnownField::Range) else {
+        return SelectedRanges::Ignore;
     };
     // RFC 9110, section 13.1.5: if the validator does not match, `Range` is ignored and the whole is sent.
-    let agrees = head.known(Known::IfRange).is_none_or(|condition| {
+    let agrees = head.known(KnownField::IfRange).is_none_or(|condition| {
         let validators = Validators {
-            etag: fields.get_known(Known::Etag),
-            last_modified: fields.get_known(Known::LastModified).and_then(date::parse),
+            etag: fields.get_known(KnownField::Etag),
+            last_modified: fields
+                .get_known(KnownField::LastModified)
+                .and_then(date::parse),
         };
         conditional::if_range(condition, validators)
     });
     let core = &request.site.location(request.location).core;
     match agrees {
         true => proto::range::parse(range, length, core.max_ranges),
-        false => Ranges::Ignore,
+        false => SelectedRanges::Ignore,
     }
 }
 
@@ -102,17 +104,17 @@ pub(super) fn is_begun_by(wanted: &Range<u64>, part: &Range<u64>, has_version: b
 }
 
 /// The validator that is sent in `If-Range`.
-pub(super) fn validator(fields: &Fields) -> Option<BString> {
+pub(super) fn strong_validator(fields: &Fields) -> Option<BString> {
     // A weak ETag does not prove that the bytes are equal (RFC 9110, section 13.1.5).
     let tag = fields
-        .get_known(Known::Etag)
+        .get_known(KnownField::Etag)
         .filter(|tag| !etag::is_weak(tag));
-    tag.or(fields.get_known(Known::LastModified))
+    tag.or(fields.get_known(KnownField::LastModified))
         .map(BString::from)
 }
 
 /// Whether a response is exactly this part of a response with these fields and this length.
-pub(super) fn continues(
+pub(super) fn is_requested_part(
     head: &ResponseHead,
     fields: &Fields,
     part: Range<u64>,
@@ -120,13 +122,15 @@ pub(super) fn continues(
 ) -> bool {
     let range = head
         .fields
-        .get_known(Known::ContentRange)
+        .get_known(KnownField::ContentRange)
         .and_then(proto::range::parse_content_range);
     // A 206 may omit fields that the client already has (RFC 9110, section 15.3.7), but must not contradict them.
-    let same = [Known::Etag, Known::LastModified].iter().all(|known| {
-        head.fields
-            .get_known(*known)
-            .is_none_or(|value| fields.get_known(*known) == Some(value))
-    });
+    let same = [KnownField::Etag, KnownField::LastModified]
+        .iter()
+        .all(|known| {
+            head.fields
+                .get_known(*known)
+                .is_none_or(|value| fields.get_known(*known) == Some(value))
+        });
     head.status == 206 && same && range == Some((Some(part), Some(length)))
 }

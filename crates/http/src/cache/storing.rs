@@ -5,7 +5,7 @@
 //!       ├─ an error, and stale is allowed ▶ followers serve the stale object
 //!       ├─ not storable ──────────────────▶ the exchange goes to the first client, the others ask for themselves
 //!       └─ storable ─ body ─┬─ end ───────▶ committed
-//!                           └─ broken ────▶ the rest is fetched, or the whole again (`content`); else it has failed
+//!                           └─ broken ────▶ the rest is fetched, or the whole again (`store_content`); else it has failed
 //! ```
 //!
 //! Which branch is taken is decided by the tables in `verdict`.
@@ -15,26 +15,29 @@ use std::sync::Arc;
 
 use bstr::BString;
 use bytes::Bytes;
-use cache::{Head, Instead, Key, Kind as ObjectKind, Meta, Mode, Purge, Writer};
-use proto::caching::{self, Freshness, Rules, Source as FreshnessSource, vary};
-use proto::message::ResponseHead;
-use proto::{Fields, Known};
-
-use super::ask::Ask;
-use super::fetch::{Fetch, FetchResult, MissingPart};
-use super::first_client::FirstClientSlot;
-use super::head::{
-    ACCEPT_LANGUAGE, Kind, Marker, StoredHead, Variant, dated, head_of, values, values_by_language,
+use cache::{
+    CacheKey, FillMessage, FillWriter, ObjectHead, ObjectKind, ObjectMeta, PurgeMode, PurgeRequest,
 };
-use super::judging::{BroughtPart, Judged};
+use proto::caching::{self, Freshness, LifetimeSource as FreshnessSource, StoringRules, vary};
+use proto::message::ResponseHead;
+use proto::{Fields, KnownField};
+
+use super::fetch::{CacheFetch, FetchResult, MissingPart};
+use super::fetch_fields::FetchFields;
+use super::fetch_verdict::{
+    FailureAction, FetchedCoverage, HeadAction, NotModified, ResponseFacts, StoreAction,
+    may_use_stale, on_failure, on_head, on_judgement,
+};
+use super::first_client::FirstClientSlot;
 use super::lookup::VaryMarker;
-use super::verdict::{
-    AskedFor, FailureAction, HeadAction, HeadFacts, NotModified, StoreAction, may_use_stale,
-    on_failure, on_head, on_judgement,
+use super::storable_response::{JudgedResponse, ReceivedPart};
+use super::stored_head::{
+    ACCEPT_LANGUAGE, MarkerHead, StoredHead, StoredKind, StoredVariant, head_of,
+    values_by_language, variant_values, with_date,
 };
 use base::sync::Mutex;
 
-use crate::upstream::interim::Relay;
+use crate::upstream::interim_response::InterimRelay;
 use crate::upstream::{ContentLength, Exchange, NoResponse, RetryReasons};
 
 /// How often a fetch asks the origin. A 304 that does not match the stored object is followed by an unconditional
@@ -43,7 +46,7 @@ const ASKS_MAX: u32 = 2;
 
 /// Starts the task of a fetch, which writes into the fill. What it has for the client that started it goes into the
 /// slot.
-pub(super) fn start(fetch: Fetch, writer: Writer) -> Rc<FirstClientSlot> {
+pub(super) fn spawn_fetch(fetch: CacheFetch, writer: FillWriter) -> Rc<FirstClientSlot> {
     let slot = Rc::clone(&fetch.first_client);
     rt::spawn_named("cache fetch", fetch.run(writer));
     slot
@@ -51,37 +54,38 @@ pub(super) fn start(fetch: Fetch, writer: Writer) -> Rc<FirstClientSlot> {
 
 /// Starts the task of a fetch whose response head has been received and judged as storable.
 pub(super) fn start_with_response(
-    fetch: Fetch,
-    writer: Writer,
+    fetch: CacheFetch,
+    writer: FillWriter,
     exchange: Box<Exchange>,
     head: Arc<ResponseHead>,
     freshness: Freshness,
 ) -> Rc<FirstClientSlot> {
     let slot = Rc::clone(&fetch.first_client);
-    fetch.publish();
+    fetch.publish_tries();
     rt::spawn_named("cache fetch", async move {
         fetch.store(writer, exchange, &head, freshness).await;
     });
     slot
 }
 
-impl Fetch {
+impl CacheFetch {
     /// Asks the origin, and does all that follows.
-    async fn run(mut self, writer: Writer) {
+    async fn run(mut self, writer: FillWriter) {
         self.born = writer.born();
         // Interim responses go to the client that started the fetch. Followers of a shared response get none.
         let slot = Rc::clone(&self.first_client);
-        self.request
-            .set_state(Relay(Rc::new(move |bytes| slot.relay(bytes))));
+        self.request.set_state(InterimRelay(Rc::new(move |bytes| {
+            slot.relay_interim(bytes)
+        })));
         for _ in 0..ASKS_MAX {
-            let mut exchange = match self.exchange().await {
+            let mut exchange = match self.exchange_with_origin().await {
                 Ok(exchange) => exchange,
                 Err(none) => {
-                    self.publish();
+                    self.publish_tries();
                     return self.fail(writer, none);
                 }
             };
-            self.publish();
+            self.publish_tries();
             let head = Arc::clone(&self.request.upstream.get_or_make().head);
             // Merged first, because whether the merge succeeds is what tells a matching 304 from another one.
             let renewed = self.renewed_by(&head);
@@ -93,7 +97,7 @@ impl Fetch {
                 HeadAction::AskWithoutConditions => {
                     self.end_exchange(&mut exchange);
                     // The stored validators are not those of the origin's current version (RFC 9111, section 4.3.4).
-                    self.request.set_state(Ask::default());
+                    self.request.set_state(FetchFields::default());
                 }
                 HeadAction::UseStale => {
                     self.end_exchange(&mut exchange);
@@ -114,7 +118,7 @@ impl Fetch {
     }
 
     /// The input of the table for heads. `renewed` is the result of merging a 304 into the stale object's fields.
-    fn facts(&mut self, head: &ResponseHead, renewed: &Option<Fields>) -> HeadFacts {
+    fn facts(&mut self, head: &ResponseHead, renewed: &Option<Fields>) -> ResponseFacts {
         let not_modified = match head.status {
             304 if renewed.is_some() => NotModified::OfStored,
             304 if self.has_conditions() => NotModified::OfAnother,
@@ -122,7 +126,7 @@ impl Fetch {
         };
         // Statuses that `…_cache_use_stale` can name; 200 and the like have none.
         let reason = RetryReasons::of_status(head.status);
-        HeadFacts {
+        ResponseFacts {
             status: head.status,
             not_modified,
             may_use_stale: reason.is_some_and(|reason| self.may_use_stale(reason, false)),
@@ -132,7 +136,7 @@ impl Fetch {
 
     /// Whether the request to the origin is conditional.
     fn has_conditions(&mut self) -> bool {
-        let ask = self.request.state::<Ask>();
+        let ask = self.request.state::<FetchFields>();
         ask.is_some_and(|ask| ask.etag.is_some() || ask.last_modified.is_some())
     }
 
@@ -147,11 +151,11 @@ impl Fetch {
     /// Ends an exchange whose body is not wanted.
     fn end_exchange(&mut self, exchange: &mut Exchange) {
         exchange.finish_without_content(&mut self.request);
-        self.publish();
+        self.publish_tries();
     }
 
     /// Ends a fetch that got no response.
-    fn fail(self, writer: Writer, none: NoResponse) {
+    fn fail(self, writer: FillWriter, none: NoResponse) {
         let NoResponse { status, reasons } = none;
         let stale = self.may_use_stale(reasons, true);
         match on_failure(status, stale, &self.settings.cache) {
@@ -168,11 +172,14 @@ impl Fetch {
             return None;
         }
         let stale = self.stale.as_ref()?;
-        caching::merge_304(&stale.stored.head.fields, &caching::keep(&head.fields))
+        caching::merge_304(
+            &stale.stored.head.fields,
+            &caching::storable_fields(&head.fields),
+        )
     }
 
     /// Renews the stale object: the same body, with fields updated by the 304.
-    fn revalidate(mut self, writer: Writer, fields: Option<Fields>) {
+    fn revalidate(mut self, writer: FillWriter, fields: Option<Fields>) {
         let (Some(stale), Some(fields)) = (self.stale.take(), fields) else {
             return tell(writer, FetchResult::LookAgain);
         };
@@ -192,7 +199,7 @@ impl Fetch {
     fn renewed(&mut self, stored: &StoredHead, fields: Fields) -> StoredHead {
         let mut stored = stored.clone();
         let mut renewed = ResponseHead::clone(&stored.head);
-        renewed.fields = dated(fields);
+        renewed.fields = with_date(fields);
         stored.head = Arc::new(renewed);
         let now_ms = self.times.received_ms;
         // A 304 may carry a new lifetime. If the merged fields do not permit storing at all, the object remains stale,
@@ -210,9 +217,9 @@ impl Fetch {
     }
 
     /// Continues with a response that is neither about the stale object nor about a missing part.
-    async fn judge(mut self, writer: Writer, exchange: Box<Exchange>, head: &ResponseHead) {
+    async fn judge(mut self, writer: FillWriter, exchange: Box<Exchange>, head: &ResponseHead) {
         let (settings, times) = (self.settings.clone(), self.times);
-        let judged = Judged::of(
+        let judged = JudgedResponse::judge_exchange(
             &mut self.request,
             &settings,
             &self.store,
@@ -222,13 +229,13 @@ impl Fetch {
         );
         let action = on_judgement(judged.judgement(), self.asked_for(), head.status);
         match (action, judged) {
-            (StoreAction::Store, Judged::Whole(freshness)) => {
+            (StoreAction::Store, JudgedResponse::Whole(freshness)) => {
                 self.store(writer, exchange, head, freshness).await;
             }
-            (StoreAction::StorePart, Judged::Part(part)) => {
+            (StoreAction::StorePart, JudgedResponse::Part(part)) => {
                 self.store_part(writer, exchange, part, head).await;
             }
-            (StoreAction::StoreWhole, Judged::Whole(freshness)) => {
+            (StoreAction::StoreWhole, JudgedResponse::Whole(freshness)) => {
                 // A range was asked for, and the whole came. Followers of the range switch to the fill of the whole.
                 let Some((whole, follower)) = writer.turn_into(&self.at.key, None) else {
                     return self.release(writer, exchange);
@@ -236,7 +243,7 @@ impl Fetch {
                 tell(writer, FetchResult::FollowOther(Mutex::new(follower)));
                 self.store(whole, exchange, head, freshness).await;
             }
-            (StoreAction::Replace, Judged::Whole(freshness)) => {
+            (StoreAction::Replace, JudgedResponse::Whole(freshness)) => {
                 // Followers want a part of the old version, which no request may get any more. They look up again and
                 // find the new fill, which must therefore have started before they are told.
                 self.discard();
@@ -254,20 +261,21 @@ impl Fetch {
         }
     }
 
-    fn asked_for(&mut self) -> AskedFor {
+    fn asked_for(&mut self) -> FetchedCoverage {
         if self.missing.is_some() {
-            return AskedFor::Missing;
+            return FetchedCoverage::Missing;
         }
-        let ask = self.request.state::<Ask>();
+        let ask = self.request.state::<FetchFields>();
         match ask.is_some_and(|ask| ask.range.is_some()) {
-            true => AskedFor::Range,
-            false => AskedFor::Whole,
+            true => FetchedCoverage::Range,
+            false => FetchedCoverage::Whole,
         }
     }
 
     /// Removes what is stored under the key.
     fn discard(&self) {
-        self.store.purge(Purge::Key(&self.at.key), Mode::Hard);
+        self.store
+            .purge(PurgeRequest::Key(&self.at.key), PurgeMode::Hard);
     }
 
     /// Marks the key as hit-for-miss: for a while, its requests do not wait for each other.
@@ -279,7 +287,7 @@ impl Fetch {
     }
 
     /// Hands the exchange to the client that started the fetch; the others ask the origin themselves.
-    fn release(mut self, writer: Writer, exchange: Box<Exchange>) {
+    fn release(mut self, writer: FillWriter, exchange: Box<Exchange>) {
         // If that client is gone, dropping the exchange closes the connection to the origin.
         if writer.first_stays() {
             let record = std::mem::take(&mut self.request.upstream);
@@ -292,7 +300,7 @@ impl Fetch {
     /// 9111, section 3.4).
     async fn store_missing(
         mut self,
-        mut writer: Writer,
+        mut writer: FillWriter,
         exchange: Box<Exchange>,
         head: &ResponseHead,
     ) {
@@ -305,36 +313,37 @@ impl Fetch {
         else {
             return self.release(writer, exchange);
         };
-        let mut fields = caching::keep(&head.fields);
+        let mut fields = caching::storable_fields(&head.fields);
         // `Content-Range` describes this part alone; the stored head describes the whole.
-        fields.remove_known(Known::ContentRange);
+        fields.remove_known(KnownField::ContentRange);
         let before_fields = &before.head.fields;
         let merged =
             caching::merge_304(before_fields, &fields).unwrap_or_else(|| before_fields.clone());
         let stored = self.renewed(&before, merged);
         let length = object.length();
         let mut head = object.head().clone();
-        head.meta = Meta {
+        head.meta = ObjectMeta {
             stored_ms: head.meta.stored_ms,
             ..meta(&stored, Some(length), self.times.received_ms)
         };
-        head.head = stored.encode();
+        head.opaque = stored.encode();
         // The end goes before the head: with the head, followers compute what they can get from this part.
         writer.ends_at(range.end);
-        writer.head(head);
+        writer.start_storing(head);
         self.request.out.body = exchange.into_content(&mut self.request);
-        self.content(writer, &stored, Some(length), range.end).await;
+        self.store_content(writer, &stored, Some(length), range.end)
+            .await;
     }
 
     /// Stores a part of a response of which nothing usable is stored. The object remains incomplete.
     async fn store_part(
         mut self,
-        writer: Writer,
+        writer: FillWriter,
         exchange: Box<Exchange>,
-        part: BroughtPart,
+        part: ReceivedPart,
         head: &ResponseHead,
     ) {
-        let BroughtPart {
+        let ReceivedPart {
             mut stored,
             range,
             length,
@@ -351,13 +360,14 @@ impl Fetch {
         brings.head_as(key, self.described(&stored, &head.fields, Some(length)));
         tell(writer, FetchResult::FollowOther(Mutex::new(follower)));
         self.request.out.body = exchange.into_content(&mut self.request);
-        self.content(brings, &stored, Some(length), range.end).await;
+        self.store_content(brings, &stored, Some(length), range.end)
+            .await;
     }
 
     /// Stores the whole response.
     async fn store(
         mut self,
-        mut writer: Writer,
+        mut writer: FillWriter,
         exchange: Box<Exchange>,
         head: &ResponseHead,
         freshness: Freshness,
@@ -375,15 +385,18 @@ impl Fetch {
         // The usual reason phrase is not stored: it follows from the status.
         let usual = proto::status::reason(head.status).as_bytes();
         let reason = head.status_text().get(4..).filter(|text| *text != usual);
-        let kept = head_of(head.status, dated(caching::keep(&head.fields)));
+        let kept = head_of(
+            head.status,
+            with_date(caching::storable_fields(&head.fields)),
+        );
         let mut stored = StoredHead {
             head: Arc::new(kept),
             reason: reason.map(BString::from),
             freshness,
             variant: None,
             kind: match header_only {
-                true => Kind::HeadOnly,
-                false => Kind::Content,
+                true => StoredKind::HeadOnly,
+                false => StoredKind::Content,
             },
         };
         let key = self.key_of(&mut stored);
@@ -391,20 +404,20 @@ impl Fetch {
         self.request.out.body = exchange.into_content(&mut self.request);
         if self.request.method != self.request.head.wire.method {
             // The client sent HEAD and does not read the body, so what is known by now is all that its log will show.
-            self.publish();
+            self.publish_tries();
         }
-        self.content(writer, &stored, length, u64::MAX).await;
+        self.store_content(writer, &stored, length, u64::MAX).await;
     }
 
     /// The key under which the response is stored. With `Vary`, each variant has its own (RFC 9111, section 4.1), and
     /// the first one puts a marker under the primary key.
-    fn key_of(&mut self, stored: &mut StoredHead) -> Key {
-        let ignored = self.settings.cache.rules.ignore & Rules::VARY != 0;
+    fn key_of(&mut self, stored: &mut StoredHead) -> CacheKey {
+        let ignored = self.settings.cache.rules.ignore & StoringRules::VARY != 0;
         let names = match vary::of(&stored.head.fields) {
             vary::Vary::Names(names) if !ignored => names,
             _ => return self.primary.clone(),
         };
-        let values = values(&names, &self.request.head.wire.fields);
+        let values = variant_values(&names, &self.request.head.wire.fields);
         // The same names mean the same set of variants. Different names start a new set, since the old keys were made
         // from values of other fields.
         let born = match &self.at.marker {
@@ -416,7 +429,7 @@ impl Fetch {
         let key = self
             .primary
             .variant_of(born, by_language.as_ref().unwrap_or(&values));
-        stored.variant = Some(Variant {
+        stored.variant = Some(StoredVariant {
             born,
             names,
             values,
@@ -427,10 +440,10 @@ impl Fetch {
     /// Stores a marker, and returns its number.
     fn put_marker(&self, names: &[Box<[u8]>]) -> u64 {
         let now_ms = self.times.received_ms;
-        let marker = Marker {
+        let marker = MarkerHead {
             names: names.to_vec(),
         };
-        let meta = Meta {
+        let meta = ObjectMeta {
             kind: ObjectKind::Variants,
             stored_ms: now_ms,
             validated_ms: now_ms,
@@ -438,9 +451,9 @@ impl Fetch {
             fresh_until_ms: u64::MAX,
             version: 0,
         };
-        let head = Head {
+        let head = ObjectHead {
             meta,
-            head: marker.encode(),
+            opaque: marker.encode(),
             tags: Vec::new(),
             length: Some(0),
         };
@@ -454,16 +467,16 @@ impl Fetch {
             return None;
         }
         let request = &self.request.head.wire.fields;
-        let language = vary::language(request, fields)?;
+        let language = vary::variant_language(request, fields)?;
         Some(values_by_language(names, request, &language))
     }
 
     /// What the store keeps besides the body. `length` is that of the whole.
-    fn described(&self, stored: &StoredHead, fields: &Fields, length: Option<u64>) -> Head {
-        Head {
+    fn described(&self, stored: &StoredHead, fields: &Fields, length: Option<u64>) -> ObjectHead {
+        ObjectHead {
             meta: meta(stored, length, self.times.received_ms),
-            head: stored.encode(),
-            tags: caching::invalidation::tags(fields)
+            opaque: stored.encode(),
+            tags: caching::invalidation::response_tags(fields)
                 .into_iter()
                 .map(Bytes::from)
                 .collect(),
@@ -473,12 +486,12 @@ impl Fetch {
 }
 
 /// Tells followers what to do instead of waiting for content.
-fn tell(writer: Writer, result: FetchResult) {
-    writer.instead(Instead::new(result));
+fn tell(writer: FillWriter, result: FetchResult) {
+    writer.end_with_message(FillMessage::new(result));
 }
 
 /// Stores a failure of the origin for the time that `…_cache_valid` sets for its status.
-fn store_error(mut writer: Writer, status: u16, seconds: u32) {
+fn store_error(mut writer: FillWriter, status: u16, seconds: u32) {
     let now_ms = rt::wall_millis();
     let stored = StoredHead {
         head: Arc::new(head_of(status, Fields::new())),
@@ -494,11 +507,11 @@ fn store_error(mut writer: Writer, status: u16, seconds: u32) {
             always_revalidate: false,
         },
         variant: None,
-        kind: Kind::Error,
+        kind: StoredKind::Error,
     };
-    writer.head(Head {
+    writer.start_storing(ObjectHead {
         meta: meta(&stored, Some(0), now_ms),
-        head: stored.encode(),
+        opaque: stored.encode(),
         tags: Vec::new(),
         length: Some(0),
     });
@@ -506,12 +519,12 @@ fn store_error(mut writer: Writer, status: u16, seconds: u32) {
 }
 
 /// The part of the head that the store itself reads.
-fn meta(stored: &StoredHead, length: Option<u64>, now_ms: u64) -> Meta {
-    Meta {
+fn meta(stored: &StoredHead, length: Option<u64>, now_ms: u64) -> ObjectMeta {
+    ObjectMeta {
         kind: ObjectKind::Object,
         stored_ms: now_ms,
         validated_ms: now_ms,
         fresh_until_ms: stored.freshness.fresh_until_ms,
-        version: stored.version(length),
+        version: stored.validator_hash(length),
     }
 }

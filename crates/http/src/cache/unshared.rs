@@ -6,16 +6,16 @@ use std::sync::Arc;
 use proto::caching::Freshness;
 use proto::message::Method;
 
-use super::answer::respond_unshared;
-use super::ask::Ask;
-use super::fetch::{Fetch, exchange, is_converted};
-use super::follow::{FollowedFill, Step, failed};
-use super::judging::{ExchangeTimes, Judged};
+use super::cache_response::respond_unshared;
+use super::cache_status::UpstreamCacheStatus;
+use super::fetch::{CacheFetch, is_converted, timed_exchange};
+use super::fetch_fields::FetchFields;
+use super::fetch_verdict::{FetchedCoverage, StoreAction, on_judgement};
+use super::follow::{FollowStep, FollowedFill, respond_failed};
 use super::lookup::CacheRequest;
-use super::status::Status;
+use super::storable_response::{ExchangeTimes, JudgedResponse};
 use super::storing;
-use super::verdict::{AskedFor, StoreAction, on_judgement};
-use crate::module::Outcome;
+use crate::module::HandlerOutcome;
 use crate::request::Request;
 use crate::upstream::{Exchange, NoResponse};
 
@@ -24,17 +24,17 @@ impl CacheRequest {
     pub(super) async fn fetch_unshared(
         &mut self,
         request: &mut Request,
-        status: Status,
-    ) -> Outcome {
+        status: UpstreamCacheStatus,
+    ) -> HandlerOutcome {
         // The response may be stored, so as in nginx the client's conditions and range are not sent to the origin: a
         // 304 or a 206 would be of no use to others.
-        request.set_state(Ask::default());
-        let (exchange, times) = match self.exchange(request).await {
+        request.set_state(FetchFields::default());
+        let (exchange, times) = match self.exchange_unshared(request).await {
             Ok(exchanged) => exchanged,
-            Err(none) => return failed(request, none.status, status),
+            Err(none) => return respond_failed(request, none.status, status),
         };
         let head = Arc::clone(&request.upstream.get_or_make().head);
-        let judged = Judged::of(
+        let judged = JudgedResponse::judge_exchange(
             request,
             &self.settings,
             &self.store,
@@ -43,10 +43,10 @@ impl CacheRequest {
             times,
         );
         match (
-            on_judgement(judged.judgement(), AskedFor::Whole, head.status),
+            on_judgement(judged.judgement(), FetchedCoverage::Whole, head.status),
             judged,
         ) {
-            (StoreAction::Store, Judged::Whole(freshness)) => {
+            (StoreAction::Store, JudgedResponse::Whole(freshness)) => {
                 self.store_for_all(request, exchange, (freshness, times), status)
                     .await
             }
@@ -61,14 +61,14 @@ impl CacheRequest {
         request: &mut Request,
         exchange: Box<Exchange>,
         (freshness, times): (Freshness, ExchangeTimes),
-        status: Status,
-    ) -> Outcome {
+        status: UpstreamCacheStatus,
+    ) -> HandlerOutcome {
         let header_only = request.delivery.header_only && !is_converted(&self.settings, request);
         let head = Arc::clone(&request.upstream.get_or_make().head);
         // The lookup tells whether the response is another variant of what is stored.
-        let at = self.find(request, times.received_ms).await.at;
+        let at = self.find_entry(request, times.received_ms).await.at;
         let (writer, follower) = self.store.start_fill(&at.key, times.received_ms);
-        let mut fetch = Fetch::new(self, request, at, None, Ask::default());
+        let mut fetch = CacheFetch::new(self, request, at, None, FetchFields::default());
         fetch.times = times;
         fetch.request.delivery.header_only = header_only;
         // The record moves to the fetch, which continues to write it; the first client's slot gets copies.
@@ -80,15 +80,15 @@ impl CacheRequest {
             status,
             stale: None,
         };
-        match self.follow(request, fill).await {
-            Step::Done(outcome) => outcome,
+        match self.follow_fill(request, fill).await {
+            FollowStep::Done(outcome) => outcome,
             // The head is known and was judged, so only a purge of the new fill leads here.
-            Step::LookAgain => Outcome::Status(502),
+            FollowStep::LookAgain => HandlerOutcome::Status(502),
         }
     }
 
     /// Sends the client's request to the origin.
-    pub(super) async fn exchange(
+    pub(super) async fn exchange_unshared(
         &self,
         request: &mut Request,
     ) -> Result<(Box<Exchange>, ExchangeTimes), NoResponse> {
@@ -97,7 +97,7 @@ impl CacheRequest {
         if is_converted {
             request.method = Method::Get;
         }
-        let result = exchange(request, self.source, true).await;
+        let result = timed_exchange(request, self.source, true).await;
         if is_converted {
             request.method = Method::Head;
         }
@@ -105,10 +105,14 @@ impl CacheRequest {
     }
 
     /// Passes the request to the origin; nothing is stored.
-    pub(super) async fn pass(&self, request: &mut Request, status: Status) -> Outcome {
-        match self.exchange(request).await {
+    pub(super) async fn pass_request(
+        &self,
+        request: &mut Request,
+        status: UpstreamCacheStatus,
+    ) -> HandlerOutcome {
+        match self.exchange_unshared(request).await {
             Ok((exchange, _)) => respond_unshared(request, &self.settings, exchange, status),
-            Err(none) => failed(request, none.status, status),
+            Err(none) => respond_failed(request, none.status, status),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use conf::Variable;
 
-use super::ask::Ask;
+use super::fetch_fields::FetchFields;
 use crate::request::Request;
 
 /// The variables. They are volatile, because their values change while the request is being answered.
@@ -12,7 +12,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
         |request: &mut Request, out| {
             let status = request.upstream.get().and_then(|record| record.cache);
             status.is_some_and(|status| {
-                out.extend_from_slice(status.word().as_bytes());
+                out.extend_from_slice(status.nginx_word().as_bytes());
                 true
             })
         },
@@ -22,7 +22,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "upstream_cache_last_modified",
         |request: &mut Request, out| {
-            let ask = request.state::<Ask>();
+            let ask = request.state::<FetchFields>();
             let value = ask.and_then(|ask| ask.last_modified.as_ref());
             value.is_some_and(|value| {
                 out.extend_from_slice(value);
@@ -35,7 +35,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "upstream_cache_etag",
         |request: &mut Request, out| {
-            let ask = request.state::<Ask>();
+            let ask = request.state::<FetchFields>();
             let value = ask.and_then(|ask| ask.etag.as_ref());
             value.is_some_and(|value| {
                 out.extend_from_slice(value);

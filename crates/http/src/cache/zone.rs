@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use base::Lru;
 use base::sync::{Condvar, Mutex, MutexGuard};
 use bstr::{BStr, BString};
-use conf::{Diagnostic, Line, Span};
-use host::engine::Zones;
-use rt::pool::Device;
+use conf::{Diagnostic, DirectiveLine, Span};
+use host::engine::ZoneRegistry;
+use rt::pool::DeviceNumber;
 
 /// How long a start or a reload waits for a store to open: requests before that would all go to the origin. A store on
 /// a slower disk opens while requests are being served.
@@ -43,7 +43,7 @@ const COUNTED_KEYS: usize = 32 * 1024;
 
 /// A `…_cache_path` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Declared {
+pub struct ZoneParameters {
     /// The directory.
     pub path: PathBuf,
     /// The size of `keys_zone` in bytes, which bounds the number of objects.
@@ -61,9 +61,9 @@ pub struct Declared {
 /// The number of bytes of `keys_zone` that one object counts as. The index takes less.
 const BYTES_PER_KEY: u64 = 40;
 
-impl Declared {
-    fn options(&self) -> cache::Options {
-        let mut options = cache::Options::new(&self.path, rt::pool::default_pool());
+impl ZoneParameters {
+    fn options(&self) -> cache::StoreOptions {
+        let mut options = cache::StoreOptions::new(&self.path, rt::pool::default_pool());
         options.max_size = self.max_size;
         options.min_free = self.min_free;
         options.inactive_ms = u64::try_from(self.inactive.as_millis()).unwrap_or(u64::MAX);
@@ -74,27 +74,27 @@ impl Declared {
 }
 
 /// A cache, known by the name of its zone.
-pub struct Cache {
+pub struct CacheZone {
     name: BString,
     /// The declaration, with the place of its line for messages.
-    declared: OnceLock<(Declared, String)>,
+    declared: OnceLock<(ZoneParameters, String)>,
     /// Set when the worker commits to the configuration: a configuration that is only tested opens no store.
-    opened: OnceLock<Arc<Opened>>,
+    opened: OnceLock<Arc<ZoneStore>>,
     /// The first line that refers to it, and its directive, for the message that no line declares it.
     referred: Option<(Span, String)>,
 }
 
 /// The caches of a configuration. Clones share the map.
 #[derive(Clone, Default)]
-pub struct Caches(Arc<Mutex<BTreeMap<BString, Arc<Cache>>>>);
+pub struct CacheZones(Arc<Mutex<BTreeMap<BString, Arc<CacheZone>>>>);
 
-impl fmt::Debug for Cache {
+impl fmt::Debug for CacheZone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cache").field("name", &self.name).finish()
     }
 }
 
-impl Cache {
+impl CacheZone {
     /// The name of the zone.
     pub fn name(&self) -> &BStr {
         self.name.as_ref()
@@ -108,12 +108,12 @@ impl Cache {
     }
 
     /// The declaration.
-    pub fn declared(&self) -> Option<&Declared> {
+    pub fn parameters(&self) -> Option<&ZoneParameters> {
         self.declared.get().map(|(declared, _)| declared)
     }
 
     /// The store, if it can be used at the moment. If not, another attempt to open it is made.
-    pub fn store(&self) -> Option<cache::Store> {
+    pub fn store(&self) -> Option<cache::CacheStore> {
         let opened = self.opened.get()?;
         let store = opened.store();
         if store.is_none() {
@@ -123,17 +123,17 @@ impl Cache {
     }
 
     /// What is wrong with the store, for the error log and the status page.
-    pub fn trouble(&self) -> Option<String> {
+    pub fn last_error(&self) -> Option<String> {
         self.opened.get()?.trouble()
     }
 
     /// The store's figures, if it is open.
-    pub fn stats(&self) -> Option<cache::Stats> {
+    pub fn stats(&self) -> Option<cache::StoreStats> {
         self.store().map(|store| store.stats())
     }
 
     /// What the store contained when it was opened.
-    pub fn found(&self) -> Option<Found> {
+    pub fn found_at_open(&self) -> Option<OpenedStore> {
         self.opened.get()?.state().found
     }
 
@@ -159,28 +159,28 @@ impl Cache {
     }
 }
 
-impl Caches {
-    fn map(&self) -> MutexGuard<'_, BTreeMap<BString, Arc<Cache>>> {
+impl CacheZones {
+    fn map(&self) -> MutexGuard<'_, BTreeMap<BString, Arc<CacheZone>>> {
         self.0.lock()
     }
 
     /// The cache of this name.
-    pub fn find(&self, name: &[u8]) -> Option<Arc<Cache>> {
+    pub fn find_zone(&self, name: &[u8]) -> Option<Arc<CacheZone>> {
         self.map().get(BStr::new(name)).cloned()
     }
 
     /// All caches, by name.
-    pub fn all(&self) -> Vec<Arc<Cache>> {
+    pub fn all_zones(&self) -> Vec<Arc<CacheZone>> {
         self.map().values().cloned().collect()
     }
 
     /// The cache of this name, for a line that refers to it. As in nginx, it may be declared further down.
-    pub fn refer(line: &mut Line, name: &BStr) -> Arc<Cache> {
+    pub fn refer_to_zone(line: &mut DirectiveLine, name: &BStr) -> Arc<CacheZone> {
         let referred = Some((line.node.span, line.name().to_string()));
-        let caches = line.shared::<Caches>().clone();
+        let caches = line.shared::<CacheZones>().clone();
         let mut map = caches.map();
         let make = || {
-            Arc::new(Cache {
+            Arc::new(CacheZone {
                 name: name.to_owned(),
                 declared: OnceLock::new(),
                 opened: OnceLock::new(),
@@ -191,10 +191,14 @@ impl Caches {
     }
 
     /// Declares a cache; an error if its name or its directory is taken.
-    pub fn declare(line: &mut Line, name: &BStr, declared: Declared) -> Result<(), Diagnostic> {
+    pub fn declare_zone(
+        line: &mut DirectiveLine,
+        name: &BStr,
+        declared: ZoneParameters,
+    ) -> Result<(), Diagnostic> {
         let place = line.sources().place(line.node.span).unwrap_or_default();
-        let cache = Caches::refer(line, name);
-        let others = line.shared::<Caches>().all();
+        let cache = CacheZones::refer_to_zone(line, name);
+        let others = line.shared::<CacheZones>().all_zones();
         // Two stores in one directory would delete each other's files.
         let same_path = others.iter().find_map(|other| {
             let (known, place) = other.declared.get()?;
@@ -211,8 +215,8 @@ impl Caches {
     }
 
     /// Reports names that lines refer to and that no line declares. Called at the end, when all lines are known.
-    pub fn check(line: &mut Line) {
-        for cache in line.shared::<Caches>().all() {
+    pub fn check_declared(line: &mut DirectiveLine) {
+        for cache in line.shared::<CacheZones>().all_zones() {
             if let (None, Some((span, directive))) = (cache.declared.get(), &cache.referred) {
                 let text = format!("\"{directive}\" zone \"{}\" is unknown", cache.name);
                 line.level.report(Diagnostic::error(text, *span));
@@ -221,16 +225,16 @@ impl Caches {
     }
 
     /// Finds or opens the stores. Called by the worker before it serves.
-    pub fn commit(&self, zones: &Zones) {
-        let deadline = rt::clock::read() + OPEN_WAIT;
+    pub fn open_stores(&self, zones: &ZoneRegistry) {
+        let deadline = rt::clock::read_clock() + OPEN_WAIT;
         let mut opened = Vec::new();
-        for cache in self.all() {
+        for cache in self.all_zones() {
             let Some((declared, _)) = cache.declared.get() else {
                 continue;
             };
             let key = declared.path.to_string_lossy();
             // By path, not by name: a zone that is renamed keeps its objects.
-            let store = zones.get_or_create(&key, || Opened::new(declared));
+            let store = zones.get_or_create(&key, || ZoneStore::new(declared));
             store.adopt(declared);
             // A reload in this process cancels the handover to another one.
             store.state().given_away = false;
@@ -243,7 +247,7 @@ impl Caches {
 
     /// Leaves the stores to the process that follows this one. From now on requests here bypass them.
     pub fn give_away(&self) {
-        for cache in self.all() {
+        for cache in self.all_zones() {
             let Some(opened) = cache.opened.get() else {
                 continue;
             };
@@ -258,24 +262,24 @@ impl Caches {
 
     /// Gives the stores away, if that has not been done, and waits until their index is written, but no longer than
     /// until `deadline`. If a disk is slower, the next start reads a little more. Blocks.
-    pub fn close(&self, deadline: Instant) {
+    pub fn close_stores(&self, deadline: Instant) {
         self.give_away();
-        let leaving = self.all().into_iter().filter_map(|cache| {
+        let leaving = self.all_zones().into_iter().filter_map(|cache| {
             let opened = cache.opened.get()?;
             opened.state().leaving.take()
         });
-        let leaving: Vec<cache::Store> = leaving.collect();
+        let leaving: Vec<cache::CacheStore> = leaving.collect();
         // One place per store, so that no store's thread waits for this one.
         let (sender, receiver) = std::sync::mpsc::sync_channel(leaving.len());
         for store in &leaving {
             let sender = sender.clone();
             // An error means that this function has returned because the time was over.
-            store.then(move || {
+            store.after_pending_jobs(move || {
                 let _ = sender.send(());
             });
         }
         for _ in &leaving {
-            let left = deadline.saturating_duration_since(rt::clock::read());
+            let left = deadline.saturating_duration_since(rt::clock::read_clock());
             if receiver.recv_timeout(left).is_err() {
                 return;
             }
@@ -283,9 +287,9 @@ impl Caches {
     }
 
     /// Does the stores' upkeep, and returns what the error log should say.
-    pub fn maintain(&self) -> Vec<(Arc<Cache>, News)> {
+    pub fn run_upkeep(&self) -> Vec<(Arc<CacheZone>, ZoneEvent)> {
         let mut news = Vec::new();
-        for cache in self.all() {
+        for cache in self.all_zones() {
             let Some(opened) = cache.opened.get() else {
                 continue;
             };
@@ -293,19 +297,19 @@ impl Caches {
                 // The directory was removed or replaced. What the old store writes from now on is lost.
                 Some(store) if store.has_vanished() => {
                     let trouble = opened.give_up(&store);
-                    news.extend(trouble.map(|why| (Arc::clone(&cache), News::Trouble(why))));
+                    news.extend(trouble.map(|why| (Arc::clone(&cache), ZoneEvent::Trouble(why))));
                     Arc::clone(opened).open_soon();
                     continue;
                 }
-                Some(store) => store.maintain(rt::wall_millis()),
+                Some(store) => store.run_upkeep(rt::wall_millis()),
                 None => Arc::clone(opened).open_soon(),
             }
             if let Some(found) = opened.found_lately() {
-                news.push((Arc::clone(&cache), News::Opened(found)));
+                news.push((Arc::clone(&cache), ZoneEvent::Opened(found)));
             }
             match opened.news() {
-                Some(Some(why)) => news.push((cache, News::Trouble(why))),
-                Some(None) => news.push((cache, News::Well)),
+                Some(Some(why)) => news.push((cache, ZoneEvent::Trouble(why))),
+                Some(None) => news.push((cache, ZoneEvent::Recovered)),
                 None => {}
             }
         }
@@ -315,18 +319,18 @@ impl Caches {
 
 /// A message about a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum ZoneEvent {
     /// The store has been opened.
-    Opened(Found),
+    Opened(OpenedStore),
     /// Something is wrong.
     Trouble(String),
     /// The trouble is over.
-    Well,
+    Recovered,
 }
 
 /// What a store contained when it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct OpenedStore {
     /// Objects in the index.
     pub objects: usize,
     /// Files whose permissions let other users read them, and that have been corrected.
@@ -336,9 +340,9 @@ pub struct Found {
 }
 
 /// A store, kept by its path across reloads.
-pub(super) struct Opened {
-    declared: Mutex<Declared>,
-    state: Mutex<State>,
+pub(super) struct ZoneStore {
+    declared: Mutex<ZoneParameters>,
+    state: Mutex<ZoneStoreState>,
     changed: Condvar,
     uses: Mutex<Lru<u64, u32>>,
     hasher: rt::random::RandomState,
@@ -353,8 +357,8 @@ pub(super) struct Opened {
 ///    └── a new configuration ◀── given away, from any of these
 /// ```
 #[derive(Default)]
-struct State {
-    store: Option<cache::Store>,
+struct ZoneStoreState {
+    store: Option<cache::CacheStore>,
     opening: bool,
     /// When the last attempt to open it failed.
     failed: Option<Instant>,
@@ -365,18 +369,18 @@ struct State {
     /// It has been left to another process, and must not be opened here.
     given_away: bool,
     /// The store that was given away, until its end has been waited for.
-    leaving: Option<cache::Store>,
+    leaving: Option<cache::CacheStore>,
     trouble: Option<String>,
     /// What the log was told last, so that the same trouble is reported once.
     said: Option<String>,
-    found: Option<Found>,
-    /// The log has not been told about `found` yet.
+    found: Option<OpenedStore>,
+    /// The log has not been told about `found_at_open` yet.
     found_lately: bool,
 }
 
-impl Opened {
-    fn new(declared: &Declared) -> Opened {
-        Opened {
+impl ZoneStore {
+    fn new(declared: &ZoneParameters) -> ZoneStore {
+        ZoneStore {
             declared: Mutex::new(declared.clone()),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -385,16 +389,16 @@ impl Opened {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ZoneStoreState> {
         self.state.lock()
     }
 
-    fn store(&self) -> Option<cache::Store> {
+    fn store(&self) -> Option<cache::CacheStore> {
         self.state().store.clone()
     }
 
     /// Applies the limits of a new configuration to the open store.
-    fn adopt(&self, declared: &Declared) {
+    fn adopt(&self, declared: &ZoneParameters) {
         let mut known = self.declared.lock();
         if *known == *declared {
             return;
@@ -409,24 +413,24 @@ impl Opened {
     fn trouble(&self) -> Option<String> {
         let state = self.state();
         match &state.store {
-            Some(store) => store.trouble(),
+            Some(store) => store.last_error(),
             None => state.trouble.clone(),
         }
     }
 
     /// Drops a store whose directory has vanished, and returns what the log should say.
-    fn give_up(&self, store: &cache::Store) -> Option<String> {
+    fn give_up(&self, store: &cache::CacheStore) -> Option<String> {
         let mut state = self.state();
         state.store = None;
         // It is to be opened again at once, not after the usual pause.
         state.failed = None;
-        state.said = store.trouble();
+        state.said = store.last_error();
         state.trouble = state.said.clone();
         state.said.clone()
     }
 
     /// What the store contained when it was opened, if the log has not been told yet.
-    fn found_lately(&self) -> Option<Found> {
+    fn found_lately(&self) -> Option<OpenedStore> {
         let mut state = self.state();
         std::mem::take(&mut state.found_lately)
             .then_some(state.found)
@@ -462,14 +466,14 @@ impl Opened {
         state.opening = true;
         drop(state);
         let pool = rt::pool::default_pool();
-        pool.submit(Device::UNKNOWN, Box::new(move || self.open()));
+        pool.submit(DeviceNumber::UNKNOWN, Box::new(move || self.open()));
     }
 
     /// Opens the store. Blocks.
     fn open(&self) {
         let options = self.declared.lock().options();
-        let begun = rt::clock::read();
-        let opened = cache::Store::open(options, rt::wall_millis());
+        let begun = rt::clock::read_clock();
+        let opened = cache::CacheStore::open(options, rt::wall_millis());
         let took = rt::clock::elapsed(begun);
         let mut state = self.state();
         state.opening = false;
@@ -478,7 +482,7 @@ impl Opened {
             Ok(_) if state.given_away => {}
             Ok(store) => {
                 let stats = store.stats();
-                state.found = Some(Found {
+                state.found = Some(OpenedStore {
                     objects: stats.objects,
                     mended: stats.mended,
                     took,
@@ -490,12 +494,12 @@ impl Opened {
                 state.trouble = None;
             }
             Err(error) => {
-                let now = rt::clock::read();
+                let now = rt::clock::read_clock();
                 state.failed = Some(now);
                 state.denied = false;
                 let since = match &error {
-                    cache::OpenError::Locked(_) => *state.locked.get_or_insert(now),
-                    cache::OpenError::Io(_, why) => {
+                    cache::StoreOpenError::Locked(_) => *state.locked.get_or_insert(now),
+                    cache::StoreOpenError::Io(_, why) => {
                         state.locked = None;
                         state.denied = why.kind() == std::io::ErrorKind::PermissionDenied;
                         now
@@ -516,7 +520,7 @@ impl Opened {
     fn wait_until(&self, deadline: Instant) {
         let mut state = self.state();
         while state.opening {
-            let left = deadline.saturating_duration_since(rt::clock::read());
+            let left = deadline.saturating_duration_since(rt::clock::read_clock());
             if left.is_zero() {
                 return;
             }

@@ -14,7 +14,7 @@ pub enum ServerTokens {
 
 /// When a connection is read before it is closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Lingering {
+pub enum LingeringClose {
     /// Never.
     Off,
     /// If the client may still be sending.

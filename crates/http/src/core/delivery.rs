@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use bstr::ByteSlice;
-use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION_IF};
-use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
+use conf::directive_contexts::{HTTP_SERVER_LOCATION, LOCATION_IF};
+use conf::{
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression, RepeatRule, Setter,
+};
 
 /// The values of the directives below, for one location.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +46,7 @@ pub struct DeliveryConf {
     /// The number of bytes before the limit applies; evaluates to a size.
     pub limit_rate_after: Expression,
     /// The symbolic links that are refused.
-    pub symlinks: Symlinks,
+    pub symlinks: DisableSymlinks,
     /// The part of the path that is not checked for links.
     pub symlinks_from: Option<Expression>,
     /// The cache of open files.
@@ -81,7 +83,7 @@ pub enum Directio {
 
 /// The symbolic links that are refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Symlinks {
+pub enum DisableSymlinks {
     /// None.
     #[default]
     Allow,
@@ -103,7 +105,7 @@ pub struct OpenFileCache {
 }
 
 /// The directives.
-pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
+pub static DIRECTIVES: DirectiveTable<DeliveryConf> = DirectiveTable::new(&[
     Directive {
         name: "sendfile",
         syntax: "on | off",
@@ -131,7 +133,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         since: "0.1",
         doc: "The thread pool that reads data not in memory. Weir never blocks on the disk: `off` and `on` both mean \
               the pool `default`.",
-        set: Setter::Custom(Arity::exactly(1), Repeat::Once, aio),
+        set: Setter::Custom(Arity::exactly(1), RepeatRule::Once, aio),
     },
     Directive {
         name: "aio_write",
@@ -158,7 +160,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Reads files of this size or larger with `O_DIRECT`, bypassing the page cache.",
-        set: Setter::Custom(Arity::exactly(1), Repeat::Once, directio),
+        set: Setter::Custom(Arity::exactly(1), RepeatRule::Once, directio),
     },
     Directive {
         name: "directio_alignment",
@@ -167,7 +169,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The alignment of `O_DIRECT` reads.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.directio_alignment = line.offset(0)?.unsigned_abs();
             Ok(())
         }),
@@ -179,7 +181,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The number and size of the buffers for files that are read rather than sent with `sendfile`.",
-        set: Setter::Custom(Arity::exactly(2), Repeat::Once, output_buffers),
+        set: Setter::Custom(Arity::exactly(2), RepeatRule::Once, output_buffers),
     },
     Directive {
         name: "http2_chunk_size",
@@ -188,7 +190,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The maximum size of an HTTP/2 DATA frame. Larger frames delay the other responses on the connection.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, http2_chunk_size),
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, http2_chunk_size),
     },
     Directive {
         name: "http2_push",
@@ -197,7 +199,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Obsolete: has no effect, and causes a warning. Browsers no longer support server push.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, obsolete),
+        set: Setter::Custom(Arity::ONE, RepeatRule::Many, obsolete),
     },
     Directive {
         name: "http2_push_preload",
@@ -206,7 +208,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Obsolete: has no effect, and causes a warning. Browsers no longer support server push.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, obsolete),
+        set: Setter::Custom(Arity::ONE, RepeatRule::Many, obsolete),
     },
     Directive {
         name: "postpone_output",
@@ -261,7 +263,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
         doc: "The rate limit of a response, in bytes per second; 0 means no limit.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             size_expression(line).map(|rate| c.limit_rate = rate)
         }),
     },
@@ -272,7 +274,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
         doc: "The amount of a response to send before `limit_rate` applies.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             size_expression(line).map(|size| c.limit_rate_after = size)
         }),
     },
@@ -285,7 +287,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         doc: "Refuses files whose path contains symbolic links; with `if_not_owner`, links whose owner differs from the \
               owner of the target; with `outside` (Weir's own), links that lead out of the directory that `from` names \
               (absolute links always do). The part of the path that `from` names is not checked.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, disable_symlinks),
+        set: Setter::Custom(Arity::between(1, 2), RepeatRule::Once, disable_symlinks),
     },
     Directive {
         name: "open_file_cache",
@@ -294,7 +296,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Caches open files, their metadata, and failed lookups.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, open_file_cache),
+        set: Setter::Custom(Arity::between(1, 2), RepeatRule::Once, open_file_cache),
     },
     Directive {
         name: "open_file_cache_valid",
@@ -334,7 +336,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
     },
 ]);
 
-fn aio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn aio(conf: &mut DeliveryConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let text = line.arg(0).text.clone();
     conf.aio = match text.as_slice() {
         // Reading is never done on a loop's thread, so all of nginx's values mean the same pool.
@@ -346,7 +348,7 @@ fn aio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
                 // A constant name can be checked now. A name with variables is looked up per request.
                 if let Some(constant) = name.constant() {
                     line.shared::<super::blocks::WantedPools>()
-                        .want(constant, span);
+                        .add_pool(constant, span);
                 }
                 Aio::Pool(name)
             }
@@ -357,7 +359,7 @@ fn aio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// A size, or an expression that evaluates to one.
-fn size_expression(line: &mut Line) -> Result<Expression, Diagnostic> {
+fn size_expression(line: &mut DirectiveLine) -> Result<Expression, Diagnostic> {
     let expression = line.expression(0)?;
     // A constant is checked now, so that a mistake is found before the first request.
     if expression.constant().is_some() {
@@ -366,7 +368,7 @@ fn size_expression(line: &mut Line) -> Result<Expression, Diagnostic> {
     Ok(expression)
 }
 
-fn directio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn directio(conf: &mut DeliveryConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.directio = match line.arg(0).text.as_slice() {
         b"off" => Directio::Off,
         _ => Directio::From(line.size(0)?),
@@ -374,7 +376,7 @@ fn directio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> 
     Ok(())
 }
 
-fn http2_chunk_size(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn http2_chunk_size(conf: &mut DeliveryConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let size = line.size(0)?;
     // Empty frames would carry no response to its end.
     if size == 0 {
@@ -387,26 +389,26 @@ fn http2_chunk_size(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diag
 }
 
 /// The setter of directives that nginx has removed: a warning, as there.
-fn obsolete(_: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn obsolete(_: &mut DeliveryConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     super::http2::warn_of_obsolete(line);
     Ok(())
 }
 
-fn output_buffers(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn output_buffers(conf: &mut DeliveryConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let buffers = line.buffers()?;
     conf.output_buffers = buffers.count.into();
     conf.output_buffer_size = buffers.size;
     Ok(())
 }
 
-fn disable_symlinks(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn disable_symlinks(conf: &mut DeliveryConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     for index in 0..line.args().len() {
         let text = line.arg(index).text.clone();
         match text.as_slice() {
-            b"off" => conf.symlinks = Symlinks::Allow,
-            b"on" => conf.symlinks = Symlinks::Refuse,
-            b"outside" => conf.symlinks = Symlinks::RefuseOutside,
-            b"if_not_owner" => conf.symlinks = Symlinks::RefuseUnlessOwner,
+            b"off" => conf.symlinks = DisableSymlinks::Allow,
+            b"on" => conf.symlinks = DisableSymlinks::Refuse,
+            b"outside" => conf.symlinks = DisableSymlinks::RefuseOutside,
+            b"if_not_owner" => conf.symlinks = DisableSymlinks::RefuseUnlessOwner,
             other => match other.strip_prefix(b"from=") {
                 Some(from) if !from.is_empty() => {
                     conf.symlinks_from = Some(line.expression_of(line.arg(index), from)?);
@@ -416,12 +418,12 @@ fn disable_symlinks(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diag
         }
     }
     // Without `from`, there is no directory that a link could lead out of.
-    if conf.symlinks == Symlinks::RefuseOutside && conf.symlinks_from.is_none() {
+    if conf.symlinks == DisableSymlinks::RefuseOutside && conf.symlinks_from.is_none() {
         let error = line.error("\"outside\" needs \"from\"");
         return Err(error.note("such as disable_symlinks outside from=$document_root;"));
     }
     // As in nginx, `off` ignores `from`.
-    if conf.symlinks == Symlinks::Allow {
+    if conf.symlinks == DisableSymlinks::Allow {
         conf.symlinks_from = None;
     }
     Ok(())
@@ -430,14 +432,14 @@ fn disable_symlinks(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diag
 /// The default of `inactive`, which is nginx's.
 const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
-fn open_file_cache(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn open_file_cache(conf: &mut DeliveryConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let mut cache = OpenFileCache {
         max: 0,
         inactive: INACTIVE_DEFAULT,
     };
     for index in 0..line.args().len() {
         let text = line.arg(index).text.clone();
-        let invalid = |line: &Line| {
+        let invalid = |line: &DirectiveLine| {
             line.error_at(
                 index,
                 format!("invalid \"open_file_cache\" parameter \"{text}\""),

@@ -1,7 +1,7 @@
 //! `error_page`: what is shown in place of a response with a certain status.
 
 use bstr::{BStr, ByteSlice};
-use conf::{Diagnostic, Expression, Line};
+use conf::{Diagnostic, DirectiveLine, Expression};
 
 /// One status of `error_page`.
 #[derive(Clone, Debug)]
@@ -16,7 +16,10 @@ pub struct ErrorPage {
 
 impl ErrorPage {
     /// Adds those of one line, which may name several statuses.
-    pub(super) fn add_to(pages: &mut Vec<ErrorPage>, line: &mut Line) -> Result<(), Diagnostic> {
+    pub(super) fn add_to(
+        pages: &mut Vec<ErrorPage>,
+        line: &mut DirectiveLine,
+    ) -> Result<(), Diagnostic> {
         let last = line.args().len() - 1;
         let mut codes = last;
         let mut answer = None;

@@ -4,8 +4,11 @@
 //! Some of them size nginx's memory. Here they are accepted and checked, so that a configuration is judged as by nginx,
 //! and have no effect.
 
-use conf::{Arity, Diagnostic, Directive, HTTP, HTTP_SERVER, Line, Repeat, Setter, Table};
-use proto::h2::Window;
+use conf::{
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP, HTTP_SERVER, RepeatRule,
+    Setter,
+};
+use proto::h2::FlowControlWindow;
 
 /// The values of the directives below, for one server.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +24,7 @@ pub struct Http2Conf {
 }
 
 /// The directives.
-pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
+pub static DIRECTIVES: DirectiveTable<Http2Conf> = DirectiveTable::new(&[
     Directive {
         name: "http2",
         syntax: "on | off",
@@ -48,7 +51,7 @@ pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "How much of a request body the client may send before the server starts reading it.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, body_preread_size),
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, body_preread_size),
     },
     Directive {
         name: "http2_recv_buffer_size",
@@ -57,7 +60,7 @@ pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
         contexts: HTTP,
         since: "0.1",
         doc: "The size of the buffer for reading from a connection.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, recv_buffer_size),
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, recv_buffer_size),
     },
     Directive {
         name: "http2_pool_size",
@@ -66,7 +69,9 @@ pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| check_pool_size(line)),
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| {
+            check_pool_size(line)
+        }),
     },
     Directive {
         name: "http2_streams_index_size",
@@ -75,7 +80,7 @@ pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "Accepted; has no effect. Must be a power of two.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, streams_index_size),
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, streams_index_size),
     },
     obsolete("http2_recv_timeout", "time"),
     obsolete("http2_idle_timeout", "time"),
@@ -103,7 +108,7 @@ const fn obsolete(name: &'static str, syntax: &'static str) -> Directive<Http2Co
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "Obsolete: has no effect, and causes a warning that names the replacement.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, |_, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Many, |_, line| {
             warn_of_obsolete(line);
             Ok(())
         }),
@@ -111,7 +116,7 @@ const fn obsolete(name: &'static str, syntax: &'static str) -> Directive<Http2Co
 }
 
 /// Warns of a directive that has been removed, and names its replacement if there is one. The wording is nginx's.
-pub(super) fn warn_of_obsolete(line: &mut Line) {
+pub(super) fn warn_of_obsolete(line: &mut DirectiveLine) {
     let name = line.node.name.text.clone();
     let replacement = REPLACEMENTS.iter().find(|(old, _)| name == old.as_bytes());
     line.warn(match replacement {
@@ -122,11 +127,11 @@ pub(super) fn warn_of_obsolete(line: &mut Line) {
     });
 }
 
-fn body_preread_size(conf: &mut Http2Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn body_preread_size(conf: &mut Http2Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.body_preread_size = line.size(0)?;
     // A window has 31 bits (RFC 9113, section 6.9.1).
-    if conf.body_preread_size > u64::from(Window::MAX) {
-        let most = Window::MAX;
+    if conf.body_preread_size > u64::from(FlowControlWindow::MAX) {
+        let most = FlowControlWindow::MAX;
         return Err(line.error(format!("the maximum body preread buffer size is {most}")));
     }
     Ok(())
@@ -135,7 +140,7 @@ fn body_preread_size(conf: &mut Http2Conf, line: &mut Line) -> Result<(), Diagno
 /// nginx reserves this many bytes of its buffer, so smaller values are an error there.
 const RECV_BUFFER_LEAST: u64 = 16;
 
-fn recv_buffer_size(conf: &mut Http2Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn recv_buffer_size(conf: &mut Http2Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.recv_buffer_size = line.size(0)?;
     if conf.recv_buffer_size <= RECV_BUFFER_LEAST {
         return Err(line.error("\"http2_recv_buffer_size\" directive value is too small"));
@@ -143,7 +148,7 @@ fn recv_buffer_size(conf: &mut Http2Conf, line: &mut Line) -> Result<(), Diagnos
     Ok(())
 }
 
-fn streams_index_size(_: &mut Http2Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn streams_index_size(_: &mut Http2Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let text = line.text(0);
     let number: Option<u64> = std::str::from_utf8(text)
         .ok()
@@ -156,7 +161,7 @@ fn streams_index_size(_: &mut Http2Conf, line: &mut Line) -> Result<(), Diagnost
 }
 
 /// Checks a size for nginx's memory pools. The bounds are those of its allocator.
-pub(super) fn check_pool_size(line: &mut Line) -> Result<(), Diagnostic> {
+pub(super) fn check_pool_size(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     match line.size(0)? {
         0..112 => Err(line.error("the pool size must be no less than 112")),
         size if size % 16 != 0 => Err(line.error("the pool size must be a multiple of 16")),

@@ -8,22 +8,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::BString;
-use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF, SERVER_LOCATION};
-use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
+use conf::directive_contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF, SERVER_LOCATION};
+use conf::{
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression, RepeatRule, Setter,
+};
 use host::error_log::{Logger, MainLog};
 
 use super::Satisfy;
 use super::blocks;
-use super::choices::{BodyInFile, IfModifiedSince, Lingering, ServerTokens};
+use super::choices::{BodyInFile, IfModifiedSince, LingeringClose, ServerTokens};
 use super::error_page::ErrorPage;
-use super::root::Root;
-use crate::types::Types;
+use super::root::LocationRoot;
+use crate::mime_types::MimeTypes;
 
 /// The values of the directives below, for one location.
 #[derive(Clone, Debug, Default)]
 pub struct LocationConf {
     /// The directory of `root`, or the replacement of `alias`.
-    pub root: Root,
+    pub root: LocationRoot,
     /// Whether only internal redirects and subrequests may reach the location.
     pub internal: bool,
     /// How the decisions of access handlers are combined.
@@ -72,7 +74,7 @@ pub struct LocationConf {
     pub keepalive_disable: u32,
     /// Whether a connection is read before it is closed. Otherwise the kernel resets it if unread data arrives, and the
     /// client may lose the response (RFC 9112, section 9.6).
-    pub lingering_close: Lingering,
+    pub lingering_close: LingeringClose,
     /// The time limit for that.
     pub lingering_time: Duration,
     /// The time for which the client may be silent meanwhile.
@@ -102,7 +104,7 @@ pub struct LocationConf {
     /// The maximum number of ranges per request; `None`: no limit.
     pub max_ranges: Option<usize>,
     /// Media types by file name extension.
-    pub types: Arc<Types>,
+    pub types: Arc<MimeTypes>,
     /// The media type of all other files.
     pub default_type: BString,
     /// How files are read and sent.
@@ -110,7 +112,7 @@ pub struct LocationConf {
 }
 
 /// The directives.
-pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
+pub static DIRECTIVES: DirectiveTable<LocationConf> = DirectiveTable::<LocationConf>::new(&[
     Directive {
         name: "location",
         syntax: "[ = | ~ | ~* | ^~ ] uri { … } | @name { … }",
@@ -142,7 +144,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         since: "0.1",
         doc: "The directory that request paths are resolved in: the file is the value of `root` followed by the URI, \
               including the part that the location matched (use `alias` to replace that part). May contain variables.",
-        set: Setter::Custom(Arity::exactly(1), Repeat::Once, root),
+        set: Setter::Custom(Arity::exactly(1), RepeatRule::Once, root),
     },
     Directive {
         name: "alias",
@@ -152,7 +154,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         since: "0.1",
         doc: "Replaces the part of the path that the location matched. In a location with a regular expression, the \
               value is the whole path of the file and usually refers to captures. May contain variables.",
-        set: Setter::Custom(Arity::exactly(1), Repeat::Once, alias),
+        set: Setter::Custom(Arity::exactly(1), RepeatRule::Once, alias),
     },
     Directive {
         name: "internal",
@@ -162,7 +164,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         since: "0.1",
         doc: "Makes the location available to internal requests only: error pages, index files, internal redirects, \
               subrequests, `X-Accel-Redirect`. External requests get 404.",
-        set: Setter::Custom(Arity::exactly(0), Repeat::Once, internal),
+        set: Setter::Custom(Arity::exactly(0), RepeatRule::Once, internal),
     },
     Directive {
         name: "satisfy",
@@ -190,7 +192,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         since: "0.1",
         doc: "The page for these status codes: a URI, a named location, or a redirect URL. `=response` changes the \
               status; `=` alone takes the status of the page.",
-        set: Setter::Custom(Arity::at_least(2), Repeat::Fresh(|c| c.error_pages.clear()), error_page),
+        set: Setter::Custom(Arity::at_least(2), RepeatRule::Fresh(|c| c.error_pages.clear()), error_page),
     },
     Directive {
         name: "recursive_error_pages",
@@ -212,7 +214,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
               $http_sec_fetch_mode $hints { navigate $http2$http3; }`.",
         set: Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(|c| c.early_hints.clear()),
+            RepeatRule::Fresh(|c| c.early_hints.clear()),
             |c, line| {
                 for index in 0..line.args().len() {
                     c.early_hints.push(line.expression(index)?);
@@ -231,7 +233,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
               client (RFC 9110, section 15.2) if at least one of the strings is neither empty nor `0`.",
         set: Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(|c| c.interim_responses.clear()),
+            RepeatRule::Fresh(|c| c.interim_responses.clear()),
             |c, line| {
                 for index in 0..line.args().len() {
                     c.interim_responses.push(line.expression(index)?);
@@ -248,7 +250,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         since: "0.1",
         doc: "A URI requested after the response has been sent, for its side effects; its response is discarded. `off` \
               disables it.",
-        set: Setter::Custom(Arity::exactly(1), Repeat::Once, post_action),
+        set: Setter::Custom(Arity::exactly(1), RepeatRule::Once, post_action),
     },
     Directive {
         name: "error_log",
@@ -257,7 +259,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Where to log errors, and the minimum level to log.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.log = Logger::default()), |c, line| {
+        set: Setter::Custom(Arity::at_least(1), RepeatRule::Fresh(|c| c.log = Logger::default()), |c, line| {
             net::core_rows::error_log(&mut c.log, line)
         }),
     },
@@ -341,7 +343,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         since: "0.1",
         doc: "How long an idle keep-alive connection stays open; 0 disables keep-alive. The second value is sent in \
               the `Keep-Alive: timeout=` header.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, keepalive_timeout),
+        set: Setter::Custom(Arity::between(1, 2), RepeatRule::Once, keepalive_timeout),
     },
     Directive {
         name: "keepalive_min_timeout",
@@ -387,7 +389,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         since: "0.1",
         doc: "Whether to read and discard remaining data before closing a connection, so that the client receives the \
               whole response.",
-        set: Setter::Word(&["off", "on", "always"], |c, i| c.lingering_close = [Lingering::Off, Lingering::On, Lingering::Always][i]),
+        set: Setter::Word(&["off", "on", "always"], |c, i| c.lingering_close = [LingeringClose::Off, LingeringClose::On, LingeringClose::Always][i]),
     },
     Directive {
         name: "lingering_time",
@@ -424,7 +426,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The maximum size of a request body; a larger one gets 413. 0 means no limit.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.client_max_body_size = line.offset(0)?.unsigned_abs();
             Ok(())
         }),
@@ -455,7 +457,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The directory for temporary files with request bodies.",
-        set: Setter::Custom(Arity::between(1, 4), Repeat::Once, client_body_temp_path),
+        set: Setter::Custom(Arity::between(1, 4), RepeatRule::Once, client_body_temp_path),
     },
     Directive {
         name: "client_body_in_file_only",
@@ -518,7 +520,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The maximum number of ranges per request; a request with more gets the whole body. 0 disables ranges.",
-        set: Setter::Custom(Arity::exactly(1), Repeat::Once, max_ranges),
+        set: Setter::Custom(Arity::exactly(1), RepeatRule::Once, max_ranges),
     },
     Directive {
         name: "types",
@@ -527,7 +529,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Maps file name extensions to media types.",
-        set: Setter::Block(Arity::exactly(0), Repeat::Fresh(|c| c.types = Types::empty()), types),
+        set: Setter::Block(Arity::exactly(0), RepeatRule::Fresh(|c| c.types = MimeTypes::empty()), types),
     },
     Directive {
         name: "default_type",
@@ -545,7 +547,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| line.number(0, 0, i64::MAX).map(drop)),
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| line.number(0, 0, i64::MAX).map(drop)),
     },
     Directive {
         name: "types_hash_bucket_size",
@@ -554,50 +556,50 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| line.number(0, 0, i64::MAX).map(drop)),
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| line.number(0, 0, i64::MAX).map(drop)),
     },
 ])
 .finish_changed(|conf, outer, level| {
     // A block without `error_log` inherits. At the outermost level there is nothing to inherit, so `http` uses the main
     // log.
-    if outer.is_none() && level.seen("error_log").is_none() {
+    if outer.is_none() && level.seen_directive("error_log").is_none() {
         conf.log = level.shared::<MainLog>().0.clone();
     }
     Ok(())
 });
 
-fn root(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
-    conf.root = Root::of_root(line)?;
+fn root(conf: &mut LocationConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
+    conf.root = LocationRoot::of_root(line)?;
     Ok(())
 }
 
-fn alias(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
-    conf.root = Root::of_alias(line)?;
+fn alias(conf: &mut LocationConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
+    conf.root = LocationRoot::of_alias(line)?;
     Ok(())
 }
 
-fn internal(conf: &mut LocationConf, _: &mut Line) -> Result<(), Diagnostic> {
+fn internal(conf: &mut LocationConf, _: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.internal = true;
     Ok(())
 }
 
-fn max_ranges(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn max_ranges(conf: &mut LocationConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.max_ranges = usize::try_from(line.number(0, 0, i64::MAX)?).ok();
     Ok(())
 }
 
 /// The setter of `error_page`: statuses, an optional `=status`, and the page.
-fn error_page(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn error_page(conf: &mut LocationConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     ErrorPage::add_to(&mut conf.error_pages, line)
 }
 
-fn post_action(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn post_action(conf: &mut LocationConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let text = line.arg(0).text.clone();
     conf.post_action = (text != "off").then_some(text);
     Ok(())
 }
 
-fn keepalive_timeout(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn keepalive_timeout(conf: &mut LocationConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.keepalive_timeout = line.millis(0)?;
     // As in nginx, the header is only sent if the directive has a second value.
     conf.keepalive_header = match line.args().len() {
@@ -607,18 +609,21 @@ fn keepalive_timeout(conf: &mut LocationConf, line: &mut Line) -> Result<(), Dia
     Ok(())
 }
 
-fn client_body_temp_path(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn client_body_temp_path(
+    conf: &mut LocationConf,
+    line: &mut DirectiveLine,
+) -> Result<(), Diagnostic> {
     // The levels are accepted without effect. They exist to keep directories small, and temporary files here are not
     // left in a directory under a name.
     conf.client_body_temp_path = line.temporary_path(line.arg(0));
-    line.shared::<blocks::Directories>()
+    line.shared::<blocks::RequiredDirectories>()
         .0
         .insert(conf.client_body_temp_path.clone());
     Ok(())
 }
 
-fn types(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
-    conf.types = Arc::new(Types::read(&conf.types, line)?);
+fn types(conf: &mut LocationConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
+    conf.types = Arc::new(MimeTypes::read_types(&conf.types, line)?);
     Ok(())
 }
 

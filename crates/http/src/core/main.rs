@@ -1,11 +1,11 @@
 //! Settings of the `http` block as a whole.
 
-use conf::{Arity, Directive, HTTP, Setter, Table};
+use conf::{Arity, Directive, DirectiveTable, HTTP, Setter};
 use net::core_rows::{self, HashSizes};
 
 /// The names by which the server identifies itself.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct ServerIdentity {
     /// `weir`, or `nginx`: shown with `server_tokens off`.
     pub name: String,
     /// Name and version: `server_tokens on`.
@@ -16,17 +16,17 @@ pub struct Identity {
     pub version: String,
 }
 
-impl Default for Identity {
+impl Default for ServerIdentity {
     fn default() -> Self {
-        Identity::new("weir", env!("CARGO_PKG_VERSION"))
+        ServerIdentity::new("weir", env!("CARGO_PKG_VERSION"))
     }
 }
 
-impl Identity {
+impl ServerIdentity {
     /// The identity for a program name and a version.
-    pub fn new(name: &str, version: &str) -> Identity {
+    pub fn new(name: &str, version: &str) -> ServerIdentity {
         let token = format!("{name}/{version}");
-        Identity {
+        ServerIdentity {
             name: name.into(),
             build_token: token.clone(),
             token,
@@ -38,14 +38,14 @@ impl Identity {
 static HASH_SIZE_ROWS: [Directive<HashSizes>; 4] = core_rows::hash_sizes(HTTP);
 
 /// The rows of hash tables' sizes.
-pub static HASH_SIZES: Table<HashSizes> = Table::new(&HASH_SIZE_ROWS);
+pub static HASH_SIZES: DirectiveTable<HashSizes> = DirectiveTable::new(&HASH_SIZE_ROWS);
 
 /// What `server` leaves in `http` itself: nothing.
 #[derive(Clone, Debug, Default)]
 pub struct MainConf;
 
 /// The directives.
-pub static DIRECTIVES: Table<MainConf> = Table::new(&[Directive {
+pub static DIRECTIVES: DirectiveTable<MainConf> = DirectiveTable::new(&[Directive {
     name: "server",
     syntax: "{ … }",
     default: None,

@@ -16,13 +16,13 @@ mod root;
 mod satisfy;
 pub mod server;
 
-pub use choices::{BodyInFile, IfModifiedSince, Lingering, ServerTokens};
-pub use delivery::{Aio, DeliveryConf, Directio, Symlinks};
+pub use choices::{BodyInFile, IfModifiedSince, LingeringClose, ServerTokens};
+pub use delivery::{Aio, DeliveryConf, Directio, DisableSymlinks};
 pub use error_page::ErrorPage;
 pub use http2::Http2Conf;
 pub use location::LocationConf;
-pub use main::{Identity, MainConf};
+pub use main::{MainConf, ServerIdentity};
 pub use resolver::ResolverConf;
-pub use root::{Root, RootKind};
+pub use root::{LocationRoot, RootKind};
 pub use satisfy::Satisfy;
 pub use server::ServerConf;

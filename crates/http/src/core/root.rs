@@ -1,13 +1,13 @@
 //! `root` and `alias`: where a location's files are.
 
 use bstr::{BStr, ByteSlice};
-use conf::{Diagnostic, Expression, Line};
+use conf::{Diagnostic, DirectiveLine, Expression};
 
 use super::blocks::{self, PresentLocation};
 
 /// The place of a location's files.
 #[derive(Clone, Debug, Default)]
-pub struct Root {
+pub struct LocationRoot {
     /// The directory, or the replacement of an alias.
     pub path: Expression,
     /// How it is combined with the request's path.
@@ -26,26 +26,26 @@ pub enum RootKind {
     Whole,
 }
 
-impl Root {
+impl LocationRoot {
     /// That of `root`.
-    pub(super) fn of_root(line: &mut Line) -> Result<Root, Diagnostic> {
+    pub(super) fn of_root(line: &mut DirectiveLine) -> Result<LocationRoot, Diagnostic> {
         let text = line.arg(0).text.clone();
-        if line.level.seen("alias").is_some() {
+        if line.level.seen_directive("alias").is_some() {
             return Err(line.error(
                 "\"root\" directive is duplicate, \"alias\" directive was specified earlier",
             ));
         }
         // Without the slash at the end, because the request's path begins with one.
         let text = text.trim_end_with(|byte| byte == '/').as_bstr();
-        Ok(Root {
+        Ok(LocationRoot {
             path: file_expression(line, text)?,
             kind: RootKind::Root,
         })
     }
 
     /// That of `alias`.
-    pub(super) fn of_alias(line: &mut Line) -> Result<Root, Diagnostic> {
-        if line.level.seen("root").is_some() {
+    pub(super) fn of_alias(line: &mut DirectiveLine) -> Result<LocationRoot, Diagnostic> {
+        if line.level.seen_directive("root").is_some() {
             return Err(line.error(
                 "\"alias\" directive is duplicate, \"root\" directive was specified earlier",
             ));
@@ -63,24 +63,24 @@ impl Root {
         };
         let text = line.arg(0).text.clone();
         let path = file_expression(line, text.as_bstr())?;
-        Ok(Root { path, kind })
+        Ok(LocationRoot { path, kind })
     }
 }
 
 /// A path that may contain variables. One without is made absolute while the configuration is read.
-fn file_expression(line: &mut Line, text: &BStr) -> Result<Expression, Diagnostic> {
+fn file_expression(line: &mut DirectiveLine, text: &BStr) -> Result<Expression, Diagnostic> {
     let word = line.arg(0);
     let expression = line.expression_of(word, text)?;
     match expression.constant() {
         Some(constant) => {
             let path = conf::parse::path(constant);
-            let path = line.level.build.in_prefix(conf::Access::Root, path);
+            let path = line.level.build.in_prefix(conf::PathUse::Root, path);
             Ok(Expression::literal(path.as_os_str().as_encoded_bytes()))
         }
         None => {
             // With variables, the prefix is added per request. Here it is only noted that files below the prefix are
             // accessed.
-            line.level.build.prefix_for(conf::Access::Root, text);
+            line.level.build.prefix_for(conf::PathUse::Root, text);
             Ok(expression)
         }
     }

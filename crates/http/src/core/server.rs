@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use bstr::BString;
-use conf::{Arity, Diagnostic, Directive, HTTP_SERVER, Line, Repeat, SERVER, Setter, Table};
+use conf::{
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP_SERVER, RepeatRule, SERVER,
+    Setter,
+};
 
-use net::endpoint::Listen;
+use net::endpoint::ListenEntry;
 
 use crate::listen::{self, ServerName};
 
@@ -34,13 +37,13 @@ pub struct ServerConf {
     /// The first name in lower case: `$server_name`.
     pub name: BString,
     /// The addresses that it listens on.
-    pub listens: Vec<Listen>,
+    pub listens: Vec<ListenEntry>,
     /// Its settings of HTTP/2.
     pub http2: super::Http2Conf,
 }
 
 /// The directives.
-pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
+pub static DIRECTIVES: DirectiveTable<ServerConf> = DirectiveTable::new(&[
     Directive {
         name: "listen",
         syntax: "address[:port] [default_server] [ssl] [http2] [proxy_protocol] [backlog=number] [reuseport] …",
@@ -48,8 +51,8 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         contexts: SERVER,
         since: "0.1",
         doc: "The address, port or unix socket on which the server accepts connections, with socket options.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Many, |conf, line| {
-            listen::set(&mut conf.listens, line)
+        set: Setter::Custom(Arity::at_least(1), RepeatRule::Many, |conf, line| {
+            listen::set_listen(&mut conf.listens, line)
         }),
     },
     Directive {
@@ -61,7 +64,7 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         doc: "The names of the server: exact, with a leading or trailing `*`, or a regular expression after `~`. Exact \
               names are tried first, then the longest name with a leading `*`, the longest with a trailing `*`, and \
               the first matching regular expression.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
+        set: Setter::Custom(Arity::at_least(1), RepeatRule::Many, |c, line| {
             net::server_name::read(&mut c.names, &mut c.name, line)
         }),
     },
@@ -92,7 +95,11 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         since: "0.1",
         doc: "The number and size of buffers for large request headers. A request line longer than one buffer gets \
               414; a header longer than one buffer, or more headers than fit into all of them, 400.",
-        set: Setter::Custom(Arity::exactly(2), Repeat::Once, large_client_header_buffers),
+        set: Setter::Custom(
+            Arity::exactly(2),
+            RepeatRule::Once,
+            large_client_header_buffers,
+        ),
     },
     Directive {
         name: "max_headers",
@@ -137,7 +144,7 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| {
             super::http2::check_pool_size(line)
         }),
     },
@@ -148,13 +155,16 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| {
             super::http2::check_pool_size(line)
         }),
     },
 ]);
 
-fn large_client_header_buffers(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn large_client_header_buffers(
+    conf: &mut ServerConf,
+    line: &mut DirectiveLine,
+) -> Result<(), Diagnostic> {
     let buffers = line.buffers()?;
     conf.large_buffers = buffers.count.into();
     conf.large_buffer_size = buffers.size;

@@ -1,12 +1,12 @@
 //! Finds files for handlers, opened or only examined, with the settings of the location.
 //!
 //! Whatever the kernel or the cache of open files ([`cache`]) has in memory is answered at once by [`try_open`]; the
-//! rest waits in the location's thread pool ([`open`]). `disable_symlinks`, `directio`, `read_ahead` and
+//! rest waits in the location's thread pool ([`open_request_file`]). `disable_symlinks`, `directio`, `read_ahead` and
 //! `open_file_cache` take effect here. Which path belongs to a request, and what is done with the file, is the
 //! handlers' business.
 
-mod cache;
-mod content;
+mod file_content;
+mod open_file_cache;
 mod symlinks;
 
 use std::ffi::OsStr;
@@ -18,9 +18,9 @@ use std::rc::Rc;
 
 use bstr::ByteSlice;
 use bytes::Bytes;
-use host::error_log::Level;
-use rt::file::{File, Judged, Metadata, OpenOptions, errno};
-use rt::pool::Pool;
+use host::error_log::LogLevel;
+use rt::file::{File, FileMetadata, OpenOptions, SymlinkCheck, errno};
+use rt::pool::PoolHandle;
 
 use crate::core::Aio;
 use crate::core::delivery::{DeliveryConf, Directio};
@@ -32,23 +32,23 @@ pub struct OpenFile {
     /// The open file; `None` if it was only examined.
     pub file: Option<File>,
     /// What `stat` says of it.
-    pub metadata: Metadata,
+    pub metadata: FileMetadata,
     /// Its content, if it is small and kept in memory.
     pub content: Option<Bytes>,
 }
 
 /// Why a file cannot be opened or examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenError {
+pub struct FileError {
     /// The error number.
     pub errno: i32,
-    /// The call that failed, as the log names it: `open()`.
+    /// The call that failed, as the log names it: `open_request_file()`.
     pub call: &'static str,
 }
 
 /// What a file is needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum FilePurpose {
     /// To read it.
     Read,
     /// To know whether it exists, and what it is.
@@ -56,40 +56,48 @@ pub enum Purpose {
 }
 
 /// The result of opening or examining a file.
-pub type Found = Result<OpenFile, OpenError>;
+pub type OpenFileResult = Result<OpenFile, FileError>;
 
 /// Below this size the call that asks for more read-ahead is not worth its cost, in bytes.
 const READ_AHEAD_FROM: u64 = 128 * 1024;
 
-/// Finds a file without waiting. `None` if that might have to wait for a device: then call [`open`].
-pub fn try_open(request: &mut Request, path: &[u8], purpose: Purpose) -> Option<Found> {
+/// Finds a file without waiting. `None` if that might have to wait for a device: then call [`open_request_file`].
+pub fn try_open(
+    request: &mut Request,
+    path: &[u8],
+    purpose: FilePurpose,
+) -> Option<OpenFileResult> {
     request.debug(format_args!("http filename: \"{}\"", path.as_bstr()));
     let site = Rc::clone(&request.site);
     let delivery = &site.location(request.location).core.delivery;
-    let judged = symlinks::judged(request, delivery, path);
+    let judged = symlinks::symlink_check(request, delivery, path);
     let Some(settings) = delivery.open_file_cache else {
         return probe(delivery, path, judged, purpose);
     };
-    match cache::look(settings, delivery, path, judged, purpose) {
-        cache::Look::Hit(found) => return Some(found),
+    match open_file_cache::lookup_file(settings, delivery, path, judged, purpose) {
+        open_file_cache::OpenFileLookup::Hit(found) => return Some(found),
         // One `stat` revalidates an old entry and saves opening the file again. With `disable_symlinks` every part of
         // the path would have to be judged again, which is what opening it does.
-        cache::Look::Aged(old) if judged.is_none() => {
+        open_file_cache::OpenFileLookup::Aged(old) if judged.is_none() => {
             let now = rt::file::try_stat(as_path(path))?;
             if now.is_ok_and(|now| old.is_still(&now)) {
-                cache::renew(settings, path);
+                open_file_cache::mark_checked(settings, path);
                 return Some(Ok(old));
             }
         }
-        cache::Look::Aged(_) | cache::Look::Miss => {}
+        open_file_cache::OpenFileLookup::Aged(_) | open_file_cache::OpenFileLookup::Miss => {}
     }
     let found = probe(delivery, path, judged, purpose)?;
-    cache::store(settings, delivery, path, judged, &found);
+    open_file_cache::store_entry(settings, delivery, path, judged, &found);
     Some(found)
 }
 
 /// Finds a file, with the help of the location's pool if it is not in memory.
-pub async fn open(request: &mut Request, path: &[u8], purpose: Purpose) -> Found {
+pub async fn open_request_file(
+    request: &mut Request,
+    path: &[u8],
+    purpose: FilePurpose,
+) -> OpenFileResult {
     match try_open(request, path, purpose) {
         Some(found) => found,
         None => open_waiting(request, path, purpose).await,
@@ -97,23 +105,27 @@ pub async fn open(request: &mut Request, path: &[u8], purpose: Purpose) -> Found
 }
 
 /// Finds a file on the location's pool, after [`try_open`] could not answer.
-pub async fn open_waiting(request: &mut Request, path: &[u8], purpose: Purpose) -> Found {
+pub async fn open_waiting(
+    request: &mut Request,
+    path: &[u8],
+    purpose: FilePurpose,
+) -> OpenFileResult {
     let site = Rc::clone(&request.site);
     let delivery = &site.location(request.location).core.delivery;
-    let pool = pool(request, &delivery.aio);
-    let judged = symlinks::judged(request, delivery, path);
+    let pool = file_pool(request, &delivery.aio);
+    let judged = symlinks::symlink_check(request, delivery, path);
     let found = match (judged, purpose) {
-        (None, Purpose::Look) => {
+        (None, FilePurpose::Look) => {
             let metadata = rt::file::stat(as_path(path), &pool).await;
             metadata
                 .map(OpenFile::looked_at)
-                .map_err(|error| OpenError::of(&error, "stat()"))
+                .map_err(|error| FileError::of(&error, "stat()"))
         }
-        (None, Purpose::Read) => {
+        (None, FilePurpose::Read) => {
             let opened = rt::file::open(as_path(path), OpenOptions::READ, &pool).await;
             opened
                 .and_then(|file| opened_with(delivery, file))
-                .map_err(|error| OpenError::of(&error, "open()"))
+                .map_err(|error| FileError::of(&error, "open()"))
         }
         (Some(judged), purpose) => {
             let opened =
@@ -122,14 +134,14 @@ pub async fn open_waiting(request: &mut Request, path: &[u8], purpose: Purpose) 
         }
     };
     if let Some(settings) = delivery.open_file_cache {
-        cache::store(settings, delivery, path, judged, &found);
+        open_file_cache::store_entry(settings, delivery, path, judged, &found);
     }
     found
 }
 
 /// The thread pool for this request's blocking calls (`aio threads=`). A name that no `thread_pool` has is logged, and
 /// means the default pool.
-pub fn pool(request: &mut Request, aio: &Aio) -> Pool {
+pub fn file_pool(request: &mut Request, aio: &Aio) -> PoolHandle {
     let Aio::Pool(name) = aio else {
         return rt::pool::default_pool();
     };
@@ -144,15 +156,15 @@ pub fn pool(request: &mut Request, aio: &Aio) -> Pool {
 }
 
 /// Logs why the file of a request cannot be read, and returns the status for the client.
-pub fn refuse(request: &Request, path: &[u8], error: OpenError) -> u16 {
+pub fn refuse_file(request: &Request, path: &[u8], error: FileError) -> u16 {
     let status = error.status();
     let log_not_found = request.site.location(request.location).core.log_not_found;
     // `log_not_found off` silences missing files only: other errors point to a wrong configuration or a failing disk.
     if status != 404 || log_not_found {
         let level = if status == 500 {
-            Level::Crit
+            LogLevel::Crit
         } else {
-            Level::Error
+            LogLevel::Error
         };
         request.log(
             level,
@@ -171,22 +183,22 @@ pub fn as_path(path: &[u8]) -> &Path {
 fn probe(
     delivery: &DeliveryConf,
     path: &[u8],
-    judged: Option<Judged>,
-    purpose: Purpose,
-) -> Option<Found> {
+    judged: Option<SymlinkCheck>,
+    purpose: FilePurpose,
+) -> Option<OpenFileResult> {
     let path = as_path(path);
     Some(match (judged, purpose) {
-        (None, Purpose::Look) => {
+        (None, FilePurpose::Look) => {
             let metadata = rt::file::try_stat(path)?;
             metadata
                 .map(OpenFile::looked_at)
-                .map_err(|error| OpenError::of(&error, "stat()"))
+                .map_err(|error| FileError::of(&error, "stat()"))
         }
-        (None, Purpose::Read) => {
+        (None, FilePurpose::Read) => {
             let opened = rt::file::try_open(path, OpenOptions::READ)?;
             opened
                 .and_then(|file| opened_with(delivery, file))
-                .map_err(|error| OpenError::of(&error, "open()"))
+                .map_err(|error| FileError::of(&error, "open()"))
         }
         (Some(judged), purpose) => {
             let opened = rt::file::try_open_judged(path, options(purpose), judged)?;
@@ -195,20 +207,24 @@ fn probe(
     })
 }
 
-fn options(purpose: Purpose) -> OpenOptions {
+fn options(purpose: FilePurpose) -> OpenOptions {
     match purpose {
-        Purpose::Read => OpenOptions::READ,
-        Purpose::Look => OpenOptions::PATH,
+        FilePurpose::Read => OpenOptions::READ,
+        FilePurpose::Look => OpenOptions::PATH,
     }
 }
 
 /// Completes the result of opening a path under `disable_symlinks`.
-fn finish_judged(delivery: &DeliveryConf, opened: io::Result<File>, purpose: Purpose) -> Found {
+fn finish_judged(
+    delivery: &DeliveryConf,
+    opened: io::Result<File>,
+    purpose: FilePurpose,
+) -> OpenFileResult {
     let found = opened.and_then(|file| match purpose {
-        Purpose::Read => opened_with(delivery, file),
-        Purpose::Look => file.metadata().map(OpenFile::looked_at),
+        FilePurpose::Read => opened_with(delivery, file),
+        FilePurpose::Look => file.metadata().map(OpenFile::looked_at),
     });
-    found.map_err(|error| OpenError::of(&error, "openat()"))
+    found.map_err(|error| FileError::of(&error, "openat()"))
 }
 
 /// Examines a file that was just opened, and applies the location's settings for reading it. From the descriptor, not
@@ -234,7 +250,7 @@ fn opened_with(delivery: &DeliveryConf, file: File) -> io::Result<OpenFile> {
 }
 
 impl OpenFile {
-    fn looked_at(metadata: Metadata) -> OpenFile {
+    fn looked_at(metadata: FileMetadata) -> OpenFile {
         OpenFile {
             file: None,
             metadata,
@@ -243,9 +259,9 @@ impl OpenFile {
     }
 
     /// Whether the path still names this very file, unchanged.
-    fn is_still(&self, now: &Metadata) -> bool {
+    fn is_still(&self, now: &FileMetadata) -> bool {
         let was = &self.metadata;
-        let identity = |of: &Metadata| (of.dev, of.ino, of.len, of.mtime, of.mtime_nanos);
+        let identity = |of: &FileMetadata| (of.dev, of.ino, of.len, of.mtime, of.mtime_nanos);
         identity(was) == identity(now)
     }
 
@@ -270,9 +286,9 @@ impl OpenFile {
     }
 }
 
-impl OpenError {
-    fn of(error: &io::Error, call: &'static str) -> OpenError {
-        OpenError {
+impl FileError {
+    fn of(error: &io::Error, call: &'static str) -> FileError {
+        FileError {
             errno: error.raw_os_error().unwrap_or(errno::IO),
             call,
         }
@@ -295,7 +311,7 @@ impl OpenError {
 }
 
 /// As the error log shows it, with a space in front: ` (2: No such file or directory)`.
-impl fmt::Display for OpenError {
+impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let error = io::Error::from_raw_os_error(self.errno);
         write!(f, " {}", base::text::errno_text(&error))

@@ -1,22 +1,22 @@
 //! `disable_symlinks`: from which part on a path is checked for links, and how.
 
-use rt::file::{Judged, Links};
+use rt::file::{SymlinkCheck, SymlinkPolicy};
 
-use crate::core::Symlinks;
+use crate::core::DisableSymlinks;
 use crate::core::delivery::DeliveryConf;
 use crate::request::Request;
 
 /// How `path` has to be checked; `None` if links are allowed.
-pub(super) fn judged(
+pub(super) fn symlink_check(
     request: &mut Request,
     delivery: &DeliveryConf,
     path: &[u8],
-) -> Option<Judged> {
+) -> Option<SymlinkCheck> {
     let links = match delivery.symlinks {
-        Symlinks::Allow => return None,
-        Symlinks::Refuse => Links::Refused,
-        Symlinks::RefuseUnlessOwner => Links::OwnersOnly,
-        Symlinks::RefuseOutside => Links::Outside,
+        DisableSymlinks::Allow => return None,
+        DisableSymlinks::Refuse => SymlinkPolicy::Refused,
+        DisableSymlinks::RefuseUnlessOwner => SymlinkPolicy::OwnersOnly,
+        DisableSymlinks::RefuseOutside => SymlinkPolicy::Outside,
     };
     let from = match &delivery.symlinks_from {
         None => 0,
@@ -25,7 +25,7 @@ pub(super) fn judged(
             unjudged(&value, path)?
         }
     };
-    Some(Judged { links, from })
+    Some(SymlinkCheck { links, from })
 }
 
 /// The length of the beginning of `path` that is trusted because it is `from`: up to, not including, a slash. `None` if

@@ -6,22 +6,22 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use proto::fields::Fields;
-use proto::h1::{ChunkDecoder, Piece};
+use proto::h1::{ChunkDecoder, ChunkPiece};
 use proto::message::RequestFraming;
 
 use crate::body_reader::{BodyInput, BodyReadError};
 use crate::byte_stream::ByteStream;
 
 /// Decodes content out of the connection's input. What follows the content stays there: it is the next request.
-pub(super) struct Input {
+pub(super) struct Http1BodyInput {
     bytes: Rc<ByteStream>,
-    state: State,
+    state: BodyDecodeState,
     taken: u64,
     /// The client waits for `100 Continue` before it sends content, and has not been told yet.
     expects_continue: bool,
 }
 
-enum State {
+enum BodyDecodeState {
     Length { left: u64, total: u64 },
     Chunked(Box<ChunkDecoder>),
     Done(Fields),
@@ -30,21 +30,21 @@ enum State {
 /// How much is read from the socket at once, in bytes.
 const READ_SIZE: usize = 16 * 1024;
 
-impl Input {
+impl Http1BodyInput {
     /// The input of a request with this framing; `None` when there is no content.
     pub(super) fn new(
         bytes: Rc<ByteStream>,
         framing: RequestFraming,
         expects_continue: bool,
-    ) -> Option<Input> {
+    ) -> Option<Http1BodyInput> {
         let state = match framing {
             RequestFraming::None => return None,
             // A client that expects `100 Continue` gets it even when nothing follows, as from nginx.
             RequestFraming::Length(0) if !expects_continue => return None,
-            RequestFraming::Length(total) => State::Length { left: total, total },
-            RequestFraming::Chunked => State::Chunked(Box::new(ChunkDecoder::new())),
+            RequestFraming::Length(total) => BodyDecodeState::Length { left: total, total },
+            RequestFraming::Chunked => BodyDecodeState::Chunked(Box::new(ChunkDecoder::new())),
         };
-        Some(Input {
+        Some(Http1BodyInput {
             bytes,
             state,
             taken: 0,
@@ -56,8 +56,8 @@ impl Input {
     fn decode(&mut self, out: &mut Vec<u8>, max: usize) -> Option<Result<bool, BodyReadError>> {
         let mut input = self.bytes.input.borrow_mut();
         let used = match &mut self.state {
-            State::Done(_) => return Some(Ok(true)),
-            State::Length { left, .. } => {
+            BodyDecodeState::Done(_) => return Some(Ok(true)),
+            BodyDecodeState::Length { left, .. } => {
                 // Never beyond the announced length: the bytes behind it are the next request.
                 let n = input
                     .len()
@@ -67,14 +67,14 @@ impl Input {
                 *left -= n as u64;
                 n
             }
-            State::Chunked(decoder) => {
+            BodyDecodeState::Chunked(decoder) => {
                 // Consumed once at the end: draining the input after each of many small chunks would move the rest of
                 // it each time.
                 let mut at = 0;
                 let limit = out.len() + max;
                 let end = loop {
-                    match decoder.next(&input[at..]) {
-                        Ok(Piece::Data(range)) => {
+                    match decoder.next_piece(&input[at..]) {
+                        Ok(ChunkPiece::Data(range)) => {
                             out.extend_from_slice(&input[at + range.start..at + range.end]);
                             at += range.end;
                             if out.len() >= limit {
@@ -82,11 +82,11 @@ impl Input {
                             }
                         }
                         // The decoder has consumed everything, part of a chunk's head included.
-                        Ok(Piece::More) => {
+                        Ok(ChunkPiece::More) => {
                             at = input.len();
                             break None;
                         }
-                        Ok(Piece::End(n)) => {
+                        Ok(ChunkPiece::End(n)) => {
                             at += n;
                             break Some(decoder.trailers().clone());
                         }
@@ -96,7 +96,7 @@ impl Input {
                     }
                 };
                 if let Some(trailers) = end {
-                    self.state = State::Done(trailers);
+                    self.state = BodyDecodeState::Done(trailers);
                 }
                 at
             }
@@ -104,9 +104,9 @@ impl Input {
         input.drain(..used);
         self.taken += used as u64;
         match &self.state {
-            State::Done(_) => Some(Ok(true)),
+            BodyDecodeState::Done(_) => Some(Ok(true)),
             // Reported with the last byte, so that no caller waits for more from a client that has sent everything.
-            State::Length { left: 0, .. } => Some(Ok(true)),
+            BodyDecodeState::Length { left: 0, .. } => Some(Ok(true)),
             _ if used > 0 => Some(Ok(false)),
             _ => None,
         }
@@ -126,7 +126,7 @@ impl Input {
     }
 }
 
-impl BodyInput for Input {
+impl BodyInput for Http1BodyInput {
     fn poll_read(
         &mut self,
         out: &mut Vec<u8>,
@@ -157,19 +157,19 @@ impl BodyInput for Input {
 
     fn length(&self) -> Option<u64> {
         match self.state {
-            State::Length { total, .. } => Some(total),
-            State::Chunked(_) | State::Done(_) => None,
+            BodyDecodeState::Length { total, .. } => Some(total),
+            BodyDecodeState::Chunked(_) | BodyDecodeState::Done(_) => None,
         }
     }
 
     fn trailers(&mut self) -> Fields {
         match &mut self.state {
-            State::Done(trailers) => std::mem::take(trailers),
-            State::Length { .. } | State::Chunked(_) => Fields::default(),
+            BodyDecodeState::Done(trailers) => std::mem::take(trailers),
+            BodyDecodeState::Length { .. } | BodyDecodeState::Chunked(_) => Fields::default(),
         }
     }
 
-    fn taken(&self) -> u64 {
+    fn bytes_taken(&self) -> u64 {
         self.taken
     }
 

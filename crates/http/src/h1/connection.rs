@@ -6,39 +6,41 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::BStr;
-use host::error_log::Level;
-use net::counters::{Stage, Staged};
-use proto::Known;
-use proto::message::{Method, Reject, RejectKind, RequestFraming, ResponseFraming, Version};
+use host::error_log::LogLevel;
+use net::counters::{ConnectionStage, CountedConnection};
+use proto::KnownField;
+use proto::message::{
+    MessageVersion, Method, RejectKind, RejectedHead, RequestFraming, ResponseFraming,
+};
 
-use super::body::Input;
+use super::body::Http1BodyInput;
+use super::discard;
 use super::head;
-use super::lingering;
-use super::reading::{NoHead, Reading};
+use super::head_reading::{HeadReading, NoHead};
 use super::recycled::{RecycledSlots, RequestSlot};
-use super::sender::Sender;
-use crate::body::Body;
+use super::sender::Http1Sender;
 use crate::body_reader::RequestBody;
 use crate::byte_stream::ByteStream;
-use crate::client::{Client, ConnectionOrder};
-use crate::core::Lingering;
+use crate::client::{ConnectionOrder, HttpClient};
+use crate::core::LingeringClose;
 use crate::core::LocationConf;
 use crate::http_loop::HttpLoop;
-use crate::lifecycle::{self, Refusal, RequestCarrier};
+use crate::lifecycle::{self, RequestCarrier, RequestRefusal};
 use crate::log_phase;
 use crate::request::{Request, RequestBuffers};
-use crate::sending::SendError;
+use crate::response_body::ResponseBody;
+use crate::response_send::ResponseSendError;
 use crate::virtual_server::LastVirtualServer;
 
 /// One HTTP/1 connection, from its first request to its last.
-pub(super) struct Connection<'a> {
+pub(super) struct Http1Connection<'a> {
     pub(super) http: &'a HttpLoop,
-    pub(super) client: &'a Rc<Client>,
+    pub(super) client: &'a Rc<HttpClient>,
     pub(super) bytes: &'a Rc<ByteStream>,
-    pub(super) reading: Reading,
+    pub(super) reading: HeadReading,
     /// Counts the connection as reading, writing or waiting, for `stub_status`.
-    pub(super) staged: Staged,
-    sender: Sender,
+    pub(super) staged: CountedConnection,
+    sender: Http1Sender,
     /// The struct of the last request, which the next one reuses; `None` while a request is being served, and before
     /// the first.
     request: Option<Box<RequestSlot>>,
@@ -50,18 +52,18 @@ pub(super) struct Connection<'a> {
     recycled: &'a RecycledSlots,
 }
 
-impl Drop for Connection<'_> {
+impl Drop for Http1Connection<'_> {
     fn drop(&mut self) {
         // A task that is dropped in the middle of a request has no slot here: then nothing of it is reused.
         if let Some(mut slot) = self.request.take() {
             slot.last_server = std::mem::take(&mut self.last_server);
-            self.recycled.give(slot);
+            self.recycled.recycle(slot);
         }
     }
 }
 
 /// What happens to the connection after a request.
-pub(super) enum Next {
+pub(super) enum ConnectionFate {
     /// It waits for the next request.
     Request,
     /// It is closed after the response.
@@ -71,22 +73,22 @@ pub(super) enum Next {
     /// It is closed with a TCP reset (`reset_timedout_connection`).
     Reset,
     /// It moves to another loop or process.
-    Leave,
+    Transfer,
 }
 
-impl<'a> Connection<'a> {
+impl<'a> Http1Connection<'a> {
     pub(super) fn new(
         http: &'a HttpLoop,
-        client: &'a Rc<Client>,
+        client: &'a Rc<HttpClient>,
         bytes: &'a Rc<ByteStream>,
         recycled: &'a RecycledSlots,
-    ) -> Connection<'a> {
-        Connection {
-            sender: Sender::new(Rc::clone(bytes)),
-            reading: Reading::default(),
+    ) -> Http1Connection<'a> {
+        Http1Connection {
+            sender: Http1Sender::new(Rc::clone(bytes)),
+            reading: HeadReading::default(),
             request: None,
             last_server: LastVirtualServer::default(),
-            staged: Staged::new(&http.counters),
+            staged: CountedConnection::new(&http.counters),
             content: (RequestFraming::None, false),
             may_linger: true,
             http,
@@ -102,11 +104,11 @@ impl<'a> Connection<'a> {
     }
 
     /// Waits for a request, serves it, and returns what happens to the connection then.
-    pub(super) async fn one_request(&mut self) -> Next {
+    pub(super) async fn one_request(&mut self) -> ConnectionFate {
         // Before waiting as well as after: a reload may have removed the address while the previous request was served,
         // and a client must not wait on a connection that no server answers.
         if !self.http.refresh_endpoint(self.client) {
-            return Next::Close;
+            return ConnectionFate::Close;
         }
         let mut slot = self.request.take().unwrap_or_else(|| self.take_slot());
         let RequestSlot {
@@ -122,30 +124,30 @@ impl<'a> Connection<'a> {
     fn first_request(&self, buffers: &mut RequestBuffers) -> Request {
         let server = self.client.first_server();
         let client = Rc::clone(self.client);
-        Request::recycling(buffers, self.http.site(), client, server)
+        Request::from_buffers(buffers, self.http.site(), client, server)
     }
 
     /// Takes over the memory of a connection that has ended.
     fn take_slot(&mut self) -> Box<RequestSlot> {
-        let mut slot = self.recycled.take();
+        let mut slot = self.recycled.take_recycled();
         self.last_server = std::mem::take(&mut slot.last_server);
         slot
     }
 
-    async fn serve_request(&mut self, request: &mut Request) -> Next {
+    async fn serve_request(&mut self, request: &mut Request) -> ConnectionFate {
         let outcome = self.read_head(request).await;
         // There may have been a reload while the connection was idle: the request belongs to the new configuration.
         let is_listened_on = self.http.refresh_endpoint(self.client);
         match outcome {
             // The client may repeat a request on a connection that was closed without a response (RFC 9112, section
             // 9.3.1); a server that is not meant for this address must not answer it.
-            Ok(()) if !is_listened_on => Next::Close,
+            Ok(()) if !is_listened_on => ConnectionFate::Close,
             Ok(()) => {
                 self.begin(request);
-                lifecycle::serve(self, request, Ok(())).await
+                lifecycle::run_lifecycle(self, request, Ok(())).await
             }
-            Err(NoHead::Quiet) => Next::Close,
-            Err(NoHead::Leaving) => Next::Leave,
+            Err(NoHead::Quiet) => ConnectionFate::Close,
+            Err(NoHead::Leaving) => ConnectionFate::Transfer,
             Err(NoHead::TimedOut) => self.time_out(request).await,
             Err(NoHead::Rejected(reject)) => self.refuse(request, reject).await,
         }
@@ -155,8 +157,8 @@ impl<'a> Connection<'a> {
     fn begin(&mut self, request: &mut Request) {
         // Rejected requests count, too: `keepalive_requests` and `$connection_requests` are nginx's.
         self.client.requests.set(self.client.requests.get() + 1);
-        self.staged.enter(Stage::Writing);
-        lifecycle::begin(self.http, request, self.client.first_server());
+        self.staged.enter_stage(ConnectionStage::Writing);
+        lifecycle::start_request(self.http, request, self.client.first_server());
         if host::error_log::debug_is_on() {
             debug_head(request);
         }
@@ -164,34 +166,34 @@ impl<'a> Connection<'a> {
     }
 
     /// The client did not send its head within `client_header_timeout`.
-    async fn time_out(&mut self, request: &mut Request) -> Next {
+    async fn time_out(&mut self, request: &mut Request) -> ConnectionFate {
         self.begin_rejected(request, true);
         request.log(
-            Level::Info,
+            LogLevel::Info,
             format_args!("client timed out (110: Connection timed out) while waiting for request"),
         );
         let core = request.core();
         if core.reset_timedout_connection {
-            return Next::Reset;
+            return ConnectionFate::Reset;
         }
         // As in nginx no response is sent, though RFC 9110 has 408 for it; the status is for the access log.
         request.out.status = 408;
-        log_phase::end(request).await;
-        Next::Close
+        log_phase::run_log_phase(request).await;
+        ConnectionFate::Close
     }
 
     /// Answers a head that could not be parsed.
-    async fn refuse(&mut self, request: &mut Request, reject: Reject) -> Next {
+    async fn refuse(&mut self, request: &mut Request, reject: RejectedHead) -> ConnectionFate {
         // A request line without a version gets a response without a head (HTTP/0.9), even if its method is wrong.
         let is_simple = reject.kind == RejectKind::InvalidHttp09Method;
         self.begin_rejected(request, !is_simple);
-        Refusal::Head(reject).log(request, Self::HAS_REQUEST_LINE);
+        RequestRefusal::Head(reject).log(request, Self::HAS_REQUEST_LINE);
         self.may_linger = reject.lingers();
         if reject.follows_target() {
             // The request line was read before the error, so error pages and logs get its path, if it is a valid one.
             let _ = lifecycle::set_uri(request);
         }
-        lifecycle::refuse(self, request, reject.status()).await
+        lifecycle::answer_refused(self, request, reject.status()).await
     }
 
     fn begin_rejected(&mut self, request: &mut Request, rejected: bool) {
@@ -209,7 +211,7 @@ impl<'a> Connection<'a> {
     fn avoid_delays(&self, request: &Request) {
         let small_writes = self.client.requests.get() > 1
             || self.bytes.transport.is_tls()
-            || matches!(request.out.body, Body::Stream(_));
+            || matches!(request.out.body, ResponseBody::Stream(_));
         if small_writes && request.core().delivery.tcp_nodelay {
             self.bytes.send_without_delay();
         }
@@ -231,9 +233,9 @@ impl<'a> Connection<'a> {
 
     /// Whether the connection has to end because the server stops. One that is to move elsewhere does not end.
     fn is_ending(&self) -> bool {
-        match self.client.control.order() {
+        match self.client.control.pending_order() {
             ConnectionOrder::Close => true,
-            ConnectionOrder::Leave => false,
+            ConnectionOrder::Transfer => false,
             ConnectionOrder::None => self.http.is_stopping(),
         }
     }
@@ -247,23 +249,23 @@ impl<'a> Connection<'a> {
     }
 }
 
-impl RequestCarrier for Connection<'_> {
-    type End = Next;
+impl RequestCarrier for Http1Connection<'_> {
+    type End = ConnectionFate;
 
     const HAS_REQUEST_LINE: bool = true;
 
-    fn choose_server(&mut self, request: &mut Request) -> Result<(), Reject> {
+    fn choose_server(&mut self, request: &mut Request) -> Result<(), RejectedHead> {
         self.last_server.choose_server(request)
     }
 
-    fn check_head(&mut self, request: &mut Request) -> Result<(), Refusal> {
+    fn check_head(&mut self, request: &mut Request) -> Result<(), RequestRefusal> {
         let takes_connect = request.site.server(request.server).takes_connect;
         // After the server is chosen, as in nginx: whether CONNECT is allowed, and which page answers, depends on the
         // server.
         let framing = request.head.wire.check(takes_connect)?;
         for line in request.head.wire.ignored() {
             request.log(
-                Level::Info,
+                LogLevel::Info,
                 format_args!("client sent invalid header line: \"{}\"", BStr::new(line)),
             );
         }
@@ -271,10 +273,10 @@ impl RequestCarrier for Connection<'_> {
         // An HTTP/1.0 client's expectation is ignored: it would take the interim response for the final one (RFC 9110,
         // section 10.1.1).
         let expects = framing != RequestFraming::None
-            && wire.version >= Version::HTTP_11
+            && wire.version >= MessageVersion::HTTP_11
             && wire
                 .fields
-                .get_known(Known::Expect)
+                .get_known(KnownField::Expect)
                 .is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
         self.content = (framing, expects);
         Ok(())
@@ -285,7 +287,7 @@ impl RequestCarrier for Connection<'_> {
         if framing == RequestFraming::None {
             return;
         }
-        if let Some(input) = Input::new(Rc::clone(self.bytes), framing, expects_continue) {
+        if let Some(input) = Http1BodyInput::new(Rc::clone(self.bytes), framing, expects_continue) {
             request.body = RequestBody::from_input(Box::new(input));
         }
     }
@@ -298,27 +300,27 @@ impl RequestCarrier for Connection<'_> {
     async fn settle_content(&mut self, request: &mut Request) -> Result<(), u16> {
         // Content that was refused (413) is not looked at: its framing cannot change the response any more, and the
         // connection closes or lingers.
-        let was_refused = request.body.restore();
-        match !was_refused && lingering::discard_what_came(request).await.is_err() {
+        let was_refused = request.body.restore_content();
+        match !was_refused && discard::discard_what_came(request).await.is_err() {
             true => Err(400),
             false => Ok(()),
         }
     }
 
-    fn end_silently(&mut self, request: &mut Request) -> Next {
+    fn end_silently(&mut self, request: &mut Request) -> ConnectionFate {
         match request.core().reset_timedout_connection {
-            true => Next::Reset,
-            false => Next::Close,
+            true => ConnectionFate::Reset,
+            false => ConnectionFate::Close,
         }
     }
 
-    async fn send(&mut self, request: &mut Request) -> Result<(), SendError> {
+    async fn send(&mut self, request: &mut Request) -> Result<(), ResponseSendError> {
         // Decided before the head is written, which announces it. Framing may still force the connection to close.
         let keepalive = self.may_keep_alive(request);
         self.avoid_delays(request);
-        request.ledger.responded = Some(rt::now());
-        let out = self.sender.begin();
-        let framing = head::write(request, keepalive, out);
+        request.times.responded = Some(rt::now());
+        let out = self.sender.begin_head();
+        let framing = head::write_head(request, keepalive, out);
         if host::error_log::debug_is_on() {
             debug_response(request, out);
         }
@@ -329,20 +331,22 @@ impl RequestCarrier for Connection<'_> {
         }
     }
 
-    async fn after_response(&mut self, request: &mut Request) -> Next {
+    async fn after_response(&mut self, request: &mut Request) -> ConnectionFate {
         let core = &request.site.location(request.location).core;
         // The tunnel has ended, and with it the only use of the connection.
         if request.delivery.is_upgraded() {
-            return Next::Close;
+            return ConnectionFate::Close;
         }
         if request.delivery.must_close() {
             // Closing a socket with unread input sends a reset, which may destroy the response before the client has
             // read it (RFC 9112, section 9.6). Without unread input `lingering_close on` has nothing to wait for.
             let pending = !request.body.is_complete() || !self.bytes.input.borrow().is_empty();
             return match core.lingering_close {
-                Lingering::Always => Next::Linger(Arc::clone(core)),
-                Lingering::On if pending && self.may_linger => Next::Linger(Arc::clone(core)),
-                Lingering::On | Lingering::Off => Next::Close,
+                LingeringClose::Always => ConnectionFate::Linger(Arc::clone(core)),
+                LingeringClose::On if pending && self.may_linger => {
+                    ConnectionFate::Linger(Arc::clone(core))
+                }
+                LingeringClose::On | LingeringClose::Off => ConnectionFate::Close,
             };
         }
         // Noted on the client, because the location that chose them is left before the connection waits, and because
@@ -353,29 +357,35 @@ impl RequestCarrier for Connection<'_> {
         keepalive_min_timeout.set(core.keepalive_min_timeout);
         // The next request begins where the content of this one ends, so all of it has to be read first. A client that
         // does not finish in time is not served any further.
-        match request.body.is_complete() || lingering::discard(request).await {
-            true => Next::Request,
-            false => Next::Linger(request.core()),
+        match request.body.is_complete() || discard::discard_content(request).await {
+            true => ConnectionFate::Request,
+            false => ConnectionFate::Linger(request.core()),
         }
     }
 
-    fn after_failure(&mut self, request: &mut Request, error: SendError) -> Next {
+    fn after_failure(&mut self, request: &mut Request, error: ResponseSendError) -> ConnectionFate {
         match error {
-            SendError::TimedOut if request.core().reset_timedout_connection => Next::Reset,
+            ResponseSendError::TimedOut if request.core().reset_timedout_connection => {
+                ConnectionFate::Reset
+            }
             // A length or a missing last chunk shows the client that the response is incomplete (RFC 9112, section 8).
             // Where the connection's end is the end of the content, only a reset can show it.
-            SendError::Body(_) if request.delivery.framing == Some(ResponseFraming::UntilClose) => {
-                Next::Reset
+            ResponseSendError::Body(_)
+                if request.delivery.framing == Some(ResponseFraming::UntilClose) =>
+            {
+                ConnectionFate::Reset
             }
-            _ => Next::Close,
+            _ => ConnectionFate::Close,
         }
     }
 
-    fn closing_words(end: &Next) -> &'static str {
+    fn closing_words(end: &ConnectionFate) -> &'static str {
         match end {
-            Next::Request => "set http keepalive handler",
-            Next::Linger(_) => "http lingering close",
-            Next::Close | Next::Reset | Next::Leave => "http close request",
+            ConnectionFate::Request => "set http keepalive handler",
+            ConnectionFate::Linger(_) => "http lingering close",
+            ConnectionFate::Close | ConnectionFate::Reset | ConnectionFate::Transfer => {
+                "http close request"
+            }
         }
     }
 }
@@ -414,7 +424,7 @@ fn disabled_for_browser(request: &Request, disabled: u32) -> bool {
     if disabled & (MSIE6 | SAFARI) == 0 {
         return false;
     }
-    let Some(agent) = request.head.wire.fields.get_known(Known::UserAgent) else {
+    let Some(agent) = request.head.wire.fields.get_known(KnownField::UserAgent) else {
         return false;
     };
     let agent = BStr::new(agent);

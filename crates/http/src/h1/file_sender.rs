@@ -4,12 +4,12 @@
 use std::io;
 
 use proto::message::ResponseFraming;
-use rt::file::Taker;
+use rt::file::ProbeClient;
 
-use super::sender::{GATHER, Job, READ_FILES_UP_TO, Sender};
-use crate::body::{BodyError, FileRange};
+use super::sender::{GATHER, Http1Sender, READ_FILES_UP_TO, SendJob};
 use crate::request::Request;
-use crate::sending::{SendError, file_error, pool};
+use crate::response_body::{BodyError, FileRange};
+use crate::response_send::{ResponseSendError, aio_pool, file_error};
 
 /// How much a thread of the pool brings into memory at a time, in bytes. Measured in
 /// `docs/design/2026-11-21-cold-reads.md`.
@@ -22,14 +22,14 @@ const ASKED_PIECE: u64 = 1024 * 1024;
 /// much memory.
 const COPIED_PIECE: u64 = 64 * 1024;
 
-impl Sender {
+impl Http1Sender {
     /// Sends a range of a file, part by part.
     pub(super) async fn file(
         &mut self,
         request: &mut Request,
-        job: &mut Job,
+        job: &mut SendJob,
         range: FileRange,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), ResponseSendError> {
         let mut offset = range.offset;
         let end = range.offset + range.length;
         while offset < end {
@@ -69,7 +69,7 @@ impl Sender {
 
     /// How much of a file is read before the output is sent. With TLS that is a whole number of records, counting the
     /// head in front: the head must not end up in a record of its own few bytes.
-    fn room(&self, job: &Job, range: &FileRange) -> u64 {
+    fn room(&self, job: &SendJob, range: &FileRange) -> u64 {
         let whole = self.bytes.transport.is_tls()
             && job.framing != ResponseFraming::Chunked
             && !range.file.is_direct()
@@ -84,11 +84,11 @@ impl Sender {
     async fn read_file(
         &mut self,
         request: &mut Request,
-        job: &mut Job,
+        job: &mut SendJob,
         range: &FileRange,
         offset: u64,
         length: u64,
-    ) -> Result<u64, SendError> {
+    ) -> Result<u64, ResponseSendError> {
         self.begin_chunk(job, length);
         let mut done = 0;
         while done < length {
@@ -102,7 +102,7 @@ impl Sender {
             };
             // The file was truncated after its length had been announced. There is nothing to fill the gap with.
             if n == 0 {
-                return Err(SendError::Body(BodyError::FileTruncated));
+                return Err(ResponseSendError::Body(BodyError::FileTruncated));
             }
             done += n as u64;
         }
@@ -117,9 +117,9 @@ impl Sender {
         range: &FileRange,
         offset: u64,
         want: usize,
-    ) -> Result<usize, SendError> {
-        let begun = rt::clock::read();
-        let pool = pool(request);
+    ) -> Result<usize, ResponseSendError> {
+        let begun = rt::clock::read_clock();
+        let pool = aio_pool(request);
         // The output buffer itself goes to the pool and back. Fresh memory for each read would come from `mmap`, whose
         // lock is held by threads of the pool that are faulting in pages.
         let before = self.out.len();
@@ -129,7 +129,7 @@ impl Sender {
             .read_at(out, offset, want, &pool)
             .await
             .map_err(|error| file_error(&error))?;
-        request.ledger.disk_wait += rt::clock::elapsed(begun);
+        request.times.disk_wait += rt::clock::elapsed(begun);
         Ok(self.out.len() - before)
     }
 
@@ -137,11 +137,11 @@ impl Sender {
     async fn send_file(
         &mut self,
         request: &mut Request,
-        job: &mut Job,
+        job: &mut SendJob,
         range: &FileRange,
         offset: u64,
         length: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), ResponseSendError> {
         let end = offset + length;
         let mut at = offset;
         // The head has to be in the socket before `sendfile` writes there.
@@ -156,8 +156,8 @@ impl Sender {
         let mut asked = at;
         while at < end {
             let taker = match at < asked {
-                true => Taker::Same,
-                false => Taker::New,
+                true => ProbeClient::Same,
+                false => ProbeClient::New,
             };
             let piece = (end - at).min(ASKED_PIECE);
             let resident = range.file.resident_prefix_for(taker, at, piece);
@@ -171,7 +171,7 @@ impl Sender {
                     loaded = at + piece;
                 } else {
                     if loaded > at {
-                        range.file.lost();
+                        range.file.note_evicted();
                     }
                     at += self.send_copy(request, job, range, at, piece).await?;
                 }
@@ -193,11 +193,11 @@ impl Sender {
                         continue;
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) => return Err(SendError::Failed(error)),
+                    Err(error) => return Err(ResponseSendError::Failed(error)),
                     Ok(n) => n as u64,
                 };
             if sent == 0 {
-                return Err(SendError::Body(BodyError::FileTruncated));
+                return Err(ResponseSendError::Body(BodyError::FileTruncated));
             }
             self.bytes.count_sent(sent as usize);
             at += sent;
@@ -213,16 +213,16 @@ impl Sender {
         range: &FileRange,
         offset: u64,
         length: u64,
-    ) -> Result<(), SendError> {
-        let begun = rt::clock::read();
-        let pool = pool(request);
+    ) -> Result<(), ResponseSendError> {
+        let begun = rt::clock::read_clock();
+        let pool = aio_pool(request);
         let rest = (range.offset + range.length).saturating_sub(offset + length);
         range
             .file
-            .load(offset, length, rest, &pool)
+            .load_range(offset, length, rest, &pool)
             .await
             .map_err(|error| file_error(&error))?;
-        request.ledger.disk_wait += rt::clock::elapsed(begun);
+        request.times.disk_wait += rt::clock::elapsed(begun);
         Ok(())
     }
 
@@ -231,14 +231,14 @@ impl Sender {
     async fn send_copy(
         &mut self,
         request: &mut Request,
-        job: &mut Job,
+        job: &mut SendJob,
         range: &FileRange,
         offset: u64,
         length: u64,
-    ) -> Result<u64, SendError> {
+    ) -> Result<u64, ResponseSendError> {
         let want = length.min(COPIED_PIECE) as usize;
         match self.read_cold(request, range, offset, want).await? {
-            0 => Err(SendError::Body(BodyError::FileTruncated)),
+            0 => Err(ResponseSendError::Body(BodyError::FileTruncated)),
             n => {
                 self.flush(request, job).await?;
                 Ok(n as u64)

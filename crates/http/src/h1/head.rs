@@ -6,37 +6,41 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use proto::Known;
+use proto::KnownField;
 use proto::h1::response::{write_end, write_field, write_fields, write_status_line};
 use proto::message::ResponseFraming;
 
 use crate::absolute_redirect::absolute_location;
-use crate::request::{Request, Version};
-use crate::response::{Response, Unsaid};
+use crate::request::{HttpVersion, Request};
+use crate::response::{OmittedFields, Response};
 
 /// Appends the head of the response and returns how its content is framed. `keepalive` is whether the connection may
 /// persist; the framing may rule it out, and the outcome is left in the request.
-pub(super) fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> ResponseFraming {
+pub(super) fn write_head(
+    request: &mut Request,
+    keepalive: bool,
+    out: &mut Vec<u8>,
+) -> ResponseFraming {
     // First, because the fields below depend on it.
     let (framing, keepalive) = frame(request, keepalive);
     request.delivery.framing = Some(framing);
     if !keepalive {
         request.delivery.close();
     }
-    if request.head.version() == Version::Http09 {
+    if request.head.version() == HttpVersion::Http09 {
         // A simple response has no head (RFC 1945, section 6).
         return framing;
     }
     let site = &request.site;
     let core = &site.location(request.location).core;
     let response = &request.out;
-    let server = core.server_tokens.text(&site.identity);
+    let server = core.server_tokens.shown_name(&site.identity);
     // The opening is the same for all such responses of one second.
     let usual = response.status == 200
         && response.reason.is_none()
-        && response.unsaid == Unsaid::default()
-        && !response.fields.has(Known::Server)
-        && !response.fields.has(Known::Date);
+        && response.omitted == OmittedFields::default()
+        && !response.fields.has(KnownField::Server)
+        && !response.fields.has(KnownField::Date);
     match usual {
         true => write_usual_opening(server, out),
         false => write_opening(response, server, out),
@@ -66,12 +70,12 @@ fn write_opening(response: &Response, server: &str, out: &mut Vec<u8>) {
         response.reason.as_ref().map(|reason| reason.as_slice()),
         out,
     );
-    if !response.fields.has(Known::Server) && !response.unsaid.server {
+    if !response.fields.has(KnownField::Server) && !response.omitted.server {
         out.extend_from_slice(b"Server: ");
         out.extend_from_slice(server.as_bytes());
         out.extend_from_slice(b"\r\n");
     }
-    if !response.fields.has(Known::Date) && !response.unsaid.date {
+    if !response.fields.has(KnownField::Date) && !response.omitted.date {
         out.extend_from_slice(b"Date: ");
         crate::clock::write_http_date(out);
         out.extend_from_slice(b"\r\n");
@@ -80,14 +84,14 @@ fn write_opening(response: &Response, server: &str, out: &mut Vec<u8>) {
 
 /// Writes the opening of an ordinary response: one copy of what was written for the previous one in the same second.
 fn write_usual_opening(server: &str, out: &mut Vec<u8>) {
-    struct Last {
+    struct CachedHeadFields {
         second: u64,
         server: String,
         text: Vec<u8>,
     }
     rt::local! {
-        static LAST: RefCell<Last> =
-            const { RefCell::new(Last { second: 0, server: String::new(), text: Vec::new() }) };
+        static LAST: RefCell<CachedHeadFields> =
+            const { RefCell::new(CachedHeadFields { second: 0, server: String::new(), text: Vec::new() }) };
     }
     LAST.with_borrow_mut(|last| {
         let second = rt::wall_millis() / 1000;
@@ -121,7 +125,7 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (ResponseFraming, bool) 
         // No `Content-Length` with 1xx or 204 (RFC 9110, section 8.6). A response that was passed on keeps its media
         // type: a 304 may describe what a 200 would have shown.
         if out.status != 101 {
-            if !out.passed_on {
+            if !out.is_upstream_status {
                 out.content_type.clear();
             }
             out.content_length = None;
@@ -132,7 +136,7 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (ResponseFraming, bool) 
     }
     let empty = request.delivery.header_only;
     // HTTP/1.0 clients do not know the chunked coding (RFC 9112, section 6.1).
-    let chunks = version >= Version::Http11 && core.chunked_transfer_encoding;
+    let chunks = version >= HttpVersion::Http11 && core.chunked_transfer_encoding;
     let framing = match out.length() {
         // Only chunked framing can carry trailers (RFC 9112, section 7.1.2), even if the length is known.
         Some(_) if chunks && !empty && !out.trailers.is_empty() => {

@@ -9,10 +9,10 @@
 
 mod body;
 mod connection;
+mod discard;
 mod file_sender;
 mod head;
-mod lingering;
-mod reading;
+mod head_reading;
 mod recycled;
 mod sender;
 mod stream;
@@ -20,10 +20,10 @@ mod stream;
 use std::rc::Rc;
 
 use crate::byte_stream::ByteStream;
-use crate::client::Client;
+use crate::client::HttpClient;
 use crate::http_loop::HttpLoop;
 use crate::lingering_close;
-use connection::{Connection, Next};
+use connection::{ConnectionFate, Http1Connection};
 
 pub(crate) use recycled::RecycledSlots;
 
@@ -32,48 +32,48 @@ pub(crate) use recycled::RecycledSlots;
 const PIPELINED_IN_A_ROW: u32 = 16;
 
 /// Why the protocol is done with a connection.
-pub(crate) enum Ending {
+pub(crate) enum ProtocolEnd {
     /// It has been closed, or is to be.
     Closed,
     /// It was asked to move to another loop or process, and is between two requests.
-    Leaves,
+    Transferred,
 }
 
 /// Serves a connection until it ends, or is to move. On return nothing here refers to the client any more, so that the
 /// caller can take the connection apart.
 pub(crate) async fn serve_connection(
     http: &Rc<HttpLoop>,
-    client: &Rc<Client>,
+    client: &Rc<HttpClient>,
     bytes: &Rc<ByteStream>,
     recycled: &RecycledSlots,
-) -> Ending {
-    let mut connection = Connection::new(http, client, bytes, recycled);
+) -> ProtocolEnd {
+    let mut connection = Http1Connection::new(http, client, bytes, recycled);
     let mut in_a_row = 0;
     loop {
         match connection.one_request().await {
-            Next::Request if connection.is_pipelined() => {
+            ConnectionFate::Request if connection.is_pipelined() => {
                 in_a_row += 1;
                 if in_a_row % PIPELINED_IN_A_ROW == 0 {
                     rt::yield_now().await;
                 }
             }
-            Next::Request => {}
-            Next::Close => {
+            ConnectionFate::Request => {}
+            ConnectionFate::Close => {
                 // TLS closes with its own alert (RFC 8446, section 6.1): without it a truncation attack looks the same.
                 bytes.transport.say_goodbye();
                 http.debug_client(client, format_args!("close http connection"));
-                return Ending::Closed;
+                return ProtocolEnd::Closed;
             }
-            Next::Linger(core) => {
-                lingering_close::close(&bytes.transport, &core, u64::MAX).await;
-                return Ending::Closed;
+            ConnectionFate::Linger(core) => {
+                lingering_close::linger_and_close(&bytes.transport, &core, u64::MAX).await;
+                return ProtocolEnd::Closed;
             }
-            Next::Leave => return Ending::Leaves,
-            Next::Reset => {
+            ConnectionFate::Transfer => return ProtocolEnd::Transferred,
+            ConnectionFate::Reset => {
                 // The descriptor is closed with the client; this only makes its close a reset. If it fails the close is
                 // an ordinary one.
                 let _ = bytes.transport.socket().set_reset_on_close();
-                return Ending::Closed;
+                return ProtocolEnd::Closed;
             }
         }
     }

@@ -31,13 +31,13 @@ pub(crate) struct RecycledSlots(RefCell<Vec<Box<RequestSlot>>>);
 
 impl RecycledSlots {
     /// A slot that an earlier connection left; a new one if there is none.
-    pub(super) fn take(&self) -> Box<RequestSlot> {
+    pub(super) fn take_recycled(&self) -> Box<RequestSlot> {
         self.0.borrow_mut().pop().unwrap_or_default()
     }
 
     /// Keeps the slot of a connection that has ended, without unusually large buffers. Its request must have ended,
     /// too.
-    pub(super) fn give(&self, mut slot: Box<RequestSlot>) {
+    pub(super) fn recycle(&self, mut slot: Box<RequestSlot>) {
         let mut slots = self.0.borrow_mut();
         if slots.len() >= MOST {
             return;

@@ -13,13 +13,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use proto::message::ResponseFraming;
 
-use crate::body::{Body, BodyError, Chunk};
 use crate::buffers;
 use crate::byte_stream::ByteStream;
 use crate::core::location::LocationConf;
 use crate::limit_rate::{RateLimit, is_paced};
 use crate::request::Request;
-use crate::sending::{SendError, is_undecided};
+use crate::response_body::{BodyChunk, BodyError, ResponseBody};
+use crate::response_send::{ResponseSendError, is_undecided};
 
 /// Up to this size a file is read into the output instead of sent by `sendfile`: one copy of so little costs less than
 /// a second system call. Measured in `docs/design/2026-11-21-cpu-per-request.md`.
@@ -36,7 +36,7 @@ pub(super) const GATHER: usize = 64 * 1024;
 const UNLIMITED_PORTION: u64 = 1 << 30;
 
 /// Sends responses on one connection, one after the other.
-pub(super) struct Sender {
+pub(super) struct Http1Sender {
     pub(super) bytes: Rc<ByteStream>,
     /// What has been gathered and not yet sent. Between two responses it owns no memory: idle connections need none,
     /// and the buffer that the loop used last is still in the processor's cache.
@@ -45,7 +45,7 @@ pub(super) struct Sender {
 }
 
 /// The settings of the response that is being sent, and how far it is.
-pub(super) struct Job {
+pub(super) struct SendJob {
     pub(super) framing: ResponseFraming,
     pub(super) sendfile: bool,
     /// `tcp_nopush`: the head waits for the file to fill its packet. Without it the client starts working earlier; over
@@ -58,27 +58,27 @@ pub(super) struct Job {
     pub(super) body_bytes: u64,
 }
 
-impl Sender {
+impl Http1Sender {
     /// A sender for this connection.
-    pub(super) fn new(bytes: Rc<ByteStream>) -> Sender {
-        Sender {
+    pub(super) fn new(bytes: Rc<ByteStream>) -> Http1Sender {
+        Http1Sender {
             bytes,
             out: Vec::new(),
             timer: rt::Timer::new(),
         }
     }
 
-    /// Begins a response: returns the buffer into which its head is written. [`Sender::send_at_once`] or
-    /// [`Sender::send`] continues from there.
-    pub(super) fn begin(&mut self) -> &mut Vec<u8> {
-        self.out = buffers::take();
+    /// Begins a response: returns the buffer into which its head is written. [`Http1Sender::send_at_once`] or
+    /// [`Http1Sender::send`] continues from there.
+    pub(super) fn begin_head(&mut self) -> &mut Vec<u8> {
+        self.out = buffers::take_buffer();
         // What the socket did not accept of an interim response has to leave before the final one.
         self.out.append(&mut self.bytes.unsent_interim.borrow_mut());
         &mut self.out
     }
 
     /// Sends head and content with one call, if the content is small and at hand and the socket accepts everything. On
-    /// `None` [`Sender::send`] continues where this stopped.
+    /// `None` [`Http1Sender::send`] continues where this stopped.
     ///
     /// Most responses end here, without a future of their own.
     pub(super) fn send_at_once(
@@ -107,7 +107,7 @@ impl Sender {
             return None;
         }
         self.release();
-        request.ledger.complete = true;
+        request.times.complete = true;
         Some(())
     }
 
@@ -121,7 +121,7 @@ impl Sender {
             ResponseFraming::Chunked | ResponseFraming::UntilClose => return None,
         };
         if length == 0 {
-            request.out.body = Body::Empty;
+            request.out.body = ResponseBody::Empty;
             return Some(Bytes::new());
         }
         // A body whose own length differs from the announced one is cut or reported by the slower path.
@@ -134,11 +134,13 @@ impl Sender {
         let mut apart = Bytes::new();
         match &mut request.out.body {
             // TLS copies everything into records anyway; one buffer makes one record.
-            Body::Bytes(bytes) if bytes.len() > COPIED_UP_TO && !self.bytes.transport.is_tls() => {
+            ResponseBody::Bytes(bytes)
+                if bytes.len() > COPIED_UP_TO && !self.bytes.transport.is_tls() =>
+            {
                 apart = std::mem::take(bytes);
             }
-            Body::Bytes(bytes) => self.out.extend_from_slice(bytes),
-            Body::File(range) if !range.file.is_direct() => {
+            ResponseBody::Bytes(bytes) => self.out.extend_from_slice(bytes),
+            ResponseBody::File(range) if !range.file.is_direct() => {
                 let head = self.out.len();
                 let read = range
                     .file
@@ -149,17 +151,20 @@ impl Sender {
                     return None;
                 }
             }
-            Body::Empty | Body::File(_) | Body::Parts(_) | Body::Stream(_) => return None,
+            ResponseBody::Empty
+            | ResponseBody::File(_)
+            | ResponseBody::Parts(_)
+            | ResponseBody::Stream(_) => return None,
         }
-        request.out.body = Body::Empty;
+        request.out.body = ResponseBody::Empty;
         // Also tells the asynchronous path that the content is in the output already.
-        request.ledger.body_bytes_sent = length;
+        request.times.body_bytes_sent = length;
         Some(apart)
     }
 
     fn count(&mut self, request: &mut Request, sent: u64) {
         self.bytes.count_sent(sent as usize);
-        request.ledger.bytes_sent += sent;
+        request.times.bytes_sent += sent;
     }
 
     /// Sends the response's content after the head, which is in the output already.
@@ -167,12 +172,12 @@ impl Sender {
         &mut self,
         request: &mut Request,
         framing: ResponseFraming,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), ResponseSendError> {
         let before = self.bytes.sent.get();
         let head = self.out.len() as u64;
-        let mut job = Job::new(request, framing);
+        let mut job = SendJob::new(request, framing);
         let mut result = self.send_with(request, &mut job).await;
-        if let Err(SendError::Body(error)) = &result
+        if let Err(ResponseSendError::Body(error)) = &result
             && *error != BodyError::Withdrawn
         {
             // What was produced before the failure still goes to the client; the missing end shows that it is not all.
@@ -181,22 +186,26 @@ impl Sender {
             }
         }
         let sent = self.bytes.sent.get() - before;
-        request.ledger.bytes_sent += sent;
+        request.times.bytes_sent += sent;
         // As in nginx everything but the head counts, chunk sizes included.
-        request.ledger.body_bytes_sent += match framing {
+        request.times.body_bytes_sent += match framing {
             ResponseFraming::Chunked => sent.saturating_sub(head),
             _ => job.body_bytes,
         };
-        request.ledger.complete = result.is_ok();
+        request.times.complete = result.is_ok();
         self.release();
         result
     }
 
-    async fn send_with(&mut self, request: &mut Request, job: &mut Job) -> Result<(), SendError> {
+    async fn send_with(
+        &mut self,
+        request: &mut Request,
+        job: &mut SendJob,
+    ) -> Result<(), ResponseSendError> {
         // The content is in the output already.
-        let gathered = request.ledger.body_bytes_sent > 0;
+        let gathered = request.times.body_bytes_sent > 0;
         if job.framing == ResponseFraming::None || request.delivery.header_only || gathered {
-            request.out.body = Body::Empty;
+            request.out.body = ResponseBody::Empty;
             return self.flush(request, job).await;
         }
         if job.pace.is_some() {
@@ -215,8 +224,8 @@ impl Sender {
             }
             match self.next_chunk(request, job).await? {
                 None => break,
-                Some(Chunk::Flush) => self.flush(request, job).await?,
-                Some(Chunk::Bytes(bytes)) => {
+                Some(BodyChunk::Flush) => self.flush(request, job).await?,
+                Some(BodyChunk::Bytes(bytes)) => {
                     // A producer may deliver more than was announced. The excess is cut off: the client would take it
                     // for the next response (RFC 9112, section 6.3; response splitting).
                     let bytes = match usize::try_from(left) {
@@ -227,7 +236,7 @@ impl Sender {
                     job.body_bytes += bytes.len() as u64;
                     self.bytes(request, job, bytes).await?;
                 }
-                Some(Chunk::File(mut range)) => {
+                Some(BodyChunk::File(mut range)) => {
                     range.length = range.length.min(left);
                     left -= range.length;
                     job.body_bytes += range.length;
@@ -238,7 +247,7 @@ impl Sender {
         match job.framing {
             // Fewer bytes than announced: only closing the connection tells the client (RFC 9112, section 8).
             ResponseFraming::Length(_) if left > 0 => {
-                return Err(SendError::Body(BodyError::Producer));
+                return Err(ResponseSendError::Body(BodyError::Producer));
             }
             ResponseFraming::Chunked => {
                 proto::h1::body::write_last_chunk(&request.out.trailers, &mut self.out)
@@ -253,9 +262,9 @@ impl Sender {
     async fn next_chunk(
         &mut self,
         request: &mut Request,
-        job: &mut Job,
-    ) -> Result<Option<Chunk>, SendError> {
-        if !self.out.is_empty() && matches!(request.out.body, Body::Stream(_)) {
+        job: &mut SendJob,
+    ) -> Result<Option<BodyChunk>, ResponseSendError> {
+        if !self.out.is_empty() && matches!(request.out.body, ResponseBody::Stream(_)) {
             let ready = std::future::poll_fn(|context| {
                 let mut body = std::mem::take(&mut request.out.body);
                 let next = body.poll_next(request, context);
@@ -268,21 +277,21 @@ impl Sender {
             })
             .await;
             match ready {
-                Poll::Ready(next) => return next.transpose().map_err(SendError::Body),
+                Poll::Ready(next) => return next.transpose().map_err(ResponseSendError::Body),
                 Poll::Pending if self.may_wait(request, job) => {}
                 Poll::Pending => self.flush(request, job).await?,
             }
         }
-        Body::next_of(request)
+        ResponseBody::next_of(request)
             .await
             .transpose()
-            .map_err(SendError::Body)
+            .map_err(ResponseSendError::Body)
     }
 
     /// Whether gathered output is better held back while more is awaited. It is a head of which it is not yet known
     /// whether it is that of the response; or one whose first content is about to follow, so that both become one
     /// record and one packet. nginx waits for more of it: until `postpone_output` has come, or all.
-    fn may_wait(&self, request: &Request, job: &Job) -> bool {
+    fn may_wait(&self, request: &Request, job: &SendJob) -> bool {
         let waits = request.delivery.head_waits && job.body_bytes == 0 && {
             let core = &request.site.location(request.location).core;
             (self.out.len() as u64) < core.delivery.postpone_output
@@ -293,9 +302,9 @@ impl Sender {
     async fn bytes(
         &mut self,
         request: &mut Request,
-        job: &mut Job,
+        job: &mut SendJob,
         bytes: Bytes,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), ResponseSendError> {
         if job.pace.is_some() {
             return self.paced_bytes(request, job, bytes).await;
         }
@@ -313,7 +322,11 @@ impl Sender {
 
     /// `limit_rate` counts the head, too, as in nginx: sends it within the allowance. The last part stays in the
     /// output, to leave with the first content.
-    async fn paced_head(&mut self, request: &mut Request, job: &mut Job) -> Result<(), SendError> {
+    async fn paced_head(
+        &mut self,
+        request: &mut Request,
+        job: &mut SendJob,
+    ) -> Result<(), ResponseSendError> {
         let head = std::mem::take(&mut self.out);
         let mut rest = &head[..];
         loop {
@@ -331,9 +344,9 @@ impl Sender {
     async fn paced_bytes(
         &mut self,
         request: &mut Request,
-        job: &mut Job,
+        job: &mut SendJob,
         mut bytes: Bytes,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), ResponseSendError> {
         while !bytes.is_empty() {
             // A part per allowance, and a chunk per part: a chunk's size has to be known when it begins.
             let n = self.pace(job).await?.min(bytes.len() as u64) as usize;
@@ -347,13 +360,13 @@ impl Sender {
         Ok(())
     }
 
-    pub(super) fn begin_chunk(&mut self, job: &Job, length: u64) {
+    pub(super) fn begin_chunk(&mut self, job: &SendJob, length: u64) {
         if job.framing == ResponseFraming::Chunked {
             proto::h1::body::write_chunk_start(length, &mut self.out);
         }
     }
 
-    pub(super) fn end_chunk(&mut self, job: &Job) {
+    pub(super) fn end_chunk(&mut self, job: &SendJob) {
         if job.framing == ResponseFraming::Chunked {
             self.out.extend_from_slice(proto::h1::body::CHUNK_END);
         }
@@ -361,7 +374,7 @@ impl Sender {
 
     /// How many bytes may be sent now; waits until it is at least one. A client that leaves meanwhile ends the wait: at
     /// a low rate its connection would otherwise be occupied for long.
-    pub(super) async fn pace(&mut self, job: &mut Job) -> Result<u64, SendError> {
+    pub(super) async fn pace(&mut self, job: &mut SendJob) -> Result<u64, ResponseSendError> {
         loop {
             let Some(pace) = &job.pace else {
                 return Ok(u64::MAX);
@@ -375,7 +388,7 @@ impl Sender {
                 .is_ok()
             {
                 let left = "client prematurely closed connection";
-                return Err(SendError::Failed(io::Error::new(
+                return Err(ResponseSendError::Failed(io::Error::new(
                     io::ErrorKind::ConnectionAborted,
                     left,
                 )));
@@ -387,8 +400,8 @@ impl Sender {
     pub(super) async fn flush(
         &mut self,
         request: &mut Request,
-        job: &Job,
-    ) -> Result<(), SendError> {
+        job: &SendJob,
+    ) -> Result<(), ResponseSendError> {
         self.write_out(request, job.timeout).await
     }
 
@@ -396,8 +409,8 @@ impl Sender {
     pub(super) async fn flush_more(
         &mut self,
         request: &mut Request,
-        job: &Job,
-    ) -> Result<(), SendError> {
+        job: &SendJob,
+    ) -> Result<(), ResponseSendError> {
         if self.out.is_empty() {
             return Ok(());
         }
@@ -422,7 +435,7 @@ impl Sender {
         &mut self,
         request: &mut Request,
         timeout: Duration,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), ResponseSendError> {
         let mut at = 0;
         while at < self.out.len() {
             at += self
@@ -439,7 +452,7 @@ impl Sender {
         &self,
         request: &mut Request,
         timeout: Duration,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), ResponseSendError> {
         while self.bytes.transport.has_pending() {
             self.wait_flushed(request, timeout).await?;
         }
@@ -450,9 +463,9 @@ impl Sender {
     async fn write_with(
         &mut self,
         request: &mut Request,
-        job: &Job,
+        job: &SendJob,
         bytes: &[u8],
-    ) -> Result<(), SendError> {
+    ) -> Result<(), ResponseSendError> {
         let total = self.out.len() + bytes.len();
         let mut at = 0;
         while at < total {
@@ -473,7 +486,7 @@ impl Sender {
         first: &[u8],
         second: &[u8],
         timeout: Duration,
-    ) -> Result<usize, SendError> {
+    ) -> Result<usize, ResponseSendError> {
         loop {
             let result = if second.is_empty() {
                 self.bytes.transport.try_write(first)
@@ -491,12 +504,16 @@ impl Sender {
                     self.wait_writable(request, timeout).await?
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(SendError::Failed(error)),
+                Err(error) => return Err(ResponseSendError::Failed(error)),
             }
         }
     }
 
-    pub(super) async fn writable(&self, request: &mut Request, job: &Job) -> Result<(), SendError> {
+    pub(super) async fn writable(
+        &self,
+        request: &mut Request,
+        job: &SendJob,
+    ) -> Result<(), ResponseSendError> {
         self.wait_writable(request, job.timeout).await
     }
 
@@ -504,18 +521,18 @@ impl Sender {
         &self,
         request: &mut Request,
         timeout: Duration,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), ResponseSendError> {
         self.timer.set(timeout);
         std::future::poll_fn(|context| {
             if let Poll::Ready(result) = self.bytes.transport.poll_writable(context) {
-                return Poll::Ready(result.map_err(SendError::Failed));
+                return Poll::Ready(result.map_err(ResponseSendError::Failed));
             }
             // The client takes nothing now; a producer that works ahead must still not stall (an upstream whose
             // response is buffered should be read to its end and released).
-            Body::poll_ahead_of(request, context);
+            ResponseBody::poll_ahead_of(request, context);
             self.timer
                 .poll_expired(context)
-                .map(|()| Err(SendError::TimedOut))
+                .map(|()| Err(ResponseSendError::TimedOut))
         })
         .await
     }
@@ -524,29 +541,29 @@ impl Sender {
         &self,
         request: &mut Request,
         timeout: Duration,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), ResponseSendError> {
         self.timer.set(timeout);
         std::future::poll_fn(|context| {
             if let Poll::Ready(result) = self.bytes.transport.poll_flush(context) {
-                return Poll::Ready(result.map_err(SendError::Failed));
+                return Poll::Ready(result.map_err(ResponseSendError::Failed));
             }
             // As above: a producer that works ahead must not stall.
-            Body::poll_ahead_of(request, context);
+            ResponseBody::poll_ahead_of(request, context);
             self.timer
                 .poll_expired(context)
-                .map(|()| Err(SendError::TimedOut))
+                .map(|()| Err(ResponseSendError::TimedOut))
         })
         .await
     }
 
     /// Gives the output's memory to the next response on the loop.
     fn release(&mut self) {
-        buffers::give(std::mem::take(&mut self.out));
+        buffers::give_buffer(std::mem::take(&mut self.out));
     }
 }
 
-impl Job {
-    fn new(request: &mut Request, framing: ResponseFraming) -> Job {
+impl SendJob {
+    fn new(request: &mut Request, framing: ResponseFraming) -> SendJob {
         let site = Rc::clone(&request.site);
         let core: &LocationConf = &site.location(request.location).core;
         let delivery = &core.delivery;
@@ -554,21 +571,21 @@ impl Job {
             0 => UNLIMITED_PORTION,
             bytes => bytes,
         };
-        Job {
+        SendJob {
             framing,
             sendfile: delivery.sendfile,
             full_packets: delivery.tcp_nopush,
             portion,
             buffer: delivery.output_buffer_size as usize,
             timeout: delivery.send_timeout,
-            pace: RateLimit::of(request, &site),
+            pace: RateLimit::of_request(request, &site),
             body_bytes: 0,
         }
     }
 
     pub(super) fn paid(&mut self, bytes: u64) {
         if let Some(pace) = &mut self.pace {
-            pace.paid(bytes);
+            pace.add_sent(bytes);
         }
     }
 }

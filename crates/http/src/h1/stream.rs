@@ -62,7 +62,7 @@ impl ClientStream for ByteStream {
         }
     }
 
-    fn end(&self) {
+    fn end_output(&self) {
         // The error means that the client has left.
         let _gone = self.transport.shutdown_write();
     }
@@ -72,7 +72,7 @@ impl ClientStream for ByteStream {
         false
     }
 
-    fn exclusive(&self) -> Option<&ByteStream> {
+    fn exclusive_bytes(&self) -> Option<&ByteStream> {
         Some(self)
     }
 }

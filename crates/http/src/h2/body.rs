@@ -5,24 +5,28 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use proto::fields::Fields;
-use proto::h2::Window;
+use proto::h2::FlowControlWindow;
 
-use super::stream::Stream;
+use super::stream::Http2Stream;
 use crate::body_reader::{BodyInput, BodyReadError};
 use crate::client_stream::ClientStream;
 
 /// Reads the content of a request from its stream.
-pub(super) struct Input {
-    stream: Rc<Stream>,
+pub(super) struct Http2BodyInput {
+    stream: Rc<Http2Stream>,
     length: Option<u64>,
     taken: u64,
     /// The client waits for `100 Continue` before it sends content, and has not been told yet.
     expects_continue: bool,
 }
 
-impl Input {
-    pub(super) fn new(stream: Rc<Stream>, length: Option<u64>, expects_continue: bool) -> Input {
-        Input {
+impl Http2BodyInput {
+    pub(super) fn new(
+        stream: Rc<Http2Stream>,
+        length: Option<u64>,
+        expects_continue: bool,
+    ) -> Http2BodyInput {
+        Http2BodyInput {
             stream,
             length,
             taken: 0,
@@ -39,7 +43,7 @@ impl Input {
     }
 }
 
-impl BodyInput for Input {
+impl BodyInput for Http2BodyInput {
     fn poll_read(
         &mut self,
         out: &mut Vec<u8>,
@@ -55,7 +59,7 @@ impl BodyInput for Input {
         let before = out.len();
         let result = self
             .stream
-            .poll_read(out, max.min(Window::MAX as usize), context);
+            .poll_read(out, max.min(FlowControlWindow::MAX as usize), context);
         self.taken += (out.len() - before) as u64;
         // A reset and the end of the connection look the same to a handler.
         result.map_err(|_left| BodyReadError::Closed)
@@ -69,7 +73,7 @@ impl BodyInput for Input {
         std::mem::take(&mut *self.stream.trailers.borrow_mut())
     }
 
-    fn taken(&self) -> u64 {
+    fn bytes_taken(&self) -> u64 {
         self.taken
     }
 

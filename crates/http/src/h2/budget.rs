@@ -51,15 +51,15 @@ pub(super) mod price {
 
 /// A client's credit.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct ClientBudget {
     left: u32,
     counted: Instant,
 }
 
-impl Budget {
+impl ClientBudget {
     /// Full credit.
-    pub(super) fn new(now: Instant) -> Budget {
-        Budget {
+    pub(super) fn new(now: Instant) -> ClientBudget {
+        ClientBudget {
             left: FULL,
             counted: now,
         }
@@ -76,7 +76,7 @@ impl Budget {
                 self.left = left;
                 Ok(())
             }
-            None => Err(ConnectionError::calm("http2 flood detected")),
+            None => Err(ConnectionError::enhance_your_calm("http2 flood detected")),
         }
     }
 
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn it_is_spent_and_comes_back_with_time_and_with_requests() {
         let begun = Instant::now();
-        let mut budget = Budget::new(begun);
+        let mut budget = ClientBudget::new(begun);
         for _ in 0..FULL / 2 {
             assert!(budget.spend(2, begun).is_ok());
         }
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_client_that_spends_little_for_long_is_not_low() {
         let begun = Instant::now();
-        let mut budget = Budget::new(begun);
+        let mut budget = ClientBudget::new(begun);
         let mut now = begun;
         // A ping every ten seconds, for hours.
         for _ in 0..FULL {

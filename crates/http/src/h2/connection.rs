@@ -13,22 +13,24 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use base::Errno;
-use host::error_log::Level;
+use base::ErrnoText;
+use host::error_log::LogLevel;
 use proto::h2::frame::{self, PREFACE};
-use proto::h2::hpack::Decoder;
+use proto::h2::hpack::HpackDecoder;
 use proto::h2::settings::id;
-use proto::h2::{ConnectionError, ErrorCode, FrameReader, Priority, RequestReader, Window};
+use proto::h2::{
+    ConnectionError, ErrorCode, FlowControlWindow, FrameReader, RequestReader, ResponsePriority,
+};
 
-use super::budget::{Budget, KNOWN_AFTER, KNOWN_AFTER_BYTES, SERVED};
-use super::limits::{Limits, reader_limits};
-use super::link::{Link, OUTPUT_FULL};
-use super::timers::Waits;
+use super::budget::{ClientBudget, KNOWN_AFTER, KNOWN_AFTER_BYTES, SERVED};
+use super::connection_link::{Http2Link, OUTPUT_FULL};
+use super::limits::{Http2Limits, reader_limits};
+use super::timers::ReadTimeout;
 use crate::byte_stream::ByteStream;
-use crate::client::{Client, ConnectionMobility};
+use crate::client::{ConnectionMobility, HttpClient};
 use crate::core::LocationConf;
 use crate::http_loop::HttpLoop;
-use net::counters::{Stage, Staged};
+use net::counters::{ConnectionStage, CountedConnection};
 
 /// Above this much unsent output nothing is read, in bytes. What a client makes us answer (PING, SETTINGS, resets) is
 /// thereby bounded by what it accepts.
@@ -44,15 +46,15 @@ const SHARE: u64 = 512 * 1024;
 /// An idle connection keeps no output buffer above this size, in bytes.
 const IDLE_OUTPUT: usize = 2 * OUTPUT_FULL;
 
-/// One HTTP/2 connection. Its task owns this; what its streams need of it is in the [`Link`].
-pub(super) struct Connection {
-    pub(super) link: Rc<Link>,
+/// One HTTP/2 connection. Its task owns this; what its streams need of it is in the [`Http2Link`].
+pub(super) struct Http2Connection {
+    pub(super) link: Rc<Http2Link>,
     pub(super) reader: FrameReader,
-    pub(super) decoder: Decoder,
+    pub(super) decoder: HpackDecoder,
     pub(super) requests: RequestReader,
-    pub(super) budget: Budget,
+    pub(super) budget: ClientBudget,
     /// The limits of the address, from the configuration that was current at the last request.
-    pub(super) limits: Limits,
+    pub(super) limits: Http2Limits,
     /// How much of the preface is still to come, in bytes.
     pub(super) preface: usize,
     /// The highest stream identifier that the client has used. Identifiers only grow (RFC 9113, section 5.1.1).
@@ -67,23 +69,23 @@ pub(super) struct Connection {
     pub(super) refused: u32,
     /// PRIORITY_UPDATE frames may precede their stream (RFC 9218, section 7.1): priorities of streams that have not
     /// begun.
-    pub(super) early_priorities: Vec<(u32, Priority)>,
+    pub(super) early_priorities: Vec<(u32, ResponsePriority)>,
     /// Bytes that the client has sent, and how many of them were header blocks and content: nginx's measure of a flood.
     pub(super) taken: u64,
     pub(super) of_use: u64,
     /// Bytes of content that streams received.
     pub(super) content: u64,
-    pub(super) phase: Phase,
-    pub(super) waits: Waits,
+    pub(super) phase: Http2Phase,
+    pub(super) waits: ReadTimeout,
     pub(super) read_timer: rt::Timer,
     pub(super) write_timer: rt::Timer,
     pub(super) little_timer: rt::Timer,
     pub(super) spares_timer: rt::Timer,
-    staged: Staged,
+    staged: CountedConnection,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum Http2Phase {
     Open,
     /// GOAWAY has been sent: no new streams; those that exist run to their end.
     Draining,
@@ -93,52 +95,52 @@ pub(super) enum Phase {
 
 /// How a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ConnectionEnd {
     /// The client may still be sending: its input is discarded for a while, so that no reset destroys our GOAWAY.
     Linger,
     /// The client left, or the socket failed.
     Gone,
 }
 
-impl Connection {
+impl Http2Connection {
     pub(super) fn new(
         http: &Rc<HttpLoop>,
-        client: &Rc<Client>,
+        client: &Rc<HttpClient>,
         bytes: &Rc<ByteStream>,
-    ) -> Connection {
+    ) -> Http2Connection {
         // The HPACK tables of both sides and the open streams cannot be moved to another loop.
         client.control.set_mobility(ConnectionMobility::Nowhere);
         let site = http.site();
-        let limits = Limits::of(&site, client);
+        let limits = Http2Limits::of(&site, client);
         let mut reader = FrameReader::default();
         reader.limits = reader_limits(&site, client);
-        let mut connection = Connection {
-            link: Rc::new(Link::new(http, client, bytes)),
+        let mut connection = Http2Connection {
+            link: Rc::new(Http2Link::new(http, client, bytes)),
             reader,
-            decoder: Decoder::default(),
+            decoder: HpackDecoder::default(),
             requests: RequestReader::default(),
-            budget: Budget::new(rt::now()),
+            budget: ClientBudget::new(rt::now()),
             preface: PREFACE.len(),
             last: 0,
             settings_acknowledged: false,
-            receive_window: Window::MAX,
+            receive_window: FlowControlWindow::MAX,
             begun: 0,
             refused: 0,
             early_priorities: Vec::new(),
             taken: 0,
             of_use: 0,
             content: 0,
-            phase: Phase::Open,
-            waits: Waits::Nothing,
+            phase: Http2Phase::Open,
+            waits: ReadTimeout::Nothing,
             read_timer: rt::Timer::new(),
             write_timer: rt::Timer::new(),
             little_timer: rt::Timer::new(),
             spares_timer: rt::Timer::new(),
-            staged: Staged::new(&http.counters),
+            staged: CountedConnection::new(&http.counters),
             limits,
         };
         // Until the client has shown that it uses what it asks for: see [`super::budget`].
-        connection.set_rank(rt::Rank::Patient);
+        connection.set_rank(rt::TaskRank::Patient);
         connection.introduce();
         connection
     }
@@ -155,16 +157,20 @@ impl Connection {
             (id::ENABLE_CONNECT_PROTOCOL, 1),
             (id::NO_RFC7540_PRIORITIES, 1),
         ];
-        let ((), _) = self.link.write(|output| {
+        let ((), _) = self.link.append_frames(|output| {
             frame::write_settings(&settings, &mut output.bytes);
-            frame::write_window_update(0, Window::MAX - Window::DEFAULT, &mut output.bytes);
+            frame::write_window_update(
+                0,
+                FlowControlWindow::MAX - FlowControlWindow::DEFAULT,
+                &mut output.bytes,
+            );
         });
     }
 
     /// Reads and writes for as long as something can be read or written.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<ConnectionEnd> {
         self.link.register(context);
-        self.link.takes_little.set(false);
+        self.link.sends_small_chunks.set(false);
         self.count_ended();
         self.judge();
         let is_to_end = self.is_to_end(context);
@@ -184,9 +190,11 @@ impl Connection {
             };
             // Only once everything has left, the GOAWAY included.
             if is_sent && self.is_over() {
-                return Poll::Ready(End::Linger);
+                return Poll::Ready(ConnectionEnd::Linger);
             }
-            if self.phase == Phase::Closing || self.link.output.borrow().pending() >= STOP_READING {
+            if self.phase == Http2Phase::Closing
+                || self.link.output.borrow().pending() >= STOP_READING
+            {
                 break;
             }
             if self.taken - before >= self.share() {
@@ -199,7 +207,9 @@ impl Connection {
                 Poll::Ready(Ok(false)) => return self.client_left(),
                 Poll::Ready(Err(error)) => self.fail(error),
                 // Around again: the GOAWAY has to leave, too.
-                Poll::Pending if is_to_end && self.phase == Phase::Open => self.drain(),
+                Poll::Pending if is_to_end && self.phase == Http2Phase::Open => {
+                    self.start_draining()
+                }
                 Poll::Pending => break,
             }
         }
@@ -222,10 +232,10 @@ impl Connection {
 
     /// Ends all streams as if the client had left.
     pub(super) fn end_streams(&mut self) {
-        self.link.over.set(true);
+        self.link.is_output_closed.set(true);
         let streams = self.link.streams.borrow().clone();
         for stream in streams {
-            stream.leave();
+            stream.close_by_client();
         }
     }
 
@@ -237,8 +247,8 @@ impl Connection {
     /// How much is read in one iteration of the loop, in bytes.
     fn share(&self) -> u64 {
         match self.link.rank.get() {
-            rt::Rank::Patient => READ_FROM_STRANGERS as u64,
-            rt::Rank::Ordinary => SHARE,
+            rt::TaskRank::Patient => READ_FROM_STRANGERS as u64,
+            rt::TaskRank::Ordinary => SHARE,
         }
     }
 
@@ -250,17 +260,17 @@ impl Connection {
             || link.bytes.sent.get() > KNOWN_AFTER_BYTES;
         let is_costly = self.budget.is_low(rt::now());
         // Streams need it, too: for such a client they hold back small pieces for longer.
-        link.costly.set(is_costly);
+        link.is_costly.set(is_costly);
         let rank = match is_known && !is_costly {
-            true => rt::Rank::Ordinary,
-            false => rt::Rank::Patient,
+            true => rt::TaskRank::Ordinary,
+            false => rt::TaskRank::Patient,
         };
         if rank != link.rank.get() {
             self.set_rank(rank);
         }
     }
 
-    fn set_rank(&self, rank: rt::Rank) {
+    fn set_rank(&self, rank: rt::TaskRank) {
         self.link.rank.set(rank);
         rt::set_rank(rank);
         for task in self.link.tasks.borrow().iter() {
@@ -270,9 +280,9 @@ impl Connection {
 
     fn is_over(&self) -> bool {
         match self.phase {
-            Phase::Open => false,
-            Phase::Draining => self.link.streams.borrow().is_empty(),
-            Phase::Closing => true,
+            Http2Phase::Open => false,
+            Http2Phase::Draining => self.link.streams.borrow().is_empty(),
+            Http2Phase::Closing => true,
         }
     }
 
@@ -281,7 +291,7 @@ impl Connection {
         let served = self.link.served.take();
         // Only requests that ran to their end: one that the client reset earns nothing.
         self.budget.earn(served.saturating_mul(SERVED));
-        if self.link.ended.take() {
+        if self.link.has_ended_tasks.take() {
             self.link
                 .tasks
                 .borrow_mut()
@@ -294,14 +304,14 @@ impl Connection {
             client
                 .control
                 .begin_waiting(rt::now(), self.link.bytes.sent.get());
-            self.staged.enter(Stage::Waiting);
+            self.staged.enter_stage(ConnectionStage::Waiting);
         }
     }
 
     /// Notes that a stream has begun: the loop does not close the connection to make room any more.
     pub(super) fn is_busy(&mut self) {
         self.link.client.control.begin_request();
-        self.staged.enter(Stage::Writing);
+        self.staged.enter_stage(ConnectionStage::Writing);
     }
 
     // -- writing --
@@ -351,15 +361,15 @@ impl Connection {
         result
     }
 
-    fn write_failed(&mut self, error: &std::io::Error) -> Poll<End> {
+    fn write_failed(&mut self, error: &std::io::Error) -> Poll<ConnectionEnd> {
         self.log(
-            Level::Info,
+            LogLevel::Info,
             format_args!(
                 "send() failed{} while processing HTTP/2 connection",
-                Errno(error)
+                ErrnoText(error)
             ),
         );
-        Poll::Ready(End::Gone)
+        Poll::Ready(ConnectionEnd::Gone)
     }
 
     // -- reading --
@@ -377,8 +387,8 @@ impl Connection {
             input.len()
         } else {
             let most = match self.link.rank.get() {
-                rt::Rank::Patient => self.limits.read_size.min(READ_FROM_STRANGERS),
-                rt::Rank::Ordinary => self.limits.read_size,
+                rt::TaskRank::Patient => self.limits.read_size.min(READ_FROM_STRANGERS),
+                rt::TaskRank::Ordinary => self.limits.read_size,
             };
             let read = bytes.transport.poll_read_into(context, &mut scratch, most);
             match read {
@@ -389,7 +399,7 @@ impl Connection {
                         return Poll::Ready(Ok(true));
                     }
                     drop(input);
-                    self.log(Level::Info, format_args!("{}", net::ReadFailed(&error)));
+                    self.log(LogLevel::Info, format_args!("{}", net::ReadFailed(&error)));
                     return Poll::Ready(Ok(false));
                 }
                 Poll::Pending => {
@@ -427,8 +437,8 @@ impl Connection {
         *http.scratch.borrow_mut() = scratch;
         result?;
         // Whatever arrives restarts the keep-alive timeout.
-        if self.waits == Waits::Request {
-            self.waits = Waits::Nothing;
+        if self.waits == ReadTimeout::Request {
+            self.waits = ReadTimeout::Nothing;
         }
         Poll::Ready(self.check_flood().map(|()| true))
     }
@@ -448,14 +458,14 @@ impl Connection {
             used = n;
         }
         while self.preface == 0 {
-            let (event, n) = self.reader.next(&bytes[used..])?;
+            let (event, n) = self.reader.next_event(&bytes[used..])?;
             used += n;
-            if matches!(event, proto::h2::Event::More) {
+            if matches!(event, proto::h2::FrameEvent::More) {
                 break;
             }
             // The next frame gets the full timeout.
-            self.waits = Waits::Nothing;
-            self.event(event)?;
+            self.waits = ReadTimeout::Nothing;
+            self.handle_event(event)?;
         }
         Ok(used)
     }
@@ -466,25 +476,25 @@ impl Connection {
         const FREE: u64 = 1 << 20;
         let taken = self.taken + self.link.bytes.sent.get();
         match taken / 8 > self.of_use + self.link.bytes.sent.get() + FREE {
-            true => Err(ConnectionError::calm("http2 flood detected")),
+            true => Err(ConnectionError::enhance_your_calm("http2 flood detected")),
             false => Ok(()),
         }
     }
 
     // -- the end --
 
-    fn client_left(&mut self) -> Poll<End> {
+    fn client_left(&mut self) -> Poll<ConnectionEnd> {
         // A client may close an idle connection at any time: nothing to log.
         let is_idle = self.link.streams.borrow().is_empty();
         if !is_idle || !self.link.bytes.input.borrow().is_empty() {
             self.log(
-                Level::Info,
+                LogLevel::Info,
                 format_args!(
                     "client prematurely closed connection while processing HTTP/2 connection"
                 ),
             );
         }
-        Poll::Ready(End::Gone)
+        Poll::Ready(ConnectionEnd::Gone)
     }
 
     /// Ends the connection because the client broke the protocol (RFC 9113, section 5.4.1).
@@ -495,7 +505,7 @@ impl Connection {
         };
         let what = error.what;
         self.log(
-            Level::Info,
+            LogLevel::Info,
             format_args!("{who}{what} while processing HTTP/2 connection"),
         );
         self.finish(error.code);
@@ -503,7 +513,7 @@ impl Connection {
 
     /// Sends GOAWAY; the connection ends once that has left.
     pub(super) fn finish(&mut self, code: ErrorCode) {
-        self.phase = Phase::Closing;
+        self.phase = Http2Phase::Closing;
         self.write_goaway(code);
         // The clients of open streams learn from the GOAWAY that the connection is over; nothing of their responses
         // leaves any more.
@@ -512,16 +522,16 @@ impl Connection {
     }
 
     /// Begins to drain: announces that no new streams are served, and finishes those that exist.
-    pub(super) fn drain(&mut self) {
-        if self.phase == Phase::Open {
-            self.phase = Phase::Draining;
+    pub(super) fn start_draining(&mut self) {
+        if self.phase == Http2Phase::Open {
+            self.phase = Http2Phase::Draining;
             self.write_goaway(ErrorCode::NO_ERROR);
         }
     }
 
     /// Whether new streams are ignored.
     pub(super) fn is_draining(&self) -> bool {
-        self.phase != Phase::Open
+        self.phase != Http2Phase::Open
     }
 
     fn write_goaway(&mut self, code: ErrorCode) {
@@ -532,13 +542,13 @@ impl Connection {
         ));
         let ((), _) = self
             .link
-            .write(|output| frame::write_goaway(last, code, &mut output.bytes));
+            .append_frames(|output| frame::write_goaway(last, code, &mut output.bytes));
     }
 
     /// Whether the loop has asked the connection to end once its streams have. An order to move counts as well, because
     /// an HTTP/2 connection cannot.
     fn is_to_end(&self, context: &mut Context<'_>) -> bool {
-        self.phase == Phase::Open && self.link.client.control.poll_order(context).is_ready()
+        self.phase == Http2Phase::Open && self.link.client.control.poll_order(context).is_ready()
     }
 
     /// The connection is dropped while it is open, by an abort of the loop: GOAWAY is sent if that needs no waiting.
@@ -555,7 +565,7 @@ impl Connection {
     }
 
     /// Writes a line about the connection.
-    pub(super) fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
+    pub(super) fn log(&self, level: LogLevel, message: std::fmt::Arguments<'_>) {
         let link = &self.link;
         link.http.log_client(level, &link.client, message);
     }
@@ -567,9 +577,9 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for Http2Connection {
     fn drop(&mut self) {
-        if self.phase != Phase::Closing && !self.link.over.get() {
+        if self.phase != Http2Phase::Closing && !self.link.is_output_closed.get() {
             self.say_goodbye();
         }
         // The loop may drop a connection at any time; its streams end with it, since their tasks run on their own.

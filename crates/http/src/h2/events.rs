@@ -6,21 +6,24 @@
 
 use std::rc::Rc;
 
-use host::error_log::Level;
-use proto::Known;
+use host::error_log::LogLevel;
+use proto::KnownField;
 use proto::fields::Fields;
 use proto::h2::hpack::{HpackError, ListLimits};
-use proto::h2::{Block, ConnectionError, ErrorCode, Event, Priority, Window, frame, rules};
+use proto::h2::{
+    ConnectionError, ErrorCode, FlowControlWindow, FrameEvent, HeaderBlock, ResponsePriority,
+    frame, rules,
+};
 
 use super::budget::price;
-use super::connection::Connection;
-use super::limits::{Limits, list_limits, request_limits};
-use super::link::{Closed, How};
-use super::stream::Stream;
-use super::stream_task::{ConnectProtocol, HeadFacts, StreamStart, serve_stream};
+use super::connection::Http2Connection;
+use super::connection_link::{ClosedHttp2Stream, Http2StreamEnd};
+use super::limits::{Http2Limits, list_limits, request_limits};
+use super::stream::Http2Stream;
+use super::stream_task::{ConnectProtocol, Http2HeadFacts, StreamStart, serve_stream};
 use crate::http_loop;
+use crate::http_site::HttpSite;
 use crate::request::ReceivedHead;
-use crate::site::Site;
 
 /// WINDOW_UPDATE frames with a smaller increment have a price, in bytes.
 const SMALL_WINDOW: u32 = 256;
@@ -31,12 +34,12 @@ const EARLY_PRIORITIES: usize = 16;
 /// How many streams may be refused, even where fewer are allowed at once; nginx's bound.
 const REFUSED_LEAST: usize = 100;
 
-impl Connection {
+impl Http2Connection {
     /// Handles one event of the frame reader. Each arm either is useful to the client or spends from its budget.
-    pub(super) fn event(&mut self, event: Event<'_>) -> Result<(), ConnectionError> {
+    pub(super) fn handle_event(&mut self, event: FrameEvent<'_>) -> Result<(), ConnectionError> {
         match event {
-            Event::More => Ok(()),
-            Event::Data {
+            FrameEvent::More => Ok(()),
+            FrameEvent::Data {
                 stream,
                 bytes,
                 counted,
@@ -48,50 +51,50 @@ impl Connection {
                 }
                 self.data(stream, bytes, counted, end_stream)
             }
-            Event::Headers {
+            FrameEvent::Headers {
                 stream,
                 block,
                 end_stream,
                 depends_on_itself,
             } => self.headers(stream, &block, end_stream, depends_on_itself),
-            Event::Priority { stream } => {
+            FrameEvent::Priority { stream } => {
                 self.debug(format_args!("http2 PRIORITY frame sid:{stream}"));
                 self.spend(price::FRAME)
             }
-            Event::Reset { stream, code } => self.reset(stream, code),
-            Event::Settings(payload) => self.settings(payload),
-            Event::SettingsAck => {
+            FrameEvent::Reset { stream, code } => self.reset(stream, code),
+            FrameEvent::Settings(payload) => self.settings(payload),
+            FrameEvent::SettingsAck => {
                 self.settings_acknowledged = true;
                 self.spend(price::FRAME)
             }
             // The reader has already rejected it: clients cannot push (RFC 9113, section 8.4).
-            Event::PushPromise { .. } => Ok(()),
-            Event::Ping { ack, opaque } => {
+            FrameEvent::PushPromise { .. } => Ok(()),
+            FrameEvent::Ping { ack, opaque } => {
                 self.debug(format_args!("http2 PING frame"));
                 if !ack {
                     self.link
-                        .write(|output| frame::write_ping(true, opaque, &mut output.bytes));
+                        .append_frames(|output| frame::write_ping(true, opaque, &mut output.bytes));
                 }
                 self.spend(price::FRAME)
             }
-            Event::GoAway { code, .. } => {
+            FrameEvent::GoAway { code, .. } => {
                 self.debug(format_args!("http2 GOAWAY frame, error {}", code.0));
                 // The client begins no more streams, but may still want the responses to those it has.
-                self.drain();
+                self.start_draining();
                 self.spend(price::FRAME)
             }
-            Event::WindowUpdate { stream, increment } => self.window_update(stream, increment),
-            Event::PriorityUpdate { stream, value } => self.priority_update(stream, value),
-            Event::Unknown { kind, .. } => {
+            FrameEvent::WindowUpdate { stream, increment } => self.window_update(stream, increment),
+            FrameEvent::PriorityUpdate { stream, value } => self.priority_update(stream, value),
+            FrameEvent::Unknown { kind, .. } => {
                 self.log(
-                    Level::Info,
+                    LogLevel::Info,
                     format_args!(
                         "client sent frame with unknown type {kind} while processing HTTP/2 connection"
                     ),
                 );
                 self.spend(price::FRAME)
             }
-            Event::StreamError { stream, code, what } => {
+            FrameEvent::StreamError { stream, code, what } => {
                 // On a stream that has not begun this is an error of the connection instead.
                 self.check_not_idle_for(stream, what)?;
                 self.stream_error(stream, code, what)
@@ -127,7 +130,7 @@ impl Connection {
         }
         self.of_use += bytes.len() as u64;
         self.content += bytes.len() as u64;
-        match stream.receive(bytes, counted, ends) {
+        match stream.receive_content(bytes, counted, ends) {
             Ok(()) => Ok(()),
             Err(ErrorCode::STREAM_CLOSED) => self.stream_error(
                 id,
@@ -148,15 +151,15 @@ impl Connection {
     /// the client's end it is an error.
     fn late_data(&mut self, id: u32, bytes: u64, ends: bool) -> Result<(), ConnectionError> {
         self.debug(format_args!("unknown http2 stream"));
-        match self.link.closed(id).map(|closed| closed.how) {
-            Some(How::Ours) => {
+        match self.link.closed_stream(id).map(|closed| closed.how) {
+            Some(Http2StreamEnd::ResetByServer) => {
                 if self.link.count_late_content(id, bytes, ends) {
                     return self.spend(price::FRAME);
                 }
                 let what = "body data other than declared";
                 self.stream_error(id, ErrorCode::PROTOCOL_ERROR, what)
             }
-            Some(How::Ended | How::Reset) => {
+            Some(Http2StreamEnd::Ended | Http2StreamEnd::Reset) => {
                 let what = "DATA frame for closed stream";
                 self.stream_error(id, ErrorCode::STREAM_CLOSED, what)
             }
@@ -176,11 +179,12 @@ impl Connection {
         };
         self.receive_window = left;
         // Rarely, not for every frame: one update for about 1.5 GB.
-        if left < Window::MAX / 4 {
-            let increment = Window::MAX - left;
-            self.link
-                .write(|output| frame::write_window_update(0, increment, &mut output.bytes));
-            self.receive_window = Window::MAX;
+        if left < FlowControlWindow::MAX / 4 {
+            let increment = FlowControlWindow::MAX - left;
+            self.link.append_frames(|output| {
+                frame::write_window_update(0, increment, &mut output.bytes)
+            });
+            self.receive_window = FlowControlWindow::MAX;
         }
         Ok(())
     }
@@ -190,7 +194,7 @@ impl Connection {
     fn headers(
         &mut self,
         id: u32,
-        block: &Block<'_>,
+        block: &HeaderBlock<'_>,
         ends: bool,
         depends_on_itself: bool,
     ) -> Result<(), ConnectionError> {
@@ -199,7 +203,7 @@ impl Connection {
             block.len()
         ));
         // CONTINUATION frames were needed; see the limit on them.
-        if let Block::Gathered(_) = block {
+        if let HeaderBlock::Gathered(_) = block {
             self.spend(price::PIECE)?;
         }
         // Clients use odd identifiers (RFC 9113, section 5.1.1).
@@ -219,11 +223,11 @@ impl Connection {
             self.skip_block(block)?;
             return self.refuse(id);
         }
-        self.limits = Limits {
+        self.limits = Http2Limits {
             // These two were announced in our SETTINGS, and the client acts on them.
             max_streams: self.limits.max_streams,
             preread: self.limits.preread,
-            ..Limits::of(&site, &self.link.client)
+            ..Http2Limits::of(&site, &self.link.client)
         };
         // Before anything that may refuse the stream: its identifier is used up either way.
         self.last = id;
@@ -239,7 +243,7 @@ impl Connection {
         }
         if let Some(why) = self.why_refuse(ends) {
             self.log(
-                Level::Info,
+                LogLevel::Info,
                 format_args!("{why} while processing HTTP/2 connection"),
             );
             self.skip_block(block)?;
@@ -263,7 +267,8 @@ impl Connection {
         }
         // Until it has our SETTINGS the client may send as much as the default window allows, which is more than the
         // buffer that `http2_body_preread_size` grants. nginx refuses such streams, too.
-        if !self.settings_acknowledged && !ends && self.limits.preread < Window::DEFAULT {
+        if !self.settings_acknowledged && !ends && self.limits.preread < FlowControlWindow::DEFAULT
+        {
             return Some(
                 "client sent stream with data before settings were acknowledged".to_owned(),
             );
@@ -281,9 +286,9 @@ impl Connection {
             });
         }
         self.link.write_reset(id, ErrorCode::REFUSED_STREAM);
-        self.link.note_closed(Closed {
+        self.link.note_closed(ClosedHttp2Stream {
             stream: id,
-            how: How::Ours,
+            how: Http2StreamEnd::ResetByServer,
             content_left: None,
         });
         self.spend(price::STREAM)
@@ -293,11 +298,11 @@ impl Connection {
     fn begin(
         &mut self,
         id: u32,
-        block: &Block<'_>,
+        block: &HeaderBlock<'_>,
         ends: bool,
-        site: &Rc<Site>,
+        site: &Rc<HttpSite>,
     ) -> Result<(), ConnectionError> {
-        let mut request = self.link.spare();
+        let mut request = self.link.take_spare_request();
         let head = Rc::get_mut(&mut request.head)
             .expect("a request that has ended is alone with its head");
         // Even a malformed request becomes a stream with a task: as from nginx it gets a response, with its error page.
@@ -306,7 +311,7 @@ impl Connection {
             self.spend(price::STREAM)?;
         }
         self.of_use += block.len() as u64;
-        let stream = Stream::new(id, &self.link, self.limits.preread, ends);
+        let stream = Http2Stream::new(id, &self.link, self.limits.preread, ends);
         stream.priority.set(self.priority_of(id, &request.head));
         let stream = Rc::new(stream);
         let protocol = match self.requests.protocol() {
@@ -326,7 +331,7 @@ impl Connection {
         let start = StreamStart {
             request,
             verdict,
-            about: HeadFacts {
+            about: Http2HeadFacts {
                 protocol,
                 has_content: !ends,
                 ignored,
@@ -345,9 +350,9 @@ impl Connection {
     fn read_head(
         &mut self,
         block: &[u8],
-        site: &Site,
+        site: &HttpSite,
         head: &mut ReceivedHead,
-    ) -> Result<Result<(), proto::h2::Malformed>, ConnectionError> {
+    ) -> Result<Result<(), proto::h2::MalformedRequest>, ConnectionError> {
         let server = self.link.client.endpoint.borrow().default_server;
         let core = &site.server(server).core;
         let limits = request_limits(core);
@@ -355,13 +360,13 @@ impl Connection {
         let decoded = self
             .decoder
             .decode_or_stop(block, list_limits(core), |field| {
-                requests.take(field, &limits, &mut head.wire);
+                requests.add_field(field, &limits, &mut head.wire);
             })
             .map_err(compression_error)?;
         // The connection ends, as in nginx. Decoding may have stopped in the middle of the block, which leaves the
         // table out of step.
         if decoded.too_large || requests.is_too_large() {
-            return Err(ConnectionError::calm("too large header"));
+            return Err(ConnectionError::enhance_your_calm("too large header"));
         }
         let size = block.len() as u32;
         let verdict = requests.finish(size, &mut head.wire);
@@ -380,18 +385,18 @@ impl Connection {
             || client.requests.get() >= core.keepalive_requests as u64
             || rt::now().duration_since(client.accepted) > core.keepalive_time
         {
-            self.drain();
+            self.start_draining();
         }
     }
 
     /// The priority of a new stream: a PRIORITY_UPDATE frame overrides the request's own field (RFC 9218, section 7).
-    fn priority_of(&mut self, id: u32, head: &ReceivedHead) -> Option<Priority> {
+    fn priority_of(&mut self, id: u32, head: &ReceivedHead) -> Option<ResponsePriority> {
         let early = self.early_priorities.iter().find(|early| early.0 == id);
         let early = early.map(|early| early.1);
         // Skipped identifiers can never begin any more (RFC 9113, section 5.1.1).
         self.early_priorities.retain(|early| early.0 > id);
-        let field = head.wire.fields.get_known(Known::Priority);
-        early.or(field.map(Priority::parse))
+        let field = head.wire.fields.get_known(KnownField::Priority);
+        early.or(field.map(ResponsePriority::parse))
     }
 
     /// Decompresses a block of a refused request: it may have changed the table that later blocks refer to (RFC 9113,
@@ -408,16 +413,21 @@ impl Connection {
     }
 
     /// Receives trailers: a second header block of a stream, which must end it (RFC 9113, section 8.1).
-    fn trailers(&mut self, id: u32, block: &Block<'_>, ends: bool) -> Result<(), ConnectionError> {
+    fn trailers(
+        &mut self,
+        id: u32,
+        block: &HeaderBlock<'_>,
+        ends: bool,
+    ) -> Result<(), ConnectionError> {
         let Some(stream) = self.link.stream(id) else {
             self.skip_block(block)?;
-            return match self.link.closed(id).map(|closed| closed.how) {
+            return match self.link.closed_stream(id).map(|closed| closed.how) {
                 // They were under way when we reset the stream.
-                Some(How::Ours) if ends => self.spend(price::FRAME),
-                Some(How::Ours) => {
+                Some(Http2StreamEnd::ResetByServer) if ends => self.spend(price::FRAME),
+                Some(Http2StreamEnd::ResetByServer) => {
                     self.stream_error(id, ErrorCode::PROTOCOL_ERROR, "invalid trailers")
                 }
-                Some(How::Ended | How::Reset) => Err(ConnectionError {
+                Some(Http2StreamEnd::Ended | Http2StreamEnd::Reset) => Err(ConnectionError {
                     code: ErrorCode::STREAM_CLOSED,
                     what: "HEADERS frame for closed stream",
                 }),
@@ -478,7 +488,7 @@ impl Connection {
         };
         let log = |message: std::fmt::Arguments<'_>| {
             self.log(
-                Level::Info,
+                LogLevel::Info,
                 format_args!("{message} while processing HTTP/2 connection"),
             );
         };
@@ -503,7 +513,7 @@ impl Connection {
         // Charged first: applying it goes through all streams.
         self.spend(price::SETTINGS)?;
         let link = Rc::clone(&self.link);
-        let (result, _) = link.write(|output| {
+        let (result, _) = link.append_frames(|output| {
             let before = output.peer.initial_window_size;
             let table = output.peer.header_table_size;
             // All values are applied before the acknowledgement leaves (RFC 9113, section 6.5.3).
@@ -523,7 +533,7 @@ impl Connection {
         // Streams that wait for room are woken at the end of the connection's poll, like after a window update.
         for stream in link.streams.borrow().iter() {
             let mut window = stream.send_window.get();
-            if window.shift(change).is_err() {
+            if window.adjust_size(change).is_err() {
                 return Err(ConnectionError::flow_control(
                     "SETTINGS frame that makes a window too large",
                 ));
@@ -542,7 +552,7 @@ impl Connection {
             self.spend(price::SMALL_WINDOW)?;
         }
         if id == 0 {
-            let given = self.link.output.borrow_mut().window.give(increment);
+            let given = self.link.output.borrow_mut().window.replenish(increment);
             return given.map_err(|_| {
                 ConnectionError::flow_control("WINDOW_UPDATE frame that makes a window too large")
             });
@@ -552,7 +562,7 @@ impl Connection {
             return self.late_window_update(id, increment);
         };
         let mut window = stream.send_window.get();
-        if window.give(increment).is_err() {
+        if window.replenish(increment).is_err() {
             let what = "WINDOW_UPDATE frame that makes a window too large";
             return self.stream_error(id, ErrorCode::FLOW_CONTROL_ERROR, what);
         }
@@ -565,9 +575,9 @@ impl Connection {
         let initial = self.link.output.borrow().peer.initial_window_size;
         let is_ours = self
             .link
-            .closed(id)
-            .is_some_and(|closed| closed.how == How::Ours);
-        match Window::new(initial).give(increment) {
+            .closed_stream(id)
+            .is_some_and(|closed| closed.how == Http2StreamEnd::ResetByServer);
+        match FlowControlWindow::new(initial).replenish(increment) {
             Err(_) if is_ours => {
                 let what = "WINDOW_UPDATE frame that makes a window too large";
                 self.stream_error(id, ErrorCode::FLOW_CONTROL_ERROR, what)
@@ -578,7 +588,7 @@ impl Connection {
 
     fn priority_update(&mut self, id: u32, value: &[u8]) -> Result<(), ConnectionError> {
         self.spend(price::FRAME)?;
-        let priority = Priority::parse(value);
+        let priority = ResponsePriority::parse(value);
         if let Some(stream) = self.link.stream(id) {
             stream.priority.set(Some(priority));
         } else if id.is_multiple_of(2) {
@@ -620,14 +630,14 @@ impl Connection {
         what: &'static str,
     ) -> Result<(), ConnectionError> {
         self.log(
-            Level::Info,
+            LogLevel::Info,
             format_args!("client sent {what} while processing HTTP/2 connection, stream {id}"),
         );
         match self.link.stream(id) {
             Some(stream) => {
-                stream.reset(code);
+                stream.reset_stream(code);
                 // The handler learns it as if the client had left. Its task closes the stream.
-                stream.leave();
+                stream.close_by_client();
             }
             None => self.link.write_reset(id, code),
         }

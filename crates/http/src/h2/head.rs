@@ -5,18 +5,18 @@
 use std::rc::Rc;
 
 use bstr::ByteSlice;
-use proto::Known;
+use proto::KnownField;
 use proto::fields::Fields;
-use proto::h2::hpack::{Encoder, Secrecy};
+use proto::h2::hpack::{FieldSecrecy, HpackEncoder};
 use proto::h2::rules;
 
-use super::stream::Stream;
+use super::stream::Http2Stream;
 use crate::absolute_redirect::absolute_location;
 use crate::request::Request;
 
 /// How much content a response has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum ResponseLength {
     /// There is none, whatever the head says: HEAD, 204, 304.
     None,
     /// This many bytes.
@@ -26,35 +26,35 @@ pub(super) enum Content {
 }
 
 /// How much content the response has. Its fields are changed accordingly.
-pub(super) fn content(request: &mut Request) -> Content {
+pub(super) fn response_length(request: &mut Request) -> ResponseLength {
     let out = &mut request.out;
     // A tunnel: its bytes travel as DATA frames until either side ends (RFC 8441, section 5).
     if request.delivery.is_upgraded() {
-        return Content::Unknown;
+        return ResponseLength::Unknown;
     }
     out.drop_unfit_date();
     if matches!(out.status, 204 | 304) || (100..200).contains(&out.status) {
-        // RFC 9110, section 8.6: no `Content-Length` here, as on HTTP/1.
+        // RFC 9110, section 8.6: no `ResponseLength-Length` here, as on HTTP/1.
         out.content_type.clear();
         out.content_length = None;
-        return Content::None;
+        return ResponseLength::None;
     }
     match out.length() {
         Some(length) => {
             // Noted now, because the body is gone when a log variable asks for its length.
             out.content_length = Some(length);
             match request.delivery.header_only {
-                true => Content::None,
-                false => Content::Length(length),
+                true => ResponseLength::None,
+                false => ResponseLength::Length(length),
             }
         }
-        None if request.delivery.header_only => Content::None,
-        None => Content::Unknown,
+        None if request.delivery.header_only => ResponseLength::None,
+        None => ResponseLength::Unknown,
     }
 }
 
 /// Appends the head of the response. `ends`: nothing follows. Returns its size on the wire.
-pub(super) fn write(request: &mut Request, stream: &Rc<Stream>, ends: bool) -> usize {
+pub(super) fn write_head(request: &mut Request, stream: &Rc<Http2Stream>, ends: bool) -> usize {
     if request.out.location.is_some() {
         request.out.location = Some(absolute_location(request).into());
     }
@@ -83,7 +83,7 @@ pub(super) fn write(request: &mut Request, stream: &Rc<Stream>, ends: bool) -> u
 }
 
 /// Encodes trailers: a header block of these fields alone.
-pub(super) fn write_fields(fields: &Fields, encoder: &mut Encoder, out: &mut Vec<u8>) {
+pub(super) fn write_fields(fields: &Fields, encoder: &mut HpackEncoder, out: &mut Vec<u8>) {
     for (known, name, value) in fields.iter_known() {
         if may_be_sent(known, name) {
             write_field(encoder, known, name, value, out);
@@ -91,12 +91,18 @@ pub(super) fn write_fields(fields: &Fields, encoder: &mut Encoder, out: &mut Vec
     }
 }
 
-fn write_field(encoder: &mut Encoder, known: Known, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+fn write_field(
+    encoder: &mut HpackEncoder,
+    known: KnownField,
+    name: &[u8],
+    value: &[u8],
+    out: &mut Vec<u8>,
+) {
     // Kept out of the compression table: an attacker who can make the server send guesses could otherwise recognize a
     // match by its length (RFC 7541, section 7.1).
     let secrecy = match known {
-        Known::SetCookie => Secrecy::Private,
-        _ => Secrecy::Open,
+        KnownField::SetCookie => FieldSecrecy::Private,
+        _ => FieldSecrecy::Open,
     };
     if rules::is_value(value) {
         encoder.field(known, name, value, secrecy, out);
@@ -110,40 +116,42 @@ fn write_field(encoder: &mut Encoder, known: Known, name: &[u8], value: &[u8], o
 
 /// Whether a field may appear in an HTTP/2 message: nothing that concerns one connection (RFC 9113, section 8.2.2), and
 /// no name that is not a token (section 8.2.1).
-pub(super) fn may_be_sent(known: Known, name: &[u8]) -> bool {
+pub(super) fn may_be_sent(known: KnownField, name: &[u8]) -> bool {
     match known {
-        Known::Connection
-        | Known::ProxyConnection
-        | Known::KeepAlive
-        | Known::TransferEncoding
-        | Known::Upgrade => false,
-        Known::Other => !name.is_empty() && name.iter().all(|&b| b > b' ' && b < 0x7f && b != b':'),
+        KnownField::Connection
+        | KnownField::ProxyConnection
+        | KnownField::KeepAlive
+        | KnownField::TransferEncoding
+        | KnownField::Upgrade => false,
+        KnownField::Other => {
+            !name.is_empty() && name.iter().all(|&b| b > b' ' && b < 0x7f && b != b':')
+        }
         _ => true,
     }
 }
 
 /// Calls `take` for each field of the response's head: its number, its name in any case, its value.
-fn each_field(request: &Request, mut take: impl FnMut(Known, &[u8], &[u8])) {
-    let mut add = |known: Known, value: &[u8]| take(known, known.name().as_bytes(), value);
+fn each_field(request: &Request, mut take: impl FnMut(KnownField, &[u8], &[u8])) {
+    let mut add = |known: KnownField, value: &[u8]| take(known, known.name().as_bytes(), value);
     let response = &request.out;
     let core = &request.site.location(request.location).core;
     let mut text = Vec::new();
-    if !response.fields.has(Known::Server) && !response.unsaid.server {
-        let server = core.server_tokens.text(&request.site.identity);
-        add(Known::Server, server.as_bytes());
+    if !response.fields.has(KnownField::Server) && !response.omitted.server {
+        let server = core.server_tokens.shown_name(&request.site.identity);
+        add(KnownField::Server, server.as_bytes());
     }
-    if !response.fields.has(Known::Date) && !response.unsaid.date {
+    if !response.fields.has(KnownField::Date) && !response.omitted.date {
         crate::clock::write_http_date(&mut text);
-        add(Known::Date, &text);
+        add(KnownField::Date, &text);
     }
     if !response.content_type.is_empty() {
         let has_charset =
             response.charset.is_empty() || response.content_type.contains_str("charset=");
         if has_charset {
-            add(Known::ContentType, &response.content_type);
+            add(KnownField::ContentType, &response.content_type);
         } else {
             let parts = [&response.content_type[..], b"; charset=", &response.charset];
-            add(Known::ContentType, &parts.concat());
+            add(KnownField::ContentType, &parts.concat());
         }
     }
     if let Some(length) = response
@@ -152,21 +160,21 @@ fn each_field(request: &Request, mut take: impl FnMut(Known, &[u8], &[u8])) {
     {
         text.clear();
         base::text::write_number(length, &mut text);
-        add(Known::ContentLength, &text);
+        add(KnownField::ContentLength, &text);
     }
     if let Some(time) = response.last_modified {
         text.clear();
         proto::date::write_http(time, &mut text);
-        add(Known::LastModified, &text);
+        add(KnownField::LastModified, &text);
     }
     if let Some(location) = &response.location {
-        add(Known::Location, location);
+        add(KnownField::Location, location);
     }
     if request.delivery.varies_by_encoding {
-        add(Known::Vary, b"Accept-Encoding");
+        add(KnownField::Vary, b"Accept-Encoding");
     }
     if let Some(etag) = &response.etag {
-        add(Known::Etag, etag);
+        add(KnownField::Etag, etag);
     }
     for (known, name, value) in response.fields.iter_known() {
         if may_be_sent(known, name) {

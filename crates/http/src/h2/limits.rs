@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::h2::hpack::ListLimits;
-use proto::h2::request::{RequestLimits, Underscores};
+use proto::h2::request::{RequestLimits, UnderscorePolicy};
 use proto::h2::{ReaderLimits, frame};
 use proto::message::InvalidHeaders;
 
-use crate::client::Client;
+use crate::client::HttpClient;
 use crate::core::{LocationConf, ServerConf};
-use crate::site::Site;
+use crate::http_site::HttpSite;
 
 /// How many CONTINUATION frames a header block may have. Empty ones cost a client nothing, and the list never has to
 /// end (CVE-2024-27316 and its relatives).
@@ -24,7 +24,7 @@ const BLOCK_FACTOR: usize = 4;
 const MORE_FIELDS: usize = 1000;
 
 /// The limits of a connection, from the default server of its address.
-pub(super) struct Limits {
+pub(super) struct Http2Limits {
     pub(super) max_streams: usize,
     pub(super) preread: u32,
     pub(super) read_size: usize,
@@ -32,11 +32,11 @@ pub(super) struct Limits {
     pub(super) core: Arc<LocationConf>,
 }
 
-impl Limits {
-    pub(super) fn of(site: &Site, client: &Client) -> Limits {
+impl Http2Limits {
+    pub(super) fn of(site: &HttpSite, client: &HttpClient) -> Http2Limits {
         let server = site.server(client.endpoint.borrow().default_server);
         let http2 = &server.core.http2;
-        Limits {
+        Http2Limits {
             max_streams: http2.max_concurrent_streams as usize,
             // The directive's own limit keeps it within a window, so that nothing is cut off.
             preread: http2.body_preread_size as u32,
@@ -48,7 +48,7 @@ impl Limits {
 }
 
 /// The limits of the frame reader, derived from those on a request's head.
-pub(super) fn reader_limits(site: &Site, client: &Client) -> ReaderLimits {
+pub(super) fn reader_limits(site: &HttpSite, client: &HttpClient) -> ReaderLimits {
     let server = site.server(client.endpoint.borrow().default_server);
     let fields = server.core.large_buffers * server.core.large_buffer_size;
     ReaderLimits {
@@ -71,8 +71,8 @@ pub(super) fn reader_limits(site: &Site, client: &Client) -> ReaderLimits {
 pub(super) fn request_limits(core: &ServerConf) -> RequestLimits {
     RequestLimits {
         underscores_in_headers: match core.underscores_in_headers {
-            true => Underscores::Allowed,
-            false => Underscores::Invalid,
+            true => UnderscorePolicy::Allowed,
+            false => UnderscorePolicy::Invalid,
         },
         invalid_headers: match core.ignore_invalid_headers {
             true => InvalidHeaders::Ignored,

@@ -17,10 +17,10 @@
 mod body;
 mod budget;
 mod connection;
+mod connection_link;
 mod events;
 mod head;
 mod limits;
-mod link;
 mod preface;
 mod sender;
 mod stream;
@@ -30,7 +30,7 @@ mod timers;
 use std::rc::Rc;
 
 use crate::byte_stream::ByteStream;
-use crate::client::Client;
+use crate::client::HttpClient;
 use crate::http_loop::HttpLoop;
 use crate::lingering_close;
 
@@ -43,27 +43,27 @@ const LINGER: u64 = 1 << 20;
 /// Serves a connection until it ends. Its input holds what has been read of it, beginning with the preface.
 pub(crate) async fn serve_connection(
     http: &Rc<HttpLoop>,
-    client: &Rc<Client>,
+    client: &Rc<HttpClient>,
     bytes: &Rc<ByteStream>,
 ) {
     http.debug_client(client, format_args!("init http2 connection"));
-    let mut connection = connection::Connection::new(http, client, bytes);
+    let mut connection = connection::Http2Connection::new(http, client, bytes);
     if connection.core().delivery.tcp_nodelay {
         bytes.send_without_delay();
     }
     // New connections, too, wait behind known clients: a client that only connects, again and again, must not delay
     // others.
-    rt::continue_as(rt::Rank::Patient).await;
+    rt::continue_as(rt::TaskRank::Patient).await;
     let end = std::future::poll_fn(|context| connection.poll(context)).await;
     connection.end_streams();
-    if end == connection::End::Linger {
+    if end == connection::ConnectionEnd::Linger {
         let core = connection.core();
-        lingering_close::close(&bytes.transport, &core, LINGER).await;
+        lingering_close::linger_and_close(&bytes.transport, &core, LINGER).await;
     }
     // Handlers may finish work that is useful without a client (`proxy_ignore_client_abort`): the connection's state
     // must exist until they end.
     std::future::poll_fn(|context| connection.poll_ended(context)).await;
     // The task serves other connections after this one.
-    rt::set_rank(rt::Rank::Ordinary);
+    rt::set_rank(rt::TaskRank::Ordinary);
     http.debug_client(client, format_args!("close http connection"));
 }

@@ -9,11 +9,11 @@ use std::io;
 use std::rc::Rc;
 use std::task::Poll;
 
-use host::error_log::Level;
+use host::error_log::LogLevel;
 use proto::h2::PREFACE;
 
 use crate::byte_stream::ByteStream;
-use crate::client::{Client, ConnectionOrder};
+use crate::client::{ConnectionOrder, HttpClient};
 use crate::http_loop::HttpLoop;
 
 /// How much is read at once, in bytes.
@@ -35,7 +35,7 @@ pub(crate) enum SpokenProtocol {
 /// Reads as many bytes as it takes to tell. They stay in the input.
 pub(crate) async fn detect_protocol(
     http: &Rc<HttpLoop>,
-    client: &Rc<Client>,
+    client: &Rc<HttpClient>,
     bytes: &ByteStream,
 ) -> SpokenProtocol {
     let site = http.site();
@@ -50,7 +50,7 @@ pub(crate) async fn detect_protocol(
             None => {}
             Some(SpokenProtocol::Unknown) => {
                 http.log_client(
-                    Level::Info,
+                    LogLevel::Info,
                     client,
                     format_args!(
                         "client sent invalid connection preface while processing HTTP/2 connection"
@@ -82,7 +82,7 @@ pub(crate) async fn detect_protocol(
             Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             // The client left, or reading failed: HTTP/1 meets the same again, and logs it.
             Some(_) => return SpokenProtocol::Http1,
-            None if has_part || client.control.order() == ConnectionOrder::Leave => {
+            None if has_part || client.control.pending_order() == ConnectionOrder::Transfer => {
                 return SpokenProtocol::Http1;
             }
             None => return SpokenProtocol::Nothing,

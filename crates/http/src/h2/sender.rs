@@ -12,14 +12,14 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, flag, kind};
 
-use super::head::{self, Content};
-use super::link::Output;
-use super::stream::Stream;
-use crate::body::{Body, BodyError, Chunk, FileRange};
+use super::connection_link::ConnectionOutput;
+use super::head::{self, ResponseLength};
+use super::stream::Http2Stream;
 use crate::client_stream::ClientStream;
 use crate::limit_rate::{RateLimit, is_paced};
 use crate::request::Request;
-use crate::sending::{SendError, file_error, is_undecided, pool};
+use crate::response_body::{BodyChunk, BodyError, FileRange, ResponseBody};
+use crate::response_send::{ResponseSendError, aio_pool, file_error, is_undecided};
 
 /// Up to this size content is sent together with the head, without a future of its own, in bytes.
 const AT_ONCE: u64 = 32 * 1024;
@@ -29,25 +29,25 @@ const COLD_PIECE: u64 = 64 * 1024;
 
 /// Sends head and content if the content is small and at hand and there is room for it. `None` if not; then nothing has
 /// been sent.
-pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option<()> {
+pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Http2Stream>) -> Option<()> {
     if request.delivery.is_upgraded()
         || !request.out.trailers.is_empty()
         || may_have_trailers(request)
     {
         return None;
     }
-    let length = match head::content(request) {
-        Content::None | Content::Length(0) => {
-            request.ledger.bytes_sent += head::write(request, stream, true) as u64;
-            request.out.body = Body::Empty;
+    let length = match head::response_length(request) {
+        ResponseLength::None | ResponseLength::Length(0) => {
+            request.times.bytes_sent += head::write_head(request, stream, true) as u64;
+            request.out.body = ResponseBody::Empty;
             return Some(());
         }
-        Content::Length(length) if length <= AT_ONCE => length,
-        Content::Length(_) | Content::Unknown => return None,
+        ResponseLength::Length(length) if length <= AT_ONCE => length,
+        ResponseLength::Length(_) | ResponseLength::Unknown => return None,
     };
     // All or nothing: a head that leaves alone could not be taken back, and the content would need the slower path
     // anyway.
-    if u64::from(stream.room(length as u32)) < length
+    if u64::from(stream.sendable_bytes(length as u32)) < length
         || request.out.body.length() != Some(length)
         || is_paced(request)
     {
@@ -55,14 +55,14 @@ pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option
     }
     let frame_size = frame_size(request);
     match &request.out.body {
-        Body::Bytes(_) => {
-            let Body::Bytes(bytes) = std::mem::take(&mut request.out.body) else {
+        ResponseBody::Bytes(_) => {
+            let ResponseBody::Bytes(bytes) = std::mem::take(&mut request.out.body) else {
                 return None;
             };
-            request.ledger.bytes_sent += head::write(request, stream, false) as u64;
-            request.ledger.bytes_sent += append_bytes(stream, &bytes, frame_size, true) as u64;
+            request.times.bytes_sent += head::write_head(request, stream, false) as u64;
+            request.times.bytes_sent += append_bytes(stream, &bytes, frame_size, true) as u64;
         }
-        Body::File(range) if !range.file.is_direct() => {
+        ResponseBody::File(range) if !range.file.is_direct() => {
             let range = range.clone();
             // The head has to come first, but only reading the file shows whether there is content to follow it. So the
             // file is read into the loop's buffer before anything is appended.
@@ -73,25 +73,27 @@ pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option
                 .try_read_into(&mut content, length as usize, range.offset);
             let is_there = matches!(read, Ok(n) if n as u64 == length);
             if is_there {
-                request.out.body = Body::Empty;
-                request.ledger.bytes_sent += head::write(request, stream, false) as u64;
-                request.ledger.bytes_sent +=
-                    append_bytes(stream, &content, frame_size, true) as u64;
+                request.out.body = ResponseBody::Empty;
+                request.times.bytes_sent += head::write_head(request, stream, false) as u64;
+                request.times.bytes_sent += append_bytes(stream, &content, frame_size, true) as u64;
             }
             *stream.link.http.scratch.borrow_mut() = content;
             if !is_there {
                 return None;
             }
         }
-        Body::Empty | Body::File(_) | Body::Parts(_) | Body::Stream(_) => return None,
+        ResponseBody::Empty
+        | ResponseBody::File(_)
+        | ResponseBody::Parts(_)
+        | ResponseBody::Stream(_) => return None,
     }
-    request.ledger.body_bytes_sent += length;
+    request.times.body_bytes_sent += length;
     Some(())
 }
 
 /// Whether trailers may follow that are not known yet.
 fn may_have_trailers(request: &Request) -> bool {
-    matches!(&request.out.body, Body::Stream(source) if source.may_have_trailers())
+    matches!(&request.out.body, ResponseBody::Stream(source) if source.may_have_trailers())
 }
 
 /// The largest DATA frame of a response, in bytes, as far as the client accepts it (`http2_chunk_size`).
@@ -101,8 +103,8 @@ fn frame_size(request: &Request) -> usize {
 }
 
 /// Sends one response.
-pub(super) struct Sender<'a> {
-    stream: &'a Rc<Stream>,
+pub(super) struct Http2Sender<'a> {
+    stream: &'a Rc<Http2Stream>,
     frame_size: usize,
     timeout: Duration,
     timer: rt::Timer,
@@ -112,55 +114,55 @@ pub(super) struct Sender<'a> {
     has_trailers: bool,
 }
 
-impl<'a> Sender<'a> {
-    pub(super) fn new(request: &mut Request, stream: &'a Rc<Stream>) -> Sender<'a> {
+impl<'a> Http2Sender<'a> {
+    pub(super) fn new(request: &mut Request, stream: &'a Rc<Http2Stream>) -> Http2Sender<'a> {
         let site = Rc::clone(&request.site);
-        Sender {
+        Http2Sender {
             stream,
             frame_size: frame_size(request),
             timeout: site.location(request.location).core.delivery.send_timeout,
             timer: rt::Timer::new(),
-            pace: RateLimit::of(request, &site),
+            pace: RateLimit::of_request(request, &site),
             left: None,
             has_trailers: false,
         }
     }
 
     /// Sends head, content and trailers.
-    pub(super) async fn send(&mut self, request: &mut Request) -> Result<(), SendError> {
-        let content = head::content(request);
+    pub(super) async fn send(&mut self, request: &mut Request) -> Result<(), ResponseSendError> {
+        let content = head::response_length(request);
         self.left = match content {
-            Content::None => Some(0),
-            Content::Length(length) => Some(length),
-            Content::Unknown => None,
+            ResponseLength::None => Some(0),
+            ResponseLength::Length(length) => Some(length),
+            ResponseLength::Unknown => None,
         };
         let has_trailers = !request.out.trailers.is_empty() || may_have_trailers(request);
-        self.has_trailers = has_trailers && content != Content::None;
+        self.has_trailers = has_trailers && content != ResponseLength::None;
         let mut first = None;
         let mut failed = None;
-        if content != Content::None && is_undecided(&request.out.body) {
+        if content != ResponseLength::None && is_undecided(&request.out.body) {
             // The producer may still find out that there is no response: the head waits.
             first = self.next_chunk(request).await?;
-        } else if content != Content::None && request.delivery.head_waits {
+        } else if content != ResponseLength::None && request.delivery.head_waits {
             // The first content is about to follow: both become one record and one packet, as with nginx.
             match self.next_chunk(request).await {
                 Ok(chunk) => first = chunk,
-                Err(SendError::Body(error)) if error != BodyError::Withdrawn => {
+                Err(ResponseSendError::Body(error)) if error != BodyError::Withdrawn => {
                     // The response has failed, but its head is valid and goes out, as from nginx: the client sees the
                     // status and then the reset.
-                    failed = Some(SendError::Body(error));
+                    failed = Some(ResponseSendError::Body(error));
                 }
                 Err(error) => return Err(error),
             }
         }
         // END_STREAM on the head saves an empty DATA frame.
         let ends = self.left == Some(0) && !self.has_trailers;
-        request.ledger.bytes_sent += head::write(request, self.stream, ends) as u64;
+        request.times.bytes_sent += head::write_head(request, self.stream, ends) as u64;
         if let Some(error) = failed {
             return Err(error);
         }
         if ends {
-            request.out.body = Body::Empty;
+            request.out.body = ResponseBody::Empty;
             return Ok(());
         }
         loop {
@@ -171,16 +173,19 @@ impl<'a> Sender<'a> {
             match chunk {
                 None => break,
                 // Appending wakes the connection's task, which sends what there is: nothing is gathered here.
-                Some(Chunk::Flush) => {}
-                Some(Chunk::Bytes(bytes)) => self.bytes(request, bytes).await?,
-                Some(Chunk::File(range)) => self.file(request, range).await?,
+                Some(BodyChunk::Flush) => {}
+                Some(BodyChunk::Bytes(bytes)) => self.bytes(request, bytes).await?,
+                Some(BodyChunk::File(range)) => self.file(request, range).await?,
             }
         }
         self.end(request)
     }
 
     /// The next chunk of the body; the client's reset ends the wait for it.
-    async fn next_chunk(&self, request: &mut Request) -> Result<Option<Chunk>, SendError> {
+    async fn next_chunk(
+        &self,
+        request: &mut Request,
+    ) -> Result<Option<BodyChunk>, ResponseSendError> {
         let stream = self.stream;
         let next = std::future::poll_fn(|context| {
             let mut body = std::mem::take(&mut request.out.body);
@@ -191,17 +196,17 @@ impl<'a> Sender<'a> {
             // A producer may wait for long: nothing is written meanwhile that could fail and reveal that the client
             // left.
             if next.is_pending() && stream.poll_left(context).is_ready() {
-                return Poll::Ready(Err(SendError::ClientLeft));
+                return Poll::Ready(Err(ResponseSendError::ClientLeft));
             }
-            next.map(|next| next.transpose().map_err(SendError::Body))
+            next.map(|next| next.transpose().map_err(ResponseSendError::Body))
         });
         next.await
     }
 
     /// Ends the stream after the content, with trailers or an empty DATA frame.
-    fn end(&mut self, request: &mut Request) -> Result<(), SendError> {
+    fn end(&mut self, request: &mut Request) -> Result<(), ResponseSendError> {
         if self.left.is_some_and(|left| left > 0) {
-            return Err(SendError::Body(BodyError::Producer));
+            return Err(ResponseSendError::Body(BodyError::Producer));
         }
         // The last DATA frame carried END_STREAM.
         if self.stream.is_ended() {
@@ -211,19 +216,24 @@ impl<'a> Sender<'a> {
         let appended = if trailers.is_empty() {
             self.stream.has_sent_end();
             let id = self.stream.id;
-            let write =
-                |output: &mut Output| frame::write_data_head(id, 0, true, &mut output.bytes);
-            self.stream.link.write(write).1
+            let write = |output: &mut ConnectionOutput| {
+                frame::write_data_head(id, 0, true, &mut output.bytes)
+            };
+            self.stream.link.append_frames(write).1
         } else {
             self.stream.write_headers(true, |encoder, out| {
                 head::write_fields(trailers, encoder, out);
             })
         };
-        request.ledger.bytes_sent += appended as u64;
+        request.times.bytes_sent += appended as u64;
         Ok(())
     }
 
-    async fn bytes(&mut self, request: &mut Request, bytes: Bytes) -> Result<(), SendError> {
+    async fn bytes(
+        &mut self,
+        request: &mut Request,
+        bytes: Bytes,
+    ) -> Result<(), ResponseSendError> {
         // No more than was announced: a sum of DATA frames that differs makes the response malformed (RFC 9113, section
         // 8.1.1).
         let mut bytes = match self.left.map(usize::try_from) {
@@ -242,7 +252,11 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
-    async fn file(&mut self, request: &mut Request, range: FileRange) -> Result<(), SendError> {
+    async fn file(
+        &mut self,
+        request: &mut Request,
+        range: FileRange,
+    ) -> Result<(), ResponseSendError> {
         let mut offset = range.offset;
         let length = self
             .left
@@ -253,7 +267,7 @@ impl<'a> Sender<'a> {
             let want = room.min((end - offset) as usize);
             let ends = self.is_last(want);
             match append_file(self.stream, &range, offset, want, self.frame_size, ends) {
-                Ok((0, _)) => return Err(SendError::Body(BodyError::FileTruncated)),
+                Ok((0, _)) => return Err(ResponseSendError::Body(BodyError::FileTruncated)),
                 Ok((n, appended)) => {
                     self.count(request, n, appended);
                     offset += n as u64;
@@ -280,17 +294,17 @@ impl<'a> Sender<'a> {
         range: &FileRange,
         offset: u64,
         want: usize,
-    ) -> Result<Bytes, SendError> {
-        let begun = rt::clock::read();
-        let pool = pool(request);
+    ) -> Result<Bytes, ResponseSendError> {
+        let begun = rt::clock::read_clock();
+        let pool = aio_pool(request);
         let data = range
             .file
             .read_at(Vec::new(), offset, want, &pool)
             .await
             .map_err(|error| file_error(&error))?;
-        request.ledger.disk_wait += rt::clock::elapsed(begun);
+        request.times.disk_wait += rt::clock::elapsed(begun);
         match data.is_empty() {
-            true => Err(SendError::Body(BodyError::FileTruncated)),
+            true => Err(ResponseSendError::Body(BodyError::FileTruncated)),
             false => Ok(data.into()),
         }
     }
@@ -306,21 +320,21 @@ impl<'a> Sender<'a> {
             *left -= content;
         }
         if let Some(pace) = &mut self.pace {
-            pace.paid(content);
+            pace.add_sent(content);
         }
-        request.ledger.body_bytes_sent += content;
-        request.ledger.bytes_sent += appended as u64;
+        request.times.body_bytes_sent += content;
+        request.times.bytes_sent += appended as u64;
     }
 
     /// Waits until something may be sent; returns how much, at most `want` bytes.
-    async fn room(&mut self, request: &mut Request, want: u64) -> Result<usize, SendError> {
+    async fn room(&mut self, request: &mut Request, want: u64) -> Result<usize, ResponseSendError> {
         let mut want = want.min(u64::from(u32::MAX));
         if self.pace.is_some() {
             want = want.min(self.allowance(request).await?);
         }
         let stream = self.stream;
         // Mostly there is room: then no future is made and no timer set.
-        let ready = stream.room(want as u32);
+        let ready = stream.sendable_bytes(want as u32);
         if ready > 0 {
             return Ok(ready as usize);
         }
@@ -328,12 +342,12 @@ impl<'a> Sender<'a> {
         let timer = &self.timer;
         let room = std::future::poll_fn(|context| {
             if let Poll::Ready(room) = stream.poll_room(want as u32, context) {
-                return Poll::Ready(room.map_err(|_| SendError::ClientLeft));
+                return Poll::Ready(room.map_err(|_| ResponseSendError::ClientLeft));
             }
-            Body::poll_ahead_of(request, context);
+            ResponseBody::poll_ahead_of(request, context);
             timer
                 .poll_expired(context)
-                .map(|()| Err(SendError::TimedOut))
+                .map(|()| Err(ResponseSendError::TimedOut))
         })
         .await;
         // A stream that gave up must not be chosen as the next to send: nothing would come of its turn.
@@ -344,7 +358,7 @@ impl<'a> Sender<'a> {
     }
 
     /// `limit_rate`: how much may be sent now. A client that leaves meanwhile ends the wait.
-    async fn allowance(&self, request: &Request) -> Result<u64, SendError> {
+    async fn allowance(&self, request: &Request) -> Result<u64, ResponseSendError> {
         loop {
             let Some(pace) = &self.pace else {
                 return Ok(u64::MAX);
@@ -353,16 +367,19 @@ impl<'a> Sender<'a> {
                 Ok(bytes) => return Ok(bytes),
                 Err(wait) => wait,
             };
-            if rt::timeout(wait, request.stream.left()).await.is_ok() {
-                return Err(SendError::ClientLeft);
+            if rt::timeout(wait, request.stream.wait_until_left())
+                .await
+                .is_ok()
+            {
+                return Err(ResponseSendError::ClientLeft);
             }
         }
     }
 }
 
 /// Appends content from memory, for which there must be room. Returns its size on the wire.
-fn append_bytes(stream: &Stream, bytes: &[u8], frame_size: usize, ends: bool) -> usize {
-    let ((), appended) = stream.link.write(|output| {
+fn append_bytes(stream: &Http2Stream, bytes: &[u8], frame_size: usize, ends: bool) -> usize {
+    let ((), appended) = stream.link.append_frames(|output| {
         let frame_size = frame_size.min(output.peer.max_frame_size as usize);
         let mut parts = bytes.chunks(frame_size).peekable();
         while let Some(part) = parts.next() {
@@ -379,14 +396,14 @@ fn append_bytes(stream: &Stream, bytes: &[u8], frame_size: usize, ends: bool) ->
 /// wire. One call reads the content behind the space for all frame heads; then each part is moved to its place between
 /// them.
 fn append_file(
-    stream: &Stream,
+    stream: &Http2Stream,
     range: &FileRange,
     offset: u64,
     want: usize,
     frame_size: usize,
     ends: bool,
 ) -> io::Result<(usize, usize)> {
-    let (read, appended) = stream.link.write(|output| {
+    let (read, appended) = stream.link.append_frames(|output| {
         let frame_size = frame_size.min(output.peer.max_frame_size as usize);
         let out = &mut output.bytes;
         let start = out.len();
@@ -436,9 +453,9 @@ fn append_file(
 }
 
 /// Counts content that was appended, and lets the next stream take its turn.
-fn sent(stream: &Stream, bytes: usize, ends: bool) {
+fn sent(stream: &Http2Stream, bytes: usize, ends: bool) {
     // Never more than the room, which is a 32-bit number.
-    stream.sent(bytes as u32);
+    stream.consume_windows(bytes as u32);
     if ends {
         stream.has_sent_end();
     }

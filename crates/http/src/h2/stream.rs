@@ -20,10 +20,10 @@ use std::task::{Context, Poll, Waker};
 
 use proto::fields::Fields;
 use proto::h2::frame::{self, HeadersFrame};
-use proto::h2::hpack::Secrecy;
-use proto::h2::{ErrorCode, Priority, Window};
+use proto::h2::hpack::FieldSecrecy;
+use proto::h2::{ErrorCode, FlowControlWindow, ResponsePriority};
 
-use super::link::{Closed, How, Link, OUTPUT_FULL, register};
+use super::connection_link::{ClosedHttp2Stream, Http2Link, Http2StreamEnd, OUTPUT_FULL, register};
 use crate::byte_stream::ByteStream;
 use crate::client_stream::ClientStream;
 
@@ -36,7 +36,7 @@ const READ_WINDOW: u32 = 256 * 1024;
 
 /// The stream, or its connection, is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Left;
+pub(super) struct Http2StreamOver;
 
 /// Which sides have sent END_STREAM (RFC 9113, section 5.1). See the picture above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,13 +87,13 @@ impl StreamState {
 }
 
 /// One stream of a connection.
-pub(super) struct Stream {
+pub(super) struct Http2Stream {
     pub(super) id: u32,
-    pub(super) link: Rc<Link>,
+    pub(super) link: Rc<Http2Link>,
     /// What is left of the client's window for this stream.
-    pub(super) send_window: Cell<Window>,
+    pub(super) send_window: Cell<FlowControlWindow>,
     /// How much content the sender has at hand, in bytes, as it said last: a window below that is little, see
-    /// [`Link::usable`].
+    /// [`Http2Link::usable_window`].
     pub(super) wanted: Cell<u32>,
     /// What is left of our window for this stream.
     pub(super) receive_window: Cell<u32>,
@@ -109,21 +109,26 @@ pub(super) struct Stream {
     given_up: Cell<Option<GivenUp>>,
     /// A handler has begun to read the content: from then on the window is kept at its full size.
     is_read: Cell<bool>,
-    pub(super) priority: Cell<Option<Priority>>,
+    pub(super) priority: Cell<Option<ResponsePriority>>,
     turn: Cell<u64>,
     reader: RefCell<Option<Waker>>,
     sender: RefCell<Option<Waker>>,
     watcher: RefCell<Option<Waker>>,
 }
 
-impl Stream {
+impl Http2Stream {
     /// A stream that the client has begun. `window` is what the client may send before a handler reads.
-    pub(super) fn new(id: u32, link: &Rc<Link>, window: u32, input_ended: bool) -> Stream {
+    pub(super) fn new(
+        id: u32,
+        link: &Rc<Http2Link>,
+        window: u32,
+        input_ended: bool,
+    ) -> Http2Stream {
         let size = link.output.borrow().peer.initial_window_size;
-        Stream {
+        Http2Stream {
             id,
             link: Rc::clone(link),
-            send_window: Cell::new(Window::new(size)),
+            send_window: Cell::new(FlowControlWindow::new(size)),
             wanted: Cell::new(0),
             receive_window: Cell::new(window),
             input: RefCell::default(),
@@ -147,7 +152,12 @@ impl Stream {
     // -- the client's side --
 
     /// Receives content. `counted` is what it took of the windows, padding included.
-    pub(super) fn receive(&self, bytes: &[u8], counted: u32, ends: bool) -> Result<(), ErrorCode> {
+    pub(super) fn receive_content(
+        &self,
+        bytes: &[u8],
+        counted: u32,
+        ends: bool,
+    ) -> Result<(), ErrorCode> {
         if self.has_all_input() {
             return Err(ErrorCode::STREAM_CLOSED);
         }
@@ -181,7 +191,7 @@ impl Stream {
     /// Receives the client's RST_STREAM.
     pub(super) fn take_reset(&self) {
         self.given_up.set(Some(GivenUp::ByClient));
-        self.leave();
+        self.close_by_client();
     }
 
     /// Whether the client has reset the stream.
@@ -190,7 +200,7 @@ impl Stream {
     }
 
     /// The client, or its connection, is gone.
-    pub(super) fn leave(&self) {
+    pub(super) fn close_by_client(&self) {
         let given_up = self.given_up.get();
         self.given_up
             .set(given_up.or(Some(GivenUp::WithConnection)));
@@ -201,11 +211,11 @@ impl Stream {
 
     /// Whether the client is gone.
     pub(super) fn is_gone(&self) -> bool {
-        self.given_up.get().is_some() || self.link.over.get()
+        self.given_up.get().is_some() || self.link.is_output_closed.get()
     }
 
     /// The length of the content as the client announced it.
-    pub(super) fn announce(&self, length: u64) {
+    pub(super) fn announce_length(&self, length: u64) {
         self.announced.set(Some(length));
     }
 
@@ -229,7 +239,7 @@ impl Stream {
         out: &mut Vec<u8>,
         max: usize,
         context: &Context<'_>,
-    ) -> Poll<Result<bool, Left>> {
+    ) -> Poll<Result<bool, Http2StreamOver>> {
         // The first read opens the window: a request that is refused never lets the client send more than it had.
         if !self.is_read.replace(true) {
             self.open_window();
@@ -257,7 +267,7 @@ impl Stream {
             return Poll::Ready(Ok(false));
         }
         if self.is_gone() {
-            return Poll::Ready(Err(Left));
+            return Poll::Ready(Err(Http2StreamOver));
         }
         register(&self.reader, context);
         Poll::Pending
@@ -275,8 +285,9 @@ impl Stream {
         let missing = READ_WINDOW.saturating_sub(window.saturating_add(kept));
         if missing >= READ_WINDOW / 2 {
             self.receive_window.set(window + missing);
-            self.link
-                .write(|output| frame::write_window_update(self.id, missing, &mut output.bytes));
+            self.link.append_frames(|output| {
+                frame::write_window_update(self.id, missing, &mut output.bytes)
+            });
         }
     }
 
@@ -284,9 +295,9 @@ impl Stream {
 
     /// How much content may be appended now, at most `want` bytes; 0 if the stream has to wait for a window, for room
     /// in the output or for a stream that goes first.
-    pub(super) fn room(&self, want: u32) -> u32 {
+    pub(super) fn sendable_bytes(&self, want: u32) -> u32 {
         self.wanted.set(want);
-        let window = self.link.usable(self);
+        let window = self.link.usable_window(self);
         if self.is_gone() || window == 0 || !self.link.has_room() || !self.is_first() {
             return 0;
         }
@@ -295,11 +306,15 @@ impl Stream {
 
     /// Waits for the same; ready with at least one byte. The caller must append it before anything else runs: the room
     /// is not reserved, other streams are told of the same bytes.
-    pub(super) fn poll_room(&self, want: u32, context: &Context<'_>) -> Poll<Result<u32, Left>> {
+    pub(super) fn poll_room(
+        &self,
+        want: u32,
+        context: &Context<'_>,
+    ) -> Poll<Result<u32, Http2StreamOver>> {
         if self.is_gone() {
-            return Poll::Ready(Err(Left));
+            return Poll::Ready(Err(Http2StreamOver));
         }
-        let room = self.room(want);
+        let room = self.sendable_bytes(want);
         if room == 0 {
             self.wait_for_room(context);
             return Poll::Pending;
@@ -314,10 +329,10 @@ impl Stream {
         if waiting.is_empty() {
             return true;
         }
-        let rank = self.rank();
-        !waiting
-            .iter()
-            .any(|other| other.id != self.id && self.link.usable(other) > 0 && other.rank() < rank)
+        let rank = self.send_order();
+        !waiting.iter().any(|other| {
+            other.id != self.id && self.link.usable_window(other) > 0 && other.send_order() < rank
+        })
     }
 
     fn wait_for_room(&self, context: &Context<'_>) {
@@ -333,18 +348,18 @@ impl Stream {
         self.link.wake_next();
         // The connection's task has the timer for streams that wait for a larger window.
         if self.link.has_little(self) {
-            self.link.wake();
+            self.link.wake_connection();
         }
     }
 
     /// The order in which streams send (RFC 9218, section 10): by urgency; then streams whose parts are useless on
     /// their own, one after the other; then the incremental ones in turn. Without a priority a stream counts as
     /// incremental, so that no response of such a client waits for another one to end.
-    pub(super) fn rank(&self) -> (u8, bool, u64) {
+    pub(super) fn send_order(&self) -> (u8, bool, u64) {
         match self.priority.get() {
             Some(priority) if !priority.incremental => (priority.urgency, false, self.id.into()),
             Some(priority) => (priority.urgency, true, self.turn.get()),
-            None => (Priority::default().urgency, true, self.turn.get()),
+            None => (ResponsePriority::default().urgency, true, self.turn.get()),
         }
     }
 
@@ -354,10 +369,10 @@ impl Stream {
     }
 
     /// Counts content against the windows of the stream and of the connection (RFC 9113, section 6.9.1).
-    pub(super) fn sent(&self, bytes: u32) {
+    pub(super) fn consume_windows(&self, bytes: u32) {
         let mut window = self.send_window.get();
         let mut output = self.link.output.borrow_mut();
-        let enough = window.take(bytes) && output.window.take(bytes);
+        let enough = window.consume(bytes) && output.window.consume(bytes);
         debug_assert!(enough, "room was asked for before");
         drop(output);
         self.send_window.set(window);
@@ -371,12 +386,12 @@ impl Stream {
     pub(super) fn write_headers(
         &self,
         ends: bool,
-        write: impl FnOnce(&mut proto::h2::hpack::Encoder, &mut Vec<u8>),
+        write: impl FnOnce(&mut proto::h2::hpack::HpackEncoder, &mut Vec<u8>),
     ) -> usize {
         if ends {
             self.has_sent_end();
         }
-        let ((), appended) = self.link.write(|output| {
+        let ((), appended) = self.link.append_frames(|output| {
             let begun = HeadersFrame::begin(self.id, ends, &mut output.bytes);
             output.encoder.begin(&mut output.bytes);
             write(&mut output.encoder, &mut output.bytes);
@@ -396,7 +411,7 @@ impl Stream {
     }
 
     /// Resets the stream from our side.
-    pub(super) fn reset(&self, code: ErrorCode) {
+    pub(super) fn reset_stream(&self, code: ErrorCode) {
         if self.given_up.get().is_none() {
             self.has_sent_end();
             self.given_up.set(Some(GivenUp::ByUs));
@@ -405,25 +420,25 @@ impl Stream {
     }
 
     /// Closes the stream once its request is over, in the way that its state requires.
-    pub(super) fn close(&self) {
+    pub(super) fn close_stream(&self) {
         let how = match (self.was_reset(), self.has_all_input()) {
-            (true, _) => How::Reset,
-            (_, true) => How::Ended,
-            _ => How::Ours,
+            (true, _) => Http2StreamEnd::Reset,
+            (_, true) => Http2StreamEnd::Ended,
+            _ => Http2StreamEnd::ResetByServer,
         };
         if !self.is_ended() {
             // The task ended in the middle of the response (a panic, an abort): the client must not take it for
             // complete.
-            self.reset(ErrorCode::INTERNAL_ERROR);
+            self.reset_stream(ErrorCode::INTERNAL_ERROR);
         } else if !self.has_all_input() {
             // The response is complete, the request's content is not: the client is told to stop sending.
-            self.reset(ErrorCode::NO_ERROR);
+            self.reset_stream(ErrorCode::NO_ERROR);
         }
         let received = self.received.get();
         let content_left = self.announced.get().map(|all| all.saturating_sub(received));
-        self.link.forget(
+        self.link.remove_stream(
             self,
-            Closed {
+            ClosedHttp2Stream {
                 stream: self.id,
                 how,
                 content_left,
@@ -432,7 +447,7 @@ impl Stream {
     }
 }
 
-impl ClientStream for Stream {
+impl ClientStream for Http2Stream {
     fn poll_left(&self, context: &mut Context<'_>) -> Poll<()> {
         if self.is_gone() {
             return Poll::Ready(());
@@ -448,16 +463,17 @@ impl ClientStream for Stream {
     fn poll_take(&self, out: &mut Vec<u8>, max: usize, context: &mut Context<'_>) -> Poll<bool> {
         match self.poll_read(out, max, context) {
             Poll::Ready(Ok(ended)) => Poll::Ready(!ended),
-            Poll::Ready(Err(Left)) => Poll::Ready(false),
+            Poll::Ready(Err(Http2StreamOver)) => Poll::Ready(false),
             Poll::Pending => Poll::Pending,
         }
     }
 
-    fn end(&self) {
+    fn end_output(&self) {
         if !self.is_gone() && !self.is_ended() {
             self.has_sent_end();
-            self.link
-                .write(|output| frame::write_data_head(self.id, 0, true, &mut output.bytes));
+            self.link.append_frames(|output| {
+                frame::write_data_head(self.id, 0, true, &mut output.bytes)
+            });
         }
     }
 
@@ -465,7 +481,7 @@ impl ClientStream for Stream {
         true
     }
 
-    fn exclusive(&self) -> Option<&ByteStream> {
+    fn exclusive_bytes(&self) -> Option<&ByteStream> {
         None
     }
 
@@ -478,7 +494,7 @@ impl ClientStream for Stream {
             encoder.status(status, out);
             for (known, name, value) in fields.iter_known() {
                 if super::head::may_be_sent(known, name) {
-                    encoder.field(known, name, value, Secrecy::Open, out);
+                    encoder.field(known, name, value, FieldSecrecy::Open, out);
                 }
             }
         });

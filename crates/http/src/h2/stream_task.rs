@@ -4,31 +4,31 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use bstr::BStr;
-use host::error_log::Level;
-use proto::Known;
-use proto::h2::{ErrorCode, Malformed};
-use proto::message::{Method, Reject, RejectKind};
+use host::error_log::LogLevel;
+use proto::KnownField;
+use proto::h2::{ErrorCode, MalformedRequest};
+use proto::message::{Method, RejectKind, RejectedHead};
 
-use super::body::Input;
-use super::sender::{self, Sender};
-use super::stream::Stream;
-use crate::body::Body;
+use super::body::Http2BodyInput;
+use super::sender::{self, Http2Sender};
+use super::stream::Http2Stream;
 use crate::body_reader::RequestBody;
 use crate::client_stream::ClientStream;
-use crate::lifecycle::{self, Refusal, RequestCarrier};
+use crate::lifecycle::{self, RequestCarrier, RequestRefusal};
 use crate::request::Request;
-use crate::sending::SendError;
+use crate::response_body::ResponseBody;
+use crate::response_send::ResponseSendError;
 
 /// What the task of a stream starts from.
 pub(super) struct StreamStart {
     /// The request, of which only the head has been filled in.
     pub(super) request: Box<Request>,
-    pub(super) verdict: Result<(), Malformed>,
-    pub(super) about: HeadFacts,
+    pub(super) verdict: Result<(), MalformedRequest>,
+    pub(super) about: Http2HeadFacts,
 }
 
 /// What the connection knows of the request beyond its head.
-pub(super) struct HeadFacts {
+pub(super) struct Http2HeadFacts {
     pub(super) protocol: ConnectProtocol,
     /// The head did not end the client's side: content may follow.
     pub(super) has_content: bool,
@@ -46,23 +46,23 @@ pub(super) enum ConnectProtocol {
 }
 
 /// Closes the stream however its task ends: a panic or an abort must not leave it open for the client.
-struct OpenStream(Rc<Stream>);
+struct OpenStream(Rc<Http2Stream>);
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
         let link = &self.0.link;
-        link.ended.set(true);
+        link.has_ended_tasks.set(true);
         // Only a request that ran to its end earns the client credit: see [`super::budget`].
         if !self.0.is_gone() {
             link.served.set(link.served.get() + 1);
             link.completed.set(link.completed.get().saturating_add(1));
         }
-        self.0.close();
+        self.0.close_stream();
     }
 }
 
 /// Serves the request of a stream, from its head to its last log line.
-pub(super) async fn serve_stream(stream: Rc<Stream>, start: StreamStart) {
+pub(super) async fn serve_stream(stream: Rc<Http2Stream>, start: StreamStart) {
     let open = OpenStream(Rc::clone(&stream));
     let StreamStart {
         mut request,
@@ -70,7 +70,7 @@ pub(super) async fn serve_stream(stream: Rc<Stream>, start: StreamStart) {
         about,
     } = start;
     let link = &stream.link;
-    lifecycle::begin(&link.http, &mut request, link.client.first_server());
+    lifecycle::start_request(&link.http, &mut request, link.client.first_server());
     request.stream = Rc::clone(&stream) as Rc<dyn ClientStream>;
     if host::error_log::debug_is_on() {
         debug_head(&request);
@@ -84,24 +84,24 @@ pub(super) async fn serve_stream(stream: Rc<Stream>, start: StreamStart) {
         announced: None,
     };
     let verdict = verdict.map_err(refusal_of);
-    lifecycle::serve(&mut carrier, &mut request, verdict).await;
+    lifecycle::run_lifecycle(&mut carrier, &mut request, verdict).await;
     request.end();
     // The kept request must not refer to its stream: the stream holds the connection, which holds the kept request, and
     // the circle would never be freed.
     request.stream = stream.link.client.stream();
     // The stream is closed before the struct is offered to the next one.
     drop(open);
-    stream.link.keep(request);
+    stream.link.keep_spare_request(request);
 }
 
-fn refusal_of(malformed: Malformed) -> Refusal {
-    Refusal::Protocol(malformed.status, Cow::Owned(malformed.line))
+fn refusal_of(malformed: MalformedRequest) -> RequestRefusal {
+    RequestRefusal::Protocol(malformed.status, Cow::Owned(malformed.line))
 }
 
 /// The part of one stream in the life of its request.
 struct StreamCarrier<'a> {
-    stream: &'a Rc<Stream>,
-    about: HeadFacts,
+    stream: &'a Rc<Http2Stream>,
+    about: Http2HeadFacts,
     /// `Content-Length`, if the client sent it.
     announced: Option<u64>,
     /// The request breaks a rule of RFC 9113, section 8.1.1: after the response its stream is reset.
@@ -110,20 +110,25 @@ struct StreamCarrier<'a> {
 
 impl StreamCarrier<'_> {
     /// Notes `Content-Length`, and compares it with what is already known of the content.
-    fn take_length(&mut self, request: &Request) -> Result<(), Refusal> {
-        let Some(value) = request.head.wire.fields.get_known(Known::ContentLength) else {
+    fn take_length(&mut self, request: &Request) -> Result<(), RequestRefusal> {
+        let Some(value) = request
+            .head
+            .wire
+            .fields
+            .get_known(KnownField::ContentLength)
+        else {
             return Ok(());
         };
         let Some(length) = proto::message::parse_length(value) else {
-            return Err(Reject::new(RejectKind::InvalidContentLength).into());
+            return Err(RejectedHead::new(RejectKind::InvalidContentLength).into());
         };
-        self.stream.announce(length);
+        self.stream.announce_length(length);
         // The client has ended the stream without content: the sum of its DATA frames cannot equal the length any more
         // (RFC 9113, section 8.1.1).
         if length > 0 && !self.about.has_content {
             self.is_malformed = true;
             let line = &b"client prematurely closed stream"[..];
-            return Err(Refusal::Protocol(400, line.into()));
+            return Err(RequestRefusal::Protocol(400, line.into()));
         }
         self.announced = Some(length);
         Ok(())
@@ -132,7 +137,7 @@ impl StreamCarrier<'_> {
     /// The client has a response; the reset tells it that the fault was its own (RFC 9113, section 8.1.1).
     fn reset_if_malformed(&self) {
         if self.is_malformed {
-            self.stream.reset(ErrorCode::PROTOCOL_ERROR);
+            self.stream.reset_stream(ErrorCode::PROTOCOL_ERROR);
         }
     }
 }
@@ -142,22 +147,22 @@ impl RequestCarrier for StreamCarrier<'_> {
 
     const HAS_REQUEST_LINE: bool = false;
 
-    fn choose_server(&mut self, request: &mut Request) -> Result<(), Reject> {
+    fn choose_server(&mut self, request: &mut Request) -> Result<(), RejectedHead> {
         let mut last = self.stream.link.last_server.borrow_mut();
         last.choose_server(request)
     }
 
-    fn check_head(&mut self, request: &mut Request) -> Result<(), Refusal> {
+    fn check_head(&mut self, request: &mut Request) -> Result<(), RequestRefusal> {
         // The connection was opened to the server that TLS named. A request on it may name another server, for which
         // `http2` is off: 421 lets the client open a connection of its own for it (RFC 9110, section 15.5.20).
         let speaks = request.site.server(request.server).core.http2.on;
         if !speaks && !request.client.endpoint.borrow().http2 {
             let why = b"client attempted to request the server name for which the negotiated protocol is disabled";
-            return Err(Refusal::Protocol(421, why.into()));
+            return Err(RequestRefusal::Protocol(421, why.into()));
         }
         for name in &self.about.ignored {
             request.log(
-                Level::Info,
+                LogLevel::Info,
                 format_args!(
                     "client sent invalid header: \"{}\" while reading client request headers",
                     BStr::new(name)
@@ -168,13 +173,13 @@ impl RequestCarrier for StreamCarrier<'_> {
         match (request.method, self.about.protocol) {
             (_, ConnectProtocol::Unknown) => {
                 let why = b"client sent unknown :protocol header";
-                Err(Refusal::Protocol(501, why.into()))
+                Err(RequestRefusal::Protocol(501, why.into()))
             }
             // Only the extended CONNECT of RFC 8441 is supported; this would be a tunnel through the server.
             (Method::Connect, ConnectProtocol::None) => {
-                Err(Reject::new(RejectKind::ConnectNotAllowed).into())
+                Err(RejectedHead::new(RejectKind::ConnectNotAllowed).into())
             }
-            (Method::Trace, _) => Err(Reject::new(RejectKind::TraceNotAllowed).into()),
+            (Method::Trace, _) => Err(RejectedHead::new(RejectKind::TraceNotAllowed).into()),
             _ => Ok(()),
         }
     }
@@ -185,9 +190,9 @@ impl RequestCarrier for StreamCarrier<'_> {
         if is_websocket || !self.about.has_content && self.announced.is_none() {
             return;
         }
-        let expectation = request.head.wire.fields.get_known(Known::Expect);
+        let expectation = request.head.wire.fields.get_known(KnownField::Expect);
         let expects = expectation.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
-        let input = Input::new(Rc::clone(self.stream), self.announced, expects);
+        let input = Http2BodyInput::new(Rc::clone(self.stream), self.announced, expects);
         request.body = RequestBody::from_input(Box::new(input));
     }
 
@@ -206,51 +211,54 @@ impl RequestCarrier for StreamCarrier<'_> {
 
     /// As on HTTP/1 the client gets no response, only the end of the stream.
     fn end_silently(&mut self, request: &mut Request) {
-        self.stream.reset(match request.out.status {
+        self.stream.reset_stream(match request.out.status {
             408 => ErrorCode::PROTOCOL_ERROR,
             _ => ErrorCode::INTERNAL_ERROR,
         });
         self.reset_if_malformed();
     }
 
-    async fn send(&mut self, request: &mut Request) -> Result<(), SendError> {
+    async fn send(&mut self, request: &mut Request) -> Result<(), ResponseSendError> {
         if self.stream.is_gone() {
-            request.out.body = Body::Empty;
-            return Err(SendError::ClientLeft);
+            request.out.body = ResponseBody::Empty;
+            return Err(ResponseSendError::ClientLeft);
         }
         // No handler switched protocols.
         if is_refused_websocket(request) {
             request.log(
-                Level::Info,
+                LogLevel::Info,
                 format_args!("client sent CONNECT for a WebSocket where none is configured"),
             );
             request.out.status = 501;
             request.out.content_length = None;
-            request.out.body = Body::Empty;
+            request.out.body = ResponseBody::Empty;
         }
-        request.ledger.responded = Some(rt::now());
+        request.times.responded = Some(rt::now());
         match sender::send_at_once(request, self.stream) {
             Some(()) => Ok(()),
-            None => Sender::new(request, self.stream).send(request).await,
+            None => Http2Sender::new(request, self.stream).send(request).await,
         }
     }
 
     async fn after_response(&mut self, request: &mut Request) {
-        request.ledger.complete = true;
+        request.times.complete = true;
         self.reset_if_malformed();
     }
 
-    fn after_failure(&mut self, request: &mut Request, error: SendError) {
+    fn after_failure(&mut self, request: &mut Request, error: ResponseSendError) {
         match error {
             // The code that nginx uses for it.
-            SendError::TimedOut => self.stream.reset(ErrorCode::PROTOCOL_ERROR),
+            ResponseSendError::TimedOut => self.stream.reset_stream(ErrorCode::PROTOCOL_ERROR),
             // The stream has been reset already, or the connection is over.
-            SendError::ClientLeft | SendError::Failed(_) => {}
-            SendError::Body(_) => self.stream.reset(match request.delivery.is_upgraded() {
-                // The tunnel's TCP connection to the other end was reset (RFC 8441, section 5).
-                true => ErrorCode::CANCEL,
-                false => ErrorCode::INTERNAL_ERROR,
-            }),
+            ResponseSendError::ClientLeft | ResponseSendError::Failed(_) => {}
+            ResponseSendError::Body(_) => {
+                self.stream
+                    .reset_stream(match request.delivery.is_upgraded() {
+                        // The tunnel's TCP connection to the other end was reset (RFC 8441, section 5).
+                        true => ErrorCode::CANCEL,
+                        false => ErrorCode::INTERNAL_ERROR,
+                    })
+            }
         }
         self.reset_if_malformed();
     }
@@ -278,6 +286,6 @@ fn debug_head(request: &Request) {
 /// Whether the client asked for a WebSocket (RFC 8441) and would take this answer, an ordinary page, for an open one.
 fn is_refused_websocket(request: &Request) -> bool {
     // An HTTP/2 client cannot send this field (RFC 9113, section 8.2.2): we added it in place of `:protocol`.
-    let asked = request.head.wire.fields.has(Known::Upgrade);
+    let asked = request.head.wire.fields.has(KnownField::Upgrade);
     asked && !request.delivery.is_upgraded() && (200..300).contains(&request.out.status)
 }

@@ -6,11 +6,11 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use host::error_log::Level;
+use host::error_log::LogLevel;
 use proto::h2::ErrorCode;
 
-use super::connection::{Connection, End, Phase};
-use super::link::{Closed, How};
+use super::connection::{ConnectionEnd, Http2Connection, Http2Phase};
+use super::connection_link::{ClosedHttp2Stream, Http2StreamEnd};
 
 /// How long a little piece of content waits for the client's window to become larger ([`Link::usable`](super::link::Link::usable)).
 const LITTLE_WAIT: Duration = Duration::from_millis(50);
@@ -20,7 +20,7 @@ const SPARES_WAIT: Duration = Duration::from_secs(1);
 
 /// What the read timer is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waits {
+pub(super) enum ReadTimeout {
     /// Nothing: the open streams have timers of their own.
     Nothing,
     /// The rest of a frame, within `client_header_timeout`.
@@ -29,7 +29,7 @@ pub(super) enum Waits {
     Request,
 }
 
-impl Connection {
+impl Http2Connection {
     /// After some time lets streams that wait for a larger window send the little that they may: a client with small
     /// windows is slow, not wrong.
     pub(super) fn poll_little(&mut self, context: &mut Context<'_>) {
@@ -41,7 +41,7 @@ impl Connection {
         }
         if self.little_timer.poll_expired(context).is_ready() {
             self.little_timer.clear();
-            self.link.takes_little.set(true);
+            self.link.sends_small_chunks.set(true);
         }
     }
 
@@ -63,24 +63,24 @@ impl Connection {
         }
     }
 
-    pub(super) fn poll_timers(&mut self, context: &mut Context<'_>) -> Poll<End> {
+    pub(super) fn poll_timers(&mut self, context: &mut Context<'_>) -> Poll<ConnectionEnd> {
         let waits = self.what_is_waited_for();
         // A complete frame has ended the earlier wait, but its timer may still be set.
-        if waits != self.waits || (waits == Waits::Nothing && self.read_timer.is_set()) {
+        if waits != self.waits || (waits == ReadTimeout::Nothing && self.read_timer.is_set()) {
             self.waits = waits;
             match waits {
-                Waits::Nothing => self.read_timer.clear(),
+                ReadTimeout::Nothing => self.read_timer.clear(),
                 // Content of a request that is already over: it only has to be skipped, so it may take its time.
-                Waits::Frame if self.reader.is_in_data() => {
+                ReadTimeout::Frame if self.reader.is_in_data() => {
                     let core = &self.limits.core;
                     self.read_timer
                         .set(core.keepalive_timeout.max(self.limits.header_timeout));
                 }
-                Waits::Frame => self.read_timer.set(self.limits.header_timeout),
-                Waits::Request if self.last == 0 => {
+                ReadTimeout::Frame => self.read_timer.set(self.limits.header_timeout),
+                ReadTimeout::Request if self.last == 0 => {
                     self.read_timer.set(self.limits.header_timeout);
                 }
-                Waits::Request => self.read_timer.set(self.limits.core.keepalive_timeout),
+                ReadTimeout::Request => self.read_timer.set(self.limits.core.keepalive_timeout),
             }
         }
         if self.write_timer.is_set() && self.write_timer.poll_expired(context).is_ready() {
@@ -90,13 +90,13 @@ impl Connection {
                 // an ordinary one.
                 let _ = self.link.bytes.transport.socket().set_reset_on_close();
             }
-            return Poll::Ready(End::Gone);
+            return Poll::Ready(ConnectionEnd::Gone);
         }
         if self.read_timer.is_set() && self.read_timer.poll_expired(context).is_ready() {
             self.read_timer.clear();
             // An idle connection ends politely: NO_ERROR tells the client that its next request may go to a new
             // connection.
-            if self.waits == Waits::Request && self.last > 0 {
+            if self.waits == ReadTimeout::Request && self.last > 0 {
                 self.finish(ErrorCode::NO_ERROR);
             } else if self.gives_up_headers() {
                 let core = &self.limits.core;
@@ -104,7 +104,7 @@ impl Connection {
                     .set(core.keepalive_timeout.max(self.limits.header_timeout));
             } else {
                 self.log(
-                    Level::Info,
+                    LogLevel::Info,
                     format_args!(
                         "client timed out (110: Connection timed out) while processing HTTP/2 connection"
                     ),
@@ -127,34 +127,34 @@ impl Connection {
             return false;
         };
         self.log(
-            Level::Info,
+            LogLevel::Info,
             format_args!(
                 "client timed out (110: Connection timed out) while reading client request headers"
             ),
         );
         self.last = id;
         self.link.write_reset(id, ErrorCode::PROTOCOL_ERROR);
-        self.link.note_closed(Closed {
+        self.link.note_closed(ClosedHttp2Stream {
             stream: id,
-            how: How::Ours,
+            how: Http2StreamEnd::ResetByServer,
             content_left: None,
         });
         true
     }
 
     /// What the read timer has to wait for.
-    fn what_is_waited_for(&self) -> Waits {
+    fn what_is_waited_for(&self) -> ReadTimeout {
         let is_idle = self.link.streams.borrow().is_empty();
         let has_part = self.preface > 0
             || !self.reader.is_between_frames()
             || !self.link.bytes.input.borrow().is_empty();
         match (self.phase, has_part) {
-            (Phase::Closing, _) => Waits::Nothing,
+            (Http2Phase::Closing, _) => ReadTimeout::Nothing,
             // The request that reads this content has a timer for it (`client_body_timeout`).
-            (_, true) if !is_idle && self.reader.is_in_data() => Waits::Nothing,
-            (_, true) if self.preface == 0 => Waits::Frame,
-            _ if is_idle => Waits::Request,
-            _ => Waits::Nothing,
+            (_, true) if !is_idle && self.reader.is_in_data() => ReadTimeout::Nothing,
+            (_, true) if self.preface == 0 => ReadTimeout::Frame,
+            _ if is_idle => ReadTimeout::Request,
+            _ => ReadTimeout::Nothing,
         }
     }
 }

@@ -2,44 +2,46 @@
 
 use std::io;
 
-use net::upstream::{Asked, Connection, Lease, NotSecure, Reuse, ServerChoice};
-use net::{ConnectOptions, Transport};
-use rt::net::Address;
+use net::upstream::{
+    HandshakeParameters, PeerConnection, PeerLease, ReuseTerms, ServerChoice, UpstreamTlsError,
+};
+use net::{ConnectSettings, Transport};
+use rt::net::SocketAddress;
 
-use super::log::{self, Doing};
+use super::exchange_log::{self, ExchangeStage};
 use super::no_response::NoResponse;
-use super::protocol::Protocol;
+use super::protocol::UpstreamProtocol;
 use super::retry::TryFailure;
-use super::settings::{Settings, SettingsRef};
+use super::upstream_settings::{SettingsRef, UpstreamSettings};
 use crate::request::Request;
 
 /// What the connections of all tries of an exchange have in common.
-pub(super) struct Connector {
+pub(super) struct PeerConnector {
     /// Idle connections are shared only between exchanges with the same tag.
     tag: u64,
     /// The parameters of TLS; `None`: plain connections.
-    tls: Option<Asked>,
+    tls: Option<HandshakeParameters>,
     /// The local address of `…_bind`.
-    local: Option<Address>,
+    local: Option<SocketAddress>,
 }
 
-impl Connector {
+impl PeerConnector {
     pub(super) fn new(
         request: &mut Request,
-        settings: &Settings,
-        protocol: &dyn Protocol,
+        settings: &UpstreamSettings,
+        protocol: &dyn UpstreamProtocol,
         tag: u64,
-    ) -> Connector {
+    ) -> PeerConnector {
         let tls = protocol.secure_host().map(|host| {
             let dialect = protocol.dialect();
-            settings.secure.asked(request, host, dialect)
+            settings.secure.handshake_parameters(request, host, dialect)
         });
         let local = local_address(request, settings);
-        Connector { tag, tls, local }
+        PeerConnector { tag, tls, local }
     }
 
     /// Applies a script's choice of connection parameters, for this try and later ones.
-    pub(super) fn follow(&mut self, choice: ServerChoice) {
+    pub(super) fn apply_choice(&mut self, choice: ServerChoice) {
         self.local = choice.from.or(self.local.take());
         if choice.without_tls {
             self.tls = None;
@@ -51,18 +53,18 @@ impl Connector {
         &self,
         request: &Request,
         settings: &SettingsRef,
-        protocol: &dyn Protocol,
-        lease: &Lease,
-    ) -> Result<Connection, TryFailure> {
+        protocol: &dyn UpstreamProtocol,
+        lease: &PeerLease,
+    ) -> Result<PeerConnection, TryFailure> {
         // An idle connection fits only if the request could have opened it: same tag, same protocol, same TLS
         // parameters (certificate, server name). Otherwise a response could come from a host that was not verified.
-        let reuse = Reuse {
+        let reuse = ReuseTerms {
             tag: self.tag,
             dialect: protocol.dialect(),
-            secure: self.tls.as_ref().map_or(0, Asked::key),
+            secure: self.tls.as_ref().map_or(0, HandshakeParameters::key),
         };
         if !protocol.is_tunnel()
-            && let Some(connection) = lease.reuse(reuse).await
+            && let Some(connection) = lease.take_idle_connection(reuse).await
         {
             return Ok(connection);
         }
@@ -74,16 +76,16 @@ impl Connector {
     async fn open(
         &self,
         request: &Request,
-        settings: &Settings,
-        lease: &Lease,
-        reuse: Reuse,
-    ) -> Result<Connection, TryFailure> {
-        let mut options = ConnectOptions {
+        settings: &UpstreamSettings,
+        lease: &PeerLease,
+        reuse: ReuseTerms,
+    ) -> Result<PeerConnection, TryFailure> {
+        let mut options = ConnectSettings {
             timeout: settings.connect_timeout,
             keepalive: settings.socket_keepalive,
             receive_buffer: usize::try_from(settings.socket_rcvbuf).unwrap_or(usize::MAX),
             send_buffer: usize::try_from(settings.socket_sndbuf).unwrap_or(usize::MAX),
-            ..ConnectOptions::default()
+            ..ConnectSettings::default()
         };
         options.from = self.local.clone();
         options.transparent = settings.bind.as_ref().is_some_and(|bind| bind.transparent);
@@ -93,14 +95,14 @@ impl Connector {
                 if let Some(tls) = &self.tls {
                     handshake(request, settings, &mut transport, tls).await?;
                 }
-                Ok(Connection::new(transport, reuse))
+                Ok(PeerConnection::new(transport, reuse))
             }
             // Logged later, together with the decision about another try.
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                Err(TryFailure::TimedOut(Doing::Connecting))
+                Err(TryFailure::TimedOut(ExchangeStage::Connecting))
             }
             Err(error) => {
-                log::connect_failed(request, lease.address(), &error);
+                exchange_log::connect_failed(request, lease.address(), &error);
                 Err(TryFailure::Broken)
             }
         }
@@ -110,31 +112,31 @@ impl Connector {
 /// Performs the TLS handshake on a new connection.
 async fn handshake(
     request: &Request,
-    settings: &Settings,
+    settings: &UpstreamSettings,
     transport: &mut Transport,
-    tls: &Asked,
+    tls: &HandshakeParameters,
 ) -> Result<(), TryFailure> {
-    let doing = Doing::Handshaking;
+    let doing = ExchangeStage::Handshaking;
     let handshake = settings
         .secure
         .handshake(transport, tls, settings.connect_timeout);
     match handshake.await {
         Ok(()) => Ok(()),
-        Err(NotSecure::TimedOut) => Err(TryFailure::TimedOut(doing)),
-        Err(NotSecure::Peer(line)) => {
-            log::failed(request, line, doing);
+        Err(UpstreamTlsError::TimedOut) => Err(TryFailure::TimedOut(doing)),
+        Err(UpstreamTlsError::Peer(line)) => {
+            exchange_log::log_exchange_failure(request, line, doing);
             Err(TryFailure::Broken)
         }
         // Something is wrong with this server's configuration, so other upstreams would fail in the same way.
-        Err(NotSecure::Ours(line)) => {
-            log::failed(request, line, doing);
+        Err(UpstreamTlsError::Ours(line)) => {
+            exchange_log::log_exchange_failure(request, line, doing);
             Err(TryFailure::Final(NoResponse::new(500)))
         }
     }
 }
 
 /// The value of `…_bind` for this request.
-fn local_address(request: &mut Request, settings: &Settings) -> Option<Address> {
+fn local_address(request: &mut Request, settings: &UpstreamSettings) -> Option<SocketAddress> {
     let bind = settings.bind.as_ref()?;
     let text = request.value(&bind.address);
     if text.is_empty() {
@@ -143,7 +145,7 @@ fn local_address(request: &mut Request, settings: &Settings) -> Option<Address> 
     }
     let address = super::parse_local_address(&text);
     if address.is_none() {
-        log::invalid_local_address(request, text.as_ref());
+        exchange_log::invalid_local_address(request, text.as_ref());
     }
     address
 }

@@ -16,20 +16,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use net::upstream::{Connection, Group, Lease, NoChoice, NoPeer, Outcome, Selection, Times};
+use net::upstream::{
+    NoChoice, NoPeer, PeerConnection, PeerLease, PeerOutcome, PeerSelection, UpstreamGroup,
+    UpstreamTimes,
+};
 
 use super::client_watch::{ClientLeft, while_client_stays};
-use super::connect::Connector;
-use super::log;
+use super::connect::PeerConnector;
+use super::exchange_log;
 use super::no_response::{NoResponse, RetryReasons};
-use super::protocol::Protocol;
-use super::record::PeerName;
+use super::protocol::UpstreamProtocol;
 use super::request_content::{self, RequestContent};
 use super::response_head::InterimCount;
-use super::retry::{FailedTry, RetryDecision, RetryRules, TryFailure, decide};
-use super::settings::{Settings, SettingsRef, Store};
-use super::sticky::{Moment, Stickiness};
-use super::transmit::Transmit;
+use super::retry::{FailedTry, RetryDecision, RetryRules, TryFailure, decide_retry};
+use super::sticky::{LearnMoment, StickyState};
+use super::transmit::RequestTransmit;
+use super::upstream_record::PeerName;
+use super::upstream_settings::{SettingsRef, UpstreamSettings, UpstreamStore};
 use crate::buffers;
 use crate::module::internal_status;
 use crate::request::{Request, RequestPurpose};
@@ -41,13 +44,13 @@ const FIRST_CAPACITY: usize = 1024;
 const COPIED: usize = 4096;
 
 /// What a handler wants to be done.
-pub struct Plan {
+pub struct ExchangePlan {
     /// The directives of the location.
     pub settings: SettingsRef,
     /// The destination.
-    pub target: Target,
+    pub target: ExchangeTarget,
     /// The codec of the upstream protocol.
-    pub protocol: Box<dyn Protocol>,
+    pub protocol: Box<dyn UpstreamProtocol>,
     /// What is done with the request's body.
     pub content: RequestContent,
     /// Whether the exchange ends if the client disconnects before the response.
@@ -57,9 +60,9 @@ pub struct Plan {
 }
 
 /// The destination of an exchange.
-pub enum Target {
+pub enum ExchangeTarget {
     /// A group.
-    Group(Arc<Group>),
+    Group(Arc<UpstreamGroup>),
     /// A host from a URL with variables, which is known only per request.
     Host {
         /// The name or address.
@@ -74,57 +77,57 @@ pub enum Target {
 /// An exchange in progress.
 pub struct Exchange {
     pub(super) settings: SettingsRef,
-    pub(super) protocol: Box<dyn Protocol>,
-    pub(super) transmit: Transmit,
+    pub(super) protocol: Box<dyn UpstreamProtocol>,
+    pub(super) transmit: RequestTransmit,
     /// The timer for whatever is being waited for: that the server accepts bytes, or that it sends some.
     pub(super) timer: rt::Timer,
     /// The current try.
-    pub(super) attempt: Attempt,
+    pub(super) attempt: CurrentTry,
     /// Bytes that were received together with the head and follow it.
     pub(super) rest: Bytes,
     /// Whether the response is read ahead of the client (`…_buffering`).
     pub(super) buffering: bool,
     content: RequestContent,
     pub(super) watch_client: bool,
-    connector: Connector,
+    connector: PeerConnector,
     /// The servers that are left, and the number of tries.
-    selection: Selection,
-    sticky: Stickiness,
+    selection: PeerSelection,
+    sticky: StickyState,
     /// The start of the first try, for `…_next_upstream_timeout`.
     started: Instant,
 }
 
 /// The state of one try, which begins anew with each.
-pub(super) struct Attempt {
+pub(super) struct CurrentTry {
     pub(super) began: Instant,
     /// The server, from the moment when there is a connection to it until the exchange is over.
     pub(super) link: Option<PeerLink>,
     /// The times that have been measured so far.
-    times: Times,
+    times: UpstreamTimes,
     pub(super) head_arrived: Option<Instant>,
     pub(super) interim: InterimCount,
 }
 
 /// A server in use, and the connection to it.
 pub(super) struct PeerLink {
-    pub(super) lease: Lease,
-    pub(super) connection: Connection,
+    pub(super) lease: PeerLease,
+    pub(super) connection: PeerConnection,
 }
 
-impl Attempt {
-    fn begin() -> Attempt {
-        Attempt {
+impl CurrentTry {
+    fn begin() -> CurrentTry {
+        CurrentTry {
             began: rt::now(),
             link: None,
-            times: Times::default(),
+            times: UpstreamTimes::default(),
             head_arrived: None,
             interim: InterimCount::default(),
         }
     }
 
     /// The times, if the try ends at this moment.
-    fn times_at_end(&self) -> Times {
-        Times {
+    fn times_at_end(&self) -> UpstreamTimes {
+        UpstreamTimes {
             response: Some(rt::now().saturating_duration_since(self.began)),
             ..self.times
         }
@@ -133,8 +136,11 @@ impl Attempt {
 
 impl Exchange {
     /// Runs until the head of a response has arrived, which is then in `request.upstream`.
-    pub async fn run(request: &mut Request, plan: Plan) -> Result<Box<Exchange>, NoResponse> {
-        let Plan {
+    pub async fn run_exchange(
+        request: &mut Request,
+        plan: ExchangePlan,
+    ) -> Result<Box<Exchange>, NoResponse> {
+        let ExchangePlan {
             settings,
             target,
             mut protocol,
@@ -147,38 +153,38 @@ impl Exchange {
         // Rarely needed futures are boxed. Otherwise their space would be part of this future, and be copied with every
         // request.
         if !request.body.is_complete() {
-            Box::pin(request_content::read(request, content)).await?;
+            Box::pin(request_content::read_request_content(request, content)).await?;
         }
         // Written once for all tries, so that variables have the same value in each. It comes before the name lookup: a
         // request that cannot be written needs no server.
         let transmit = write_request(request, content, &mut *protocol)?;
-        request.upstream.get_or_make().begin();
+        request.upstream.get_or_make().begin_exchange();
         let scheme = protocol.scheme();
         // `SettingsRef` finds the settings again at each access, so one reference is kept for the lines below.
-        let said: &Settings = &settings;
+        let said: &UpstreamSettings = &settings;
         let watch_client = watch_client && is_for_client_alone(request, said);
         let group = match target {
-            Target::Group(group) => group,
+            ExchangeTarget::Group(group) => group,
             host => Box::pin(find_group(request, host, watch_client)).await?,
         };
-        let (mut selection, looked_up) = super::target::select(request, group);
+        let (mut selection, looked_up) = super::exchange_target::begin_selection(request, group);
         // The number of servers in the group is the limit, unless `…_next_upstream_tries` is lower.
         selection.limit_tries(u32::try_from(said.next_upstream_tries).unwrap_or(0));
-        let connector = Connector::new(request, said, &*protocol, tag);
+        let connector = PeerConnector::new(request, said, &*protocol, tag);
         let buffering = said.buffering;
         let mut exchange = Box::new(Exchange {
             settings,
             protocol,
             transmit,
             timer: rt::Timer::new(),
-            attempt: Attempt::begin(),
+            attempt: CurrentTry::begin(),
             rest: Bytes::new(),
             buffering,
             content,
             watch_client,
             connector,
             selection,
-            sticky: Stickiness::new(looked_up),
+            sticky: StickyState::new(looked_up),
             started: rt::now(),
         });
         // This loop ends: every failed try uses up one of the tries that are left, or an idle connection.
@@ -195,7 +201,7 @@ impl Exchange {
 
     /// Makes one try: choose a server, connect, send the request, read the head.
     async fn attempt(&mut self, request: &mut Request) -> Result<(), TryFailure> {
-        self.attempt = Attempt::begin();
+        self.attempt = CurrentTry::begin();
         // Asked first, because it may replace the group's balancer for this try.
         self.ask_chooser(request)?;
         let client = Rc::clone(&request.stream);
@@ -205,9 +211,10 @@ impl Exchange {
             .await
             .map_err(|ClientLeft| client_left(request))?
             .map_err(|why| no_peer(request, self.selection.group(), why))?;
-        request.upstream.get_or_make().current().peer =
+        request.upstream.get_or_make().current_try().peer =
             Some(PeerName::Peer(Arc::clone(lease.peer())));
-        self.sticky.picked(request, self.selection.group(), &lease);
+        self.sticky
+            .note_peer(request, self.selection.group(), &lease);
         let connecting = self
             .connector
             .connect(request, &self.settings, &*self.protocol, &lease);
@@ -230,7 +237,7 @@ impl Exchange {
             request.upstream.get_or_make().set_head(head);
             return self.accept_head(request);
         }
-        let mut input = buffers::take();
+        let mut input = buffers::take_buffer();
         let result =
             std::future::poll_fn(|context| self.poll_head(request, &mut input, &mut head, context))
                 .await;
@@ -252,7 +259,7 @@ impl Exchange {
         };
         // The script made no choice, and the group has nothing to fall back on.
         if choice.group.is_none() && self.selection.group().settings.servers.is_empty() {
-            log::no_chosen_peer(request);
+            exchange_log::no_chosen_peer(request);
             return Err(TryFailure::Final(NoResponse::new(500)));
         }
         self.settings.override_timeouts(&choice.timeouts);
@@ -261,7 +268,7 @@ impl Exchange {
             self.transmit = write_request(request, self.content, &mut *self.protocol)
                 .map_err(TryFailure::Final)?;
         }
-        self.connector.follow(choice);
+        self.connector.apply_choice(choice);
         Ok(())
     }
 
@@ -273,7 +280,7 @@ impl Exchange {
             now => now.saturating_duration_since(self.attempt.began),
         };
         self.attempt.times.connect = Some(took);
-        request.upstream.get_or_make().current().connect_time = Some(took);
+        request.upstream.get_or_make().current_try().connect_time = Some(took);
         // HTTP/2 keeps its state (HPACK table, stream numbers) with the connection, not with the exchange.
         self.transmit
             .begin(&mut *self.protocol, link.connection.carried.take());
@@ -294,7 +301,7 @@ impl Exchange {
         }
         let record = request.upstream.get_or_make();
         let status = record.head.status;
-        let current = record.current();
+        let current = record.current_try();
         current.header_time = Some(took);
         current.status = status;
         // If no try is left, the response goes to the client, whatever its status. This try has not been returned yet,
@@ -307,7 +314,7 @@ impl Exchange {
             return Err(failure);
         }
         // Only a response that the client gets may create a session.
-        self.learn(request, Moment::Head);
+        self.learn(request, LearnMoment::Head);
         Ok(())
     }
 
@@ -324,7 +331,7 @@ impl Exchange {
             tries_left,
             elapsed: rt::now().saturating_duration_since(self.started),
         };
-        decide(rules, &failed)
+        decide_retry(rules, &failed)
     }
 
     /// Ends a failed try. `Ok` if another one follows.
@@ -344,11 +351,11 @@ impl Exchange {
             }
         }
         if let TryFailure::TimedOut(doing) = failure {
-            log::timed_out(request, doing);
+            exchange_log::timed_out(request, doing);
         }
         let status = failure.status();
-        let current = request.upstream.get_or_make().current();
-        current.end(self.attempt.began);
+        let current = request.upstream.get_or_make().current_try();
+        current.set_response_time(self.attempt.began);
         // The client's disconnection is not the server's status.
         if status != internal_status::CLIENT_CLOSED {
             current.status = status;
@@ -365,29 +372,29 @@ impl Exchange {
                 }
                 Err(NoResponse {
                     status,
-                    reasons: failure.reason(),
+                    reasons: failure.retry_reason(),
                 })
             }
         }
     }
 
     /// Returns a server after a failed try, with what the failure says about it.
-    fn release(&mut self, request: &Request, lease: Lease, failure: &TryFailure) {
-        let Some(outcome) = failure.outcome(self.attempt.times_at_end()) else {
+    fn release(&mut self, request: &Request, lease: PeerLease, failure: &TryFailure) {
+        let Some(outcome) = failure.peer_outcome(self.attempt.times_at_end()) else {
             // Dropping the lease counts neither a try nor a failure: the server is not to blame.
             return;
         };
-        if self.selection.release(lease, outcome).disabled {
-            log::peer_disabled(request);
+        if self.selection.release_peer(lease, outcome).disabled {
+            exchange_log::peer_disabled(request);
         }
     }
 
     /// Learns a `sticky learn` session from the response.
-    fn learn(&self, request: &mut Request, at: Moment) {
+    fn learn(&self, request: &mut Request, at: LearnMoment) {
         if let Some(link) = &self.attempt.link {
             let (group, state) = (self.selection.group(), self.selection.state());
             self.sticky
-                .learn(request, group, state, link.lease.peer(), at);
+                .learn_session(request, group, state, link.lease.peer(), at);
         }
     }
 
@@ -408,9 +415,9 @@ impl Exchange {
         let began = self.attempt.began;
         let record = request.upstream.get_or_make();
         // A tunnel has counted its own bytes in addition to the request's.
-        record.current().bytes_sent = record.current().bytes_sent.max(self.transmit.sent());
-        record.current().end(began);
-        self.learn(request, Moment::End);
+        record.current_try().bytes_sent = record.current_try().bytes_sent.max(self.transmit.sent());
+        record.current_try().set_response_time(began);
+        self.learn(request, LearnMoment::End);
         // An unsent rest of the request would be taken for the beginning of the next one.
         let reusable = reusable && self.transmit.is_done() && self.send_control();
         let Some(PeerLink {
@@ -424,12 +431,12 @@ impl Exchange {
             // A TLS close_notify, so that the server can tell the end from a truncation (RFC 8446, section 6.1).
             connection.stream.say_goodbye();
         } else {
-            connection.carried = self.protocol.carry();
-            lease.keep(connection);
+            connection.carried = self.protocol.take_carried_state();
+            lease.keep_connection(connection);
         }
         self.transmit.release();
-        let outcome = Outcome::Ok(self.attempt.times_at_end());
-        self.selection.release(lease, outcome);
+        let outcome = PeerOutcome::Ok(self.attempt.times_at_end());
+        self.selection.release_peer(lease, outcome);
     }
 }
 
@@ -437,34 +444,40 @@ impl Exchange {
 fn write_request(
     request: &mut Request,
     content: RequestContent,
-    protocol: &mut dyn Protocol,
-) -> Result<Transmit, NoResponse> {
-    let (announced, source) = request_content::describe(request, content);
-    let mut first = buffers::take();
+    protocol: &mut dyn UpstreamProtocol,
+) -> Result<RequestTransmit, NoResponse> {
+    let (announced, source) = request_content::describe_content(request, content);
+    let mut first = buffers::take_buffer();
     first.reserve(FIRST_CAPACITY);
     protocol.write_head(request, announced, &mut first)?;
-    Ok(Transmit::new(first, source, request, protocol))
+    Ok(RequestTransmit::new(first, source, request, protocol))
 }
 
 /// Whether the exchange serves nothing but the client's response. A response that is stored continues without its
 /// client; background subrequests and `post_action` have none.
-fn is_for_client_alone(request: &Request, settings: &Settings) -> bool {
+fn is_for_client_alone(request: &Request, settings: &UpstreamSettings) -> bool {
     !settings.ignore_client_abort
-        && matches!(settings.store, Store::Off)
+        && matches!(settings.store, UpstreamStore::Off)
         && request.flow.purpose == RequestPurpose::Response
 }
 
 /// The group for a destination with variables.
 async fn find_group(
     request: &mut Request,
-    target: Target,
+    target: ExchangeTarget,
     watch: bool,
-) -> Result<Arc<Group>, NoResponse> {
+) -> Result<Arc<UpstreamGroup>, NoResponse> {
     let client = Rc::clone(&request.stream);
-    match while_client_stays(&client, watch, super::target::group(request, target)).await {
+    match while_client_stays(
+        &client,
+        watch,
+        super::exchange_target::target_group(request, target),
+    )
+    .await
+    {
         Ok(group) => group,
         Err(ClientLeft) => {
-            log::client_left_while_resolving(request);
+            exchange_log::client_left_while_resolving(request);
             Err(NoResponse::new(internal_status::CLIENT_CLOSED))
         }
     }
@@ -472,14 +485,15 @@ async fn find_group(
 
 /// The failure for a client that has disconnected.
 pub(super) fn client_left(request: &Request) -> TryFailure {
-    log::client_left(request);
+    exchange_log::client_left(request);
     TryFailure::Final(NoResponse::new(internal_status::CLIENT_CLOSED))
 }
 
 /// The failure if the group has no server to offer.
-fn no_peer(request: &mut Request, group: &Group, why: NoPeer) -> TryFailure {
-    request.upstream.get_or_make().current().peer = Some(PeerName::Group(group.name().to_owned()));
-    log::no_peer(request, why);
+fn no_peer(request: &mut Request, group: &UpstreamGroup, why: NoPeer) -> TryFailure {
+    request.upstream.get_or_make().current_try().peer =
+        Some(PeerName::Group(group.name().to_owned()));
+    exchange_log::no_peer(request, why);
     TryFailure::NoPeer(why)
 }
 
@@ -491,6 +505,6 @@ fn rest_of(input: Vec<u8>, used: usize) -> Bytes {
         return Bytes::from(input).slice(used..);
     }
     let rest = Bytes::copy_from_slice(rest);
-    buffers::give(input);
+    buffers::give_buffer(input);
     rest
 }

@@ -2,7 +2,7 @@
 //!
 //! This is everything that HTTP, FastCGI, SCGI, uwsgi and memcached upstreams have in common: choosing a server,
 //! connecting or taking an idle connection, sending, waiting, trying the next server, reading the head, streaming the
-//! body, and keeping the connection. A protocol module contributes a codec, a [`Protocol`], and its directives.
+//! body, and keeping the connection. A protocol module contributes a codec, a [`UpstreamProtocol`], and its directives.
 //!
 //! ```text
 //! handler (modules/http/proxy) → Plan { settings, target, protocol }
@@ -22,38 +22,41 @@
 //! ```
 //!
 //! An exchange belongs to a [`Request`](crate::Request), but not to that request's client. The client is watched only
-//! if [`Plan::watch_client`] says so, so that a cache can run an exchange on a request of its own.
+//! if [`ExchangePlan::watch_client`] says so, so that a cache can run an exchange on a request of its own.
 
 mod client_watch;
 mod connect;
-mod content;
+mod detached_reader;
 pub mod exchange;
-pub(crate) mod interim;
-mod kept;
-mod lines;
-mod log;
+mod exchange_log;
+mod exchange_target;
+pub(crate) mod interim_response;
 mod no_response;
 pub mod protocol;
-pub mod record;
 mod request_content;
 pub(crate) mod respond;
 mod response_head;
+mod response_reader;
 mod retry;
-pub mod settings;
 mod spool;
 mod sticky;
-mod store;
-mod target;
+mod store_response;
 mod transmit;
 mod tunnel;
+pub mod upstream_record;
+pub mod upstream_settings;
+mod value_terminator;
 pub mod variables;
 
 pub(crate) use client_watch::while_client_stays;
-pub use exchange::{Exchange, Plan, Target};
-pub use lines::{Ends, Place};
+pub use exchange::{Exchange, ExchangePlan, ExchangeTarget};
 pub use no_response::{NoResponse, RetryReasons};
-pub use protocol::{Asks, Carried, Content, ContentLength, Fault, HeadProgress, Piece, Protocol};
-pub use record::{Record, Slot};
+pub use protocol::{
+    CarriedState, ChunkPiece, ContentLength, HeadProgress, ProtocolFault, RequestLength,
+    RequestTraits, UpstreamProtocol,
+};
 pub use request_content::RequestContent;
-pub use respond::pass;
-pub use settings::{Settings, SettingsRef, parse_local_address};
+pub use respond::exchange_and_respond;
+pub use upstream_record::{RecordSlot, UpstreamRecord};
+pub use upstream_settings::{SettingsRef, UpstreamSettings, parse_local_address};
+pub use value_terminator::{ValueOrigin, ValueTerminator};

@@ -2,7 +2,7 @@
 //!
 //! A protocol moves bytes between buffers. It never sees a socket, a clock or a server; these belong to the exchange.
 //! One value serves one exchange. The request is written once and sent again for each try, so that variables have the
-//! same value in each; [`Protocol::begin_response`] resets the reading side.
+//! same value in each; [`UpstreamProtocol::begin_response`] resets the reading side.
 
 use std::any::Any;
 
@@ -10,16 +10,16 @@ use bstr::BStr;
 use proto::fields::Fields;
 use proto::message::ResponseHead;
 
-pub use proto::h1::Piece;
+pub use proto::h1::ChunkPiece;
 
 use super::no_response::NoResponse;
 use crate::request::Request;
 
 /// What a protocol keeps with an idle connection for the next request on it.
-pub type Carried = Box<dyn Any + Send>;
+pub type CarriedState = Box<dyn Any + Send>;
 
 /// A codec between the exchange and the wire.
-pub trait Protocol {
+pub trait UpstreamProtocol {
     /// The prefix of the server's name in logs: `http://`, `fastcgi://`.
     fn scheme(&self) -> &'static str;
 
@@ -28,7 +28,7 @@ pub trait Protocol {
     fn write_head(
         &mut self,
         request: &mut Request,
-        content: Content,
+        content: RequestLength,
         out: &mut Vec<u8>,
     ) -> Result<(), NoResponse>;
 
@@ -44,27 +44,27 @@ pub trait Protocol {
     }
 
     /// Whether a request is written differently on each connection, as in HTTP/2 with its header compression and stream
-    /// numbers. Then [`Protocol::write_head`] appends nothing, and [`Protocol::begin_request`] writes the head for each
+    /// numbers. Then [`UpstreamProtocol::write_head`] appends nothing, and [`UpstreamProtocol::begin_request`] writes the head for each
     /// try.
     fn is_framed(&self) -> bool {
         false
     }
 
-    /// Appends the head for a connection. `carried` is what [`Protocol::carry`] returned after the previous request on
+    /// Appends the head for a connection. `carried` is what [`UpstreamProtocol::take_carried_state`] returned after the previous request on
     /// it; `None` on a new connection.
-    fn begin_request(&mut self, _carried: Option<Carried>, _out: &mut Vec<u8>) {}
+    fn begin_request(&mut self, _carried: Option<CarriedState>, _out: &mut Vec<u8>) {}
 
-    /// What to keep with the connection for its next request. Called after the exchange if [`Protocol::keeps_alive`].
-    fn carry(&mut self) -> Option<Carried> {
+    /// What to keep with the connection for its next request. Called after the exchange if [`UpstreamProtocol::keeps_alive`].
+    fn take_carried_state(&mut self) -> Option<CarriedState> {
         None
     }
 
     /// The number of body bytes that the upstream permits to send now (flow control).
-    fn room(&self) -> usize {
+    fn send_window(&self) -> usize {
         usize::MAX
     }
 
-    /// Whether [`Protocol::take_control`] has something to send.
+    /// Whether [`UpstreamProtocol::take_control`] has something to send.
     fn has_control(&self) -> bool {
         false
     }
@@ -110,7 +110,7 @@ pub trait Protocol {
         request: &Request,
         input: &[u8],
         head: &mut ResponseHead,
-    ) -> Result<HeadProgress, Fault>;
+    ) -> Result<HeadProgress, ProtocolFault>;
 
     /// The length of the response's body. Called once the head is complete.
     fn content_length(&self) -> ContentLength;
@@ -120,12 +120,16 @@ pub trait Protocol {
         None
     }
 
-    /// Reads a piece of the body. `input` begins where the previous piece ended. Not called after [`Piece::End`].
-    fn read_content(&mut self, request: &Request, input: &[u8]) -> Result<Piece, Fault>;
+    /// Reads a piece of the body. `input` begins where the previous piece ended. Not called after [`ChunkPiece::End`].
+    fn read_content(
+        &mut self,
+        request: &Request,
+        input: &[u8],
+    ) -> Result<ChunkPiece, ProtocolFault>;
 
-    /// The upstream closed the connection before [`Piece::End`]. `Ok` if that is a valid end of the body; otherwise the
+    /// The upstream closed the connection before [`ChunkPiece::End`]. `Ok` if that is a valid end of the body; otherwise the
     /// line for the log.
-    fn end_of_input(&mut self) -> Result<(), Fault>;
+    fn end_of_input(&mut self) -> Result<(), ProtocolFault>;
 
     /// The fields after the body.
     fn trailers(&self) -> Option<&Fields> {
@@ -137,14 +141,14 @@ pub trait Protocol {
         false
     }
 
-    /// Whether the connection can carry another request after [`Piece::End`].
+    /// Whether the connection can carry another request after [`ChunkPiece::End`].
     fn keeps_alive(&self) -> bool;
 
     /// Rewrites a field of the response: `Location`, `Refresh`, `Set-Cookie`. `false` leaves it unchanged.
     fn map_field(
         &mut self,
         _request: &mut Request,
-        _field: proto::Known,
+        _field: proto::KnownField,
         _value: &[u8],
         _out: &mut Vec<u8>,
     ) -> bool {
@@ -152,8 +156,8 @@ pub trait Protocol {
     }
 
     /// What the written head asks for, without which some responses are invalid.
-    fn asks(&self) -> Asks {
-        Asks::default()
+    fn request_traits(&self) -> RequestTraits {
+        RequestTraits::default()
     }
 
     /// Whether the connection is a tunnel as soon as it is established (CONNECT). Then nothing is written, no head is
@@ -165,7 +169,7 @@ pub trait Protocol {
 
 /// What a request asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asks {
+pub struct RequestTraits {
     /// Another protocol (`Upgrade`). Without it, a 101 is invalid (RFC 9110, section 15.2.2).
     pub upgrade: bool,
     /// A part of the body (`Range`). Without it, a 206 is invalid (section 15.3.7).
@@ -174,7 +178,7 @@ pub struct Asks {
 
 /// What follows the head of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum RequestLength {
     /// The client sent no body and announced none.
     None,
     /// This many bytes.
@@ -183,7 +187,7 @@ pub enum Content {
     Unknown,
 }
 
-/// The result of [`Protocol::read_head`].
+/// The result of [`UpstreamProtocol::read_head`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadProgress {
     /// More input is needed.
@@ -208,7 +212,7 @@ pub enum ContentLength {
 
 /// An error in what the upstream sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct ProtocolFault {
     /// The line for the error log.
     pub message: Vec<u8>,
     /// The upstream states that it has not processed the request, so another connection may carry it.
@@ -217,10 +221,10 @@ pub struct Fault {
     pub is_short: bool,
 }
 
-impl Fault {
+impl ProtocolFault {
     /// A fault with this line for the log.
-    pub fn new(message: impl Into<Vec<u8>>) -> Fault {
-        Fault {
+    pub fn new(message: impl Into<Vec<u8>>) -> ProtocolFault {
+        ProtocolFault {
             message: message.into(),
             is_unseen: false,
             is_short: false,
@@ -228,18 +232,18 @@ impl Fault {
     }
 
     /// The fault of a body that ended too early.
-    pub fn short(message: impl Into<Vec<u8>>) -> Fault {
-        Fault {
+    pub fn content_too_short(message: impl Into<Vec<u8>>) -> ProtocolFault {
+        ProtocolFault {
             is_short: true,
-            ..Fault::new(message)
+            ..ProtocolFault::new(message)
         }
     }
 
     /// The fault of a request that the upstream has not processed.
-    pub fn unseen(message: impl Into<Vec<u8>>) -> Fault {
-        Fault {
+    pub fn request_unseen(message: impl Into<Vec<u8>>) -> ProtocolFault {
+        ProtocolFault {
             is_unseen: true,
-            ..Fault::new(message)
+            ..ProtocolFault::new(message)
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::no_response::NoResponse;
-use super::protocol::Content;
+use super::protocol::RequestLength;
 use super::transmit::ContentSource;
 use crate::body_reader;
 use crate::request::Request;
@@ -20,9 +20,12 @@ pub enum RequestContent {
 }
 
 /// Reads the request's body, unless it is to be sent while it is being read.
-pub(super) async fn read(request: &mut Request, content: RequestContent) -> Result<(), NoResponse> {
+pub(super) async fn read_request_content(
+    request: &mut Request,
+    content: RequestContent,
+) -> Result<(), NoResponse> {
     let read = if content != RequestContent::Streamed {
-        body_reader::read(request).await
+        body_reader::read_body(request).await
     } else if has_arrived(request) {
         body_reader::read_arrived(request).await
     } else {
@@ -45,28 +48,31 @@ fn has_arrived(request: &Request) -> bool {
 }
 
 /// What the head announces, and where the body comes from.
-pub(super) fn describe(request: &Request, content: RequestContent) -> (Content, ContentSource) {
+pub(super) fn describe_content(
+    request: &Request,
+    content: RequestContent,
+) -> (RequestLength, ContentSource) {
     if content == RequestContent::Dropped {
-        return (Content::None, ContentSource::None);
+        return (RequestLength::None, ContentSource::None);
     }
     let body = &request.body;
     if !body.is_complete() {
         let announced = body
             .announced_length()
-            .map_or(Content::Unknown, Content::Length);
+            .map_or(RequestLength::Unknown, RequestLength::Length);
         return (announced, ContentSource::Client);
     }
     if body.length() == 0 {
-        // The client sent an empty body explicitly: `Content-Length: 0`, or chunks or frames without data. That is
+        // The client sent an empty body explicitly: `RequestLength-Length: 0`, or chunks or frames without data. That is
         // passed on, because for some methods it differs from no body (RFC 9110, section 8.6).
         let fields = &request.head.wire.fields;
         let says_so = body.has_come()
-            || fields.has(proto::Known::ContentLength)
-            || fields.has(proto::Known::TransferEncoding);
+            || fields.has(proto::KnownField::ContentLength)
+            || fields.has(proto::KnownField::TransferEncoding);
         let announced = if says_so && !request.is_subrequest() {
-            Content::Length(0)
+            RequestLength::Length(0)
         } else {
-            Content::None
+            RequestLength::None
         };
         return (announced, ContentSource::None);
     }
@@ -74,5 +80,5 @@ pub(super) fn describe(request: &Request, content: RequestContent) -> (Content, 
         Some(file) => ContentSource::File(Rc::clone(file), body.length()),
         None => ContentSource::Memory,
     };
-    (Content::Length(body.length()), source)
+    (RequestLength::Length(body.length()), source)
 }

@@ -3,47 +3,47 @@
 use std::sync::Arc;
 
 use bstr::{BString, ByteSlice};
-use proto::Known;
+use proto::KnownField;
 use proto::message::ResponseHead;
 
-use super::content::Reader;
-use super::exchange::{Exchange, Plan};
-use super::protocol::{Asks, ContentLength};
+use super::exchange::{Exchange, ExchangePlan};
+use super::protocol::{ContentLength, RequestTraits};
+use super::response_reader::ResponseReader;
 
-use super::settings::{Settings, Store};
-use super::tunnel::Tunnel;
-use crate::body::Body;
-use crate::module::Outcome;
-use crate::request::{Request, Version};
-use crate::response::Unsaid;
+use super::tunnel::UpstreamTunnel;
+use super::upstream_settings::{UpstreamSettings, UpstreamStore};
+use crate::module::HandlerOutcome;
+use crate::request::{HttpVersion, Request};
+use crate::response::OmittedFields;
+use crate::response_body::ResponseBody;
 
 /// Runs an exchange, and makes its response the response to the request.
-pub async fn pass(request: &mut Request, plan: Plan) -> Outcome {
-    match Exchange::run(request, plan).await {
+pub async fn exchange_and_respond(request: &mut Request, plan: ExchangePlan) -> HandlerOutcome {
+    match Exchange::run_exchange(request, plan).await {
         Ok(exchange) => exchange.respond(request),
-        Err(none) => Outcome::Status(none.status),
+        Err(none) => HandlerOutcome::Status(none.status),
     }
 }
 
 /// The fields of a response with `X-Accel-Redirect` that the redirected response keeps. The list is nginx's.
-const KEPT_BY_REDIRECT: [Known; 5] = [
-    Known::SetCookie,
-    Known::ContentDisposition,
-    Known::CacheControl,
-    Known::Expires,
-    Known::AcceptRanges,
+const KEPT_BY_REDIRECT: [KnownField; 5] = [
+    KnownField::SetCookie,
+    KnownField::ContentDisposition,
+    KnownField::CacheControl,
+    KnownField::Expires,
+    KnownField::AcceptRanges,
 ];
 
 impl Exchange {
     /// Makes the upstream's response `request.out`.
-    pub fn respond(mut self: Box<Self>, request: &mut Request) -> Outcome {
+    pub fn respond(mut self: Box<Self>, request: &mut Request) -> HandlerOutcome {
         let head = Arc::clone(&request.upstream.get_or_make().head);
         let settings = self.settings.clone();
         let protocol = &mut self.protocol;
         let mut map = |request: &mut Request, field, value: &[u8], out: &mut Vec<u8>| {
             protocol.map_field(request, field, value, out)
         };
-        if let Some(outcome) = instead(request, &settings, &head, &mut map) {
+        if let Some(outcome) = respond_instead(request, &settings, &head, &mut map) {
             self.finish_without_content(request);
             return outcome;
         }
@@ -59,7 +59,7 @@ impl Exchange {
         // The client's conditions have been sent to the server, which has judged them (RFC 9110, section 13.2.2).
         out.transforms.unconditional = true;
         request.out.body = self.into_body(request, &head);
-        Outcome::Respond
+        HandlerOutcome::Respond
     }
 
     /// Ends the exchange without reading the body.
@@ -75,8 +75,8 @@ impl Exchange {
     }
 
     /// What was asked for.
-    pub(crate) fn asks(&self) -> Asks {
-        self.protocol.asks()
+    pub(crate) fn request_traits(&self) -> RequestTraits {
+        self.protocol.request_traits()
     }
 
     /// The length of the body, as far as the head tells.
@@ -85,83 +85,90 @@ impl Exchange {
     }
 
     /// The body alone, for callers that make the head themselves.
-    pub(crate) fn into_content(mut self: Box<Self>, request: &mut Request) -> Body {
+    pub(crate) fn into_content(mut self: Box<Self>, request: &mut Request) -> ResponseBody {
         if request.delivery.header_only {
             self.finish_without_content(request);
             // An empty body would send `Content-Length: 0`, which would be wrong about the response to GET (RFC 9110,
             // section 8.6).
-            return Body::unsent();
+            return ResponseBody::unsent();
         }
         if self.protocol.content_length() == ContentLength::None {
-            request.upstream.get_or_make().current().response_length = self.rest.len() as u64;
+            request.upstream.get_or_make().current_try().response_length = self.rest.len() as u64;
             self.finish_without_content(request);
-            return Body::Empty;
+            return ResponseBody::Empty;
         }
         match self.whole_body(request) {
             Some(body) => body,
-            None => Reader::new(self, request).into_body(request),
+            None => ResponseReader::new(self, request).into_body(request),
         }
     }
 
-    fn into_body(self: Box<Self>, request: &mut Request, head: &ResponseHead) -> Body {
+    fn into_body(self: Box<Self>, request: &mut Request, head: &ResponseHead) -> ResponseBody {
         // A 101 that was not asked for has been refused while the head was read.
         let upgrades = self.protocol.is_tunnel() || head.status == 101;
         if upgrades && !request.is_subrequest() {
             request.delivery.upgrade();
-            return Body::stream(Tunnel::new(self));
+            return ResponseBody::stream(UpstreamTunnel::new(self));
         }
         self.into_content(request)
     }
 
     /// The body, if all of it arrived with the head. This is the most common case, and needs no reader.
-    fn whole_body(&mut self, request: &mut Request) -> Option<Body> {
+    fn whole_body(&mut self, request: &mut Request) -> Option<ResponseBody> {
         let length = self.protocol.plain_content()?;
-        if self.rest.len() as u64 != length || !matches!(self.settings.store, Store::Off) {
+        if self.rest.len() as u64 != length || !matches!(self.settings.store, UpstreamStore::Off) {
             return None;
         }
         // As in nginx, `limit_rate` does not apply to an unbuffered response.
         if !self.buffering {
             request.delivery.limit_rate = Some(0);
         }
-        request.upstream.get_or_make().current().response_length = length;
+        request.upstream.get_or_make().current_try().response_length = length;
         let content = std::mem::take(&mut self.rest);
         self.finish(request, true);
-        Some(Body::bytes(content))
+        Some(ResponseBody::bytes(content))
     }
 }
 
 /// Rewrites a field of the response for the protocol; `false` leaves it unchanged.
-pub(crate) type MapField<'a> = dyn FnMut(&mut Request, Known, &[u8], &mut Vec<u8>) -> bool + 'a;
+pub(crate) type MapField<'a> =
+    dyn FnMut(&mut Request, KnownField, &[u8], &mut Vec<u8>) -> bool + 'a;
 
 /// What is sent instead of the upstream's response: an error page, or the target of an internal redirect.
-pub(crate) fn instead(
+pub(crate) fn respond_instead(
     request: &mut Request,
-    settings: &Settings,
+    settings: &UpstreamSettings,
     head: &ResponseHead,
     map: &mut MapField,
-) -> Option<Outcome> {
+) -> Option<HandlerOutcome> {
     if settings.intercept_errors && head.status >= 300 && has_error_page(request, head.status) {
         // The page replaces the response, but a 401 without `WWW-Authenticate` would be invalid (RFC 9110, section
         // 15.5.2).
         if head.status == 401 {
-            for value in head.fields.all_known(Known::WwwAuthenticate) {
-                request.out.fields.push_known(Known::WwwAuthenticate, value);
+            for value in head.fields.all_known(KnownField::WwwAuthenticate) {
+                request
+                    .out
+                    .fields
+                    .push_known(KnownField::WwwAuthenticate, value);
             }
         }
-        return Some(Outcome::Status(head.status));
+        return Some(HandlerOutcome::Status(head.status));
     }
-    if settings.ignore_headers.has(Known::XAccelRedirect) {
+    if settings.ignore_headers.has(KnownField::XAccelRedirect) {
         return None;
     }
     // `X-Accel-Redirect` comes after `…_intercept_errors`, and its headers take effect even though the body is dropped.
-    let target = head.fields.get_known(Known::XAccelRedirect)?.to_owned();
+    let target = head
+        .fields
+        .get_known(KnownField::XAccelRedirect)?
+        .to_owned();
     apply_controls(request, settings, head);
     for (known, name, value) in head.fields.iter_known() {
         if KEPT_BY_REDIRECT.contains(&known) {
             copy_field(request, settings, (known, name, value), map);
         }
     }
-    if let Some(value) = head.fields.get_known(Known::ContentType) {
+    if let Some(value) = head.fields.get_known(KnownField::ContentType) {
         request.out.set_content_type(value);
     }
     Some(redirect(request, &target))
@@ -170,14 +177,14 @@ pub(crate) fn instead(
 /// Copies the head, except for the body's length. Returns whether the body is to be buffered, if the head says so.
 pub(crate) fn copy_head(
     request: &mut Request,
-    settings: &Settings,
+    settings: &UpstreamSettings,
     head: &ResponseHead,
     map: &mut MapField,
 ) -> Option<bool> {
     let buffering = apply_controls(request, settings, head);
     let out = &mut request.out;
     out.status = head.status;
-    out.passed_on = true;
+    out.is_upstream_status = true;
     // The upstream's own reason phrase is passed on; the usual one need not be stored.
     let usual = proto::status::reason(head.status).as_bytes();
     out.reason = match head.status_text().get(4..) {
@@ -194,9 +201,9 @@ pub(crate) fn copy_head(
         let passed = |passed: &BString| passed.eq_ignore_ascii_case(name.as_bytes());
         settings.pass_header.iter().any(passed) && !head.fields.has(known)
     };
-    request.out.unsaid = Unsaid {
-        server: unsaid(Known::Server, "Server"),
-        date: unsaid(Known::Date, "Date"),
+    request.out.omitted = OmittedFields {
+        server: unsaid(KnownField::Server, "Server"),
+        date: unsaid(KnownField::Date, "Date"),
         expires: false,
     };
     // `…_force_ranges`: ranges are cut out of the response regardless of what the upstream supports, one range at most.
@@ -209,23 +216,26 @@ pub(crate) fn copy_head(
 
 /// The `Content-Length` of a response without a body, such as one to HEAD.
 pub(crate) fn announced_length(head: &ResponseHead) -> Option<u64> {
-    let value = head.fields.get_known(Known::ContentLength)?;
+    let value = head.fields.get_known(KnownField::ContentLength)?;
     proto::message::parse_length(value)
 }
 
 fn copy_field(
     request: &mut Request,
-    settings: &Settings,
-    (known, name, value): (Known, &[u8], &[u8]),
+    settings: &UpstreamSettings,
+    (known, name, value): (KnownField, &[u8], &[u8]),
     map: &mut MapField,
 ) {
     // These describe the connection to the upstream; the connection to the client gets its own.
     match known {
-        Known::ContentLength | Known::TransferEncoding | Known::Connection | Known::KeepAlive => {}
-        Known::ContentType => request.out.set_content_type(value),
-        Known::LastModified => copy_last_modified(request, name, value),
-        Known::Etag => request.out.new_etag().extend_from_slice(value),
-        Known::Location => {
+        KnownField::ContentLength
+        | KnownField::TransferEncoding
+        | KnownField::Connection
+        | KnownField::KeepAlive => {}
+        KnownField::ContentType => request.out.set_content_type(value),
+        KnownField::LastModified => copy_last_modified(request, name, value),
+        KnownField::Etag => request.out.new_etag().extend_from_slice(value),
+        KnownField::Location => {
             let mut mapped = Vec::new();
             if map(request, known, value, &mut mapped) {
                 request.out.location = Some(mapped.into());
@@ -233,7 +243,7 @@ fn copy_field(
                 request.out.fields.push(name, value);
             }
         }
-        Known::Refresh | Known::SetCookie => {
+        KnownField::Refresh | KnownField::SetCookie => {
             let mut mapped = Vec::new();
             if map(request, known, value, &mut mapped) {
                 request.out.fields.push(name, &mapped);
@@ -242,32 +252,36 @@ fn copy_field(
             }
         }
         // HTTP/2 has no `Upgrade` (RFC 9113, section 8.2.2).
-        Known::Upgrade if request.head.version() >= Version::Http2 => {}
-        Known::AcceptRanges if settings.force_ranges => {}
+        KnownField::Upgrade if request.head.version() >= HttpVersion::Http2 => {}
+        KnownField::AcceptRanges if settings.force_ranges => {}
         _ => request.out.fields.push_spelled(known, name, value),
     }
 }
 
 /// Applies the `X-Accel-…` fields that control this server. Returns whether the body is to be buffered, if they say so.
-fn apply_controls(request: &mut Request, settings: &Settings, head: &ResponseHead) -> Option<bool> {
+fn apply_controls(
+    request: &mut Request,
+    settings: &UpstreamSettings,
+    head: &ResponseHead,
+) -> Option<bool> {
     let ignored = settings.ignore_headers;
     let wanted = |known| head.fields.get_known(known).filter(|_| !ignored.has(known));
-    if let Some(value) = wanted(Known::XAccelLimitRate)
+    if let Some(value) = wanted(KnownField::XAccelLimitRate)
         && let Some(rate) = value.to_str().ok().and_then(|text| text.parse().ok())
     {
         request.delivery.limit_rate = Some(rate);
     }
-    let charset = head.fields.all_known(Known::XAccelCharset).last();
-    if let Some(value) = charset.filter(|_| !ignored.has(Known::XAccelCharset)) {
+    let charset = head.fields.all_known(KnownField::XAccelCharset).last();
+    if let Some(value) = charset.filter(|_| !ignored.has(KnownField::XAccelCharset)) {
         request.delivery.charset = Some(value.into());
     }
     said_of_buffering(settings, head)
 }
 
 /// Whether the body is to be buffered, if the head says so.
-fn said_of_buffering(settings: &Settings, head: &ResponseHead) -> Option<bool> {
-    let value = head.fields.get_known(Known::XAccelBuffering)?;
-    if settings.ignore_headers.has(Known::XAccelBuffering) {
+fn said_of_buffering(settings: &UpstreamSettings, head: &ResponseHead) -> Option<bool> {
+    let value = head.fields.get_known(KnownField::XAccelBuffering)?;
+    if settings.ignore_headers.has(KnownField::XAccelBuffering) {
         return None;
     }
     if value.eq_ignore_ascii_case(b"no") {
@@ -279,7 +293,7 @@ fn said_of_buffering(settings: &Settings, head: &ResponseHead) -> Option<bool> {
 }
 
 /// Whether the body is read ahead of the client.
-pub(crate) fn is_buffered(settings: &Settings, head: &ResponseHead) -> bool {
+pub(crate) fn is_buffered(settings: &UpstreamSettings, head: &ResponseHead) -> bool {
     said_of_buffering(settings, head).unwrap_or(settings.buffering)
 }
 
@@ -295,7 +309,7 @@ fn has_error_page(request: &Request, status: u16) -> bool {
 }
 
 /// Follows `X-Accel-Redirect`.
-fn redirect(request: &mut Request, target: &[u8]) -> Outcome {
+fn redirect(request: &mut Request, target: &[u8]) -> HandlerOutcome {
     if target.starts_with(b"@") {
         return request.redirect_named(target.as_bstr());
     }
@@ -305,7 +319,7 @@ fn redirect(request: &mut Request, target: &[u8]) -> Outcome {
             "unsafe URI \"{}\" was detected",
             target.as_bstr()
         ));
-        return Outcome::Status(404);
+        return HandlerOutcome::Status(404);
     };
     // As in nginx, the redirected request is a GET unless it is a HEAD.
     if request.method != proto::message::Method::Head {

@@ -6,12 +6,12 @@ use std::task::{Context, Poll};
 use proto::message::ResponseHead;
 
 use super::exchange::{Exchange, client_left};
-use super::interim;
-use super::log::{self, Doing};
+use super::exchange_log::{self, ExchangeStage};
+use super::interim_response;
 use super::protocol::HeadProgress;
 
 use super::retry::TryFailure;
-use super::transmit::{Progress, SendFailure};
+use super::transmit::{SendFailure, TransmitProgress};
 use crate::request::Request;
 
 /// The interim responses of a try, which are limited.
@@ -56,8 +56,8 @@ impl Exchange {
         }
         if self.timer.poll_expired(context).is_ready() {
             let doing = match self.transmit.is_done() {
-                true => Doing::ReadingHeader,
-                false => Doing::SendingRequest,
+                true => ExchangeStage::ReadingHeader,
+                false => ExchangeStage::SendingRequest,
             };
             return Poll::Ready(Err(TryFailure::TimedOut(doing)));
         }
@@ -79,21 +79,23 @@ impl Exchange {
             &mut *self.protocol,
             context,
         ) {
-            Ok(Progress::Done) => self.timer.set(self.settings.read_timeout),
-            Ok(Progress::PeerBusy { moved: true }) => self.timer.set(self.settings.send_timeout),
-            Ok(Progress::PeerBusy { moved: false }) => {}
+            Ok(TransmitProgress::Done) => self.timer.set(self.settings.read_timeout),
+            Ok(TransmitProgress::PeerBusy { moved: true }) => {
+                self.timer.set(self.settings.send_timeout)
+            }
+            Ok(TransmitProgress::PeerBusy { moved: false }) => {}
             // The client's silence has a timer of its own, and the upstream is not to blame for it.
-            Ok(Progress::Waiting) => self.timer.set(self.settings.read_timeout),
+            Ok(TransmitProgress::Waiting) => self.timer.set(self.settings.read_timeout),
             Err(SendFailure::Client(none)) => return Err(TryFailure::Final(none)),
             Err(SendFailure::Peer(error)) => {
                 // The upstream may have answered before it closed the connection, for example with 413. So its response
                 // is read; if there is none, that is logged.
-                log::send_failed(request, &error);
-                self.transmit.abandon();
+                exchange_log::send_failed(request, &error);
+                self.transmit.stop_sending();
                 self.timer.set(self.settings.read_timeout);
             }
         }
-        request.upstream.get_or_make().current().bytes_sent = self.transmit.sent();
+        request.upstream.get_or_make().current_try().bytes_sent = self.transmit.sent();
         Ok(())
     }
 
@@ -107,7 +109,7 @@ impl Exchange {
         let Some(link) = &self.attempt.link else {
             return Poll::Pending;
         };
-        let doing = Doing::ReadingHeader;
+        let doing = ExchangeStage::ReadingHeader;
         // At least one byte is read, so that a full buffer is noticed as one, and not as the end of the connection.
         let room = self.head_room().saturating_sub(input.len());
         let result = match link
@@ -120,11 +122,15 @@ impl Exchange {
         };
         Poll::Ready(match result {
             Ok(0) => {
-                log::failed(request, "upstream prematurely closed connection", doing);
+                exchange_log::log_exchange_failure(
+                    request,
+                    "upstream prematurely closed connection",
+                    doing,
+                );
                 Err(TryFailure::Broken)
             }
             Ok(n) => {
-                request.upstream.get_or_make().current().bytes_received += n as u64;
+                request.upstream.get_or_make().current_try().bytes_received += n as u64;
                 // While the request is being sent, `…_send_timeout` counts, whatever the upstream sends.
                 if self.transmit.is_done() {
                     self.timer.set(self.settings.read_timeout);
@@ -133,7 +139,7 @@ impl Exchange {
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(error) => {
-                log::read_failed(request, &error, doing);
+                exchange_log::read_failed(request, &error, doing);
                 Err(TryFailure::Broken)
             }
         })
@@ -153,7 +159,7 @@ impl Exchange {
         input: &mut Vec<u8>,
         head: &mut ResponseHead,
     ) -> Result<Option<usize>, TryFailure> {
-        let doing = Doing::ReadingHeader;
+        let doing = ExchangeStage::ReadingHeader;
         loop {
             match self.protocol.read_head(request, input, head) {
                 Ok(HeadProgress::Complete(_))
@@ -161,7 +167,7 @@ impl Exchange {
                     // send requests past this server's rules.
                     if head.status == 101 && !self.may_switch(request) =>
                 {
-                    log::failed(
+                    exchange_log::log_exchange_failure(
                         request,
                         "upstream switched protocols without being asked",
                         doing,
@@ -178,12 +184,12 @@ impl Exchange {
                     input.drain(..used);
                 }
                 Ok(HeadProgress::Partial) if input.len() >= self.head_room() => {
-                    log::failed(request, "upstream sent too big header", doing);
+                    exchange_log::log_exchange_failure(request, "upstream sent too big header", doing);
                     return Err(TryFailure::InvalidHeader);
                 }
                 Ok(HeadProgress::Partial) => return Ok(None),
                 Err(fault) => {
-                    log::invalid_response(request, &fault.message, doing);
+                    exchange_log::invalid_response(request, &fault.message, doing);
                     return Err(match fault.is_unseen {
                         true => TryFailure::Unprocessed,
                         false => TryFailure::InvalidHeader,
@@ -196,8 +202,8 @@ impl Exchange {
     /// Whether a 101 is valid: it was asked for, and the client can receive it. On an HTTP/2 stream there is nothing to
     /// switch from, unless the client asked for it in HTTP/2's own way (RFC 8441).
     fn may_switch(&self, request: &Request) -> bool {
-        self.protocol.asks().upgrade
-            && request.head.wire.fields.has(proto::Known::Upgrade)
+        self.protocol.request_traits().upgrade
+            && request.head.wire.fields.has(proto::KnownField::Upgrade)
             && !request.is_subrequest()
     }
 
@@ -211,12 +217,12 @@ impl Exchange {
         let seen = &mut self.attempt.interim;
         seen.responses += 1;
         seen.bytes += length as u64;
-        if seen.responses > interim::MOST {
+        if seen.responses > interim_response::MOST {
             let text = "upstream sent too many interim responses";
-            log::failed(request, text, Doing::ReadingHeader);
+            exchange_log::log_exchange_failure(request, text, ExchangeStage::ReadingHeader);
             return Err(TryFailure::InvalidHeader);
         }
-        interim::pass_on(request, &self.settings, head, seen.bytes);
+        interim_response::pass_on(request, &self.settings, head, seen.bytes);
         Ok(())
     }
 }

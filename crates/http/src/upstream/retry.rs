@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use net::upstream::{NoPeer, Outcome, Times};
+use net::upstream::{NoPeer, PeerOutcome, UpstreamTimes};
 use proto::message::Method;
 
-use super::log::Doing;
+use super::exchange_log::ExchangeStage;
 use super::no_response::{NoResponse, RetryReasons};
 
 /// How a try failed. Everything except [`TryFailure::TimedOut`] and [`TryFailure::Status`] has already been logged.
@@ -21,7 +21,7 @@ pub(super) enum TryFailure {
     /// The server says that it has not processed the request (HTTP/2: REFUSED_STREAM or GOAWAY).
     Unprocessed,
     /// The server took too long.
-    TimedOut(Doing),
+    TimedOut(ExchangeStage),
     /// The head of the response is invalid.
     InvalidHeader,
     /// The status of the response permits trying another server.
@@ -90,7 +90,7 @@ pub(super) enum StopReason {
 }
 
 /// Decides whether there is another try.
-pub(super) fn decide(rules: RetryRules, failed: &FailedTry) -> RetryDecision {
+pub(super) fn decide_retry(rules: RetryRules, failed: &FailedTry) -> RetryDecision {
     let FailedTry {
         failure,
         method,
@@ -104,7 +104,7 @@ pub(super) fn decide(rules: RetryRules, failed: &FailedTry) -> RetryDecision {
     if tries_left == 0 {
         return RetryDecision::Stop(StopReason::NoTriesLeft);
     }
-    let reason = failure.reason();
+    let reason = failure.retry_reason();
     if !rules.reasons.permits_all(reason) {
         return RetryDecision::Stop(StopReason::NotPermitted);
     }
@@ -128,7 +128,7 @@ pub(super) fn decide(rules: RetryRules, failed: &FailedTry) -> RetryDecision {
 
 impl TryFailure {
     /// The parameter of `…_next_upstream` that covers this failure.
-    pub(super) fn reason(&self) -> RetryReasons {
+    pub(super) fn retry_reason(&self) -> RetryReasons {
         match self {
             TryFailure::NoPeer(_) | TryFailure::Broken | TryFailure::Unprocessed => {
                 RetryReasons::ERROR
@@ -159,17 +159,17 @@ impl TryFailure {
     }
 
     /// What the failure says about the server; `None` if the server is not to blame.
-    pub(super) fn outcome(&self, times: Times) -> Option<Outcome> {
+    pub(super) fn peer_outcome(&self, times: UpstreamTimes) -> Option<PeerOutcome> {
         match self {
             // As in nginx, a server that answers 403 or 404 is alive. Another one is tried, but `max_fails` does not
             // count it.
-            TryFailure::Status(403 | 404) => Some(Outcome::Next(times)),
+            TryFailure::Status(403 | 404) => Some(PeerOutcome::Next(times)),
             TryFailure::Final(_) | TryFailure::NoPeer(_) => None,
             TryFailure::Broken
             | TryFailure::Unprocessed
             | TryFailure::TimedOut(_)
             | TryFailure::InvalidHeader
-            | TryFailure::Status(_) => Some(Outcome::Failed(times)),
+            | TryFailure::Status(_) => Some(PeerOutcome::Failed(times)),
         }
     }
 
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn the_default_rules_by_failure_and_request() {
         use Method::{Delete, Get, Lock, Patch, Post, Put};
-        let timeout = TryFailure::TimedOut(Doing::ReadingHeader);
+        let timeout = TryFailure::TimedOut(ExchangeStage::ReadingHeader);
         let refused = TryFailure::Final(NoResponse::new(413));
         let none_alive = TryFailure::NoPeer(NoPeer::NoneAlive);
         let rows = [
@@ -235,7 +235,7 @@ mod tests {
             (refused, Get, Repeatable, Stop(SameEverywhere)),
         ];
         for (failure, method, sent, expected) in rows {
-            let decision = decide(default_rules(), &failed(failure, method, sent));
+            let decision = decide_retry(default_rules(), &failed(failure, method, sent));
             assert_eq!(decision, expected, "{failure:?} {method:?} {sent:?}");
         }
     }
@@ -252,14 +252,14 @@ mod tests {
                 ..default_rules()
             };
             let failed = |failure| failed(failure, Method::Get, Repeatable);
-            assert_eq!(decide(rules, &failed(failure)), Retry);
-            let broken = decide(rules, &failed(TryFailure::Broken));
+            assert_eq!(decide_retry(rules, &failed(failure)), Retry);
+            let broken = decide_retry(rules, &failed(TryFailure::Broken));
             assert_eq!(broken, Stop(NotPermitted));
             let off = RetryRules {
                 reasons: reasons | RetryReasons::OFF,
                 ..rules
             };
-            assert_eq!(decide(off, &failed(failure)), Stop(NotPermitted));
+            assert_eq!(decide_retry(off, &failed(failure)), Stop(NotPermitted));
         }
     }
 
@@ -269,7 +269,7 @@ mod tests {
             reasons: RetryReasons::ERROR | RetryReasons::NON_IDEMPOTENT,
             ..default_rules()
         };
-        let post = |sent| decide(rules, &failed(TryFailure::Broken, Method::Post, sent));
+        let post = |sent| decide_retry(rules, &failed(TryFailure::Broken, Method::Post, sent));
         assert_eq!(post(Repeatable), Retry);
         assert_eq!(post(Streamed), Stop(ContentGone));
     }
@@ -281,35 +281,47 @@ mod tests {
             tries_left: 0,
             ..broken
         };
-        assert_eq!(decide(default_rules(), &last), Stop(NoTriesLeft));
+        assert_eq!(decide_retry(default_rules(), &last), Stop(NoTriesLeft));
         for (timeout_s, expected) in [(0, Retry), (5, Stop(OutOfTime)), (6, Retry)] {
             let rules = RetryRules {
                 timeout: Duration::from_secs(timeout_s),
                 ..default_rules()
             };
-            assert_eq!(decide(rules, &broken), expected, "{timeout_s}");
+            assert_eq!(decide_retry(rules, &broken), expected, "{timeout_s}");
         }
     }
 
     #[test]
     fn a_failure_has_a_status_and_says_something_of_the_peer() {
-        let times = Times::default();
+        let times = UpstreamTimes::default();
         let rows = [
             (TryFailure::NoPeer(NoPeer::NoneAlive), 502, None),
             (TryFailure::NoPeer(NoPeer::QueueFull), 503, None),
             (TryFailure::NoPeer(NoPeer::QueueTimeout), 502, None),
-            (TryFailure::Broken, 502, Some(Outcome::Failed(times))),
-            (TryFailure::Unprocessed, 502, Some(Outcome::Failed(times))),
-            (TryFailure::InvalidHeader, 502, Some(Outcome::Failed(times))),
-            (TryFailure::Status(500), 500, Some(Outcome::Failed(times))),
-            (TryFailure::Status(404), 404, Some(Outcome::Next(times))),
+            (TryFailure::Broken, 502, Some(PeerOutcome::Failed(times))),
+            (
+                TryFailure::Unprocessed,
+                502,
+                Some(PeerOutcome::Failed(times)),
+            ),
+            (
+                TryFailure::InvalidHeader,
+                502,
+                Some(PeerOutcome::Failed(times)),
+            ),
+            (
+                TryFailure::Status(500),
+                500,
+                Some(PeerOutcome::Failed(times)),
+            ),
+            (TryFailure::Status(404), 404, Some(PeerOutcome::Next(times))),
             (TryFailure::Final(NoResponse::new(499)), 499, None),
         ];
         for (failure, status, outcome) in rows {
             assert_eq!(failure.status(), status, "{failure:?}");
-            assert_eq!(failure.outcome(times), outcome, "{failure:?}");
+            assert_eq!(failure.peer_outcome(times), outcome, "{failure:?}");
         }
-        let timed_out = TryFailure::TimedOut(Doing::Connecting);
+        let timed_out = TryFailure::TimedOut(ExchangeStage::Connecting);
         assert_eq!(timed_out.status(), 504);
     }
 }

@@ -10,21 +10,21 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use base::Errno;
+use base::ErrnoText;
 use bytes::Bytes;
-use host::error_log::Level;
+use host::error_log::LogLevel;
 use rt::file::File;
 
-use super::settings::Settings;
-use crate::body::{Chunk, FileRange};
+use super::upstream_settings::UpstreamSettings;
 use crate::body_reader::create_temporary;
 use crate::request::Request;
+use crate::response_body::{BodyChunk, FileRange};
 
 /// The maximum size of a temporary file, unless it is configured, in bytes. The default is nginx's.
 const DEFAULT_MAX: u64 = 1 << 30;
 
 /// The file, and the data on its way into it.
-pub(super) struct Spool {
+pub(super) struct ResponseSpool {
     folder: PathBuf,
     /// 0: there is no file.
     max: u64,
@@ -34,21 +34,21 @@ pub(super) struct Spool {
     written: u64,
     /// Data that is waiting to be written.
     batch: Vec<u8>,
-    writing: Option<Writing>,
+    writing: Option<SpoolWriting>,
     /// New data goes to the file rather than to the queue in memory.
     active: bool,
 }
 
 /// The file, its path if it has just been created, and the buffer for reuse.
-type Written = io::Result<(File, Option<PathBuf>, Vec<u8>)>;
-type Writing = Pin<Box<dyn Future<Output = Written>>>;
+type SpoolWritten = io::Result<(File, Option<PathBuf>, Vec<u8>)>;
+type SpoolWriting = Pin<Box<dyn Future<Output = SpoolWritten>>>;
 
-impl Spool {
+impl ResponseSpool {
     /// A spool by the settings of the location. It creates nothing yet.
-    pub(super) fn new(settings: &Settings, buffering: bool) -> Spool {
+    pub(super) fn new(settings: &UpstreamSettings, buffering: bool) -> ResponseSpool {
         let largest = settings.buffer_size.max(settings.buffers.size);
         let batch = settings.temp_file_write_size.unwrap_or(2 * largest);
-        Spool {
+        ResponseSpool {
             folder: if buffering {
                 settings.temp_path.clone()
             } else {
@@ -118,7 +118,7 @@ impl Spool {
     pub(super) fn poll(
         &mut self,
         request: &mut Request,
-        queue: &mut VecDeque<Chunk>,
+        queue: &mut VecDeque<BodyChunk>,
         ended: bool,
         context: &mut Context<'_>,
     ) -> Result<(), ()> {
@@ -130,11 +130,11 @@ impl Spool {
                 self.writing = None;
                 let (file, path, data) = result.map_err(|error| {
                     let folder = self.folder.display();
-                    request.log(Level::Crit, format_args!("writing a temporary file in \"{folder}\" failed{} while reading upstream", Errno(&error)));
+                    request.log(LogLevel::Crit, format_args!("writing a temporary file in \"{folder}\" failed{} while reading upstream", ErrnoText(&error)));
                 })?;
                 if let Some(path) = path {
                     let path = path.display();
-                    request.log(Level::Warn, format_args!("an upstream response is buffered to a temporary file {path} while reading upstream"));
+                    request.log(LogLevel::Warn, format_args!("an upstream response is buffered to a temporary file {path} while reading upstream"));
                 }
                 let length = data.len() as u64;
                 append(queue, &file, self.written, length);
@@ -162,7 +162,7 @@ impl Spool {
 }
 
 /// Writes a batch, and creates the file for the first one.
-async fn write(file: Option<File>, folder: PathBuf, data: Vec<u8>, offset: u64) -> Written {
+async fn write(file: Option<File>, folder: PathBuf, data: Vec<u8>, offset: u64) -> SpoolWritten {
     let (file, path) = match file {
         Some(file) => (file, None),
         None => {
@@ -178,10 +178,12 @@ async fn write(file: Option<File>, folder: PathBuf, data: Vec<u8>, offset: u64) 
 
 /// Adds a range of the file to the queue. It is merged with the previous one if it follows that, so that `sendfile` can
 /// send both with one call.
-fn append(queue: &mut VecDeque<Chunk>, file: &File, offset: u64, length: u64) {
+fn append(queue: &mut VecDeque<BodyChunk>, file: &File, offset: u64, length: u64) {
     match queue.back_mut() {
-        Some(Chunk::File(range)) if range.offset + range.length == offset => range.length += length,
-        _ => queue.push_back(Chunk::File(FileRange {
+        Some(BodyChunk::File(range)) if range.offset + range.length == offset => {
+            range.length += length
+        }
+        _ => queue.push_back(BodyChunk::File(FileRange {
             file: file.clone(),
             offset,
             length,

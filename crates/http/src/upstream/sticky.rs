@@ -1,22 +1,24 @@
 //! `sticky` during an exchange: the cookie that names the server, and the learning of sessions.
 
 use bstr::{BStr, BString, ByteSlice};
-use net::upstream::{CookieAttributes, Group, GroupState, Learn, Peer, StickyMethod};
+use net::upstream::{
+    CookieAttributes, GroupState, StickyLearn, StickyMethod, UpstreamGroup, UpstreamPeer,
+};
 use std::time::Duration;
 
 use crate::request::Request;
 
 /// The state of `sticky` in an exchange.
-pub(super) struct Stickiness {
+pub(super) struct StickyState {
     /// The server or the session that the request named; empty if it named none.
     looked_up: BString,
     /// The cookie of the current try.
     cookie: Option<Vec<u8>>,
 }
 
-impl Stickiness {
-    pub(super) fn new(looked_up: BString) -> Stickiness {
-        Stickiness {
+impl StickyState {
+    pub(super) fn new(looked_up: BString) -> StickyState {
+        StickyState {
             looked_up,
             cookie: None,
         }
@@ -24,7 +26,12 @@ impl Stickiness {
 
     /// Adds the cookie that names the chosen server to the response. It replaces the cookie of the previous try: the
     /// client must return to the server that answered.
-    pub(super) fn picked(&mut self, request: &mut Request, group: &Group, peer: &Peer) {
+    pub(super) fn note_peer(
+        &mut self,
+        request: &mut Request,
+        group: &UpstreamGroup,
+        peer: &UpstreamPeer,
+    ) {
         let Some(sticky) = &group.settings.sticky else {
             return;
         };
@@ -38,17 +45,17 @@ impl Stickiness {
         request
             .out
             .fields
-            .push_known(proto::Known::SetCookie, &cookie);
+            .push_known(proto::KnownField::SetCookie, &cookie);
     }
 
     /// Assigns the session of a successful response to the server.
-    pub(super) fn learn(
+    pub(super) fn learn_session(
         &self,
         request: &mut Request,
-        group: &Group,
+        group: &UpstreamGroup,
         state: &GroupState,
-        peer: &Peer,
-        at: Moment,
+        peer: &UpstreamPeer,
+        at: LearnMoment,
     ) {
         let Some(sticky) = &group.settings.sticky else {
             return;
@@ -58,21 +65,21 @@ impl Stickiness {
         };
         // With the parameter `header`, the session is learned as soon as the head has arrived; otherwise only from a
         // response that is complete.
-        if learn.after_head == (at == Moment::Head) {
-            state.learn(&created(request, learn), &self.looked_up, peer);
+        if learn.after_head == (at == LearnMoment::Head) {
+            state.learn_session(&created(request, learn), &self.looked_up, peer);
         }
     }
 }
 
 /// The point of a response at which a session can be learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Moment {
+pub(super) enum LearnMoment {
     Head,
     End,
 }
 
 /// The session that the response created: the first value of `create` that is not empty.
-fn created(request: &mut Request, learn: &Learn) -> BString {
+fn created(request: &mut Request, learn: &StickyLearn) -> BString {
     for expression in &learn.create {
         let session = request.value(expression);
         if !session.is_empty() {

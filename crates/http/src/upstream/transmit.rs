@@ -12,7 +12,7 @@ use proto::fields::Fields;
 use rt::file::File;
 
 use super::no_response::NoResponse;
-use super::protocol::{Carried, Protocol};
+use super::protocol::{CarriedState, UpstreamProtocol};
 use super::retry::RequestSent;
 use crate::body_reader::{self, BodyReadError, TemporaryFile};
 use crate::request::Request;
@@ -28,10 +28,10 @@ const SHARE: usize = 4 * PIECE;
 const CLIENT_READ: usize = 16 * 1024;
 
 /// A read of the body's file that is in progress on the thread pool.
-type Reading = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>;
+type PendingFileRead = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>;
 
 /// A request that is being sent. It can be sent again from its beginning, unless its body comes from the client.
-pub(super) struct Transmit {
+pub(super) struct RequestTransmit {
     /// The head, together with the first piece of the body if that is in memory: both leave in one write.
     first: Vec<u8>,
     /// The number of bytes of `first` that have been sent.
@@ -45,7 +45,7 @@ pub(super) struct Transmit {
     /// The position in the body at which `first` ends, for sending again.
     first_end: u64,
     done: bool,
-    reading: Option<Reading>,
+    reading: Option<PendingFileRead>,
     /// The number of bytes sent on the current connection.
     sent: u64,
     scratch: Vec<u8>,
@@ -72,9 +72,9 @@ pub(super) enum SendFailure {
     Client(NoResponse),
 }
 
-/// The result of a call of [`Transmit::poll`].
+/// The result of a call of [`RequestTransmit::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum TransmitProgress {
     /// Everything has been sent.
     Done,
     /// The upstream accepts nothing at the moment.
@@ -86,14 +86,14 @@ pub(super) enum Progress {
     Waiting,
 }
 
-impl Transmit {
+impl RequestTransmit {
     /// A request with the head `first`.
     pub(super) fn new(
         mut first: Vec<u8>,
         source: ContentSource,
         request: &Request,
-        protocol: &mut dyn Protocol,
-    ) -> Transmit {
+        protocol: &mut dyn UpstreamProtocol,
+    ) -> RequestTransmit {
         let mut first_end = 0;
         let mut done = false;
         match &source {
@@ -119,7 +119,7 @@ impl Transmit {
         }
         // With everything in `first`, sending again needs no source.
         let source = if done { ContentSource::None } else { source };
-        Transmit {
+        RequestTransmit {
             first,
             first_sent: 0,
             out: Vec::new(),
@@ -136,7 +136,11 @@ impl Transmit {
     }
 
     /// Writes the head for the connection that it is sent on, if the protocol requires that.
-    pub(super) fn begin(&mut self, protocol: &mut dyn Protocol, carried: Option<Carried>) {
+    pub(super) fn begin(
+        &mut self,
+        protocol: &mut dyn UpstreamProtocol,
+        carried: Option<CarriedState>,
+    ) {
         if protocol.is_framed() {
             self.first.clear();
             protocol.begin_request(carried, &mut self.first);
@@ -144,7 +148,7 @@ impl Transmit {
     }
 
     /// Whether there is something to send.
-    pub(super) fn has_work(&self, protocol: &dyn Protocol) -> bool {
+    pub(super) fn has_work(&self, protocol: &dyn UpstreamProtocol) -> bool {
         !self.is_done() || protocol.has_control()
     }
 
@@ -182,13 +186,13 @@ impl Transmit {
 
     /// Releases the memory at the end of the exchange.
     pub(super) fn release(&mut self) {
-        self.abandon();
+        self.stop_sending();
         self.first_sent = 0;
-        crate::buffers::give(std::mem::take(&mut self.first));
+        crate::buffers::give_buffer(std::mem::take(&mut self.first));
     }
 
     /// Stops sending: the upstream does not want the rest.
-    pub(super) fn abandon(&mut self) {
+    pub(super) fn stop_sending(&mut self) {
         self.first_sent = self.first.len();
         self.out.clear();
         self.out_sent = 0;
@@ -201,9 +205,9 @@ impl Transmit {
         &mut self,
         request: &mut Request,
         stream: &Transport,
-        protocol: &mut dyn Protocol,
+        protocol: &mut dyn UpstreamProtocol,
         context: &mut Context<'_>,
-    ) -> Result<Progress, SendFailure> {
+    ) -> Result<TransmitProgress, SendFailure> {
         let before = self.sent;
         if self.sent == 0 && self.out.is_empty() && !self.done {
             // The part of the body that is already available is sent together with the head.
@@ -242,7 +246,7 @@ impl Transmit {
             if self.done {
                 // With TLS, accepted bytes may still be in the session's buffer.
                 return match stream.poll_flush(context) {
-                    Poll::Ready(Ok(())) => Ok(Progress::Done),
+                    Poll::Ready(Ok(())) => Ok(TransmitProgress::Done),
                     Poll::Ready(Err(error)) => Err(SendFailure::Peer(error)),
                     Poll::Pending => Ok(self.busy(before)),
                 };
@@ -253,14 +257,14 @@ impl Transmit {
                 return Ok(self.busy(before));
             }
             if !self.poll_refill(request, protocol, context)? {
-                return Ok(Progress::Waiting);
+                return Ok(TransmitProgress::Waiting);
             }
         }
     }
 
     /// The result for an upstream that accepts nothing; `before` is the number of bytes sent when the call began.
-    fn busy(&self, before: u64) -> Progress {
-        Progress::PeerBusy {
+    fn busy(&self, before: u64) -> TransmitProgress {
+        TransmitProgress::PeerBusy {
             moved: self.sent > before,
         }
     }
@@ -269,10 +273,10 @@ impl Transmit {
     fn poll_refill(
         &mut self,
         request: &mut Request,
-        protocol: &mut dyn Protocol,
+        protocol: &mut dyn UpstreamProtocol,
         context: &mut Context<'_>,
     ) -> Result<bool, SendFailure> {
-        let room = protocol.room();
+        let room = protocol.send_window();
         // The flow-control window is closed (RFC 9113, section 5.2). The upstream's next frame opens it.
         if room == 0 {
             return Ok(self.done);
@@ -295,9 +299,9 @@ impl Transmit {
                     return Ok(false);
                 };
                 let piece = piece.map_err(|error| {
-                    let error = base::Errno(&error);
+                    let error = base::ErrnoText(&error);
                     // The failure is this server's, so no other upstream is tried.
-                    request.log(host::error_log::Level::Crit, format_args!("read() of request content failed{error} while sending request to upstream"));
+                    request.log(host::error_log::LogLevel::Crit, format_args!("read() of request content failed{error} while sending request to upstream"));
                     SendFailure::Client(NoResponse::new(500))
                 })?;
                 self.position += piece.len() as u64;
@@ -312,7 +316,12 @@ impl Transmit {
     }
 
     /// Frames a piece of the body. With `trailers` it is the last one.
-    fn put(&mut self, piece: &[u8], trailers: Option<&Fields>, protocol: &mut dyn Protocol) {
+    fn put(
+        &mut self,
+        piece: &[u8],
+        trailers: Option<&Fields>,
+        protocol: &mut dyn UpstreamProtocol,
+    ) {
         match trailers {
             Some(trailers) => {
                 protocol.write_last_content(piece, trailers, &mut self.out);
@@ -363,7 +372,7 @@ impl Transmit {
     fn poll_client(
         &mut self,
         request: &mut Request,
-        protocol: &mut dyn Protocol,
+        protocol: &mut dyn UpstreamProtocol,
         room: usize,
         context: &mut Context<'_>,
     ) -> Result<bool, SendFailure> {
@@ -396,7 +405,7 @@ impl Transmit {
             request.error(format_args!(
                 "client intended to send too large chunked body: {length} bytes"
             ));
-            request.body.withhold();
+            request.body.withhold_content();
             return Err(SendFailure::Client(NoResponse::new(413)));
         }
         let piece = std::mem::take(&mut self.scratch);
@@ -408,5 +417,5 @@ impl Transmit {
 
 /// The failure for a client that does not send what it announced.
 fn client_failed(request: &mut Request, error: BodyReadError) -> SendFailure {
-    SendFailure::Client(NoResponse::new(body_reader::refuse(request, error)))
+    SendFailure::Client(NoResponse::new(body_reader::refuse_body(request, error)))
 }

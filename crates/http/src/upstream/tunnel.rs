@@ -7,26 +7,26 @@
 use std::io;
 use std::task::{Context, Poll};
 
-use base::Errno;
+use base::ErrnoText;
 use bytes::Bytes;
-use host::error_log::Level;
+use host::error_log::LogLevel;
 
 use super::exchange::Exchange;
 
-use crate::body::{BodyError, Chunk, Source};
 use crate::request::Request;
+use crate::response_body::{BodyChunk, BodyError, BodySource};
 
 /// The maximum number of bytes in one read.
 const READ_SIZE: usize = 16 * 1024;
 
 /// Passes bytes between a client and an upstream.
-pub(super) struct Tunnel {
+pub(super) struct UpstreamTunnel {
     exchange: Box<Exchange>,
     from_client: Vec<u8>,
     /// The number of bytes of `from_client` that have been sent.
     carried: usize,
     client_ended: bool,
-    peer: Peer,
+    peer: TunnelPeer,
     /// Runs while the upstream accepts nothing of what is waiting for it.
     send_timer: rt::Timer,
     peer_is_full: bool,
@@ -34,7 +34,7 @@ pub(super) struct Tunnel {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 /// The upstream's side of the tunnel.
-enum Peer {
+enum TunnelPeer {
     Open,
     /// It has ended; what it sent before must still reach the client.
     Ending,
@@ -44,16 +44,16 @@ enum Peer {
     Broken,
 }
 
-impl Tunnel {
+impl UpstreamTunnel {
     /// A tunnel over the connection of an exchange whose response was a 101, or that needs none.
-    pub(super) fn new(exchange: Box<Exchange>) -> Tunnel {
+    pub(super) fn new(exchange: Box<Exchange>) -> UpstreamTunnel {
         exchange.timer.set(exchange.settings.read_timeout);
-        Tunnel {
+        UpstreamTunnel {
             exchange,
             from_client: Vec::new(),
             carried: 0,
             client_ended: false,
-            peer: Peer::Open,
+            peer: TunnelPeer::Open,
             send_timer: rt::Timer::new(),
             peer_is_full: false,
         }
@@ -80,7 +80,7 @@ impl Tunnel {
                         let n = result?;
                         self.peer_is_full = false;
                         self.carried += n;
-                        request.upstream.get_or_make().current().bytes_sent += n as u64;
+                        request.upstream.get_or_make().current_try().bytes_sent += n as u64;
                         // Activity in either direction keeps the tunnel alive, as in nginx.
                         self.exchange.timer.set(self.exchange.settings.read_timeout);
                     }
@@ -111,10 +111,12 @@ impl Tunnel {
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Chunk>> {
+    ) -> Poll<Option<BodyChunk>> {
         // Bytes that arrived together with the 101 belong to the new protocol.
         if !self.exchange.rest.is_empty() {
-            return Poll::Ready(Some(Chunk::Bytes(std::mem::take(&mut self.exchange.rest))));
+            return Poll::Ready(Some(BodyChunk::Bytes(std::mem::take(
+                &mut self.exchange.rest,
+            ))));
         }
         let Some(link) = &self.exchange.attempt.link else {
             return Poll::Ready(None);
@@ -127,17 +129,17 @@ impl Tunnel {
         {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(0)) => {
-                self.peer = Peer::Ending;
+                self.peer = TunnelPeer::Ending;
                 // Flushed first, so that the end does not overtake the last bytes.
-                Poll::Ready(Some(Chunk::Flush))
+                Poll::Ready(Some(BodyChunk::Flush))
             }
             Poll::Ready(Ok(n)) => {
                 self.exchange.timer.set(self.exchange.settings.read_timeout);
-                let current = request.upstream.get_or_make().current();
+                let current = request.upstream.get_or_make().current_try();
                 current.bytes_received += n as u64;
                 current.response_length += n as u64;
                 // A small piece is copied, since otherwise it would keep the whole buffer allocated.
-                Poll::Ready(Some(Chunk::Bytes(if n * 2 < data.capacity() {
+                Poll::Ready(Some(BodyChunk::Bytes(if n * 2 < data.capacity() {
                     Bytes::copy_from_slice(&data)
                 } else {
                     data.into()
@@ -145,38 +147,38 @@ impl Tunnel {
             }
             Poll::Ready(Err(error)) => {
                 request.log(
-                    Level::Info,
+                    LogLevel::Info,
                     format_args!(
                         "{} while proxying upgraded connection",
                         net::ReadFailed(&error)
                     ),
                 );
-                self.peer = Peer::Broken;
+                self.peer = TunnelPeer::Broken;
                 Poll::Ready(None)
             }
         }
     }
 
     /// Ends the exchange. The connection has changed its protocol, so it cannot be kept.
-    fn finish(&mut self, request: &mut Request) -> Poll<Option<Result<Chunk, BodyError>>> {
+    fn finish(&mut self, request: &mut Request) -> Poll<Option<Result<BodyChunk, BodyError>>> {
         self.exchange.finish(request, false);
         Poll::Ready(None)
     }
 }
 
-impl Source for Tunnel {
+impl BodySource for UpstreamTunnel {
     fn poll_next(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+    ) -> Poll<Option<Result<BodyChunk, BodyError>>> {
         loop {
             if let Err(error) = self.poll_client(request, context) {
                 request.log(
-                    Level::Info,
+                    LogLevel::Info,
                     format_args!(
                         "send() failed{} while proxying upgraded connection",
-                        Errno(&error)
+                        ErrnoText(&error)
                     ),
                 );
                 // The upstream can no longer be written to, but it may have sent something before.
@@ -185,22 +187,22 @@ impl Source for Tunnel {
                 self.carried = 0;
             }
             match self.peer {
-                Peer::Open => {}
-                Peer::Ending => {
+                TunnelPeer::Open => {}
+                TunnelPeer::Ending => {
                     // Everything before has been flushed. The client's connection is closed for writing.
-                    self.peer = Peer::Ended;
-                    request.stream.end();
+                    self.peer = TunnelPeer::Ended;
+                    request.stream.end_output();
                 }
-                Peer::Ended if self.client_ended => return self.finish(request),
-                Peer::Ended => {}
-                Peer::Broken if request.stream.can_be_reset() => {
+                TunnelPeer::Ended if self.client_ended => return self.finish(request),
+                TunnelPeer::Ended => {}
+                TunnelPeer::Broken if request.stream.can_be_reset() => {
                     // On an HTTP/2 stream, RST_STREAM tells the client that this is not a regular end.
                     self.exchange.finish(request, false);
                     return Poll::Ready(Some(Err(BodyError::Producer)));
                 }
-                Peer::Broken => return self.finish(request),
+                TunnelPeer::Broken => return self.finish(request),
             }
-            if self.peer == Peer::Open {
+            if self.peer == TunnelPeer::Open {
                 match self.poll_peer(request, context) {
                     Poll::Ready(Some(chunk)) => return Poll::Ready(Some(Ok(chunk))),
                     Poll::Ready(None) => continue,

@@ -8,7 +8,7 @@ use bstr::ByteSlice;
 use conf::Variable;
 use proto::fields::Fields;
 
-use super::record::{Record, Try};
+use super::upstream_record::{UpstreamRecord, UpstreamTry};
 use crate::request::Request;
 use base::text::{write_number, write_seconds};
 
@@ -96,11 +96,11 @@ pub static VARIABLES: &[Variable<Request>] = &[
 /// The response times. Until the client's response has been sent, the time of a body that is still being passed on is
 /// not final, and is shown as `-`.
 fn response_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    if request.ledger.responded.is_some() {
+    if request.times.responded.is_some() {
         return each(request, out, true, |t, out| time(t.response_time, out));
     }
     each(request, out, true, |t, out| {
-        time(t.response_time.filter(|_| !t.lasts), out)
+        time(t.response_time.filter(|_| !t.is_in_progress), out)
     })
 }
 
@@ -109,7 +109,7 @@ fn each(
     request: &mut Request,
     out: &mut Vec<u8>,
     separators: bool,
-    write: fn(&Try, &mut Vec<u8>),
+    write: fn(&UpstreamTry, &mut Vec<u8>),
 ) -> bool {
     let Some(record) = request.upstream.get() else {
         return false;
@@ -146,11 +146,16 @@ fn time(time: Option<Duration>, out: &mut Vec<u8>) {
 }
 
 /// A field of the response's head or trailers. Several are joined (RFC 9110, section 5.3).
-fn field(request: &mut Request, name: &str, out: &mut Vec<u8>, of: fn(&Record) -> &Fields) -> bool {
+fn field(
+    request: &mut Request,
+    name: &str,
+    out: &mut Vec<u8>,
+    of: fn(&UpstreamRecord) -> &Fields,
+) -> bool {
     let Some(record) = request.upstream.get() else {
         return false;
     };
-    crate::variables::fields::joined(of(record), name, b", ", out)
+    crate::variables::fields::write_joined(of(record), name, b", ", out)
 }
 
 /// A cookie that the upstream sets. Unlike other fields, `Set-Cookie` cannot be joined (RFC 9110, section 5.3), so the
@@ -159,7 +164,7 @@ fn cookie(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
     let Some(record) = request.upstream.get() else {
         return false;
     };
-    let mut lines = record.head.fields.all_known(proto::Known::SetCookie);
+    let mut lines = record.head.fields.all_known(proto::KnownField::SetCookie);
     let value = lines.find_map(|line| {
         let (key, rest) = line.split_at_checked(name.len())?;
         let rest = rest

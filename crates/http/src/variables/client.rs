@@ -6,12 +6,12 @@ use base64::Engine;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bstr::{BStr, BString, ByteSlice};
 use conf::Variable;
-use host::error_log::Level;
-use net::client::{Ends, Remote};
-use proto::Known;
+use host::error_log::LogLevel;
+use net::client::{ConnectionEnds, RemoteClient};
+use proto::KnownField;
 use proto::message::Method;
-use proto::proxy_protocol::Header;
-use rt::net::{Address, TcpInfo};
+use proto::proxy_protocol::DecodedProxyHeader;
+use rt::net::{SocketAddress, TcpInfo};
 
 use super::{number, optional, text};
 use crate::request::Request;
@@ -86,8 +86,8 @@ impl Request {
     /// 11.7).
     pub fn basic_credentials(&self) -> Option<(BString, BString)> {
         let name = match self.method {
-            Method::Connect => Known::ProxyAuthorization,
-            _ => Known::Authorization,
+            Method::Connect => KnownField::ProxyAuthorization,
+            _ => KnownField::Authorization,
         };
         let field = self.head.known(name)?;
         let (scheme, rest) = field.split_at_checked(6)?;
@@ -116,12 +116,12 @@ fn tcp(request: &Request, part: fn(&TcpInfo) -> u32, out: &mut Vec<u8>) -> bool 
     info.is_some_and(|info| number(part(&info).into(), out))
 }
 
-impl Ends for Request {
-    fn remote(&self) -> &Remote {
+impl ConnectionEnds for Request {
+    fn remote(&self) -> &RemoteClient {
         &self.remote
     }
 
-    fn local(&self) -> Address {
+    fn local(&self) -> SocketAddress {
         self.client.local()
     }
 
@@ -137,15 +137,15 @@ impl Ends for Request {
         &self.site.identity.version
     }
 
-    fn proxy_header(&self) -> Option<&Header> {
+    fn proxy_header(&self) -> Option<&DecodedProxyHeader> {
         self.client.proxy.as_deref()
     }
 
-    fn peer(&self) -> &Remote {
+    fn peer(&self) -> &RemoteClient {
         &self.client.remote
     }
 
-    fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+    fn log(&self, level: LogLevel, message: fmt::Arguments<'_>) {
         Request::log(self, level, message);
     }
 }

@@ -70,19 +70,19 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
 
 fn request_field(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
     let between = if name == "cookie" { b"; " } else { b", " };
-    joined(&request.head.wire.fields, name, between, out)
+    write_joined(&request.head.wire.fields, name, between, out)
 }
 
 fn response_field(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
-    joined(&request.out.fields, name, b", ", out)
+    write_joined(&request.out.fields, name, b", ", out)
 }
 
 fn trailer(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
-    joined(&request.out.trailers, name, b", ", out)
+    write_joined(&request.out.trailers, name, b", ", out)
 }
 
 /// Appends the values of all fields with this name, which is written as in a variable.
-pub(crate) fn joined(fields: &Fields, name: &str, between: &[u8], out: &mut Vec<u8>) -> bool {
+pub(crate) fn write_joined(fields: &Fields, name: &str, between: &[u8], out: &mut Vec<u8>) -> bool {
     let mut found = false;
     for (field, value) in fields.iter() {
         if is_named(field, name.as_bytes()) {
@@ -134,7 +134,7 @@ fn sent_content_type(request: &mut Request, out: &mut Vec<u8>) -> bool {
 /// The length. After the head has been written it is what was sent: the body itself has been consumed by then.
 fn sent_content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let response = &request.out;
-    let length = if request.ledger.responded.is_some() {
+    let length = if request.times.responded.is_some() {
         response.content_length
     } else {
         response.length()
@@ -161,7 +161,7 @@ fn sent_location(request: &mut Request, out: &mut Vec<u8>) -> bool {
 /// that has a date, although the field was sent. A field that is not a valid date remains.
 fn sent_last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let is_dated = matches!(request.out.status, 200 | 206 | 304);
-    let is_gone = request.ledger.responded.is_some() && !is_dated;
+    let is_gone = request.times.responded.is_some() && !is_dated;
     if let Some(time) = request.out.last_modified {
         if !is_gone {
             proto::date::write_http(time, out);
@@ -190,7 +190,7 @@ fn sent_connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let connection = match request.out.status {
         101 => "upgrade",
         // In the access log, as in nginx's, it is `close` whatever was sent.
-        _ if request.delivery.must_close() || request.ledger.responded.is_some() => "close",
+        _ if request.delivery.must_close() || request.times.responded.is_some() => "close",
         _ => "keep-alive",
     };
     text(connection, out)
@@ -204,7 +204,7 @@ fn sent_keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
         .core
         .keepalive_header;
     let Some(seconds) =
-        seconds.filter(|_| !request.delivery.must_close() && request.ledger.responded.is_none())
+        seconds.filter(|_| !request.delivery.must_close() && request.times.responded.is_none())
     else {
         return false;
     };
@@ -236,7 +236,7 @@ mod tests {
         fields.push(b"x-a", b"");
         let value = |name: &str, between: &[u8]| {
             let mut out = Vec::new();
-            joined(&fields, name, between, &mut out).then(|| String::from_utf8(out).unwrap())
+            write_joined(&fields, name, between, &mut out).then(|| String::from_utf8(out).unwrap())
         };
         assert_eq!(value("x_a", b", ").as_deref(), Some("1, "));
         assert_eq!(value("x_b", b"; ").as_deref(), Some("2"));

@@ -19,11 +19,11 @@ use crate::request::Request;
 pub static VARIABLES: &[&[Variable<Request>]] = &[
     target::VARIABLES,
     fields::VARIABLES,
-    net::client::Rows::<Request>::VARIABLES,
+    net::client::ConnectionVariables::<Request>::VARIABLES,
     client::VARIABLES,
     response::VARIABLES,
     request_id::VARIABLES,
-    net::client::Rows::<Request>::OF_SERVER,
+    net::client::ConnectionVariables::<Request>::OF_SERVER,
     crate::upstream::variables::VARIABLES,
     crate::cache::VARIABLES,
 ];

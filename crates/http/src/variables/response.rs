@@ -1,22 +1,22 @@
 //! Variables of the response and of its progress.
 
 use conf::Variable;
-use host::error_log::Level;
+use host::error_log::LogLevel;
 
 use super::{number, text};
-use crate::request::{Request, Version};
+use crate::request::{HttpVersion, Request};
 
 pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new("status", status, "The response status.").volatile(),
     Variable::new(
         "bytes_sent",
-        |r: &mut Request, out| number(r.ledger.bytes_sent, out),
+        |r: &mut Request, out| number(r.times.bytes_sent, out),
         "The number of bytes sent to the client, including the header.",
     )
     .volatile(),
     Variable::new(
         "body_bytes_sent",
-        |r: &mut Request, out| number(r.ledger.body_bytes_sent, out),
+        |r: &mut Request, out| number(r.times.body_bytes_sent, out),
         "The number of body bytes sent to the client.",
     )
     .volatile(),
@@ -49,7 +49,7 @@ const SIMPLE_RESPONSE: u64 = 9;
 fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let status = match (request.flow.forced_status, request.out.status) {
         (Some(status), _) => status.into(),
-        (None, 0) if request.head.version() == Version::Http09 => SIMPLE_RESPONSE,
+        (None, 0) if request.head.version() == HttpVersion::Http09 => SIMPLE_RESPONSE,
         (None, status) => status.into(),
     };
     base::text::write_padded(status, 3, out);
@@ -57,7 +57,7 @@ fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn request_completion(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    !request.ledger.complete || text("OK", out)
+    !request.times.complete || text("OK", out)
 }
 
 fn request_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
@@ -76,7 +76,7 @@ fn set_limit_rate(request: &mut Request, value: &[u8]) {
         None => {
             let value = bstr::BStr::new(value);
             request.log(
-                Level::Error,
+                LogLevel::Error,
                 format_args!("invalid $limit_rate \"{value}\""),
             );
         }

@@ -4,10 +4,10 @@ use std::os::unix::ffi::OsStrExt;
 
 use bstr::BString;
 use conf::Variable;
-use host::error_log::Level;
+use host::error_log::LogLevel;
 
 use super::{number, optional, port, text};
-use crate::request::{Request, Uri};
+use crate::request::{Request, RequestUri};
 
 pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new("request", request_line, "The original request line."),
@@ -92,7 +92,7 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     .volatile(),
     Variable::new(
         "content_type",
-        |r, out| super::fields::joined(&r.head.wire.fields, "content_type", b", ", out),
+        |r, out| super::fields::write_joined(&r.head.wire.fields, "content_type", b", ", out),
         "The `Content-Type` header of the request.",
     ),
     Variable::new(
@@ -156,7 +156,7 @@ fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// The name of the protocol as in ALPN; no value for other versions.
 fn http2(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    request.head.wire.version == proto::message::Version::HTTP_2
+    request.head.wire.version == proto::message::MessageVersion::HTTP_2
         && text(if request.is_tls() { "h2" } else { "h2c" }, out)
 }
 
@@ -166,7 +166,7 @@ fn args(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// Replaces the arguments. The path is kept; the target is no longer the one that the client sent.
 fn set_args(request: &mut Request, value: &[u8]) {
-    request.uri = Uri {
+    request.uri = RequestUri {
         args: value.into(),
         original: false,
         is_refused: request.uri.is_refused,
@@ -201,12 +201,16 @@ fn is_request_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// The length that the client announced. For a chunked body it is what was counted, once the body has been read.
 fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    if let Some(field) = request.head.known(proto::Known::ContentLength) {
+    if let Some(field) = request.head.known(proto::KnownField::ContentLength) {
         return text(field, out);
     }
     // A body that was announced but not sent has a length of 0.
-    let has_content =
-        request.body.length() > 0 || request.head.wire.fields.has(proto::Known::TransferEncoding);
+    let has_content = request.body.length() > 0
+        || request
+            .head
+            .wire
+            .fields
+            .has(proto::KnownField::TransferEncoding);
     let length = match request.body.is_thrown_away() {
         true => 0,
         false => request.body.length(),
@@ -234,7 +238,10 @@ fn request_body_file(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// The bytes of the head, and of the body as far as it has been received.
 fn request_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    number(request.head.wire.size() as u64 + request.body.taken(), out)
+    number(
+        request.head.wire.size() as u64 + request.body.bytes_taken(),
+        out,
+    )
 }
 
 fn request_filename(request: &mut Request, out: &mut Vec<u8>) -> bool {
@@ -253,9 +260,9 @@ fn realpath_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
     match real_path(&root) {
         Ok(path) => text(path, out),
         Err(error) => {
-            let why = base::Errno(&error);
+            let why = base::ErrnoText(&error);
             request.log(
-                Level::Crit,
+                LogLevel::Crit,
                 format_args!("realpath() \"{root}\" failed{why}"),
             );
             false

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use bstr::ByteSlice;
 use net::upstream::TimeoutOverrides;
-use rt::net::{Address, UnixPath};
+use rt::net::{SocketAddress, UnixPath};
 
 use super::arguments::{bytes, number, optional_number};
 use super::called::answer;
@@ -55,9 +55,11 @@ fn set_current_peer(stack: &LuaStack) -> CallResult {
 }
 
 /// Parses an address with or without a port; `port` is used where it has none.
-fn address(host: &str, port: f64) -> Option<Address> {
+fn address(host: &str, port: f64) -> Option<SocketAddress> {
     if let Some(path) = host.strip_prefix("unix:") {
-        return Some(Address::Unix(UnixPath::new(std::path::Path::new(path))));
+        return Some(SocketAddress::Unix(UnixPath::new(std::path::Path::new(
+            path,
+        ))));
     }
     // A port in the text wins over the argument.
     if let Ok(address) = host.parse::<SocketAddr>() {
@@ -155,7 +157,7 @@ fn set_upstream_tls(stack: &LuaStack) -> CallResult {
 /// `bind_to_local_addr(address)`: connect from this address.
 fn bind_to_local_addr(stack: &LuaStack) -> CallResult {
     let text = bytes(stack, 1)?.to_str_lossy().into_owned();
-    let Some(from @ Address::Inet(_)) = address(&text, 0.0) else {
+    let Some(from @ SocketAddress::Inet(_)) = address(&text, 0.0) else {
         let message = format!("invalid addr {text}");
         return answer(stack, LuaValue::failure(message));
     };

@@ -11,10 +11,10 @@ use std::task::Poll;
 
 use bstr::BString;
 use http::Request;
-use http::body::{Body, Chunk};
 use http::body_reader::RequestBody;
 use http::request::ErrorPages;
-use http::subrequest::{self, Options};
+use http::response_body::{BodyChunk, ResponseBody};
+use http::subrequest::{self, SubrequestOptions};
 use proto::message::Method;
 
 use super::arguments::table;
@@ -197,20 +197,20 @@ fn create_subrequest(
     let body = match wanted.body {
         Some(body) => Some(RequestBody::from_bytes(body)),
         None if (takes_content || wanted.always_forward_body) && parent.body.is_complete() => {
-            Some(parent.body.share())
+            Some(parent.body.share_content())
         }
         None => None,
     };
     // Taken before the body moves into the options: it becomes the Content-Length of the
     // subrequest.
     let length = body.as_ref().map(RequestBody::length);
-    let options = Options {
+    let options = SubrequestOptions {
         method: wanted.method,
         header_only: wanted.method == Method::Head,
         body,
-        ..Options::get(wanted.path, wanted.args)
+        ..SubrequestOptions::get(wanted.path, wanted.args)
     };
-    let Some(request) = subrequest::create(parent, options) else {
+    let Some(request) = subrequest::create_subrequest(parent, options) else {
         return fail("subrequests cycle, or there are too many of them");
     };
     let mut request = Box::new(request);
@@ -287,7 +287,7 @@ async fn run_all(requests: impl IntoIterator<Item = Box<Request>>) -> ResumeValu
 
 /// Runs one subrequest and collects its response.
 async fn run_one(mut request: Box<Request>) -> LuaValue {
-    subrequest::run(&mut request, true).await;
+    subrequest::run_subrequest(&mut request, true).await;
     let status = request.out.status;
     let is_bare = is_bare(&request);
     if is_bare && let Some(usual) = super::default_content_type(&mut request) {
@@ -298,7 +298,7 @@ async fn run_one(mut request: Box<Request>) -> LuaValue {
     // lua-nginx-module reports a response without a body of its own as truncated.
     let mut truncated = is_bare || request.delivery.header_only;
     while !request.delivery.is_silent() && !request.delivery.header_only {
-        match Body::next_of(&mut request).await {
+        match ResponseBody::next_of(&mut request).await {
             None => break,
             Some(Err(_)) => {
                 truncated = true;
@@ -312,7 +312,7 @@ async fn run_one(mut request: Box<Request>) -> LuaValue {
             }
         }
     }
-    subrequest::end(&mut request).await;
+    subrequest::end_subrequest(&mut request).await;
     let key = |name: &str| LuaValue::text(name);
     LuaValue::Table(vec![
         (key("status"), LuaValue::Number(f64::from(status))),
@@ -328,15 +328,15 @@ fn is_bare(request: &Request) -> bool {
     out.status >= 300
         && out.content_type.is_empty()
         && out.content_length.is_none()
-        && matches!(out.body, Body::Empty)
+        && matches!(out.body, ResponseBody::Empty)
 }
 
 /// Appends a chunk of the body. Files are read by a pool's thread.
-async fn append_chunk(chunk: Chunk, out: &mut Vec<u8>) -> Result<(), ()> {
+async fn append_chunk(chunk: BodyChunk, out: &mut Vec<u8>) -> Result<(), ()> {
     match chunk {
-        Chunk::Bytes(bytes) => out.extend_from_slice(&bytes),
-        Chunk::Flush => {}
-        Chunk::File(range) => {
+        BodyChunk::Bytes(bytes) => out.extend_from_slice(&bytes),
+        BodyChunk::Flush => {}
+        BodyChunk::File(range) => {
             let (mut at, end) = (range.offset, range.offset + range.length);
             while at < end && out.len() <= MAX_RESPONSE {
                 let want = usize::try_from(end - at).unwrap_or(usize::MAX).min(1 << 20);
@@ -383,7 +383,7 @@ fn header_table(request: &Request) -> Vec<(LuaValue, LuaValue)> {
     }
     // The length of a file is only added to the response when it is sent, which this one never is.
     if out.content_length.is_none()
-        && let Body::File(range) = &out.body
+        && let ResponseBody::File(range) = &out.body
     {
         add(b"Content-Length", range.length.to_string().into_bytes());
     }

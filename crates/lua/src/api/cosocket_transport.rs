@@ -15,9 +15,9 @@ pub(crate) enum CosocketTransport {
     /// A connection that the script has opened.
     Own(Rc<Transport>),
     /// The client's connection in http, as a whole.
-    Request(Rc<http::client::Client>),
+    Request(Rc<http::client::HttpClient>),
     /// The client's connection in stream.
-    Session(Rc<::stream::client::Client>),
+    Session(Rc<::stream::client::StreamClient>),
     /// The body of a request, which can only be read.
     Content(Rc<CosocketBody>),
 }

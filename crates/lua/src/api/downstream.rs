@@ -107,7 +107,7 @@ fn of_request(
         )));
     }
     let stream = Rc::clone(&request.stream);
-    let Some(bytes) = stream.exclusive() else {
+    let Some(bytes) = stream.exclusive_bytes() else {
         return fail("http v2 not supported yet");
     };
     if !request.body.is_complete() {
@@ -147,7 +147,7 @@ pub(crate) fn give_back(scope: &RunScope, request: &mut Request) {
 }
 
 /// Returns what a preread script has left of its client's data, for the handler.
-pub(crate) fn give_back_to_session(scope: &RunScope, session: &mut ::stream::Session) {
+pub(crate) fn give_back_to_session(scope: &RunScope, session: &mut ::stream::StreamSession) {
     if let Some(socket) = scope.client_socket.take() {
         let (_, rest, received) = socket.detach();
         session.received += received;

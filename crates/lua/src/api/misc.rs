@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use bstr::ByteSlice;
-use host::error_log::Level;
+use host::error_log::LogLevel;
 
 use super::arguments::{as_int, bad, number, only_text};
 use super::{CallResult, NativeTable};
@@ -60,16 +60,16 @@ pub(super) const WORKER: NativeTable = &[
 pub(super) const CONFIG: NativeTable = &[("prefix", prefix), ("nginx_configure", configure)];
 
 /// nginx's log levels by number. 0 is `ngx.STDERR`, which is logged as an emergency.
-fn level(n: i32) -> Option<Level> {
+fn level(n: i32) -> Option<LogLevel> {
     Some(match n {
-        0 | 1 => Level::Emerg,
-        2 => Level::Alert,
-        3 => Level::Crit,
-        4 => Level::Error,
-        5 => Level::Warn,
-        6 => Level::Notice,
-        7 => Level::Info,
-        8 => Level::Debug,
+        0 | 1 => LogLevel::Emerg,
+        2 => LogLevel::Alert,
+        3 => LogLevel::Crit,
+        4 => LogLevel::Error,
+        5 => LogLevel::Warn,
+        6 => LogLevel::Notice,
+        7 => LogLevel::Info,
+        8 => LogLevel::Debug,
         _ => return None,
     })
 }
@@ -114,7 +114,7 @@ fn log(stack: &LuaStack) -> CallResult {
 
 /// Whether lines of a level are logged: by the request's log, or because the client is listed in
 /// `debug_connection`.
-fn is_logged(level: Level) -> Result<bool, crate::luajit::LuaError> {
+fn is_logged(level: LogLevel) -> Result<bool, crate::luajit::LuaError> {
     scope::with_request(|request| request.client.debug || request.logger().enabled(level)).or_else(
         |_| match scope::serves_session() {
             // The log of the session decides when the line is written.
@@ -125,14 +125,14 @@ fn is_logged(level: Level) -> Result<bool, crate::luajit::LuaError> {
 }
 
 /// Writes a line for the request, the session or, in a timer, with the script's phase as context.
-pub(super) fn write(level: Level, message: &[u8]) -> Result<(), crate::luajit::LuaError> {
+pub(super) fn write(level: LogLevel, message: &[u8]) -> Result<(), crate::luajit::LuaError> {
     let text = message.as_bstr();
     let line = format_args!("[lua] {text}");
     let written = scope::with_request(|request| request.log(level, line))
         .or_else(|_| scope::with_session(|session| session.log(level, line)));
     if written.is_err() {
         scope::with(|scope| {
-            scope.log.plain(
+            scope.log.log_plain(
                 level,
                 format_args!("[lua] {text}, context: {}", scope.kind.name()),
             );
@@ -158,14 +158,14 @@ fn raw_log(stack: &LuaStack) -> CallResult {
 /// `ngx.errlog.get_sys_filter_level()`: the number of the most verbose level that is logged.
 fn log_level(stack: &LuaStack) -> CallResult {
     let levels = [
-        Level::Emerg,
-        Level::Alert,
-        Level::Crit,
-        Level::Error,
-        Level::Warn,
-        Level::Notice,
-        Level::Info,
-        Level::Debug,
+        LogLevel::Emerg,
+        LogLevel::Alert,
+        LogLevel::Crit,
+        LogLevel::Error,
+        LogLevel::Warn,
+        LogLevel::Notice,
+        LogLevel::Info,
+        LogLevel::Debug,
     ];
     let enabled = scope::with(|scope| {
         levels

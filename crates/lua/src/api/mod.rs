@@ -38,7 +38,7 @@ mod worker_thread;
 use std::rc::Rc;
 
 use bstr::ByteSlice;
-use host::error_log::Level;
+use host::error_log::LogLevel;
 
 pub(crate) use called::{CallResult, NONE, NativeTable, ONE, wait};
 pub(crate) use downstream::{give_back, give_back_to_session};
@@ -75,7 +75,7 @@ pub(crate) fn install(vm: &Rc<LuaVm>) {
         // Only a bug of ours can cause this, since the code is built in.
         if let Err(message) = run_prelude(&stack, name, code) {
             vm.log
-                .plain(Level::Emerg, format_args!("lua: {}", message.as_bstr()));
+                .log_plain(LogLevel::Emerg, format_args!("lua: {}", message.as_bstr()));
         }
     }
     stack.pop(1);

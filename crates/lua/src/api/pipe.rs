@@ -9,7 +9,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use rt::child::{Begun, Child, Ended, Pipe, Program};
+use rt::child::{ChildPipe, ChildProcess, ChildProgram, ProgramExit, StartedProgram};
 use rt::sync::Notify;
 
 use super::arguments::{bytes, number, optional_number};
@@ -56,7 +56,7 @@ const MAX_INPUT: usize = 64 << 20;
 #[derive(Default)]
 struct ProcessPipe {
     /// `None`: it was closed, or was never open.
-    pipe: RefCell<Option<Rc<Pipe>>>,
+    pipe: RefCell<Option<Rc<ChildPipe>>>,
     /// What was read and not yet asked for.
     input: RefCell<Vec<u8>>,
     /// A coroutine reads or writes it: a second one gets an error, since their data would mix.
@@ -70,7 +70,7 @@ struct ProcessPipe {
 /// A program that a script has started.
 struct PipedProcess {
     /// `None`: it could not be started, which is reported as its exit code.
-    child: Option<Child>,
+    child: Option<ChildProcess>,
     /// The process number, kept for `pid()` after the end.
     id: u32,
     /// Each of the three can be in use by one coroutine at a time.
@@ -101,7 +101,7 @@ fn texts(stack: &LuaStack, at: i32) -> Vec<Vec<u8>> {
 /// Starts a program: its arguments, its environment or nil, and whether stderr is merged into
 /// stdout.
 fn spawn(stack: &LuaStack) -> CallResult {
-    let program = Program {
+    let program = ChildProgram {
         words: texts(stack, 1),
         environment: (stack.type_at(2) == LuaType::Table).then(|| texts(stack, 2)),
         merged: stack.boolean(3),
@@ -110,7 +110,7 @@ fn spawn(stack: &LuaStack) -> CallResult {
     if !kind.may_yield() || !watchdog::may_yield(stack) {
         // `init_worker_by_lua` and the like cannot wait, so the thread blocks while the program is
         // loaded.
-        return match program.begin() {
+        return match program.start_program() {
             Ok(begun) => push(stack, Ok(begun), program.merged),
             Err(error) => push(stack, Err(error), program.merged),
         };
@@ -119,7 +119,9 @@ fn spawn(stack: &LuaStack) -> CallResult {
     let state = scope::with(|scope| Rc::clone(&scope.vm))?;
     // Starting a program waits for its `exec`, which reads from disk: on a pool's thread.
     wait(YieldOperation::task(async move {
-        let begun = rt::pool::default_pool().run(move || program.begin()).await;
+        let begun = rt::pool::default_pool()
+            .run(move || program.start_program())
+            .await;
         let process = match piped_process(begun, merged) {
             Ok(process) => process,
             Err(error) => return LuaValue::failure(error_text(&error)),
@@ -134,7 +136,7 @@ fn spawn(stack: &LuaStack) -> CallResult {
 }
 
 /// Returns the started process, or an error.
-fn push(stack: &LuaStack, begun: io::Result<Begun>, merged: bool) -> CallResult {
+fn push(stack: &LuaStack, begun: io::Result<StartedProgram>, merged: bool) -> CallResult {
     match piped_process(begun, merged) {
         Ok(process) => object::push(stack, &PROCESS, Rc::new(process)),
         Err(error) => return answer(stack, LuaValue::failure(error_text(&error))),
@@ -143,11 +145,11 @@ fn push(stack: &LuaStack, begun: io::Result<Begun>, merged: bool) -> CallResult 
 }
 
 /// Wraps a program that was started.
-fn piped_process(begun: io::Result<Begun>, merged: bool) -> io::Result<PipedProcess> {
+fn piped_process(begun: io::Result<StartedProgram>, merged: bool) -> io::Result<PipedProcess> {
     let way = |descriptor: Option<std::os::fd::OwnedFd>| -> io::Result<ProcessPipe> {
         let way = ProcessPipe::default();
         if let Some(descriptor) = descriptor {
-            *way.pipe.borrow_mut() = Some(Rc::new(Pipe::of(descriptor)?));
+            *way.pipe.borrow_mut() = Some(Rc::new(ChildPipe::of(descriptor)?));
         }
         Ok(way)
     };
@@ -165,15 +167,15 @@ fn piped_process(begun: io::Result<Begun>, merged: bool) -> io::Result<PipedProc
         }
         Err(error) => return Err(error),
     };
-    let mut take = |which: fn(&mut Begun) -> &mut Option<std::os::fd::OwnedFd>| {
+    let mut take = |which: fn(&mut StartedProgram) -> &mut Option<std::os::fd::OwnedFd>| {
         way(begun.as_mut().and_then(|begun| which(begun).take()))
     };
     let stdin = take(|begun| &mut begun.input)?;
     let stdout = take(|begun| &mut begun.output)?;
     let stderr = take(|begun| &mut begun.errors)?;
-    let child = begun.map(Child::of).transpose()?;
+    let child = begun.map(ChildProcess::of).transpose()?;
     Ok(PipedProcess {
-        id: child.as_ref().map_or(0, Child::id),
+        id: child.as_ref().map_or(0, ChildProcess::id),
         child,
         stdin,
         stdout,
@@ -332,7 +334,7 @@ fn read(stack: &LuaStack) -> CallResult {
 /// Reads until the pattern is satisfied.
 async fn fill(
     way: &ProcessPipe,
-    pipe: &Pipe,
+    pipe: &ChildPipe,
     wanted: &ReadPattern,
     mut scanned: usize,
 ) -> ResumeValues {
@@ -435,13 +437,13 @@ fn wait_for_end(stack: &LuaStack) -> CallResult {
     }
     if process.child.is_none() {
         process.ended.set(true);
-        return answer(stack, exit_reply(Ended::Exit(1)));
+        return answer(stack, exit_reply(ProgramExit::Exit(1)));
     }
     let busy = PipeBusyGuard::new(&process, |process| &process.waiting);
     wait(YieldOperation::task(async move {
         let end = poll_fn(|context| match &process.child {
             Some(child) => child.poll_end(context),
-            None => std::task::Poll::Ready(Ok(Ended::Exit(1))),
+            None => std::task::Poll::Ready(Ok(ProgramExit::Exit(1))),
         });
         let outcome = run_bounded(None, process.wait_timeout_ms.get(), end).await;
         drop(busy);
@@ -457,13 +459,13 @@ fn wait_for_end(stack: &LuaStack) -> CallResult {
 }
 
 /// The results of `wait`: whether it succeeded, "exit" or "signal", and the number.
-fn exit_reply(ended: Ended) -> ResumeValues {
+fn exit_reply(ended: ProgramExit) -> ResumeValues {
     let (reason, status) = match ended {
-        Ended::Exit(status) => ("exit", status),
-        Ended::Signal(signal) => ("signal", signal),
+        ProgramExit::Exit(status) => ("exit", status),
+        ProgramExit::Signal(signal) => ("signal", signal),
     };
     vec![
-        LuaValue::Boolean(ended == Ended::Exit(0)),
+        LuaValue::Boolean(ended == ProgramExit::Exit(0)),
         LuaValue::text(reason),
         LuaValue::Number(f64::from(status)),
     ]
@@ -474,7 +476,7 @@ fn signal(stack: &LuaStack) -> CallResult {
     let process = this_process(stack)?;
     let number = number(stack, 2)? as i32;
     // After the end of the program its number may belong to another process.
-    let running = |child: &&Child| !process.ended.get() && !child.has_ended();
+    let running = |child: &&ChildProcess| !process.ended.get() && !child.has_ended();
     let Some(child) = process.child.as_ref().filter(running) else {
         return answer(stack, LuaValue::failure("exited"));
     };

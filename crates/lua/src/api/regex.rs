@@ -429,7 +429,7 @@ fn replace(stack: &LuaStack) -> CallResult {
                 let text = format_args!("{}", why.as_bstr());
                 match scope::with_request(|request| request.error(text)) {
                     Ok(()) => {}
-                    Err(_) => scope.log.plain(host::error_log::Level::Error, text),
+                    Err(_) => scope.log.log_plain(host::error_log::LogLevel::Error, text),
                 }
             })?;
             return two_nils_and(stack, "failed to compile the replacement template");

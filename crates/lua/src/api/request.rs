@@ -61,14 +61,14 @@ fn get_method(stack: &LuaStack) -> CallResult {
 
 /// `ngx.req.http_version()`.
 fn http_version(stack: &LuaStack) -> CallResult {
-    use http::request::Version;
+    use http::request::HttpVersion;
     let version = scope::with_request(|request| request.head.version())?;
     stack.push_number(match version {
-        Version::Http09 => 0.9,
-        Version::Http10 => 1.0,
-        Version::Http11 => 1.1,
-        Version::Http2 => 2.0,
-        Version::Http3 => 3.0,
+        HttpVersion::Http09 => 0.9,
+        HttpVersion::Http10 => 1.0,
+        HttpVersion::Http11 => 1.1,
+        HttpVersion::Http2 => 2.0,
+        HttpVersion::Http3 => 3.0,
     });
     super::ONE
 }
@@ -98,7 +98,7 @@ fn is_internal(stack: &LuaStack) -> CallResult {
 
 /// `ngx.req.start_time()`, in seconds with milliseconds.
 fn start_time(stack: &LuaStack) -> CallResult {
-    let began = scope::with_request(|request| request.ledger.started_wall_ms)?;
+    let began = scope::with_request(|request| request.times.started_wall_ms)?;
     stack.push_number(began as f64 / 1000.0);
     super::ONE
 }
@@ -307,7 +307,7 @@ fn add_header(stack: &LuaStack) -> CallResult {
 /// Changes the request's headers, and forgets the variables that follow from them.
 fn change_fields(name: &[u8], change: impl FnOnce(&mut proto::Fields)) -> CallResult {
     scope::with_request(|request| {
-        if request.head.version() == http::request::Version::Http09 {
+        if request.head.version() == http::request::HttpVersion::Http09 {
             // A request of HTTP/0.9 has no headers.
             return;
         }

@@ -227,8 +227,8 @@ fn set_response_field(request: &mut Request, name: &[u8], values: &[Vec<u8>]) {
         lower => {
             // Removed by a script: the server does not add its own either.
             match lower {
-                b"server" => out.unsaid.server = values.is_empty(),
-                b"date" => out.unsaid.date = values.is_empty(),
+                b"server" => out.omitted.server = values.is_empty(),
+                b"date" => out.omitted.date = values.is_empty(),
                 _ => {}
             }
             out.fields.remove(name);
@@ -290,9 +290,11 @@ fn get_headers(stack: &LuaStack) -> CallResult {
 /// The Connection header that will be sent, as far as the request decides it: nginx's own is in
 /// this table, too.
 fn connection_value(request: &Request) -> &'static [u8] {
-    use http::request::Version;
-    let keeps = matches!(request.head.version(), Version::Http10 | Version::Http11)
-        && request.head.wire.wants_keep_alive();
+    use http::request::HttpVersion;
+    let keeps = matches!(
+        request.head.version(),
+        HttpVersion::Http10 | HttpVersion::Http11
+    ) && request.head.wire.wants_keep_alive();
     match (request.out.status, keeps) {
         (101, _) => b"upgrade",
         (_, true) => b"keep-alive",
@@ -321,7 +323,7 @@ fn get_status(stack: &LuaStack) -> CallResult {
         match request.flow.forced_status.unwrap_or(request.out.status) {
             0 if sent => 200,
             // What nginx has for HTTP/0.9, which has no status line.
-            0 if request.head.version() == http::request::Version::Http09 => 9,
+            0 if request.head.version() == http::request::HttpVersion::Http09 => 9,
             status => status,
         }
     })?;

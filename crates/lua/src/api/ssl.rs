@@ -10,8 +10,8 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use net::tls::{Chain, Identity, KeptSession, Key, Offer};
-use rt::net::Address;
+use net::tls::{CertificateChain, CertificateKey, HandshakeOffer, KeptSession, TlsIdentity};
+use rt::net::SocketAddress;
 
 use super::arguments::{bytes, optional_text};
 use super::called::answer;
@@ -58,7 +58,7 @@ static KEY: ObjectClass = ObjectClass {
 };
 
 /// The handshake that the script takes part in; elsewhere the API is disabled.
-fn current_offer() -> Result<Rc<RefCell<Offer>>, LuaError> {
+fn current_offer() -> Result<Rc<RefCell<HandshakeOffer>>, LuaError> {
     match scope::with(|scope| scope.offer.borrow().clone())? {
         Some(offer) => Ok(offer),
         None => scope::with(|scope| {
@@ -93,7 +93,7 @@ const NO_CERTIFICATE: &str = "PEM_read_bio_X509_AUX() failed";
 
 /// `cert_pem_to_der(pem)`.
 fn certificate_to_der(stack: &LuaStack) -> CallResult {
-    match Chain::from_pem(bytes(stack, 1)?) {
+    match CertificateChain::from_pem(bytes(stack, 1)?) {
         Some(chain) => stack.push_bytes(chain.to_der()),
         None => return nil_and(stack, NO_CERTIFICATE),
     }
@@ -107,7 +107,7 @@ fn passwords(stack: &LuaStack) -> Result<Vec<Vec<u8>>, LuaError> {
 
 /// `priv_key_pem_to_der(pem, password)`.
 fn key_to_der(stack: &LuaStack) -> CallResult {
-    match Key::pem_to_der(bytes(stack, 1)?, &passwords(stack)?) {
+    match CertificateKey::pem_to_der(bytes(stack, 1)?, &passwords(stack)?) {
         Ok(der) => stack.push_bytes(der),
         Err(message) => {
             return nil_and(
@@ -120,7 +120,7 @@ fn key_to_der(stack: &LuaStack) -> CallResult {
 }
 
 /// Returns a certificate chain as an object.
-fn push_chain(stack: &LuaStack, chain: Option<Chain>, why: &str) -> CallResult {
+fn push_chain(stack: &LuaStack, chain: Option<CertificateChain>, why: &str) -> CallResult {
     match chain {
         Some(chain) => object::push(stack, &CHAIN, Rc::new(chain)),
         None => return nil_and(stack, why),
@@ -130,20 +130,24 @@ fn push_chain(stack: &LuaStack, chain: Option<Chain>, why: &str) -> CallResult {
 
 /// `parse_pem_cert(pem)`: a chain that can be set in many handshakes and is parsed once.
 fn parse_pem_certificate(stack: &LuaStack) -> CallResult {
-    push_chain(stack, Chain::from_pem(bytes(stack, 1)?), NO_CERTIFICATE)
+    push_chain(
+        stack,
+        CertificateChain::from_pem(bytes(stack, 1)?),
+        NO_CERTIFICATE,
+    )
 }
 
 /// `parse_der_cert(der)`.
 fn parse_der_certificate(stack: &LuaStack) -> CallResult {
     push_chain(
         stack,
-        Chain::from_der(bytes(stack, 1)?),
+        CertificateChain::from_der(bytes(stack, 1)?),
         "d2i_X509_bio() failed",
     )
 }
 
 /// Returns a private key as an object.
-fn push_key(stack: &LuaStack, key: Result<Key, String>) -> CallResult {
+fn push_key(stack: &LuaStack, key: Result<CertificateKey, String>) -> CallResult {
     match key {
         Ok(key) => object::push(stack, &KEY, Rc::new(key)),
         Err(message) => return nil_and(stack, message),
@@ -153,19 +157,22 @@ fn push_key(stack: &LuaStack, key: Result<Key, String>) -> CallResult {
 
 /// `parse_pem_priv_key(pem, password)`.
 fn parse_pem_key(stack: &LuaStack) -> CallResult {
-    push_key(stack, Key::from_pem(bytes(stack, 1)?, &passwords(stack)?))
+    push_key(
+        stack,
+        CertificateKey::from_pem(bytes(stack, 1)?, &passwords(stack)?),
+    )
 }
 
 /// `parse_der_priv_key(der)`.
 fn parse_der_key(stack: &LuaStack) -> CallResult {
-    push_key(stack, Key::from_der(bytes(stack, 1)?))
+    push_key(stack, CertificateKey::from_der(bytes(stack, 1)?))
 }
 
 // -- choosing --
 
 /// `set_der_cert(der)`: parses and sets in one call.
 fn set_der_certificate(stack: &LuaStack) -> CallResult {
-    match Chain::from_der(bytes(stack, 1)?) {
+    match CertificateChain::from_der(bytes(stack, 1)?) {
         Some(chain) => complete_identity(stack, Some(Rc::new(chain)), None),
         None => nil_and(stack, "d2i_X509_bio() failed"),
     }
@@ -173,7 +180,7 @@ fn set_der_certificate(stack: &LuaStack) -> CallResult {
 
 /// `set_der_priv_key(der)`.
 fn set_der_key(stack: &LuaStack) -> CallResult {
-    match Key::from_der(bytes(stack, 1)?) {
+    match CertificateKey::from_der(bytes(stack, 1)?) {
         Ok(key) => complete_identity(stack, None, Some(Rc::new(key))),
         Err(message) => nil_and(stack, format!("d2i_PrivateKey_bio() failed: {message}")),
     }
@@ -181,21 +188,21 @@ fn set_der_key(stack: &LuaStack) -> CallResult {
 
 /// `ssl.set_cert(chain)`: takes the place of the configuration's certificate for this handshake.
 fn set_certificate(stack: &LuaStack) -> CallResult {
-    let chain = object::get::<Chain>(stack, 1, "certificate chain")?;
+    let chain = object::get::<CertificateChain>(stack, 1, "certificate chain")?;
     complete_identity(stack, Some(chain), None)
 }
 
 /// `ssl.set_priv_key(key)`.
 fn set_key(stack: &LuaStack) -> CallResult {
-    let key = object::get::<Key>(stack, 1, "private key")?;
+    let key = object::get::<CertificateKey>(stack, 1, "private key")?;
     complete_identity(stack, None, Some(key))
 }
 
 /// Sets one half; when the pair is complete, offers it.
 fn complete_identity(
     stack: &LuaStack,
-    chain: Option<Rc<Chain>>,
-    key: Option<Rc<Key>>,
+    chain: Option<Rc<CertificateChain>>,
+    key: Option<Rc<CertificateKey>>,
 ) -> CallResult {
     let offer = current_offer()?;
     let pair = scope::with(|scope| {
@@ -213,8 +220,8 @@ fn complete_identity(
         }
     })?;
     if let Some((chain, key)) = pair {
-        match Identity::new(&chain, &key) {
-            Ok(identity) => offer.borrow_mut().add(identity),
+        match TlsIdentity::new(&chain, &key) {
+            Ok(identity) => offer.borrow_mut().add_identity(identity),
             Err(problem) => {
                 return nil_and(stack, format!("SSL_use_PrivateKey() failed: {problem}"));
             }
@@ -246,7 +253,7 @@ fn server_name(stack: &LuaStack) -> CallResult {
 }
 
 /// The addresses of the client and of the server.
-fn addresses() -> Result<(Address, Address), LuaError> {
+fn addresses() -> Result<(SocketAddress, SocketAddress), LuaError> {
     let of_request = scope::with_request(|request| {
         let client = &request.client;
         (client.remote.address.clone(), client.local())
@@ -263,8 +270,8 @@ fn addresses() -> Result<(Address, Address), LuaError> {
 /// `server_port()`.
 fn server_port(stack: &LuaStack) -> CallResult {
     match addresses()?.1 {
-        Address::Inet(address) => stack.push_number(f64::from(address.port())),
-        Address::Unix(_) => return nil_and(stack, "unix socket"),
+        SocketAddress::Inet(address) => stack.push_number(f64::from(address.port())),
+        SocketAddress::Unix(_) => return nil_and(stack, "unix socket"),
     }
     super::ONE
 }
@@ -280,9 +287,9 @@ fn raw_client_address(stack: &LuaStack) -> CallResult {
 }
 
 /// Returns the bytes of an address and its kind.
-fn push_address(stack: &LuaStack, address: &Address) -> CallResult {
+fn push_address(stack: &LuaStack, address: &SocketAddress) -> CallResult {
     let kind = match address {
-        Address::Inet(address) => match address.ip() {
+        SocketAddress::Inet(address) => match address.ip() {
             IpAddr::V4(ip) => {
                 stack.push_bytes(ip.octets());
                 "inet"
@@ -292,7 +299,7 @@ fn push_address(stack: &LuaStack, address: &Address) -> CallResult {
                 "inet6"
             }
         },
-        Address::Unix(_) => {
+        SocketAddress::Unix(_) => {
             stack.push_bytes(address.to_string());
             "unix"
         }

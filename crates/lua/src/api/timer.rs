@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use host::error_log::Level;
+use host::error_log::LogLevel;
 
 use super::arguments::number;
 use super::{CallResult, NativeTable};
@@ -82,8 +82,8 @@ async fn run_timer(vm: Rc<LuaVm>, delay: Duration, repeats: bool, values: Vec<Re
             .set(vm.timers_pending.get().saturating_sub(1));
         // As lua-nginx-module documents it: beyond the limit a timer that expires is not called.
         if i64::from(vm.timers_running.get()) >= vm.settings.max_running_timers {
-            vm.log.plain(
-                Level::Alert,
+            vm.log.log_plain(
+                LogLevel::Alert,
                 format_args!(
                     "{} lua_max_running_timers are not enough",
                     vm.settings.max_running_timers

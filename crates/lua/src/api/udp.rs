@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use ::stream::client::Transport;
+use ::stream::client::SessionTransport;
 
 use bstr::ByteSlice;
-use rt::net::{Address, UdpSocket};
+use rt::net::{SocketAddress, UdpSocket};
 
 use super::arguments::{number, optional_number, text};
 use super::output::append;
@@ -42,7 +42,7 @@ enum UdpEndpoint {
     /// A socket that the script has connected.
     Own(Rc<UdpSocket>),
     /// The client of a session of stream.
-    Client(Rc<::stream::client::Client>),
+    Client(Rc<::stream::client::StreamClient>),
 }
 
 /// A UDP cosocket.
@@ -50,7 +50,7 @@ struct UdpCosocket {
     /// `None` while it is not connected.
     endpoint: RefCell<Option<UdpEndpoint>>,
     /// The local address of `bind`.
-    local_address: RefCell<Option<Address>>,
+    local_address: RefCell<Option<SocketAddress>>,
     /// `settimeout`.
     timeout: Cell<Duration>,
     /// The configuration's timeout, which 0 stands for.
@@ -101,12 +101,12 @@ impl UdpEndpoint {
                 Ok(buffer)
             }
             UdpEndpoint::Client(client) => match &client.transport {
-                Transport::Datagrams(flow) => {
+                SessionTransport::Datagrams(flow) => {
                     let mut datagram = poll_fn(|context| flow.poll_receive(context)).await;
                     datagram.truncate(most);
                     Ok(datagram)
                 }
-                Transport::Stream(_) => Err(std::io::ErrorKind::Unsupported.into()),
+                SessionTransport::Stream(_) => Err(std::io::ErrorKind::Unsupported.into()),
             },
         }
     }
@@ -115,7 +115,7 @@ impl UdpEndpoint {
 /// Pushes a socket for the datagrams of a client.
 pub(super) fn push_client(
     stack: &LuaStack,
-    client: Rc<::stream::client::Client>,
+    client: Rc<::stream::client::StreamClient>,
 ) -> Result<(), LuaError> {
     let socket = UdpCosocket::new(Some(UdpEndpoint::Client(client)))?;
     object::push(stack, &SOCKET, Rc::new(socket));
@@ -143,7 +143,7 @@ fn bind(stack: &LuaStack) -> CallResult {
         return failed(stack, "bad address");
     };
     // Only the address: the kernel chooses the port.
-    *socket.local_address.borrow_mut() = Some(Address::from(SocketAddr::new(ip, 0)));
+    *socket.local_address.borrow_mut() = Some(SocketAddress::from(SocketAddr::new(ip, 0)));
     stack.push_number(1.0);
     super::ONE
 }

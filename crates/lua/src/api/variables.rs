@@ -6,9 +6,9 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use ::stream::Session;
+use ::stream::StreamSession;
 use bstr::ByteSlice;
-use conf::{Scope as _, VarId, Variables};
+use conf::{VarId, VariableScope as _, VariableTable};
 use http::Request;
 
 use super::CallResult;
@@ -80,7 +80,7 @@ pub(super) fn value(request: &mut Request, name: &str) -> Option<Vec<u8>> {
 }
 
 /// The value of a variable of stream by name.
-fn of_session(session: &mut Session, name: &str) -> Option<Vec<u8>> {
+fn of_session(session: &mut StreamSession, name: &str) -> Option<Vec<u8>> {
     let site = Rc::clone(&session.site);
     let mut out = Vec::new();
     let found = match site.variables.id(name) {
@@ -146,7 +146,7 @@ pub(super) fn assign(
 
 /// The slot of a variable that a script may set. As in nginx it must be defined in the
 /// configuration (`set`), because slots are assigned when that is built.
-fn changeable<R>(variables: &Variables<R>, name: &str) -> Result<VarId, LuaError> {
+fn changeable<R>(variables: &VariableTable<R>, name: &str) -> Result<VarId, LuaError> {
     let Some(id) = variables.id(name) else {
         if variables.find(name).is_some() {
             return fail(format!("variable \"{name}\" not changeable"));

@@ -16,33 +16,33 @@ use std::collections::VecDeque;
 use std::task::{Context, Poll, ready};
 
 use bstr::BString;
-use conf::{Arity, Directive, HTTP_SERVER_LOCATION, Repeat, Setter, Table};
-use http::body::{Body, BodyError, Chunk, Source};
-use http::site::Location;
-use http::subrequest::{Inclusion, Options};
-use http::{Module, Request, Verdict};
+use conf::{Arity, Directive, DirectiveTable, HTTP_SERVER_LOCATION, RepeatRule, Setter};
+use http::http_site::Location;
+use http::response_body::{BodyChunk, BodyError, BodySource, ResponseBody};
+use http::subrequest::{IncludedSubrequest, SubrequestOptions};
+use http::{FilterVerdict, HttpModule, Request};
 
 use crate::shared::media_types::MediaTypes;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "addition",
     doc: "Adds the responses of other URIs before and after a response.",
     location: &DIRECTIVES,
     filter: Some(decide),
     enabled: is_enabled,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The other half, after the filters of content.
-pub(crate) static JOIN: Module = Module {
+pub(crate) static JOIN: HttpModule = HttpModule {
     name: "addition_join",
     doc: "Assembles the parts that `addition` requests.",
     filter: Some(join),
     enabled: is_enabled,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
     Directive {
         name: "add_before_body",
         syntax: "path",
@@ -70,7 +70,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         doc: "The media types to which responses are added, in addition to `text/html`. `*` means all.",
         set: Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(|c| c.types.clear()),
+            RepeatRule::Fresh(|c| c.types.clear()),
             |c, line| c.types.read(line, &["text/html"]),
         ),
     },
@@ -98,25 +98,25 @@ struct AdditionPaths {
 
 /// The first half: whether this response gets additions. It has to be known early, since the
 /// filters in between must not announce a length.
-fn decide(request: &mut Request) -> Verdict {
+fn decide(request: &mut Request) -> FilterVerdict {
     let conf = request.conf::<Conf>();
     let out = &request.out;
     // Only whole pages: parts of a page would get the additions once more.
     if out.status != 200 || request.is_subrequest() || !conf.types.has(&out.content_type) {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     request.out.content_changes();
     request.set_state(AdditionPaths {
         before: conf.before.clone(),
         after: conf.after.clone(),
     });
-    Verdict::Pass
+    FilterVerdict::Pass
 }
 
 /// The second half: puts the parts together.
-fn join(request: &mut Request) -> Verdict {
+fn join(request: &mut Request) -> FilterVerdict {
     let Some(AdditionPaths { before, after }) = request.state() else {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     };
     let (before, after) = (std::mem::take(before), std::mem::take(after));
     // A filter between the two halves may have set the length of the content itself.
@@ -128,8 +128,8 @@ fn join(request: &mut Request) -> Verdict {
         BodyPart::Path(after),
     ]);
     parts.retain(|part| !matches!(part, BodyPart::Path(path) if path.is_empty()));
-    request.out.body = Body::stream(JoinedBody { parts });
-    Verdict::Pass
+    request.out.body = ResponseBody::stream(JoinedBody { parts });
+    FilterVerdict::Pass
 }
 
 /// Several responses one after the other.
@@ -143,23 +143,23 @@ enum BodyPart {
     /// A subrequest not started yet. It starts when its turn comes, so an addition after a large
     /// file costs nothing until then.
     Path(BString),
-    Included(Inclusion),
-    Body(Body),
+    Included(IncludedSubrequest),
+    Body(ResponseBody),
 }
 
-impl Source for JoinedBody {
+impl BodySource for JoinedBody {
     fn poll_next(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+    ) -> Poll<Option<Result<BodyChunk, BodyError>>> {
         while let Some(part) = self.parts.front_mut() {
             let next = match part {
                 BodyPart::Body(body) => ready!(body.poll_next(request, context)),
                 BodyPart::Included(inclusion) => ready!(inclusion.poll_next(context)),
                 BodyPart::Path(path) => {
-                    let options = Options::get(std::mem::take(path), "");
-                    let Some(inclusion) = Inclusion::new(request, options) else {
+                    let options = SubrequestOptions::get(std::mem::take(path), "");
+                    let Some(inclusion) = IncludedSubrequest::new(request, options) else {
                         return Poll::Ready(Some(Err(BodyError::Producer)));
                     };
                     *part = BodyPart::Included(inclusion);

@@ -27,31 +27,33 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-use base::Errno;
+use base::ErrnoText;
 use base::lru::Lru;
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Arity, Directive, Expression, HTTP_SERVER_LOCATION_EXCEPT, Repeat, Setter, Table};
-use host::error_log::Level;
-use http::{Module, Outcome, Phase, Request, Step};
+use conf::{
+    Arity, Directive, DirectiveTable, Expression, HTTP_SERVER_LOCATION_EXCEPT, RepeatRule, Setter,
+};
+use host::error_log::LogLevel;
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 use proto::message::Method;
-use rt::file::Metadata;
-use rt::pool::Pool;
+use rt::file::FileMetadata;
+use rt::pool::PoolHandle;
 
 use crate::shared::password::PasswordHash;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "auth_basic",
     doc: "Restricts access with HTTP Basic authentication.",
     location: &DIRECTIVES,
-    phases: &[(Phase::Access, authenticate)],
+    phases: &[(HttpPhase::Access, authenticate)],
     enabled: |location| {
         let conf = location.confs.get::<Conf>();
         conf.user_file.is_some() && conf.realm.constant().is_none_or(|realm| realm != "off")
     },
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
     Directive {
         name: "auth_basic",
         syntax: "string | off",
@@ -70,12 +72,12 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         since: "0.1",
         doc: "The file with user names and password hashes, one `name:hash` per line. A relative path is resolved \
               against the directory of the configuration file. May contain variables.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             let path = line.expression(0)?;
             let folder = line
                 .level
                 .build
-                .conf_prefix_for(conf::Access::Read, line.text(0));
+                .conf_prefix_for(conf::PathUse::Read, line.text(0));
             conf.user_file = Some(UserFile { path, folder });
             Ok(())
         }),
@@ -111,20 +113,20 @@ const COMPARISONS_QUEUED: usize = 1024;
 const POOL: &str = "password hashes";
 
 /// The handler of the access phase.
-fn authenticate(request: &mut Request) -> Step<'_> {
+fn authenticate(request: &mut Request) -> HandlerStep<'_> {
     let conf = request.conf::<Conf>();
     let realm = request.value(&conf.realm);
     let Some(file) = &conf.user_file else {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     };
     // With variables, the realm can turn out to be `off`.
     if realm == "off" {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
     // Level `info`: browsers send the first request to a site without credentials.
     let Some((name, password)) = request.basic_credentials() else {
         request.log(
-            Level::Info,
+            LogLevel::Info,
             format_args!("no user/password was provided for basic authentication"),
         );
         return challenge_client(request, realm.as_bstr()).into();
@@ -132,7 +134,7 @@ fn authenticate(request: &mut Request) -> Step<'_> {
     let path = file
         .folder
         .join(conf::parse::path(&request.value(&file.path)));
-    Step::later(async move {
+    HandlerStep::later(async move {
         let users = match load_users(&path).await {
             Ok(users) => users,
             Err(error) => return file_error(request, &path, &error),
@@ -151,14 +153,14 @@ fn authenticate(request: &mut Request) -> Step<'_> {
         // A mistake in the file, which a 401 would make look like the user's.
         if **hash == PasswordHash::Unknown {
             request.log(
-                Level::Crit,
+                LogLevel::Crit,
                 format_args!("user \"{name}\": unknown password hash format"),
             );
-            return Outcome::Status(500);
+            return HandlerOutcome::Status(500);
         }
         if verify(hash, password.as_bstr()).await {
             request.user = Some(name);
-            return Outcome::Ok;
+            return HandlerOutcome::Ok;
         }
         request.error(format_args!("user \"{name}\": password mismatch"));
         challenge_client(request, realm.as_bstr())
@@ -167,7 +169,7 @@ fn authenticate(request: &mut Request) -> Step<'_> {
 
 /// Challenges the client. CONNECT is a request to a proxy, which has its own status and field (RFC
 /// 9110, section 11.7).
-fn challenge_client(request: &mut Request, realm: &BStr) -> Outcome {
+fn challenge_client(request: &mut Request, realm: &BStr) -> HandlerOutcome {
     let (name, status): (&[u8], u16) = match request.method {
         Method::Connect => (b"Proxy-Authenticate", 407),
         _ => (b"WWW-Authenticate", 401),
@@ -177,21 +179,21 @@ fn challenge_client(request: &mut Request, realm: &BStr) -> Outcome {
         out.extend_from_slice(realm);
         out.push(b'"');
     });
-    Outcome::Status(status)
+    HandlerOutcome::Status(status)
 }
 
 /// The response without a readable file. With a missing file all clients are refused, as in nginx; other errors are
 /// the server's fault.
-fn file_error(request: &mut Request, path: &Path, error: &io::Error) -> Outcome {
+fn file_error(request: &mut Request, path: &Path, error: &io::Error) -> HandlerOutcome {
     let (level, status) = match error.kind() {
-        io::ErrorKind::NotFound => (Level::Error, 403),
-        _ => (Level::Crit, 500),
+        io::ErrorKind::NotFound => (LogLevel::Error, 403),
+        _ => (LogLevel::Crit, 500),
     };
     request.log(
         level,
-        format_args!("open() \"{}\" failed{}", path.display(), Errno(error)),
+        format_args!("open() \"{}\" failed{}", path.display(), ErrnoText(error)),
     );
-    Outcome::Status(status)
+    HandlerOutcome::Status(status)
 }
 
 /// Compares, on a thread of the pool if that is slow.
@@ -204,7 +206,7 @@ async fn verify(hash: &Arc<PasswordHash>, password: &BStr) -> bool {
 }
 
 /// The pool, created when it is first needed, with a thread per processor.
-fn pool() -> Pool {
+fn pool() -> PoolHandle {
     let processors = || std::thread::available_parallelism().map_or(1, usize::from);
     rt::pool::get(POOL)
         .unwrap_or_else(|| rt::pool::register(POOL, processors(), COMPARISONS_QUEUED))
@@ -254,7 +256,7 @@ struct FileVersion {
 }
 
 impl FileVersion {
-    fn of(metadata: &Metadata) -> FileVersion {
+    fn of(metadata: &FileMetadata) -> FileVersion {
         FileVersion {
             modified: (metadata.mtime, metadata.mtime_nanos),
             length: metadata.len,

@@ -17,22 +17,22 @@
 //! challenges that came with it; anything else is an error of the service and becomes 500.
 
 use conf::{
-    Arity, Definition, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Line, Repeat,
-    Setter, Table, VarId,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression, HTTP_SERVER_LOCATION,
+    RepeatRule, Setter, VarId, VariableDefinition,
 };
-use http::subrequest::{self, Options};
-use http::{Module, Outcome, Phase, Request, Step};
+use http::subrequest::{self, SubrequestOptions};
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "auth_request",
     doc: "Restricts access by the result of a subrequest.",
     location: &DIRECTIVES,
-    phases: &[(Phase::Access, check_access)],
+    phases: &[(HttpPhase::Access, check_access)],
     enabled: |location| location.confs.get::<Conf>().path != OFF,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
     Directive {
         name: "auth_request",
         syntax: "path | off",
@@ -53,7 +53,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
               can use the headers of its response.",
         set: Setter::Custom(
             Arity::exactly(2),
-            Repeat::Fresh(|c| c.variables.clear()),
+            RepeatRule::Fresh(|c| c.variables.clear()),
             auth_request_set,
         ),
     },
@@ -70,15 +70,15 @@ struct Conf {
 const OFF: &str = "off";
 
 /// Reads `auth_request_set`. A variable that nothing else defines gets a definition here.
-fn auth_request_set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn auth_request_set(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let name = line.variable_name(0)?;
     let Some(registry) = line.level.registry::<Request>() else {
         return Err(line.error("variables are not allowed here"));
     };
     let defined = match registry.is_defined(name) {
-        true => registry.slot(name),
+        true => registry.settable_id(name),
         // It has no value until the subrequest is done.
-        false => registry.define(name, Definition::dynamic(|_, _| false)),
+        false => registry.define(name, VariableDefinition::dynamic(|_, _| false)),
     };
     let variable = defined.map_err(|message| line.error_at(0, message))?;
     let value = line.expression(1)?;
@@ -87,44 +87,44 @@ fn auth_request_set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> 
 }
 
 /// The handler of the access phase.
-fn check_access(request: &mut Request) -> Step<'_> {
+fn check_access(request: &mut Request) -> HandlerStep<'_> {
     let conf = request.conf::<Conf>();
-    Step::later(async move {
-        let options = Options {
+    HandlerStep::later(async move {
+        let options = SubrequestOptions {
             // Only the status and the header matter.
             header_only: true,
-            ..Options::get(conf.path.clone(), "")
+            ..SubrequestOptions::get(conf.path.clone(), "")
         };
-        let Some(mut question) = subrequest::create(request, options) else {
-            return Outcome::Status(500);
+        let Some(mut question) = subrequest::create_subrequest(request, options) else {
+            return HandlerOutcome::Status(500);
         };
-        subrequest::run(&mut question, true).await;
+        subrequest::run_subrequest(&mut question, true).await;
         // Evaluated in the subrequest, before it ends: `$upstream_http_…` are its own.
         for (variable, value) in &conf.variables {
             let value = question.value(value);
             request.set_variable(*variable, &value);
         }
-        subrequest::end(&mut question).await;
+        subrequest::end_subrequest(&mut question).await;
         access_outcome(request, &question)
     })
 }
 
 /// The outcome for the status of the subrequest.
-fn access_outcome(request: &mut Request, question: &Request) -> Outcome {
+fn access_outcome(request: &mut Request, question: &Request) -> HandlerOutcome {
     match question.out.status {
-        200..=299 => Outcome::Ok,
+        200..=299 => HandlerOutcome::Ok,
         // The service has decided; its page is not passed on.
-        403 => Outcome::Status(403),
+        403 => HandlerOutcome::Status(403),
         401 => {
             // The client has to answer the service's challenge, not one of ours.
             for challenge in question.out.fields.all(b"WWW-Authenticate") {
                 request.out.fields.push(b"WWW-Authenticate", challenge);
             }
-            Outcome::Status(401)
+            HandlerOutcome::Status(401)
         }
         status => {
             request.error(format_args!("auth request unexpected status: {status}"));
-            Outcome::Status(500)
+            HandlerOutcome::Status(500)
         }
     }
 }

@@ -21,27 +21,27 @@ use std::cmp::Ordering;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
-use base::Errno;
+use base::ErrnoText;
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Directive, HTTP_SERVER_LOCATION, Setter, Table};
-use host::error_log::Level;
-use http::body::Body;
-use http::{Module, Outcome, Phase, Request, Step, files};
+use conf::{Directive, DirectiveTable, HTTP_SERVER_LOCATION, Setter};
+use host::error_log::LogLevel;
+use http::response_body::ResponseBody;
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request, files};
 use proto::message::Method;
-use rt::file::{Kind, Listed, errno};
+use rt::file::{InodeKind, ListedFile, errno};
 
 use super::charset;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "autoindex",
     doc: "Generates directory listings.",
     location: &DIRECTIVES,
-    phases: &[(Phase::Content, list)],
+    phases: &[(HttpPhase::Content, list)],
     enabled: |location| location.confs.get::<Conf>().on,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
     Directive {
         name: "autoindex",
         syntax: "on | off",
@@ -143,7 +143,7 @@ const MAX_CALLBACK: usize = 128;
 /// An entry of a listing.
 struct ListingEntry {
     name: BString,
-    kind: Kind,
+    kind: InodeKind,
     /// In bytes; has a meaning for regular files only.
     size: u64,
     /// In seconds since the epoch.
@@ -151,17 +151,17 @@ struct ListingEntry {
 }
 
 /// The content handler. Only a URI with a trailing slash means a directory.
-fn list(request: &mut Request) -> Step<'_> {
+fn list(request: &mut Request) -> HandlerStep<'_> {
     if !request.uri.path.ends_with(b"/") || !matches!(request.method, Method::Get | Method::Head) {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
-    Step::later(respond_with_listing(request))
+    HandlerStep::later(respond_with_listing(request))
 }
 
 /// Reads the directory and builds the response.
-async fn respond_with_listing(request: &mut Request) -> Outcome {
+async fn respond_with_listing(request: &mut Request) -> HandlerOutcome {
     let Some(mut path) = request.file_path() else {
-        return Outcome::Status(500);
+        return HandlerOutcome::Status(500);
     };
     // The root directory is nothing but its slash.
     if path.len() > 1 {
@@ -173,24 +173,24 @@ async fn respond_with_listing(request: &mut Request) -> Outcome {
         ListingFormat::Jsonp => match callback(request) {
             Ok(callback) => callback,
             // A mistake of the client, unlike everything below.
-            Err(()) => return Outcome::Status(400),
+            Err(()) => return HandlerOutcome::Status(400),
         },
         _ => None,
     };
     // Reading a directory can wait for the disk, and examining its entries even more so.
     let pool = {
         let site = std::rc::Rc::clone(&request.site);
-        files::pool(request, &site.location(request.location).core.delivery.aio)
+        files::file_pool(request, &site.location(request.location).core.delivery.aio)
     };
     let listed = rt::file::list_directory(files::as_path(&path), MAX_ENTRIES, &pool).await;
     let mut entries = match listed {
         Ok(listed) => visible_entries(request, path.as_bstr(), listed),
-        Err(error) => return Outcome::Status(refuse(request, &path, &error)),
+        Err(error) => return HandlerOutcome::Status(refuse(request, &path, &error)),
     };
     // The other formats are nginx's to the byte, so their order must be too.
     let natural = conf.pretty && conf.format == ListingFormat::Html;
     entries.sort_by(|a, b| {
-        let directories = (a.kind != Kind::Directory).cmp(&(b.kind != Kind::Directory));
+        let directories = (a.kind != InodeKind::Directory).cmp(&(b.kind != InodeKind::Directory));
         directories.then_with(|| match natural {
             true => natural_order(&a.name, &b.name),
             false => a.name.cmp(&b.name),
@@ -205,7 +205,7 @@ fn write(
     conf: &Conf,
     entries: &[ListingEntry],
     callback: Option<&BString>,
-) -> Outcome {
+) -> HandlerOutcome {
     let mut out = Vec::new();
     request.out.status = 200;
     let (content_type, charset) = match conf.format {
@@ -238,8 +238,8 @@ fn write(
     };
     request.out.content_type = content_type.into();
     request.out.charset = charset.into();
-    request.out.body = Body::bytes(out);
-    Outcome::Respond
+    request.out.body = ResponseBody::bytes(out);
+    HandlerOutcome::Respond
 }
 
 /// The order that people expect: `file2` before `file10`, `a` next to `A`.
@@ -282,9 +282,13 @@ fn shown_time(entry: &ListingEntry, conf: &Conf) -> i64 {
 }
 
 /// The entries to list: those whose names do not begin with a dot and that could be examined.
-fn visible_entries(request: &Request, directory: &BStr, listed: Vec<Listed>) -> Vec<ListingEntry> {
+fn visible_entries(
+    request: &Request,
+    directory: &BStr,
+    listed: Vec<ListedFile>,
+) -> Vec<ListingEntry> {
     let mut entries = Vec::with_capacity(listed.len());
-    for Listed { name, metadata } in listed {
+    for ListedFile { name, metadata } in listed {
         let name = BString::from(name.as_os_str().as_bytes());
         if name.starts_with(b".") {
             continue;
@@ -302,8 +306,9 @@ fn visible_entries(request: &Request, directory: &BStr, listed: Vec<Listed>) -> 
             Err(error) => {
                 // A file that vanished meanwhile, or a broken link: the others are listed all the
                 // same.
-                let message = format_args!("stat() \"{directory}/{name}\" failed{}", Errno(&error));
-                request.log(Level::Crit, message);
+                let message =
+                    format_args!("stat() \"{directory}/{name}\" failed{}", ErrnoText(&error));
+                request.log(LogLevel::Crit, message);
             }
         }
     }
@@ -313,13 +318,17 @@ fn visible_entries(request: &Request, directory: &BStr, listed: Vec<Listed>) -> 
 /// Logs why a directory cannot be read; returns the status.
 fn refuse(request: &Request, path: &[u8], error: &io::Error) -> u16 {
     let (level, status) = match error.raw_os_error().unwrap_or(errno::IO) {
-        errno::NOENT | errno::NOTDIR | errno::NAMETOOLONG => (Level::Error, 404),
-        errno::ACCES => (Level::Error, 403),
-        _ => (Level::Crit, 500),
+        errno::NOENT | errno::NOTDIR | errno::NAMETOOLONG => (LogLevel::Error, 404),
+        errno::ACCES => (LogLevel::Error, 403),
+        _ => (LogLevel::Crit, 500),
     };
     request.log(
         level,
-        format_args!("opendir() \"{}\" failed{}", path.as_bstr(), Errno(error)),
+        format_args!(
+            "opendir() \"{}\" failed{}",
+            path.as_bstr(),
+            ErrnoText(error)
+        ),
     );
     status
 }
@@ -333,7 +342,7 @@ fn callback(request: &Request) -> Result<Option<BString>, ()> {
     let shown = name.as_bstr();
     if name.len() > MAX_CALLBACK {
         request.log(
-            Level::Info,
+            LogLevel::Info,
             format_args!("client sent too long callback name: \"{shown}\""),
         );
         return Err(());
@@ -343,7 +352,7 @@ fn callback(request: &Request) -> Result<Option<BString>, ()> {
         .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.'))
     {
         request.log(
-            Level::Info,
+            LogLevel::Info,
             format_args!("client sent invalid callback name: \"{shown}\""),
         );
         return Err(());

@@ -15,14 +15,14 @@ use std::io::{self, Write};
 
 use ::brotli::CompressorWriter;
 use ::brotli::enc::BrotliEncoderParams;
-use conf::{Arity, Directive, HTTP_SERVER_LOCATION, Repeat, Setter, Table, Variable};
-use http::{Module, Phase, Request, Step};
+use conf::{Arity, Directive, DirectiveTable, HTTP_SERVER_LOCATION, RepeatRule, Setter, Variable};
+use http::{HandlerStep, HttpModule, HttpPhase, Request};
 
 use crate::shared::compression::{ContentEncoder, write_ratio};
 use crate::shared::compression_rows::{self, CompressionConf, ResponseCoding};
 use crate::shared::precompressed::{self, PrecompressedCoding, StaticMode};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "brotli",
     doc: "Compresses responses with Brotli.",
     location: &DIRECTIVES,
@@ -34,19 +34,19 @@ pub(crate) static MODULE: Module = Module {
         "The compression ratio achieved by Brotli.",
     )
     .volatile()],
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-pub(crate) static STATIC: Module = Module {
+pub(crate) static STATIC: HttpModule = HttpModule {
     name: "brotli_static",
     doc: "Serves precompressed Brotli files.",
     location: &STATIC_DIRECTIVES,
-    phases: &[(Phase::Content, serve)],
+    phases: &[(HttpPhase::Content, serve)],
     enabled: |location| location.confs.get::<BrotliStaticConf>().mode != StaticMode::Off,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<CompressionConf<BrotliSettings>> = Table::new(&[
+static DIRECTIVES: DirectiveTable<CompressionConf<BrotliSettings>> = DirectiveTable::new(&[
     compression_rows::switch(
         "brotli",
         "0.2",
@@ -71,7 +71,7 @@ static DIRECTIVES: Table<CompressionConf<BrotliSettings>> = Table::new(&[
         since: "0.2",
         doc: "The size of the compression window: a power of two from 1k to 16m. Each response being compressed needs \
               that much memory.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             let size = line.size(0)?;
             // The format has no other sizes.
             if size.is_power_of_two() && (1024..=16 * 1024 * 1024).contains(&size) {
@@ -187,7 +187,7 @@ impl ContentEncoder for BrotliEncoder {
     }
 }
 
-static STATIC_DIRECTIVES: Table<BrotliStaticConf> = Table::new(&[Directive {
+static STATIC_DIRECTIVES: DirectiveTable<BrotliStaticConf> = DirectiveTable::new(&[Directive {
     name: "brotli_static",
     syntax: "on | off | always",
     default: Some("off"),
@@ -211,7 +211,7 @@ static BROTLI: PrecompressedCoding = PrecompressedCoding {
 };
 
 /// The content handler of `brotli_static`.
-fn serve(request: &mut Request) -> Step<'_> {
+fn serve(request: &mut Request) -> HandlerStep<'_> {
     let when = request.conf::<BrotliStaticConf>().mode;
     precompressed::serve(request, &BROTLI, when)
 }

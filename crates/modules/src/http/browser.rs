@@ -12,12 +12,13 @@
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{
-    Arity, Diagnostic, Directive, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table, Variable,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP_SERVER_LOCATION, RepeatRule,
+    Setter, Variable,
 };
-use http::{Module, Request};
-use proto::Known;
+use http::{HttpModule, Request};
+use proto::KnownField;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "browser",
     doc: "Variables that distinguish modern and ancient browsers.",
     location: &DIRECTIVES,
@@ -38,10 +39,10 @@ pub(crate) static MODULE: Module = Module {
             "`1` if the browser is any version of Internet Explorer.",
         ),
     ],
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "modern_browser",
         syntax: "msie | gecko | opera | safari | konqueror version | unlisted",
@@ -52,7 +53,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
               modern.",
         set: Setter::Custom(
             Arity::between(1, 2),
-            Repeat::Fresh(Conf::clear_modern),
+            RepeatRule::Fresh(Conf::clear_modern),
             |c, line| c.read_modern(line),
         ),
     },
@@ -66,7 +67,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
               `Mozilla/1` to `Mozilla/4`.",
         set: Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(Conf::clear_ancient),
+            RepeatRule::Fresh(Conf::clear_ancient),
             |c, line| {
                 for word in line.args() {
                     match word.is("netscape4") {
@@ -179,7 +180,7 @@ impl Conf {
     }
 
     /// Reads `modern_browser`.
-    fn read_modern(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
+    fn read_modern(&mut self, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
         let name = line.text(0);
         let Some(word) = line.get(1) else {
             self.modern_unlisted = true;
@@ -289,7 +290,7 @@ fn version(text: &[u8]) -> (u64, &[u8]) {
 /// The value of `$modern_browser` or `$ancient_browser`.
 fn value(request: &mut Request, age: BrowserAge, out: &mut Vec<u8>) -> bool {
     let conf = request.conf::<Conf>();
-    if conf.age(request.head.known(Known::UserAgent)) == age {
+    if conf.age(request.head.known(KnownField::UserAgent)) == age {
         out.extend_from_slice(match age {
             BrowserAge::Modern => &conf.modern_value,
             BrowserAge::Ancient => &conf.ancient_value,
@@ -302,7 +303,7 @@ fn value(request: &mut Request, age: BrowserAge, out: &mut Vec<u8>) -> bool {
 fn msie(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if request
         .head
-        .known(Known::UserAgent)
+        .known(KnownField::UserAgent)
         .is_some_and(http::text::is_msie)
     {
         out.push(b'1');

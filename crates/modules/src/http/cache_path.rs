@@ -20,21 +20,23 @@ use std::time::Duration;
 
 use base::units;
 use bstr::{BStr, BString, ByteSlice};
-use conf::contexts::HTTP;
-use conf::{Arity, Diagnostic, Directive, Line, Repeat, Setter, Table, parse};
-use host::error_log::{Level, Logger};
-use http::Module;
-use http::cache::{Caches, Declared, Found, News, UPKEEP};
-use http::configure::Directories;
+use conf::directive_contexts::HTTP;
+use conf::{
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, RepeatRule, Setter, parse,
+};
+use host::error_log::{LogLevel, Logger};
+use http::HttpModule;
+use http::cache::{CacheZones, OpenedStore, UPKEEP, ZoneEvent, ZoneParameters};
+use http::configure::RequiredDirectories;
 use http::http_loop::HttpLoop;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "cache",
     doc: "Caches for responses.",
     main: &DIRECTIVES,
-    complete: Caches::check,
+    complete: CacheZones::check_declared,
     commit: |site, zones| {
-        site.main_confs.get::<Caches>().commit(zones);
+        site.main_confs.get::<CacheZones>().open_stores(zones);
         Ok(())
     },
     start,
@@ -43,11 +45,11 @@ pub(crate) static MODULE: Module = Module {
         // Loop 0 runs until the process ends, so this is the moment to let another process take
         // over the stores.
         if engine.index == 0 {
-            engine.site().main_confs.get::<Caches>().give_away();
+            engine.site().main_confs.get::<CacheZones>().give_away();
         }
     },
-    end: |site, deadline| site.main_confs.get::<Caches>().close(deadline),
-    ..Module::EMPTY
+    end: |site, deadline| site.main_confs.get::<CacheZones>().close_stores(deadline),
+    ..HttpModule::EMPTY
 };
 
 /// The minimum of `keys_zone`, in bytes: two pages, as in nginx.
@@ -63,7 +65,7 @@ const DEFAULT_MAX_SIZE: u64 = 1 << 50;
 const MAX_LEVELS: usize = 3;
 
 /// The row of one protocol; all mean the same.
-const fn cache_path_row(name: &'static str) -> Directive<Caches> {
+const fn cache_path_row(name: &'static str) -> Directive<CacheZones> {
     Directive {
         name,
         syntax: "path [levels=levels] [use_temp_path=on|off] keys_zone=name:size [inactive=time] [max_size=size] [min_free=size] [memory=size] …",
@@ -75,11 +77,13 @@ const fn cache_path_row(name: &'static str) -> Directive<Caches> {
               limits the directory, `min_free` is the space to keep free in the file system, `memory` (64 MB) is for \
               small objects in use. `levels`, `use_temp_path`, `purger` and the parameters of nginx's cache loader, \
               manager and purger are accepted and have no effect.",
-        set: Setter::Custom(Arity::at_least(2), Repeat::Many, |_, line| cache_path(line)),
+        set: Setter::Custom(Arity::at_least(2), RepeatRule::Many, |_, line| {
+            cache_path(line)
+        }),
     }
 }
 
-static DIRECTIVES: Table<Caches> = Table::<Caches>::new(&[
+static DIRECTIVES: DirectiveTable<CacheZones> = DirectiveTable::<CacheZones>::new(&[
     cache_path_row("proxy_cache_path"),
     cache_path_row("fastcgi_cache_path"),
     cache_path_row("scgi_cache_path"),
@@ -87,14 +91,14 @@ static DIRECTIVES: Table<Caches> = Table::<Caches>::new(&[
 ])
 .finish(|caches, _, level| {
     // Lines of further prefixes add to the same list, so each table's struct is a handle to it.
-    caches.clone_from(level.shared::<Caches>());
+    caches.clone_from(level.shared::<CacheZones>());
     Ok(())
 });
 
 /// Reads a `…_cache_path` line. Parameters of nginx's cache loader, manager and purger are
 /// validated and ignored: there are no such processes here, but a typo in them should still show.
-fn cache_path(line: &mut Line) -> Result<(), Diagnostic> {
-    let mut declared = Declared {
+fn cache_path(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
+    let mut declared = ZoneParameters {
         path: folder(line),
         keys: 0,
         inactive: Duration::from_secs(600),
@@ -143,21 +147,23 @@ fn cache_path(line: &mut Line) -> Result<(), Diagnostic> {
             line.name()
         )));
     }
-    line.shared::<Directories>().0.insert(declared.path.clone());
-    Caches::declare(line, name.as_bstr(), declared)
+    line.shared::<RequiredDirectories>()
+        .0
+        .insert(declared.path.clone());
+    CacheZones::declare_zone(line, name.as_bstr(), declared)
 }
 
 /// Logs that a cache has been opened.
-fn log_opened(log: &Logger, name: &BStr, path: &Path, found: Found) {
+fn log_opened(log: &Logger, name: &BStr, path: &Path, found: OpenedStore) {
     let (objects, took, path) = (found.objects, found.took.as_millis(), path.display());
-    log.plain(
-        Level::Notice,
+    log.log_plain(
+        LogLevel::Notice,
         format_args!("keys_zone \"{name}\": {objects} objects found in \"{path}\" in {took} ms"),
     );
     if found.mended > 0 {
         let mended = found.mended;
-        log.plain(
-            Level::Warn,
+        log.log_plain(
+            LogLevel::Warn,
             format_args!(
                 "{mended} files in \"{path}\" were accessible to other users; their mode is now 0600"
             ),
@@ -166,8 +172,8 @@ fn log_opened(log: &Logger, name: &BStr, path: &Path, found: Found) {
 }
 
 /// The directory of the cache.
-fn folder(line: &Line) -> PathBuf {
-    let path = line.prefix_path(conf::Access::Write, line.arg(0));
+fn folder(line: &DirectiveLine) -> PathBuf {
+    let path = line.prefix_path(conf::PathUse::Write, line.arg(0));
     // Iterating the components drops the trailing slash, so that two spellings of a path are equal.
     path.components().collect()
 }
@@ -178,7 +184,7 @@ fn parse_size(value: &[u8]) -> Option<u64> {
 }
 
 /// Validates `levels=1:2`, which has no effect: objects are not files of their own here.
-fn check_levels(line: &Line, i: usize, value: &[u8]) -> Result<(), Diagnostic> {
+fn check_levels(line: &DirectiveLine, i: usize, value: &[u8]) -> Result<(), Diagnostic> {
     let levels: Vec<&[u8]> = value.split_str(":").collect();
     let valid =
         levels.len() <= MAX_LEVELS && levels.iter().all(|level| matches!(*level, b"1" | b"2"));
@@ -189,7 +195,7 @@ fn check_levels(line: &Line, i: usize, value: &[u8]) -> Result<(), Diagnostic> {
 }
 
 /// Parses `keys_zone=name:size`.
-fn keys_zone(line: &Line, i: usize, value: &[u8]) -> Result<(BString, u64), Diagnostic> {
+fn keys_zone(line: &DirectiveLine, i: usize, value: &[u8]) -> Result<(BString, u64), Diagnostic> {
     let text = line.text(i);
     let invalid = || line.error_at(i, format!("invalid keys zone size \"{text}\""));
     let (name, size) = value.split_once_str(":").ok_or_else(invalid)?;
@@ -220,26 +226,26 @@ fn start(engine: &HttpLoop) {
         return;
     }
     let site = engine.site();
-    let caches = site.main_confs.get::<Caches>().clone();
-    if caches.all().is_empty() {
+    let caches = site.main_confs.get::<CacheZones>().clone();
+    if caches.all_zones().is_empty() {
         UPKEEP_TASK.take();
         return;
     }
     let log = engine.log.clone();
     let upkeep = async move {
         loop {
-            for (cache, news) in caches.maintain() {
+            for (cache, news) in caches.run_upkeep() {
                 let name = cache.name();
                 match news {
-                    News::Opened(found) => log_opened(&log, name, cache.path(), found),
-                    News::Trouble(why) => log.plain(
-                        Level::Crit,
+                    ZoneEvent::Opened(found) => log_opened(&log, name, cache.path(), found),
+                    ZoneEvent::Trouble(why) => log.log_plain(
+                        LogLevel::Crit,
                         format_args!(
                             "{why}, keys_zone \"{name}\": requests bypass the cache when it fails"
                         ),
                     ),
-                    News::Well => log.plain(
-                        Level::Notice,
+                    ZoneEvent::Recovered => log.log_plain(
+                        LogLevel::Notice,
                         format_args!("keys_zone \"{name}\": the cache works again"),
                     ),
                 }

@@ -7,8 +7,8 @@
 //!
 //! `PURGE` (or `POST`, `DELETE`) purges; `GET` shows the stored header of a key. The arguments
 //! select the objects: `?key=…`, `?prefix=…`, `?tag=…` or `?all`, each with `&soft` to make objects
-//! stale instead of removing them. Tags can also come in the request's `Surrogate-Key` and
-//! `Cache-Tag` fields. The second parameter sets the key; with a trailing `*` it is a prefix.
+//! stale instead of removing them. Tags can also come in the request's `Surrogate-CacheKey` and
+//! `CacheZone-Tag` fields. The second parameter sets the key; with a trailing `*` it is a prefix.
 //! Responses are JSON.
 //!
 //! A purge is recorded under its name, whatever it applies to, so its time does not depend on the
@@ -18,20 +18,23 @@
 use std::sync::Arc;
 
 use bstr::{BString, ByteSlice};
-use conf::{Arity, Directive, Expression, Repeat, SERVER_LOCATION, Setter, Table};
-use http::body::Body;
-use http::cache::{Cache, Caches, Inspected, Key, Mode, Purge, Store, inspect};
-use http::module::Answer;
-use http::{Module, Outcome, Request, Step};
+use conf::{Arity, Directive, DirectiveTable, Expression, RepeatRule, SERVER_LOCATION, Setter};
+use http::cache::{
+    CacheKey, CacheStore, CacheZone, CacheZones, InspectedEntry, PurgeMode, PurgeRequest,
+    inspect_stored,
+};
+use http::module::ContentHandler;
+use http::response_body::ResponseBody;
+use http::{HandlerOutcome, HandlerStep, HttpModule, Request};
 use proto::message::Method;
-use proto::{Known, caching, date, form};
+use proto::{KnownField, caching, date, form};
 use serde_json::{Value, json};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "cache_purge",
     doc: "Purges caches and shows their contents.",
     location: &DIRECTIVES,
-    answer: Some(Answer {
+    content_handler: Some(ContentHandler {
         directives: &["cache_purge"],
         when: |location| location.confs.get::<Conf>().cache.is_some(),
         handler: answer,
@@ -40,10 +43,10 @@ pub(crate) static MODULE: Module = Module {
     nested: |confs| {
         confs.change_if::<Conf>(|conf| conf.cache.is_some(), |conf| *conf = Conf::default())
     },
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "cache_purge",
     syntax: "zone [key]",
     default: None,
@@ -53,9 +56,9 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
           `prefix`, `tag` or `all` selects (with `soft`, objects become stale instead); GET shows the stored response \
           header of a key. With the second parameter, that is the key, or a prefix if it ends with `*`. Protect it \
           with access rules: there are none by default.",
-    set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |conf, line| {
+    set: Setter::Custom(Arity::between(1, 2), RepeatRule::Once, |conf, line| {
         let name = line.text(0).to_owned();
-        conf.cache = Some(Caches::refer(line, name.as_bstr()));
+        conf.cache = Some(CacheZones::refer_to_zone(line, name.as_bstr()));
         conf.key = match line.args().len() {
             1 => None,
             _ => Some(line.expression(1)?),
@@ -66,7 +69,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
 
 #[derive(Clone, Default)]
 struct Conf {
-    cache: Option<Arc<Cache>>,
+    cache: Option<Arc<CacheZone>>,
     key: Option<Expression>,
 }
 
@@ -79,11 +82,11 @@ enum PurgeTarget {
 }
 
 /// The content handler.
-fn answer(request: &mut Request) -> Step<'_> {
-    Step::later(async move {
+fn answer(request: &mut Request) -> HandlerStep<'_> {
+    HandlerStep::later(async move {
         let conf = request.conf::<Conf>();
         let Some(store) = conf.cache.as_ref().and_then(|cache| cache.store()) else {
-            let trouble = conf.cache.as_ref().and_then(|cache| cache.trouble());
+            let trouble = conf.cache.as_ref().and_then(|cache| cache.last_error());
             return respond(request, 503, &json!({ "error": trouble }));
         };
         let target = match &conf.key {
@@ -107,7 +110,7 @@ fn answer(request: &mut Request) -> Step<'_> {
                 request
                     .out
                     .fields
-                    .push_known(Known::Allow, b"PURGE, POST, DELETE");
+                    .push_known(KnownField::Allow, b"PURGE, POST, DELETE");
                 respond(
                     request,
                     405,
@@ -141,7 +144,7 @@ fn target_of_arguments(request: &Request) -> Option<PurgeTarget> {
     if let Some(prefix) = argument(b"prefix") {
         return Some(PurgeTarget::Prefix(prefix));
     }
-    let mut tags = caching::tags(&request.head.wire.fields);
+    let mut tags = caching::response_tags(&request.head.wire.fields);
     tags.extend(argument(b"tag").map(Vec::from));
     if !tags.is_empty() {
         return Some(PurgeTarget::Tags(tags));
@@ -156,45 +159,45 @@ fn has_argument(args: &[u8], name: &[u8]) -> bool {
 }
 
 /// Purges the target.
-fn purge(request: &mut Request, store: &Store, target: &PurgeTarget) -> Outcome {
+fn purge(request: &mut Request, store: &CacheStore, target: &PurgeTarget) -> HandlerOutcome {
     let mode = match has_argument(&request.uri.args, b"soft") {
-        true => Mode::Soft,
-        false => Mode::Hard,
+        true => PurgeMode::Soft,
+        false => PurgeMode::Hard,
     };
     let what = match target {
         PurgeTarget::Key(key) => {
-            store.purge(Purge::Key(&Key::new(key)), mode);
+            store.purge(PurgeRequest::Key(&CacheKey::new(key)), mode);
             // Responses to HEAD are stored separately if `cache_convert_head` is off.
             let head = [key, &b"\0HEAD"[..]].concat();
-            store.purge(Purge::Key(&Key::new(&head)), mode);
+            store.purge(PurgeRequest::Key(&CacheKey::new(&head)), mode);
             json!({ "key": text(key) })
         }
         PurgeTarget::Prefix(prefix) => {
-            store.purge(Purge::Prefix(prefix), mode);
+            store.purge(PurgeRequest::Prefix(prefix), mode);
             json!({ "prefix": text(prefix) })
         }
         PurgeTarget::Tags(tags) => {
             tags.iter()
-                .for_each(|tag| store.purge(Purge::Tag(tag), mode));
+                .for_each(|tag| store.purge(PurgeRequest::Tag(tag), mode));
             json!({ "tags": tags.iter().map(|tag| text(tag)).collect::<Vec<_>>() })
         }
         PurgeTarget::All => {
-            store.purge(Purge::All, mode);
+            store.purge(PurgeRequest::All, mode);
             json!({ "all": true })
         }
     };
     let word = match mode {
-        Mode::Hard => "hard",
-        Mode::Soft => "soft",
+        PurgeMode::Hard => "hard",
+        PurgeMode::Soft => "soft",
     };
     respond(request, 200, &json!({ "purged": what, "mode": word }))
 }
 
 /// Shows what is stored for a key. The request's own fields select the variant, as they would for a
 /// real request.
-async fn inspect_key(request: &mut Request, store: &Store, key: &[u8]) -> Outcome {
+async fn inspect_key(request: &mut Request, store: &CacheStore, key: &[u8]) -> HandlerOutcome {
     let now_ms = rt::wall_millis();
-    let found = inspect(store, key, &request.head.wire.fields, now_ms).await;
+    let found = inspect_stored(store, key, &request.head.wire.fields, now_ms).await;
     match found {
         Some(found) => respond(request, 200, &description(key, &found, now_ms)),
         None => respond(request, 404, &json!({ "key": text(key), "stored": false })),
@@ -202,7 +205,7 @@ async fn inspect_key(request: &mut Request, store: &Store, key: &[u8]) -> Outcom
 }
 
 /// A stored object as JSON.
-fn description(key: &[u8], found: &Inspected, now_ms: u64) -> Value {
+fn description(key: &[u8], found: &InspectedEntry, now_ms: u64) -> Value {
     let head = found.object.head();
     let mut value = json!({
         "key": text(key),
@@ -210,7 +213,7 @@ fn description(key: &[u8], found: &Inspected, now_ms: u64) -> Value {
         "stale": found.is_stale,
         "complete": found.object.is_complete(),
         "length": head.length,
-        "held": found.object.held().iter().map(|range| [range.start, range.end]).collect::<Vec<_>>(),
+        "held": found.object.stored_ranges().iter().map(|range| [range.start, range.end]).collect::<Vec<_>>(),
         "stored_at": time(head.meta.stored_ms),
         "validated_at": time(head.meta.validated_ms),
         "tags": head.tags.iter().map(|tag| text(tag)).collect::<Vec<_>>(),
@@ -242,11 +245,11 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// A JSON response, which no other cache may keep.
-fn respond(request: &mut Request, status: u16, value: &Value) -> Outcome {
+fn respond(request: &mut Request, status: u16, value: &Value) -> HandlerOutcome {
     let out = &mut request.out;
     out.status = status;
     out.content_type = "application/json".into();
-    out.fields.push_known(Known::CacheControl, b"no-store");
-    out.body = Body::bytes(format!("{value:#}\n"));
-    Outcome::Respond
+    out.fields.push_known(KnownField::CacheControl, b"no-store");
+    out.body = ResponseBody::bytes(format!("{value:#}\n"));
+    HandlerOutcome::Respond
 }

@@ -22,18 +22,18 @@ use base::sync::{Mutex, MutexGuard};
 use bstr::{BStr, BString, ByteSlice};
 use bytes::Bytes;
 use conf::{
-    Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF,
-    Level as Block, Line, Repeat, Setter, Table,
+    Arity, BlockContext as Block, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression,
+    HTTP, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF, RepeatRule, Setter,
 };
-use http::body::{Body, BodyError};
-use http::{Module, Request, Verdict};
-use proto::Known;
+use http::response_body::{BodyError, ResponseBody};
+use http::{FilterVerdict, HttpModule, Request};
+use proto::KnownField;
 
 use crate::shared::media_types::MediaTypes;
 use crate::shared::transform::{BodyTransform, TransformedBody};
 use table::{CharsetMap, MapDirection};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "charset",
     doc: "Sets and converts the charset of responses.",
     main: &MAPS,
@@ -43,10 +43,10 @@ pub(crate) static MODULE: Module = Module {
         let conf = location.confs.get::<Conf>();
         conf.charset.is_some() || conf.source.is_some() || conf.names.any()
     },
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static MAPS: Table<CharsetMainConf> = Table::new(&[Directive {
+static MAPS: DirectiveTable<CharsetMainConf> = DirectiveTable::new(&[Directive {
     name: "charset_map",
     syntax: "charset1 charset2 { … }",
     default: None,
@@ -55,7 +55,7 @@ static MAPS: Table<CharsetMainConf> = Table::new(&[Directive {
     doc: "A conversion table between two charsets: each row has a byte of the first and a byte of the second, in \
           hexadecimal. The second may be `utf-8`, whose characters have up to four bytes. ASCII characters may be \
           omitted.",
-    set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| {
+    set: Setter::Block(Arity::exactly(2), RepeatRule::Many, |_, line| {
         let map = CharsetMap::read(line)?;
         let maps = &mut line.shared::<CharsetMaps>().0;
         if maps.iter().any(|known| known.is_same_pair(&map)) {
@@ -73,7 +73,7 @@ static MAPS: Table<CharsetMainConf> = Table::new(&[Directive {
     }),
 }]);
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "charset",
         syntax: "charset | off",
@@ -82,7 +82,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "The charset added to `Content-Type`. If the response is in another charset (`source_charset`), it is \
               converted with a `charset_map`. May contain variables.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             conf.charset = charset(line)?;
             Ok(())
         }),
@@ -94,7 +94,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
         doc: "The original charset of the response. May contain variables.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             conf.source = charset(line)?;
             Ok(())
         }),
@@ -115,7 +115,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The media types that get a charset, in addition to `text/html`, which always gets one. `*` means all.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.types.clear()), |c, line| {
+        set: Setter::Custom(Arity::at_least(1), RepeatRule::Fresh(|c| c.types.clear()), |c, line| {
             c.types.read(line, &["text/html"])
         }),
     },
@@ -177,7 +177,7 @@ struct Conf {
 }
 
 /// Reads a charset: `off`, a name or a variable.
-fn charset(line: &mut Line) -> Result<Option<Expression>, Diagnostic> {
+fn charset(line: &mut DirectiveLine) -> Result<Option<Expression>, Diagnostic> {
     match line.text(0) == "off" {
         true => Ok(None),
         // Only a leading `$` makes it a variable; anything else is a name, whatever characters it
@@ -223,12 +223,12 @@ fn find_map(
 }
 
 /// The body filter.
-fn filter(request: &mut Request) -> Verdict {
+fn filter(request: &mut Request) -> FilterVerdict {
     let conf = request.conf::<Conf>();
     if request.is_subrequest() {
         // Its own header is never sent.
         filter_part(request, &conf);
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     filter_whole(request, &conf);
     if !conf.maps.is_empty() {
@@ -236,7 +236,7 @@ fn filter(request: &mut Request) -> Verdict {
         // Parts included later are converted to this.
         whole.0.replace(request.out.charset.clone());
     }
-    Verdict::Pass
+    FilterVerdict::Pass
 }
 
 /// Announces the charset of a response of its own, and converts it if necessary.
@@ -292,7 +292,7 @@ fn filter_part(request: &mut Request, conf: &Conf) {
 
 /// Whether the response has a content coding.
 fn is_encoded(request: &Request) -> bool {
-    let coding = request.out.fields.get_known(Known::ContentEncoding);
+    let coding = request.out.fields.get_known(KnownField::ContentEncoding);
     coding.is_some_and(|coding| !coding.is_empty())
 }
 
@@ -361,7 +361,7 @@ fn translate(request: &mut Request, map: Arc<CharsetMap>, direction: MapDirectio
         true => out.content_length = length,
         false => out.content_changes(),
     }
-    if !matches!(body, Body::Empty) {
+    if !matches!(body, ResponseBody::Empty) {
         let rest = Vec::new();
         out.body = TransformedBody::body(
             body,

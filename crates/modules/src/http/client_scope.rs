@@ -2,12 +2,12 @@
 
 use ::http::Request;
 use bstr::BString;
-use conf::Pattern;
+use conf::CapturingPattern;
 
 use crate::shared::ClientScope;
 
 impl ClientScope for Request {
-    fn matches(&mut self, pattern: &Pattern, subject: &[u8]) -> bool {
+    fn matches(&mut self, pattern: &CapturingPattern, subject: &[u8]) -> bool {
         Request::matches(self, pattern, subject)
     }
 
@@ -15,7 +15,7 @@ impl ClientScope for Request {
         self.head
             .wire
             .fields
-            .all_known(proto::Known::XForwardedFor)
+            .all_known(proto::KnownField::XForwardedFor)
             .map(BString::from)
             .collect()
     }

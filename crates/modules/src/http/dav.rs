@@ -25,10 +25,10 @@ use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Arity, Directive, HTTP_SERVER_LOCATION, Repeat, Setter, Table};
+use conf::{Arity, Directive, DirectiveTable, HTTP_SERVER_LOCATION, RepeatRule, Setter};
 use http::core::RootKind;
-use http::{Module, Outcome, Phase, Request, Step, body_reader, files};
-use proto::Known;
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request, body_reader, files};
+use proto::KnownField;
 use proto::message::Method;
 
 use crate::shared::file_permissions;
@@ -36,20 +36,20 @@ use crate::shared::file_tree::{
     self, FileTreeError, OverwritePolicy, ParentDirectories, PlaceOutcome, TreeTransfer,
 };
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "dav",
     doc: "WebDAV methods that write, delete, copy and move files.",
     location: &DIRECTIVES,
-    phases: &[(Phase::Content, serve)],
+    phases: &[(HttpPhase::Content, serve)],
     enabled: |location| location.confs.get::<Conf>().methods & !OFF != 0,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The methods in the order of their bits; the last word is not one.
 const METHODS: [&str; 6] = ["PUT", "DELETE", "MKCOL", "COPY", "MOVE", "off"];
 const OFF: u32 = 1 << 5;
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "dav_methods",
         syntax: "off | PUT | DELETE | MKCOL | COPY | MOVE ...",
@@ -84,7 +84,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The permissions of created files and directories, such as `group:rw all:r`.",
-        set: Setter::Custom(Arity::between(1, 3), Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::between(1, 3), RepeatRule::Once, |c, line| {
             c.access = file_permissions::parse_permissions(line)?;
             Ok(())
         }),
@@ -105,7 +105,7 @@ struct Conf {
 }
 
 /// The content handler. Methods that are not enabled are left to other handlers, which refuse them.
-fn serve(request: &mut Request) -> Step<'_> {
+fn serve(request: &mut Request) -> HandlerStep<'_> {
     let bit = match request.method {
         Method::Put => 0,
         Method::Delete => 1,
@@ -113,12 +113,12 @@ fn serve(request: &mut Request) -> Step<'_> {
         Method::Copy => 3,
         Method::Move => 4,
         // `GET` is for the static files, and other methods are refused there.
-        _ => return Outcome::Declined.into(),
+        _ => return HandlerOutcome::Declined.into(),
     };
     if request.conf::<Conf>().methods & (1 << bit) == 0 {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
-    Step::later(async move {
+    HandlerStep::later(async move {
         let done = match request.method {
             Method::Put => put(request).await,
             Method::Delete => delete(request).await,
@@ -128,9 +128,9 @@ fn serve(request: &mut Request) -> Step<'_> {
         match done {
             Ok(201) if request.out.location.is_some() => {
                 request.out.status = 201;
-                Outcome::Respond
+                HandlerOutcome::Respond
             }
-            Ok(status) | Err(status) => Outcome::Status(status),
+            Ok(status) | Err(status) => HandlerOutcome::Status(status),
         }
     })
 }
@@ -154,7 +154,7 @@ async fn put(request: &mut Request) -> DavResult {
     // As in nginx, the client can set the modification time with `Date`.
     let date = request
         .head
-        .known(Known::Date)
+        .known(KnownField::Date)
         .and_then(|date| proto::date::parse(date));
     let modified = date
         .and_then(|date| UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(date).ok()?)));
@@ -170,7 +170,7 @@ async fn put(request: &mut Request) -> DavResult {
     })
     .await?;
     // The temporary file has become the target, so it must not be removed.
-    content.moved();
+    content.mark_moved();
     match placed {
         PlaceOutcome::New => Ok(created(request)),
         PlaceOutcome::Replaced => Ok(204),
@@ -282,7 +282,7 @@ async fn on_pool<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, FileTreeError> + Send + 'static,
 ) -> Result<T, u16> {
     let core = request.core();
-    let pool = files::pool(request, &core.delivery.aio);
+    let pool = files::file_pool(request, &core.delivery.aio);
     pool.run(work).await.map_err(|failure| {
         request.log(failure.level, format_args!("{}", failure.message));
         failure.status
@@ -306,7 +306,11 @@ fn file_path(request: &mut Request) -> Result<PathBuf, u16> {
 /// A new resource: 201 with its path in `Location` (RFC 9110, section 15.3.2).
 fn created(request: &mut Request) -> u16 {
     let mut location = Vec::new();
-    proto::uri::escape(proto::uri::Escape::Uri, &request.uri.path, &mut location);
+    proto::uri::escape(
+        proto::uri::EscapeClass::Uri,
+        &request.uri.path,
+        &mut location,
+    );
     request.out.location = Some(location.into());
     201
 }
@@ -344,7 +348,7 @@ enum DepthHeader {
 
 /// Parses the `Depth` field (RFC 4918, section 10.2); `None` if there is none.
 fn depth_field(request: &Request) -> Option<DepthHeader> {
-    let value = request.head.known(Known::Depth)?;
+    let value = request.head.known(KnownField::Depth)?;
     Some(match value.as_bytes() {
         b"0" => DepthHeader::Zero,
         b"1" => DepthHeader::One,
@@ -360,7 +364,7 @@ fn depth_field(request: &Request) -> Option<DepthHeader> {
 
 /// Parses the `Overwrite` field (RFC 4918, section 10.6).
 fn overwrite_field(request: &Request) -> Result<OverwritePolicy, u16> {
-    match request.head.known(Known::Overwrite) {
+    match request.head.known(KnownField::Overwrite) {
         None => Ok(OverwritePolicy::Allowed),
         Some(value) if value.eq_ignore_ascii_case(b"T") => Ok(OverwritePolicy::Allowed),
         Some(value) if value.eq_ignore_ascii_case(b"F") => Ok(OverwritePolicy::Refused),
@@ -375,7 +379,7 @@ fn overwrite_field(request: &Request) -> Result<OverwritePolicy, u16> {
 
 /// The path in the `Destination` field (RFC 4918, section 10.3), which must be on the same host.
 fn destination(request: &Request) -> Result<BString, u16> {
-    let Some(value) = request.head.known(Known::Destination) else {
+    let Some(value) = request.head.known(KnownField::Destination) else {
         request.error(format_args!("client sent no \"Destination\" header"));
         return Err(400);
     };

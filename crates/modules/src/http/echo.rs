@@ -22,20 +22,20 @@ use std::time::{Duration, Instant};
 
 use bstr::{BString, ByteSlice as _};
 use conf::{
-    Arity, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION_IF, LOCATION_OR_IF, Line,
-    Repeat, Setter, Table, Variable,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression,
+    HTTP_SERVER_LOCATION_IF, LOCATION_OR_IF, RepeatRule, Setter, Variable,
 };
-use http::body::Body;
-use http::module::Answer;
-use http::{Module, Outcome, Request, Step, Verdict};
+use http::module::ContentHandler;
+use http::response_body::ResponseBody;
+use http::{FilterVerdict, HandlerOutcome, HandlerStep, HttpModule, Request};
 
 use body::{EchoBody, SurroundedBody};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "echo",
     doc: "Responses made in the configuration: texts, subrequests, pauses.",
     location: &DIRECTIVES,
-    answer: Some(Answer {
+    content_handler: Some(ContentHandler {
         directives: HANDLERS,
         when: |location| !location.confs.get::<Conf>().commands.is_empty(),
         handler: answer,
@@ -53,7 +53,7 @@ pub(crate) static MODULE: Module = Module {
         );
     },
     variables: VARIABLES,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The directives that produce the response, in the order of the location.
@@ -137,7 +137,7 @@ const fn row(
     syntax: &'static str,
     arity: Arity,
     doc: &'static str,
-    set: fn(&mut Conf, &mut Line) -> Result<(), Diagnostic>,
+    set: fn(&mut Conf, &mut DirectiveLine) -> Result<(), Diagnostic>,
 ) -> Directive<Conf> {
     Directive {
         name,
@@ -146,11 +146,11 @@ const fn row(
         contexts: LOCATION_OR_IF,
         since: "0.2",
         doc,
-        set: Setter::Custom(arity, Repeat::Many, set),
+        set: Setter::Custom(arity, RepeatRule::Many, set),
     }
 }
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
     row(
         "echo",
         "[-n] [expression …]",
@@ -284,7 +284,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: LOCATION_OR_IF,
         since: "0.2",
         doc: "The response status.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             let status = std::str::from_utf8(line.text(0)).ok();
             let status = status.and_then(|text| text.parse().ok());
             // No interim status: it would not end the exchange, and a client would wait for another response.
@@ -302,7 +302,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         doc: "Writes before the body of any response, with the syntax of `echo`.",
         set: Setter::Custom(
             Arity::ANY,
-            Repeat::Fresh(|c| c.before = Arc::default()),
+            RepeatRule::Fresh(|c| c.before = Arc::default()),
             |conf, line| {
                 Arc::make_mut(&mut conf.before).push(read_echo(line)?);
                 Ok(())
@@ -318,7 +318,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         doc: "Writes after the body of any response, with the syntax of `echo`.",
         set: Setter::Custom(
             Arity::ANY,
-            Repeat::Fresh(|c| c.after = Arc::default()),
+            RepeatRule::Fresh(|c| c.after = Arc::default()),
             |conf, line| {
                 Arc::make_mut(&mut conf.after).push(read_echo(line)?);
                 Ok(())
@@ -328,8 +328,14 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
 ]);
 
 /// Adds a step. The first of a block replaces the steps that an `if` has inherited.
-fn add_command(conf: &mut Conf, line: &Line, command: EchoCommand) -> Result<(), Diagnostic> {
-    let seen = HANDLERS.iter().filter_map(|name| line.level.seen(name));
+fn add_command(
+    conf: &mut Conf,
+    line: &DirectiveLine,
+    command: EchoCommand,
+) -> Result<(), Diagnostic> {
+    let seen = HANDLERS
+        .iter()
+        .filter_map(|name| line.level.seen_directive(name));
     // The first of these directives in this block.
     if seen.into_iter().all(|first| first == line.node.head) {
         conf.commands = Arc::default();
@@ -339,7 +345,7 @@ fn add_command(conf: &mut Conf, line: &Line, command: EchoCommand) -> Result<(),
 }
 
 /// Reads the words of `echo` and the options in front of them.
-fn read_echo(line: &mut Line) -> Result<EchoCommand, Diagnostic> {
+fn read_echo(line: &mut DirectiveLine) -> Result<EchoCommand, Diagnostic> {
     let (mut from, mut ends_line) = (0, true);
     while from < line.args().len() {
         // Options must be constants: a variable whose value looks like one is text.
@@ -360,7 +366,10 @@ fn read_echo(line: &mut Line) -> Result<EchoCommand, Diagnostic> {
 }
 
 /// The word at `index`, if there is one.
-fn optional_expression(line: &mut Line, index: usize) -> Result<Option<Expression>, Diagnostic> {
+fn optional_expression(
+    line: &mut DirectiveLine,
+    index: usize,
+) -> Result<Option<Expression>, Diagnostic> {
     match index < line.args().len() {
         true => line.expression(index).map(Some),
         false => Ok(None),
@@ -368,7 +377,11 @@ fn optional_expression(line: &mut Line, index: usize) -> Result<Option<Expressio
 }
 
 /// Reads `echo_location` and `echo_location_async`.
-fn echo_location(conf: &mut Conf, line: &mut Line, is_async: bool) -> Result<(), Diagnostic> {
+fn echo_location(
+    conf: &mut Conf,
+    line: &mut DirectiveLine,
+    is_async: bool,
+) -> Result<(), Diagnostic> {
     let include = EchoSubrequest {
         method: None,
         path: line.expression(0)?,
@@ -380,7 +393,11 @@ fn echo_location(conf: &mut Conf, line: &mut Line, is_async: bool) -> Result<(),
 }
 
 /// Reads `echo_subrequest` and `echo_subrequest_async`.
-fn echo_subrequest(conf: &mut Conf, line: &mut Line, is_async: bool) -> Result<(), Diagnostic> {
+fn echo_subrequest(
+    conf: &mut Conf,
+    line: &mut DirectiveLine,
+    is_async: bool,
+) -> Result<(), Diagnostic> {
     let mut include = EchoSubrequest {
         method: Some(line.expression(0)?),
         path: line.expression(1)?,
@@ -408,8 +425,8 @@ fn echo_subrequest(conf: &mut Conf, line: &mut Line, is_async: bool) -> Result<(
 
 /// The content handler. Steps before the first output run here, since they can still redirect or
 /// fail; the rest becomes the body.
-fn answer(request: &mut Request) -> Step<'_> {
-    Step::later(async move {
+fn answer(request: &mut Request) -> HandlerStep<'_> {
+    HandlerStep::later(async move {
         let conf = request.conf::<Conf>();
         let commands = Arc::clone(&conf.commands);
         let mut at = 0;
@@ -417,9 +434,9 @@ fn answer(request: &mut Request) -> Step<'_> {
         // Read at once, wherever the step is: the body must be there before the response begins, or
         // the connection could not be reused.
         if commands.iter().any(wants_content)
-            && let Err(status) = http::body_reader::read(request).await
+            && let Err(status) = http::body_reader::read_body(request).await
         {
-            return Outcome::Status(status);
+            return HandlerOutcome::Status(status);
         }
         loop {
             match commands.get(at) {
@@ -438,13 +455,13 @@ fn answer(request: &mut Request) -> Step<'_> {
         request.out.status = conf.status.unwrap_or(200);
         // By the extension of the URI, as for a file.
         http::content_type::set_content_type(request);
-        request.out.body = Body::stream(EchoBody::new(commands, at));
-        Outcome::Respond
+        request.out.body = ResponseBody::stream(EchoBody::new(commands, at));
+        HandlerOutcome::Respond
     })
 }
 
 /// Redirects internally, as `echo_exec` says.
-fn redirect(request: &mut Request, path: &Expression, args: Option<&Expression>) -> Outcome {
+fn redirect(request: &mut Request, path: &Expression, args: Option<&Expression>) -> HandlerOutcome {
     let path = request.value(path);
     // The arguments of the directive do not apply to a named location.
     if path.starts_with(b"@") {
@@ -465,7 +482,7 @@ fn split_args(path: BString) -> (BString, BString) {
 
 /// `echo_reset_timer`.
 fn reset_timer(request: &mut Request) {
-    request.state_or_default::<EchoState>().timer = Some(rt::clock::read());
+    request.state_or_default::<EchoState>().timer = Some(rt::clock::read_clock());
 }
 
 /// The length of a pause; an invalid one is logged and skipped.
@@ -480,19 +497,19 @@ fn pause(request: &mut Request, seconds: &Expression) -> Duration {
 }
 
 /// The body filter: puts texts around a response.
-fn surround(request: &mut Request) -> Verdict {
+fn surround(request: &mut Request) -> FilterVerdict {
     let conf = request.conf::<Conf>();
     // These statuses never have content.
     let nothing = conf.before.is_empty() && conf.after.is_empty();
     if nothing || matches!(request.out.status, 204 | 304) {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     // The length is no longer known, and validators belong to the original content.
     request.out.content_changes();
     let body = std::mem::take(&mut request.out.body);
     let around = SurroundedBody::new(Arc::clone(&conf.before), body, Arc::clone(&conf.after));
-    request.out.body = Body::stream(around);
-    Verdict::Pass
+    request.out.body = ResponseBody::stream(around);
+    FilterVerdict::Pass
 }
 
 const VARIABLES: &[Variable<Request>] = &[

@@ -5,34 +5,34 @@
 //! ```
 
 use bytes::Bytes;
-use conf::{Arity, Directive, LOCATION_OR_IF, Repeat, Setter, Table};
-use http::body::Body;
-use http::module::Answer;
-use http::{Module, Outcome, Request, Step};
+use conf::{Arity, Directive, DirectiveTable, LOCATION_OR_IF, RepeatRule, Setter};
+use http::module::ContentHandler;
+use http::response_body::ResponseBody;
+use http::{HandlerOutcome, HandlerStep, HttpModule, Request};
 use proto::message::Method;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "empty_gif",
     doc: "Responds with a transparent one-pixel GIF.",
     location: &DIRECTIVES,
-    answer: Some(Answer {
+    content_handler: Some(ContentHandler {
         directives: &["empty_gif"],
         when: |location| location.confs.get::<Conf>().on,
         handler: picture,
         adds_slash: false,
     }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.on, |conf| conf.on = false),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "empty_gif",
     syntax: "",
     default: None,
     contexts: LOCATION_OR_IF,
     since: "0.1",
     doc: "Responds to every `GET` and `HEAD` with a transparent one-pixel GIF, without reading a file.",
-    set: Setter::Custom(Arity::NONE, Repeat::Many, |conf, _| {
+    set: Setter::Custom(Arity::NONE, RepeatRule::Many, |conf, _| {
         conf.on = true;
         Ok(())
     }),
@@ -67,14 +67,14 @@ static PICTURE: [u8; 43] = [
 
 /// The content handler. There is no file to declare a method unsuitable, so other methods are
 /// refused here.
-fn picture(request: &mut Request) -> Step<'_> {
+fn picture(request: &mut Request) -> HandlerStep<'_> {
     if !matches!(request.method, Method::Get | Method::Head) {
-        return Outcome::Status(405).into();
+        return HandlerOutcome::Status(405).into();
     }
     let out = &mut request.out;
     out.status = 200;
     out.content_type = "image/gif".into();
     out.last_modified = Some(LAST_MODIFIED);
-    out.body = Body::bytes(Bytes::from_static(&PICTURE));
-    Outcome::Respond.into()
+    out.body = ResponseBody::bytes(Bytes::from_static(&PICTURE));
+    HandlerOutcome::Respond.into()
 }

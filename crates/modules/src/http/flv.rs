@@ -10,32 +10,32 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use conf::{Arity, Directive, LOCATION, Repeat, Setter, Table};
-use http::body::{Body, Chunk, FileRange};
-use http::files::{self, Found, Purpose};
-use http::{Module, Outcome, Phase, Request, Step};
+use conf::{Arity, Directive, DirectiveTable, LOCATION, RepeatRule, Setter};
+use http::files::{self, FilePurpose, OpenFileResult};
+use http::response_body::{BodyChunk, FileRange, ResponseBody};
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 use proto::message::Method;
 
 use crate::shared::file_response;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "flv",
     doc: "Pseudo-streaming of Flash Video files.",
     location: &DIRECTIVES,
-    phases: &[(Phase::Content, serve)],
+    phases: &[(HttpPhase::Content, serve)],
     enabled: |location| location.confs.get::<Conf>().on,
     nested: |confs| confs.change_if::<Conf>(|conf| conf.on, |conf| conf.on = false),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "flv",
     syntax: "",
     default: None,
     contexts: LOCATION,
     since: "0.1",
     doc: "Serves Flash Video files from the byte offset in `?start=`.",
-    set: Setter::Custom(Arity::NONE, Repeat::Many, |conf, _| {
+    set: Setter::Custom(Arity::NONE, RepeatRule::Many, |conf, _| {
         conf.on = true;
         Ok(())
     }),
@@ -51,34 +51,34 @@ struct Conf {
 const HEADER: &[u8] = b"FLV\x01\x05\0\0\0\x09\0\0\0\0";
 
 /// The content handler.
-fn serve(request: &mut Request) -> Step<'_> {
+fn serve(request: &mut Request) -> HandlerStep<'_> {
     if !matches!(request.method, Method::Get | Method::Head) {
-        return Outcome::Status(405).into();
+        return HandlerOutcome::Status(405).into();
     }
     if request.uri.path.ends_with(b"/") {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
     let Some(path) = request.file_path() else {
-        return Outcome::Status(500).into();
+        return HandlerOutcome::Status(500).into();
     };
-    match files::try_open(request, &path, Purpose::Read) {
+    match files::try_open(request, &path, FilePurpose::Read) {
         Some(found) => answer(request, &path, found).into(),
-        None => Step::later(async move {
-            let found = files::open_waiting(request, &path, Purpose::Read).await;
+        None => HandlerStep::later(async move {
+            let found = files::open_waiting(request, &path, FilePurpose::Read).await;
             answer(request, &path, found)
         }),
     }
 }
 
 /// The response with a file, whole or from the requested byte.
-fn answer(request: &mut Request, path: &[u8], found: Found) -> Outcome {
+fn answer(request: &mut Request, path: &[u8], found: OpenFileResult) -> HandlerOutcome {
     let found = match found {
         Ok(found) => found,
-        Err(error) => return Outcome::Status(files::refuse(request, path, error)),
+        Err(error) => return HandlerOutcome::Status(files::refuse_file(request, path, error)),
     };
     // The static handler redirects to a directory's path with a slash.
     if !found.is_file() {
-        return Outcome::Declined;
+        return HandlerOutcome::Declined;
     }
     let length = found.length();
     let file = found.file.clone();
@@ -87,13 +87,13 @@ fn answer(request: &mut Request, path: &[u8], found: Found) -> Outcome {
     // A start outside the file yields the whole file, as in nginx.
     let start = start(&request.uri.args).filter(|start| (1..length).contains(start));
     if let (Some(start), Some(file)) = (start, file) {
-        let rest = Chunk::File(FileRange {
+        let rest = BodyChunk::File(FileRange {
             file,
             offset: start,
             length: length - start,
         });
-        request.out.body = Body::Parts(VecDeque::from([
-            Chunk::Bytes(Bytes::from_static(HEADER)),
+        request.out.body = ResponseBody::Parts(VecDeque::from([
+            BodyChunk::Bytes(Bytes::from_static(HEADER)),
             rest,
         ]));
     }

@@ -11,20 +11,20 @@
 //!
 //! The mechanism is [`crate::shared::geo`].
 
-use ::http::{Module, Request};
-use conf::{HTTP, Table};
+use ::http::{HttpModule, Request};
+use conf::{DirectiveTable, HTTP};
 
 use crate::shared::client_scope::VariableOnly;
 use crate::shared::geo;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "geo",
     doc: "Variables whose values depend on the client address.",
     main: &DIRECTIVES,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<VariableOnly> = Table::new(&[geo::row::<Request>(
+static DIRECTIVES: DirectiveTable<VariableOnly> = DirectiveTable::new(&[geo::row::<Request>(
     HTTP,
     "Defines a variable whose value depends on the client address: that of the smallest matching network or, after \
      `ranges`, of the matching range. `delete` removes a network, `default` is for all other addresses; for clients \

@@ -12,20 +12,20 @@
 //! The directives are those of the well-known third-party module; nginx's own `geoip_*` read an
 //! older format that is no longer made. The mechanism is [`crate::shared::geoip2`].
 
-use ::http::{Module, Request};
-use conf::{Arity, Cidr, Directive, HTTP, Repeat, Setter, Table};
+use ::http::{HttpModule, Request};
+use conf::{Arity, Cidr, Directive, DirectiveTable, HTTP, RepeatRule, Setter};
 
 use crate::shared::forwarded_for::ForwardedDepth;
 use crate::shared::geoip2::{self, GeoipProxies};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "geoip2",
     doc: "Variables from a MaxMind database, by client address.",
     main: &DIRECTIVES,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     geoip2::row::<Conf, Request>(HTTP),
     Directive {
         name: "geoip2_proxy",
@@ -34,7 +34,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP,
         since: "0.2",
         doc: "A trusted proxy: the client address is taken from its `X-Forwarded-For`.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, |c, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Many, |c, line| {
             c.trusted.push(line.cidr(0)?);
             Ok(())
         }),

@@ -10,24 +10,24 @@
 //! either direction as it arrives, unbuffered. The codec is [`crate::shared::http2`].
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
-use conf::{Arity, Confs, Directive, Expression, Repeat, Setter, Table};
-use http::module::{Answer, Module, Outcome, Step};
-use http::site::ConfRef;
-use http::upstream::{Content, NoResponse, Plan, RequestContent};
+use conf::directive_contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
+use conf::{Arity, BlockConfs, Directive, DirectiveTable, Expression, RepeatRule, Setter};
+use http::http_site::ConfRef;
+use http::module::{ContentHandler, HandlerOutcome, HandlerStep, HttpModule};
+use http::upstream::{ExchangePlan, NoResponse, RequestContent, RequestLength};
 use http::{Request, upstream};
-use proto::Known;
+use proto::KnownField;
 
 use crate::shared::gateway::{GatewayPass, GatewaySchemes, connection_tag};
 use crate::shared::http2::{Http2Exchange, Http2Profile, Http2Request};
 use crate::shared::request_fields::{FieldDirectives, FieldPlan};
 use crate::shared::upstream_rows::{PrefixedRows, ProtocolSettings};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "grpc",
     doc: "Passes requests to gRPC servers.",
     location: &DIRECTIVES,
-    answer: Some(Answer {
+    content_handler: Some(ContentHandler {
         directives: &["grpc_pass"],
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler,
@@ -38,7 +38,7 @@ pub(crate) static MODULE: Module = Module {
         Some(GatewayPass::Variable(_)) | None => None,
     },
     nested,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 const DIRECTIVE_NAMES: FieldDirectives = FieldDirectives {
@@ -47,11 +47,11 @@ const DIRECTIVE_NAMES: FieldDirectives = FieldDirectives {
 };
 
 /// The rows common to all upstream protocols, except those about buffering, which gRPC cannot have.
-pub(crate) static UPSTREAM: Module = Module {
+pub(crate) static UPSTREAM: HttpModule = HttpModule {
     name: "grpc_upstream",
     doc: "The directives that gRPC has in common with other upstream protocols.",
     location: &UPSTREAM_ROWS,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// Names gRPC's settings for the shared rows.
@@ -94,7 +94,7 @@ static SCHEMES: GatewaySchemes = GatewaySchemes {
     prefix: "grpc_",
 };
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "grpc_pass",
         syntax: "address",
@@ -103,7 +103,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.2",
         doc: "The gRPC server: `host:port`, `unix:/path` or the name of an `upstream`, optionally after `grpc://`, or \
               after `grpcs://` for TLS. May contain variables.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.uses_tls = SCHEMES.note_tls(line);
             let scheme = SCHEMES.for_tls(c.uses_tls).as_bytes();
             c.authority = authority(line.text(0), scheme);
@@ -121,7 +121,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
               A location with such lines of its own inherits none.",
         set: Setter::Custom(
             Arity::exactly(2),
-            Repeat::Fresh(|c| c.set_header.clear()),
+            RepeatRule::Fresh(|c| c.set_header.clear()),
             |c, line| {
                 let value = line.expression_if_inherited(1)?;
                 c.set_header.push((line.arg(0).text.clone(), value));
@@ -131,7 +131,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     },
 ])
 .finish_changed(|conf, _, level| {
-    level.require(conf.set_header.iter().map(|(_, value)| value));
+    level.require_defined(conf.set_header.iter().map(|(_, value)| value));
     conf.fields = FieldPlan::new(DIRECTIVE_NAMES, &conf.set_header);
     Ok(())
 });
@@ -149,7 +149,7 @@ struct Conf {
 }
 
 /// A nested location does not inherit `grpc_pass`.
-fn nested(confs: &mut Confs) {
+fn nested(confs: &mut BlockConfs) {
     confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None);
 }
 
@@ -167,18 +167,18 @@ fn authority(address: &[u8], scheme: &[u8]) -> BString {
 }
 
 /// The content handler.
-fn handler(request: &mut Request) -> Step<'_> {
+fn handler(request: &mut Request) -> HandlerStep<'_> {
     let conf = request.conf::<Conf>();
     let settings = ProtocolSettings::<GrpcProtocol>::of(request);
     let Some(pass) = &conf.pass else {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     };
     // Per request, since an address with variables has its scheme in the value.
     let secure = pass.secure_host(request, &SCHEMES, conf.uses_tls);
     let scheme = SCHEMES.for_tls(secure.is_some()).as_bytes();
     let target = match pass.target(request, scheme) {
         Ok(target) => target,
-        Err(status) => return Outcome::Status(status).into(),
+        Err(status) => return HandlerOutcome::Status(status).into(),
     };
     // The default only; `grpc_set_header Host` replaces it.
     let authority = match pass {
@@ -191,9 +191,9 @@ fn handler(request: &mut Request) -> Step<'_> {
         tls_host: secure,
     };
     let tag = connection_tag(request);
-    Step::later(upstream::pass(
+    HandlerStep::later(upstream::exchange_and_respond(
         request,
-        Plan {
+        ExchangePlan {
             settings,
             target,
             protocol: Box::new(Http2Exchange::new(asker)),
@@ -225,7 +225,7 @@ impl Http2Profile for GrpcProfile {
     fn fill_request(
         &mut self,
         request: &mut Request,
-        _content: Content,
+        _content: RequestLength,
         wanted: &mut Http2Request,
     ) -> Result<(), NoResponse> {
         // The scheme of the URI (RFC 9113, section 8.3.1), not that of the directive.
@@ -243,10 +243,10 @@ impl Http2Profile for GrpcProfile {
         // Only what the client announced is announced to the server: a length makes no sense for a
         // stream of messages.
         let content = match request.body.announced_length() {
-            Some(length) if request.head.known(Known::ContentLength).is_some() => {
-                Content::Length(length)
+            Some(length) if request.head.known(KnownField::ContentLength).is_some() => {
+                RequestLength::Length(length)
             }
-            _ => Content::None,
+            _ => RequestLength::None,
         };
         let mut lines = Vec::new();
         self.conf
@@ -260,11 +260,11 @@ impl Http2Profile for GrpcProfile {
         }
         // `TE: trailers` is the one value that HTTP/2 allows (RFC 9113, section 8.2.2), and gRPC
         // servers insist on it.
-        let te = request.head.known(Known::Te).unwrap_or_default();
+        let te = request.head.known(KnownField::Te).unwrap_or_default();
         // The client's field is not passed on as it is: `TE` is about one connection only.
         let takes_trailers = te.to_ascii_lowercase().contains_str("trailers");
-        if takes_trailers && !self.conf.fields.sets(Known::Te) {
-            wanted.fields.push_known(Known::Te, b"trailers");
+        if takes_trailers && !self.conf.fields.sets(KnownField::Te) {
+            wanted.fields.push_known(KnownField::Te, b"trailers");
         }
         Ok(())
     }

@@ -11,25 +11,25 @@
 //! An empty response that claims to be compressed stays empty; nginx breaks it off.
 
 use bytes::{Buf, Bytes};
-use conf::{Buffers, Directive, HTTP_SERVER_LOCATION, Setter, Table};
+use conf::{BufferSizes, Directive, DirectiveTable, HTTP_SERVER_LOCATION, Setter};
 use flate2::{Decompress, FlushDecompress, Status};
-use http::body::BodyError;
-use http::{Module, Request, Verdict};
-use proto::Known;
+use http::response_body::BodyError;
+use http::{FilterVerdict, HttpModule, Request};
+use proto::KnownField;
 
 use crate::shared::gzip_accept;
 use crate::shared::transform::{BodyTransform, TransformedBody};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "gunzip",
     doc: "Decompresses responses for clients that do not accept gzip.",
     location: &DIRECTIVES,
     filter: Some(unpack),
     enabled: |location| location.confs.get::<Conf>().on,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
     Directive {
         name: "gunzip",
         syntax: "on | off",
@@ -54,22 +54,22 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
 struct Conf {
     on: bool,
     /// `gunzip_buffers`, accepted for compatibility.
-    buffers: Buffers,
+    buffers: BufferSizes,
 }
 
 /// The body filter.
-fn unpack(request: &mut Request) -> Verdict {
-    let coding = request.out.fields.get_known(Known::ContentEncoding);
+fn unpack(request: &mut Request) -> FilterVerdict {
+    let coding = request.out.fields.get_known(KnownField::ContentEncoding);
     if !coding.is_some_and(|coding| coding.eq_ignore_ascii_case(b"gzip")) {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     // Also if this client gets it compressed: a cache must know that others do not.
     gzip_accept::mark_varying(request);
     if gzip_accept::accepts(request) {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     let out = &mut request.out;
-    out.fields.remove_known(Known::ContentEncoding);
+    out.fields.remove_known(KnownField::ContentEncoding);
     let body = std::mem::take(&mut out.body);
     // The length of the result is unknown, and validators belong to the compressed form.
     out.content_changes();
@@ -80,7 +80,7 @@ fn unpack(request: &mut Request) -> Verdict {
             is_between: true,
         },
     );
-    Verdict::Pass
+    FilterVerdict::Pass
 }
 
 /// The largest window of the format, 2^15 bytes.

@@ -16,16 +16,17 @@ mod encoder;
 use std::io;
 
 use conf::{
-    Arity, Diagnostic, Directive, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table, Variable,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP_SERVER_LOCATION, RepeatRule,
+    Setter, Variable,
 };
-use http::Module;
+use http::HttpModule;
 
 use encoder::GzipEncoder;
 
 use crate::shared::compression::write_ratio;
 use crate::shared::compression_rows::{self, CompressionConf, ResponseCoding};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "gzip",
     doc: "Compresses responses with gzip.",
     location: &DIRECTIVES,
@@ -37,10 +38,10 @@ pub(crate) static MODULE: Module = Module {
         "The compression ratio achieved.",
     )
     .volatile()],
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<CompressionConf<GzipSettings>> = Table::new(&[
+static DIRECTIVES: DirectiveTable<CompressionConf<GzipSettings>> = DirectiveTable::new(&[
     compression_rows::switch("gzip", "0.1", "Enables gzip compression."),
     compression_rows::types("gzip_types", "0.1"),
     compression_rows::level(
@@ -60,7 +61,7 @@ static DIRECTIVES: Table<CompressionConf<GzipSettings>> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Accepted, from 512 bytes to 32k; the window is always 32k.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| {
             power_of_two(line, 512, 32 * 1024)
         }),
     },
@@ -71,7 +72,7 @@ static DIRECTIVES: Table<CompressionConf<GzipSettings>> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Accepted, from 512 bytes to 128k; has no effect.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| {
             power_of_two(line, 512, 128 * 1024)
         }),
     },
@@ -114,7 +115,7 @@ impl ResponseCoding for GzipEncoder {
 }
 
 /// Checks a size as nginx does, for directives without effect.
-fn power_of_two(line: &mut Line, min: u64, max: u64) -> Result<(), Diagnostic> {
+fn power_of_two(line: &mut DirectiveLine, min: u64, max: u64) -> Result<(), Diagnostic> {
     let size = line.size(0)?;
     if size.is_power_of_two() && (min..=max).contains(&size) {
         return Ok(());

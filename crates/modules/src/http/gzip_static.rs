@@ -8,21 +8,21 @@
 //! With `always` every client gets the compressed file, and `gunzip` can decompress it for those
 //! that cannot. The mechanism is [`crate::shared::precompressed`].
 
-use conf::{Directive, HTTP_SERVER_LOCATION, Setter, Table};
-use http::{Module, Phase, Request, Step};
+use conf::{Directive, DirectiveTable, HTTP_SERVER_LOCATION, Setter};
+use http::{HandlerStep, HttpModule, HttpPhase, Request};
 
 use crate::shared::precompressed::{self, PrecompressedCoding, StaticMode};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "gzip_static",
     doc: "Serves precompressed gzip files.",
     location: &DIRECTIVES,
-    phases: &[(Phase::Content, serve)],
+    phases: &[(HttpPhase::Content, serve)],
     enabled: |location| location.confs.get::<Conf>().mode != StaticMode::Off,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "gzip_static",
     syntax: "on | off | always",
     default: Some("off"),
@@ -46,7 +46,7 @@ static GZIP: PrecompressedCoding = PrecompressedCoding {
 };
 
 /// The content handler.
-fn serve(request: &mut Request) -> Step<'_> {
+fn serve(request: &mut Request) -> HandlerStep<'_> {
     let when = request.conf::<Conf>().mode;
     precompressed::serve(request, &GZIP, when)
 }

@@ -14,18 +14,19 @@ use std::task::{Context, Poll, ready};
 
 use bstr::{BStr, ByteSlice};
 use conf::{
-    Arity, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION_IF, Line, Repeat, Setter, Table,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression,
+    HTTP_SERVER_LOCATION_IF, RepeatRule, Setter,
 };
-use http::body::{Body, BodyError, Chunk, Source};
-use http::request::Version;
-use http::{Module, Request, Verdict};
-use proto::Known;
+use http::request::HttpVersion;
+use http::response_body::{BodyChunk, BodyError, BodySource, ResponseBody};
+use http::{FilterVerdict, HttpModule, Request};
+use proto::KnownField;
 
 mod expires;
 
 use expires::ExpiresRule;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "headers",
     doc: "Adds headers to responses.",
     location: &DIRECTIVES,
@@ -34,19 +35,19 @@ pub(crate) static MODULE: Module = Module {
         let conf = location.confs.get::<Conf>();
         !conf.headers.all.is_empty() || conf.expires != ExpiresRule::Off
     },
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// Trailers follow the content as it is sent, so this runs after every other filter.
-pub(crate) static TRAILERS: Module = Module {
+pub(crate) static TRAILERS: HttpModule = HttpModule {
     name: "trailers",
     doc: "Adds trailers to responses.",
     filter: Some(add_trailers),
     enabled: |location| !location.confs.get::<Conf>().trailers.all.is_empty(),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "add_header",
         syntax: "name value [always]",
@@ -56,7 +57,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "Adds a header to responses with status 200, 201, 204, 206, 301, 302, 303, 304, 307 or 308 or, with \
               `always`, to all responses. An empty value adds nothing. `Last-Modified` and `ETag` replace those of the \
               response.",
-        set: Setter::Custom(Arity::between(2, 3), Repeat::Many, |c, line| c.headers.read(line)),
+        set: Setter::Custom(Arity::between(2, 3), RepeatRule::Many, |c, line| c.headers.read(line)),
     },
     Directive {
         name: "add_trailer",
@@ -66,7 +67,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "Like `add_header`, but for a trailer: it follows the body, and its value is evaluated at the end of the \
               body. Trailers require HTTP/1.1 or later.",
-        set: Setter::Custom(Arity::between(2, 3), Repeat::Many, |c, line| c.trailers.read(line)),
+        set: Setter::Custom(Arity::between(2, 3), RepeatRule::Many, |c, line| c.trailers.read(line)),
     },
     Directive {
         // The default is nginx's rule, which surprises many: one line hides all inherited ones.
@@ -97,7 +98,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "Sets `Expires` and `Cache-Control`: relative to now or (`modified`) to the last modification, to a time \
               of day (`@`), to never fresh (`epoch`), or to ten years (`max`). May contain variables; an invalid value \
               then means `off`.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::between(1, 2), RepeatRule::Once, |c, line| {
             c.expires = ExpiresRule::read(line)?;
             Ok(())
         }),
@@ -180,7 +181,7 @@ impl Conf {
 
 impl AddedFields {
     /// Reads one line.
-    fn read(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
+    fn read(&mut self, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
         let name = line.text(0);
         let always = match line.get(2) {
             None => false,
@@ -227,10 +228,10 @@ fn is_success_or_redirect(status: u16) -> bool {
 }
 
 /// The header filter. An error page that replaces a response passes here again, hence the flag.
-fn add_headers(request: &mut Request) -> Verdict {
+fn add_headers(request: &mut Request) -> FilterVerdict {
     // A subrequest has no head of its own.
     if request.is_subrequest() || request.delivery.has_added_fields {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     let conf = request.conf::<Conf>();
     let usual = is_success_or_redirect(request.out.status);
@@ -254,7 +255,7 @@ fn add_headers(request: &mut Request) -> Verdict {
             AddedFieldKind::Plain => request.out.fields.push(&added.name, &value),
         }
     }
-    Verdict::Pass
+    FilterVerdict::Pass
 }
 
 /// Sets `Last-Modified`. A valid date in the usual format becomes the response's modification time.
@@ -263,7 +264,7 @@ fn add_headers(request: &mut Request) -> Verdict {
 fn set_last_modified(request: &mut Request, value: &BStr) {
     let out = &mut request.out;
     out.last_modified = None;
-    out.fields.remove_known(Known::LastModified);
+    out.fields.remove_known(KnownField::LastModified);
     if let Some(time) = proto::date::parse(value) {
         let mut text = Vec::new();
         proto::date::write_http(time, &mut text);
@@ -275,12 +276,12 @@ fn set_last_modified(request: &mut Request, value: &BStr) {
         }
     }
     if !value.is_empty() {
-        out.fields.push_known(Known::LastModified, value);
+        out.fields.push_known(KnownField::LastModified, value);
     }
 }
 
 /// The body filter that adds trailers.
-fn add_trailers(request: &mut Request) -> Verdict {
+fn add_trailers(request: &mut Request) -> FilterVerdict {
     let out = &request.out;
     let has_content = !request.delivery.header_only && !matches!(out.status, 100..=199 | 204 | 304);
     // Before HTTP/1.1, and without chunked encoding, nothing can follow the content.
@@ -291,33 +292,33 @@ fn add_trailers(request: &mut Request) -> Verdict {
         .chunked_transfer_encoding;
     if !has_content
         || request.is_subrequest()
-        || request.head.version() < Version::Http11
+        || request.head.version() < HttpVersion::Http11
         || !chunks
     {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     let usual = is_success_or_redirect(out.status);
     let lines = Arc::clone(&request.conf::<Conf>().trailers.all);
     if !lines.iter().any(|added| usual || added.always) {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     let body = std::mem::take(&mut request.out.body);
     request.out.content_length = None;
-    request.out.body = Body::stream(WithTrailers { body, lines, usual });
-    Verdict::Pass
+    request.out.body = ResponseBody::stream(WithTrailers { body, lines, usual });
+    FilterVerdict::Pass
 }
 
 /// Content with trailers. Its length is not announced, so that it is sent in chunks (RFC 9112,
 /// section 7.1.2).
 struct WithTrailers {
-    body: Body,
+    body: ResponseBody,
     lines: Arc<[AddedField]>,
     /// Whether the status is one that lines without `always` apply to; decided before the content
     /// is sent.
     usual: bool,
 }
 
-impl Source for WithTrailers {
+impl BodySource for WithTrailers {
     fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
         self.body.poll_ahead(request, context);
     }
@@ -326,7 +327,7 @@ impl Source for WithTrailers {
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+    ) -> Poll<Option<Result<BodyChunk, BodyError>>> {
         let next = ready!(self.body.poll_next(request, context));
         if next.is_none() {
             for added in self.lines.iter().filter(|added| self.usual || added.always) {

@@ -28,16 +28,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::{BString, ByteSlice};
-use conf::{Arity, Diagnostic, Directive, HTTP, LOCATION, Line, Repeat, Setter, Table, parse};
-use host::error_log::{Level, Logger};
-use http::Module;
+use conf::{
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP, LOCATION, RepeatRule,
+    Setter, parse,
+};
+use host::error_log::{LogLevel, Logger};
+use http::HttpModule;
 use http::http_loop::HttpLoop;
-use net::upstream::{Group, Health, Peer, Secure};
+use net::upstream::{PeerHealth, UpstreamGroup, UpstreamPeer, UpstreamTls};
 
 use match_block::MatchCondition;
 use probe::HealthProbe;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "health_check",
     doc: "Active health checks of upstream servers.",
     main: &CONDITIONS,
@@ -49,10 +52,10 @@ pub(crate) static MODULE: Module = Module {
     },
     start,
     stop: |_| drop(CHECKS.take()),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static CONDITIONS: Table<MatchBlocks> = Table::new(&[Directive {
+static CONDITIONS: DirectiveTable<MatchBlocks> = DirectiveTable::new(&[Directive {
     name: "match",
     syntax: "name { ... }",
     default: None,
@@ -60,7 +63,7 @@ static CONDITIONS: Table<MatchBlocks> = Table::new(&[Directive {
     since: "0.1",
     doc: "The conditions for a healthy response: `status [!] code | code-code ...`, `header [!] name [= | != | ~ | !~ \
           value]`, `body ~ | !~ \"regex\"`, one test per line; all must hold.",
-    set: Setter::Block(Arity::ONE, Repeat::Many, |conditions, line| {
+    set: Setter::Block(Arity::ONE, RepeatRule::Many, |conditions, line| {
         // Its regular expressions may be compiled just in time.
         line.level.build.needs().executable_memory = true;
         let condition = MatchCondition::read(line)?;
@@ -78,7 +81,7 @@ static CONDITIONS: Table<MatchBlocks> = Table::new(&[Directive {
     }),
 }]);
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "health_check",
     syntax: "[interval=time] [jitter=time] [fails=number] [passes=number] [uri=uri] [mandatory [persistent]] [match=name] \
              [port=number]",
@@ -90,7 +93,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
           failures and healthy after `passes` (1) consecutive successes. A check succeeds if the status is 2xx or 3xx, \
           or if the response satisfies `match`. With `mandatory`, a server gets no requests before its first check; \
           with `persistent`, the state from before a reload is kept.",
-    set: Setter::Custom(Arity::ANY, Repeat::Once, |conf, line| {
+    set: Setter::Custom(Arity::ANY, RepeatRule::Once, |conf, line| {
         conf.check = Some(Arc::new(read(line)?));
         Ok(())
     }),
@@ -135,7 +138,7 @@ enum InitialHealth {
 }
 
 /// Reads `health_check`.
-fn read(line: &mut Line) -> Result<HealthCheck, Diagnostic> {
+fn read(line: &mut DirectiveLine) -> Result<HealthCheck, Diagnostic> {
     let mut check = HealthCheck {
         interval: Duration::from_secs(5),
         jitter: Duration::ZERO,
@@ -228,9 +231,9 @@ fn start(engine: &HttpLoop) {
 
 /// The checks of one group.
 struct GroupChecks {
-    group: Arc<Group>,
+    group: Arc<UpstreamGroup>,
     /// The TLS settings and the host to verify; `None`: plain connections.
-    secure: Option<Arc<(Secure, BString)>>,
+    secure: Option<Arc<(UpstreamTls, BString)>>,
     check: Arc<HealthCheck>,
     log: Logger,
     /// By peer: the current streak of equal results.
@@ -267,24 +270,28 @@ impl GroupChecks {
     }
 
     /// Marks new peers as unknown, if the configuration wants that.
-    fn mark_unchecked(&self, peers: &[Arc<Peer>]) {
+    fn mark_unchecked(&self, peers: &[Arc<UpstreamPeer>]) {
         for peer in peers {
             let unknown = match self.check.first {
                 InitialHealth::Healthy => false,
                 InitialHealth::Unknown => !self.streaks.contains_key(peer.name()),
                 InitialHealth::Persistent => {
-                    !self.streaks.contains_key(peer.name()) && peer.health() == Health::Unchecked
+                    !self.streaks.contains_key(peer.name())
+                        && peer.health() == PeerHealth::Unchecked
                 }
             };
             if unknown {
-                self.group.state().set_health(peer, Health::Checking);
+                self.group.state().set_health(peer, PeerHealth::Checking);
             }
         }
     }
 
     /// Starts a probe. All of a round run at the same time, so that a dead server does not delay
     /// the others' results.
-    fn start_probe(&self, peer: Arc<Peer>) -> (Arc<Peer>, rt::JoinHandle<Result<(), String>>) {
+    fn start_probe(
+        &self,
+        peer: Arc<UpstreamPeer>,
+    ) -> (Arc<UpstreamPeer>, rt::JoinHandle<Result<(), String>>) {
         let probe = HealthProbe {
             address: probe::with_port(peer.address(), self.check.port),
             // The name of the group, as in requests without `proxy_set_header Host`.
@@ -300,7 +307,7 @@ impl GroupChecks {
     }
 
     /// Adds a result to the peer's streak, and changes its health if the streak is long enough.
-    fn record_result(&mut self, peer: &Arc<Peer>, result: Result<(), String>) {
+    fn record_result(&mut self, peer: &Arc<UpstreamPeer>, result: Result<(), String>) {
         let passed = result.is_ok();
         let run = self
             .streaks
@@ -320,15 +327,15 @@ impl GroupChecks {
             self.check.fails
         };
         // If nothing is known yet, one success is enough.
-        let enough = if passed && peer.health() == Health::Unchecked {
+        let enough = if passed && peer.health() == PeerHealth::Unchecked {
             1
         } else {
             enough
         };
         let health = if passed {
-            Health::Healthy
+            PeerHealth::Healthy
         } else {
-            Health::Unhealthy
+            PeerHealth::Unhealthy
         };
         if run.length < enough || peer.health() == health {
             return;
@@ -336,13 +343,13 @@ impl GroupChecks {
         let (was, name, group) = (peer.health(), peer.name(), &self.group.settings.name);
         self.group.state().set_health(peer, health);
         match result {
-            Err(why) => self.log.plain(
-                Level::Warn,
+            Err(why) => self.log.log_plain(
+                LogLevel::Warn,
                 format_args!("peer {name} in upstream \"{group}\" is unhealthy: {why}"),
             ),
-            Ok(()) if was == Health::Unhealthy => {
-                self.log.plain(
-                    Level::Notice,
+            Ok(()) if was == PeerHealth::Unhealthy => {
+                self.log.log_plain(
+                    LogLevel::Notice,
                     format_args!("peer {name} in upstream \"{group}\" is healthy again"),
                 );
             }

@@ -12,23 +12,24 @@ use std::sync::Arc;
 
 use bstr::{BString, ByteSlice};
 use conf::{
-    Arity, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression, HTTP_SERVER_LOCATION,
+    RepeatRule, Setter,
 };
-use host::error_log::Level;
-use http::files::{self, Found, OpenError, Purpose};
-use http::{Module, Outcome, Phase, Request, Step};
+use host::error_log::LogLevel;
+use http::files::{self, FileError, FilePurpose, OpenFileResult};
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 use proto::message::Method;
 use rt::file::errno;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "index",
     doc: "Serves index files of directories.",
     location: &DIRECTIVES,
-    phases: &[(Phase::Content, search)],
-    ..Module::EMPTY
+    phases: &[(HttpPhase::Content, search)],
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "index",
     syntax: "file …",
     default: Some("index.html"),
@@ -38,7 +39,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
           be an absolute path.",
     set: Setter::Custom(
         Arity::at_least(1),
-        Repeat::Fresh(|c| c.names = Arc::default()),
+        RepeatRule::Fresh(|c| c.names = Arc::default()),
         read,
     ),
 }]);
@@ -49,7 +50,7 @@ struct Conf {
 }
 
 /// Reads `index`.
-fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn read(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let last = line.args().len() - 1;
     for index in 0..=last {
         let text = line.text(index);
@@ -75,15 +76,15 @@ fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
 
 /// The content handler. Goes as far as possible without waiting; in the usual case the first name
 /// is in the open file cache or in the kernel's memory.
-fn search(request: &mut Request) -> Step<'_> {
+fn search(request: &mut Request) -> HandlerStep<'_> {
     if !request.uri.path.ends_with(b"/")
         // POST, too: the index may be a script.
         || !matches!(request.method, Method::Get | Method::Head | Method::Post)
     {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
     let Some(directory) = request.file_path() else {
-        return Outcome::Status(500).into();
+        return HandlerOutcome::Status(500).into();
     };
     let names = request.conf::<Conf>().names.clone();
     for (position, name) in names.iter().enumerate() {
@@ -92,7 +93,7 @@ fn search(request: &mut Request) -> Step<'_> {
             return redirect(request, name).into();
         }
         let path = [&directory[..], &name].concat();
-        match files::try_open(request, &path, Purpose::Look) {
+        match files::try_open(request, &path, FilePurpose::Look) {
             Some(Ok(_)) => return redirect_below(request, &name).into(),
             // For the first missing name, the directory itself has to be examined as well, which
             // can take time.
@@ -102,11 +103,11 @@ fn search(request: &mut Request) -> Step<'_> {
                     directory,
                     names: names.clone(),
                 };
-                return Step::later(search.search_from(request, position));
+                return HandlerStep::later(search.search_from(request, position));
             }
         }
     }
-    Outcome::Declined.into()
+    HandlerOutcome::Declined.into()
 }
 
 /// The search where it may have to wait.
@@ -117,14 +118,14 @@ struct IndexSearch {
 
 impl IndexSearch {
     /// Continues the search at a name.
-    async fn search_from(self, request: &mut Request, position: usize) -> Outcome {
+    async fn search_from(self, request: &mut Request, position: usize) -> HandlerOutcome {
         for (index, name) in self.names.iter().enumerate().skip(position) {
             let name = request.value(name);
             if name.starts_with(b"/") {
                 return redirect(request, name);
             }
             let path = [&self.directory[..], &name].concat();
-            let error = match files::open(request, &path, Purpose::Look).await {
+            let error = match files::open_request_file(request, &path, FilePurpose::Look).await {
                 Ok(_) => return redirect_below(request, &name),
                 Err(error) => error,
             };
@@ -140,36 +141,37 @@ impl IndexSearch {
             if error.errno != errno::NOENT {
                 let path = path.as_bstr();
                 request.log(
-                    Level::Crit,
+                    LogLevel::Crit,
                     format_args!("{} \"{path}\" failed{error}", error.call),
                 );
-                return Outcome::Status(500);
+                return HandlerOutcome::Status(500);
             }
         }
-        Outcome::Declined
+        HandlerOutcome::Declined
     }
 
     /// Tests whether the directory exists: if not, the response is 404 instead of the 403 that a
     /// directory without an index gets. `index` is the path of a missing file in it, for the log.
     /// `None`: it exists.
-    async fn test_directory(&self, request: &mut Request, index: &[u8]) -> Option<Outcome> {
+    async fn test_directory(&self, request: &mut Request, index: &[u8]) -> Option<HandlerOutcome> {
         // The root directory keeps its slash.
         let directory = match self.directory.strip_suffix(b"/") {
             Some(rest) if !rest.is_empty() => rest,
             _ => &self.directory[..],
         };
-        let found: Found = files::open(request, directory, Purpose::Look).await;
+        let found: OpenFileResult =
+            files::open_request_file(request, directory, FilePurpose::Look).await;
         let directory = directory.as_bstr();
         match found {
             Ok(found) if found.is_directory() => None,
             Ok(_) => {
                 request.log(
-                    Level::Alert,
+                    LogLevel::Alert,
                     format_args!("\"{directory}\" is not a directory"),
                 );
-                Some(Outcome::Status(500))
+                Some(HandlerOutcome::Status(500))
             }
-            Err(error) if error.is_link() => Some(Outcome::Status(403)),
+            Err(error) if error.is_link() => Some(HandlerOutcome::Status(403)),
             Err(error) if error.errno == errno::NOENT => {
                 refuse_missing(request, index, error).into()
             }
@@ -178,26 +180,26 @@ impl IndexSearch {
             Err(error) if error.errno == errno::ACCES => None,
             Err(error) => {
                 request.log(
-                    Level::Crit,
+                    LogLevel::Crit,
                     format_args!("{} \"{directory}\" failed{error}", error.call),
                 );
-                Some(Outcome::Status(500))
+                Some(HandlerOutcome::Status(500))
             }
         }
     }
 }
 
 /// Errors that apply to every name. `None`: the next one may exist.
-fn refuse(request: &Request, path: &[u8], error: OpenError) -> Option<Outcome> {
+fn refuse(request: &Request, path: &[u8], error: FileError) -> Option<HandlerOutcome> {
     if error.is_link() {
-        return Some(Outcome::Status(403));
+        return Some(HandlerOutcome::Status(403));
     }
     match error.errno {
         // As in nginx, the search does not go on: the file exists, and a later one is not what the
         // administrator meant.
         errno::ACCES => {
             request.error(format_args!("\"{}\" is forbidden{error}", path.as_bstr()));
-            Some(Outcome::Status(403))
+            Some(HandlerOutcome::Status(403))
         }
         // The directory itself is wrong, so no other name can exist in it.
         errno::NOTDIR | errno::NAMETOOLONG => Some(refuse_missing(request, path, error)),
@@ -206,21 +208,21 @@ fn refuse(request: &Request, path: &[u8], error: OpenError) -> Option<Outcome> {
 }
 
 /// 404, logged unless `log_not_found` is off.
-fn refuse_missing(request: &Request, path: &[u8], error: OpenError) -> Outcome {
+fn refuse_missing(request: &Request, path: &[u8], error: FileError) -> HandlerOutcome {
     if request.site.location(request.location).core.log_not_found {
         request.error(format_args!("\"{}\" is not found{error}", path.as_bstr()));
     }
-    Outcome::Status(404)
+    HandlerOutcome::Status(404)
 }
 
 /// Redirects to a file in the directory.
-fn redirect_below(request: &mut Request, name: &[u8]) -> Outcome {
+fn redirect_below(request: &mut Request, name: &[u8]) -> HandlerOutcome {
     let path = [&request.uri.path[..], name].concat();
     redirect(request, path.into())
 }
 
 /// Redirects internally, keeping the arguments.
-fn redirect(request: &mut Request, path: BString) -> Outcome {
+fn redirect(request: &mut Request, path: BString) -> HandlerOutcome {
     // They may be for a script that is the index.
     let args = std::mem::take(&mut request.uri.args);
     request.redirect(path, args)

@@ -10,40 +10,40 @@
 
 use std::cell::{Cell, RefCell};
 
-use conf::{Directive, HTTP, HTTP_SERVER_LOCATION, Setter, Table};
-use http::{Module, Outcome, Phase, Request, Step};
+use conf::{Directive, DirectiveTable, HTTP, HTTP_SERVER_LOCATION, Setter};
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 
 use crate::shared::limit_conn::{
     self, ConnCounters, ConnLimitPolicy, ConnSlot, ConnZoneDeclaration, ConnZones, LimitConnStatus,
 };
 use crate::shared::zones;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "limit_conn",
     doc: "Limits the number of concurrent requests per key, such as the client address.",
     main: &ZONES,
     location: &DIRECTIVES,
-    phases: &[(Phase::Preaccess, limit)],
+    phases: &[(HttpPhase::Preaccess, limit)],
     enabled: |location| !location.confs.get::<ConnLimitPolicy>().limits.is_empty(),
     variables: &[limit_conn::status_variable(status)],
     complete: |line| {
         zones::report_undeclared::<ConnZoneDeclaration, ConnCounters>(line, "limit_conn_zone")
     },
     commit: |site, zones| site.main_confs.get::<ConnZones>().commit(zones, KIND),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The owner of the zones in messages.
 const KIND: &str = "limit_conn";
 
-static ZONES: Table<ConnZones> = Table::new(&[limit_conn::zone_row(
+static ZONES: DirectiveTable<ConnZones> = DirectiveTable::new(&[limit_conn::zone_row(
     HTTP,
     "Defines a zone that counts requests per value of the key. Requests with an empty key are not counted. When the zone \
      is full, requests with new keys are rejected.",
     |declared, line| declared.read(line, KIND),
 )]);
 
-static DIRECTIVES: Table<ConnLimitPolicy> = Table::<ConnLimitPolicy>::new(&[
+static DIRECTIVES: DirectiveTable<ConnLimitPolicy> = DirectiveTable::<ConnLimitPolicy>::new(&[
     limit_conn::limit_row(
         HTTP_SERVER_LOCATION,
         "The maximum number of concurrent requests per key of the zone. If there are several limits, all of them apply.",
@@ -81,20 +81,22 @@ fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// The handler of the preaccess phase. It runs again after an internal redirect, but the first
 /// outcome stands.
-fn limit(request: &mut Request) -> Step<'_> {
+fn limit(request: &mut Request) -> HandlerStep<'_> {
     let held = request.shared::<RequestConnSlots>();
     // An internal redirect comes here again.
     if held.status.get().is_some() {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
     let policy = request.conf::<ConnLimitPolicy>();
     let Some((verdict, places)) = policy.take_slots(request) else {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     };
     held.status.set(Some(verdict));
     held.slots.replace(places);
     match verdict {
-        LimitConnStatus::Rejected => Outcome::Status(policy.status as u16).into(),
-        LimitConnStatus::Passed | LimitConnStatus::RejectedDryRun => Outcome::Declined.into(),
+        LimitConnStatus::Rejected => HandlerOutcome::Status(policy.status as u16).into(),
+        LimitConnStatus::Passed | LimitConnStatus::RejectedDryRun => {
+            HandlerOutcome::Declined.into()
+        }
     }
 }

@@ -17,21 +17,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use conf::{
-    Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, Line, Repeat, Setter,
-    Table, Variable, parse,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression, HTTP,
+    HTTP_SERVER_LOCATION, RepeatRule, Setter, Variable, parse,
 };
-use host::error_log::Level;
-use http::{Module, Outcome, Phase, Request, Step};
+use host::error_log::LogLevel;
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 
 use crate::shared::limit_req::{CountMode, PourResult, REQUEST, RequestBuckets};
 use crate::shared::zones::{self, SharedZone};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "limit_req",
     doc: "Limits the request rate per key, such as the client address.",
     main: &ZONES,
     location: &DIRECTIVES,
-    phases: &[(Phase::Preaccess, limit)],
+    phases: &[(HttpPhase::Preaccess, limit)],
     enabled: |location| !location.confs.get::<Conf>().limits.is_empty(),
     variables: &[Variable::new(
         "limit_req_status",
@@ -43,13 +43,13 @@ pub(crate) static MODULE: Module = Module {
         zones::report_undeclared::<ReqZoneDeclaration, RequestBuckets>(line, "limit_req_zone")
     },
     commit: |site, zones| site.main_confs.get::<ReqZones>().commit(zones),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The owner of the zones in messages.
 const KIND: &str = "limit_req";
 
-static ZONES: Table<ReqZones> = Table::new(&[Directive {
+static ZONES: DirectiveTable<ReqZones> = DirectiveTable::new(&[Directive {
     name: "limit_req_zone",
     syntax: "key zone=name:size rate=rate",
     default: None,
@@ -57,12 +57,12 @@ static ZONES: Table<ReqZones> = Table::new(&[Directive {
     since: "0.1",
     doc: "Defines a zone that tracks requests per value of the key, and their maximum rate (`r/s` or `r/m`). Requests \
           with an empty key are not counted. When the zone is full, the least recently used entry is removed.",
-    set: Setter::Custom(Arity::exactly(3), Repeat::Many, |declared, line| {
+    set: Setter::Custom(Arity::exactly(3), RepeatRule::Many, |declared, line| {
         declared.read(line)
     }),
 }]);
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "limit_req",
         syntax: "zone=name [burst=number] [nodelay | delay=number]",
@@ -74,7 +74,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
               requests are not delayed; with `nodelay`, none are. If there are several limits, the strictest applies.",
         set: Setter::Custom(
             Arity::between(1, 3),
-            Repeat::Fresh(|c| c.limits.clear()),
+            RepeatRule::Fresh(|c| c.limits.clear()),
             |c, line| c.read(line),
         ),
     },
@@ -112,7 +112,12 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 /// The words of `limit_req_log_level` and of `limit_conn_log_level`.
 const LEVEL_WORDS: [&str; 4] = ["info", "notice", "warn", "error"];
 /// The levels of [`LEVEL_WORDS`], in the same order.
-const LEVELS: [Level; 4] = [Level::Info, Level::Notice, Level::Warn, Level::Error];
+const LEVELS: [LogLevel; 4] = [
+    LogLevel::Info,
+    LogLevel::Notice,
+    LogLevel::Warn,
+    LogLevel::Error,
+];
 
 /// The zones declared in `http`.
 #[derive(Clone, Default)]
@@ -132,7 +137,7 @@ struct ReqZoneDeclaration {
 #[derive(Clone, Default)]
 struct Conf {
     limits: Vec<ReqLimit>,
-    level: Level,
+    level: LogLevel,
     status: i64,
     dry_run: bool,
 }
@@ -152,7 +157,7 @@ const MAX_KEY: usize = 65_535;
 
 impl ReqZones {
     /// Reads `limit_req_zone`.
-    fn read(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
+    fn read(&mut self, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
         let key = line.expression(0)?;
         // One request per second if the line names no rate, as in nginx.
         let (mut zone, mut rate) = (None, REQUEST);
@@ -188,11 +193,11 @@ impl ReqZones {
 
     /// Finds the buckets that a previous configuration left, or creates them. A changed key is an
     /// error, as in nginx.
-    fn commit(&self, zones: &host::engine::Zones) -> Result<(), String> {
+    fn commit(&self, zones: &host::engine::ZoneRegistry) -> Result<(), String> {
         for zone in &self.0 {
             let source = |declared: &ReqZoneDeclaration| declared.key.source().to_vec();
             let buckets = zone.commit(zones, KIND, |size, declared| {
-                RequestBuckets::new(size, &source(declared), rt::clock::read())
+                RequestBuckets::new(size, &source(declared), rt::clock::read_clock())
             });
             let key = zone.declared().map(source).unwrap_or_default();
             if *buckets.key != *key {
@@ -228,7 +233,7 @@ fn positive(text: &[u8]) -> Option<u64> {
 
 impl Conf {
     /// Reads `limit_req`.
-    fn read(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
+    fn read(&mut self, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
         let (mut zone, mut burst, mut delay) = (None, 0, 0);
         for i in 0..line.args().len() {
             let word = line.text(i);
@@ -262,12 +267,12 @@ impl Conf {
     }
 
     /// The log level for delays: one below that for rejections, but at least `info`.
-    fn delay_level(&self) -> Level {
+    fn delay_level(&self) -> LogLevel {
         match self.level {
-            Level::Error => Level::Warn,
-            Level::Warn => Level::Notice,
+            LogLevel::Error => LogLevel::Warn,
+            LogLevel::Warn => LogLevel::Notice,
             // There is no lower level that could be logged by default.
-            _ => Level::Info,
+            _ => LogLevel::Info,
         }
     }
 }
@@ -301,15 +306,15 @@ fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// The handler of the preaccess phase. It runs again after an internal redirect, but the first
 /// outcome stands.
-fn limit(request: &mut Request) -> Step<'_> {
+fn limit(request: &mut Request) -> HandlerStep<'_> {
     let verdict = request.shared::<Cell<LimitReqStatus>>();
     // Shared with subrequests, which do not count again either.
     if !matches!(verdict.get(), LimitReqStatus::Unlimited) {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
     let conf = request.conf::<Conf>();
     let excess = match check_limits(request, &conf.limits) {
-        LimitDecision::Unlimited => return Outcome::Declined.into(),
+        LimitDecision::Unlimited => return HandlerOutcome::Declined.into(),
         LimitDecision::Reject => {
             verdict.set(if conf.dry_run {
                 LimitReqStatus::RejectedDryRun
@@ -317,8 +322,8 @@ fn limit(request: &mut Request) -> Step<'_> {
                 LimitReqStatus::Rejected
             });
             return match conf.dry_run {
-                true => Outcome::Declined.into(),
-                false => Outcome::Status(conf.status as u16).into(),
+                true => HandlerOutcome::Declined.into(),
+                false => HandlerOutcome::Status(conf.status as u16).into(),
             };
         }
         LimitDecision::Pass(delay) => delay,
@@ -330,7 +335,7 @@ fn limit(request: &mut Request) -> Step<'_> {
     }) = excess
     else {
         verdict.set(LimitReqStatus::Passed);
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     };
     let (dry, zone) = (if conf.dry_run { ", dry run" } else { "" }, &zone.name);
     let (whole, part) = (excess / REQUEST, excess % REQUEST);
@@ -340,24 +345,24 @@ fn limit(request: &mut Request) -> Step<'_> {
     );
     if conf.dry_run {
         verdict.set(LimitReqStatus::DelayedDryRun);
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
     verdict.set(LimitReqStatus::Delayed);
-    Step::later(wait(request, delay))
+    HandlerStep::later(wait(request, delay))
 }
 
 /// Delays the request, unless its client disconnects.
-async fn wait(request: &mut Request, delay: Duration) -> Outcome {
+async fn wait(request: &mut Request, delay: Duration) -> HandlerOutcome {
     let client = Rc::clone(&request.stream);
-    match rt::timeout(delay, client.left()).await {
+    match rt::timeout(delay, client.wait_until_left()).await {
         // The client is still there: the request continues.
-        Err(_elapsed) => Outcome::Declined,
+        Err(_elapsed) => HandlerOutcome::Declined,
         Ok(()) => {
             request.log(
-                Level::Info,
+                LogLevel::Info,
                 format_args!("client prematurely closed connection"),
             );
-            Outcome::Status(http::module::internal_status::CLIENT_CLOSED)
+            HandlerOutcome::Status(http::module::internal_status::CLIENT_CLOSED)
         }
     }
 }
@@ -497,7 +502,7 @@ fn log_refusal(request: &Request, zone: &ReqZone, refused: PourResult) {
         }
         PourResult::NoRoom => {
             request.log(
-                Level::Alert,
+                LogLevel::Alert,
                 format_args!("could not allocate node in limit_req zone \"{name}\""),
             );
         }

@@ -22,32 +22,32 @@ use std::time::Duration;
 use base::text::{write_number, write_padded, write_seconds};
 use bstr::ByteSlice;
 use conf::{
-    Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, LIMIT_EXCEPT,
-    LOCATION_IF, Level as Block, Line, Repeat, Setter, Table,
+    Arity, BlockContext as Block, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression,
+    HTTP, HTTP_SERVER_LOCATION, LIMIT_EXCEPT, LOCATION_IF, RepeatRule, Setter,
 };
 use host::error_log::Logger;
-use http::request::Version;
-use http::{Module, Outcome, Phase, Request, Step};
+use http::request::HttpVersion;
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 
 use crate::shared::log::{
     self, DirectVariable, LineWritten, LogDestination, LogFormat, LogFormats, LogSubject,
     LogUrgency, OpenLogFiles,
 };
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "log",
     doc: "Writes access logs: one line per request.",
     main: &FORMATS,
     location: &DIRECTIVES,
-    phases: &[(Phase::Log, write)],
+    phases: &[(HttpPhase::Log, write)],
     enabled: |location| {
         let conf = location.confs.get::<Conf>();
         !conf.off && !conf.logs.is_empty()
     },
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static FORMATS: Table<LogMainConf> = Table::new(&[Directive {
+static FORMATS: DirectiveTable<LogMainConf> = DirectiveTable::new(&[Directive {
     name: "log_format",
     syntax: "name [escape=default | json | none] string ...",
     default: None,
@@ -56,12 +56,12 @@ static FORMATS: Table<LogMainConf> = Table::new(&[Directive {
     doc: "Defines a format for `access_log`. The strings are concatenated; the values of variables are escaped, as \
           `\\xHH` (`default`) or for JSON (`json`), or not at all (`none`). `combined` is predefined: `$remote_addr - \
           $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"`.",
-    set: Setter::Custom(Arity::at_least(2), Repeat::Many, |_, line| {
+    set: Setter::Custom(Arity::at_least(2), RepeatRule::Many, |_, line| {
         LogFormats::define(line, DIRECT, COMBINED)
     }),
 }]);
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "access_log",
         syntax: "off | path | syslog:server=address[,parameter=value] [format [buffer=size] [gzip[=level]] [flush=time] \
@@ -73,7 +73,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
               written in batches of that size, after `flush` at the latest; `gzip` compresses the batches. With `if`, \
               a request is logged only if the value is neither empty nor `0`. The path may contain variables; such a \
               file is created only for requests whose `root` exists, and by the user of the worker.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(Conf::clear), access_log),
+        set: Setter::Custom(Arity::at_least(1), RepeatRule::Fresh(Conf::clear), access_log),
     },
     Directive {
         name: "open_log_file_cache",
@@ -83,7 +83,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "Keeps log files with variables in their paths open: at most `max`, those used `min_uses` times within \
               `inactive`. Every `valid`, Weir checks that the file still exists under its path.",
-        set: Setter::Custom(Arity::between(1, 4), Repeat::Once, |conf, line| {
+        set: Setter::Custom(Arity::between(1, 4), RepeatRule::Once, |conf, line| {
             conf.open_files = OpenLogFiles::read(line)?;
             Ok(())
         }),
@@ -130,7 +130,7 @@ const COMBINED_TEXT: &str = "$remote_addr - $remote_user [$time_local] \"$reques
                              \"$http_referer\" \"$http_user_agent\"";
 
 /// Reads `access_log`.
-fn access_log(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn access_log(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     if line.is_default() {
         // The file is only opened for a server that turns out to use it, see `open_default`.
         conf.is_default = true;
@@ -187,7 +187,7 @@ rt::local! {
 const MAX_WAIT: Duration = Duration::from_millis(20);
 
 /// The handler of the log phase.
-fn write(request: &mut Request) -> Step<'_> {
+fn write(request: &mut Request) -> HandlerStep<'_> {
     let conf = request.conf::<Conf>();
     // Taken out rather than borrowed: evaluating a variable can run a script, which could log too.
     let mut line = LINE.take();
@@ -216,7 +216,7 @@ fn write(request: &mut Request) -> Step<'_> {
     if !awaited.is_empty() {
         request.wait_at_end(wait_until_written(awaited));
     }
-    Outcome::Declined.into()
+    HandlerOutcome::Declined.into()
 }
 
 /// Waits until the lines are written. If time runs out they are written nevertheless, only later.
@@ -260,10 +260,10 @@ const DIRECT: &[DirectVariable<Request>] = &[
     ("status", status),
     // Numbers and times need no escaping, so these can bypass it.
     ("bytes_sent", |request, out| {
-        write_number(request.ledger.bytes_sent, out)
+        write_number(request.times.bytes_sent, out)
     }),
     ("body_bytes_sent", |request, out| {
-        write_number(request.ledger.body_bytes_sent, out)
+        write_number(request.times.body_bytes_sent, out)
     }),
 ];
 
@@ -272,7 +272,7 @@ const DIRECT: &[DirectVariable<Request>] = &[
 fn status(request: &mut Request, out: &mut Vec<u8>) {
     let status = match request.out.status {
         // HTTP/0.9 responses have no status. nginx logs 009.
-        0 if request.head.version() == Version::Http09 => 9,
+        0 if request.head.version() == HttpVersion::Http09 => 9,
         status => status,
     };
     write_padded(status.into(), 3, out);

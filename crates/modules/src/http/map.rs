@@ -9,17 +9,17 @@
 //!
 //! The mechanism is [`crate::shared::map`].
 
-use ::http::{Module, Request};
-use conf::{Directive, HTTP, Table};
+use ::http::{HttpModule, Request};
+use conf::{Directive, DirectiveTable, HTTP};
 
 use crate::shared::client_scope::VariableOnly;
 use crate::shared::map;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "map",
     doc: "Variables whose values depend on other variables.",
     main: &DIRECTIVES,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 static ROWS: [Directive<VariableOnly>; 3] = map::rows::<Request>(
@@ -29,4 +29,4 @@ static ROWS: [Directive<VariableOnly>; 3] = map::rows::<Request>(
      the result.",
 );
 
-static DIRECTIVES: Table<VariableOnly> = Table::new(&ROWS);
+static DIRECTIVES: DirectiveTable<VariableOnly> = DirectiveTable::new(&ROWS);

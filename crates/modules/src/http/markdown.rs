@@ -9,26 +9,26 @@
 //! are served as they are.
 
 use bstr::ByteSlice as _;
-use conf::{Directive, HTTP_SERVER_LOCATION, Setter, Table};
-use http::body::Body;
-use http::files::{self, Purpose};
-use http::{Module, Outcome, Phase, Request, Step};
-use proto::Known;
+use conf::{Directive, DirectiveTable, HTTP_SERVER_LOCATION, Setter};
+use http::files::{self, FilePurpose};
+use http::response_body::ResponseBody;
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
+use proto::KnownField;
 use proto::message::Method;
 use pulldown_cmark::{CowStr, Event, Options, Parser, Tag};
 
 use crate::shared::html_page;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "markdown",
     doc: "Shows texts in Markdown as pages.",
     location: &DIRECTIVES,
-    phases: &[(Phase::Content, serve)],
+    phases: &[(HttpPhase::Content, serve)],
     enabled: |location| location.confs.get::<Conf>().on,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "markdown",
     syntax: "on | off",
     default: Some("off"),
@@ -70,31 +70,31 @@ const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" \
                       content=\"default-src 'none';style-src 'unsafe-inline';img-src *\">\n";
 
 /// The content handler. Other clients get the file from the static module.
-fn serve(request: &mut Request) -> Step<'_> {
+fn serve(request: &mut Request) -> HandlerStep<'_> {
     let path = &request.uri.path;
     let is_text = path.ends_with(b".md") || path.ends_with(b".markdown");
     if !is_text || !matches!(request.method, Method::Get | Method::Head) {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
     // For clients that get the file, too, since caches must keep the two apart.
     let fields = &mut request.out.fields;
-    fields.push_known(Known::Vary, b"Accept");
-    let accept = request.head.known(Known::Accept);
+    fields.push_known(KnownField::Vary, b"Accept");
+    let accept = request.head.known(KnownField::Accept);
     let takes = accept.is_some_and(|accept| accept.contains_str("text/html"));
     match takes {
-        true => Step::later(answer(request)),
-        false => Outcome::Declined.into(),
+        true => HandlerStep::later(answer(request)),
+        false => HandlerOutcome::Declined.into(),
     }
 }
 
 /// The page for a file.
-async fn answer(request: &mut Request) -> Outcome {
+async fn answer(request: &mut Request) -> HandlerOutcome {
     let Some(path) = request.file_path() else {
-        return Outcome::Status(500);
+        return HandlerOutcome::Status(500);
     };
     // The static module reports what cannot be read.
-    let Ok(found) = files::open(request, &path, Purpose::Read).await else {
-        return Outcome::Declined;
+    let Ok(found) = files::open_request_file(request, &path, FilePurpose::Read).await else {
+        return HandlerOutcome::Declined;
     };
     let length = found.length();
     let Some(file) = found
@@ -102,13 +102,13 @@ async fn answer(request: &mut Request) -> Outcome {
         .clone()
         .filter(|_| found.is_file() && length <= MAX_LENGTH)
     else {
-        return Outcome::Declined;
+        return HandlerOutcome::Declined;
     };
     let site = std::rc::Rc::clone(&request.site);
-    let pool = files::pool(request, &site.location(request.location).core.delivery.aio);
+    let pool = files::file_pool(request, &site.location(request.location).core.delivery.aio);
     let length = usize::try_from(length).unwrap_or(0);
     let Ok(text) = file.read_at(Vec::new(), 0, length, &pool).await else {
-        return Outcome::Declined;
+        return HandlerOutcome::Declined;
     };
     let name = request.uri.path.clone();
     // A megabyte of Markdown takes longer than a turn of the loop should.
@@ -117,8 +117,8 @@ async fn answer(request: &mut Request) -> Outcome {
     request.out.last_modified = Some(found.modified());
     request.out.content_type = "text/html".into();
     request.out.charset = "utf-8".into();
-    request.out.body = Body::bytes(page);
-    Outcome::Respond
+    request.out.body = ResponseBody::bytes(page);
+    HandlerOutcome::Respond
 }
 
 /// The page.

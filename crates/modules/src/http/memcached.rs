@@ -12,17 +12,19 @@
 //! a 404 that `error_page` can send to the application.
 
 use bstr::{BString, ByteSlice};
-use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
-use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
-use host::error_log::Level as Severity;
-use http::module::{Answer, Outcome, Step};
-use http::site::ConfRef;
+use conf::directive_contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
+use conf::{
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression, RepeatRule, Setter,
+};
+use host::error_log::LogLevel as Severity;
+use http::http_site::ConfRef;
+use http::module::{ContentHandler, HandlerOutcome, HandlerStep};
 use http::upstream::RetryReasons;
 use http::upstream::{
-    Content, ContentLength, Fault, HeadProgress, NoResponse, Piece, Plan, Protocol, RequestContent,
-    Settings,
+    ChunkPiece, ContentLength, ExchangePlan, HeadProgress, NoResponse, ProtocolFault,
+    RequestContent, RequestLength, UpstreamProtocol, UpstreamSettings,
 };
-use http::{Module, Request};
+use http::{HttpModule, Request};
 use proto::fields::Fields;
 use proto::memcached::{self, MemcachedHead, TRAILER};
 use proto::message::{Method, ResponseHead};
@@ -32,27 +34,27 @@ use crate::shared::upstream_rows::{
     PrefixedRows, ProtocolSettings, UnbufferedRows, next_upstream_words,
 };
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "memcached",
     doc: "Serves responses from memcached.",
     location: &DIRECTIVES,
-    answer: Some(Answer {
+    content_handler: Some(ContentHandler {
         directives: &["memcached_pass"],
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler: pass,
         adds_slash: true,
     }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The rows common to all upstream protocols, as far as they make sense here: a value has no header
 /// fields, and requests have no bodies.
-pub(crate) static UPSTREAM: Module = Module {
+pub(crate) static UPSTREAM: HttpModule = HttpModule {
     name: "memcached_upstream",
     doc: "The directives that memcached has in common with other upstream protocols.",
     location: &UPSTREAM_ROWS,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// Names memcached's settings for the shared rows.
@@ -87,17 +89,17 @@ static UPSTREAM_ROWS: UnbufferedRows<MemcachedProtocol> = UnbufferedRows::new(
 );
 
 /// `memcached_next_upstream` has its own words.
-static NEXT_UPSTREAM: Table<Settings> = Table::new(&[Directive {
+static NEXT_UPSTREAM: DirectiveTable<UpstreamSettings> = DirectiveTable::new(&[Directive {
     name: "memcached_next_upstream",
     syntax: "error | timeout | invalid_response | not_found | off …",
     default: Some("error timeout"),
     contexts: HTTP_SERVER_LOCATION,
     since: "0.1",
     doc: "When to try the next server.",
-    set: Setter::Custom(Arity::at_least(1), Repeat::Once, next_upstream),
+    set: Setter::Custom(Arity::at_least(1), RepeatRule::Once, next_upstream),
 }]);
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
     Directive {
         name: "memcached_pass",
         syntax: "address",
@@ -105,7 +107,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: LOCATION.or(LOCATION_IF),
         since: "0.1",
         doc: "The memcached server that is asked for the key in `$memcached_key`, which must be `set`.",
-        set: Setter::Custom(Arity::exactly(1), Repeat::Once, memcached_pass),
+        set: Setter::Custom(Arity::exactly(1), RepeatRule::Once, memcached_pass),
     },
     Directive {
         // Which flag means compressed is a convention of the client library that stored the value.
@@ -128,7 +130,7 @@ struct Conf {
 }
 
 /// Reads `memcached_pass`.
-fn memcached_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn memcached_pass(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let pass = GatewayPass::from_line(line, b"")?;
     // As in nginx.
     if let GatewayPass::Variable(_) = pass {
@@ -144,7 +146,10 @@ fn memcached_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// Reads `memcached_next_upstream`.
-fn next_upstream(settings: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+fn next_upstream(
+    settings: &mut UpstreamSettings,
+    line: &mut DirectiveLine,
+) -> Result<(), Diagnostic> {
     settings.next_upstream = next_upstream_words(
         line,
         &[
@@ -159,22 +164,22 @@ fn next_upstream(settings: &mut Settings, line: &mut Line) -> Result<(), Diagnos
 }
 
 /// The content handler.
-fn pass(request: &mut Request) -> Step<'_> {
+fn pass(request: &mut Request) -> HandlerStep<'_> {
     // Weir only reads from memcached.
     if !matches!(request.method, Method::Get | Method::Head) {
-        return Outcome::Status(405).into();
+        return HandlerOutcome::Status(405).into();
     }
-    Step::later(async move {
+    HandlerStep::later(async move {
         let conf = request.conf::<Conf>();
         let settings = ProtocolSettings::<MemcachedProtocol>::of(request);
         let Some(pass) = &conf.pass else {
-            return Outcome::Declined;
+            return HandlerOutcome::Declined;
         };
         let target = match pass.target(request, b"") {
             Ok(target) => target,
-            Err(status) => return Outcome::Status(status),
+            Err(status) => return HandlerOutcome::Status(status),
         };
-        let plan = Plan {
+        let plan = ExchangePlan {
             settings,
             target,
             protocol: Box::new(MemcachedCodec::new(request.conf::<Conf>())),
@@ -183,16 +188,16 @@ fn pass(request: &mut Request) -> Step<'_> {
             watch_client: true,
             tag: connection_tag(request),
         };
-        match http::upstream::pass(request, plan).await {
+        match http::upstream::exchange_and_respond(request, plan).await {
             // A miss has no content, so it is treated like a missing file: `error_page` can send
             // the request to the application.
-            Outcome::Respond if request.out.status == 404 => Outcome::Status(404),
-            Outcome::Respond => {
+            HandlerOutcome::Respond if request.out.status == 404 => HandlerOutcome::Status(404),
+            HandlerOutcome::Respond => {
                 request.out.content_type = http::content_type::content_type(request);
                 // The stored value is the content itself, so a range of it makes sense.
                 request.out.transforms.ranges = true;
                 request.out.transforms.single_range = true;
-                Outcome::Respond
+                HandlerOutcome::Respond
             }
             other => other,
         }
@@ -225,25 +230,25 @@ impl MemcachedCodec {
 
     /// Reads what follows the value. An invalid trailer costs the connection but not the response,
     /// of which the client has everything.
-    fn read_trailer(&mut self, request: &Request, input: &[u8]) -> Piece {
+    fn read_trailer(&mut self, request: &Request, input: &[u8]) -> ChunkPiece {
         let wanted = &TRAILER[TRAILER.len() - self.trailer_left..];
         let length = wanted.len().min(input.len());
         if input[..length] != wanted[..length] {
             request.error(format_args!(
                 "memcached sent invalid trailer while reading upstream"
             ));
-            return Piece::End(0);
+            return ChunkPiece::End(0);
         }
         self.trailer_left -= length;
         if self.trailer_left == 0 {
-            Piece::End(length)
+            ChunkPiece::End(length)
         } else {
-            Piece::More
+            ChunkPiece::More
         }
     }
 }
 
-impl Protocol for MemcachedCodec {
+impl UpstreamProtocol for MemcachedCodec {
     fn scheme(&self) -> &'static str {
         "memcached://"
     }
@@ -251,7 +256,7 @@ impl Protocol for MemcachedCodec {
     fn write_head(
         &mut self,
         request: &mut Request,
-        _: Content,
+        _: RequestLength,
         out: &mut Vec<u8>,
     ) -> Result<(), NoResponse> {
         let conf = request.conf::<Conf>();
@@ -279,8 +284,8 @@ impl Protocol for MemcachedCodec {
         request: &Request,
         input: &[u8],
         head: &mut ResponseHead,
-    ) -> Result<HeadProgress, Fault> {
-        match memcached::read_head(input, &self.key).map_err(Fault::new)? {
+    ) -> Result<HeadProgress, ProtocolFault> {
+        match memcached::read_head(input, &self.key).map_err(ProtocolFault::new)? {
             MemcachedHead::Partial => Ok(HeadProgress::Partial),
             // The miss is final for this server; `memcached_next_upstream not_found` may try
             // another.
@@ -305,7 +310,7 @@ impl Protocol for MemcachedCodec {
                     // client.
                     let Some(flags) = flags else {
                         let line = input[..used].trim_end();
-                        return Err(Fault::new(memcached::invalid(
+                        return Err(ProtocolFault::new(memcached::invalid(
                             "flags",
                             line,
                             Some(&self.key),
@@ -328,32 +333,36 @@ impl Protocol for MemcachedCodec {
         self.content
     }
 
-    fn read_content(&mut self, request: &Request, input: &[u8]) -> Result<Piece, Fault> {
+    fn read_content(
+        &mut self,
+        request: &Request,
+        input: &[u8],
+    ) -> Result<ChunkPiece, ProtocolFault> {
         if self.value_left == 0 {
             return Ok(if self.trailer_left == 0 {
-                Piece::End(0)
+                ChunkPiece::End(0)
             } else {
                 self.read_trailer(request, input)
             });
         }
         // More has to arrive; the end of the connection is reported separately.
         if input.is_empty() {
-            return Ok(Piece::More);
+            return Ok(ChunkPiece::More);
         }
         // The trailer can be in the same input; it is left for the next call.
         let length = usize::try_from(self.value_left)
             .unwrap_or(usize::MAX)
             .min(input.len());
         self.value_left -= length as u64;
-        Ok(Piece::Data(0..length))
+        Ok(ChunkPiece::Data(0..length))
     }
 
-    fn end_of_input(&mut self) -> Result<(), Fault> {
+    fn end_of_input(&mut self) -> Result<(), ProtocolFault> {
         match self.value_left {
             // The client has all of the value; that the trailer is missing only costs the
             // connection.
             0 => Ok(()),
-            _ => Err(Fault::new("upstream prematurely closed connection")),
+            _ => Err(ProtocolFault::new("upstream prematurely closed connection")),
         }
     }
 

@@ -15,22 +15,22 @@
 //! disconnects. The request does not wait for it.
 
 use bstr::BString;
-use conf::{Arity, Directive, HTTP_SERVER_LOCATION, Repeat, Setter, Table};
-use http::body::Body;
+use conf::{Arity, Directive, DirectiveTable, HTTP_SERVER_LOCATION, RepeatRule, Setter};
 use http::request::RequestPurpose;
-use http::subrequest::{self, Options};
-use http::{Module, Outcome, Phase, Request, Step};
+use http::response_body::ResponseBody;
+use http::subrequest::{self, SubrequestOptions};
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "mirror",
     doc: "Mirrors requests to other locations.",
     location: &DIRECTIVES,
-    phases: &[(Phase::Precontent, mirror)],
+    phases: &[(HttpPhase::Precontent, mirror)],
     enabled: |location| !location.confs.get::<Conf>().paths.is_empty(),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
     Directive {
         name: "mirror",
         syntax: "path | off",
@@ -38,15 +38,19 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "A URI that gets a copy of each request. Several lines make several copies.",
-        set: Setter::Custom(Arity::ONE, Repeat::Fresh(|c| c.paths.clear()), |c, line| {
-            let path = line.text(0);
-            match path == "off" {
-                true if line.is_repeated() => return Err(line.directive_error("is duplicate")),
-                true => {}
-                false => c.paths.push(path.to_owned()),
-            }
-            Ok(())
-        }),
+        set: Setter::Custom(
+            Arity::ONE,
+            RepeatRule::Fresh(|c| c.paths.clear()),
+            |c, line| {
+                let path = line.text(0);
+                match path == "off" {
+                    true if line.is_repeated() => return Err(line.directive_error("is duplicate")),
+                    true => {}
+                    false => c.paths.push(path.to_owned()),
+                }
+                Ok(())
+            },
+        ),
     },
     Directive {
         name: "mirror_request_body",
@@ -66,39 +70,39 @@ struct Conf {
 }
 
 /// The handler of the precontent phase.
-fn mirror(request: &mut Request) -> Step<'_> {
+fn mirror(request: &mut Request) -> HandlerStep<'_> {
     // A mirrored request is not mirrored again.
     if request.is_subrequest() {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
-    Step::later(async move {
+    HandlerStep::later(async move {
         let conf = request.conf::<Conf>();
         if conf.with_body
             // Both requests need the body, so it has to be read in full before either is processed.
-            && let Err(status) = http::body_reader::read(request).await
+            && let Err(status) = http::body_reader::read_body(request).await
         {
-            return Outcome::Status(status);
+            return HandlerOutcome::Status(status);
         }
         for path in &conf.paths {
-            let options = Options {
+            let options = SubrequestOptions {
                 // The response is read and thrown away.
                 header_only: true,
                 method: request.method,
-                body: conf.with_body.then(|| request.body.share()),
-                ..Options::get(path.clone(), request.uri.args.clone())
+                body: conf.with_body.then(|| request.body.share_content()),
+                ..SubrequestOptions::get(path.clone(), request.uri.args.clone())
             };
-            let Some(mut copy) = subrequest::create(request, options) else {
-                return Outcome::Status(500);
+            let Some(mut copy) = subrequest::create_subrequest(request, options) else {
+                return HandlerOutcome::Status(500);
             };
             // Not part of the response: it must neither delay nor end with the request.
             copy.flow.purpose = RequestPurpose::Background;
             rt::spawn_named("mirror", async move {
-                subrequest::run(&mut copy, true).await;
+                subrequest::run_subrequest(&mut copy, true).await;
                 // The response must be read, or the server would block on sending it.
-                while let Some(Ok(_)) = Body::next_of(&mut copy).await {}
-                subrequest::end(&mut copy).await;
+                while let Some(Ok(_)) = ResponseBody::next_of(&mut copy).await {}
+                subrequest::end_subrequest(&mut copy).await;
             });
         }
-        Outcome::Declined
+        HandlerOutcome::Declined
     })
 }

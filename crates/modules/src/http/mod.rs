@@ -64,7 +64,7 @@ mod zstd;
 
 /// All modules. The order is that of handlers within a phase and of filters over a response: moving
 /// a module changes behaviour.
-pub static MODULES: &[&::http::Module] = &[
+pub static MODULES: &[&::http::HttpModule] = &[
     // TLS.
     &ssl::MODULE,
     // Variables.

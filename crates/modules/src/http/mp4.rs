@@ -24,30 +24,30 @@ use std::io;
 
 use bstr::ByteSlice;
 use bytes::Bytes;
-use conf::{Arity, Directive, HTTP_SERVER_LOCATION, LOCATION, Repeat, Setter, Table};
-use http::body::{Body, Chunk, FileRange};
-use http::files::{self, Found, OpenFile, Purpose};
-use http::{Module, Outcome, Phase, Request, Step};
+use conf::{Arity, Directive, DirectiveTable, HTTP_SERVER_LOCATION, LOCATION, RepeatRule, Setter};
+use http::files::{self, FilePurpose, OpenFile, OpenFileResult};
+use http::response_body::{BodyChunk, FileRange, ResponseBody};
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 use proto::message::Method;
 use rt::file::File;
-use rt::pool::Pool;
+use rt::pool::PoolHandle;
 
 use crate::shared::file_response;
 use boxes::MAX_HEADER;
 use crop::CroppedFile;
 use headers::{CropError, CropTimes};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "mp4",
     doc: "Pseudo-streaming of MP4 files.",
     location: &DIRECTIVES,
-    phases: &[(Phase::Content, serve)],
+    phases: &[(HttpPhase::Content, serve)],
     enabled: |location| location.confs.get::<Conf>().on,
     nested: |confs| confs.change_if::<Conf>(|conf| conf.on, |conf| conf.on = false),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
     Directive {
         name: "mp4",
         syntax: "",
@@ -55,7 +55,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: LOCATION,
         since: "0.1",
         doc: "Serves MP4 files, from the second in `?start=` to the second in `?end=`.",
-        set: Setter::Custom(Arity::NONE, Repeat::Many, |conf, _| {
+        set: Setter::Custom(Arity::NONE, RepeatRule::Many, |conf, _| {
             conf.on = true;
             Ok(())
         }),
@@ -131,36 +131,37 @@ impl From<CropError> for Mp4Error {
 }
 
 /// The content handler.
-fn serve(request: &mut Request) -> Step<'_> {
+fn serve(request: &mut Request) -> HandlerStep<'_> {
     if !matches!(request.method, Method::Get | Method::Head) {
-        return Outcome::Status(405).into();
+        return HandlerOutcome::Status(405).into();
     }
     if request.uri.path.ends_with(b"/") {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
-    Step::later(async move {
+    HandlerStep::later(async move {
         let Some(path) = request.file_path() else {
-            return Outcome::Status(500);
+            return HandlerOutcome::Status(500);
         };
-        let found: Found = files::open(request, &path, Purpose::Read).await;
+        let found: OpenFileResult =
+            files::open_request_file(request, &path, FilePurpose::Read).await;
         match found {
-            Err(error) => Outcome::Status(files::refuse(request, &path, error)),
+            Err(error) => HandlerOutcome::Status(files::refuse_file(request, &path, error)),
             // A directory is redirected by the static handler.
-            Ok(found) if !found.is_file() => Outcome::Declined,
+            Ok(found) if !found.is_file() => HandlerOutcome::Declined,
             Ok(found) => answer(request, &path, found).await,
         }
     })
 }
 
 /// The response with a file or a part of it.
-async fn answer(request: &mut Request, path: &[u8], found: OpenFile) -> Outcome {
+async fn answer(request: &mut Request, path: &[u8], found: OpenFile) -> HandlerOutcome {
     let part = match (requested_times(request), found.file.clone()) {
         (Some(wanted), Some(file)) => match crop_file(request, &file, found.length(), wanted).await
         {
             Ok(part) => part.map(|part| (part, file)),
             Err(refusal) => {
                 request.error(format_args!("\"{}\" mp4: {refusal}", path.as_bstr()));
-                return Outcome::Status(500);
+                return HandlerOutcome::Status(500);
             }
         },
         _ => None,
@@ -169,13 +170,15 @@ async fn answer(request: &mut Request, path: &[u8], found: OpenFile) -> Outcome 
     let outcome = file_response::respond_with_file(request, found);
     if let Some((part, file)) = part {
         let length = part.data.end - part.data.start;
-        let data = Chunk::File(FileRange {
+        let data = BodyChunk::File(FileRange {
             file,
             offset: part.data.start,
             length,
         });
-        request.out.body =
-            Body::Parts(VecDeque::from([Chunk::Bytes(Bytes::from(part.head)), data]));
+        request.out.body = ResponseBody::Parts(VecDeque::from([
+            BodyChunk::Bytes(Bytes::from(part.head)),
+            data,
+        ]));
         // The body consists of two parts; several ranges of it would be a multipart of fragments.
         request.out.transforms.single_range = true;
     }
@@ -231,7 +234,7 @@ async fn crop_file(
     wanted: CropTimes,
 ) -> Result<Option<CroppedFile>, Mp4Error> {
     let core = request.core();
-    let pool = files::pool(request, &core.delivery.aio);
+    let pool = files::file_pool(request, &core.delivery.aio);
     let most = request.conf::<Conf>().max_buffer_size;
     let (mut types, mut index, mut data_end) = (Vec::new(), None, None);
     let mut at = 0;
@@ -288,7 +291,12 @@ async fn crop_file(
 }
 
 /// Reads a range of the file completely. `length` has been checked against a limit.
-async fn read(file: &File, offset: u64, length: u64, pool: &Pool) -> Result<Vec<u8>, Mp4Error> {
+async fn read(
+    file: &File,
+    offset: u64,
+    length: u64,
+    pool: &PoolHandle,
+) -> Result<Vec<u8>, Mp4Error> {
     let length = usize::try_from(length)
         .map_err(|_| Mp4Error::Invalid("an atom is too large".to_owned()))?;
     let mut data = Vec::with_capacity(length);

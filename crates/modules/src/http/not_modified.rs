@@ -8,31 +8,31 @@
 //! Entity tags take precedence over dates, and a response without a validator meets no condition
 //! (section 13.2.2); in nginx all conditions of a request have to hold.
 
-use http::body::Body;
 use http::core::IfModifiedSince as Setting;
-use http::{Module, Request, Verdict};
-use proto::Known;
+use http::response_body::ResponseBody;
+use http::{FilterVerdict, HttpModule, Request};
+use proto::KnownField;
 use proto::conditional::{self, IfModifiedSinceMode, PreconditionOutcome, Validators};
 use proto::message::Method;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "not_modified",
     doc: "Handles conditional requests.",
     filter: Some(check_conditions),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The fields that make a request conditional.
-const CONDITIONS: [Known; 4] = [
-    Known::IfModifiedSince,
-    Known::IfNoneMatch,
-    Known::IfUnmodifiedSince,
-    Known::IfMatch,
+const CONDITIONS: [KnownField; 4] = [
+    KnownField::IfModifiedSince,
+    KnownField::IfNoneMatch,
+    KnownField::IfUnmodifiedSince,
+    KnownField::IfMatch,
 ];
 
 /// The header filter. Conditions apply to what would otherwise succeed, and not to the methods that
 /// select no representation (RFC 9110, section 13.2.1).
-fn check_conditions(request: &mut Request) -> Verdict {
+fn check_conditions(request: &mut Request) -> FilterVerdict {
     let fields = &request.head.wire.fields;
     if request.out.status != 200
         || request.out.transforms.unconditional
@@ -43,7 +43,7 @@ fn check_conditions(request: &mut Request) -> Verdict {
             Method::Options | Method::Trace | Method::Connect
         )
     {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     let dates = match request
         .site
@@ -63,23 +63,23 @@ fn check_conditions(request: &mut Request) -> Verdict {
     // methods a matching `If-None-Match` is 412, and `If-Modified-Since` is ignored.
     let is_read = matches!(request.method, Method::Get | Method::Head);
     match conditional::evaluate(fields, validators, dates) {
-        PreconditionOutcome::Proceed => Verdict::Pass,
+        PreconditionOutcome::Proceed => FilterVerdict::Pass,
         PreconditionOutcome::PreconditionFailed => precondition_failed(request),
-        PreconditionOutcome::NotModified if !is_read => match fields.has(Known::IfNoneMatch) {
+        PreconditionOutcome::NotModified if !is_read => match fields.has(KnownField::IfNoneMatch) {
             true => precondition_failed(request),
-            false => Verdict::Pass,
+            false => FilterVerdict::Pass,
         },
         PreconditionOutcome::NotModified => {
             not_modified(request);
-            Verdict::Pass
+            FilterVerdict::Pass
         }
     }
 }
 
 /// A 412. The handler's fields describe content that is not sent.
-fn precondition_failed(request: &mut Request) -> Verdict {
+fn precondition_failed(request: &mut Request) -> FilterVerdict {
     request.out.fields.clear();
-    Verdict::Status(412)
+    FilterVerdict::Status(412)
 }
 
 /// Turns the response into a 304 (RFC 9110, section 15.4.5): fields about the content that is not
@@ -94,8 +94,8 @@ fn not_modified(request: &mut Request) {
     // Content-changing filters must not take the empty body for the known length of the
     // representation.
     out.transforms.unannounced_length = true;
-    out.body = Body::Empty;
+    out.body = ResponseBody::Empty;
     out.transforms.ranges = false;
-    out.fields.remove_known(Known::AcceptRanges);
-    out.fields.remove_known(Known::ContentEncoding);
+    out.fields.remove_known(KnownField::AcceptRanges);
+    out.fields.remove_known(KnownField::ContentEncoding);
 }

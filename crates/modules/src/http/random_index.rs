@@ -10,26 +10,26 @@
 use std::hash::BuildHasher;
 use std::os::unix::ffi::OsStrExt;
 
-use base::Errno;
+use base::ErrnoText;
 use bstr::{BString, ByteSlice};
-use conf::{Directive, LOCATION, Setter, Table};
-use host::error_log::Level;
+use conf::{Directive, DirectiveTable, LOCATION, Setter};
+use host::error_log::LogLevel;
 use http::files;
-use http::{Module, Outcome, Phase, Request, Step};
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 use proto::message::Method;
-use rt::file::{Kind, errno};
-use rt::pool::Pool;
+use rt::file::{InodeKind, errno};
+use rt::pool::PoolHandle;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "random_index",
     doc: "Serves a random file of a directory.",
     location: &DIRECTIVES,
-    phases: &[(Phase::Content, draw)],
+    phases: &[(HttpPhase::Content, draw)],
     enabled: |location| location.confs.get::<Conf>().on,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "random_index",
     syntax: "on | off",
     default: Some("off"),
@@ -48,29 +48,29 @@ struct Conf {
 const MAX_ENTRIES: usize = 100_000;
 
 /// The content handler.
-fn draw(request: &mut Request) -> Step<'_> {
+fn draw(request: &mut Request) -> HandlerStep<'_> {
     if !request.uri.path.ends_with(b"/")
         || !matches!(request.method, Method::Get | Method::Head | Method::Post)
     {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
-    Step::later(answer(request))
+    HandlerStep::later(answer(request))
 }
 
 /// Draws a file and redirects to it.
-async fn answer(request: &mut Request) -> Outcome {
+async fn answer(request: &mut Request) -> HandlerOutcome {
     let Some(mut path) = request.file_path() else {
-        return Outcome::Status(500);
+        return HandlerOutcome::Status(500);
     };
     if path.len() > 1 {
         path.pop();
     }
     let site = std::rc::Rc::clone(&request.site);
-    let pool = files::pool(request, &site.location(request.location).core.delivery.aio);
+    let pool = files::file_pool(request, &site.location(request.location).core.delivery.aio);
     let mut names = match rt::file::read_directory(files::as_path(&path), MAX_ENTRIES, &pool).await
     {
         Ok(entries) => entries,
-        Err(error) => return Outcome::Status(refuse(request, &path, &error)),
+        Err(error) => return HandlerOutcome::Status(refuse(request, &path, &error)),
     };
     names.retain(|entry| !entry.name.as_bytes().starts_with(b".") && may_be_file(entry.kind));
     // Only the drawn entry is examined, since nearly all are files: one system call instead of one
@@ -78,22 +78,22 @@ async fn answer(request: &mut Request) -> Outcome {
     while !names.is_empty() {
         let entry = names.swap_remove(number_below(names.len()));
         let name = BString::from(entry.name.as_bytes());
-        if entry.kind == Some(Kind::Regular) || is_file(&path, &name, &pool).await {
+        if entry.kind == Some(InodeKind::Regular) || is_file(&path, &name, &pool).await {
             let target = [&request.uri.path[..], &name].concat();
             let args = std::mem::take(&mut request.uri.args);
             return request.redirect(target, args);
         }
     }
-    Outcome::Declined
+    HandlerOutcome::Declined
 }
 
 /// Whether an entry can be a file, as far as the directory tells.
-fn may_be_file(kind: Option<Kind>) -> bool {
-    matches!(kind, None | Some(Kind::Regular | Kind::Symlink))
+fn may_be_file(kind: Option<InodeKind>) -> bool {
+    matches!(kind, None | Some(InodeKind::Regular | InodeKind::Symlink))
 }
 
 /// Whether a name refers to a file.
-async fn is_file(directory: &[u8], name: &[u8], pool: &Pool) -> bool {
+async fn is_file(directory: &[u8], name: &[u8], pool: &PoolHandle) -> bool {
     let path = [directory, b"/", name].concat();
     // A dangling link, or a file deleted meanwhile, is not a file.
     rt::file::stat(files::as_path(&path), pool)
@@ -111,13 +111,17 @@ fn number_below(count: usize) -> usize {
 /// Logs why a directory cannot be read; returns the status.
 fn refuse(request: &Request, path: &[u8], error: &std::io::Error) -> u16 {
     let (level, status) = match error.raw_os_error().unwrap_or(errno::IO) {
-        errno::NOENT | errno::NOTDIR | errno::NAMETOOLONG => (Level::Error, 404),
-        errno::ACCES => (Level::Error, 403),
-        _ => (Level::Crit, 500),
+        errno::NOENT | errno::NOTDIR | errno::NAMETOOLONG => (LogLevel::Error, 404),
+        errno::ACCES => (LogLevel::Error, 403),
+        _ => (LogLevel::Crit, 500),
     };
     request.log(
         level,
-        format_args!("opendir() \"{}\" failed{}", path.as_bstr(), Errno(error)),
+        format_args!(
+            "opendir() \"{}\" failed{}",
+            path.as_bstr(),
+            ErrnoText(error)
+        ),
     );
     status
 }

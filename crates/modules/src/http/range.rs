@@ -5,29 +5,29 @@
 //! filter that changed the content has cleared `transforms.ranges`.
 //!
 //! A stored response is served in ranges even if its origin did not offer them, unless it says
-//! `Accept-Ranges: none`; nginx requires the offer.
+//! `Accept-SelectedRanges: none`; nginx requires the offer.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
-use http::body::{Body, BodyError, Chunk, Source};
-use http::request::Version;
-use http::{Module, Request, Verdict};
-use proto::Known;
+use http::request::HttpVersion;
+use http::response_body::{BodyChunk, BodyError, BodySource, ResponseBody};
+use http::{FilterVerdict, HttpModule, Request};
+use proto::KnownField;
 use proto::conditional::{self, Validators};
-use proto::range::{self, MultipartRanges, Ranges};
+use proto::range::{self, MultipartRanges, SelectedRanges};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "range",
     doc: "Serves byte ranges.",
     filter: Some(apply_ranges),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The filter.
-fn apply_ranges(request: &mut Request) -> Verdict {
+fn apply_ranges(request: &mut Request) -> FilterVerdict {
     let max_ranges = request.site.location(request.location).core.max_ranges;
     let out = &request.out;
     // Only a 200 has a representation to take parts of.
@@ -36,13 +36,13 @@ fn apply_ranges(request: &mut Request) -> Verdict {
         || max_ranges == Some(0)
         || request.is_subrequest()
         // HTTP/0.9 has no header to say which part it is.
-        || request.head.version() < Version::Http10
+        || request.head.version() < HttpVersion::Http10
     {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     // `Content-Range` needs the length, and so does a range that counts from the end.
     let Some(length) = out.length() else {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     };
     let max_ranges = if out.transforms.single_range {
         Some(1)
@@ -50,66 +50,70 @@ fn apply_ranges(request: &mut Request) -> Verdict {
         max_ranges
     };
     match requested_ranges(request, length, max_ranges) {
-        Ranges::Ignore => accept_ranges(request),
-        Ranges::One(range) => respond_single(request, range, length),
-        Ranges::Many(ranges) => respond_multipart(request, &ranges, length),
-        Ranges::Unsatisfiable => {
+        SelectedRanges::Ignore => accept_ranges(request),
+        SelectedRanges::One(range) => respond_single(request, range, length),
+        SelectedRanges::Many(ranges) => respond_multipart(request, &ranges, length),
+        SelectedRanges::Unsatisfiable => {
             let write = |out: &mut Vec<u8>| range::write_unsatisfied_range(length, out);
-            request.out.fields.remove_known(Known::ContentRange);
+            request.out.fields.remove_known(KnownField::ContentRange);
             request
                 .out
                 .fields
-                .push_known_with(Known::ContentRange, write);
+                .push_known_with(KnownField::ContentRange, write);
             // The error page passes the header filters again, which must not add their fields
             // twice.
             request.delivery.has_added_fields = true;
-            Verdict::Status(416)
+            FilterVerdict::Status(416)
         }
     }
 }
 
 /// The requested ranges, if `If-Range` matches the response (RFC 9110, section 13.1.5).
-fn requested_ranges(request: &Request, length: u64, max_ranges: Option<usize>) -> Ranges {
-    let Some(value) = request.head.known(Known::Range) else {
-        return Ranges::Ignore;
+fn requested_ranges(request: &Request, length: u64, max_ranges: Option<usize>) -> SelectedRanges {
+    let Some(value) = request.head.known(KnownField::Range) else {
+        return SelectedRanges::Ignore;
     };
-    if let Some(condition) = request.head.known(Known::IfRange) {
+    if let Some(condition) = request.head.known(KnownField::IfRange) {
         let validators = Validators {
             etag: request.out.etag.as_ref().map(|etag| etag.as_slice()),
             last_modified: request.out.last_modified,
         };
         // The client has another version, with which a part of this one would not fit together.
         if !conditional::if_range(condition, validators) {
-            return Ranges::Ignore;
+            return SelectedRanges::Ignore;
         }
     }
     range::parse(value, length, max_ranges)
 }
 
 /// The whole response, with the offer of ranges.
-fn accept_ranges(request: &mut Request) -> Verdict {
-    request.out.fields.push_known(Known::AcceptRanges, b"bytes");
-    Verdict::Pass
+fn accept_ranges(request: &mut Request) -> FilterVerdict {
+    request
+        .out
+        .fields
+        .push_known(KnownField::AcceptRanges, b"bytes");
+    FilterVerdict::Pass
 }
 
 /// A 206 with a single part.
-fn respond_single(request: &mut Request, range: Range<u64>, length: u64) -> Verdict {
+fn respond_single(request: &mut Request, range: Range<u64>, length: u64) -> FilterVerdict {
     let out = &mut request.out;
     out.status = 206;
     out.reason = None;
     // A 206 makes the offer redundant; a stored response may bring the field along.
-    out.fields.remove_known(Known::AcceptRanges);
-    out.fields.remove_known(Known::ContentRange);
-    out.fields.push_known_with(Known::ContentRange, |text| {
-        range::write_content_range(&range, length, text)
-    });
+    out.fields.remove_known(KnownField::AcceptRanges);
+    out.fields.remove_known(KnownField::ContentRange);
+    out.fields
+        .push_known_with(KnownField::ContentRange, |text| {
+            range::write_content_range(&range, length, text)
+        });
     let wanted = range.end - range.start;
-    if !out.body.narrow(range.start, wanted) {
+    if !out.body.limit_to_range(range.start, wanted) {
         // The body is produced as it is sent, so everything before the part has to be skipped; or
         // there is none, as in a response to HEAD.
         let whole = std::mem::take(&mut out.body);
-        if !matches!(whole, Body::Empty) {
-            out.body = Body::stream(RangeBody {
+        if !matches!(whole, ResponseBody::Empty) {
+            out.body = ResponseBody::stream(RangeBody {
                 body: whole,
                 skip: range.start,
                 remaining: wanted,
@@ -117,11 +121,11 @@ fn respond_single(request: &mut Request, range: Range<u64>, length: u64) -> Verd
         }
     }
     out.content_length = Some(wanted);
-    Verdict::Pass
+    FilterVerdict::Pass
 }
 
 /// A 206 with several parts, `multipart/byteranges` (RFC 9110, section 14.6).
-fn respond_multipart(request: &mut Request, ranges: &[Range<u64>], length: u64) -> Verdict {
+fn respond_multipart(request: &mut Request, ranges: &[Range<u64>], length: u64) -> FilterVerdict {
     /// Boundaries are numbers that start over with each process. They must not occur in the content
     /// by chance; they need not be secret.
     static BOUNDARY: AtomicU64 = AtomicU64::new(1);
@@ -129,7 +133,7 @@ fn respond_multipart(request: &mut Request, ranges: &[Range<u64>], length: u64) 
     let Some(contents) = ranges
         .iter()
         .map(|range| out.body.slice(range.start, range.end - range.start))
-        .collect::<Option<Vec<Body>>>()
+        .collect::<Option<Vec<ResponseBody>>>()
         .or_else(|| request.delivery.header_only.then(Vec::new))
     else {
         // Content that is produced as it is sent cannot be sent twice or in another order.
@@ -152,48 +156,48 @@ fn respond_multipart(request: &mut Request, ranges: &[Range<u64>], length: u64) 
     for (range, content) in ranges.iter().zip(contents) {
         let mut head = Vec::new();
         multipart.write_part_head(range, &mut head);
-        parts.push_back(Chunk::Bytes(head.into()));
+        parts.push_back(BodyChunk::Bytes(head.into()));
         content.append_to(&mut parts);
     }
     let mut end = Vec::new();
     multipart.write_end(&mut end);
-    parts.push_back(Chunk::Bytes(end.into()));
+    parts.push_back(BodyChunk::Bytes(end.into()));
     out.status = 206;
     out.reason = None;
-    out.fields.remove_known(Known::AcceptRanges);
-    out.fields.remove_known(Known::ContentRange);
+    out.fields.remove_known(KnownField::AcceptRanges);
+    out.fields.remove_known(KnownField::ContentRange);
     out.content_length = Some(multipart.content_length(ranges));
     let mut text = Vec::new();
     multipart.write_content_type(&mut text);
     out.content_type = text.into();
     out.charset.clear();
-    out.body = Body::Parts(parts);
-    Verdict::Pass
+    out.body = ResponseBody::Parts(parts);
+    FilterVerdict::Pass
 }
 
 /// A part of a body that is produced as it is sent.
 struct RangeBody {
     /// Still to be read in full up to the part.
-    body: Body,
+    body: ResponseBody,
     /// Bytes before the part that remain to be skipped.
     skip: u64,
     /// Bytes of the part still to come.
     remaining: u64,
 }
 
-impl Source for RangeBody {
+impl BodySource for RangeBody {
     fn poll_next(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+    ) -> Poll<Option<Result<BodyChunk, BodyError>>> {
         while self.remaining > 0 {
             let chunk = match ready!(self.body.poll_next(request, context)) {
                 // The length has been announced already, so a body that ends early is an error: the connection has
                 // to be closed.
                 None => return Poll::Ready(Some(Err(BodyError::Producer))),
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                Some(Ok(Chunk::Flush)) => return Poll::Ready(Some(Ok(Chunk::Flush))),
+                Some(Ok(BodyChunk::Flush)) => return Poll::Ready(Some(Ok(BodyChunk::Flush))),
                 Some(Ok(chunk)) => chunk,
             };
             let skipped = self.skip.min(chunk.len());
@@ -203,7 +207,7 @@ impl Source for RangeBody {
                 continue;
             }
             self.remaining -= length;
-            return Poll::Ready(Some(Ok(chunk.part(skipped, length))));
+            return Poll::Ready(Some(Ok(chunk.into_range(skipped, length))));
         }
         Poll::Ready(None)
     }

@@ -17,31 +17,32 @@ use std::rc::Rc;
 
 use bstr::{BString, ByteSlice};
 use conf::{
-    Arity, Diagnostic, Directive, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table, Variable,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP_SERVER_LOCATION, RepeatRule,
+    Setter, Variable,
 };
-use http::{Module, Outcome, Phase, Request, Step};
-use net::client::Remote;
-use rt::net::Address;
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
+use net::client::RemoteClient;
+use rt::net::SocketAddress;
 
 use crate::shared::forwarded_for::{self, ForwardedDepth};
 use crate::shared::realip::{self, TrustedPeers};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "realip",
     doc: "Takes the client address from a trusted proxy.",
     location: &DIRECTIVES,
     phases: &[
-        (Phase::PostRead, replace_client),
-        (Phase::Preaccess, replace_client),
+        (HttpPhase::PostRead, replace_client),
+        (HttpPhase::Preaccess, replace_client),
     ],
     enabled: |location| !location.confs.get::<Conf>().trusted.is_empty(),
     variables: &VARIABLES,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 static VARIABLES: [Variable<Request>; 2] = realip::variables();
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "set_real_ip_from",
         syntax: "address | CIDR | host | unix:",
@@ -52,7 +53,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
               addresses.",
         set: Setter::Custom(
             Arity::ONE,
-            Repeat::Fresh(|c| c.trusted.clear()),
+            RepeatRule::Fresh(|c| c.trusted.clear()),
             |c, line| c.trusted.read(line),
         ),
     },
@@ -64,7 +65,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "Where to find the client address: in this request header, which may include a port, or in the PROXY \
               protocol header.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| c.read_header(line)),
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| c.read_header(line)),
     },
     Directive {
         // Off as in nginx. With several trusted proxies in a row it has to be on.
@@ -97,7 +98,7 @@ enum RealipSource {
 
 impl Conf {
     /// Reads `real_ip_header`. The usual names are told apart here once, not per request.
-    fn read_header(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
+    fn read_header(&mut self, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
         self.source = match line.text(0).as_bytes() {
             // nginx's default.
             b"X-Real-IP" => RealipSource::RealIp,
@@ -116,7 +117,7 @@ impl Conf {
         match &self.source {
             RealipSource::RealIp => first(b"X-Real-IP"),
             RealipSource::ForwardedFor => fields
-                .all_known(proto::Known::XForwardedFor)
+                .all_known(proto::KnownField::XForwardedFor)
                 .map(BString::from)
                 .collect(),
             RealipSource::ProxyProtocol => {
@@ -157,13 +158,13 @@ impl Conf {
 struct RealipDone(Cell<bool>);
 
 /// The handler of both phases.
-fn replace_client(request: &mut Request) -> Step<'_> {
+fn replace_client(request: &mut Request) -> HandlerStep<'_> {
     let settled = request.shared::<RealipDone>();
     if !settled.0.get()
         && let Some(client) = request.conf::<Conf>().client(request)
     {
         settled.0.set(true);
-        request.remote = Rc::new(Remote::at(Address::Inet(client)));
+        request.remote = Rc::new(RemoteClient::from_address(SocketAddress::Inet(client)));
     }
-    Outcome::Declined.into()
+    HandlerOutcome::Declined.into()
 }

@@ -14,13 +14,14 @@ use std::collections::HashMap;
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{
-    Arity, Diagnostic, Directive, Line, Regex, Repeat, SERVER_LOCATION, Setter, Table, Variable,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Regex, RepeatRule,
+    SERVER_LOCATION, Setter, Variable,
 };
 use http::route::ServerName;
-use http::{Module, Request};
-use proto::Known;
+use http::{HttpModule, Request};
+use proto::KnownField;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "referer",
     doc: "Detects requests with an unwanted `Referer`.",
     location: &DIRECTIVES,
@@ -29,10 +30,10 @@ pub(crate) static MODULE: Module = Module {
         invalid_referer,
         "Empty if the `Referer` header is one of `valid_referers`, otherwise `1`.",
     )],
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "valid_referers",
         syntax: "none | blocked | server_names | name | ~regex ...",
@@ -43,7 +44,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
               it starts with neither `http://` nor `https://`, because a proxy or firewall removed its value. \
               `server_names`: one of the names of the server. Otherwise a host name, with an optional leading or \
               trailing `*` and an optional path prefix, or `~` and a regular expression for the text after the scheme.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|conf| *conf = Conf::default()), valid_referers),
+        set: Setter::Custom(Arity::at_least(1), RepeatRule::Fresh(|conf| *conf = Conf::default()), valid_referers),
     },
     Directive {
         name: "referer_hash_max_size",
@@ -90,7 +91,7 @@ impl Conf {
 }
 
 /// Reads `valid_referers`.
-fn valid_referers(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn valid_referers(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     for index in 0..line.args().len() {
         let text = line.text(index);
         match text.as_bytes() {
@@ -197,7 +198,7 @@ fn is_valid(request: &mut Request) -> bool {
     if conf.is_empty() {
         return true;
     }
-    let Some(referer) = request.head.known(Known::Referer) else {
+    let Some(referer) = request.head.known(KnownField::Referer) else {
         return conf.none;
     };
     let Some(rest) = without_scheme(referer) else {

@@ -7,37 +7,37 @@
 //! }
 //! ```
 
-use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
-use conf::{Arity, Directive, Repeat, Setter, Table};
-use http::module::{Answer, Outcome, Step};
-use http::site::ConfRef;
-use http::upstream::{Asks, Content, NoResponse, Plan, Settings};
-use http::{Module, Request, cache};
+use conf::directive_contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
+use conf::{Arity, Directive, DirectiveTable, RepeatRule, Setter};
+use http::http_site::ConfRef;
+use http::module::{ContentHandler, HandlerOutcome, HandlerStep};
+use http::upstream::{ExchangePlan, NoResponse, RequestLength, RequestTraits, UpstreamSettings};
+use http::{HttpModule, Request, cache};
 use proto::scgi;
 
 use crate::shared::gateway::{CgiHead, CgiParams, GatewayPass, ValueEnding, response};
 use crate::shared::upstream_rows::{PrefixedRows, ProtocolSettings};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "scgi",
     doc: "Passes requests to SCGI servers.",
     location: &DIRECTIVES,
-    answer: Some(Answer {
+    content_handler: Some(ContentHandler {
         directives: &["scgi_pass"],
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler: pass,
         adds_slash: true,
     }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The directives common to all upstream protocols.
-pub(crate) static UPSTREAM: Module = Module {
+pub(crate) static UPSTREAM: HttpModule = HttpModule {
     name: "scgi_upstream",
     doc: "The directives that SCGI has in common with other upstream protocols.",
     location: &UPSTREAM_ROWS,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// Distinguishes the settings of SCGI from those of other protocols.
@@ -58,7 +58,7 @@ static UPSTREAM_ROWS: PrefixedRows<ScgiProtocol> = PrefixedRows::new(
 .cached()
 .without(&["cache_convert_head"]);
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "scgi_pass",
         syntax: "address",
@@ -66,7 +66,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: LOCATION.or(LOCATION_IF),
         since: "0.1",
         doc: "The SCGI server: `host:port`, `unix:/path` or the name of an `upstream`.",
-        set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::exactly(1), RepeatRule::Once, |c, line| {
             c.pass = Some(GatewayPass::from_line(line, b"")?);
             Ok(())
         }),
@@ -79,7 +79,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "A parameter passed to the server. With `if_not_empty` it is passed only if its value is not empty. A \
               block with such lines of its own inherits none.",
-        set: Setter::Custom(Arity::between(2, 3), Repeat::Fresh(|c| c.params.clear()), |c, line| c.params.add(line)),
+        set: Setter::Custom(Arity::between(2, 3), RepeatRule::Fresh(|c| c.params.clear()), |c, line| c.params.add(line)),
     },
 ])
 .finish_changed(|conf, _, level| conf.params.complete(level));
@@ -91,7 +91,7 @@ struct Conf {
     params: CgiParams,
 }
 
-static SOURCE: cache::Source = cache::Source {
+static SOURCE: cache::CachedProtocol = cache::CachedProtocol {
     plan,
     // Parameters do not tell which one identifies the resource, so there is no default key:
     // `scgi_cache_key` has to be set.
@@ -99,21 +99,21 @@ static SOURCE: cache::Source = cache::Source {
 };
 
 /// The content handler: from the cache or from the server.
-fn pass(request: &mut Request) -> Step<'_> {
+fn pass(request: &mut Request) -> HandlerStep<'_> {
     let settings = ProtocolSettings::<ScgiProtocol>::of(request);
-    cache::serve(request, settings, &SOURCE)
+    cache::serve_cached(request, settings, &SOURCE)
 }
 
 /// Chooses the server and the protocol of an exchange.
-fn plan(request: &mut Request) -> Result<Plan, Outcome> {
+fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
     let conf = request.conf::<Conf>();
     let settings = ProtocolSettings::<ScgiProtocol>::of(request);
     let Some(pass) = &conf.pass else {
-        return Err(Outcome::Declined);
+        return Err(HandlerOutcome::Declined);
     };
     let target = match pass.target(request, b"") {
         Ok(target) => target,
-        Err(status) => return Err(Outcome::Status(status)),
+        Err(status) => return Err(HandlerOutcome::Status(status)),
     };
     let head = ScgiHead {
         conf: request.conf::<Conf>(),
@@ -134,10 +134,10 @@ impl CgiHead for ScgiHead {
     fn write(
         &mut self,
         request: &mut Request,
-        settings: &Settings,
-        content: Content,
+        settings: &UpstreamSettings,
+        content: RequestLength,
         out: &mut Vec<u8>,
-    ) -> Result<Asks, NoResponse> {
+    ) -> Result<RequestTraits, NoResponse> {
         let mut params = Vec::new();
         let fields = settings.pass_request_headers;
         let ending = ValueEnding::Zero("scgi_param");
@@ -148,8 +148,8 @@ impl CgiHead for ScgiHead {
                 scgi::push_param(name, value, &mut params)
             })?;
         let length = match content {
-            Content::Length(length) => length,
-            Content::None | Content::Unknown => 0,
+            RequestLength::Length(length) => length,
+            RequestLength::None | RequestLength::Unknown => 0,
         };
         scgi::write_head(length, &params, out);
         Ok(asks)

@@ -18,12 +18,13 @@ use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bstr::{BString, ByteSlice};
 use conf::{
-    Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Level, Setter, Table, Variable,
+    BlockContext, Diagnostic, Directive, DirectiveTable, Expression, HTTP_SERVER_LOCATION, Setter,
+    Variable,
 };
-use http::{Module, Request};
+use http::{HttpModule, Request};
 use md5::{Digest, Md5};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "secure_link",
     doc: "Checks signed links.",
     location: &DIRECTIVES,
@@ -41,10 +42,10 @@ pub(crate) static MODULE: Module = Module {
         )
         .volatile(),
     ],
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "secure_link",
         syntax: "expression",
@@ -85,9 +86,15 @@ struct Conf {
 }
 
 /// A block that uses one form does not inherit the other; using both in one block is an error.
-fn drop_other_form(conf: &mut Conf, _: Option<&Conf>, block: &mut Level) -> Result<(), Diagnostic> {
-    let newer = block.seen("secure_link").or(block.seen("secure_link_md5"));
-    match (block.seen("secure_link_secret"), newer) {
+fn drop_other_form(
+    conf: &mut Conf,
+    _: Option<&Conf>,
+    block: &mut BlockContext,
+) -> Result<(), Diagnostic> {
+    let newer = block
+        .seen_directive("secure_link")
+        .or(block.seen_directive("secure_link_md5"));
+    match (block.seen_directive("secure_link_secret"), newer) {
         (Some(_), Some(span)) => {
             let message = "\"secure_link_secret\" cannot be mixed with \"secure_link\" and \"secure_link_md5\"";
             return Err(Diagnostic::error(message, Some(span)));

@@ -25,14 +25,14 @@ use std::ops::Range;
 use std::task::{Context, Poll, ready};
 
 use bstr::BString;
-use conf::{Directive, HTTP_SERVER_LOCATION, Setter, Table, Variable};
-use http::body::{Body, BodyError, Chunk, Source};
+use conf::{Directive, DirectiveTable, HTTP_SERVER_LOCATION, Setter, Variable};
 use http::module::internal_status;
-use http::subrequest::{self, Inclusion};
-use http::{Module, Request, Verdict};
-use proto::{Known, range};
+use http::response_body::{BodyChunk, BodyError, BodySource, ResponseBody};
+use http::subrequest::{self, IncludedSubrequest};
+use http::{FilterVerdict, HttpModule, Request};
+use proto::{KnownField, range};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "slice",
     doc: "Fetches a response in slices of equal size.",
     location: &DIRECTIVES,
@@ -44,10 +44,10 @@ pub(crate) static MODULE: Module = Module {
         "The range of the current slice as a `Range` header value: `bytes=0-1048575`.",
     )
     .volatile()],
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "slice",
     syntax: "size",
     default: Some("0"),
@@ -99,31 +99,31 @@ fn slice_range(request: &mut Request, out: &mut Vec<u8>) -> bool {
 /// where to start.
 fn first_wanted(request: &Request) -> u64 {
     let wanted = || {
-        let value = request.head.known(Known::Range)?;
+        let value = request.head.known(KnownField::Range)?;
         let (unit, ranges) = value.split_at_checked(6)?;
         let is_one = unit.eq_ignore_ascii_case(b"bytes=") && !ranges.contains(&b',');
         let digits = ranges
             .trim_ascii_start()
             .split(|b| !b.is_ascii_digit())
             .next()?;
-        let is_plain = is_one && request.head.known(Known::IfRange).is_none();
+        let is_plain = is_one && request.head.known(KnownField::IfRange).is_none();
         is_plain.then(|| std::str::from_utf8(digits).ok()?.parse::<u64>().ok())?
     };
     wanted().filter(|&start| start < 1 << 62).unwrap_or(0)
 }
 
 /// The filter: makes the response of the first slice that of the whole.
-fn begin_whole(request: &mut Request) -> Verdict {
+fn begin_whole(request: &mut Request) -> FilterVerdict {
     let Some(piece) = request.fact::<RequestedSlice>().map(|piece| *piece) else {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     };
     if request.is_subrequest() {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     if request.out.status != 206 {
         // Not a slice, for example an error: from here on the response is an ordinary one.
         request.forget_fact::<RequestedSlice>();
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     let found = match ReceivedSlice::of(request, piece, None) {
         Ok(found) => found,
@@ -131,22 +131,22 @@ fn begin_whole(request: &mut Request) -> Verdict {
             request.error(format_args!("{wrong} in slice response"));
             // The response cannot be passed on as it is: the client asked for the whole and would take a part for
             // it.
-            return Verdict::Status(internal_status::CLOSE);
+            return FilterVerdict::Status(internal_status::CLOSE);
         }
     };
     let out = &mut request.out;
     out.status = 200;
     out.reason = None;
     out.content_length = Some(found.total);
-    out.fields.remove_known(Known::ContentRange);
-    out.fields.remove_known(Known::AcceptRanges);
+    out.fields.remove_known(KnownField::ContentRange);
+    out.fields.remove_known(KnownField::AcceptRanges);
     // The range filter then serves the client's range, from the slices. nginx allows only one range
     // here, too.
     out.transforms.ranges = true;
     out.transforms.single_range = true;
     let body = std::mem::take(&mut out.body);
     if !request.delivery.header_only {
-        out.body = Body::stream(SlicedBody {
+        out.body = ResponseBody::stream(SlicedBody {
             size: piece.size,
             position: 0,
             end: found.total,
@@ -156,7 +156,7 @@ fn begin_whole(request: &mut Request) -> Verdict {
             received: found,
         });
     }
-    Verdict::Pass
+    FilterVerdict::Pass
 }
 
 /// What the response of a slice says about the representation.
@@ -187,7 +187,7 @@ impl ReceivedSlice {
         {
             return Err("etag mismatch".to_owned());
         }
-        let value = out.fields.get_known(Known::ContentRange);
+        let value = out.fields.get_known(KnownField::ContentRange);
         let Some((Some(found), total)) = value.and_then(range::parse_content_range) else {
             return Err("invalid range".to_owned());
         };
@@ -228,11 +228,11 @@ struct SlicedBody {
 /// The slice being read.
 enum CurrentSlice {
     /// The first one: the content of the client's own request.
-    Own(Body),
+    Own(ResponseBody),
     /// A requested one, whose response has not been checked.
-    Requested(Inclusion, RequestedSlice),
+    Requested(IncludedSubrequest, RequestedSlice),
     /// One whose response was checked.
-    Piece(Inclusion),
+    Piece(IncludedSubrequest),
     /// None: between two slices.
     None,
 }
@@ -246,11 +246,12 @@ impl SlicedBody {
         };
         // One at a time, when the client needs it: a client that leaves early costs no more than the slice it was
         // reading.
-        let mut copy = Box::new(subrequest::copy(request));
+        let mut copy = Box::new(subrequest::copy_request(request));
         copy.set_fact(piece);
         self.at = piece.start;
         self.current_end = self.end.min(piece.start.saturating_add(self.size));
-        self.current = CurrentSlice::Requested(Inclusion::unfiltered(request, copy), piece);
+        self.current =
+            CurrentSlice::Requested(IncludedSubrequest::unfiltered(request, copy), piece);
     }
 
     /// Waits for the response of the requested slice and checks it.
@@ -288,7 +289,7 @@ impl SlicedBody {
     }
 
     /// The part of a chunk at `self.at` that the client asked for.
-    fn trim(&mut self, chunk: Chunk) -> Option<Chunk> {
+    fn trim(&mut self, chunk: BodyChunk) -> Option<BodyChunk> {
         let start = self.at;
         self.at += chunk.len();
         let from = self.position.max(start);
@@ -297,16 +298,16 @@ impl SlicedBody {
             return None;
         }
         self.position = to;
-        Some(chunk.part(from - start, to - from))
+        Some(chunk.into_range(from - start, to - from))
     }
 }
 
-impl Source for SlicedBody {
+impl BodySource for SlicedBody {
     fn poll_next(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+    ) -> Poll<Option<Result<BodyChunk, BodyError>>> {
         while self.position < self.end {
             if let Err(error) = ready!(self.poll_checked(request, context)) {
                 return Poll::Ready(Some(Err(error)));
@@ -328,7 +329,7 @@ impl Source for SlicedBody {
                     return Poll::Ready(Some(Err(BodyError::Producer)));
                 }
                 None => self.current = CurrentSlice::None,
-                Some(Ok(Chunk::Flush)) => return Poll::Ready(Some(Ok(Chunk::Flush))),
+                Some(Ok(BodyChunk::Flush)) => return Poll::Ready(Some(Ok(BodyChunk::Flush))),
                 Some(Ok(chunk)) => {
                     if let Some(chunk) = self.trim(chunk) {
                         return Poll::Ready(Some(Ok(chunk)));
@@ -356,7 +357,7 @@ impl Source for SlicedBody {
         Some(self.end - self.position)
     }
 
-    fn narrow(&mut self, offset: u64, length: u64) -> bool {
+    fn limit_to_range(&mut self, offset: u64, length: u64) -> bool {
         self.position = offset;
         self.end = offset.saturating_add(length).min(self.received.total);
         let first = &self.received.range;

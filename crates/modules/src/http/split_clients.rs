@@ -10,17 +10,18 @@
 //!
 //! The mechanism is [`crate::shared::split_clients`].
 
-use ::http::{Module, Request};
-use conf::{HTTP, Table};
+use ::http::{HttpModule, Request};
+use conf::{DirectiveTable, HTTP};
 
 use crate::shared::client_scope::VariableOnly;
 use crate::shared::split_clients;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "split_clients",
     doc: "Variables that split clients into groups, for A/B tests.",
     main: &DIRECTIVES,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<VariableOnly> = Table::new(&[split_clients::row::<Request>(HTTP)]);
+static DIRECTIVES: DirectiveTable<VariableOnly> =
+    DirectiveTable::new(&[split_clients::row::<Request>(HTTP)]);

@@ -28,16 +28,16 @@ mod shared_page;
 mod ssi_body;
 
 use conf::{
-    Arity, Directive, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF, Repeat, Setter, Table,
-    Variable,
+    Arity, Directive, DirectiveTable, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF, RepeatRule,
+    Setter, Variable,
 };
-use http::body::Body;
-use http::{Module, Request, Verdict};
+use http::response_body::ResponseBody;
+use http::{FilterVerdict, HttpModule, Request};
 
 use crate::shared::media_types::MediaTypes;
 use ssi_body::SsiBody;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "ssi",
     doc: "Processes SSI commands in responses.",
     location: &DIRECTIVES,
@@ -61,10 +61,10 @@ pub(crate) static MODULE: Module = Module {
         date::load_local_zone();
         Ok(())
     },
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "ssi",
         syntax: "on | off",
@@ -83,7 +83,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "The media types to process, in addition to `text/html`. `*` means all.",
         set: Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(|c| c.types.clear()),
+            RepeatRule::Fresh(|c| c.types.clear()),
             |c, line| c.types.read(line, &["text/html"]),
         ),
     },
@@ -159,10 +159,10 @@ struct Conf {
 const MAX_VALUE: u64 = 64 * 1024;
 
 /// The filter: replaces the body by one that executes the commands.
-fn ssi_filter(request: &mut Request) -> Verdict {
+fn ssi_filter(request: &mut Request) -> FilterVerdict {
     let conf = request.conf::<Conf>();
     if request.out.is_said_to_be_empty() || !conf.types.has(&request.out.content_type) {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     let page = shared_page::page_of(request);
     let out = &mut request.out;
@@ -174,6 +174,6 @@ fn ssi_filter(request: &mut Request) -> Verdict {
     }
     // At most `MAX_VALUE`, which fits.
     let max_value = conf.value_length.min(MAX_VALUE) as usize;
-    out.body = Body::stream(SsiBody::new(body, page, max_value, conf.silent_errors));
-    Verdict::Pass
+    out.body = ResponseBody::stream(SsiBody::new(body, page, max_value, conf.silent_errors));
+    FilterVerdict::Pass
 }

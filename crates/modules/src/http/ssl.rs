@@ -9,17 +9,17 @@
 //! }
 //! ```
 
-use conf::contexts::HTTP_SERVER;
-use conf::{SERVER, Table, Variable};
-use http::{Module, Request};
-use net::tls::Session;
+use conf::directive_contexts::HTTP_SERVER;
+use conf::{DirectiveTable, SERVER, Variable};
+use http::{HttpModule, Request};
+use net::tls::TlsSession;
 
 use crate::shared::tls::TlsConf;
 use crate::shared::tls::build::{self, TlsEngineOptions};
 use crate::shared::tls::rows::{self, EngineKind};
 use crate::shared::tls::variables::{self, HasTls};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "ssl",
     doc: "TLS for clients: certificates, protocols and ciphers, sessions, client certificates.",
     server: &DIRECTIVES,
@@ -37,12 +37,12 @@ pub(crate) static MODULE: Module = Module {
             net::tls::warm_up();
         }
     },
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 static ROWS: [conf::Directive<TlsConf>; rows::COUNT] = rows::all(EngineKind::Http, HTTP_SERVER);
 
-static DIRECTIVES: Table<TlsConf> = Table::new(&ROWS).finish(|conf, _, level| {
+static DIRECTIVES: DirectiveTable<TlsConf> = DirectiveTable::new(&ROWS).finish(|conf, _, level| {
     if level.context == SERVER {
         let http1 = || ["http/1.1", "http/1.0", "http/0.9"].map(|name| name.as_bytes().to_vec());
         let wanted = TlsEngineOptions {
@@ -58,7 +58,7 @@ static DIRECTIVES: Table<TlsConf> = Table::new(&ROWS).finish(|conf, _, level| {
 static VARIABLES: [Variable<Request>; variables::COUNT] = variables::all();
 
 impl HasTls for Request {
-    fn tls(&self) -> Option<&Session> {
+    fn tls(&self) -> Option<&TlsSession> {
         self.client.tls()
     }
 

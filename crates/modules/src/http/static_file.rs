@@ -9,62 +9,62 @@
 //! `index` and `autoindex`. The content remains a range of the open file down to the connection.
 //! The file is opened without waiting if the kernel has its path in memory.
 
-use host::error_log::Level;
-use http::files::{self, Found, Purpose};
-use http::{Module, Outcome, Phase, Request, Step, special};
+use host::error_log::LogLevel;
+use http::files::{self, FilePurpose, OpenFileResult};
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request, status_response};
 use proto::message::Method;
 
 use crate::shared::file_response;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "static",
     doc: "Serves static files.",
-    phases: &[(Phase::Content, serve)],
-    ..Module::EMPTY
+    phases: &[(HttpPhase::Content, serve)],
+    ..HttpModule::EMPTY
 };
 
 /// The content handler. Methods without meaning for a file are refused before the disk is touched.
-fn serve(request: &mut Request) -> Step<'_> {
+fn serve(request: &mut Request) -> HandlerStep<'_> {
     if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
-        return Outcome::Status(405).into();
+        return HandlerOutcome::Status(405).into();
     }
     if request.uri.path.ends_with(b"/") {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
     // Fails if the path is not below the location's alias any more.
     let Some(path) = request.file_path() else {
-        return Outcome::Status(500).into();
+        return HandlerOutcome::Status(500).into();
     };
-    match files::try_open(request, &path, Purpose::Read) {
+    match files::try_open(request, &path, FilePurpose::Read) {
         Some(found) => answer(request, &path, found).into(),
-        None => Step::later(async move {
-            let found = files::open_waiting(request, &path, Purpose::Read).await;
+        None => HandlerStep::later(async move {
+            let found = files::open_waiting(request, &path, FilePurpose::Read).await;
             answer(request, &path, found)
         }),
     }
 }
 
 /// Responds with the file, or with the status of the error.
-fn answer(request: &mut Request, path: &[u8], found: Found) -> Outcome {
+fn answer(request: &mut Request, path: &[u8], found: OpenFileResult) -> HandlerOutcome {
     let found = match found {
         Ok(found) => found,
-        Err(error) => return Outcome::Status(files::refuse(request, path, error)),
+        Err(error) => return HandlerOutcome::Status(files::refuse_file(request, path, error)),
     };
     if found.is_directory() {
-        return special::redirect_to_directory(request);
+        return status_response::redirect_to_directory(request);
     }
     // A device or a pipe could block, or never end.
     if !found.is_file() {
         let path = bstr::BStr::new(path);
         request.log(
-            Level::Crit,
+            LogLevel::Crit,
             format_args!("\"{path}\" is not a regular file"),
         );
-        return Outcome::Status(404);
+        return HandlerOutcome::Status(404);
     }
     // As late as in nginx: a `POST` to a missing file is 404, and to a directory a redirect.
     if request.method == Method::Post {
-        return Outcome::Status(405);
+        return HandlerOutcome::Status(405);
     }
     file_response::respond_with_file(request, found)
 }

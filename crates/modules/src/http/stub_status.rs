@@ -8,18 +8,18 @@
 //! The counters are sums over all event loops.
 
 use base::text::write_number;
-use conf::{Arity, Directive, Repeat, SERVER_LOCATION, Setter, Table, Variable};
-use http::body::Body;
-use http::module::Answer;
-use http::{Module, Outcome, Request, Step};
-use net::counters::{self, AllCounters, Totals};
+use conf::{Arity, Directive, DirectiveTable, RepeatRule, SERVER_LOCATION, Setter, Variable};
+use http::module::ContentHandler;
+use http::response_body::ResponseBody;
+use http::{HandlerOutcome, HandlerStep, HttpModule, Request};
+use net::counters::{self, AllCounters, CounterTotals};
 use proto::message::Method;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "stub_status",
     doc: "Shows connection and request counters.",
     location: &DIRECTIVES,
-    answer: Some(Answer {
+    content_handler: Some(ContentHandler {
         directives: &["stub_status"],
         when: |location| location.confs.get::<Conf>().on,
         handler: page,
@@ -52,10 +52,10 @@ pub(crate) static MODULE: Module = Module {
         .volatile(),
     ],
     nested: |confs| confs.change_if::<Conf>(|conf| conf.on, |conf| conf.on = false),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "stub_status",
     syntax: "",
     default: None,
@@ -63,7 +63,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     since: "0.1",
     doc: "Responds with connection and request counters, in nginx's four lines of text.",
     // nginx before 1.7.5 required an argument, so configurations have `stub_status on`.
-    set: Setter::Custom(Arity::between(0, 1), Repeat::Many, |conf, _| {
+    set: Setter::Custom(Arity::between(0, 1), RepeatRule::Many, |conf, _| {
         conf.on = true;
         Ok(())
     }),
@@ -75,13 +75,13 @@ struct Conf {
 }
 
 /// The counters of all event loops.
-fn totals() -> Totals {
+fn totals() -> CounterTotals {
     match http::current_loop::http_loop() {
         Some(engine) => engine
             .zones
             .get_or_create(counters::ZONE, AllCounters::default)
             .totals(),
-        None => Totals::default(),
+        None => CounterTotals::default(),
     }
 }
 
@@ -112,19 +112,19 @@ fn waiting(_: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 /// The content handler.
-fn page(request: &mut Request) -> Step<'_> {
+fn page(request: &mut Request) -> HandlerStep<'_> {
     if !matches!(request.method, Method::Get | Method::Head) {
-        return Outcome::Status(405).into();
+        return HandlerOutcome::Status(405).into();
     }
     request.out.status = 200;
     request.out.content_type = "text/plain".into();
-    request.out.body = Body::bytes(text(&totals()));
-    Outcome::Respond.into()
+    request.out.body = ResponseBody::bytes(text(&totals()));
+    HandlerOutcome::Respond.into()
 }
 
 /// The page. The spaces at the ends of lines are nginx's; some tools split at them.
-fn text(totals: &Totals) -> String {
-    let Totals {
+fn text(totals: &CounterTotals) -> String {
+    let CounterTotals {
         accepted,
         handled,
         requests,
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_page_is_nginx_s() {
-        let totals = Totals {
+        let totals = CounterTotals {
             accepted: 3,
             handled: 2,
             requests: 9,

@@ -21,26 +21,26 @@ use std::sync::Arc;
 use bstr::BString;
 use bytes::Bytes;
 use conf::{
-    Arity, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Level, Line, Repeat, Setter,
-    Table,
+    Arity, BlockContext, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression,
+    HTTP_SERVER_LOCATION, RepeatRule, Setter,
 };
-use http::body::BodyError;
-use http::{Module, Request, Verdict};
+use http::response_body::BodyError;
+use http::{FilterVerdict, HttpModule, Request};
 
 use crate::shared::media_types::MediaTypes;
 use crate::shared::transform::{BodyTransform, TransformedBody};
 use search::{SearchResult, TextSearch};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "sub",
     doc: "Replaces text in responses.",
     location: &DIRECTIVES,
     filter: Some(substitute),
     enabled: |location| !location.confs.get::<Conf>().pairs.is_empty(),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "sub_filter",
         syntax: "string replacement",
@@ -48,7 +48,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Replaces a string, ignoring case, with another. Both may contain variables.",
-        set: Setter::Custom(Arity::exactly(2), Repeat::Fresh(|c| c.pairs = Arc::default()), read),
+        set: Setter::Custom(Arity::exactly(2), RepeatRule::Fresh(|c| c.pairs = Arc::default()), read),
     },
     Directive {
         name: "sub_filter_types",
@@ -57,7 +57,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The media types in which to replace text, in addition to `text/html`. `*` means all.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.types.clear()), |c, line| {
+        set: Setter::Custom(Arity::at_least(1), RepeatRule::Fresh(|c| c.types.clear()), |c, line| {
             c.types.read(line, &["text/html"])
         }),
     },
@@ -105,7 +105,7 @@ struct SubFilter {
 const MAX_PAIRS: usize = 255;
 
 /// Reads `sub_filter`.
-fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn read(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     if line.text(0).is_empty() {
         return Err(line.error_at(0, "empty search pattern"));
     }
@@ -124,9 +124,9 @@ fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
 fn build_constant_search(
     conf: &mut Conf,
     _: Option<&Conf>,
-    block: &mut Level,
+    block: &mut BlockContext,
 ) -> Result<(), Diagnostic> {
-    if block.seen("sub_filter").is_some() {
+    if block.seen_directive("sub_filter").is_some() {
         let texts: Option<Vec<BString>> = conf
             .pairs
             .iter()
@@ -139,13 +139,13 @@ fn build_constant_search(
 }
 
 /// The filter: replaces the body.
-fn substitute(request: &mut Request) -> Verdict {
+fn substitute(request: &mut Request) -> FilterVerdict {
     let conf = request.conf::<Conf>();
     if request.out.is_said_to_be_empty() || !conf.types.has(&request.out.content_type) {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     let Some(search) = conf.search.clone().or_else(|| build_search(request, &conf)) else {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     };
     let out = &mut request.out;
     let body = std::mem::take(&mut out.body);
@@ -167,7 +167,7 @@ fn substitute(request: &mut Request) -> Verdict {
         held: Vec::new(),
     };
     out.body = TransformedBody::body(body, substitution);
-    Verdict::Pass
+    FilterVerdict::Pass
 }
 
 /// The search for texts with variables. Empty ones are left out; `None` if all are empty.

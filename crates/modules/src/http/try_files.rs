@@ -18,23 +18,24 @@ use std::sync::Arc;
 
 use bstr::{BString, ByteSlice};
 use conf::{
-    Arity, Diagnostic, Directive, Expression, Line, Repeat, SERVER_LOCATION, Setter, Table,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression, RepeatRule,
+    SERVER_LOCATION, Setter,
 };
-use host::error_log::Level;
+use host::error_log::LogLevel;
 use http::core::RootKind;
-use http::files::{self, Found, Purpose};
-use http::{Module, Outcome, Phase, Request, Step};
+use http::files::{self, FilePurpose, OpenFileResult};
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "try_files",
     doc: "Tries files in a given order.",
     location: &DIRECTIVES,
-    phases: &[(Phase::Precontent, search)],
+    phases: &[(HttpPhase::Precontent, search)],
     enabled: |location| location.confs.get::<Conf>().plan.is_some(),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[Directive {
     name: "try_files",
     syntax: "file … uri | file … =code",
     default: None,
@@ -43,7 +44,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[Directive {
     doc: "Tries the files or, with a trailing slash, directories in order and continues with the first that exists. If \
           none exists, redirects internally to the last parameter: a URI, a named location, or `=` and a status code. \
           Not inherited by inner blocks.",
-    set: Setter::Custom(Arity::at_least(2), Repeat::Once, read),
+    set: Setter::Custom(Arity::at_least(2), RepeatRule::Once, read),
 }])
 .inherit(|_| Conf::default(), |outer| outer.plan.is_none());
 
@@ -76,7 +77,7 @@ enum TryFallback {
 }
 
 /// Parses a `try_files` directive.
-fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn read(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let last = line.args().len() - 1;
     let mut candidates = Vec::with_capacity(last);
     for index in 0..last {
@@ -110,25 +111,25 @@ fn status(code: &[u8]) -> Option<u16> {
 }
 
 /// The phase handler: tries the candidates without waiting as far as possible.
-fn search(request: &mut Request) -> Step<'_> {
+fn search(request: &mut Request) -> HandlerStep<'_> {
     let Some(plan) = request.conf::<Conf>().plan.clone() else {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     };
     // Evaluated once: all candidates of a request are below the same root.
     let Some(place) = FileRoot::of(request) else {
-        return Outcome::Status(500).into();
+        return HandlerOutcome::Status(500).into();
     };
     for (index, candidate) in plan.candidates.iter().enumerate() {
         let name = place.name(request, candidate);
         let path = place.path(&name);
-        match files::try_open(request, &path, Purpose::Look) {
+        match files::try_open(request, &path, FilePurpose::Look) {
             Some(found) if is_match(request, candidate, &path, &found) => {
                 place.use_file(request, name, candidate);
-                return Outcome::Declined.into();
+                return HandlerOutcome::Declined.into();
             }
             Some(_) => {}
             // The first match decides, so the rest is tested in order, too, now with waiting.
-            None => return Step::later(search_waiting(request, plan.clone(), place, index)),
+            None => return HandlerStep::later(search_waiting(request, plan.clone(), place, index)),
         }
     }
     fall_back(request, &plan).into()
@@ -140,21 +141,26 @@ async fn search_waiting(
     plan: Arc<TryPlan>,
     place: FileRoot,
     index: usize,
-) -> Outcome {
+) -> HandlerOutcome {
     for candidate in &plan.candidates[index..] {
         let name = place.name(request, candidate);
         let path = place.path(&name);
-        let found = files::open(request, &path, Purpose::Look).await;
+        let found = files::open_request_file(request, &path, FilePurpose::Look).await;
         if is_match(request, candidate, &path, &found) {
             place.use_file(request, name, candidate);
-            return Outcome::Declined;
+            return HandlerOutcome::Declined;
         }
     }
     fall_back(request, &plan)
 }
 
 /// Whether a candidate exists and is of the requested kind.
-fn is_match(request: &Request, candidate: &TryCandidate, path: &[u8], found: &Found) -> bool {
+fn is_match(
+    request: &Request,
+    candidate: &TryCandidate,
+    path: &[u8],
+    found: &OpenFileResult,
+) -> bool {
     match found {
         Ok(found) => found.is_directory() == candidate.is_directory,
         Err(error) => {
@@ -163,7 +169,7 @@ fn is_match(request: &Request, candidate: &TryCandidate, path: &[u8], found: &Fo
             if error.status() != 404 {
                 let path = path.as_bstr();
                 request.log(
-                    Level::Crit,
+                    LogLevel::Crit,
                     format_args!("{} \"{path}\" failed{error}", error.call),
                 );
             }
@@ -173,10 +179,10 @@ fn is_match(request: &Request, candidate: &TryCandidate, path: &[u8], found: &Fo
 }
 
 /// Executes the last parameter.
-fn fall_back(request: &mut Request, plan: &TryPlan) -> Outcome {
+fn fall_back(request: &mut Request, plan: &TryPlan) -> HandlerOutcome {
     let target = match &plan.otherwise {
         // Also for codes that are no errors, such as 200, for which nginx never responds.
-        TryFallback::Status(status) => return Outcome::Status(*status),
+        TryFallback::Status(status) => return HandlerOutcome::Status(*status),
         TryFallback::Uri(target) => request.value(target),
     };
     if target.starts_with(b"@") {

@@ -20,15 +20,17 @@
 //! When one side closes, the other can go on sending; nginx closes both. A tunnel never uses an
 //! idle connection of its group, since it would end as one that cannot be kept.
 
-use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION_IF, SERVER_LOCATION};
-use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
-use http::module::{Answer, Outcome, Step};
+use conf::directive_contexts::{HTTP_SERVER_LOCATION, LOCATION_IF, SERVER_LOCATION};
+use conf::{
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression, RepeatRule, Setter,
+};
+use http::module::{ContentHandler, HandlerOutcome, HandlerStep};
 use http::upstream::RetryReasons;
 use http::upstream::{
-    Content, ContentLength, Fault, HeadProgress, NoResponse, Piece, Plan, Protocol, RequestContent,
-    Settings,
+    ChunkPiece, ContentLength, ExchangePlan, HeadProgress, NoResponse, ProtocolFault,
+    RequestContent, RequestLength, UpstreamProtocol, UpstreamSettings,
 };
-use http::{Module, Request};
+use http::{HttpModule, Request};
 use proto::message::{Method, ResponseHead};
 
 use crate::shared::gateway::{GatewayPass, connection_tag};
@@ -36,26 +38,26 @@ use crate::shared::upstream_rows::{
     PrefixedRows, ProtocolSettings, UnbufferedRows, next_upstream_words,
 };
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "tunnel",
     doc: "Handles CONNECT requests.",
     location: &DIRECTIVES,
-    answer: Some(Answer {
+    content_handler: Some(ContentHandler {
         directives: &["tunnel_pass"],
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler: tunnel,
         adds_slash: false,
     }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The directives common to all upstream protocols, as far as they make sense here.
-pub(crate) static UPSTREAM: Module = Module {
+pub(crate) static UPSTREAM: HttpModule = HttpModule {
     name: "tunnel_upstream",
     doc: "The directives that tunnels have in common with upstream protocols.",
     location: &UPSTREAM_ROWS,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// Distinguishes the settings of tunnels from those of other protocols.
@@ -88,17 +90,17 @@ static UPSTREAM_ROWS: UnbufferedRows<TunnelProtocol> = UnbufferedRows::new(
 
 /// `tunnel_next_upstream` has fewer words than others: before the tunnel is established, a peer
 /// sends nothing that could be judged.
-static NEXT_UPSTREAM: Table<Settings> = Table::new(&[Directive {
+static NEXT_UPSTREAM: DirectiveTable<UpstreamSettings> = DirectiveTable::new(&[Directive {
     name: "tunnel_next_upstream",
     syntax: "error | timeout | off …",
     default: Some("error timeout"),
     contexts: HTTP_SERVER_LOCATION,
     since: "0.1",
     doc: "When to try the next server.",
-    set: Setter::Custom(Arity::at_least(1), Repeat::Once, next_upstream),
+    set: Setter::Custom(Arity::at_least(1), RepeatRule::Once, next_upstream),
 }]);
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "tunnel_pass",
     syntax: "[address]",
     default: None,
@@ -106,7 +108,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     since: "0.1",
     doc: "Responds to CONNECT by opening a tunnel to this address, which may contain variables; without one, to the \
           host and port that the client requests, `$host:$request_port`.",
-    set: Setter::Custom(Arity::between(0, 1), Repeat::Once, tunnel_pass),
+    set: Setter::Custom(Arity::between(0, 1), RepeatRule::Once, tunnel_pass),
 }]);
 
 /// The address if the directive has none: what the client asks for.
@@ -119,7 +121,7 @@ struct Conf {
 }
 
 /// Reads `tunnel_pass`.
-fn tunnel_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn tunnel_pass(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.pass = Some(match line.args().is_empty() {
         true => GatewayPass::Variable(Expression::parse(
             CLIENT_TARGET,
@@ -134,7 +136,10 @@ fn tunnel_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// Reads `tunnel_next_upstream`.
-fn next_upstream(settings: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+fn next_upstream(
+    settings: &mut UpstreamSettings,
+    line: &mut DirectiveLine,
+) -> Result<(), Diagnostic> {
     settings.next_upstream = next_upstream_words(
         line,
         &[
@@ -147,20 +152,20 @@ fn next_upstream(settings: &mut Settings, line: &mut Line) -> Result<(), Diagnos
 }
 
 /// The content handler.
-fn tunnel(request: &mut Request) -> Step<'_> {
+fn tunnel(request: &mut Request) -> HandlerStep<'_> {
     if request.method != Method::Connect {
-        return Outcome::Status(405).into();
+        return HandlerOutcome::Status(405).into();
     }
-    Step::later(async move {
+    HandlerStep::later(async move {
         let conf = request.conf::<Conf>();
         let Some(pass) = &conf.pass else {
-            return Outcome::Declined;
+            return HandlerOutcome::Declined;
         };
         let target = match pass.target(request, b"") {
             Ok(target) => target,
-            Err(status) => return Outcome::Status(status),
+            Err(status) => return HandlerOutcome::Status(status),
         };
-        let plan = Plan {
+        let plan = ExchangePlan {
             settings: ProtocolSettings::<TunnelProtocol>::of(request),
             target,
             protocol: Box::new(TunnelCodec),
@@ -169,14 +174,14 @@ fn tunnel(request: &mut Request) -> Step<'_> {
             watch_client: true,
             tag: connection_tag(request),
         };
-        http::upstream::pass(request, plan).await
+        http::upstream::exchange_and_respond(request, plan).await
     })
 }
 
 /// The protocol of a tunnel: it sends no head, and every byte of the peer is content.
 struct TunnelCodec;
 
-impl Protocol for TunnelCodec {
+impl UpstreamProtocol for TunnelCodec {
     fn scheme(&self) -> &'static str {
         ""
     }
@@ -184,7 +189,7 @@ impl Protocol for TunnelCodec {
     fn write_head(
         &mut self,
         _: &mut Request,
-        _: Content,
+        _: RequestLength,
         _: &mut Vec<u8>,
     ) -> Result<(), NoResponse> {
         Ok(())
@@ -197,7 +202,7 @@ impl Protocol for TunnelCodec {
         _: &Request,
         _: &[u8],
         _: &mut ResponseHead,
-    ) -> Result<HeadProgress, Fault> {
+    ) -> Result<HeadProgress, ProtocolFault> {
         // The response is complete before its first byte: the connection alone makes it a 200.
         Ok(HeadProgress::Complete(0))
     }
@@ -206,16 +211,16 @@ impl Protocol for TunnelCodec {
         ContentLength::Unknown
     }
 
-    fn read_content(&mut self, _: &Request, input: &[u8]) -> Result<Piece, Fault> {
+    fn read_content(&mut self, _: &Request, input: &[u8]) -> Result<ChunkPiece, ProtocolFault> {
         Ok(if input.is_empty() {
-            Piece::More
+            ChunkPiece::More
         } else {
-            Piece::Data(0..input.len())
+            ChunkPiece::Data(0..input.len())
         })
     }
 
     // One side may close while the other still sends; nginx would close both.
-    fn end_of_input(&mut self) -> Result<(), Fault> {
+    fn end_of_input(&mut self) -> Result<(), ProtocolFault> {
         Ok(())
     }
 

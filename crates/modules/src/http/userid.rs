@@ -22,14 +22,14 @@ use base64::Engine;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 use bstr::{BStr, BString, ByteSlice};
 use conf::{
-    Arity, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table,
-    Variable,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression, HTTP_SERVER_LOCATION,
+    RepeatRule, Setter, Variable,
 };
-use host::error_log::Level;
-use http::{Module, Request, Verdict};
-use proto::Known;
+use host::error_log::LogLevel;
+use http::{FilterVerdict, HttpModule, Request};
+use proto::KnownField;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "userid",
     doc: "Identifies clients by a cookie.",
     location: &DIRECTIVES,
@@ -56,10 +56,10 @@ pub(crate) static MODULE: Module = Module {
         .volatile()
         .settable(set_reset),
     ],
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
     Directive {
         name: "userid",
         syntax: "on | v1 | log | off",
@@ -68,7 +68,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         since: "0.1",
         doc: "`on` sets version 2 cookies and logs received ones, `v1` sets version 1 cookies, `log` only logs \
               received cookies.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             conf.mode = MODES[line.word(0, &["on", "v1", "log", "off"])?];
             conf.reset = line.expression_of(line.arg(0), b"$uid_reset")?;
             Ok(())
@@ -90,7 +90,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The domain of the cookie; `none` omits it.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             text_or_none(&mut conf.domain, line)
         }),
     },
@@ -110,7 +110,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "How long browsers keep the cookie; `off` for the browser session, `max` until the end of 2037.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             conf.expires = match line.text(0).as_bytes() {
                 b"max" => CookieExpiry::Max,
                 b"off" => CookieExpiry::WithBrowser,
@@ -138,7 +138,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The value of a `P3P` header sent along with the cookie.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             text_or_none(&mut conf.p3p, line)
         }),
     },
@@ -150,7 +150,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         since: "0.1",
         doc: "A character that replaces the first padding character of the base64 value. A client whose cookie has a \
               different mark gets the same identifier again, with the new mark and the current attributes.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, mark),
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, mark),
     },
     Directive {
         // Needed where several servers have the same address, as behind a balancer.
@@ -160,7 +160,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "An identifier of this server, in case several of them issue cookies; by default its address.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             let number = line.number(0, 0, u32::MAX.into())?;
             conf.service = u32::try_from(number).ok();
             Ok(())
@@ -230,7 +230,7 @@ struct Conf {
 }
 
 /// Reads a text; `none` is the empty one.
-fn text_or_none(text: &mut BString, line: &mut Line) -> Result<(), Diagnostic> {
+fn text_or_none(text: &mut BString, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let word = line.text(0);
     *text = if word == "none" {
         BString::default()
@@ -241,7 +241,7 @@ fn text_or_none(text: &mut BString, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// `userid_mark`.
-fn mark(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn mark(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.mark = match line.text(0).as_bytes() {
         b"off" => None,
         [mark] if mark.is_ascii_alphanumeric() || *mark == b'=' => Some(*mark),
@@ -334,7 +334,7 @@ fn received_uid(request: &mut Request, conf: &Conf) -> UseridState {
     if let Some(cookie) = proto::cookie::find(&request.head.wire.fields, &conf.name) {
         visit.cookie = cookie.into();
         // The whole field, as nginx logs it.
-        let line = request.head.known(Known::Cookie).unwrap_or_default();
+        let line = request.head.known(KnownField::Cookie).unwrap_or_default();
         match cookie.get(..ENCODED) {
             None => request.error(format_args!(
                 "client sent too short userid cookie \"{line}\""
@@ -372,7 +372,7 @@ fn issue_uid(request: &mut Request, conf: &Conf) -> UseridState {
             visit.got.write_hex(&mut uid);
             let (name, uid) = (&conf.name, uid.as_bstr());
             request.log(
-                Level::Notice,
+                LogLevel::Notice,
                 format_args!("userid cookie \"{name}={uid}\" was reset"),
             );
         }
@@ -446,10 +446,10 @@ fn address(request: &Request) -> u32 {
 }
 
 /// The filter: adds the cookie.
-fn set_cookie(request: &mut Request) -> Verdict {
+fn set_cookie(request: &mut Request) -> FilterVerdict {
     // A subrequest has no head of its own.
     if request.is_subrequest() {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     let conf = request.conf::<Conf>();
     let visit = issue_uid(request, &conf);
@@ -460,7 +460,7 @@ fn set_cookie(request: &mut Request) -> Verdict {
             request.out.fields.push(b"P3P", &conf.p3p);
         }
     }
-    Verdict::Pass
+    FilterVerdict::Pass
 }
 
 /// The value of the `Set-Cookie` header.

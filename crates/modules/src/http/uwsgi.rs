@@ -9,13 +9,13 @@
 //! ```
 
 use bstr::{BStr, BString};
-use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
-use conf::{Arity, Directive, Repeat, Setter, Table};
-use host::error_log::Level;
-use http::module::{Answer, Outcome, Step};
-use http::site::ConfRef;
-use http::upstream::{Asks, Content, NoResponse, Plan, Settings};
-use http::{Module, Request, cache};
+use conf::directive_contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
+use conf::{Arity, Directive, DirectiveTable, RepeatRule, Setter};
+use host::error_log::LogLevel;
+use http::http_site::ConfRef;
+use http::module::{ContentHandler, HandlerOutcome, HandlerStep};
+use http::upstream::{ExchangePlan, NoResponse, RequestLength, RequestTraits, UpstreamSettings};
+use http::{HttpModule, Request, cache};
 use proto::uwsgi::UwsgiVars;
 
 use crate::shared::gateway::{
@@ -23,26 +23,26 @@ use crate::shared::gateway::{
 };
 use crate::shared::upstream_rows::{PrefixedRows, ProtocolSettings};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "uwsgi",
     doc: "Passes requests to uwsgi servers.",
     location: &DIRECTIVES,
-    answer: Some(Answer {
+    content_handler: Some(ContentHandler {
         directives: &["uwsgi_pass"],
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler: pass,
         adds_slash: true,
     }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The directives common to all upstream protocols.
-pub(crate) static UPSTREAM: Module = Module {
+pub(crate) static UPSTREAM: HttpModule = HttpModule {
     name: "uwsgi_upstream",
     doc: "The directives that uwsgi has in common with other upstream protocols.",
     location: &UPSTREAM_ROWS,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// Distinguishes the settings of uwsgi from those of other protocols.
@@ -62,7 +62,7 @@ static UPSTREAM_ROWS: PrefixedRows<UwsgiProtocol> = PrefixedRows::new(
 .cached()
 .secure();
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "uwsgi_pass",
         syntax: "address",
@@ -71,7 +71,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "The uwsgi server: `host:port`, `unix:/path` or the name of an `upstream`, optionally after `uwsgi://`, \
               or after `suwsgi://` for TLS.",
-        set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::exactly(1), RepeatRule::Once, |c, line| {
             // First: what is left of the address depends on the scheme in front of it.
             c.uses_tls = SCHEMES.note_tls(line);
             c.pass = Some(GatewayPass::from_line(line, SCHEMES.for_tls(c.uses_tls).as_bytes())?);
@@ -86,7 +86,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "A parameter passed to the server. With `if_not_empty` it is passed only if its value is not empty. A \
               block with such lines of its own inherits none.",
-        set: Setter::Custom(Arity::between(2, 3), Repeat::Fresh(|c| c.params.clear()), |c, line| c.params.add(line)),
+        set: Setter::Custom(Arity::between(2, 3), RepeatRule::Fresh(|c| c.params.clear()), |c, line| c.params.add(line)),
     },
     Directive {
         name: "uwsgi_string",
@@ -136,7 +136,7 @@ static SCHEMES: GatewaySchemes = GatewaySchemes {
     prefix: "uwsgi_",
 };
 
-static SOURCE: cache::Source = cache::Source {
+static SOURCE: cache::CachedProtocol = cache::CachedProtocol {
     plan,
     // Parameters do not tell which one identifies the resource, so there is no default key:
     // `uwsgi_cache_key` has to be set.
@@ -144,24 +144,24 @@ static SOURCE: cache::Source = cache::Source {
 };
 
 /// The content handler: from the cache or from the server.
-fn pass(request: &mut Request) -> Step<'_> {
+fn pass(request: &mut Request) -> HandlerStep<'_> {
     let settings = ProtocolSettings::<UwsgiProtocol>::of(request);
-    cache::serve(request, settings, &SOURCE)
+    cache::serve_cached(request, settings, &SOURCE)
 }
 
 /// Chooses the server and the protocol of an exchange.
-fn plan(request: &mut Request) -> Result<Plan, Outcome> {
+fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
     let conf = request.conf::<Conf>();
     let settings = ProtocolSettings::<UwsgiProtocol>::of(request);
     let Some(pass) = &conf.pass else {
-        return Err(Outcome::Declined);
+        return Err(HandlerOutcome::Declined);
     };
     // Per request, since an address with variables has its scheme in the value.
     let secure = pass.secure_host(request, &SCHEMES, conf.uses_tls);
     let scheme = SCHEMES.for_tls(secure.is_some());
     let target = match pass.target(request, scheme.as_bytes()) {
         Ok(target) => target,
-        Err(status) => return Err(Outcome::Status(status)),
+        Err(status) => return Err(HandlerOutcome::Status(status)),
     };
     let head = UwsgiHead {
         conf: request.conf::<Conf>(),
@@ -189,10 +189,10 @@ impl CgiHead for UwsgiHead {
     fn write(
         &mut self,
         request: &mut Request,
-        settings: &Settings,
-        _: Content,
+        settings: &UpstreamSettings,
+        _: RequestLength,
         out: &mut Vec<u8>,
-    ) -> Result<Asks, NoResponse> {
+    ) -> Result<RequestTraits, NoResponse> {
         let mut vars = UwsgiVars::new();
         let fields = settings.pass_request_headers;
         let asks =
@@ -208,7 +208,7 @@ impl CgiHead for UwsgiHead {
         // The size field has 16 bits, so a large head cannot be sent.
         vars.write_head(modifier1, modifier2, out).map_err(|size| {
             request.log(
-                Level::Alert,
+                LogLevel::Alert,
                 format_args!("uwsgi request is too big: {size}"),
             );
             NoResponse::new(500)

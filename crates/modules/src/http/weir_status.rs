@@ -14,21 +14,21 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use conf::{Arity, Directive, Repeat, SERVER_LOCATION, Setter, Table};
-use http::body::Body;
-use http::cache::{Cache, Caches};
-use http::module::Answer;
-use http::{Module, Outcome, Request, Step};
+use conf::{Arity, Directive, DirectiveTable, RepeatRule, SERVER_LOCATION, Setter};
+use http::cache::{CacheZone, CacheZones};
+use http::module::ContentHandler;
+use http::response_body::ResponseBody;
+use http::{HandlerOutcome, HandlerStep, HttpModule, Request};
 use net::counters::{self, AllCounters, CountedLoop};
 use proto::message::Method;
-use rt::pool::Pool;
-use rt::stats::Stats;
+use rt::pool::PoolHandle;
+use rt::stats::LoopStats;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "weir_status",
     doc: "Shows the state of event loops, thread pools and caches.",
     location: &DIRECTIVES,
-    answer: Some(Answer {
+    content_handler: Some(ContentHandler {
         directives: &["weir_status"],
         when: |location| location.confs.get::<Conf>().format.is_some(),
         handler: page,
@@ -37,17 +37,17 @@ pub(crate) static MODULE: Module = Module {
     nested: |confs| {
         confs.change_if::<Conf>(|conf| conf.format.is_some(), |conf| conf.format = None)
     },
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "weir_status",
     syntax: "[text | json]",
     default: None,
     contexts: SERVER_LOCATION,
     since: "0.1",
     doc: "Responds with the state of event loops, thread pools and caches, as a table or as JSON.",
-    set: Setter::Custom(Arity::between(0, 1), Repeat::Many, |conf, line| {
+    set: Setter::Custom(Arity::between(0, 1), RepeatRule::Many, |conf, line| {
         let formats = [StatusFormat::Text, StatusFormat::Json];
         conf.format = Some(match line.get(0) {
             None => StatusFormat::Text,
@@ -75,21 +75,21 @@ struct LoopStatus {
     counted: CountedLoop,
     /// How long its current iteration has lasted, in milliseconds.
     late_ms: u128,
-    stats: Option<Stats>,
+    stats: Option<LoopStats>,
 }
 
 /// The content handler.
-fn page(request: &mut Request) -> Step<'_> {
+fn page(request: &mut Request) -> HandlerStep<'_> {
     if !matches!(request.method, Method::Get | Method::Head) {
-        return Outcome::Status(405).into();
+        return HandlerOutcome::Status(405).into();
     }
     // Not reached: without a format this handler is not the location's.
     let Some(format) = request.conf::<Conf>().format else {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     };
     // Everything is read before anything is formatted, so that the numbers are as close in time as they can be.
     let (loops, pools) = (loops(), rt::pool::all());
-    let caches = request.site.main_confs.get::<Caches>().all();
+    let caches = request.site.main_confs.get::<CacheZones>().all_zones();
     let (content_type, text) = match format {
         StatusFormat::Text => ("text/plain", text(&loops, &pools) + &cache_text(&caches)),
         StatusFormat::Json => ("application/json", json(&loops, &pools, &caches)),
@@ -98,8 +98,8 @@ fn page(request: &mut Request) -> Step<'_> {
     request.out.content_type = content_type.into();
     // A cached status misleads.
     request.out.fields.set(b"Cache-Control", b"no-store");
-    request.out.body = Body::bytes(text);
-    Outcome::Respond.into()
+    request.out.body = ResponseBody::bytes(text);
+    HandlerOutcome::Respond.into()
 }
 
 /// Takes a snapshot of all event loops. The counters are read one after the other while the loops
@@ -117,9 +117,9 @@ fn loops() -> Vec<LoopStatus> {
         let late = counted
             .handle
             .as_ref()
-            .map(rt::Handle::late)
+            .map(rt::LoopHandle::turn_duration)
             .unwrap_or_default();
-        let stats = counted.handle.as_ref().map(rt::Handle::stats);
+        let stats = counted.handle.as_ref().map(rt::LoopHandle::stats);
         LoopStatus {
             index,
             counted,
@@ -132,7 +132,7 @@ fn loops() -> Vec<LoopStatus> {
 
 /// The loops and pools as tables. Writing to a `String` cannot fail, so the results of `write!` are
 /// ignored here and below.
-fn text(loops: &[LoopStatus], pools: &[Pool]) -> String {
+fn text(loops: &[LoopStatus], pools: &[PoolHandle]) -> String {
     let mut out = String::new();
     write_loops(loops, &mut out);
     write_turn_times(loops, &mut out);
@@ -217,7 +217,7 @@ fn write_turn_times(loops: &[LoopStatus], out: &mut String) {
 }
 
 /// The queues of the thread pools: a long one means that disks, or slow work, hold up requests.
-fn write_pools(pools: &[Pool], out: &mut String) {
+fn write_pools(pools: &[PoolHandle], out: &mut String) {
     let _ = writeln!(
         out,
         "\n{:<20} {:>7} {:>7} {:>7} {:>7} {:>10}",
@@ -239,7 +239,7 @@ fn write_pools(pools: &[Pool], out: &mut String) {
 }
 
 /// The caches as a table; empty if there is none.
-fn cache_text(caches: &[Arc<Cache>]) -> String {
+fn cache_text(caches: &[Arc<CacheZone>]) -> String {
     let mut out = String::new();
     if !caches.is_empty() {
         let _ = writeln!(
@@ -259,7 +259,7 @@ fn cache_text(caches: &[Arc<Cache>]) -> String {
     }
     for cache in caches {
         let (name, path) = (cache.name(), cache.path().display());
-        let _ = match (cache.stats(), cache.found()) {
+        let _ = match (cache.stats(), cache.found_at_open()) {
             (Some(stats), Some(found)) => writeln!(
                 out,
                 "{name:<20} {:>10} {:>15} {:>8} {:>10} {:>10} {:>10} {:>10} {:>6} {:>11}  {path}",
@@ -277,7 +277,7 @@ fn cache_text(caches: &[Arc<Cache>]) -> String {
             _ => writeln!(out, "{name:<20} not open  {path}"),
         };
         // Also for a cache that is not open: it says why.
-        if let Some(trouble) = cache.trouble() {
+        if let Some(trouble) = cache.last_error() {
             let _ = writeln!(out, "{:<20} {trouble}", "");
         }
     }
@@ -295,7 +295,7 @@ fn used_buckets(buckets: &[u64]) -> usize {
 
 /// The whole state as JSON, written by hand: it is flat, and the only free texts are names and
 /// paths.
-fn json(loops: &[LoopStatus], pools: &[Pool], caches: &[Arc<Cache>]) -> String {
+fn json(loops: &[LoopStatus], pools: &[PoolHandle], caches: &[Arc<CacheZone>]) -> String {
     let loops: Vec<String> = loops.iter().map(loop_json).collect();
     let pools: Vec<String> = pools.iter().map(pool_json).collect();
     let caches: Vec<String> = caches.iter().map(|cache| cache_json(cache)).collect();
@@ -347,7 +347,7 @@ fn loop_json(
 }
 
 /// A thread pool as JSON.
-fn pool_json(pool: &Pool) -> String {
+fn pool_json(pool: &PoolHandle) -> String {
     let stats = pool.stats();
     let name = json_string(pool.name());
     format!(
@@ -357,13 +357,13 @@ fn pool_json(pool: &Pool) -> String {
 }
 
 /// A cache as JSON.
-fn cache_json(cache: &Cache) -> String {
+fn cache_json(cache: &CacheZone) -> String {
     let mut out = format!(
         "{{\"cache\":{},\"path\":{}",
         json_string(&cache.name().to_string()),
         json_string(&cache.path().to_string_lossy())
     );
-    if let (Some(stats), Some(found)) = (cache.stats(), cache.found()) {
+    if let (Some(stats), Some(found)) = (cache.stats(), cache.found_at_open()) {
         let _ = write!(
             out,
             ",\"objects\":{},\"bytes\":{},\"segments\":{},\"index_bytes\":{},\"memory_bytes\":{},\"memory_hits\":{},\
@@ -383,7 +383,7 @@ fn cache_json(cache: &Cache) -> String {
             found.took.as_millis()
         );
     }
-    if let Some(trouble) = cache.trouble() {
+    if let Some(trouble) = cache.last_error() {
         let _ = write!(out, ",\"trouble\":{}", json_string(&trouble));
     }
     out.push('}');
@@ -430,7 +430,7 @@ mod tests {
             json_string("a \"b\" \\ \u{1}é"),
             "\"a \\\"b\\\" \\\\ \\u0001é\""
         );
-        let pool = Pool::new("x", 1, 1);
+        let pool = PoolHandle::new("x", 1, 1);
         assert_eq!(
             pool_json(&pool),
             "{\"pool\":\"x\",\"threads\":0,\"running\":0,\"queued\":0,\"waiting\":0,\"done\":0}"

@@ -14,14 +14,14 @@
 use std::io;
 
 use ::zstd::stream::raw::{CParameter, Encoder as Raw, InBuffer, Operation, OutBuffer};
-use conf::{Directive, HTTP_SERVER_LOCATION, Setter, Table, Variable};
-use http::{Module, Phase, Request, Step};
+use conf::{Directive, DirectiveTable, HTTP_SERVER_LOCATION, Setter, Variable};
+use http::{HandlerStep, HttpModule, HttpPhase, Request};
 
 use crate::shared::compression::{ContentEncoder, write_ratio};
 use crate::shared::compression_rows::{self, CompressionConf, ResponseCoding};
 use crate::shared::precompressed::{self, PrecompressedCoding, StaticMode};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "zstd",
     doc: "Compresses responses with Zstandard.",
     location: &DIRECTIVES,
@@ -33,19 +33,19 @@ pub(crate) static MODULE: Module = Module {
         "The compression ratio achieved by Zstandard.",
     )
     .volatile()],
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-pub(crate) static STATIC: Module = Module {
+pub(crate) static STATIC: HttpModule = HttpModule {
     name: "zstd_static",
     doc: "Serves precompressed Zstandard files.",
     location: &STATIC_DIRECTIVES,
-    phases: &[(Phase::Content, serve)],
+    phases: &[(HttpPhase::Content, serve)],
     enabled: |location| location.confs.get::<ZstdStaticConf>().mode != StaticMode::Off,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<CompressionConf<ZstdSettings>> = Table::new(&[
+static DIRECTIVES: DirectiveTable<CompressionConf<ZstdSettings>> = DirectiveTable::new(&[
     compression_rows::switch(
         "zstd",
         "0.2",
@@ -130,7 +130,7 @@ impl ContentEncoder for ZstdEncoder {
     }
 }
 
-static STATIC_DIRECTIVES: Table<ZstdStaticConf> = Table::new(&[Directive {
+static STATIC_DIRECTIVES: DirectiveTable<ZstdStaticConf> = DirectiveTable::new(&[Directive {
     name: "zstd_static",
     syntax: "on | off | always",
     default: Some("off"),
@@ -154,7 +154,7 @@ static ZSTD: PrecompressedCoding = PrecompressedCoding {
 };
 
 /// The content handler of `zstd_static`.
-fn serve(request: &mut Request) -> Step<'_> {
+fn serve(request: &mut Request) -> HandlerStep<'_> {
     let when = request.conf::<ZstdStaticConf>().mode;
     precompressed::serve(request, &ZSTD, when)
 }

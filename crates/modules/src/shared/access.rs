@@ -4,8 +4,8 @@
 //! session, and logging it, is left to the two modules, because they answer differently.
 
 use bstr::ByteSlice;
-use conf::{Arity, Cidr, Contexts, Diagnostic, Directive, Line, Repeat, Setter};
-use rt::net::Address;
+use conf::{Arity, Cidr, Contexts, Diagnostic, Directive, DirectiveLine, RepeatRule, Setter};
+use rt::net::SocketAddress;
 
 /// The rows of `allow` and `deny`. What a denied client gets, and so the text about `deny`, is each
 /// engine's own.
@@ -21,7 +21,7 @@ pub(crate) const fn rows(
             contexts,
             since: "0.1",
             doc: "Allows access from this address or network. The first matching `allow` or `deny` decides.",
-            set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| {
+            set: Setter::Custom(Arity::ONE, RepeatRule::Many, |rules, line| {
                 rules.add_line(line, AccessAction::Allow)
             }),
         },
@@ -32,7 +32,7 @@ pub(crate) const fn rows(
             contexts,
             since: "0.1",
             doc: deny_doc,
-            set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| {
+            set: Setter::Custom(Arity::ONE, RepeatRule::Many, |rules, line| {
                 rules.add_line(line, AccessAction::Deny)
             }),
         },
@@ -94,7 +94,7 @@ impl AccessRules {
     /// Adds one line: `all`, `unix:`, an address or a network.
     pub(crate) fn add_line(
         &mut self,
-        line: &mut Line,
+        line: &mut DirectiveLine,
         judgement: AccessAction,
     ) -> Result<(), Diagnostic> {
         let who = match line.text(0).as_bytes() {
@@ -114,7 +114,7 @@ impl AccessRules {
 
     /// What the first matching rule says. `None` when no rule covers this address, which is not the
     /// same as `Allow`: with `satisfy any` only an explicit `allow` grants access.
-    pub(crate) fn action_for(&self, address: &Address) -> Option<AccessAction> {
+    pub(crate) fn action_for(&self, address: &SocketAddress) -> Option<AccessAction> {
         self.rules
             .iter()
             .find(|rule| rule.addresses.includes(address))
@@ -123,14 +123,14 @@ impl AccessRules {
 }
 
 impl AddressPattern {
-    fn includes(&self, address: &Address) -> bool {
+    fn includes(&self, address: &SocketAddress) -> bool {
         match (self, address) {
-            (AddressPattern::All, _) | (AddressPattern::Unix, Address::Unix(_)) => true,
-            (AddressPattern::Network(network), Address::Inet(address)) => {
+            (AddressPattern::All, _) | (AddressPattern::Unix, SocketAddress::Unix(_)) => true,
+            (AddressPattern::Network(network), SocketAddress::Inet(address)) => {
                 network.contains(address.ip())
             }
-            (AddressPattern::Unix, Address::Inet(_))
-            | (AddressPattern::Network(_), Address::Unix(_)) => false,
+            (AddressPattern::Unix, SocketAddress::Inet(_))
+            | (AddressPattern::Network(_), SocketAddress::Unix(_)) => false,
         }
     }
 }
@@ -158,8 +158,8 @@ mod tests {
         }
     }
 
-    fn inet(text: &str) -> Address {
-        Address::Inet(text.parse().expect("an address"))
+    fn inet(text: &str) -> SocketAddress {
+        SocketAddress::Inet(text.parse().expect("an address"))
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(rules.action_for(&inet("[2001:db8::1]:1")), Some(Deny));
         assert_eq!(rules.action_for(&inet("[::ffff:10.0.0.1]:1")), Some(Allow));
         assert_eq!(
-            rules.action_for(&Address::Unix(UnixPath::default())),
+            rules.action_for(&SocketAddress::Unix(UnixPath::default())),
             Some(Allow)
         );
     }

@@ -3,15 +3,18 @@
 use std::net::IpAddr;
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Definition, Diagnostic, Line, Node, Pattern, Registry, Scope};
-use net::client::Ends;
+use conf::{
+    CapturingPattern, Diagnostic, DirectiveLine, DirectiveNode, VariableDefinition,
+    VariableRegistry, VariableScope,
+};
+use net::client::ConnectionEnds;
 
 /// A request or a session: variables, a client and an error log. Small on purpose, since it is all
 /// that `map`, `geo` and the other shared modules can depend on.
-pub(crate) trait ClientScope: Scope + Ends + Sized {
+pub(crate) trait ClientScope: VariableScope + ConnectionEnds + Sized {
     /// Matches a pattern. On a match its groups become `$1` and so on, and its named groups set
     /// their variables.
-    fn matches(&mut self, pattern: &Pattern, subject: &[u8]) -> bool;
+    fn matches(&mut self, pattern: &CapturingPattern, subject: &[u8]) -> bool;
 
     /// The client's IP address; `None` on a unix socket.
     fn client(&self) -> Option<IpAddr> {
@@ -32,7 +35,7 @@ pub(crate) struct VariableOnly;
 /// protocol.
 pub(crate) fn multi_line_texts<'a>(texts: impl Iterator<Item = &'a BStr>) -> Vec<BString> {
     texts
-        .filter(|text| Registry::<()>::is_noted(text))
+        .filter(|text| VariableRegistry::<()>::is_noted(text))
         .map(BStr::to_owned)
         .collect()
 }
@@ -40,9 +43,9 @@ pub(crate) fn multi_line_texts<'a>(texts: impl Iterator<Item = &'a BStr>) -> Vec
 /// Defines the variable named by word `index` of a block's line. `texts` are the values [with line
 /// ends](of_several_lines) that the block can give it.
 pub(crate) fn define_variable<S: ClientScope>(
-    line: &mut Line,
+    line: &mut DirectiveLine,
     index: usize,
-    definition: Definition<S>,
+    definition: VariableDefinition<S>,
     texts: &[BString],
 ) -> Result<(), Diagnostic> {
     let name = line.variable_name(index)?;
@@ -55,9 +58,9 @@ pub(crate) fn define_variable<S: ClientScope>(
 
 /// Defines the variable that a line inside a block begins with.
 pub(crate) fn define_entry_variable<S: ClientScope>(
-    line: &mut Line,
-    entry: &Node,
-    definition: Definition<S>,
+    line: &mut DirectiveLine,
+    entry: &DirectiveNode,
+    definition: VariableDefinition<S>,
 ) -> Result<(), Diagnostic> {
     let word = &entry.name;
     let name = word.text.strip_prefix(b"$").filter(|name| !name.is_empty());
@@ -72,9 +75,9 @@ const ITS_ENGINE: &str = "the row stands in the engine whose sessions it is for"
 
 /// Adds the definition to the engine's registry.
 fn register<S: ClientScope>(
-    line: &mut Line,
+    line: &mut DirectiveLine,
     name: &str,
-    definition: Definition<S>,
+    definition: VariableDefinition<S>,
 ) -> Result<(), String> {
     let registry = line.level.registry::<S>().expect(ITS_ENGINE);
     registry.define(name, definition).map(drop)

@@ -12,11 +12,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use http::body::{Body, BodyError, Chunk, Source};
 use http::response::Response;
-use http::{Request, Verdict};
+use http::response_body::{BodyChunk, BodyError, BodySource, ResponseBody};
+use http::{FilterVerdict, Request};
 
-use proto::Known;
+use proto::KnownField;
 
 use crate::shared::content::{ContentPiece, ContentReader};
 use crate::shared::gzip_accept;
@@ -65,7 +65,7 @@ pub(crate) fn compress_response<E: ContentEncoder>(
     coding: &[u8],
     choice: &CompressionCriteria,
     encoder: impl FnOnce(Option<u64>) -> io::Result<E>,
-) -> Verdict {
+) -> FilterVerdict {
     let out = &request.out;
     let length = out.length();
     // The statuses are nginx's. A 206 of an upstream must stay as it is in any case: its range
@@ -75,18 +75,18 @@ pub(crate) fn compress_response<E: ContentEncoder>(
         || out.transforms.keep_encoding
         || out
             .fields
-            .get_known(Known::ContentEncoding)
+            .get_known(KnownField::ContentEncoding)
             .is_some_and(|coding| !coding.is_empty())
         || is_too_short(out, choice.min_length)
         || !choice.types.has(&out.content_type)
     {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     // From here on the choice depends on the client alone, so `Vary` is right whichever way it
     // goes. Before this point every client gets the same response.
     gzip_accept::mark_varying(request);
     if !gzip_accept::accepts_coding(request, coding) {
-        return Verdict::Pass;
+        return FilterVerdict::Pass;
     }
     let encoder = match encoder(length) {
         Ok(encoder) => encoder,
@@ -94,17 +94,17 @@ pub(crate) fn compress_response<E: ContentEncoder>(
             // The response is still correct without compression.
             let coding = bstr::BStr::new(coding);
             request.error(format_args!("no encoder for \"{coding}\": {error}"));
-            return Verdict::Pass;
+            return FilterVerdict::Pass;
         }
     };
     let out = &mut request.out;
     // The field may be present with an empty value, which means no coding.
-    out.fields.remove_known(Known::ContentEncoding);
-    out.fields.push_known(Known::ContentEncoding, coding);
+    out.fields.remove_known(KnownField::ContentEncoding);
+    out.fields.push_known(KnownField::ContentEncoding, coding);
     let body = std::mem::take(&mut out.body);
     out.content_changes();
     out.body = CompressedBody::body(body, length, encoder);
-    Verdict::Pass
+    FilterVerdict::Pass
 }
 
 /// Whether the response is below the minimum length. As in nginx, a response that did not announce
@@ -195,13 +195,13 @@ enum CompressionState {
 
 impl<E: ContentEncoder> CompressedBody<E> {
     /// Wraps `body`; `length` is its length if it is known.
-    fn body(body: Body, length: Option<u64>, encoder: E) -> Body {
+    fn body(body: ResponseBody, length: Option<u64>, encoder: E) -> ResponseBody {
         // Most compressed responses are short. A short one is compressed in a single step and its
         // output is not longer than its content, so it needs no full-size buffer.
         let room = length
             .and_then(|length| usize::try_from(length).ok())
             .map_or(WRITE_SIZE, |length| length.min(WRITE_SIZE));
-        Body::stream(CompressedBody {
+        ResponseBody::stream(CompressedBody {
             content: ContentReader::new(body),
             encoder: EncoderSlot::Idle(encoder),
             input: Bytes::new(),
@@ -277,9 +277,9 @@ impl<E: ContentEncoder> CompressedBody<E> {
     }
 
     /// Passes on what the encoder has produced, and counts it for the ratio.
-    fn take_output(&mut self) -> Chunk {
+    fn take_output(&mut self) -> BodyChunk {
         self.compressed_bytes += self.output.len() as u64;
-        Chunk::Bytes(std::mem::take(&mut self.output).into())
+        BodyChunk::Bytes(std::mem::take(&mut self.output).into())
     }
 }
 
@@ -305,12 +305,12 @@ fn run_encoder<E: ContentEncoder>(
     }
 }
 
-impl<E: ContentEncoder> Source for CompressedBody<E> {
+impl<E: ContentEncoder> BodySource for CompressedBody<E> {
     fn poll_next(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+    ) -> Poll<Option<Result<BodyChunk, BodyError>>> {
         loop {
             if matches!(
                 self.state,
@@ -331,7 +331,7 @@ impl<E: ContentEncoder> Source for CompressedBody<E> {
                 }
                 CompressionState::Flushed => {
                     self.state = CompressionState::Open;
-                    return Poll::Ready(Some(Ok(Chunk::Flush)));
+                    return Poll::Ready(Some(Ok(BodyChunk::Flush)));
                 }
                 CompressionState::Open | CompressionState::Flushing | CompressionState::Ending => {}
             }

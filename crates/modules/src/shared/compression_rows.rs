@@ -8,10 +8,11 @@ use std::io;
 use std::rc::Rc;
 
 use conf::{
-    Arity, Buffers, Directive, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF, Repeat, Setter,
+    Arity, BufferSizes, Directive, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF, RepeatRule,
+    Setter,
 };
-use http::site::Location;
-use http::{Request, Verdict};
+use http::http_site::Location;
+use http::{FilterVerdict, Request};
 
 use crate::shared::compression::{self, CompressionCriteria, ContentEncoder};
 
@@ -36,7 +37,7 @@ pub(crate) struct CompressionConf<Own> {
     pub(crate) level: i64,
     pub(crate) own: Own,
     /// `gzip_buffers` and its kin, accepted for compatibility.
-    buffers: Buffers,
+    buffers: BufferSizes,
 }
 
 /// Whether a location compresses with this coding: the module's `enabled`.
@@ -45,7 +46,7 @@ pub(crate) fn is_on<C: ResponseCoding>(location: &Location) -> bool {
 }
 
 /// Compresses the response if it meets the conditions: the module's filter.
-pub(crate) fn compress<C: ResponseCoding>(request: &mut Request) -> Verdict {
+pub(crate) fn compress<C: ResponseCoding>(request: &mut Request) -> FilterVerdict {
     // Borrowed from the site rather than the request, which `apply` changes.
     let site = Rc::clone(&request.site);
     let location = site.location(request.location);
@@ -87,7 +88,7 @@ pub(crate) const fn types<Own>(
         set: Setter::Custom(
             Arity::at_least(1),
             // A block with its own list inherits none.
-            Repeat::Fresh(|c: &mut CompressionConf<Own>| c.criteria.types.clear()),
+            RepeatRule::Fresh(|c: &mut CompressionConf<Own>| c.criteria.types.clear()),
             |c, line| c.criteria.types.read(line, &["text/html"]),
         ),
     }

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::Request;
-use http::body::{Body, BodyError, Chunk, FileRange};
+use http::response_body::{BodyChunk, BodyError, FileRange, ResponseBody};
 
 /// How much of a file is read at a time, in bytes.
 const READ_SIZE: usize = 32 * 1024;
@@ -19,7 +19,7 @@ const READ_SIZE: usize = 32 * 1024;
 /// A body whose content is needed in memory, including the parts that would otherwise go out by
 /// `sendfile`.
 pub(crate) struct ContentReader {
-    body: Body,
+    body: ResponseBody,
     /// What is left of the file range that is being read.
     file: Option<FileRange>,
     /// A read on the pool that has not finished.
@@ -39,7 +39,7 @@ pub(crate) enum ContentPiece {
 }
 
 impl ContentReader {
-    pub(crate) fn new(body: Body) -> ContentReader {
+    pub(crate) fn new(body: ResponseBody) -> ContentReader {
         ContentReader {
             body,
             file: None,
@@ -60,11 +60,11 @@ impl ContentReader {
             match ready!(self.body.poll_next(request, context)) {
                 None => return Poll::Ready(None),
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                Some(Ok(Chunk::Flush)) => return Poll::Ready(Some(Ok(ContentPiece::Flush))),
-                Some(Ok(Chunk::Bytes(bytes))) => {
+                Some(Ok(BodyChunk::Flush)) => return Poll::Ready(Some(Ok(ContentPiece::Flush))),
+                Some(Ok(BodyChunk::Bytes(bytes))) => {
                     return Poll::Ready(Some(Ok(ContentPiece::Bytes(bytes))));
                 }
-                Some(Ok(Chunk::File(range))) => {
+                Some(Ok(BodyChunk::File(range))) => {
                     // An empty range has no piece to yield.
                     self.file = Some(range).filter(|range| range.length > 0)
                 }
@@ -137,7 +137,7 @@ fn read_error(error: &io::Error) -> BodyError {
 /// Starts a read on the location's pool (`aio threads=…`).
 fn read_on_pool(request: &mut Request, range: FileRange, want: usize) -> PendingRead {
     let site = Rc::clone(&request.site);
-    let pool = http::files::pool(request, &site.location(request.location).core.delivery.aio);
+    let pool = http::files::file_pool(request, &site.location(request.location).core.delivery.aio);
     Box::pin(async move {
         range
             .file

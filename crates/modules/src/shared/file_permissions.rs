@@ -1,10 +1,10 @@
 //! The permission syntax of `dav_access` and `proxy_store_access`: `user:rw group:r all:r`.
 
-use conf::{Diagnostic, Line};
+use conf::{Diagnostic, DirectiveLine};
 
 /// Reads all words of a line as file mode bits. The owner can always read and write: the worker
 /// must be able to replace what it has created.
-pub(crate) fn parse_permissions(line: &Line) -> Result<u32, Diagnostic> {
+pub(crate) fn parse_permissions(line: &DirectiveLine) -> Result<u32, Diagnostic> {
     let mut access = 0o600;
     for i in 0..line.args().len() {
         let text = line.text(i);

@@ -1,12 +1,12 @@
 //! The response for an open file: what static files, precompressed files, `flv` and `mp4` share.
 
-use http::body::Body;
 use http::files::OpenFile;
-use http::{Outcome, Request};
+use http::response_body::ResponseBody;
+use http::{HandlerOutcome, Request};
 
 /// Makes an open regular file the response: 200 with validators, the media type of the request's
 /// path, and the content. Filters may still turn it into a 304, a range or a compressed response.
-pub(crate) fn respond_with_file(request: &mut Request, found: OpenFile) -> Outcome {
+pub(crate) fn respond_with_file(request: &mut Request, found: OpenFile) -> HandlerOutcome {
     let (length, modified) = (found.length(), found.modified());
     let has_etag = request.site.location(request.location).core.etag;
     request.out.status = 200;
@@ -24,9 +24,9 @@ pub(crate) fn respond_with_file(request: &mut Request, found: OpenFile) -> Outco
     // Small files can come with their content from the open file cache; others stay descriptors
     // down to `sendfile`.
     request.out.body = match (found.content, found.file) {
-        (Some(content), _) => Body::bytes(content),
-        (None, Some(file)) => Body::file(file, 0, length),
-        (None, None) => Body::Empty,
+        (Some(content), _) => ResponseBody::bytes(content),
+        (None, Some(file)) => ResponseBody::file(file, 0, length),
+        (None, None) => ResponseBody::Empty,
     };
-    Outcome::Respond
+    HandlerOutcome::Respond
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use base::text::errno_text;
-use host::error_log::Level;
+use host::error_log::LogLevel;
 use rt::file::modes;
 
 /// A failed operation: what the client and the log get to see.
@@ -23,7 +23,7 @@ pub(crate) struct FileTreeError {
     pub(crate) status: u16,
     /// The log line in nginx's wording, and its level.
     pub(crate) message: String,
-    pub(crate) level: Level,
+    pub(crate) level: LogLevel,
 }
 
 /// Whether the target existed before; the difference between 201 and 204.
@@ -63,13 +63,15 @@ impl FileTreeError {
     fn from_call(error: &io::Error, call: &str, path: &Path, missing: u16) -> FileTreeError {
         use io::ErrorKind as Kind;
         let (status, level) = match error.kind() {
-            Kind::NotFound | Kind::NotADirectory | Kind::InvalidFilename => (missing, Level::Error),
+            Kind::NotFound | Kind::NotADirectory | Kind::InvalidFilename => {
+                (missing, LogLevel::Error)
+            }
             // These are the client's doing or the administrator's choice. Only what remains below
             // points at the machine and is `crit`.
-            Kind::PermissionDenied => (403, Level::Error),
-            Kind::AlreadyExists => (405, Level::Error),
-            Kind::StorageFull | Kind::QuotaExceeded => (507, Level::Crit),
-            _ => (500, Level::Crit),
+            Kind::PermissionDenied => (403, LogLevel::Error),
+            Kind::AlreadyExists => (405, LogLevel::Error),
+            Kind::StorageFull | Kind::QuotaExceeded => (507, LogLevel::Crit),
+            _ => (500, LogLevel::Crit),
         };
         let message = format!("{call} \"{}\" failed {}", path.display(), errno_text(error));
         FileTreeError {
@@ -84,7 +86,7 @@ impl FileTreeError {
         FileTreeError {
             status,
             message,
-            level: Level::Error,
+            level: LogLevel::Error,
         }
     }
 }

@@ -13,8 +13,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use bstr::{BString, ByteSlice};
 use conf::{
-    Arity, Cidr, Contexts, Definition, Diagnostic, Directive, Expression, Line, Node, Place,
-    Repeat, Setter, Severity, Word,
+    Arity, Cidr, Contexts, Diagnostic, DiagnosticPlace, Directive, DirectiveLine, DirectiveNode,
+    DirectiveWord, Expression, RepeatRule, Setter, Severity, VariableDefinition,
 };
 
 use super::client_scope::{ClientScope, VariableOnly, define_variable, multi_line_texts};
@@ -55,14 +55,14 @@ pub(crate) const fn row<S: ClientScope>(
         contexts,
         since: "0.1",
         doc,
-        set: Setter::Block(Arity::between(1, 2), Repeat::Many, |_, line| {
+        set: Setter::Block(Arity::between(1, 2), RepeatRule::Many, |_, line| {
             read::<S>(line)
         }),
     }
 }
 
 /// Reads `geo [$address] $variable { … }`.
-fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
+fn read<S: ClientScope>(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let last = line.args().len() - 1;
     let address = match last {
         0 => None,
@@ -84,7 +84,7 @@ fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
     let volatile = reader.volatile;
     let geo = reader.finish(address);
     let texts = multi_line_texts(geo.values.iter().map(|text| text.as_bstr()));
-    let definition = Definition::<S>::dynamic(move |session, out| geo.value(session, out));
+    let definition = VariableDefinition::<S>::dynamic(move |session, out| geo.value(session, out));
     define_variable(
         line,
         last,
@@ -245,7 +245,7 @@ struct GeoReader {
 
 impl GeoReader {
     /// Reads a line. Returns warnings.
-    fn read_entry(&mut self, entry: &Node) -> Result<Vec<Diagnostic>, Diagnostic> {
+    fn read_entry(&mut self, entry: &DirectiveNode) -> Result<Vec<Diagnostic>, Diagnostic> {
         match (&entry.name.text[..], &entry.args[..]) {
             (b"ranges", []) => {
                 // Without ranges a `default` is a network like any other, so it cannot come first
@@ -285,7 +285,7 @@ impl GeoReader {
     }
 
     /// Reads `default`. A second one replaces the first with a warning, as in nginx.
-    fn set_default(&mut self, entry: &Node, value: &Word) -> Vec<Diagnostic> {
+    fn set_default(&mut self, entry: &DirectiveNode, value: &DirectiveWord) -> Vec<Diagnostic> {
         let id = self.value_id(value);
         let Some(old) = self.default.replace(id) else {
             return Vec::new();
@@ -309,9 +309,9 @@ impl GeoReader {
     /// Sets or, without a value, deletes a network or range.
     fn set(
         &mut self,
-        entry: &Node,
-        network: &Word,
-        value: Option<&Word>,
+        entry: &DirectiveNode,
+        network: &DirectiveWord,
+        value: Option<&DirectiveWord>,
     ) -> Result<Vec<Diagnostic>, Diagnostic> {
         let id = value.map(|value| self.value_id(value));
         match self.mode {
@@ -321,7 +321,7 @@ impl GeoReader {
     }
 
     /// The number of a value, which is added if it is new.
-    fn value_id(&mut self, value: &Word) -> ValueId {
+    fn value_id(&mut self, value: &DirectiveWord) -> ValueId {
         // Number 0 is always the empty text, even if no line uses it.
         if self.values.is_empty() {
             self.values.push(BString::default());
@@ -339,8 +339,8 @@ impl GeoReader {
     /// Sets or deletes a network.
     fn set_network(
         &mut self,
-        entry: &Node,
-        word: &Word,
+        entry: &DirectiveNode,
+        word: &DirectiveWord,
         id: Option<ValueId>,
     ) -> Result<Vec<Diagnostic>, Diagnostic> {
         let (network, mut warnings) = parse_network(entry, word)?;
@@ -373,8 +373,8 @@ impl GeoReader {
     /// would be the smaller one.
     fn set_range(
         &mut self,
-        entry: &Node,
-        word: &Word,
+        entry: &DirectiveNode,
+        word: &DirectiveWord,
         id: Option<ValueId>,
     ) -> Result<Vec<Diagnostic>, Diagnostic> {
         let shown = &word.text;
@@ -451,7 +451,10 @@ fn replace<A: Eq + std::hash::Hash>(
 }
 
 /// Parses a network. Host bits that are set cause a warning, as in nginx.
-fn parse_network(entry: &Node, word: &Word) -> Result<(Cidr, Vec<Diagnostic>), Diagnostic> {
+fn parse_network(
+    entry: &DirectiveNode,
+    word: &DirectiveWord,
+) -> Result<(Cidr, Vec<Diagnostic>), Diagnostic> {
     match Cidr::parse(&word.text) {
         Some((network, true)) => Ok((network, Vec::new())),
         Some((network, false)) => {
@@ -471,8 +474,9 @@ fn parse_range(text: &[u8]) -> Option<NetworkBounds<u32>> {
 }
 
 /// A warning, placed at the end of the line as nginx places it.
-fn warning(entry: &Node, word: &Word, text: String) -> Diagnostic {
-    let error = Diagnostic::error(text, word.span).place(Place::At(entry.head.last_byte()));
+fn warning(entry: &DirectiveNode, word: &DirectiveWord, text: String) -> Diagnostic {
+    let error =
+        Diagnostic::error(text, word.span).place(DiagnosticPlace::At(entry.head.last_byte()));
     Diagnostic {
         severity: Severity::Warn,
         ..error

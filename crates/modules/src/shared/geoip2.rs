@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use base::sync::{Mutex, RwLock};
 use bstr::{BString, ByteSlice};
 use conf::{
-    Arity, Cidr, Contexts, Definition, Diagnostic, Directive, Expression, Line, Node, Repeat,
-    Setter,
+    Arity, Cidr, Contexts, Diagnostic, Directive, DirectiveLine, DirectiveNode, Expression,
+    RepeatRule, Setter, VariableDefinition,
 };
 use maxminddb::{PathElement, Reader};
 use serde_json::Value;
@@ -49,13 +49,13 @@ pub(crate) const fn row<C, S: ClientScope>(contexts: Contexts) -> Directive<C> {
               where the path selects a field of the record for the client address. `$name metadata build_epoch | \
               last_check | last_change;` gives facts about the file. With `auto_reload time;` the file is reloaded \
               after it has changed.",
-        set: Setter::Block(Arity::ONE, Repeat::Many, |_, line| read::<S>(line)),
+        set: Setter::Block(Arity::ONE, RepeatRule::Many, |_, line| read::<S>(line)),
     }
 }
 
 /// Reads `geoip2 FILE { … }` and defines its variables.
-fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
-    let path = line.path(conf::Access::Opened, line.arg(0));
+fn read<S: ClientScope>(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
+    let path = line.path(conf::PathUse::Opened, line.arg(0));
     let content = line.files().read(&path);
     let reader = content
         .map_err(|error| base::text::errno_text(&error))
@@ -73,13 +73,13 @@ fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
     for entry in reloads {
         interval = Some(read_interval(entry)?);
         // The sandbox must let the worker read the file again.
-        line.path(conf::Access::Read, line.arg(0));
+        line.path(conf::PathUse::Read, line.arg(0));
     }
     let database = Arc::new(GeoipDatabase::new(path, reader, interval));
     for entry in variables {
         let wanted = GeoipVariable::read(line, entry)?;
         let (database, proxies) = (Arc::clone(&database), proxies.clone());
-        let definition = Definition::<S>::dynamic(move |session, out| {
+        let definition = VariableDefinition::<S>::dynamic(move |session, out| {
             wanted.value(&database, &proxies, session, out)
         });
         define_entry_variable(line, entry, definition)?;
@@ -88,7 +88,7 @@ fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// Reads `auto_reload`.
-fn read_interval(entry: &Node) -> Result<Duration, Diagnostic> {
+fn read_interval(entry: &DirectiveNode) -> Result<Duration, Diagnostic> {
     let [time] = &entry.args[..] else {
         return Err(entry.error("invalid number of arguments in \"auto_reload\""));
     };
@@ -129,7 +129,7 @@ enum PathStep {
 impl GeoipVariable {
     /// Reads a variable and its options, which may come in any order before or between the path's
     /// words.
-    fn read(line: &mut Line, entry: &Node) -> Result<GeoipVariable, Diagnostic> {
+    fn read(line: &mut DirectiveLine, entry: &DirectiveNode) -> Result<GeoipVariable, Diagnostic> {
         let mut wanted = GeoipVariable {
             field: GeoipField::Path(Vec::new()),
             source: None,
@@ -173,7 +173,7 @@ impl GeoipVariable {
     ) -> bool {
         GeoipDatabase::check_for_change(database);
         if let Some(trouble) = database.reload_error() {
-            session.log(host::error_log::Level::Warn, format_args!("{trouble}"));
+            session.log(host::error_log::LogLevel::Warn, format_args!("{trouble}"));
         }
         let known = database.current();
         let seconds = match &self.field {

@@ -14,21 +14,22 @@
 use std::sync::Arc;
 
 use conf::{
-    Arity, Diagnostic, Directive, HTTP_SERVER_LOCATION, Line, Regex, Repeat, Setter, Table,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP_SERVER_LOCATION, Regex,
+    RepeatRule, Setter,
 };
-use http::request::Version;
-use http::{Module, Request};
-use proto::Known;
+use http::request::HttpVersion;
+use http::{HttpModule, Request};
+use proto::KnownField;
 use proto::cache_control::CacheControl;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "gzip_accept",
     doc: "Decides which clients get compressed responses.",
     location: &DIRECTIVES,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
     Directive {
         name: "gzip_vary",
         syntax: "on | off",
@@ -47,7 +48,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         since: "0.1",
         doc: "The minimum HTTP version of a request for a compressed response.",
         set: Setter::Word(&["1.0", "1.1"], |c, i| {
-            c.version = [Version::Http10, Version::Http11][i]
+            c.version = [HttpVersion::Http10, HttpVersion::Http11][i]
         }),
     },
     Directive {
@@ -70,7 +71,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
               6, except 6 with its last service pack.",
         set: Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(Conf::clear_disabled),
+            RepeatRule::Fresh(Conf::clear_disabled),
             gzip_disable,
         ),
     },
@@ -103,7 +104,7 @@ const ANY: u32 = 1 << 8;
 #[derive(Clone, Debug, Default)]
 struct Conf {
     vary: bool,
-    version: Version,
+    version: HttpVersion,
     proxied: u32,
     /// The expressions of `gzip_disable`.
     disabled: Arc<Vec<Regex>>,
@@ -121,7 +122,7 @@ impl Conf {
 }
 
 /// Reads a `gzip_disable` line.
-fn gzip_disable(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn gzip_disable(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     for index in 0..line.args().len() {
         match line.arg(index).text.as_slice() {
             b"msie6" => conf.not_for_msie6 = true,
@@ -149,14 +150,14 @@ pub(crate) fn accepts_coding(request: &Request, coding: &[u8]) -> bool {
     if request.is_subrequest() {
         return false;
     }
-    let Some(accepted) = request.head.known(Known::AcceptEncoding) else {
+    let Some(accepted) = request.head.known(KnownField::AcceptEncoding) else {
         return false;
     };
     if !proto::accept_encoding::accepts(accepted, coding) {
         return false;
     }
     let conf = request.conf::<Conf>();
-    let agent = request.head.known(Known::UserAgent);
+    let agent = request.head.known(KnownField::UserAgent);
     if conf.not_for_msie6 && agent.is_some_and(http::text::is_msie6) {
         return false;
     }
@@ -165,7 +166,7 @@ pub(crate) fn accepts_coding(request: &Request, coding: &[u8]) -> bool {
     }
     // `Via` means a proxy in between, which may cache the response and serve it to clients that
     // cannot decode it.
-    if request.head.known(Known::Via).is_some() && !conf.allows_proxied(request) {
+    if request.head.known(KnownField::Via).is_some() && !conf.allows_proxied(request) {
         return false;
     }
     !agent.is_some_and(|agent| conf.disabled.iter().any(|regex| regex.is_match(agent)))
@@ -193,14 +194,15 @@ impl Conf {
         if chosen(OFF) {
             return false;
         }
-        if chosen(ANY) || (chosen(AUTH) && request.head.known(Known::Authorization).is_some()) {
+        if chosen(ANY) || (chosen(AUTH) && request.head.known(KnownField::Authorization).is_some())
+        {
             return true;
         }
         let out = &request.out;
-        if let Some(expires) = out.fields.get_known(Known::Expires) {
+        if let Some(expires) = out.fields.get_known(KnownField::Expires) {
             // An upstream's clock may differ from ours, so its `Expires` is compared with its own
             // `Date`.
-            let date = match out.fields.get_known(Known::Date) {
+            let date = match out.fields.get_known(KnownField::Date) {
                 Some(date) => proto::date::parse(date),
                 None => i64::try_from(rt::wall_millis() / 1000).ok(),
             };
@@ -209,8 +211,8 @@ impl Conf {
                 .is_some_and(|(expires, date)| expires < date);
             return chosen(EXPIRED) && expired;
         }
-        if out.fields.has(Known::CacheControl) {
-            let said = CacheControl::parse(out.fields.all_known(Known::CacheControl));
+        if out.fields.has(KnownField::CacheControl) {
+            let said = CacheControl::parse(out.fields.all_known(KnownField::CacheControl));
             return (chosen(NO_CACHE) && said.no_cache)
                 || (chosen(NO_STORE) && said.no_store)
                 || (chosen(PRIVATE) && said.private);

@@ -9,13 +9,13 @@ use std::net::SocketAddr;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bstr::ByteSlice;
-use net::tls::ocsp::{Asked, MAX_ANSWER, Network, Responder};
-use net::{ConnectOptions, Transport};
-use proto::h1::Piece;
+use net::tls::ocsp::{MAX_ANSWER, OcspResolver, OcspResponder, OcspResponseFuture};
+use net::{ConnectSettings, Transport};
+use proto::h1::ChunkPiece;
 use proto::h1::body::ChunkDecoder;
-use proto::h1::response::{Parser, Status};
+use proto::h1::response::{ResponseParser, ResponseProgress};
 use proto::message::{Method, ResponseFraming, ResponseHead};
-use rt::net::Address;
+use rt::net::SocketAddress;
 
 /// The maximum length of a response head, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
@@ -27,7 +27,11 @@ const READ_SIZE: usize = 16 * 1024;
 
 /// Sends a request to an OCSP responder (RFC 6960, appendix A.1) and returns the content of the
 /// response.
-pub(crate) fn query_responder(responder: Responder, question: Vec<u8>, network: Network) -> Asked {
+pub(crate) fn query_responder(
+    responder: OcspResponder,
+    question: Vec<u8>,
+    network: OcspResolver,
+) -> OcspResponseFuture {
     Box::pin(async move {
         let stream = connect(&responder, &network).await?;
         let host = match responder.host.contains(':') {
@@ -78,7 +82,7 @@ fn ocsp_request(path: &str, lines: &str, question: &[u8]) -> Vec<u8> {
 }
 
 /// Connects to the first address of the responder that accepts.
-async fn connect(responder: &Responder, network: &Network) -> Result<Transport, String> {
+async fn connect(responder: &OcspResponder, network: &OcspResolver) -> Result<Transport, String> {
     let host = &responder.host;
     let is_address = host.parse::<std::net::IpAddr>().is_ok();
     // nginx words it the same way. The usual cause of failing OCSP is a missing `resolver`, and
@@ -94,8 +98,8 @@ async fn connect(responder: &Responder, network: &Network) -> Result<Transport, 
         .map_err(|error| format!("{host} could not be resolved ({error})"))?;
     let mut last = String::new();
     for ip in addresses {
-        let address = Address::from(SocketAddr::new(ip, responder.port));
-        match net::connect(&address, &ConnectOptions::default()).await {
+        let address = SocketAddress::from(SocketAddr::new(ip, responder.port));
+        match net::connect(&address, &ConnectSettings::default()).await {
             Ok(stream) => return Ok(Transport::plain(stream)),
             Err(error) => last = format!("connect() to {address} failed: {error}"),
         }
@@ -109,7 +113,7 @@ pub(crate) async fn read_response(
     method: Method,
     most: usize,
 ) -> Result<(ResponseHead, Vec<u8>), String> {
-    let (mut parser, mut head) = (Parser::new(), ResponseHead::default());
+    let (mut parser, mut head) = (ResponseParser::new(), ResponseHead::default());
     let mut input = Vec::new();
     let used = loop {
         // The same buffer may already hold the beginning of the content, so it is allowed both
@@ -118,9 +122,9 @@ pub(crate) async fn read_response(
             return Err("the connection was closed before the response".to_owned());
         }
         match parser.parse(&input, MAX_HEAD, &mut head) {
-            Ok(Status::Complete(used)) => break used,
-            Ok(Status::Partial) => {}
-            Ok(Status::NotHttp) => return Err("the response is not HTTP".to_owned()),
+            Ok(ResponseProgress::Complete(used)) => break used,
+            Ok(ResponseProgress::Partial) => {}
+            Ok(ResponseProgress::NotHttp) => return Err("the response is not HTTP".to_owned()),
             Err(bad) => return Err(bad.log_line().as_bstr().to_string()),
         }
     };
@@ -164,13 +168,13 @@ async fn unchunk(stream: &Transport, mut input: Vec<u8>, most: usize) -> Result<
     let mut content = Vec::new();
     let mut taken = 0;
     loop {
-        match decoder.next(&input[taken..]) {
-            Ok(Piece::Data(range)) => {
+        match decoder.next_piece(&input[taken..]) {
+            Ok(ChunkPiece::Data(range)) => {
                 content.extend_from_slice(&input[taken + range.start..taken + range.end]);
                 taken += range.end;
             }
-            Ok(Piece::End(_)) => return Ok(content),
-            Ok(Piece::More) => {
+            Ok(ChunkPiece::End(_)) => return Ok(content),
+            Ok(ChunkPiece::More) => {
                 input.clear();
                 taken = 0;
                 if content.len() > most || read_more(stream, &mut input, most).await? == 0 {

@@ -2,7 +2,7 @@
 //!
 //! A connection carries one request at a time and is then kept for the next, as with HTTP/1;
 //! concurrent requests use further connections, so pools, balancing and `max_conns` work as for
-//! every other protocol. The connection's state ([`ClientConnection`]) travels with it between requests. What
+//! every other protocol. The connection's state ([`H2ClientConnection`]) travels with it between requests. What
 //! to request is up to the [`Http2Profile`].
 
 use std::ops::Range;
@@ -10,11 +10,12 @@ use std::ops::Range;
 use bstr::{BStr, BString, ByteSlice};
 use http::Request;
 use http::upstream::{
-    Asks, Carried, Content, ContentLength, Fault, HeadProgress, NoResponse, Piece, Protocol,
+    CarriedState, ChunkPiece, ContentLength, HeadProgress, NoResponse, ProtocolFault,
+    RequestLength, RequestTraits, UpstreamProtocol,
 };
-use proto::Known;
+use proto::KnownField;
 use proto::fields::Fields;
-use proto::h2::client::{ClientConnection, ClientError, OutgoingHead, ResponseEvent};
+use proto::h2::client::{ClientError, H2ClientConnection, OutgoingHead, ResponseEvent};
 use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, MAX_FRAME_SIZE_DEFAULT};
 use proto::h2::hpack::DecodedField;
 use proto::h2::{ErrorCode, rules};
@@ -46,8 +47,8 @@ impl Http2Request {
     /// Adds a field, unless it is one that HTTP/2 does not allow. `Host` becomes `:authority`
     /// (section 8.3.1).
     pub(crate) fn add(&mut self, name: &[u8], value: &[u8]) {
-        let known = Known::from_name(name);
-        if known == Known::Host {
+        let known = KnownField::from_name(name);
+        if known == KnownField::Host {
             self.authority = value.into();
         } else if !rules::is_connection_specific(known, value) {
             self.fields.push(name, value);
@@ -69,7 +70,7 @@ pub(crate) trait Http2Profile {
     fn fill_request(
         &mut self,
         request: &mut Request,
-        content: Content,
+        content: RequestLength,
         wanted: &mut Http2Request,
     ) -> Result<(), NoResponse>;
 
@@ -80,7 +81,7 @@ pub(crate) trait Http2Profile {
     fn map_field(
         &mut self,
         _request: &mut Request,
-        _field: Known,
+        _field: KnownField,
         _value: &[u8],
         _out: &mut Vec<u8>,
     ) -> bool {
@@ -94,10 +95,10 @@ pub(crate) struct Http2Exchange<S> {
     profile: S,
     request: Http2Request,
     /// The content that the request announces.
-    content: Content,
+    content: RequestLength,
     /// The connection's state, from the beginning of the request until it goes back with the
     /// connection.
-    client: Option<Box<ClientConnection>>,
+    client: Option<Box<H2ClientConnection>>,
     /// How much of the fixed body has been framed on this connection, in bytes. Another try starts
     /// over.
     framed: u64,
@@ -120,7 +121,7 @@ impl<S: Http2Profile> Http2Exchange<S> {
         Http2Exchange {
             profile: speaker,
             request: Http2Request::default(),
-            content: Content::None,
+            content: RequestLength::None,
             client: None,
             framed: 0,
             length: ContentLength::None,
@@ -134,10 +135,10 @@ impl<S: Http2Profile> Http2Exchange<S> {
 
     /// The connection's state. The exchange begins a request before it reads or writes, so it is
     /// there; if not, that is a fault of ours and fails this exchange only.
-    fn client(&mut self) -> Result<&mut ClientConnection, Fault> {
+    fn client(&mut self) -> Result<&mut H2ClientConnection, ProtocolFault> {
         self.client
             .as_deref_mut()
-            .ok_or_else(|| Fault::new("no request was begun"))
+            .ok_or_else(|| ProtocolFault::new("no request was begun"))
     }
 
     /// The part of the fixed body that has not been framed.
@@ -147,26 +148,28 @@ impl<S: Http2Profile> Http2Exchange<S> {
         content.get(from..).unwrap_or_default()
     }
 
-    /// Evaluates a response head. `end`: the stream ended with it.
+    /// Evaluates a response head. `end_request`: the stream ended with it.
     fn accept_head(
         &mut self,
         request: &Request,
         head: &ResponseHead,
         end: bool,
         used: usize,
-    ) -> Result<HeadProgress, Fault> {
+    ) -> Result<HeadProgress, ProtocolFault> {
         match head.status {
             // No `:status` means malformed (RFC 9113, section 8.3.2), and HTTP/2 has no 101
             // (section 8.6).
-            0 => return Err(Fault::new("upstream sent no :status header")),
+            0 => return Err(ProtocolFault::new("upstream sent no :status header")),
             101 => return Err(unexpected_status(head.status)),
-            100..200 if end => return Err(Fault::new("upstream prematurely closed stream")),
+            100..200 if end => {
+                return Err(ProtocolFault::new("upstream prematurely closed stream"));
+            }
             100..200 => return Ok(HeadProgress::Interim(used)),
             _ => {}
         }
         let announced = head
             .fields
-            .get_known(Known::ContentLength)
+            .get_known(KnownField::ContentLength)
             .and_then(parse_length);
         // `proxy_method` can make it a HEAD, and so can the client.
         let is_empty = self.request.method == "HEAD"
@@ -181,20 +184,22 @@ impl<S: Http2Profile> Http2Exchange<S> {
     }
 
     /// Counts a piece of content against the announced length (RFC 9113, section 8.1.1).
-    fn count_content(&mut self, length: usize) -> Result<(), Fault> {
+    fn count_content(&mut self, length: usize) -> Result<(), ProtocolFault> {
         if let Some(left) = &mut self.remaining {
             *left = left.checked_sub(length as u64).ok_or_else(|| {
-                Fault::new("upstream sent response body larger than indicated content length")
+                ProtocolFault::new(
+                    "upstream sent response body larger than indicated content length",
+                )
             })?;
         }
         Ok(())
     }
 
     /// Reads one event from the part of the stream that carries content.
-    fn content_event(&mut self, input: &[u8]) -> Result<ContentEvent, Fault> {
+    fn content_event(&mut self, input: &[u8]) -> Result<ContentEvent, ProtocolFault> {
         let mut trailers = std::mem::take(&mut self.trailers);
         let mut invalid = None;
-        let result = self.client()?.next(input, |field| {
+        let result = self.client()?.next_event(input, |field| {
             invalid = invalid.take().or_else(|| check_trailer(&field));
             trailers.push(field.name, field.value);
         });
@@ -215,7 +220,9 @@ impl<S: Http2Profile> Http2Exchange<S> {
             ResponseEvent::Head { end } => match invalid {
                 Some(fault) => return Err(fault),
                 None if !end => {
-                    return Err(Fault::new("upstream sent trailer without end stream flag"));
+                    return Err(ProtocolFault::new(
+                        "upstream sent trailer without end stream flag",
+                    ));
                 }
                 None => ContentEvent::Skip(used),
             },
@@ -225,15 +232,19 @@ impl<S: Http2Profile> Http2Exchange<S> {
     }
 
     /// The stream has ended. Examines what else has arrived on the connection.
-    fn after_end(&mut self, input: &[u8]) -> Result<Piece, Fault> {
+    fn after_end(&mut self, input: &[u8]) -> Result<ChunkPiece, ProtocolFault> {
         // RFC 9113, section 8.1.1: content shorter than announced is malformed, although the stream has ended in
         // order.
         if self.remaining.is_some_and(|left| left > 0) {
-            return Err(Fault::new("upstream prematurely closed stream"));
+            return Err(ProtocolFault::new("upstream prematurely closed stream"));
         }
         let mut rest = input;
         while !rest.is_empty() {
-            match self.client()?.next(rest, |_| {}).map_err(client_fault)? {
+            match self
+                .client()?
+                .next_event(rest, |_| {})
+                .map_err(client_fault)?
+            {
                 (ResponseEvent::Control, used) => rest = &rest[used..],
                 // The server needed no more of the request; the response is complete nevertheless
                 // (RFC 9113, section 8.1).
@@ -247,16 +258,16 @@ impl<S: Http2Profile> Http2Exchange<S> {
                 }
             }
         }
-        Ok(Piece::End(input.len()))
+        Ok(ChunkPiece::End(input.len()))
     }
 
     /// Continues a frame whose beginning was kept.
-    fn continue_frame(&mut self, input: &[u8]) -> Result<Piece, Fault> {
+    fn continue_frame(&mut self, input: &[u8]) -> Result<ChunkPiece, ProtocolFault> {
         let missing = bytes_missing(&self.partial_frame);
         let take = missing.min(input.len());
         self.partial_frame.extend_from_slice(&input[..take]);
         if take < missing {
-            return Ok(Piece::More);
+            return Ok(ChunkPiece::More);
         }
         let mut carry = std::mem::take(&mut self.partial_frame);
         match self.content_event(&carry)? {
@@ -267,7 +278,7 @@ impl<S: Http2Profile> Http2Exchange<S> {
             }
         }
         self.partial_frame = carry;
-        Ok(Piece::Data(take..take))
+        Ok(ChunkPiece::Data(take..take))
     }
 }
 
@@ -296,7 +307,7 @@ fn bytes_missing(carry: &[u8]) -> usize {
     (HEAD_LENGTH + payload).saturating_sub(carry.len()).max(1)
 }
 
-impl<S: Http2Profile> Protocol for Http2Exchange<S> {
+impl<S: Http2Profile> UpstreamProtocol for Http2Exchange<S> {
     fn scheme(&self) -> &'static str {
         self.profile.scheme()
     }
@@ -320,7 +331,7 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
     fn write_head(
         &mut self,
         request: &mut Request,
-        content: Content,
+        content: RequestLength,
         _out: &mut Vec<u8>,
     ) -> Result<(), NoResponse> {
         self.profile
@@ -329,16 +340,16 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
         let record = request.upstream.get_or_make();
         record.target.extend_from_slice(&self.request.path);
         self.content = match &self.request.content {
-            Some(content) => Content::Length(content.len() as u64),
+            Some(content) => RequestLength::Length(content.len() as u64),
             None => content,
         };
         Ok(())
     }
 
-    fn begin_request(&mut self, carried: Option<Carried>, out: &mut Vec<u8>) {
+    fn begin_request(&mut self, carried: Option<CarriedState>, out: &mut Vec<u8>) {
         // A reused connection brings its state along, most of all the HPACK table.
-        let known = carried.and_then(|carried| carried.downcast::<ClientConnection>().ok());
-        let mut client = known.unwrap_or_else(|| Box::new(ClientConnection::new(MAX_LIST)));
+        let known = carried.and_then(|carried| carried.downcast::<H2ClientConnection>().ok());
+        let mut client = known.unwrap_or_else(|| Box::new(H2ClientConnection::new(MAX_LIST)));
         let head = OutgoingHead {
             method: &self.request.method,
             scheme: self.request.scheme.as_bytes(),
@@ -347,17 +358,17 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
             fields: &self.request.fields,
         };
         // Then the head itself ends the stream, which saves an empty DATA frame.
-        let is_empty = matches!(self.content, Content::None | Content::Length(0));
-        client.begin(head, is_empty, out);
+        let is_empty = matches!(self.content, RequestLength::None | RequestLength::Length(0));
+        client.begin_request(head, is_empty, out);
         self.client = Some(client);
         self.framed = 0;
     }
 
-    fn carry(&mut self) -> Option<Carried> {
-        self.client.take().map(|client| client as Carried)
+    fn take_carried_state(&mut self) -> Option<CarriedState> {
+        self.client.take().map(|client| client as CarriedState)
     }
 
-    fn room(&self) -> usize {
+    fn send_window(&self) -> usize {
         self.client
             .as_ref()
             .map_or(0, |client| client.send_window())
@@ -378,27 +389,27 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
         client.take_control(out);
         let fixed = self.unsent_fixed_content();
         let piece = &fixed[..fixed.len().min(client.send_window()).min(PIECE)];
-        client.content(piece, piece.len() == fixed.len(), out);
+        client.append_content(piece, piece.len() == fixed.len(), out);
         self.framed += piece.len() as u64;
         self.client = Some(client);
     }
 
     fn write_content(&mut self, piece: &[u8], out: &mut Vec<u8>) {
         if let Some(client) = &mut self.client {
-            client.content(piece, false, out);
+            client.append_content(piece, false, out);
         }
     }
 
     fn write_last_content(&mut self, piece: &[u8], trailers: &Fields, out: &mut Vec<u8>) {
         if let Some(client) = &mut self.client {
-            client.content(piece, trailers.is_empty(), out);
-            client.end(trailers, out);
+            client.append_content(piece, trailers.is_empty(), out);
+            client.end_request(trailers, out);
         }
     }
 
     fn write_content_end(&mut self, trailers: &Fields, out: &mut Vec<u8>) {
         if let Some(client) = &mut self.client {
-            client.end(trailers, out);
+            client.end_request(trailers, out);
         }
     }
 
@@ -416,9 +427,9 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
         request: &Request,
         input: &[u8],
         head: &mut ResponseHead,
-    ) -> Result<HeadProgress, Fault> {
+    ) -> Result<HeadProgress, ProtocolFault> {
         let mut invalid = None;
-        let result = self.client()?.next(input, |field| {
+        let result = self.client()?.next_event(input, |field| {
             if invalid.is_none() {
                 invalid = store_field(&field, head);
             }
@@ -433,9 +444,9 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
             ResponseEvent::More if used == 0 => Ok(HeadProgress::Partial),
             ResponseEvent::More | ResponseEvent::Control => Ok(HeadProgress::Interim(used)),
             ResponseEvent::Head { end } => self.accept_head(request, head, end, used),
-            ResponseEvent::Data { .. } => {
-                Err(Fault::new("upstream sent unexpected http2 frame: 0"))
-            }
+            ResponseEvent::Data { .. } => Err(ProtocolFault::new(
+                "upstream sent unexpected http2 frame: 0",
+            )),
             ResponseEvent::Reset(code) => Err(reset_fault(code)),
             ResponseEvent::Gone(code) => Err(goaway_fault(code)),
         }
@@ -445,21 +456,25 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
         self.length
     }
 
-    fn read_content(&mut self, _request: &Request, input: &[u8]) -> Result<Piece, Fault> {
+    fn read_content(
+        &mut self,
+        _request: &Request,
+        input: &[u8],
+    ) -> Result<ChunkPiece, ProtocolFault> {
         // Before anything else: padding belongs to the frame whose content was handed out last.
         if self.padding_left > 0 {
             let n = self.padding_left.min(input.len());
             self.padding_left -= n;
             return Ok(match n {
-                0 => Piece::More,
-                n => Piece::Data(n..n),
+                0 => ChunkPiece::More,
+                n => ChunkPiece::Data(n..n),
             });
         }
         if self.client()?.has_ended() {
             return self.after_end(input);
         }
         if input.is_empty() {
-            return Ok(Piece::More);
+            return Ok(ChunkPiece::More);
         }
         if !self.partial_frame.is_empty() {
             return self.continue_frame(input);
@@ -467,19 +482,19 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
         Ok(match self.content_event(input)? {
             ContentEvent::More(used) => {
                 self.partial_frame.extend_from_slice(&input[used..]);
-                Piece::More
+                ChunkPiece::More
             }
-            ContentEvent::Skip(used) => Piece::Data(used..used),
+            ContentEvent::Skip(used) => ChunkPiece::Data(used..used),
             ContentEvent::Data(range, used) => {
                 self.padding_left = used - range.end;
-                Piece::Data(range)
+                ChunkPiece::Data(range)
             }
         })
     }
 
-    fn end_of_input(&mut self) -> Result<(), Fault> {
+    fn end_of_input(&mut self) -> Result<(), ProtocolFault> {
         // HTTP/2 ends responses by a flag, never by closing the connection.
-        Err(Fault::new("upstream prematurely closed connection"))
+        Err(ProtocolFault::new("upstream prematurely closed connection"))
     }
 
     fn trailers(&self) -> Option<&Fields> {
@@ -490,11 +505,11 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
         self.profile.passes_trailers()
     }
 
-    fn asks(&self) -> Asks {
-        Asks {
+    fn request_traits(&self) -> RequestTraits {
+        RequestTraits {
             // HTTP/2 has no `Upgrade` (section 8.6).
             upgrade: false,
-            part: self.request.fields.has(Known::Range),
+            part: self.request.fields.has(KnownField::Range),
         }
     }
 
@@ -507,7 +522,7 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
     fn map_field(
         &mut self,
         request: &mut Request,
-        field: Known,
+        field: KnownField,
         value: &[u8],
         out: &mut Vec<u8>,
     ) -> bool {
@@ -516,7 +531,7 @@ impl<S: Http2Profile> Protocol for Http2Exchange<S> {
 }
 
 /// Stores a field of the head; returns a fault if it is invalid.
-fn store_field(field: &DecodedField<'_>, head: &mut ResponseHead) -> Option<Fault> {
+fn store_field(field: &DecodedField<'_>, head: &mut ResponseHead) -> Option<ProtocolFault> {
     if field.name != b":status" {
         if !is_valid(field) {
             return Some(invalid_field("header", field));
@@ -526,7 +541,7 @@ fn store_field(field: &DecodedField<'_>, head: &mut ResponseHead) -> Option<Faul
     }
     // RFC 9113, section 8.3: pseudo-headers must not be repeated.
     if head.status != 0 {
-        return Some(Fault::new("upstream sent duplicate :status header"));
+        return Some(ProtocolFault::new("upstream sent duplicate :status header"));
     }
     let status = match field.value {
         digits if digits.len() == 3 && digits.iter().all(u8::is_ascii_digit) => digits
@@ -536,11 +551,11 @@ fn store_field(field: &DecodedField<'_>, head: &mut ResponseHead) -> Option<Faul
     };
     head.status = status;
     let value = field.value.as_bstr();
-    (status < 100).then(|| Fault::new(format!("upstream sent invalid :status \"{value}\"")))
+    (status < 100).then(|| ProtocolFault::new(format!("upstream sent invalid :status \"{value}\"")))
 }
 
 /// Checks a trailer field.
-fn check_trailer(field: &DecodedField<'_>) -> Option<Fault> {
+fn check_trailer(field: &DecodedField<'_>) -> Option<ProtocolFault> {
     (!is_valid(field)).then(|| invalid_field("trailer", field))
 }
 
@@ -551,40 +566,40 @@ fn is_valid(field: &DecodedField<'_>) -> bool {
 }
 
 /// The fault of a field.
-fn invalid_field(what: &str, field: &DecodedField<'_>) -> Fault {
+fn invalid_field(what: &str, field: &DecodedField<'_>) -> ProtocolFault {
     let (name, value) = (field.name.as_bstr(), field.value.as_bstr());
-    Fault::new(format!("upstream sent invalid {what}: \"{name}: {value}\""))
+    ProtocolFault::new(format!("upstream sent invalid {what}: \"{name}: {value}\""))
 }
 
 /// The fault of a status that has no place here.
-fn unexpected_status(status: u16) -> Fault {
-    Fault::new(format!("upstream sent unexpected :status \"{status}\""))
+fn unexpected_status(status: u16) -> ProtocolFault {
+    ProtocolFault::new(format!("upstream sent unexpected :status \"{status}\""))
 }
 
 /// The fault of a stream that the server has reset.
-fn reset_fault(code: ErrorCode) -> Fault {
+fn reset_fault(code: ErrorCode) -> ProtocolFault {
     let message = format!("upstream rejected request with error {}", code.0);
     match code {
         // The server guarantees that it has not processed the request (RFC 9113, section 8.7), so
         // another try is safe for every method.
-        ErrorCode::REFUSED_STREAM => Fault::unseen(message),
-        _ => Fault::new(message),
+        ErrorCode::REFUSED_STREAM => ProtocolFault::request_unseen(message),
+        _ => ProtocolFault::new(message),
     }
 }
 
 /// The fault of a stream that the server's GOAWAY leaves out.
-fn goaway_fault(code: ErrorCode) -> Fault {
+fn goaway_fault(code: ErrorCode) -> ProtocolFault {
     let message = format!("upstream sent goaway with error {}", code.0);
     match code {
         // A graceful shutdown that crossed our request: it was not processed (section 6.8).
-        ErrorCode::NO_ERROR => Fault::unseen(message),
-        _ => Fault::new(message),
+        ErrorCode::NO_ERROR => ProtocolFault::request_unseen(message),
+        _ => ProtocolFault::new(message),
     }
 }
 
 /// The log line of a connection error.
-fn client_fault(error: ClientError) -> Fault {
-    Fault::new(match error {
+fn client_fault(error: ClientError) -> ProtocolFault {
+    ProtocolFault::new(match error {
         ClientError::Peer(error) => format!("upstream sent {}", error.what),
         ClientError::UnknownStream(stream) => {
             format!("upstream sent frame for unknown stream {stream}")

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use bstr::BStr;
 use conf::{
-    Arity, Contexts, Diagnostic, Directive, Expression, Line, Repeat, Setter, Variable, parse,
+    Arity, Contexts, Diagnostic, Directive, DirectiveLine, Expression, RepeatRule, Setter,
+    Variable, parse,
 };
-use host::error_log::Level;
+use host::error_log::LogLevel;
 
 use super::ClientScope;
 use super::zones::{self, SharedZone, ZoneShards, ZoneState};
@@ -24,7 +25,7 @@ const FIXED_COST: usize = 36;
 pub(crate) const fn zone_row(
     contexts: Contexts,
     doc: &'static str,
-    read: fn(&mut ConnZones, &mut Line) -> Result<(), Diagnostic>,
+    read: fn(&mut ConnZones, &mut DirectiveLine) -> Result<(), Diagnostic>,
 ) -> Directive<ConnZones> {
     Directive {
         name: "limit_conn_zone",
@@ -33,7 +34,7 @@ pub(crate) const fn zone_row(
         contexts,
         since: "0.1",
         doc,
-        set: Setter::Custom(Arity::exactly(2), Repeat::Many, read),
+        set: Setter::Custom(Arity::exactly(2), RepeatRule::Many, read),
     }
 }
 
@@ -41,7 +42,7 @@ pub(crate) const fn zone_row(
 pub(crate) const fn limit_row(
     contexts: Contexts,
     doc: &'static str,
-    read: fn(&mut ConnLimitPolicy, &mut Line) -> Result<(), Diagnostic>,
+    read: fn(&mut ConnLimitPolicy, &mut DirectiveLine) -> Result<(), Diagnostic>,
 ) -> Directive<ConnLimitPolicy> {
     Directive {
         name: "limit_conn",
@@ -50,7 +51,11 @@ pub(crate) const fn limit_row(
         contexts,
         since: "0.1",
         doc,
-        set: Setter::Custom(Arity::exactly(2), Repeat::Fresh(|c| c.limits.clear()), read),
+        set: Setter::Custom(
+            Arity::exactly(2),
+            RepeatRule::Fresh(|c| c.limits.clear()),
+            read,
+        ),
     }
 }
 
@@ -155,7 +160,7 @@ struct ConnLimit {
 pub(crate) struct ConnLimitPolicy {
     pub(crate) limits: ConnLimits,
     /// The level of log lines about rejections.
-    pub(crate) level: Level,
+    pub(crate) level: LogLevel,
     /// `limit_conn_dry_run`: count and log, but reject nothing.
     pub(crate) dry_run: bool,
     /// The status of rejected requests; a session's is always 503.
@@ -173,7 +178,12 @@ pub(crate) enum LimitConnStatus {
 /// The words of `limit_conn_log_level`.
 const LEVEL_WORDS: [&str; 4] = ["info", "notice", "warn", "error"];
 /// The levels in the order of these words.
-const LEVELS: [Level; 4] = [Level::Info, Level::Notice, Level::Warn, Level::Error];
+const LEVELS: [LogLevel; 4] = [
+    LogLevel::Info,
+    LogLevel::Notice,
+    LogLevel::Warn,
+    LogLevel::Error,
+];
 
 /// Longer keys are not counted, in bytes; nginx's bound, from the one byte that holds the length
 /// there.
@@ -185,7 +195,11 @@ const MAX_LIMIT: i64 = 65_535;
 impl ConnZones {
     /// Reads `limit_conn_zone KEY zone=NAME:SIZE`. `kind` is the owner of the zone in messages;
     /// http and stream have separate zones.
-    pub(crate) fn read(&mut self, line: &mut Line, kind: &'static str) -> Result<(), Diagnostic> {
+    pub(crate) fn read(
+        &mut self,
+        line: &mut DirectiveLine,
+        kind: &'static str,
+    ) -> Result<(), Diagnostic> {
         let key = line.expression(0)?;
         let Some(value) = parse::parameter(line.text(1), "zone") else {
             return Err(line.invalid_parameter(1));
@@ -209,7 +223,11 @@ impl ConnZones {
     }
 
     /// Finds the counters that a previous configuration left, or creates them.
-    pub(crate) fn commit(&self, zones: &host::engine::Zones, kind: &str) -> Result<(), String> {
+    pub(crate) fn commit(
+        &self,
+        zones: &host::engine::ZoneRegistry,
+        kind: &str,
+    ) -> Result<(), String> {
         for zone in &self.0 {
             let source = |declared: &ConnZoneDeclaration| declared.key.source().to_vec();
             let counters = zone.commit(zones, kind, |size, declared| {
@@ -275,7 +293,7 @@ impl ConnLimitPolicy {
             }
             ConnRefusal::ZoneFull => {
                 session.log(
-                    Level::Crit,
+                    LogLevel::Crit,
                     format_args!("no room for another key in limit_conn zone \"{zone}\""),
                 );
             }
@@ -292,7 +310,7 @@ impl ConnLimit {
         if key.len() > MAX_KEY {
             let (source, key) = (expression.source(), BStr::new(&key));
             session.log(
-                Level::Error,
+                LogLevel::Error,
                 format_args!(
                     "the value of the \"{source}\" key is more than {MAX_KEY} bytes: \"{key}\""
                 ),
@@ -326,7 +344,11 @@ impl ConnLimits {
     }
 
     /// Reads `limit_conn ZONE NUMBER`.
-    pub(crate) fn read(&mut self, line: &mut Line, kind: &'static str) -> Result<(), Diagnostic> {
+    pub(crate) fn read(
+        &mut self,
+        line: &mut DirectiveLine,
+        kind: &'static str,
+    ) -> Result<(), Diagnostic> {
         let zone = zones::refer_to(line, line.text(0), kind)?;
         if self.0.iter().any(|limit| Arc::ptr_eq(&limit.zone, &zone)) {
             return Err(line.directive_error("is duplicate"));

@@ -9,8 +9,8 @@ use std::collections::hash_map::Entry;
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{
-    Arity, Contexts, Definition, Diagnostic, Directive, Expression, Line, Node, Pattern, Place,
-    Regex, Repeat, Setter, Word,
+    Arity, CapturingPattern, Contexts, Diagnostic, DiagnosticPlace, Directive, DirectiveLine,
+    DirectiveNode, DirectiveWord, Expression, Regex, RepeatRule, Setter, VariableDefinition,
 };
 
 use super::client_scope::{ClientScope, VariableOnly, define_variable, multi_line_texts};
@@ -29,7 +29,7 @@ struct MapBlock {
     /// Names with a trailing `.*`, by the beginning including its dot.
     trailing_wildcards: ValuesByText,
     /// Regular expressions in file order; tried last.
-    patterns: Vec<(Pattern, Expression)>,
+    patterns: Vec<(CapturingPattern, Expression)>,
 }
 
 /// Values by lower-case text.
@@ -48,7 +48,9 @@ pub(crate) const fn rows<S: ClientScope>(
             contexts,
             since: "0.1",
             doc,
-            set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| read::<S>(line)),
+            set: Setter::Block(Arity::exactly(2), RepeatRule::Many, |_, line| {
+                read::<S>(line)
+            }),
         },
         ignored("map_hash_max_size", contexts),
         ignored("map_hash_bucket_size", contexts),
@@ -69,7 +71,7 @@ const fn ignored(name: &'static str, contexts: Contexts) -> Directive<VariableOn
 }
 
 /// Reads `map TEXT $variable { … }`.
-fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
+fn read<S: ClientScope>(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let mut map: MapBlock = MapBlock::new(line.expression(0)?);
     let entries = line.entries();
     // `hostnames` affects all lines, so it must be known before the first is read, wherever it is.
@@ -85,7 +87,7 @@ fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
     }
     let volatile = map.volatile;
     let texts = multi_line_texts(map.texts());
-    let definition = Definition::<S>::dynamic(move |session, out| map.value(session, out));
+    let definition = VariableDefinition::<S>::dynamic(move |session, out| map.value(session, out));
     define_variable(
         line,
         1,
@@ -99,7 +101,7 @@ fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// The word of a line that consists of one: `hostnames`, `volatile`.
-fn single_word(entry: &Node) -> Option<&[u8]> {
+fn single_word(entry: &DirectiveNode) -> Option<&[u8]> {
     entry.args.is_empty().then_some(entry.name.text.as_slice())
 }
 
@@ -118,7 +120,11 @@ impl MapBlock {
     }
 
     /// Adds one line.
-    fn add<S: ClientScope>(&mut self, entry: &Node, line: &mut Line) -> Result<(), Diagnostic> {
+    fn add<S: ClientScope>(
+        &mut self,
+        entry: &DirectiveNode,
+        line: &mut DirectiveLine,
+    ) -> Result<(), Diagnostic> {
         let [word] = &entry.args[..] else {
             return Err(entry.error("invalid number of the map parameters"));
         };
@@ -137,8 +143,10 @@ impl MapBlock {
                 None => (pattern, false),
             };
             let regex = Regex::new(pattern, caseless).map_err(failed)?;
-            self.patterns
-                .push((Pattern::of(line.level, regex).map_err(failed)?, value));
+            self.patterns.push((
+                CapturingPattern::of(line.level, regex).map_err(failed)?,
+                value,
+            ));
             return Ok(());
         }
         // A leading backslash lets a text begin with a tilde or be called like one of the
@@ -247,9 +255,13 @@ impl MapBlock {
 }
 
 /// The value of a line, as an expression.
-fn parse_value(entry: &Node, word: &Word, line: &mut Line) -> Result<Expression, Diagnostic> {
+fn parse_value(
+    entry: &DirectiveNode,
+    word: &DirectiveWord,
+    line: &mut DirectiveLine,
+) -> Result<Expression, Diagnostic> {
     let value = Expression::parse(&word.text, word.span, &mut *line.level.names);
-    value.map_err(|error| error.place(Place::At(entry.head.last_byte())))
+    value.map_err(|error| error.place(DiagnosticPlace::At(entry.head.last_byte())))
 }
 
 #[cfg(test)]

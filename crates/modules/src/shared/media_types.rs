@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use bstr::{BString, ByteSlice};
-use conf::{Diagnostic, Line};
+use conf::{Diagnostic, DirectiveLine};
 
 /// A list of media types. Where no directive sets one, it holds the directive's default.
 #[derive(Clone, Debug, Default)]
@@ -23,7 +23,11 @@ impl MediaTypes {
 
     /// Adds the words of a directive. `always` are types that need not be named; naming one is a
     /// warning.
-    pub(crate) fn read(&mut self, line: &mut Line, always: &[&str]) -> Result<(), Diagnostic> {
+    pub(crate) fn read(
+        &mut self,
+        line: &mut DirectiveLine,
+        always: &[&str],
+    ) -> Result<(), Diagnostic> {
         for name in always {
             self.types.insert((*name).into());
         }

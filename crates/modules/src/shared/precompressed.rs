@@ -1,9 +1,9 @@
 //! Precompressed files: what `gzip_static`, `brotli_static` and `zstd_static` share.
 
-use host::error_log::Level;
-use http::files::{self, Found, Purpose};
-use http::{Outcome, Request, Step};
-use proto::Known;
+use host::error_log::LogLevel;
+use http::files::{self, FilePurpose, OpenFileResult};
+use http::{HandlerOutcome, HandlerStep, Request};
+use proto::KnownField;
 use proto::message::Method;
 
 use crate::shared::{file_response, gzip_accept};
@@ -43,18 +43,18 @@ pub(crate) fn serve<'r>(
     request: &'r mut Request,
     coding: &'static PrecompressedCoding,
     when: StaticMode,
-) -> Step<'r> {
+) -> HandlerStep<'r> {
     if !matches!(request.method, Method::Get | Method::Head) || request.uri.path.ends_with(b"/") {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
     let accepted = when == StaticMode::Always || gzip_accept::accepts_coding(request, coding.name);
     // With `gzip_vary` the file is looked up even for other clients: if it exists, their response
     // varies too.
     if !accepted && !gzip_accept::has_gzip_vary(request) {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     }
     let Some(mut path) = request.file_path() else {
-        return Outcome::Status(500).into();
+        return HandlerOutcome::Status(500).into();
     };
     path.extend_from_slice(coding.suffix);
     let chosen = PrecompressedChoice {
@@ -62,10 +62,10 @@ pub(crate) fn serve<'r>(
         mode: when,
         accepted,
     };
-    match files::try_open(request, &path, Purpose::Read) {
+    match files::try_open(request, &path, FilePurpose::Read) {
         Some(found) => chosen.answer(request, &path, found).into(),
-        None => Step::later(async move {
-            let found = files::open_waiting(request, &path, Purpose::Read).await;
+        None => HandlerStep::later(async move {
+            let found = files::open_waiting(request, &path, FilePurpose::Read).await;
             chosen.answer(request, &path, found)
         }),
     }
@@ -80,39 +80,39 @@ struct PrecompressedChoice {
 
 impl PrecompressedChoice {
     /// Responds with the compressed file, if it exists and the client may get it.
-    fn answer(&self, request: &mut Request, path: &[u8], found: Found) -> Outcome {
+    fn answer(&self, request: &mut Request, path: &[u8], found: OpenFileResult) -> HandlerOutcome {
         let found = match found {
             Ok(found) => found,
             Err(error) => {
                 // The uncompressed file may exist nevertheless.
                 if error.status() != 404 {
-                    files::refuse(request, path, error);
+                    files::refuse_file(request, path, error);
                 }
-                return Outcome::Declined;
+                return HandlerOutcome::Declined;
             }
         };
         // With `always` every client gets the same bytes, so nothing varies.
         if self.mode == StaticMode::On {
             gzip_accept::mark_varying(request);
             if !self.accepted {
-                return Outcome::Declined;
+                return HandlerOutcome::Declined;
             }
         }
         if found.is_directory() {
-            return Outcome::Declined;
+            return HandlerOutcome::Declined;
         }
         if !found.is_file() {
             let path = bstr::BStr::new(path);
             request.log(
-                Level::Crit,
+                LogLevel::Crit,
                 format_args!("\"{path}\" is not a regular file"),
             );
-            return Outcome::Status(404);
+            return HandlerOutcome::Status(404);
         }
         request
             .out
             .fields
-            .push_known(Known::ContentEncoding, self.coding.name);
+            .push_known(KnownField::ContentEncoding, self.coding.name);
         file_response::respond_with_file(request, found)
     }
 }

@@ -5,12 +5,12 @@ use std::net::{IpAddr, ToSocketAddrs};
 
 use base::text::write_number;
 use bstr::ByteSlice;
-use conf::{Cidr, Diagnostic, Line, Variable};
-use net::client::Ends;
-use rt::net::Address;
+use conf::{Cidr, Diagnostic, DirectiveLine, Variable};
+use net::client::ConnectionEnds;
+use rt::net::SocketAddress;
 
 /// `$realip_remote_addr` and `$realip_remote_port`.
-pub(crate) const fn variables<S: Ends>() -> [Variable<S>; 2] {
+pub(crate) const fn variables<S: ConnectionEnds>() -> [Variable<S>; 2] {
     [
         Variable::new(
             "realip_remote_addr",
@@ -55,10 +55,10 @@ impl TrustedPeers {
     }
 
     /// Whether this peer is trusted.
-    pub(crate) fn includes(&self, peer: &Address) -> bool {
+    pub(crate) fn includes(&self, peer: &SocketAddress) -> bool {
         match peer {
-            Address::Unix(_) => self.unix,
-            Address::Inet(peer) => self
+            SocketAddress::Unix(_) => self.unix,
+            SocketAddress::Inet(peer) => self
                 .networks
                 .iter()
                 .any(|network| network.contains(peer.ip())),
@@ -68,7 +68,7 @@ impl TrustedPeers {
     /// Reads one line: `unix:`, an address, a network or a host name. A name is resolved while the
     /// configuration is read, the only time when this may block; later changes of its addresses
     /// need a reload, as in nginx.
-    pub(crate) fn read(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
+    pub(crate) fn read(&mut self, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
         if line.text(0) == "unix:" {
             self.unix = true;
             return Ok(());
@@ -87,7 +87,7 @@ impl TrustedPeers {
 }
 
 /// All addresses of a host name.
-fn resolve_host(line: &Line) -> Result<Vec<IpAddr>, Diagnostic> {
+fn resolve_host(line: &DirectiveLine) -> Result<Vec<IpAddr>, Diagnostic> {
     let text = line.text(0);
     let not_found = || line.error_at(0, format!("host not found in set_real_ip_from \"{text}\""));
     let name = text.to_str().map_err(|_| not_found())?;

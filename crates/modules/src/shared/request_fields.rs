@@ -4,10 +4,10 @@
 use bstr::BString;
 use conf::Expression;
 use http::Request;
-use http::cache::Ask;
-use http::upstream::settings::FieldSet;
-use http::upstream::{Asks, Content, Ends, NoResponse, Place};
-use proto::Known;
+use http::cache::FetchFields;
+use http::upstream::upstream_settings::FieldSet;
+use http::upstream::{NoResponse, RequestLength, RequestTraits, ValueOrigin, ValueTerminator};
+use proto::KnownField;
 use proto::connection::NominatedFields;
 
 /// Fields that concern the client's connection, or that are made anew for the upstream connection;
@@ -33,15 +33,15 @@ pub(crate) struct FieldPlan {
     /// The value of `Host`; `None`: the host of the URL.
     host: Option<Expression>,
     /// The other fields that are set, in order.
-    lines: Vec<(Known, PlannedField)>,
+    lines: Vec<(KnownField, PlannedField)>,
     /// Names of client fields that are not passed on.
     replaced: FieldSet,
-    /// Whether `Content-Length` is generated here, which it is unless a line sets it.
+    /// Whether `RequestLength-Length` is generated here, which it is unless a line sets it.
     makes_length: bool,
     /// The same for `Transfer-Encoding`.
     makes_chunked: bool,
     /// The names that lines set, even to nothing.
-    set_names: Vec<Known>,
+    set_names: Vec<KnownField>,
 }
 
 /// The names of the directives, for error messages.
@@ -76,14 +76,14 @@ impl FieldPlan {
         }
         for (name, value) in set {
             plan.replaced.insert(name);
-            plan.set_names.push(Known::from_name(name));
-            match Known::from_name(name) {
-                Known::Host => {
+            plan.set_names.push(KnownField::from_name(name));
+            match KnownField::from_name(name) {
+                KnownField::Host => {
                     plan.host = Some(value.clone());
                     continue;
                 }
-                Known::ContentLength => plan.makes_length = false,
-                Known::TransferEncoding => plan.makes_chunked = false,
+                KnownField::ContentLength => plan.makes_length = false,
+                KnownField::TransferEncoding => plan.makes_chunked = false,
                 _ => {}
             }
             match value.constant() {
@@ -92,10 +92,10 @@ impl FieldPlan {
                 Some(text) => {
                     let line = [name.as_slice(), b": ", text, b"\r\n"].concat();
                     plan.lines
-                        .push((Known::from_name(name), PlannedField::Text(line)));
+                        .push((KnownField::from_name(name), PlannedField::Text(line)));
                 }
                 None => plan.lines.push((
-                    Known::from_name(name),
+                    KnownField::from_name(name),
                     PlannedField::Value(name.clone(), value.clone()),
                 )),
             }
@@ -104,7 +104,7 @@ impl FieldPlan {
     }
 
     /// Whether a line of the configuration sets or removes this field.
-    pub(crate) fn sets(&self, known: Known) -> bool {
+    pub(crate) fn sets(&self, known: KnownField) -> bool {
         self.set_names.contains(&known)
     }
 
@@ -114,14 +114,14 @@ impl FieldPlan {
     pub(crate) fn write(
         &self,
         request: &mut Request,
-        content: Content,
+        content: RequestLength,
         usual_host: &[u8],
         http_1_0: bool,
         pass_client_fields: bool,
         out: &mut Vec<u8>,
-    ) -> Result<Asks, NoResponse> {
+    ) -> Result<RequestTraits, NoResponse> {
         self.write_host(request, usual_host, http_1_0, out)?;
-        let ask = Ask::of(request).cloned();
+        let ask = FetchFields::of_request(request).cloned();
         let mut asks = self.write_lines(request, ask.as_ref(), out)?;
         self.write_framing(content, out);
         asks.part |= ask.as_ref().is_some_and(|ask| self.write_ask(ask, out));
@@ -133,23 +133,24 @@ impl FieldPlan {
     fn write_lines(
         &self,
         request: &mut Request,
-        ask: Option<&Ask>,
+        ask: Option<&FetchFields>,
         out: &mut Vec<u8>,
-    ) -> Result<Asks, NoResponse> {
-        let mut asks = Asks::default();
+    ) -> Result<RequestTraits, NoResponse> {
+        let mut asks = RequestTraits::default();
         let asks_for_a_part = ask.is_some_and(|ask| ask.range.is_some());
         for (known, line) in &self.lines {
             let start = out.len();
             match line {
                 // A fetch by the cache knows which part it needs, whatever the client asked for.
                 PlannedField::Value(..)
-                    if asks_for_a_part && matches!(known, Known::Range | Known::IfRange) => {}
+                    if asks_for_a_part
+                        && matches!(known, KnownField::Range | KnownField::IfRange) => {}
                 PlannedField::Text(text) => out.extend_from_slice(text),
                 PlannedField::Value(name, value) => {
                     out.extend_from_slice(name);
                     out.extend_from_slice(b": ");
                     let before = out.len();
-                    Ends::Line.write(request, value, self.place(name), out)?;
+                    ValueTerminator::Line.write_value(request, value, self.place(name), out)?;
                     // Empty after evaluation: no field at all.
                     if out.len() == before {
                         out.truncate(start);
@@ -159,41 +160,41 @@ impl FieldPlan {
                 }
             }
             let is_sent = out.len() > start;
-            asks.upgrade |= is_sent && *known == Known::Upgrade;
-            asks.part |= is_sent && *known == Known::Range;
+            asks.upgrade |= is_sent && *known == KnownField::Upgrade;
+            asks.part |= is_sent && *known == KnownField::Range;
         }
         Ok(asks)
     }
 
     /// Appends the field that frames the content (RFC 9112, section 6), unless a directive has set
     /// it.
-    fn write_framing(&self, content: Content, out: &mut Vec<u8>) {
+    fn write_framing(&self, content: RequestLength, out: &mut Vec<u8>) {
         match content {
-            Content::Length(length) if self.makes_length => {
+            RequestLength::Length(length) if self.makes_length => {
                 out.extend_from_slice(b"Content-Length: ");
                 base::text::write_number(length, out);
                 out.extend_from_slice(b"\r\n");
             }
-            Content::Unknown if self.makes_chunked => {
+            RequestLength::Unknown if self.makes_chunked => {
                 out.extend_from_slice(b"Transfer-Encoding: chunked\r\n")
             }
-            Content::None | Content::Length(_) | Content::Unknown => {}
+            RequestLength::None | RequestLength::Length(_) | RequestLength::Unknown => {}
         }
     }
 
     /// Appends the conditions and ranges of a fetch for the cache. Returns whether it requests a
     /// part.
-    fn write_ask(&self, ask: &Ask, out: &mut Vec<u8>) -> bool {
+    fn write_ask(&self, ask: &FetchFields, out: &mut Vec<u8>) -> bool {
         let mut asks_for_a_part = false;
         for (known, value) in ask.fields() {
             // Lines of the configuration take precedence, except when a fetch resumes where another
             // broke off and needs exactly the rest.
-            let goes_on = matches!(known, Known::Range | Known::IfRange);
+            let goes_on = matches!(known, KnownField::Range | KnownField::IfRange);
             // Validators come from a stored response, so they are checked like any other peer's
             // input.
-            let is_line = Ends::Line.allows(&value);
+            let is_line = ValueTerminator::Line.allows(&value);
             if is_line && (goes_on || !self.replaced.contains(known, b"")) {
-                asks_for_a_part |= known == Known::Range;
+                asks_for_a_part |= known == KnownField::Range;
                 write_field(known.name().as_bytes(), &value, out);
             }
         }
@@ -205,13 +206,13 @@ impl FieldPlan {
         let mut asks_for_a_part = false;
         let fields = &request.head.wire.fields;
         // Fields nominated by the client's `Connection` (RFC 9110, section 7.6.1).
-        let nominated = NominatedFields::by(fields);
+        let nominated = NominatedFields::from_fields(fields);
         for (known, name, value) in fields.iter_known() {
-            let stays = is_fetch && Ask::replaces(known) || nominated.has(name);
+            let stays = is_fetch && FetchFields::replaces_field(known) || nominated.has(name);
             if !stays && !self.replaced.contains(known, name) {
-                asks_for_a_part |= known == Known::Range;
+                asks_for_a_part |= known == KnownField::Range;
                 // The parser admits no line ends, and scripts that add fields have them escaped.
-                debug_assert!(Ends::Line.allows(value));
+                debug_assert!(ValueTerminator::Line.allows(value));
                 write_field(name, value, out);
             }
         }
@@ -219,8 +220,8 @@ impl FieldPlan {
     }
 
     /// The place to name in an error about this field.
-    fn place<'a>(&self, name: &'a [u8]) -> Place<'a> {
-        Place {
+    fn place<'a>(&self, name: &'a [u8]) -> ValueOrigin<'a> {
+        ValueOrigin {
             directive: self.directives.set,
             name,
         }
@@ -238,17 +239,17 @@ impl FieldPlan {
         out.extend_from_slice(b"Host: ");
         let before = out.len();
         if let Some(value) = &self.host {
-            Ends::Line.write(request, value, self.place(b"Host"), out)?;
+            ValueTerminator::Line.write_value(request, value, self.place(b"Host"), out)?;
         }
         // HTTP/1.1 requires the field (RFC 9112, section 3.2), so an empty value falls back to the
         // host of the URL.
         if self.host.is_none() || out.len() == before && !http_1_0 {
             // With variables in the URL, the host can come from the client.
-            let place = Place {
+            let place = ValueOrigin {
                 directive: self.directives.pass,
                 name: b"",
             };
-            Ends::Line.check(request, usual, place)?;
+            ValueTerminator::Line.check_text(request, usual, place)?;
             out.extend_from_slice(usual);
         }
         if out.len() == before {

@@ -6,7 +6,8 @@
 use base::hash::murmur2;
 use bstr::{BString, ByteSlice};
 use conf::{
-    Arity, Contexts, Definition, Diagnostic, Directive, Expression, Line, Node, Repeat, Setter,
+    Arity, Contexts, Diagnostic, Directive, DirectiveLine, DirectiveNode, Expression, RepeatRule,
+    Setter, VariableDefinition,
 };
 
 use super::client_scope::{ClientScope, VariableOnly, define_variable, multi_line_texts};
@@ -34,12 +35,14 @@ pub(crate) const fn row<S: ClientScope>(contexts: Contexts) -> Directive<Variabl
         contexts,
         since: "0.1",
         doc: "Defines a variable by a hash of the text: each line has a percentage, or `*` for the rest, and a value.",
-        set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| read::<S>(line)),
+        set: Setter::Block(Arity::exactly(2), RepeatRule::Many, |_, line| {
+            read::<S>(line)
+        }),
     }
 }
 
 /// Reads `split_clients TEXT $variable { … }`.
-fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
+fn read<S: ClientScope>(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let text = line.expression(0)?;
     let mut shares = Vec::new();
     for entry in line.entries() {
@@ -52,13 +55,13 @@ fn read<S: ClientScope>(line: &mut Line) -> Result<(), Diagnostic> {
     define_variable(
         line,
         1,
-        Definition::<S>::dynamic(move |session, out| division.value(session, out)),
+        VariableDefinition::<S>::dynamic(move |session, out| division.value(session, out)),
         &texts,
     )
 }
 
 /// Reads a line: its share in hundredths of a percent, 0 for the rest (`*`), and its value.
-fn parse_share(entry: &Node) -> Result<(u32, BString), Diagnostic> {
+fn parse_share(entry: &DirectiveNode) -> Result<(u32, BString), Diagnostic> {
     let percent = &entry.name.text;
     let [value] = &entry.args[..] else {
         return Err(entry.error("invalid number of the split_clients parameters"));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Request;
-use http::body::{Body, BodyError, Chunk, Source};
+use http::response_body::{BodyChunk, BodyError, BodySource, ResponseBody};
 
 use crate::shared::content::{ContentPiece, ContentReader};
 
@@ -62,8 +62,8 @@ enum AfterOutput {
 
 impl<T: BodyTransform> TransformedBody<T> {
     /// Wraps `body`.
-    pub(crate) fn body(body: Body, transform: T) -> Body {
-        Body::stream(TransformedBody {
+    pub(crate) fn body(body: ResponseBody, transform: T) -> ResponseBody {
+        ResponseBody::stream(TransformedBody {
             content: ContentReader::new(body),
             transform,
             input: Bytes::new(),
@@ -101,17 +101,17 @@ impl<T: BodyTransform> TransformedBody<T> {
     }
 
     /// The output so far as a chunk; `None` if there is none.
-    fn take_output(&mut self) -> Option<Result<Chunk, BodyError>> {
-        (!self.out.is_empty()).then(|| Ok(Chunk::Bytes(std::mem::take(&mut self.out).into())))
+    fn take_output(&mut self) -> Option<Result<BodyChunk, BodyError>> {
+        (!self.out.is_empty()).then(|| Ok(BodyChunk::Bytes(std::mem::take(&mut self.out).into())))
     }
 }
 
-impl<T: BodyTransform> Source for TransformedBody<T> {
+impl<T: BodyTransform> BodySource for TransformedBody<T> {
     fn poll_next(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+    ) -> Poll<Option<Result<BodyChunk, BodyError>>> {
         loop {
             if self.out.len() >= WRITE_SIZE || self.after_output.is_some() {
                 if let Some(chunk) = self.take_output() {
@@ -119,7 +119,7 @@ impl<T: BodyTransform> Source for TransformedBody<T> {
                 }
                 match self.after_output.take() {
                     None => {}
-                    Some(AfterOutput::Flush) => return Poll::Ready(Some(Ok(Chunk::Flush))),
+                    Some(AfterOutput::Flush) => return Poll::Ready(Some(Ok(BodyChunk::Flush))),
                     Some(AfterOutput::Error(error)) => return Poll::Ready(Some(Err(error))),
                     Some(AfterOutput::End) => return Poll::Ready(None),
                 }
@@ -160,7 +160,7 @@ impl LoopTurn {
         // `rt::now` is the time at which the turn began, read once per turn.
         let turn = rt::now();
         let began_before = self.0.replace(turn) == Some(turn);
-        began_before && rt::clock::read().saturating_duration_since(turn) > MAX_TURN
+        began_before && rt::clock::read_clock().saturating_duration_since(turn) > MAX_TURN
     }
 }
 

@@ -9,14 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::{BString, ByteSlice};
-use conf::{Address, Confs, Contexts, Diagnostic, Host, Line, TableSet, dispatch, parse};
+use conf::{
+    AddressHost, BlockConfs, Contexts, Diagnostic, DirectiveLine, HostPort, TableSet, dispatch,
+    parse,
+};
 use net::resolver::Resolver;
 use net::upstream::{
-    AnyChooser, BalanceMethod, ConsistentHash, Hash, Keepalive, LeastTime, MAX_SERVER_ID,
-    NameToResolve, Origin, PendingChooser, Queue, Random, RandomTwo, Reference, Server,
-    ServerState, TimeMetric,
+    AnyChooser, BalanceMethod, ConsistentHash, GroupOrigin, GroupReference, HashMethod,
+    KeepaliveSettings, LeastTime, MAX_SERVER_ID, NameToResolve, PendingChooser, QueueSettings,
+    RandomMethod, RandomTwo, ServerState, TimeMetric, UpstreamServer,
 };
-use net::upstream::{Settings, Sticky, lookup};
+use net::upstream::{GroupSettings, StickySettings, lookup_configured};
 
 /// The default port of a server.
 const DEFAULT_PORT: u16 = 80;
@@ -25,7 +28,7 @@ const DEFAULT_PORT: u16 = 80;
 const SMALLEST_ZONE: u64 = 8 * 4096;
 
 /// The error for a first word that is not an address, with a guess at what was meant.
-pub(crate) fn invalid_address(line: &Line, message: String) -> Diagnostic {
+pub(crate) fn invalid_address(line: &DirectiveLine, message: String) -> Diagnostic {
     let text = line.text(0);
     let error = line.error_at(0, message);
     if text.starts_with(b"/") {
@@ -39,7 +42,7 @@ pub(crate) fn invalid_address(line: &Line, message: String) -> Diagnostic {
 
 /// Warns about a host name that cannot be resolved now, and suggests the `upstream` block that may
 /// have been meant.
-pub(crate) fn warn_unresolved(reference: &Reference, line: &mut Line) {
+pub(crate) fn warn_unresolved(reference: &GroupReference, line: &mut DirectiveLine) {
     let Some(warning) = &reference.warning else {
         return;
     };
@@ -55,15 +58,15 @@ pub(crate) fn warn_unresolved(reference: &Reference, line: &mut Line) {
 #[derive(Clone, Default)]
 pub(crate) struct GroupDraft {
     /// `server`.
-    pub(crate) servers: Vec<Server>,
+    pub(crate) servers: Vec<UpstreamServer>,
     /// The balancing method, once a directive has named one.
     pub(crate) balance: Option<Arc<dyn BalanceMethod>>,
     /// `keepalive` and its kin.
     pub(crate) keepalive: KeepaliveDraft,
     /// `queue`.
-    pub(crate) queue: Option<Queue>,
+    pub(crate) queue: Option<QueueSettings>,
     /// `sticky`.
-    pub(crate) sticky: Option<Sticky>,
+    pub(crate) sticky: Option<StickySettings>,
     /// `resolver`.
     pub(crate) resolver: Option<Arc<Resolver>>,
     /// `resolver_timeout`; zero if not set.
@@ -84,8 +87,8 @@ pub(crate) struct KeepaliveDraft {
 
 impl KeepaliveDraft {
     /// The group's settings; `None` if connections are not kept.
-    fn to_keepalive(&self) -> Option<Keepalive> {
-        (self.connections > 0).then_some(Keepalive {
+    fn to_keepalive(&self) -> Option<KeepaliveSettings> {
+        (self.connections > 0).then_some(KeepaliveSettings {
             connections: self.connections,
             local: self.local,
             requests: u64::try_from(self.requests).unwrap_or(0),
@@ -98,7 +101,11 @@ impl KeepaliveDraft {
 impl GroupDraft {
     /// The settings of the group, for the line that opened the block. A group needs servers, unless
     /// another party, such as a Lua script, chooses them (`chosen`).
-    fn into_settings(self, line: &Line, chosen: bool) -> Result<Settings, Diagnostic> {
+    fn into_settings(
+        self,
+        line: &DirectiveLine,
+        chosen: bool,
+    ) -> Result<GroupSettings, Diagnostic> {
         // Counts lines rather than servers read: refused lines have been reported, and a second
         // error about an empty group would only obscure the first.
         let has_lines = line
@@ -116,7 +123,7 @@ impl GroupDraft {
             return Err(line.error(format!("no servers in upstream \"{name}\"")));
         }
         let keepalive = self.keepalive.to_keepalive();
-        let mut settings = Settings::new(name, Origin::Block);
+        let mut settings = GroupSettings::new(name, GroupOrigin::Block);
         settings.place = line.sources().place(line.node.span).unwrap_or_default();
         settings.servers = self.servers;
         settings.balance = self.balance;
@@ -132,17 +139,17 @@ impl GroupDraft {
 
 /// Reads an `upstream` block of the engine that serves `R`, with its rows.
 pub(crate) fn read_block<R: 'static>(
-    line: &mut Line,
+    line: &mut DirectiveLine,
     rows: TableSet,
     context: Contexts,
-) -> Result<Settings, Diagnostic> {
+) -> Result<GroupSettings, Diagnostic> {
     // The block's own struct, apart from those of the surrounding levels.
-    let mut confs = Confs::new(vec![rows]);
+    let mut confs = BlockConfs::new(vec![rows]);
     dispatch(
         line.node.block.nodes(),
         &mut confs,
         None,
-        &mut line.level.inner(context),
+        &mut line.level.inner_block(context),
     );
     let draft = confs
         .get_mut::<GroupDraft>()
@@ -156,8 +163,11 @@ pub(crate) fn read_block<R: 'static>(
 }
 
 /// Reads `server address [parameters]`.
-pub(crate) fn read_server(draft: &mut GroupDraft, line: &mut Line) -> Result<(), Diagnostic> {
-    let mut server = Server::new(line.text(0), Vec::new());
+pub(crate) fn read_server(
+    draft: &mut GroupDraft,
+    line: &mut DirectiveLine,
+) -> Result<(), Diagnostic> {
+    let mut server = UpstreamServer::new(line.text(0), Vec::new());
     let mut resolve = ResolveParameters {
         wanted: false,
         service: BString::default(),
@@ -173,14 +183,14 @@ pub(crate) fn read_server(draft: &mut GroupDraft, line: &mut Line) -> Result<(),
             format!("service upstream \"{text}\" requires \"resolve\" parameter"),
         ));
     }
-    let address = Address::peer(text)
+    let address = HostPort::parse_peer(text)
         .map_err(|why| invalid_address(line, format!("{why} in upstream \"{text}\"")))?;
     // SRV records bring their own ports.
     if !resolve.service.is_empty() && address.port.is_some() {
         return Err(line.error_at(0, format!("service upstream \"{text}\" may not have port")));
     }
     match &address.host {
-        Host::Name(host) if resolve.wanted => {
+        AddressHost::Name(host) if resolve.wanted => {
             let port = address.port.unwrap_or(DEFAULT_PORT);
             server.resolve = Some(NameToResolve {
                 host: host.clone(),
@@ -198,7 +208,7 @@ pub(crate) fn read_server(draft: &mut GroupDraft, line: &mut Line) -> Result<(),
         // Resolved once, now. A name that fails is resolved again later instead of keeping the
         // server from starting.
         _ => {
-            let found = lookup(&address, DEFAULT_PORT);
+            let found = lookup_configured(&address, DEFAULT_PORT);
             (server.addresses, server.resolve) = (found.addresses, found.later);
             if let Some(warning) = found.warning {
                 line.warn_at(0, warning);
@@ -218,9 +228,9 @@ struct ResolveParameters {
 /// Reads one parameter of a `server` line.
 fn read_parameter(
     draft: &GroupDraft,
-    server: &mut Server,
+    server: &mut UpstreamServer,
     resolve: &mut ResolveParameters,
-    line: &Line,
+    line: &DirectiveLine,
     i: usize,
 ) -> Result<(), Diagnostic> {
     let text = line.text(i);
@@ -269,7 +279,7 @@ fn read_parameter(
 
 /// Refuses `backup` and `slow_start` with methods that do not support them. Only a method named
 /// before the line is known; nginx has the same restriction.
-fn check_supported(draft: &GroupDraft, line: &Line, i: usize) -> Result<(), Diagnostic> {
+fn check_supported(draft: &GroupDraft, line: &DirectiveLine, i: usize) -> Result<(), Diagnostic> {
     match &draft.balance {
         Some(method) if !method.takes_backup() => {
             let text = line.text(i);
@@ -290,7 +300,7 @@ fn number(text: &[u8]) -> Option<u32> {
 /// Sets the method. A second one replaces the first, with nginx's warning.
 pub(crate) fn set_method(
     draft: &mut GroupDraft,
-    line: &mut Line,
+    line: &mut DirectiveLine,
     method: impl BalanceMethod + 'static,
 ) {
     if draft.balance.is_some() {
@@ -300,10 +310,13 @@ pub(crate) fn set_method(
 }
 
 /// Reads `hash key [consistent]`.
-pub(crate) fn read_hash(draft: &mut GroupDraft, line: &mut Line) -> Result<(), Diagnostic> {
+pub(crate) fn read_hash(
+    draft: &mut GroupDraft,
+    line: &mut DirectiveLine,
+) -> Result<(), Diagnostic> {
     let key = line.expression(0)?;
     match line.get(1) {
-        None => set_method(draft, line, Hash { key }),
+        None => set_method(draft, line, HashMethod { key }),
         Some(word) if word.is("consistent") => set_method(draft, line, ConsistentHash { key }),
         Some(_) => return Err(line.invalid_parameter(1)),
     }
@@ -314,7 +327,7 @@ pub(crate) fn read_hash(draft: &mut GroupDraft, line: &mut Line) -> Result<(), D
 /// engine.
 pub(crate) fn read_random(
     draft: &mut GroupDraft,
-    line: &mut Line,
+    line: &mut DirectiveLine,
     times: &[(&str, TimeMetric)],
 ) -> Result<(), Diagnostic> {
     let two = match (line.get(0), line.get(1)) {
@@ -330,14 +343,14 @@ pub(crate) fn read_random(
             ))
         }
     };
-    set_method(draft, line, Random { two });
+    set_method(draft, line, RandomMethod { two });
     Ok(())
 }
 
 /// Reads `least_time metric [inflight]`.
 pub(crate) fn read_least_time(
     draft: &mut GroupDraft,
-    line: &mut Line,
+    line: &mut DirectiveLine,
     times: &[(&str, TimeMetric)],
 ) -> Result<(), Diagnostic> {
     let metric = metric(line.text(0), times).ok_or_else(|| line.invalid_value(0))?;
@@ -360,7 +373,7 @@ fn metric(text: &[u8], times: &[(&str, TimeMetric)]) -> Option<TimeMetric> {
 
 /// Checks `zone name [size]`. There is nothing else to do: all loops are threads of one process, so
 /// every group is shared already.
-pub(crate) fn check_zone(line: &Line) -> Result<(), Diagnostic> {
+pub(crate) fn check_zone(line: &DirectiveLine) -> Result<(), Diagnostic> {
     let name = line.text(0);
     if name.is_empty() {
         return Err(line.error_at(0, format!("invalid zone name \"{name}\"")));

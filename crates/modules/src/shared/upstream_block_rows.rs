@@ -1,6 +1,6 @@
 //! Rows of `upstream` blocks that are the same in http and in stream.
 
-use conf::{Arity, Contexts, Directive, Repeat, Setter};
+use conf::{Arity, Contexts, Directive, RepeatRule, Setter};
 use net::resolver::Resolver;
 use net::upstream::LeastConn;
 
@@ -32,7 +32,7 @@ pub(crate) const fn zone(contexts: Contexts) -> Directive<GroupDraft> {
         "name [size]",
         "Accepted. The state of a group is always shared by all event loops and kept across reloads.",
         contexts,
-        Setter::Custom(Arity::between(1, 2), Repeat::Once, |_, line| {
+        Setter::Custom(Arity::between(1, 2), RepeatRule::Once, |_, line| {
             upstream_block::check_zone(line)
         }),
     )
@@ -48,7 +48,7 @@ pub(crate) const fn hash(contexts: Contexts) -> Directive<GroupDraft> {
         contexts,
         Setter::Custom(
             Arity::between(1, 2),
-            Repeat::Once,
+            RepeatRule::Once,
             upstream_block::read_hash,
         ),
     )
@@ -61,7 +61,7 @@ pub(crate) const fn least_conn(contexts: Contexts, doc: &'static str) -> Directi
         "",
         doc,
         contexts,
-        Setter::Custom(Arity::NONE, Repeat::Once, |draft, line| {
+        Setter::Custom(Arity::NONE, RepeatRule::Once, |draft, line| {
             upstream_block::set_method(draft, line, LeastConn);
             Ok(())
         }),
@@ -76,7 +76,7 @@ pub(crate) const fn resolver(contexts: Contexts, doc: &'static str) -> Directive
         "address ... [valid=time] [ipv4=on|off] [ipv6=on|off] [status_zone=zone]",
         doc,
         contexts,
-        Setter::Custom(Arity::at_least(1), Repeat::Once, |draft, line| {
+        Setter::Custom(Arity::at_least(1), RepeatRule::Once, |draft, line| {
             draft.resolver = Some(Resolver::from_line(line)?);
             Ok(())
         }),

@@ -6,12 +6,13 @@ use std::io::ErrorKind;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use conf::contexts::{HTTP_SERVER_LOCATION, STREAM_AND_SERVER};
+use conf::directive_contexts::{HTTP_SERVER_LOCATION, STREAM_AND_SERVER};
 use conf::{
-    Arity, Diagnostic, Directive, Level, Line, Repeat, RowInfo, Rows, Setter, Table, parse,
+    Arity, BlockContext, Diagnostic, Directive, DirectiveLine, DirectiveRows, DirectiveTable,
+    RepeatRule, RowInfo, Setter, parse,
 };
-use net::tls::{IdentityCache, Protocols, read_passwords};
-use net::upstream::Secure;
+use net::tls::{IdentityCache, TlsProtocols, read_passwords};
+use net::upstream::UpstreamTls;
 
 use crate::shared::tls::build;
 
@@ -21,8 +22,8 @@ const fn row(
     syntax: &'static str,
     default: Option<&'static str>,
     doc: &'static str,
-    set: Setter<Secure>,
-) -> Directive<Secure> {
+    set: Setter<UpstreamTls>,
+) -> Directive<UpstreamTls> {
     Directive {
         name,
         syntax,
@@ -34,7 +35,7 @@ const fn row(
     }
 }
 
-pub(crate) static ROWS: Table<Secure> = Table::new(&[
+pub(crate) static ROWS: DirectiveTable<UpstreamTls> = DirectiveTable::new(&[
     row(
         // On: a full handshake costs the server a signature.
         "ssl_session_reuse",
@@ -50,7 +51,7 @@ pub(crate) static ROWS: Table<Secure> = Table::new(&[
         "The TLS versions for upstream connections. Older ones are not available.",
         Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(|c| c.protocols = 0),
+            RepeatRule::Fresh(|c| c.protocols = 0),
             protocols,
         ),
     ),
@@ -100,8 +101,8 @@ pub(crate) static ROWS: Table<Secure> = Table::new(&[
         "file",
         None,
         "The trusted CA certificates (PEM) for verifying upstream servers.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-            c.trusted_certificate = line.path(conf::Access::Opened, line.arg(0));
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
+            c.trusted_certificate = line.path(conf::PathUse::Opened, line.arg(0));
             Ok(())
         }),
     ),
@@ -111,8 +112,8 @@ pub(crate) static ROWS: Table<Secure> = Table::new(&[
         "file",
         None,
         "The certificate revocation lists (PEM) for verifying server certificates.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-            c.crl = line.path(conf::Access::Opened, line.arg(0));
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
+            c.crl = line.path(conf::PathUse::Opened, line.arg(0));
             Ok(())
         }),
     ),
@@ -138,14 +139,14 @@ pub(crate) static ROWS: Table<Secure> = Table::new(&[
         None,
         "Caches certificates whose paths contain variables: how many, for how long unused (10 seconds), and how long \
          before their files are checked again (60 seconds).",
-        Setter::Custom(Arity::between(1, 3), Repeat::Once, certificate_cache),
+        Setter::Custom(Arity::between(1, 3), RepeatRule::Once, certificate_cache),
     ),
     row(
         "ssl_password_file",
         "file",
         None,
         "A file of passphrases for encrypted keys, one per line; they are tried in order.",
-        Setter::Custom(Arity::ONE, Repeat::Once, password_file),
+        Setter::Custom(Arity::ONE, RepeatRule::Once, password_file),
     ),
     row(
         "ssl_conf_command",
@@ -155,7 +156,7 @@ pub(crate) static ROWS: Table<Secure> = Table::new(&[
          `MaxProtocol`, `CipherString`, `Certificate` and `PrivateKey` are supported.",
         Setter::Custom(
             Arity::exactly(2),
-            Repeat::Fresh(|c| c.conf_commands.clear()),
+            RepeatRule::Fresh(|c| c.conf_commands.clear()),
             |c, line| {
                 let (name, value) = (line.text(0).to_owned(), line.text(1).to_owned());
                 c.conf_commands.push((name, value));
@@ -191,27 +192,27 @@ struct TlsPrefixes(BTreeSet<&'static str>);
 
 /// Notes that the block passes requests on over TLS, so that its settings are needed. `prefix` is
 /// `proxy_`, for example.
-pub(crate) fn require_tls(line: &mut Line, prefix: &'static str) {
+pub(crate) fn require_tls(line: &mut DirectiveLine, prefix: &'static str) {
     line.shared::<TlsPrefixes>().0.insert(prefix);
 }
 
 /// Whether [`want`] has been called in this block.
-pub(crate) fn is_tls_required(prefix: &str, level: &mut Level) -> bool {
+pub(crate) fn is_tls_required(prefix: &str, level: &mut BlockContext) -> bool {
     level.shared::<TlsPrefixes>().0.contains(prefix)
 }
 
 /// Builds the TLS settings of a block, if they are used. Called when its rows have been applied.
 /// `prefix` is `proxy_`, for example.
 pub(crate) fn finish(
-    secure: &mut Secure,
+    secure: &mut UpstreamTls,
     prefix: &str,
-    level: &mut Level,
+    level: &mut BlockContext,
 ) -> Result<(), Diagnostic> {
     secure.is_used |= level.shared::<TlsPrefixes>().0.remove(prefix);
     // A block without lines of its own shares what the outer block built.
     let seen = |row| {
         level
-            .seen(&format!("{prefix}{}", ROWS.info(row).name))
+            .seen_directive(&format!("{prefix}{}", ROWS.info(row).name))
             .is_some()
     };
     let changed = (0..ROWS.len()).any(seen);
@@ -219,12 +220,12 @@ pub(crate) fn finish(
     let named = secure.files_named_while_serving();
     // Files named by variables are opened by the worker, in a sandbox that has to know where.
     for text in named {
-        build.conf_prefix_for(conf::Access::Read, &text);
+        build.conf_prefix_for(conf::PathUse::Read, &text);
     }
-    let conf_prefix = build.in_conf_prefix(conf::Access::Opened, "");
+    let conf_prefix = build.in_conf_prefix(conf::PathUse::Opened, "");
     let files = &mut build.files;
     let missing = secure
-        .settle(changed, prefix, &conf_prefix, &mut |path| files.read(path))
+        .build_client(changed, prefix, &conf_prefix, &mut |path| files.read(path))
         .map_err(|problem| unplaced_error(problem.message))?;
     if !missing.is_empty() {
         let directive = format!("{prefix}ssl_ciphers");
@@ -236,13 +237,13 @@ pub(crate) fn finish(
 
 /// An error that nginx reports without a place in the file.
 fn unplaced_error(message: String) -> Diagnostic {
-    Diagnostic::error(message, base::Span::NONE).place(conf::Place::Unsaid)
+    Diagnostic::error(message, base::Span::NONE).place(conf::DiagnosticPlace::Unsaid)
 }
 
 /// Reads `…_ssl_protocols`. Old versions are a warning, unless nothing else is left.
-fn protocols(conf: &mut Secure, line: &mut Line) -> Result<(), Diagnostic> {
-    conf.protocols = line.bits(Protocols::WORDS, conf.protocols)?;
-    let old = Protocols::old(conf.protocols);
+fn protocols(conf: &mut UpstreamTls, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
+    conf.protocols = line.bits(TlsProtocols::WORDS, conf.protocols)?;
+    let old = TlsProtocols::unsupported_versions(conf.protocols);
     if !old.is_empty() {
         line.warn(format!(
             "{} in \"{}\" is not supported: Weir requires TLS 1.2 or later",
@@ -250,7 +251,7 @@ fn protocols(conf: &mut Secure, line: &mut Line) -> Result<(), Diagnostic> {
             line.name()
         ));
     }
-    if Protocols::from_bits(conf.protocols).is_none() {
+    if TlsProtocols::from_bits(conf.protocols).is_none() {
         return Err(line.error(format!("no supported TLS version in \"{}\"", line.name())));
     }
     Ok(())
@@ -262,13 +263,15 @@ const DEFAULT_CACHE_TIMES: (Duration, Duration) =
     (Duration::from_secs(10), Duration::from_secs(60));
 
 /// Reads `…_ssl_certificate_cache`.
-fn certificate_cache(conf: &mut Secure, line: &mut Line) -> Result<(), Diagnostic> {
+fn certificate_cache(conf: &mut UpstreamTls, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.certificate_cache = certificate_cache_of(line)?;
     Ok(())
 }
 
 /// Reads `…_ssl_certificate_cache`; `None`: off.
-pub(crate) fn certificate_cache_of(line: &Line) -> Result<Option<Arc<IdentityCache>>, Diagnostic> {
+pub(crate) fn certificate_cache_of(
+    line: &DirectiveLine,
+) -> Result<Option<Arc<IdentityCache>>, Diagnostic> {
     let (mut inactive, mut valid) = DEFAULT_CACHE_TIMES;
     let mut max = None;
     for index in 0..line.args().len() {
@@ -298,14 +301,14 @@ pub(crate) fn certificate_cache_of(line: &Line) -> Result<Option<Arc<IdentityCac
 }
 
 /// Reads `…_ssl_password_file`.
-fn password_file(conf: &mut Secure, line: &mut Line) -> Result<(), Diagnostic> {
+fn password_file(conf: &mut UpstreamTls, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.passwords = Arc::new(passwords(line)?);
     Ok(())
 }
 
 /// Reads the passphrases in the file of a `…ssl_password_file` line.
-pub(crate) fn passwords(line: &mut Line) -> Result<Vec<Vec<u8>>, Diagnostic> {
-    let path = line.path(conf::Access::Opened, line.arg(0));
+pub(crate) fn passwords(line: &mut DirectiveLine) -> Result<Vec<Vec<u8>>, Diagnostic> {
+    let path = line.path(conf::PathUse::Opened, line.arg(0));
     let name = path.to_string_lossy().into_owned();
     let text = line.files().read(&path).map_err(|error| {
         let call = match error.kind() {
@@ -313,7 +316,10 @@ pub(crate) fn passwords(line: &mut Line) -> Result<Vec<Vec<u8>>, Diagnostic> {
             ErrorKind::IsADirectory => "read",
             _ => "open",
         };
-        line.error(format!("{call}() \"{name}\" failed{}", base::Errno(&error)))
+        line.error(format!(
+            "{call}() \"{name}\" failed{}",
+            base::ErrnoText(&error)
+        ))
     })?;
     read_passwords(&text, &name).map_err(|problem| line.error(problem.message))
 }

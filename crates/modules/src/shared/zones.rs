@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 
 use base::sync::{Mutex, MutexGuard};
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Diagnostic, Line, Place, parse};
+use conf::{Diagnostic, DiagnosticPlace, DirectiveLine, parse};
 
 /// The minimum size of a zone, in bytes: eight pages of 4 KB, as in nginx.
 const MIN_SIZE: u64 = 8 * 4096;
@@ -111,7 +111,7 @@ impl<D, S: ZoneState> SharedZone<D, S> {
     /// Finds the state that an earlier configuration left, or creates it.
     pub(crate) fn commit(
         &self,
-        zones: &host::engine::Zones,
+        zones: &host::engine::ZoneRegistry,
         kind: &str,
         create: impl Fn(u64, &D) -> S,
     ) -> Arc<S> {
@@ -131,7 +131,7 @@ impl<D, S: ZoneState> SharedZone<D, S> {
 
 /// Parses the value of `zone=NAME:SIZE` in word `i`.
 pub(crate) fn name_and_size(
-    line: &Line,
+    line: &DirectiveLine,
     i: usize,
     value: &[u8],
 ) -> Result<NameAndSize, Diagnostic> {
@@ -154,7 +154,7 @@ struct ZoneSizes(BTreeMap<BString, u64>);
 /// Declares a zone whose state lives elsewhere. Several lines may declare it, if they agree on the
 /// size.
 pub(crate) fn declare_shared(
-    line: &mut Line,
+    line: &mut DirectiveLine,
     zone: &NameAndSize,
     kind: &'static str,
 ) -> Result<(), Diagnostic> {
@@ -171,7 +171,7 @@ pub(crate) fn declare_shared(
 }
 
 /// Claims a name for zones of this kind.
-fn claim(line: &mut Line, name: &BStr, kind: &'static str) -> Result<(), Diagnostic> {
+fn claim(line: &mut DirectiveLine, name: &BStr, kind: &'static str) -> Result<(), Diagnostic> {
     let owner = *line
         .shared::<ZoneOwners>()
         .0
@@ -187,7 +187,7 @@ fn claim(line: &mut Line, name: &BStr, kind: &'static str) -> Result<(), Diagnos
 
 /// The zone of this name, for a line that refers to it. Creates it if its declaration comes later.
 pub(crate) fn refer_to<D: 'static, S: 'static>(
-    line: &mut Line,
+    line: &mut DirectiveLine,
     name: &BStr,
     kind: &'static str,
 ) -> Result<Arc<SharedZone<D, S>>, Diagnostic> {
@@ -207,7 +207,7 @@ pub(crate) fn refer_to<D: 'static, S: 'static>(
 
 /// Declares a zone. On a second declaration `twice` words the error; it receives the first one.
 pub(crate) fn declare<D: 'static, S: 'static>(
-    line: &mut Line,
+    line: &mut DirectiveLine,
     zone: NameAndSize,
     kind: &'static str,
     declared: D,
@@ -224,7 +224,7 @@ pub(crate) fn declare<D: 'static, S: 'static>(
 }
 
 /// Reports zones that are referred to but not declared. To be called when all lines have been read.
-pub(crate) fn report_undeclared<D: 'static, S: 'static>(line: &mut Line, directive: &str) {
+pub(crate) fn report_undeclared<D: 'static, S: 'static>(line: &mut DirectiveLine, directive: &str) {
     let zones = std::mem::take(line.shared::<SharedZones<D, S>>());
     for zone in zones
         .0
@@ -233,7 +233,7 @@ pub(crate) fn report_undeclared<D: 'static, S: 'static>(line: &mut Line, directi
     {
         let error = line
             .error(format!("zero size shared memory zone \"{}\"", zone.name))
-            .place(Place::Unsaid);
+            .place(DiagnosticPlace::Unsaid);
         line.level
             .report(error.note(format!("no \"{directive}\" directive defines it")));
     }

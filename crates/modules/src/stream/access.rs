@@ -14,19 +14,19 @@
 //! ```
 
 use ::stream::module::status::FORBIDDEN;
-use ::stream::{Module, Outcome, Phase, Session, Step};
-use conf::contexts::STREAM_AND_SERVER;
-use conf::{Directive, Table};
+use ::stream::{SessionOutcome, SessionStep, StreamModule, StreamPhase, StreamSession};
+use conf::directive_contexts::STREAM_AND_SERVER;
+use conf::{Directive, DirectiveTable};
 
 use crate::shared::access::{self, AccessAction, AccessRules};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: StreamModule = StreamModule {
     name: "access",
     doc: "Restricts access by client address.",
     server: &DIRECTIVES,
-    phases: &[(Phase::Access, judge)],
+    phases: &[(StreamPhase::Access, judge)],
     enabled: |server| !server.confs.get::<AccessRules>().is_empty(),
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
 static ROWS: [Directive<AccessRules>; 2] = access::rows(
@@ -35,20 +35,20 @@ static ROWS: [Directive<AccessRules>; 2] = access::rows(
      decides.",
 );
 
-static DIRECTIVES: Table<AccessRules> =
-    Table::<AccessRules>::new(&ROWS).inherit(AccessRules::inherited, |_| true);
+static DIRECTIVES: DirectiveTable<AccessRules> =
+    DirectiveTable::<AccessRules>::new(&ROWS).inherit(AccessRules::inherited, |_| true);
 
 /// The phase handler.
-fn judge(session: &mut Session) -> Step<'_> {
+fn judge(session: &mut StreamSession) -> SessionStep<'_> {
     match session
         .conf::<AccessRules>()
         .action_for(&session.remote.address)
     {
-        None => Outcome::Declined.into(),
-        Some(AccessAction::Allow) => Outcome::Ok.into(),
+        None => SessionOutcome::Declined.into(),
+        Some(AccessAction::Allow) => SessionOutcome::Ok.into(),
         Some(AccessAction::Deny) => {
             session.error(format_args!("access forbidden by rule"));
-            Outcome::Status(FORBIDDEN).into()
+            SessionOutcome::Status(FORBIDDEN).into()
         }
     }
 }

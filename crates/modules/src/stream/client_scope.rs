@@ -1,13 +1,13 @@
 //! Stream sessions as seen by the code shared with http.
 
-use ::stream::session::Session as StreamSession;
+use ::stream::session::StreamSession;
 use bstr::BString;
-use conf::Pattern;
+use conf::CapturingPattern;
 
 use crate::shared::ClientScope;
 
 impl ClientScope for StreamSession {
-    fn matches(&mut self, pattern: &Pattern, subject: &[u8]) -> bool {
+    fn matches(&mut self, pattern: &CapturingPattern, subject: &[u8]) -> bool {
         StreamSession::matches(self, pattern, subject)
     }
 

@@ -8,21 +8,23 @@
 //! }
 //! ```
 
-use ::stream::{Module, Session};
-use conf::{STREAM, Table};
+use ::stream::{StreamModule, StreamSession};
+use conf::{DirectiveTable, STREAM};
 
 use crate::shared::client_scope::VariableOnly;
 use crate::shared::geo;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: StreamModule = StreamModule {
     name: "geo",
     doc: "Variables whose values depend on the client address.",
     main: &DIRECTIVES,
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
-static DIRECTIVES: Table<VariableOnly> = Table::new(&[geo::row::<Session>(
-    STREAM,
-    "Defines a variable whose value depends on the client address: that of the smallest matching network or, after \
+static DIRECTIVES: DirectiveTable<VariableOnly> = DirectiveTable::new(&[
+    geo::row::<StreamSession>(
+        STREAM,
+        "Defines a variable whose value depends on the client address: that of the smallest matching network or, after \
      `ranges`, of the matching range. `delete` removes a network, `default` is for all other addresses.",
-)]);
+    ),
+]);

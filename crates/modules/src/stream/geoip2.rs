@@ -7,17 +7,18 @@
 //! }
 //! ```
 
-use ::stream::{Module, Session};
-use conf::{STREAM, Table};
+use ::stream::{StreamModule, StreamSession};
+use conf::{DirectiveTable, STREAM};
 
 use crate::shared::client_scope::VariableOnly;
 use crate::shared::geoip2;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: StreamModule = StreamModule {
     name: "geoip2",
     doc: "Variables from a MaxMind database, by client address.",
     main: &DIRECTIVES,
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
-static DIRECTIVES: Table<VariableOnly> = Table::new(&[geoip2::row::<_, Session>(STREAM)]);
+static DIRECTIVES: DirectiveTable<VariableOnly> =
+    DirectiveTable::new(&[geoip2::row::<_, StreamSession>(STREAM)]);

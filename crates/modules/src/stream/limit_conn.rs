@@ -8,42 +8,42 @@
 //! ```
 
 use ::stream::module::status::SERVICE_UNAVAILABLE;
-use ::stream::{Module, Outcome, Phase, Session, Step};
-use conf::contexts::STREAM_AND_SERVER;
-use conf::{STREAM, Table};
+use ::stream::{SessionOutcome, SessionStep, StreamModule, StreamPhase, StreamSession};
+use conf::directive_contexts::STREAM_AND_SERVER;
+use conf::{DirectiveTable, STREAM};
 
 use crate::shared::limit_conn::{
     self, ConnCounters, ConnLimitPolicy, ConnSlot, ConnZoneDeclaration, ConnZones, LimitConnStatus,
 };
 use crate::shared::zones;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: StreamModule = StreamModule {
     name: "limit_conn",
     doc: "Limits the number of concurrent sessions per key, such as the client address.",
     main: &ZONES,
     server: &DIRECTIVES,
-    phases: &[(Phase::Preaccess, limit)],
+    phases: &[(StreamPhase::Preaccess, limit)],
     enabled: |server| !server.confs.get::<ConnLimitPolicy>().limits.is_empty(),
     variables: &[limit_conn::status_variable(status)],
     complete: |line| {
         zones::report_undeclared::<ConnZoneDeclaration, ConnCounters>(line, "limit_conn_zone")
     },
     commit: |site, zones| site.main_confs.get::<ConnZones>().commit(zones, KIND),
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
 /// The user of a zone, as named in messages.
 const KIND: &str = "limit_conn of stream";
 
 /// The directive of the main context.
-static ZONES: Table<ConnZones> = Table::new(&[limit_conn::zone_row(
+static ZONES: DirectiveTable<ConnZones> = DirectiveTable::new(&[limit_conn::zone_row(
     STREAM,
     "Defines a zone that counts sessions per value of the key. Sessions with an empty key are not counted. When the zone \
      is full, sessions with new keys are rejected.",
     |declared, line| declared.read(line, KIND),
 )]);
 
-static DIRECTIVES: Table<ConnLimitPolicy> = Table::<ConnLimitPolicy>::new(&[
+static DIRECTIVES: DirectiveTable<ConnLimitPolicy> = DirectiveTable::<ConnLimitPolicy>::new(&[
     limit_conn::limit_row(
         STREAM_AND_SERVER,
         "The maximum number of concurrent sessions per key of the zone; further ones end with status 503. If there are \
@@ -63,7 +63,7 @@ struct SessionConnSlots {
 }
 
 /// `$limit_conn_status`.
-fn status(session: &mut Session, out: &mut Vec<u8>) -> bool {
+fn status(session: &mut StreamSession, out: &mut Vec<u8>) -> bool {
     session.state::<SessionConnSlots>().is_some_and(|held| {
         out.extend_from_slice(held.status.text().as_bytes());
         true
@@ -71,9 +71,9 @@ fn status(session: &mut Session, out: &mut Vec<u8>) -> bool {
 }
 
 /// The phase handler.
-fn limit(session: &mut Session) -> Step<'_> {
+fn limit(session: &mut StreamSession) -> SessionStep<'_> {
     let Some((verdict, places)) = session.conf::<ConnLimitPolicy>().take_slots(session) else {
-        return Outcome::Declined.into();
+        return SessionOutcome::Declined.into();
     };
     // Also for rejected sessions: `$limit_conn_status` shows it in the log.
     session.set_state(SessionConnSlots {
@@ -81,7 +81,9 @@ fn limit(session: &mut Session) -> Step<'_> {
         _places: places,
     });
     match verdict {
-        LimitConnStatus::Rejected => Outcome::Status(SERVICE_UNAVAILABLE).into(),
-        LimitConnStatus::Passed | LimitConnStatus::RejectedDryRun => Outcome::Declined.into(),
+        LimitConnStatus::Rejected => SessionOutcome::Status(SERVICE_UNAVAILABLE).into(),
+        LimitConnStatus::Passed | LimitConnStatus::RejectedDryRun => {
+            SessionOutcome::Declined.into()
+        }
     }
 }

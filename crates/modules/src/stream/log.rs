@@ -11,35 +11,38 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ::stream::{Module, Outcome, Phase, Session, Step};
+use ::stream::{SessionOutcome, SessionStep, StreamModule, StreamPhase, StreamSession};
 use bstr::ByteSlice;
-use conf::contexts::STREAM_AND_SERVER;
-use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, STREAM, Setter, Table};
+use conf::directive_contexts::STREAM_AND_SERVER;
+use conf::{
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression, RepeatRule, STREAM,
+    Setter,
+};
 use host::error_log::Logger;
 
 use crate::shared::log::{
     self, LineWritten, LogDestination, LogFormat, LogFormats, LogSubject, LogUrgency, OpenLogFiles,
 };
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: StreamModule = StreamModule {
     name: "log",
     doc: "Writes access logs: one line per session.",
     main: &FORMATS,
     server: &DIRECTIVES,
-    phases: &[(Phase::Log, write)],
+    phases: &[(StreamPhase::Log, write)],
     enabled: |server| !server.confs.get::<Conf>().logs.is_empty(),
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
-static FORMATS: Table<StreamLogMainConf> = Table::new(&[Directive {
+static FORMATS: DirectiveTable<StreamLogMainConf> = DirectiveTable::new(&[Directive {
     name: "log_format",
     syntax: "name [escape=default|json|none] string ...",
     default: None,
     contexts: STREAM,
     since: "0.1",
     doc: "Defines a format for the `access_log` of stream.",
-    set: Setter::Custom(Arity::at_least(2), Repeat::Many, |_, line| {
-        LogFormats::<Session>::define(line, &[], "")
+    set: Setter::Custom(Arity::at_least(2), RepeatRule::Many, |_, line| {
+        LogFormats::<StreamSession>::define(line, &[], "")
     }),
 }]);
 
@@ -47,7 +50,7 @@ static FORMATS: Table<StreamLogMainConf> = Table::new(&[Directive {
 #[derive(Clone, Default)]
 struct StreamLogMainConf;
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "access_log",
         syntax: "path format [buffer=size] [gzip[=level]] [flush=time] [if=condition] | off",
@@ -57,7 +60,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "Where to log sessions, and in which format: a file, `syslog:…`, or `off`.",
         set: Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(|c| c.logs.clear()),
+            RepeatRule::Fresh(|c| c.logs.clear()),
             access_log,
         ),
     },
@@ -68,7 +71,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: STREAM_AND_SERVER,
         since: "0.1",
         doc: "Keeps log files with variables in their paths open, as in http.",
-        set: Setter::Custom(Arity::between(1, 4), Repeat::Once, |conf, line| {
+        set: Setter::Custom(Arity::between(1, 4), RepeatRule::Once, |conf, line| {
             conf.open_files = OpenLogFiles::read(line)?;
             Ok(())
         }),
@@ -85,12 +88,12 @@ struct Conf {
 #[derive(Clone)]
 struct StreamAccessLog {
     destination: LogDestination,
-    format: Arc<LogFormat<Session>>,
+    format: Arc<LogFormat<StreamSession>>,
     condition: Option<Expression>,
 }
 
 /// Reads `access_log`. Unlike in http there is no default format, so its name is mandatory.
-fn access_log(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn access_log(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     // Nothing is inherited either way: the list was cleared with the first line of the block.
     if line.text(0) == "off" {
         return match line.get(1) {
@@ -116,7 +119,7 @@ fn access_log(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// The phase handler: writes the line of a session to all its logs.
-fn write(session: &mut Session) -> Step<'_> {
+fn write(session: &mut StreamSession) -> SessionStep<'_> {
     let conf = session.conf::<Conf>();
     let mut line = Vec::new();
     let mut awaited: Vec<LineWritten> = Vec::new();
@@ -143,12 +146,12 @@ fn write(session: &mut Session) -> Step<'_> {
             let _ = line.await;
         });
     }
-    Outcome::Declined.into()
+    SessionOutcome::Declined.into()
 }
 
-impl LogSubject for Session {
+impl LogSubject for StreamSession {
     fn logger(&self) -> &Logger {
-        Session::logger(self)
+        StreamSession::logger(self)
     }
 
     fn connection(&self) -> u64 {

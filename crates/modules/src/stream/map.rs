@@ -8,22 +8,22 @@
 //! }
 //! ```
 
-use ::stream::{Module, Session};
-use conf::{Directive, STREAM, Table};
+use ::stream::{StreamModule, StreamSession};
+use conf::{Directive, DirectiveTable, STREAM};
 
 use crate::shared::client_scope::VariableOnly;
 use crate::shared::map;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: StreamModule = StreamModule {
     name: "map",
     doc: "Variables whose values depend on other variables.",
     main: &DIRECTIVES,
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
-static ROWS: [Directive<VariableOnly>; 3] = map::rows::<Session>(
+static ROWS: [Directive<VariableOnly>; 3] = map::rows::<StreamSession>(
     STREAM,
     "Defines a variable by looking up the text, as in http.",
 );
 
-static DIRECTIVES: Table<VariableOnly> = Table::new(&ROWS);
+static DIRECTIVES: DirectiveTable<VariableOnly> = DirectiveTable::new(&ROWS);

@@ -19,7 +19,7 @@ mod upstream;
 
 /// All modules. Their order is that of the handlers within a phase, so moving one changes
 /// behaviour.
-pub static MODULES: &[&::stream::Module] = &[
+pub static MODULES: &[&::stream::StreamModule] = &[
     // TLS.
     &ssl::MODULE,
     // Variables.

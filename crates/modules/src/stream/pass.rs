@@ -13,26 +13,27 @@
 
 use std::net::SocketAddr;
 
-use ::stream::module::{Answer, Outcome, Step, status};
-use ::stream::{Module, Session};
+use ::stream::module::{SessionOutcome, SessionStep, StreamContentHandler, status};
+use ::stream::{StreamModule, StreamSession};
 use conf::{
-    Arity, Diagnostic, Directive, Expression, Host, Line, Repeat, STREAM_SERVER, Setter, Table,
+    AddressHost, Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression,
+    RepeatRule, STREAM_SERVER, Setter,
 };
-use net::passing::{MAX_PASSES, is_served};
-use rt::net::{Address, UnixPath};
+use net::passing::{MAX_PASSES, has_listener};
+use rt::net::{SocketAddress, UnixPath};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: StreamModule = StreamModule {
     name: "pass",
     doc: "Hands a connection over to another listening address of the server.",
     server: &DIRECTIVES,
-    answer: Some(Answer {
+    content_handler: Some(StreamContentHandler {
         when: |server| server.confs.get::<Conf>().target.is_some(),
-        handler: |session| Step::Now(Outcome::Status(pass(session))),
+        handler: |session| SessionStep::Now(SessionOutcome::Status(pass(session))),
     }),
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "pass",
     syntax: "address",
     default: None,
@@ -40,7 +41,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     since: "0.1",
     doc: "The listening address, of http or stream in the same configuration, that gets the connection: `host:port` or \
           `unix:path`. May contain variables. Nothing may have been read from a TLS connection before.",
-    set: Setter::Custom(Arity::ONE, Repeat::Once, set),
+    set: Setter::Custom(Arity::ONE, RepeatRule::Once, set),
 }]);
 
 #[derive(Clone, Default)]
@@ -51,12 +52,12 @@ struct Conf {
 /// The address of a `pass` directive.
 #[derive(Clone)]
 enum PassTarget {
-    Address(Address),
+    Address(SocketAddress),
     Text(Expression),
 }
 
 /// Reads `pass`.
-fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn set(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.target = Some(if Expression::has_variables(line.text(0)) {
         PassTarget::Text(line.expression(0)?)
     } else {
@@ -83,10 +84,10 @@ enum InvalidPassAddress {
 
 /// Parses an address. Unlike in `proxy_pass`, a host name is not resolved: the address has to be
 /// one that is listened on.
-fn address(text: &[u8]) -> Result<Address, InvalidPassAddress> {
-    let address = conf::Address::peer(text).map_err(InvalidPassAddress::Syntax)?;
-    if let Host::Unix(path) = &address.host {
-        return Ok(Address::Unix(UnixPath::new(path)));
+fn address(text: &[u8]) -> Result<SocketAddress, InvalidPassAddress> {
+    let address = conf::HostPort::parse_peer(text).map_err(InvalidPassAddress::Syntax)?;
+    if let AddressHost::Unix(path) = &address.host {
+        return Ok(SocketAddress::Unix(UnixPath::new(path)));
     }
     let ip = address.ip().ok_or(InvalidPassAddress::NoAddress)?;
     let port = address.port.ok_or(InvalidPassAddress::NoPort)?;
@@ -94,7 +95,7 @@ fn address(text: &[u8]) -> Result<Address, InvalidPassAddress> {
 }
 
 /// The handler: sets where the connection goes. The status is that of the session if it ends here.
-fn pass(session: &mut Session) -> u16 {
+fn pass(session: &mut StreamSession) -> u16 {
     session.action = "passing connection to port";
     let Some(stream) = session.client.stream() else {
         session.error(format_args!("cannot pass udp connection"));
@@ -112,7 +113,7 @@ fn pass(session: &mut Session) -> u16 {
         session.error(format_args!("stream pass cycle"));
         return status::INTERNAL_SERVER_ERROR;
     }
-    if !is_served(&address) {
+    if !has_listener(&address) {
         session.error(format_args!("port not found for \"{address}\""));
         // As in nginx, logged but not an error of the session.
         return status::OK;
@@ -122,7 +123,7 @@ fn pass(session: &mut Session) -> u16 {
 }
 
 /// The address to pass to. The reason why there is none is logged.
-fn target(session: &mut Session) -> Option<Address> {
+fn target(session: &mut StreamSession) -> Option<SocketAddress> {
     let conf = session.conf::<Conf>();
     let text = match conf.target.as_ref()? {
         PassTarget::Address(address) => return Some(address.clone()),

@@ -10,27 +10,27 @@
 
 use std::net::SocketAddr;
 
-use ::stream::{Module, Outcome, Phase, Session, Step};
-use conf::contexts::STREAM_AND_SERVER;
-use conf::{Arity, Directive, Repeat, Setter, Table, Variable};
-use net::client::Remote;
-use rt::net::Address;
+use ::stream::{SessionOutcome, SessionStep, StreamModule, StreamPhase, StreamSession};
+use conf::directive_contexts::STREAM_AND_SERVER;
+use conf::{Arity, Directive, DirectiveTable, RepeatRule, Setter, Variable};
+use net::client::RemoteClient;
+use rt::net::SocketAddress;
 
 use crate::shared::realip::{self, TrustedPeers};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: StreamModule = StreamModule {
     name: "realip",
     doc: "Takes the client address from the PROXY protocol header of a trusted proxy.",
     server: &DIRECTIVES,
-    phases: &[(Phase::PostAccept, replace_client)],
+    phases: &[(StreamPhase::PostAccept, replace_client)],
     enabled: |server| !server.confs.get::<Conf>().trusted.is_empty(),
     variables: &VARIABLES,
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
-static VARIABLES: [Variable<Session>; 2] = realip::variables();
+static VARIABLES: [Variable<StreamSession>; 2] = realip::variables();
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[Directive {
     name: "set_real_ip_from",
     syntax: "address | CIDR | host | unix:",
     default: None,
@@ -40,7 +40,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[Directive {
           addresses.",
     set: Setter::Custom(
         Arity::ONE,
-        Repeat::Fresh(|c| c.trusted.clear()),
+        RepeatRule::Fresh(|c| c.trusted.clear()),
         |c, line| c.trusted.read(line),
     ),
 }]);
@@ -51,7 +51,7 @@ struct Conf {
 }
 
 /// The phase handler. It runs before all others, which then see the client's address.
-fn replace_client(session: &mut Session) -> Step<'_> {
+fn replace_client(session: &mut StreamSession) -> SessionStep<'_> {
     let source = session.client.proxy.as_ref().map(|header| &header.source);
     let named = source.and_then(|source| Some(SocketAddr::new(source.ip?, source.port)));
     // Anyone can send the header, so it only counts from a trusted peer.
@@ -61,7 +61,7 @@ fn replace_client(session: &mut Session) -> Step<'_> {
             .trusted
             .includes(&session.remote.address)
     }) {
-        session.remote = Remote::at(Address::Inet(client));
+        session.remote = RemoteClient::from_address(SocketAddress::Inet(client));
     }
-    Outcome::Declined.into()
+    SessionOutcome::Declined.into()
 }

@@ -8,29 +8,29 @@
 //! }
 //! ```
 
-use ::stream::{Module, Outcome, Phase, Session, Step};
+use ::stream::{SessionOutcome, SessionStep, StreamModule, StreamPhase, StreamSession};
 use conf::{
-    Arity, Definition, Diagnostic, Directive, Expression, Line, Repeat, STREAM_SERVER, Setter,
-    Table, VarId,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression, RepeatRule,
+    STREAM_SERVER, Setter, VarId, VariableDefinition,
 };
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: StreamModule = StreamModule {
     name: "set",
     doc: "Sets variables.",
     server: &DIRECTIVES,
-    phases: &[(Phase::Preaccess, run)],
+    phases: &[(StreamPhase::Preaccess, run)],
     enabled: |server| !server.confs.get::<Conf>().commands.is_empty(),
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "set",
     syntax: "$variable value",
     default: None,
     contexts: STREAM_SERVER,
     since: "0.1",
     doc: "Sets a variable to a value, which may contain variables.",
-    set: Setter::Custom(Arity::exactly(2), Repeat::Many, set),
+    set: Setter::Custom(Arity::exactly(2), RepeatRule::Many, set),
 }]);
 
 #[derive(Clone, Default)]
@@ -39,20 +39,20 @@ struct Conf {
 }
 
 /// Reads `set`.
-fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn set(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let name = line.variable_name(0)?;
     let registry = line
         .level
-        .registry::<Session>()
+        .registry::<StreamSession>()
         .expect("stream's rows stand in stream");
     // A variable that is defined otherwise, such as by a `map`, keeps that definition until it is
     // set; one that only `set` defines is empty until then.
     let variable = if registry.is_defined(name) {
-        registry.slot(name)
+        registry.settable_id(name)
     } else {
         registry.define(
             name,
-            Definition::dynamic(|_: &mut Session, _: &mut Vec<u8>| true),
+            VariableDefinition::dynamic(|_: &mut StreamSession, _: &mut Vec<u8>| true),
         )
     };
     let variable = variable.map_err(|message| line.error_at(0, message))?;
@@ -61,11 +61,11 @@ fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// The phase handler. The values are evaluated in file order, so one may use those before it.
-fn run(session: &mut Session) -> Step<'_> {
+fn run(session: &mut StreamSession) -> SessionStep<'_> {
     let conf = session.conf::<Conf>();
     for (variable, value) in &conf.commands {
         let value = session.value(value);
         session.set_variable(*variable, &value);
     }
-    Outcome::Declined.into()
+    SessionOutcome::Declined.into()
 }

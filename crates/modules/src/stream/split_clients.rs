@@ -8,17 +8,18 @@
 //! }
 //! ```
 
-use ::stream::{Module, Session};
-use conf::{STREAM, Table};
+use ::stream::{StreamModule, StreamSession};
+use conf::{DirectiveTable, STREAM};
 
 use crate::shared::client_scope::VariableOnly;
 use crate::shared::split_clients;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: StreamModule = StreamModule {
     name: "split_clients",
     doc: "Variables that split clients into groups of given sizes.",
     main: &DIRECTIVES,
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
-static DIRECTIVES: Table<VariableOnly> = Table::new(&[split_clients::row::<Session>(STREAM)]);
+static DIRECTIVES: DirectiveTable<VariableOnly> =
+    DirectiveTable::new(&[split_clients::row::<StreamSession>(STREAM)]);

@@ -10,16 +10,16 @@
 //! }
 //! ```
 
-use ::stream::{Module, Session};
-use conf::contexts::STREAM_AND_SERVER;
-use conf::{STREAM_SERVER, Table, Variable};
+use ::stream::{StreamModule, StreamSession};
+use conf::directive_contexts::STREAM_AND_SERVER;
+use conf::{DirectiveTable, STREAM_SERVER, Variable};
 
 use crate::shared::tls::TlsConf;
 use crate::shared::tls::build::{self, TlsEngineOptions};
 use crate::shared::tls::rows::{self, EngineKind};
 use crate::shared::tls::variables::{self, HasTls};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: StreamModule = StreamModule {
     name: "ssl",
     doc: "TLS for clients: certificates, protocols and ciphers, sessions, client certificates.",
     server: &DIRECTIVES,
@@ -37,13 +37,13 @@ pub(crate) static MODULE: Module = Module {
             net::tls::warm_up();
         }
     },
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
 static ROWS: [conf::Directive<TlsConf>; rows::COUNT] =
     rows::all(EngineKind::Stream, STREAM_AND_SERVER);
 
-static DIRECTIVES: Table<TlsConf> = Table::new(&ROWS).finish(|conf, _, level| {
+static DIRECTIVES: DirectiveTable<TlsConf> = DirectiveTable::new(&ROWS).finish(|conf, _, level| {
     // In `stream` itself the settings are only defaults; servers may still complete them.
     if level.context == STREAM_SERVER {
         let wanted = TlsEngineOptions {
@@ -56,10 +56,10 @@ static DIRECTIVES: Table<TlsConf> = Table::new(&ROWS).finish(|conf, _, level| {
     Ok(())
 });
 
-static VARIABLES: [Variable<Session>; variables::COUNT] = variables::all();
+static VARIABLES: [Variable<StreamSession>; variables::COUNT] = variables::all();
 
-impl HasTls for Session {
-    fn tls(&self) -> Option<&net::tls::Session> {
+impl HasTls for StreamSession {
+    fn tls(&self) -> Option<&net::tls::TlsSession> {
         self.client.stream()?.tls()
     }
 

@@ -12,19 +12,19 @@
 //! }
 //! ```
 
-use ::stream::module::{Outcome, Phase, Step};
-use ::stream::preread::{Look, preread};
-use ::stream::{Module, Session};
-use conf::contexts::STREAM_AND_SERVER;
-use conf::{Directive, Setter, Table, Variable};
+use ::stream::module::{SessionOutcome, SessionStep, StreamPhase};
+use ::stream::preread::{PrereadProgress, read_preread};
+use ::stream::{StreamModule, StreamSession};
+use conf::directive_contexts::STREAM_AND_SERVER;
+use conf::{Directive, DirectiveTable, Setter, Variable};
 use proto::client_hello::{ClientHello, ClientHelloReader, HelloProgress};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: StreamModule = StreamModule {
     name: "ssl_preread",
     doc: "Extracts the server name, versions and protocols from a TLS ClientHello without decrypting anything.",
     server: &DIRECTIVES,
-    phases: &[(Phase::Preread, |session| {
-        Step::later(async move { read(session).await })
+    phases: &[(StreamPhase::Preread, |session| {
+        SessionStep::later(async move { read(session).await })
     })],
     enabled: |server| server.confs.get::<Conf>().enabled,
     variables: &[
@@ -44,10 +44,10 @@ pub(crate) static MODULE: Module = Module {
             "The protocols offered by the client by ALPN, separated by commas.",
         ),
     ],
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "ssl_preread",
     syntax: "on | off",
     default: Some("off"),
@@ -64,28 +64,28 @@ struct Conf {
 }
 
 /// The phase handler: waits for the ClientHello.
-async fn read(session: &mut Session) -> Outcome {
+async fn read(session: &mut StreamSession) -> SessionOutcome {
     // Datagrams have no stream of bytes to wait for.
     if session.client.is_udp() {
-        return Outcome::Declined;
+        return SessionOutcome::Declined;
     }
     let mut reader = ClientHelloReader::default();
     let mut found = None;
     let look = |input: &[u8]| match reader.read(input) {
-        HelloProgress::Partial => Look::More,
+        HelloProgress::Partial => PrereadProgress::More,
         // Not TLS: the session goes on without the variables.
-        HelloProgress::NotHello => Look::Enough,
+        HelloProgress::NotHello => PrereadProgress::Enough,
         HelloProgress::Complete(hello) => {
             found = Some(hello);
-            Look::Enough
+            PrereadProgress::Enough
         }
     };
-    if let Err(status) = preread(session, look).await {
-        return Outcome::Status(status);
+    if let Err(status) = read_preread(session, look).await {
+        return SessionOutcome::Status(status);
     }
     let Some(hello) = found else {
         session.debug(format_args!("ssl preread: not a client hello"));
-        return Outcome::Declined;
+        return SessionOutcome::Declined;
     };
     let name = bstr::BString::from(hello.server_name.clone());
     session.debug(format_args!("ssl preread server name: \"{name}\""));
@@ -95,11 +95,11 @@ async fn read(session: &mut Session) -> Outcome {
     }
     // Kept for the variables, as long as the session.
     session.set_state(hello);
-    Outcome::Ok
+    SessionOutcome::Ok
 }
 
 /// Writes a field of the ClientHello, if there was one.
-fn shown(session: &mut Session, which: fn(&ClientHello) -> &[u8], out: &mut Vec<u8>) -> bool {
+fn shown(session: &mut StreamSession, which: fn(&ClientHello) -> &[u8], out: &mut Vec<u8>) -> bool {
     let Some(hello) = session.state::<ClientHello>() else {
         return false;
     };

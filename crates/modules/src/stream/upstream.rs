@@ -16,29 +16,29 @@ use std::cell::RefCell;
 
 use ::stream::stream_loop::StreamLoop;
 use ::stream::upstream::StreamGroups;
-use ::stream::{Module, Session};
+use ::stream::{StreamModule, StreamSession};
 use conf::{
-    Address, Arity, Diagnostic, Directive, Host, Line, Repeat, STREAM, STREAM_UPSTREAM, Setter,
-    Table, parse,
+    AddressHost, Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, HostPort, RepeatRule,
+    STREAM, STREAM_UPSTREAM, Setter, parse,
 };
 use net::resolver::ResolverConf;
-use net::upstream::{Names, TimeMetric};
+use net::upstream::{NameWatchers, TimeMetric};
 
 use crate::shared::upstream_block::{self, GroupDraft};
 use crate::shared::upstream_block_rows;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: StreamModule = StreamModule {
     name: "upstream",
     doc: "Groups of upstream servers: load balancing, failures, limits.",
     main: &DIRECTIVES,
     blocks: &[&BLOCK],
     commit: |site, zones| {
-        site.main_confs.get::<StreamGroups>().commit(zones);
+        site.main_confs.get::<StreamGroups>().adopt_states(zones);
         Ok(())
     },
     start,
     stop: |_| drop(NAMES.take()),
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
 /// The words of `least_time` in stream.
@@ -49,23 +49,24 @@ const TIMES: &[(&str, TimeMetric)] = &[
 ];
 
 /// The main context's struct is the registry of groups itself, found by its type.
-static DIRECTIVES: Table<StreamGroups> = Table::<StreamGroups>::new(&[Directive {
-    name: "upstream",
-    syntax: "name { ... }",
-    default: None,
-    contexts: STREAM,
-    since: "0.1",
-    doc: "Defines a group of servers for `proxy_pass`.",
-    set: Setter::Block(Arity::ONE, Repeat::Many, |_, line| block(line)),
-}])
-.finish(|groups, _, level| {
-    groups.clone_from(level.shared::<StreamGroups>());
-    Ok(())
-});
+static DIRECTIVES: DirectiveTable<StreamGroups> =
+    DirectiveTable::<StreamGroups>::new(&[Directive {
+        name: "upstream",
+        syntax: "name { ... }",
+        default: None,
+        contexts: STREAM,
+        since: "0.1",
+        doc: "Defines a group of servers for `proxy_pass`.",
+        set: Setter::Block(Arity::ONE, RepeatRule::Many, |_, line| block(line)),
+    }])
+    .finish(|groups, _, level| {
+        groups.clone_from(level.shared::<StreamGroups>());
+        Ok(())
+    });
 
 /// The directives of the block, fewer than in http: a session has no request to queue, and its
 /// connection is not kept.
-static BLOCK: Table<GroupDraft> = Table::new(&[
+static BLOCK: DirectiveTable<GroupDraft> = DirectiveTable::new(&[
     row(
         "server",
         "address [parameters]",
@@ -75,7 +76,7 @@ static BLOCK: Table<GroupDraft> = Table::new(&[
          `backup`, `down`; `resolve`, to follow changes of the addresses of the name, and with `service=name` of its \
          SRV records. A name that cannot be resolved at start-up causes a warning, and is resolved again until it \
          succeeds.",
-        Setter::Custom(Arity::at_least(1), Repeat::Many, server),
+        Setter::Custom(Arity::at_least(1), RepeatRule::Many, server),
     ),
     upstream_block_rows::zone(STREAM_UPSTREAM),
     upstream_block_rows::hash(STREAM_UPSTREAM),
@@ -89,7 +90,7 @@ static BLOCK: Table<GroupDraft> = Table::new(&[
         "Chooses the server with the lowest expected time, by its average time to connect (`connect`), to the first \
          byte (`first_byte`) or to the last (`last_byte`), and its sessions in progress. With `inflight`, sessions \
          that have not ended are taken into account too.",
-        Setter::Custom(Arity::between(1, 2), Repeat::Once, |draft, line| {
+        Setter::Custom(Arity::between(1, 2), RepeatRule::Once, |draft, line| {
             upstream_block::read_least_time(draft, line, TIMES)
         }),
     ),
@@ -99,7 +100,7 @@ static BLOCK: Table<GroupDraft> = Table::new(&[
         "Chooses a random server, by weight. With `two`, chooses the better of two random servers: that with fewer \
          sessions in progress (`least_conn`, the default) or the lower time (`least_time=connect`, `first_byte`, \
          `last_byte`).",
-        Setter::Custom(Arity::between(0, 2), Repeat::Once, |draft, line| {
+        Setter::Custom(Arity::between(0, 2), RepeatRule::Once, |draft, line| {
             upstream_block::read_random(draft, line, TIMES)
         }),
     ),
@@ -133,15 +134,15 @@ const fn row(
 
 /// Reads `server`. The port is mandatory, since there is no protocol with a default one; SRV
 /// records have their own.
-fn server(draft: &mut GroupDraft, line: &mut Line) -> Result<(), Diagnostic> {
+fn server(draft: &mut GroupDraft, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let is_service = line
         .args()
         .iter()
         .any(|word| parse::parameter(&word.text, "service").is_some());
-    if let Ok(Address {
+    if let Ok(HostPort {
         host, port: None, ..
-    }) = Address::peer(line.text(0))
-        && !matches!(host, Host::Unix(_))
+    }) = HostPort::parse_peer(line.text(0))
+        && !matches!(host, AddressHost::Unix(_))
         && !is_service
     {
         return Err(line.error_at(0, format!("no port in upstream \"{}\"", line.text(0))));
@@ -150,22 +151,22 @@ fn server(draft: &mut GroupDraft, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// Reads an `upstream` block.
-fn block(line: &mut Line) -> Result<(), Diagnostic> {
+fn block(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let mut rows: conf::TableSet = vec![&BLOCK];
     rows.extend(::stream::configure::upstream_tables(line));
-    let mut settings = upstream_block::read_block::<Session>(line, rows, STREAM_UPSTREAM)?;
+    let mut settings = upstream_block::read_block::<StreamSession>(line, rows, STREAM_UPSTREAM)?;
     // A connection ends with its session and cannot be used again.
     settings.keepalive = None;
     let groups = line.shared::<StreamGroups>().clone();
     groups
-        .define(settings)
+        .define_group(settings)
         .map_err(|message| line.error_at(0, message))?;
     Ok(())
 }
 
 rt::local! {
     /// The name lookups of the current configuration, on the event loop that runs them.
-    static NAMES: RefCell<Option<Names>> = const { RefCell::new(None) };
+    static NAMES: RefCell<Option<NameWatchers>> = const { RefCell::new(None) };
 }
 
 /// Starts to look up names: on one event loop, for all of them.
@@ -174,7 +175,7 @@ fn start(engine: &StreamLoop) {
         return;
     }
     let site = engine.site();
-    let names = Names::follow(
+    let names = NameWatchers::watch_group_names(
         site.main_confs.get::<StreamGroups>(),
         site.outer_confs.get::<ResolverConf>(),
         &engine.log,

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conf::{Arity, Contexts, Directive, Repeat, Setter};
+use conf::{Arity, Contexts, Directive, RepeatRule, Setter};
 use host::error_log::Logger;
 
-use super::{Resolver, Settings};
+use super::{Resolver, ResolverSettings};
 
 /// Resolving in a location of http or a server of stream.
 #[derive(Clone)]
@@ -21,7 +21,7 @@ pub struct ResolverConf {
 impl Default for ResolverConf {
     fn default() -> Self {
         ResolverConf {
-            resolver: Resolver::new(Settings::default(), Logger::default()),
+            resolver: Resolver::new(ResolverSettings::default(), Logger::default()),
             timeout: Duration::ZERO,
         }
     }
@@ -37,7 +37,7 @@ pub const fn rows(contexts: Contexts) -> [Directive<ResolverConf>; 2] {
             contexts,
             since: "0.1",
             doc: "The DNS servers used to resolve names at run time. Answers are cached for their TTL, or for `valid`.",
-            set: Setter::Custom(Arity::at_least(1), Repeat::Once, |c, line| {
+            set: Setter::Custom(Arity::at_least(1), RepeatRule::Once, |c, line| {
                 c.resolver = Resolver::from_line(line)?;
                 Ok(())
             }),

@@ -16,30 +16,30 @@ pub(super) const MAX_RECORDS: usize = 256;
 
 /// The type of record that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum RecordType {
     A,
     Aaaa,
     Srv,
 }
 
-impl Kind {
+impl RecordType {
     fn record_type(self) -> Rtype {
         match self {
-            Kind::A => Rtype::A,
-            Kind::Aaaa => Rtype::AAAA,
-            Kind::Srv => Rtype::SRV,
+            RecordType::A => Rtype::A,
+            RecordType::Aaaa => Rtype::AAAA,
+            RecordType::Srv => Rtype::SRV,
         }
     }
 }
 
 /// Random bits that choose the case of the letters in a name: 256 bits, one for each of the up to 255 bytes.
-pub(super) type Case = [u8; 32];
+pub(super) type CaseBits = [u8; 32];
 
 /// A query that was sent.
-pub(super) struct Query {
+pub(super) struct DnsQuery {
     /// An answer must repeat it. Random, so that a forger has to guess it.
     pub(super) id: u16,
-    pub(super) kind: Kind,
+    pub(super) kind: RecordType,
     /// The letters of the name are in random case.
     pub(super) random_case: bool,
     name: Name<Vec<u8>>,
@@ -49,7 +49,7 @@ pub(super) struct Query {
 
 /// What a received message turned out to be.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Reply {
+pub(super) enum DnsReply {
     /// It answers no query of ours or cannot be parsed. The real answer may still come, so waiting goes on. Holds
     /// the text for the error log.
     Useless(String),
@@ -60,16 +60,16 @@ pub(super) enum Reply {
     /// The server rejects the query as malformed: another server might not.
     NotUnderstood,
     /// The answer.
-    Answer(Answer),
+    Answer(DnsAnswer),
 }
 
 /// What a server says about a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct DnsAnswer {
     /// The response code; 0 is success.
     pub(super) code: u8,
     pub(super) addresses: Vec<IpAddr>,
-    pub(super) services: Vec<Service>,
+    pub(super) services: Vec<SrvRecord>,
     /// The canonical name (CNAME) that the name stands for; the last one of a chain.
     pub(super) alias: Option<BString>,
     /// The shortest TTL of its records, in seconds: the whole answer is cached under one time.
@@ -78,7 +78,7 @@ pub(super) struct Answer {
     pub(super) negative_ttl: Option<u32>,
 }
 
-impl Answer {
+impl DnsAnswer {
     /// Whether it has any record for the name.
     pub(super) fn has_records(&self) -> bool {
         !self.addresses.is_empty() || !self.services.is_empty() || self.alias.is_some()
@@ -87,7 +87,7 @@ impl Answer {
 
 /// A SRV record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Service {
+pub(super) struct SrvRecord {
     pub(super) priority: u16,
     pub(super) weight: u16,
     pub(super) port: u16,
@@ -96,19 +96,24 @@ pub(super) struct Service {
 
 /// Over what a message was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum DnsTransport {
     /// UDP. The sender's address can be forged, so the case of the letters has to match too.
     Datagram,
     /// A TCP connection to the server.
     Stream,
 }
 
-impl Query {
+impl DnsQuery {
     /// A query for `name`, in lower case or with the letters' case from the bits of `case` (1 is upper case).
     ///
     /// `None` if `name` is not valid in DNS: an empty label, a label of more than 63 bytes, or more than 255 in
     /// all.
-    pub(super) fn new(id: u16, name: &BStr, kind: Kind, case: Option<&Case>) -> Option<Query> {
+    pub(super) fn new(
+        id: u16,
+        name: &BStr,
+        kind: RecordType,
+        case: Option<&CaseBits>,
+    ) -> Option<DnsQuery> {
         let mut name = name.to_ascii_lowercase();
         let mut bits = case.into_iter().flat_map(|case| case.iter());
         for letters in name.chunks_mut(8) {
@@ -133,7 +138,7 @@ impl Query {
         message.header_mut().set_rd(true);
         let mut message = message.question();
         message.push((&name, kind.record_type())).ok()?;
-        Some(Query {
+        Some(DnsQuery {
             id,
             kind,
             random_case: case.is_some(),
@@ -168,8 +173,12 @@ impl Query {
 
 /// Parses a message from the server that was asked. `queries` are the open questions; the number returned says
 /// which of them it answers.
-pub(super) fn read(bytes: &[u8], queries: &[&Query], way: Way) -> (Option<usize>, Reply) {
-    let useless = |text: String| (None, Reply::Useless(text));
+pub(super) fn read(
+    bytes: &[u8],
+    queries: &[&DnsQuery],
+    way: DnsTransport,
+) -> (Option<usize>, DnsReply) {
+    let useless = |text: String| (None, DnsReply::Useless(text));
     let Ok(message) = Message::from_octets(bytes) else {
         return useless("short DNS response".into());
     };
@@ -182,13 +191,13 @@ pub(super) fn read(bytes: &[u8], queries: &[&Query], way: Way) -> (Option<usize>
     };
     // Before the question is compared: a server that cannot parse the query need not repeat it.
     if header.rcode() == Rcode::FORMERR {
-        return (Some(index), Reply::NotUnderstood);
+        return (Some(index), DnsReply::NotUnderstood);
     }
     match message.sole_question() {
         Ok(question) if queries[index].asked(&question) => {
             let query = queries[index];
-            if way == Way::Datagram && query.random_case && !query.has_case_of(&question) {
-                return (Some(index), Reply::OtherCase);
+            if way == DnsTransport::Datagram && query.random_case && !query.has_case_of(&question) {
+                return (Some(index), DnsReply::OtherCase);
             }
         }
         Ok(question) => {
@@ -198,10 +207,10 @@ pub(super) fn read(bytes: &[u8], queries: &[&Query], way: Way) -> (Option<usize>
     }
     // After the question was compared, so that a forged datagram cannot force the slower TCP.
     if header.tc() {
-        return (Some(index), Reply::Truncated);
+        return (Some(index), DnsReply::Truncated);
     }
     match read_records(&message, queries[index].kind) {
-        Ok(answer) => (Some(index), Reply::Answer(answer)),
+        Ok(answer) => (Some(index), DnsReply::Answer(answer)),
         Err(text) => useless(text.into()),
     }
 }
@@ -209,11 +218,11 @@ pub(super) fn read(bytes: &[u8], queries: &[&Query], way: Way) -> (Option<usize>
 /// nginx's message for an answer that is cut short.
 const SHORT: &str = "short DNS response";
 
-fn read_records(message: &Message<&[u8]>, kind: Kind) -> Result<Answer, &'static str> {
-    let mut answer = Answer {
+fn read_records(message: &Message<&[u8]>, kind: RecordType) -> Result<DnsAnswer, &'static str> {
+    let mut answer = DnsAnswer {
         code: message.header().rcode().to_int(),
         ttl: u32::MAX,
-        ..Answer::default()
+        ..DnsAnswer::default()
     };
     let records = message.answer().map_err(|_| SHORT)?;
     // Owner names are not compared with the question: the configured server is trusted to answer anything, and a
@@ -225,7 +234,7 @@ fn read_records(message: &Message<&[u8]>, kind: Kind) -> Result<Answer, &'static
         }
         answer.ttl = answer.ttl.min(ttl(record.ttl().as_secs()));
         match (record.rtype(), kind) {
-            (Rtype::A, Kind::A) => {
+            (Rtype::A, RecordType::A) => {
                 let data = record
                     .to_record::<A>()
                     .map_err(|_| "invalid A record in DNS response")?;
@@ -233,7 +242,7 @@ fn read_records(message: &Message<&[u8]>, kind: Kind) -> Result<Answer, &'static
                     .addresses
                     .extend(data.map(|data| IpAddr::V4(data.data().addr())));
             }
-            (Rtype::AAAA, Kind::Aaaa) => {
+            (Rtype::AAAA, RecordType::Aaaa) => {
                 let data = record
                     .to_record::<Aaaa>()
                     .map_err(|_| "invalid AAAA record in DNS response")?;
@@ -241,7 +250,7 @@ fn read_records(message: &Message<&[u8]>, kind: Kind) -> Result<Answer, &'static
                     .addresses
                     .extend(data.map(|data| IpAddr::V6(data.data().addr())));
             }
-            (Rtype::SRV, Kind::Srv) => {
+            (Rtype::SRV, RecordType::Srv) => {
                 let data = record
                     .to_record::<Srv<_>>()
                     .map_err(|_| "invalid SRV record in DNS response")?;
@@ -288,8 +297,8 @@ fn ttl(seconds: u32) -> u32 {
     }
 }
 
-fn service(data: &Srv<ParsedName<&[u8]>>) -> Option<Service> {
-    Some(Service {
+fn service(data: &Srv<ParsedName<&[u8]>>) -> Option<SrvRecord> {
+    Some(SrvRecord {
         priority: data.priority(),
         // RFC 2782 gives weight 0 a very small chance; the smallest weight of a balancer is 1.
         weight: data.weight().max(1),
@@ -319,7 +328,7 @@ mod tests {
     use super::*;
 
     /// A response to `query` with the given flags and answer section.
-    fn response(query: &Query, flags: u16, records: &[&[u8]]) -> Vec<u8> {
+    fn response(query: &DnsQuery, flags: u16, records: &[&[u8]]) -> Vec<u8> {
         let mut bytes = query.bytes.clone();
         bytes[2..4].copy_from_slice(&flags.to_be_bytes());
         bytes[7] = records.len() as u8;
@@ -329,8 +338,8 @@ mod tests {
         bytes
     }
 
-    fn query(kind: Kind) -> Query {
-        Query::new(
+    fn query(kind: RecordType) -> DnsQuery {
+        DnsQuery::new(
             7,
             BStr::new("a.Example.net"),
             kind,
@@ -342,16 +351,16 @@ mod tests {
     const ADDRESS: &[u8] = &[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 127, 0, 0, 1];
     const ALIAS: &[u8] = &[0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 3, 0, 4, 1, b'B', 0xc0, 14];
 
-    fn answer(bytes: &[u8], query: &Query) -> Option<Answer> {
-        match read(bytes, &[query], Way::Datagram) {
-            (Some(0), Reply::Answer(answer)) => Some(answer),
+    fn answer(bytes: &[u8], query: &DnsQuery) -> Option<DnsAnswer> {
+        match read(bytes, &[query], DnsTransport::Datagram) {
+            (Some(0), DnsReply::Answer(answer)) => Some(answer),
             _ => None,
         }
     }
 
     #[test]
     fn an_answer_has_addresses_alias_and_the_least_ttl() {
-        let query = query(Kind::A);
+        let query = query(RecordType::A);
         let answer =
             answer(&response(&query, 0x8180, &[ALIAS, ADDRESS]), &query).expect("an answer");
         assert_eq!(answer.addresses, [IpAddr::from([127, 0, 0, 1])]);
@@ -361,34 +370,47 @@ mod tests {
 
     #[test]
     fn only_what_was_asked_is_answered() {
-        let asked = query(Kind::A);
-        let other = Query::new(7, BStr::new("b.example.net"), Kind::A, None).expect("a good name");
+        let asked = query(RecordType::A);
+        let other =
+            DnsQuery::new(7, BStr::new("b.example.net"), RecordType::A, None).expect("a good name");
         assert!(matches!(
-            read(&response(&asked, 0x8180, &[]), &[&other], Way::Datagram),
-            (None, Reply::Useless(_))
+            read(
+                &response(&asked, 0x8180, &[]),
+                &[&other],
+                DnsTransport::Datagram
+            ),
+            (None, DnsReply::Useless(_))
         ));
         let mut bytes = response(&asked, 0x8180, &[ADDRESS]);
         bytes[1] = 8;
         assert!(matches!(
-            read(&bytes, &[&asked], Way::Datagram),
-            (None, Reply::Useless(_))
+            read(&bytes, &[&asked], DnsTransport::Datagram),
+            (None, DnsReply::Useless(_))
         ));
         assert!(matches!(
-            read(&asked.bytes, &[&asked], Way::Datagram),
-            (None, Reply::Useless(_))
+            read(&asked.bytes, &[&asked], DnsTransport::Datagram),
+            (None, DnsReply::Useless(_))
         ));
     }
 
     #[test]
     fn truncated_and_not_understood_are_told_apart() {
-        let query = query(Kind::A);
+        let query = query(RecordType::A);
         assert_eq!(
-            read(&response(&query, 0x8380, &[]), &[&query], Way::Datagram),
-            (Some(0), Reply::Truncated)
+            read(
+                &response(&query, 0x8380, &[]),
+                &[&query],
+                DnsTransport::Datagram
+            ),
+            (Some(0), DnsReply::Truncated)
         );
         assert_eq!(
-            read(&response(&query, 0x8181, &[]), &[&query], Way::Datagram),
-            (Some(0), Reply::NotUnderstood)
+            read(
+                &response(&query, 0x8181, &[]),
+                &[&query],
+                DnsTransport::Datagram
+            ),
+            (Some(0), DnsReply::NotUnderstood)
         );
         assert_eq!(
             answer(&response(&query, 0x8183, &[]), &query)
@@ -400,13 +422,13 @@ mod tests {
 
     #[test]
     fn every_cut_of_an_answer_is_useless() {
-        let query = query(Kind::A);
+        let query = query(RecordType::A);
         let whole = response(&query, 0x8180, &[ALIAS, ADDRESS]);
         for end in 0..whole.len() {
             assert!(
                 matches!(
-                    read(&whole[..end], &[&query], Way::Datagram),
-                    (None, Reply::Useless(_))
+                    read(&whole[..end], &[&query], DnsTransport::Datagram),
+                    (None, DnsReply::Useless(_))
                 ),
                 "{end}"
             );
@@ -415,7 +437,7 @@ mod tests {
 
     #[test]
     fn a_pointer_to_itself_ends() {
-        let query = query(Kind::Aaaa);
+        let query = query(RecordType::Aaaa);
         let loops: &[u8] = &[0xc0, 31, 0, 28, 0, 1, 0, 0, 0, 9, 0, 0];
         assert!(answer(&response(&query, 0x8180, &[loops]), &query).is_none());
     }
@@ -433,7 +455,7 @@ mod tests {
             &"a.".repeat(128),
         ] {
             assert!(
-                Query::new(1, BStr::new(name), Kind::A, None).is_none(),
+                DnsQuery::new(1, BStr::new(name), RecordType::A, None).is_none(),
                 "{name}"
             );
         }
@@ -441,18 +463,19 @@ mod tests {
 
     #[test]
     fn the_case_of_a_name_is_chosen_and_must_come_back() {
-        let plain = Query::new(7, BStr::new("A.Example"), Kind::A, None).expect("a good name");
+        let plain =
+            DnsQuery::new(7, BStr::new("A.Example"), RecordType::A, None).expect("a good name");
         assert_eq!(&plain.bytes[12..23], b"\x01a\x07example\0");
         let case = [0xff; 32];
-        let upper =
-            Query::new(7, BStr::new("a.example"), Kind::A, Some(&case)).expect("a good name");
+        let upper = DnsQuery::new(7, BStr::new("a.example"), RecordType::A, Some(&case))
+            .expect("a good name");
         assert_eq!(&upper.bytes[12..23], b"\x01A\x07EXAMPLE\0");
         let other = response(&plain, 0x8180, &[ADDRESS]);
         assert_eq!(
-            read(&other, &[&upper], Way::Datagram),
-            (Some(0), Reply::OtherCase)
+            read(&other, &[&upper], DnsTransport::Datagram),
+            (Some(0), DnsReply::OtherCase)
         );
-        let (index, reply) = read(&other, &[&upper], Way::Stream);
-        assert!(index == Some(0) && matches!(reply, Reply::Answer(_)));
+        let (index, reply) = read(&other, &[&upper], DnsTransport::Stream);
+        assert!(index == Some(0) && matches!(reply, DnsReply::Answer(_)));
     }
 }

@@ -7,9 +7,9 @@
 //! It does not read `/etc/hosts` and appends no search domain, and neither does nginx. Where no `resolver` is
 //! configured but an upstream's name has to be resolved, the system's settings are used, `/etc/hosts` among them.
 
-mod asking;
-mod case;
+mod case_randomization;
 pub mod directives;
+mod dns_client;
 mod error;
 mod message;
 mod settings;
@@ -24,16 +24,16 @@ use std::time::{Duration, Instant};
 use base::lru::Lru;
 use base::sync::{Mutex, MutexGuard};
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Diagnostic, Line};
-use host::error_log::{Level, Logger, MainLog};
-use rt::sync::remote_oneshot::{Receiver, Sender, channel};
+use conf::{Diagnostic, DirectiveLine};
+use host::error_log::{LogLevel, Logger, MainLog};
+use rt::sync::remote_oneshot::{RemoteReceiver, RemoteSender, channel};
 
-use case::Cases;
+use case_randomization::ServerCaseSupport;
 pub use directives::ResolverConf;
 pub use error::ResolveError;
-use message::{Answer, Kind, Service};
-pub use settings::Settings;
-pub use watch::{Update, Watch};
+use message::{DnsAnswer, RecordType, SrvRecord};
+pub use settings::ResolverSettings;
+pub use watch::{NameUpdate, NameWatch};
 
 /// How many names are cached. Clients can make names up where `proxy_pass` has variables.
 const MAX_NAMES: usize = 4096;
@@ -57,11 +57,11 @@ const NEGATIVE_RECHECK: Duration = Duration::from_secs(10);
 
 /// The resolver of one `resolver` directive, shared by all loops.
 pub struct Resolver {
-    settings: Settings,
+    settings: ResolverSettings,
     log: Logger,
-    memory: Mutex<Memory>,
+    cache: Mutex<ResolverCache>,
     /// Whether each server keeps the case of names, which decides how it is asked.
-    cases: Cases,
+    cases: ServerCaseSupport,
     /// Counts questions: the servers take turns.
     asked: AtomicUsize,
     /// Counts answers from the cache: the addresses of a name take turns.
@@ -82,56 +82,56 @@ pub struct FoundService {
 }
 
 /// The cached answers, and the requests that wait for a question under way.
-struct Memory {
-    known: Lru<Key, Known>,
-    asking: HashMap<Key, Vec<Sender<Known>>>,
+struct ResolverCache {
+    known: Lru<LookupKey, CachedLookup>,
+    asking: HashMap<LookupKey, Vec<RemoteSender<CachedLookup>>>,
 }
 
 /// A name in lower case, and what is wanted of it. Names that differ only in case are the same (RFC 4343).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct LookupKey {
     name: BString,
-    want: Want,
+    want: LookupKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Want {
+enum LookupKind {
     Addresses,
     Services,
 }
 
 /// The answer for a name, and until when it may be used.
 #[derive(Clone)]
-struct Known {
-    outcome: Result<Arc<Found>, ResolveError>,
+struct CachedLookup {
+    outcome: Result<Arc<ResolvedRecords>, ResolveError>,
     until: Instant,
     /// It comes from the cache, not from a question that was just answered.
     remembered: bool,
 }
 
-enum Found {
+enum ResolvedRecords {
     /// IPv4 first.
     Addresses(Vec<IpAddr>),
-    Services(Vec<Service>),
+    Services(Vec<SrvRecord>),
     /// The name is an alias of this one.
     Alias(BString),
 }
 
 /// The end of a chain of aliases.
-struct Located {
-    found: Arc<Found>,
+struct ResolvedName {
+    found: Arc<ResolvedRecords>,
     until: Instant,
     remembered: bool,
 }
 
 impl Resolver {
     /// A resolver with an empty cache. Errors of the DNS servers go to `log`.
-    pub fn new(settings: Settings, log: Logger) -> Arc<Resolver> {
+    pub fn new(settings: ResolverSettings, log: Logger) -> Arc<Resolver> {
         Arc::new(Resolver {
-            cases: Cases::new(settings.servers.len()),
+            cases: ServerCaseSupport::new(settings.servers.len()),
             settings,
             log,
-            memory: Mutex::new(Memory {
+            cache: Mutex::new(ResolverCache {
                 known: Lru::new(MAX_NAMES),
                 asking: HashMap::new(),
             }),
@@ -141,8 +141,8 @@ impl Resolver {
     }
 
     /// The resolver of a `resolver` line; it logs to the main error log.
-    pub fn from_line(line: &mut Line) -> Result<Arc<Resolver>, Diagnostic> {
-        let settings = Settings::from_line(line)?;
+    pub fn from_line(line: &mut DirectiveLine) -> Result<Arc<Resolver>, Diagnostic> {
+        let settings = ResolverSettings::from_line(line)?;
         let log = line.shared::<MainLog>().0.clone();
         Ok(Resolver::new(settings, log))
     }
@@ -164,7 +164,7 @@ impl Resolver {
         if let Some(ip) = conf::address::ip(name) {
             return Ok(vec![ip]);
         }
-        let located = within(timeout, self.locate(Key::host(name))).await?;
+        let located = within(timeout, self.resolve_alias_chain(LookupKey::host(name))).await?;
         Ok(self.addresses(&located))
     }
 
@@ -188,20 +188,29 @@ impl Resolver {
         host: &[u8],
         timeout: Duration,
     ) -> Result<(Vec<FoundService>, Instant), ResolveError> {
-        let located = within(timeout, self.locate(Key::service(service, host))).await?;
-        let Found::Services(targets) = &*located.found else {
+        let located = within(
+            timeout,
+            self.resolve_alias_chain(LookupKey::service(service, host)),
+        )
+        .await?;
+        let ResolvedRecords::Services(targets) = &*located.found else {
             return Err(ResolveError::UNKNOWN);
         };
         // All questions are sent before the first answer is waited for: the lookups overlap.
         let hosts: Vec<_> = targets
             .iter()
-            .map(|target| self.begin(Key::host(&target.target)))
+            .map(|target| self.start_lookup(LookupKey::host(&target.target)))
             .collect();
         let mut until = located.until;
         let mut services = Vec::new();
         let mut errors = Vec::new();
         for (target, begun) in targets.iter().zip(hosts) {
-            match within(timeout, self.follow(Key::host(&target.target), begun)).await {
+            match within(
+                timeout,
+                self.follow_aliases(LookupKey::host(&target.target), begun),
+            )
+            .await
+            {
                 // The whole answer is valid only as long as its shortest-lived part.
                 Ok(host) => {
                     until = until.min(host.until);
@@ -221,10 +230,16 @@ impl Resolver {
         Ok((services, until))
     }
 
-    fn log_service_host(&self, target: &Service, error: ResolveError, service: &[u8], host: &[u8]) {
+    fn log_service_host(
+        &self,
+        target: &SrvRecord,
+        error: ResolveError,
+        service: &[u8],
+        host: &[u8],
+    ) {
         let (service, host) = (service.as_bstr(), host.as_bstr());
-        self.log.plain(
-            Level::Error,
+        self.log.log_plain(
+            LogLevel::Error,
             format_args!(
                 "{} could not be resolved {error} while resolving service {service} of {host}",
                 target.target
@@ -233,33 +248,40 @@ impl Resolver {
     }
 
     /// Resolves a name and follows its aliases to the end.
-    async fn locate(self: &Arc<Self>, key: Key) -> Result<Located, ResolveError> {
-        let begun = self.begin(key.clone());
-        self.follow(key, begun).await
+    async fn resolve_alias_chain(
+        self: &Arc<Self>,
+        key: LookupKey,
+    ) -> Result<ResolvedName, ResolveError> {
+        let begun = self.start_lookup(key.clone());
+        self.follow_aliases(key, begun).await
     }
 
-    async fn follow(self: &Arc<Self>, mut key: Key, begun: Begun) -> Result<Located, ResolveError> {
+    async fn follow_aliases(
+        self: &Arc<Self>,
+        mut key: LookupKey,
+        begun: LookupStart,
+    ) -> Result<ResolvedName, ResolveError> {
         let mut known = begun.wait().await?;
         let mut until = known.until;
         // A server usually sends the whole chain in one answer; the rest of the chain is asked for here.
         for _ in 0..=MAX_ALIASES {
             let found = known.outcome?;
             until = until.min(known.until);
-            let Found::Alias(name) = &*found else {
-                return Ok(Located {
+            let ResolvedRecords::Alias(name) = &*found else {
+                return Ok(ResolvedName {
                     found,
                     until,
                     remembered: known.remembered,
                 });
             };
             key.name.clone_from(name);
-            known = self.begin(key.clone()).wait().await?;
+            known = self.start_lookup(key.clone()).wait().await?;
         }
         Err(ResolveError::UNKNOWN)
     }
 
-    fn addresses(&self, located: &Located) -> Vec<IpAddr> {
-        let Found::Addresses(addresses) = &*located.found else {
+    fn addresses(&self, located: &ResolvedName) -> Vec<IpAddr> {
+        let ResolvedRecords::Addresses(addresses) = &*located.found else {
             return Vec::new();
         };
         let mut addresses = addresses.clone();
@@ -271,17 +293,17 @@ impl Resolver {
     }
 
     /// The cached answer, or a place among the requests that wait for one. The first of them starts the question.
-    fn begin(self: &Arc<Self>, key: Key) -> Begun {
+    fn start_lookup(self: &Arc<Self>, key: LookupKey) -> LookupStart {
         if let Some(known) = self.host(&key) {
-            return Begun::Known(known);
+            return LookupStart::Known(known);
         }
         if self.settings.servers.is_empty() {
-            return Begun::Refused(ResolveError::NoResolver);
+            return LookupStart::Refused(ResolveError::NoResolver);
         }
-        let mut memory = self.memory();
+        let mut memory = self.lock_cache();
         if let Some(known) = memory.known.get(&key) {
             if known.until > rt::now() {
-                return Begun::Known(Known {
+                return LookupStart::Known(CachedLookup {
                     remembered: true,
                     ..known.clone()
                 });
@@ -294,32 +316,32 @@ impl Resolver {
             waiting.retain(|waiter| !waiter.is_closed());
             waiting.push(sender);
         } else if memory.asking.len() >= MAX_ASKED {
-            return Begun::Refused(ResolveError::FAILURE);
+            return LookupStart::Refused(ResolveError::FAILURE);
         } else {
             memory.asking.insert(key.clone(), vec![sender]);
             // Spawning is done without the lock: all loops need it for every lookup.
             drop(memory);
-            rt::spawn_named("resolver", question(Arc::clone(self), key));
+            rt::spawn_named("resolver", run_lookup(Arc::clone(self), key));
         }
-        Begun::Asked(receiver)
+        LookupStart::Asked(receiver)
     }
 
     /// The system's own entry for a name, which needs no question.
-    fn host(&self, key: &Key) -> Option<Known> {
+    fn host(&self, key: &LookupKey) -> Option<CachedLookup> {
         let found = match key.want {
-            Want::Addresses => self.settings.hosts.get(&key.name)?,
-            Want::Services => return None,
+            LookupKind::Addresses => self.settings.hosts.get(&key.name)?,
+            LookupKind::Services => return None,
         };
-        Some(Known {
-            outcome: Ok(Arc::new(Found::Addresses(found.clone()))),
+        Some(CachedLookup {
+            outcome: Ok(Arc::new(ResolvedRecords::Addresses(found.clone()))),
             until: rt::now() + HOSTS_HOLD,
             remembered: true,
         })
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
+    fn lock_cache(&self) -> MutexGuard<'_, ResolverCache> {
         // No code panics while it holds this lock, except for lack of memory.
-        self.memory.lock()
+        self.cache.lock()
     }
 
     /// The server to ask first.
@@ -328,25 +350,25 @@ impl Resolver {
     }
 
     /// Whether a request still waits for this name.
-    fn is_wanted(&self, key: &Key) -> bool {
-        self.memory()
+    fn is_wanted(&self, key: &LookupKey) -> bool {
+        self.lock_cache()
             .asking
             .get(key)
             .is_some_and(|waiting| waiting.iter().any(|waiter| !waiter.is_closed()))
     }
 
     /// The record types to ask for. Both address types unless one is switched off (`ipv6=off`).
-    fn kinds(&self, want: Want) -> &'static [Kind] {
+    fn kinds(&self, want: LookupKind) -> &'static [RecordType] {
         match (want, self.settings.ipv4, self.settings.ipv6) {
-            (Want::Services, ..) => &[Kind::Srv],
-            (Want::Addresses, true, false) => &[Kind::A],
-            (Want::Addresses, false, true) => &[Kind::Aaaa],
-            (Want::Addresses, ..) => &[Kind::A, Kind::Aaaa],
+            (LookupKind::Services, ..) => &[RecordType::Srv],
+            (LookupKind::Addresses, true, false) => &[RecordType::A],
+            (LookupKind::Addresses, false, true) => &[RecordType::Aaaa],
+            (LookupKind::Addresses, ..) => &[RecordType::A, RecordType::Aaaa],
         }
     }
 
     /// Combines the answers to all questions about a name.
-    fn settle(&self, answers: Vec<Answer>) -> Known {
+    fn merge_answers(&self, answers: Vec<DnsAnswer>) -> CachedLookup {
         let ttl = answers.iter().map(|answer| answer.ttl).min().unwrap_or(0);
         let negative_ttl = answers
             .iter()
@@ -365,7 +387,7 @@ impl Resolver {
             // A server failure is not cached: it may have passed a moment later.
             Err(_) => Duration::ZERO,
         };
-        Known {
+        CachedLookup {
             outcome,
             until: rt::now() + lives,
             remembered: false,
@@ -373,8 +395,8 @@ impl Resolver {
     }
 
     /// Caches an answer and sends it to all requests that wait for it.
-    fn finish(&self, key: &Key, known: Known) {
-        let mut memory = self.memory();
+    fn publish_answer(&self, key: &LookupKey, known: CachedLookup) {
+        let mut memory = self.lock_cache();
         // Both maps change under one lock: a request that comes in between would start the question again.
         let waiting = memory.asking.remove(key).unwrap_or_default();
         if known.until > rt::now() {
@@ -389,34 +411,34 @@ impl Resolver {
 }
 
 /// The result of a look into the cache.
-enum Begun {
-    Known(Known),
-    Asked(Receiver<Known>),
+enum LookupStart {
+    Known(CachedLookup),
+    Asked(RemoteReceiver<CachedLookup>),
     Refused(ResolveError),
 }
 
-impl Begun {
-    async fn wait(self) -> Result<Known, ResolveError> {
+impl LookupStart {
+    async fn wait(self) -> Result<CachedLookup, ResolveError> {
         match self {
-            Begun::Known(known) => Ok(known),
+            LookupStart::Known(known) => Ok(known),
             // The task that asks has ended without an answer: its loop ended, or it panicked.
-            Begun::Asked(receiver) => receiver.await.map_err(|_| ResolveError::FAILURE),
-            Begun::Refused(error) => Err(error),
+            LookupStart::Asked(receiver) => receiver.await.map_err(|_| ResolveError::FAILURE),
+            LookupStart::Refused(error) => Err(error),
         }
     }
 }
 
-impl Key {
-    fn host(name: &[u8]) -> Key {
+impl LookupKey {
+    fn host(name: &[u8]) -> LookupKey {
         // A trailing dot marks a name as absolute, which all names are here.
         let name = name.strip_suffix(b".").unwrap_or(name);
-        Key {
+        LookupKey {
             name: name.to_ascii_lowercase().into(),
-            want: Want::Addresses,
+            want: LookupKind::Addresses,
         }
     }
 
-    fn service(service: &[u8], host: &[u8]) -> Key {
+    fn service(service: &[u8], host: &[u8]) -> LookupKey {
         let (service, host) = (
             service.as_bstr(),
             host.strip_suffix(b".").unwrap_or(host).as_bstr(),
@@ -426,14 +448,14 @@ impl Key {
         } else {
             format!("_{service}._tcp.{host}")
         };
-        Key {
+        LookupKey {
             name: name.to_ascii_lowercase().into(),
-            want: Want::Services,
+            want: LookupKind::Services,
         }
     }
 }
 
-impl Service {
+impl SrvRecord {
     fn at(&self, ip: IpAddr) -> FoundService {
         FoundService {
             address: SocketAddr::new(ip, self.port),
@@ -445,20 +467,20 @@ impl Service {
 }
 
 /// Asks for a name, on the loop of the request that wanted it first.
-async fn question(resolver: Arc<Resolver>, key: Key) {
-    let mut guard = Forget {
+async fn run_lookup(resolver: Arc<Resolver>, key: LookupKey) {
+    let mut guard = LookupGuard {
         resolver: &resolver,
         key: &key,
         armed: true,
     };
     let name: &BStr = key.name.as_bstr();
-    let known = match asking::ask(&resolver, name, resolver.kinds(key.want), || {
+    let known = match dns_client::query_servers(&resolver, name, resolver.kinds(key.want), || {
         resolver.is_wanted(&key)
     })
     .await
     {
-        Ok(answers) => resolver.settle(answers),
-        Err(error) => Known {
+        Ok(answers) => resolver.merge_answers(answers),
+        Err(error) => CachedLookup {
             outcome: Err(error),
             until: rt::now(),
             remembered: false,
@@ -466,23 +488,23 @@ async fn question(resolver: Arc<Resolver>, key: Key) {
     };
     // Before the answer is stored: from then on, the entry may belong to the next question.
     guard.armed = false;
-    resolver.finish(&key, known);
+    resolver.publish_answer(&key, known);
 }
 
 /// Removes the entry of a question whose task ends early, so that the next request for the name starts a new one
 /// instead of waiting for ever.
-struct Forget<'a> {
+struct LookupGuard<'a> {
     resolver: &'a Resolver,
-    key: &'a Key,
+    key: &'a LookupKey,
     /// The question has no answer yet. Later, an entry under this name may be the next question's.
     armed: bool,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for LookupGuard<'_> {
     fn drop(&mut self) {
         if self.armed {
             // The waiters are dropped after the lock: dropping them wakes tasks.
-            let waiting = self.resolver.memory().asking.remove(self.key);
+            let waiting = self.resolver.lock_cache().asking.remove(self.key);
             drop(waiting);
         }
     }
@@ -490,7 +512,7 @@ impl Drop for Forget<'_> {
 
 /// Combines answers to addresses, services, an alias or an error. `answers` are in the order of
 /// [`Resolver::kinds`].
-fn outcome(answers: Vec<Answer>) -> Result<Found, ResolveError> {
+fn outcome(answers: Vec<DnsAnswer>) -> Result<ResolvedRecords, ResolveError> {
     let codes = || {
         answers
             .iter()
@@ -507,16 +529,18 @@ fn outcome(answers: Vec<Answer>) -> Result<Found, ResolveError> {
         return Err(ResolveError::Code(code));
     }
     if !addresses.is_empty() {
-        return Ok(Found::Addresses(addresses));
+        return Ok(ResolvedRecords::Addresses(addresses));
     }
     // An alias holds for all record types, so the last answer speaks for all.
     let Some(last) = answers.into_iter().next_back() else {
         return Err(ResolveError::UNKNOWN);
     };
     if !last.services.is_empty() {
-        return Ok(Found::Services(last.services));
+        return Ok(ResolvedRecords::Services(last.services));
     }
-    last.alias.map(Found::Alias).ok_or(ResolveError::UNKNOWN)
+    last.alias
+        .map(ResolvedRecords::Alias)
+        .ok_or(ResolveError::UNKNOWN)
 }
 
 /// Limits a lookup to `timeout`; zero means no limit, as in nginx.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use base::units;
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Diagnostic, Line};
-use rt::net::Address;
+use conf::{Diagnostic, DirectiveLine};
+use rt::net::SocketAddress;
 
-use crate::upstream::lookup;
+use crate::upstream::lookup_configured;
 
 /// Where DNS servers listen.
 const PORT: u16 = 53;
@@ -24,9 +24,9 @@ const HOSTS: &str = "/etc/hosts";
 
 /// What the `resolver` directive says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ResolverSettings {
     /// The servers, asked in turn.
-    pub servers: Vec<Address>,
+    pub servers: Vec<SocketAddress>,
     /// How long answers hold, whatever their own TTL says.
     pub valid: Option<Duration>,
     /// Whether IPv4 addresses are asked for.
@@ -37,10 +37,10 @@ pub struct Settings {
     pub hosts: HashMap<BString, Vec<IpAddr>>,
 }
 
-impl Default for Settings {
+impl Default for ResolverSettings {
     /// No servers: nothing can be resolved.
     fn default() -> Self {
-        Settings {
+        ResolverSettings {
             servers: Vec::new(),
             valid: None,
             ipv4: true,
@@ -50,17 +50,17 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl ResolverSettings {
     /// Reads the system's own settings. It reads files, so not on a loop.
-    pub(crate) fn read_system() -> Settings {
+    pub(crate) fn read_system() -> ResolverSettings {
         // A missing file is an empty one, as for the C library.
         let read = |path| std::fs::read(path).unwrap_or_default();
-        Settings::of_system(&read(RESOLV_CONF), &read(HOSTS))
+        ResolverSettings::of_system(&read(RESOLV_CONF), &read(HOSTS))
     }
 
     /// Reads the words of `resolver address … [valid=time] [ipv4=on|off] [ipv6=on|off] [status_zone=zone]`.
-    pub fn from_line(line: &mut Line) -> Result<Settings, Diagnostic> {
-        let mut settings = Settings::default();
+    pub fn from_line(line: &mut DirectiveLine) -> Result<ResolverSettings, Diagnostic> {
+        let mut settings = ResolverSettings::default();
         for (index, word) in line.args().iter().enumerate() {
             let invalid = || line.error_at(index, format!("invalid parameter: {}", word.text));
             match word.text.split_once_str("=") {
@@ -88,11 +88,11 @@ impl Settings {
         Ok(settings)
     }
 
-    fn add_server(&mut self, line: &Line, index: usize) -> Result<(), Diagnostic> {
+    fn add_server(&mut self, line: &DirectiveLine, index: usize) -> Result<(), Diagnostic> {
         let text = line.text(index);
         let in_resolver = |why: &str| line.error_at(index, format!("{why} in resolver \"{text}\""));
-        let address = conf::Address::peer(text).map_err(in_resolver)?;
-        let found = lookup(&address, PORT);
+        let address = conf::HostPort::parse_peer(text).map_err(in_resolver)?;
+        let found = lookup_configured(&address, PORT);
         if found.addresses.is_empty() {
             // Unlike an upstream's, a resolver's own name cannot be resolved later: there is no server to ask.
             return Err(in_resolver("host not found"));
@@ -103,8 +103,8 @@ impl Settings {
 
     /// The settings of the system, from `/etc/resolv.conf` and `/etc/hosts`, for names that have to be resolved
     /// although no `resolver` is configured. `localhost` is always known (RFC 6761, section 6.3).
-    pub fn of_system(resolv_conf: &[u8], hosts: &[u8]) -> Settings {
-        let mut settings = Settings::default();
+    pub fn of_system(resolv_conf: &[u8], hosts: &[u8]) -> ResolverSettings {
+        let mut settings = ResolverSettings::default();
         for line in resolv_conf.lines() {
             let mut words = line.fields();
             if words.next() == Some(b"nameserver")
@@ -112,7 +112,7 @@ impl Settings {
             {
                 settings
                     .servers
-                    .push(Address::Inet(SocketAddr::new(ip, PORT)));
+                    .push(SocketAddress::Inet(SocketAddr::new(ip, PORT)));
             }
         }
         for line in hosts.lines() {
@@ -158,7 +158,7 @@ mod tests {
     fn the_system_says_whom_to_ask_and_what_it_knows() {
         let servers = b"# nameserver 9.9.9.9\nsearch lan\nnameserver 127.0.0.53\n nameserver\t::1\nnameserver x\n";
         let hosts = b"::1 A.example  # b\n10.0.0.1\ta.example a\n# 10.0.0.2 a\nx a\n10.0.0.1 a\n";
-        let settings = Settings::of_system(servers, hosts);
+        let settings = ResolverSettings::of_system(servers, hosts);
         let texts: Vec<String> = settings.servers.iter().map(ToString::to_string).collect();
         assert_eq!(texts, ["127.0.0.53:53", "[::1]:53"]);
         let known = |name: &str| -> Vec<String> {

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::thread::JoinHandle;
 
-use rt::net::Address;
+use rt::net::SocketAddress;
 
 use super::*;
 
@@ -71,10 +71,10 @@ impl Dns {
         }
     }
 
-    fn settings(&self) -> Settings {
-        Settings {
-            servers: vec![Address::Inet(self.address)],
-            ..Settings::default()
+    fn settings(&self) -> ResolverSettings {
+        ResolverSettings {
+            servers: vec![SocketAddress::Inet(self.address)],
+            ..ResolverSettings::default()
         }
     }
 
@@ -140,7 +140,7 @@ fn on_loop<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
     rt::run(rt::LoopOptions::default(), move || future).expect("a loop")
 }
 
-fn resolver(settings: Settings) -> Arc<Resolver> {
+fn resolver(settings: ResolverSettings) -> Arc<Resolver> {
     Resolver::new(settings, Logger::default())
 }
 
@@ -190,7 +190,7 @@ fn those_who_wait_for_a_name_share_one_question_and_may_leave() {
         std::thread::sleep(Duration::from_millis(100));
         Some((0, vec![record(A, 60, &[127, 0, 0, 1])]))
     });
-    let resolver = resolver(Settings {
+    let resolver = resolver(ResolverSettings {
         ipv6: false,
         ..dns.settings()
     });
@@ -217,7 +217,7 @@ fn failures_are_not_remembered_and_expire_as_told() {
             vec![record(A, 0, &[127, 0, 0, 1])],
         ))
     });
-    let resolver = resolver(Settings {
+    let resolver = resolver(ResolverSettings {
         ipv6: false,
         ..dns.settings()
     });
@@ -240,7 +240,7 @@ fn aliases_are_followed_but_not_for_ever() {
         "host" => Some((0, vec![record(A, 60, &[127, 0, 0, 1])])),
         _ => Some((0, vec![record(ALIAS, 60, &wire_name("loop"))])),
     });
-    let resolver = resolver(Settings {
+    let resolver = resolver(ResolverSettings {
         ipv6: false,
         ..dns.settings()
     });
@@ -293,7 +293,7 @@ fn services_have_the_addresses_of_their_targets() {
         ("b", A) => Some((0, vec![record(A, 60, &[127, 0, 0, 2])])),
         _ => Some((3, vec![])),
     });
-    let resolver = resolver(Settings {
+    let resolver = resolver(ResolverSettings {
         ipv6: false,
         ..dns.settings()
     });
@@ -320,11 +320,11 @@ fn a_server_that_is_not_there_is_passed_over_at_once() {
     let closed = UdpSocket::bind("127.0.0.1:0")
         .and_then(|socket| socket.local_addr())
         .expect("a port that was free");
-    let mut settings = Settings {
+    let mut settings = ResolverSettings {
         ipv6: false,
         ..dns.settings()
     };
-    settings.servers.insert(0, Address::Inet(closed));
+    settings.servers.insert(0, SocketAddress::Inet(closed));
     let resolver = resolver(settings);
     on_loop(async move { assert!(resolver.lookup_host(b"a", SECOND).await.is_ok()) });
 }
@@ -336,25 +336,28 @@ fn names_are_watched() {
         1 => Some((2, vec![])),
         _ => Some((3, vec![])),
     });
-    let settings = Settings {
+    let settings = ResolverSettings {
         ipv6: false,
         ..dns.settings()
     };
-    let mut watch = Watch::new(resolver(settings), "a".into(), "".into(), 80, SECOND);
+    let mut watch = NameWatch::new(resolver(settings), "a".into(), "".into(), 80, SECOND);
     on_loop(async move {
-        let Update::Servers(servers) = watch.next().await else {
+        let NameUpdate::Servers(servers) = watch.next_update().await else {
             panic!("the first answer has an address")
         };
         assert_eq!(servers[0].address.to_string(), "127.0.0.1:80");
-        assert_eq!(watch.next().await, Update::Failed(ResolveError::Code(2)));
-        assert_eq!(watch.next().await, Update::Servers(Vec::new()));
+        assert_eq!(
+            watch.next_update().await,
+            NameUpdate::Failed(ResolveError::Code(2))
+        );
+        assert_eq!(watch.next_update().await, NameUpdate::Servers(Vec::new()));
     });
 }
 
 #[test]
 fn without_servers_only_literals_resolve() {
     on_loop(async {
-        let resolver = resolver(Settings::default());
+        let resolver = resolver(ResolverSettings::default());
         assert_eq!(
             resolver.lookup_host(b"a", SECOND).await,
             Err(ResolveError::NoResolver)
@@ -376,7 +379,7 @@ const LONG_NAME: &str = "abcdefghijklmnopqrstuvwxyz.abcdefghijklmnopqrstuvwxyz.e
 #[test]
 fn letters_of_a_name_must_come_back_as_they_went() {
     let dns = Dns::with(Letters::Keeps, one_name);
-    let resolver = resolver(Settings {
+    let resolver = resolver(ResolverSettings {
         ipv6: false,
         ..dns.settings()
     });
@@ -399,7 +402,7 @@ fn letters_of_a_name_must_come_back_as_they_went() {
 fn servers_that_do_not_keep_the_letters_are_asked_in_small_ones() {
     for (letters, questions) in [(Letters::Lowers, 5), (Letters::Compares, 3)] {
         let dns = Dns::with(letters, one_name);
-        let resolver = resolver(Settings {
+        let resolver = resolver(ResolverSettings {
             ipv6: false,
             ..dns.settings()
         });
@@ -419,7 +422,7 @@ fn servers_that_do_not_keep_the_letters_are_asked_in_small_ones() {
 #[test]
 fn a_server_that_is_silent_about_capitals_is_asked_without() {
     let dns = Dns::with(Letters::Ignores, one_name);
-    let resolver = resolver(Settings {
+    let resolver = resolver(ResolverSettings {
         ipv6: false,
         ..dns.settings()
     });

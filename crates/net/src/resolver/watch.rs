@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bstr::BString;
-use host::error_log::Level;
+use host::error_log::LogLevel;
 
 use super::error::ResolveError;
-use super::{FoundService, Key, Located, NEGATIVE_RECHECK, Resolver, within};
+use super::{FoundService, LookupKey, NEGATIVE_RECHECK, ResolvedName, Resolver, within};
 
 /// The least time between two questions: a TTL of zero must not become a busy loop.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Follows the addresses of one name, or the servers of one service.
-pub struct Watch {
+pub struct NameWatch {
     resolver: Arc<Resolver>,
     host: BString,
     /// Empty when addresses are wanted.
@@ -28,14 +28,14 @@ pub struct Watch {
 
 /// What a lookup has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Update {
+pub enum NameUpdate {
     /// The present servers; empty when the name no longer exists.
     Servers(Vec<FoundService>),
     /// The lookup failed: the servers that are known from before may still be right.
     Failed(ResolveError),
 }
 
-impl Watch {
+impl NameWatch {
     /// Watches `host`, or its `service` if that is not empty. `timeout` is `resolver_timeout`.
     pub fn new(
         resolver: Arc<Resolver>,
@@ -43,8 +43,8 @@ impl Watch {
         service: BString,
         port: u16,
         timeout: Duration,
-    ) -> Watch {
-        Watch {
+    ) -> NameWatch {
+        NameWatch {
             resolver,
             host,
             service,
@@ -57,38 +57,43 @@ impl Watch {
     /// The next result: the first one as soon as it is known, then one whenever it may have changed.
     ///
     /// Errors are already logged. Cancel-safe: the future may be dropped and the function called again.
-    pub async fn next(&mut self) -> Update {
+    pub async fn next_update(&mut self) -> NameUpdate {
         if let Some(due) = self.due {
             rt::sleep_until(due).await;
         }
-        let result = self.ask().await;
+        let result = self.resolve_once().await;
         let now = rt::now();
         if let Err(error) = result {
             self.log(error);
         }
         let (update, due) = match result {
-            Ok((servers, until)) => (Update::Servers(servers), until),
+            Ok((servers, until)) => (NameUpdate::Servers(servers), until),
             Err(error) if error.is_unknown() => {
                 let recheck = self.resolver.settings.valid.unwrap_or(NEGATIVE_RECHECK);
-                (Update::Servers(Vec::new()), now + recheck)
+                (NameUpdate::Servers(Vec::new()), now + recheck)
             }
             // A passing failure: ask again after as long as one question may take.
-            Err(error) => (Update::Failed(error), now + self.timeout),
+            Err(error) => (NameUpdate::Failed(error), now + self.timeout),
         };
         self.due = Some(due.max(now + SHORTEST));
         update
     }
 
-    async fn ask(&self) -> Result<(Vec<FoundService>, Instant), ResolveError> {
+    async fn resolve_once(&self) -> Result<(Vec<FoundService>, Instant), ResolveError> {
         if !self.service.is_empty() {
             return self
                 .resolver
                 .services(&self.service, &self.host, self.timeout)
                 .await;
         }
-        let located = within(self.timeout, self.resolver.locate(Key::host(&self.host))).await?;
+        let located = within(
+            self.timeout,
+            self.resolver
+                .resolve_alias_chain(LookupKey::host(&self.host)),
+        )
+        .await?;
         // Not rotated: a changed order would look like a changed answer and rebuild the group.
-        let located = Located {
+        let located = ResolvedName {
             remembered: false,
             ..located
         };
@@ -105,18 +110,18 @@ impl Watch {
     fn log(&self, error: ResolveError) {
         let (log, host, service) = (&self.resolver.log, &self.host, &self.service);
         if error.is_no_resolver() {
-            log.plain(
-                Level::Error,
+            log.log_plain(
+                LogLevel::Error,
                 format_args!("no resolver defined to resolve {host}"),
             );
         } else if service.is_empty() {
-            log.plain(
-                Level::Error,
+            log.log_plain(
+                LogLevel::Error,
                 format_args!("{host} could not be resolved {error}"),
             );
         } else {
-            log.plain(
-                Level::Error,
+            log.log_plain(
+                LogLevel::Error,
                 format_args!("service {service} of {host} could not be resolved {error}"),
             );
         }

@@ -4,44 +4,47 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use rt::net::Stream;
+use rt::net::StreamSocket;
 use rustls::server::{Accepted, Acceptor};
 use rustls::{Error, PeerIncompatible, SignatureScheme};
 
+use super::external_sessions::SessionKeeper;
 use super::handshake::{self, HandshakeError};
-use super::identity::Identity;
-use super::kept::Keeping;
+use super::identity::TlsIdentity;
 use super::raw_hello::RawHello;
 use super::server::ServerSettings;
-use super::session::{Facts, READ_SIZE, Session, State};
-use super::verify::{Assessment, Purpose};
+use super::session::{HandshakeFacts, READ_SIZE, TlsSession, TlsState};
+use super::verify::{CertificatePurpose, VerifyResult};
 
 /// A ClientHello that was read and not yet answered.
-pub struct Hello {
+pub struct ReceivedHello {
     accepted: Accepted,
     /// Bytes that followed it.
     rest: Vec<u8>,
     raw: RawHello,
-    facts: Facts,
+    facts: HandshakeFacts,
 }
 
 /// How a connection begins.
-pub enum Beginning {
+pub enum TlsOrPlain {
     /// With a ClientHello.
-    Hello(Box<Hello>),
+    Hello(Box<ReceivedHello>),
     /// With something else: these bytes.
     Plain(Vec<u8>),
 }
 
 /// Reads the ClientHello. `input` is what was already read of the connection.
-pub async fn read_hello(socket: &Stream, mut input: Vec<u8>) -> Result<Beginning, HandshakeError> {
+pub async fn read_hello(
+    socket: &StreamSocket,
+    mut input: Vec<u8>,
+) -> Result<TlsOrPlain, HandshakeError> {
     while input.is_empty() {
         receive(socket, &mut input).await?;
     }
     // A TLS handshake record, or the first byte of an SSL 2 hello, which OpenSSL takes for TLS too. Anything else
     // may be plain HTTP on a TLS port, which gets an error page.
     if input[0] != 0x16 && input[0] & 0x80 == 0 {
-        return Ok(Beginning::Plain(input));
+        return Ok(TlsOrPlain::Plain(input));
     }
     let mut acceptor = Acceptor::default();
     // The part that was read before, if the hello comes in pieces. The acceptor limits its size.
@@ -69,12 +72,12 @@ pub async fn read_hello(socket: &Stream, mut input: Vec<u8>) -> Result<Beginning
                         true => RawHello::new(&input[..read]),
                         false => RawHello::new(&[&before[..], &input[..read]].concat()),
                     };
-                    let hello = Hello::new(accepted, records, raw);
-                    return Ok(Beginning::Hello(Box::new(hello)));
+                    let hello = ReceivedHello::new(accepted, records, raw);
+                    return Ok(TlsOrPlain::Hello(Box::new(hello)));
                 }
                 Err((error, mut alert)) => {
                     // The alert tells the client why. It does not matter whether it arrives.
-                    let _ = alert.write(&mut Output(socket));
+                    let _ = alert.write(&mut AlertOutput(socket));
                     return Err(HandshakeError::Tls(error));
                 }
             }
@@ -95,7 +98,7 @@ fn names_ssl(mut hello: impl Iterator<Item = u8>) -> bool {
     length >= 6 && matches!(version, (Some(0..=2), Some(_)) | (Some(3), Some(0)))
 }
 
-async fn receive(socket: &Stream, input: &mut Vec<u8>) -> Result<(), HandshakeError> {
+async fn receive(socket: &StreamSocket, input: &mut Vec<u8>) -> Result<(), HandshakeError> {
     match socket.read_into(input, READ_SIZE).await {
         Ok(0) => Err(HandshakeError::Closed),
         Ok(_) => Ok(()),
@@ -103,9 +106,9 @@ async fn receive(socket: &Stream, input: &mut Vec<u8>) -> Result<(), HandshakeEr
     }
 }
 
-struct Output<'a>(&'a Stream);
+struct AlertOutput<'a>(&'a StreamSocket);
 
-impl Write for Output<'_> {
+impl Write for AlertOutput<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.0.try_write(buf)
     }
@@ -115,12 +118,12 @@ impl Write for Output<'_> {
     }
 }
 
-impl Hello {
-    fn new(accepted: Accepted, rest: &[u8], raw: RawHello) -> Hello {
+impl ReceivedHello {
+    fn new(accepted: Accepted, rest: &[u8], raw: RawHello) -> ReceivedHello {
         let hello = accepted.client_hello();
         let numbers =
             |groups: &[rustls::NamedGroup]| groups.iter().map(|group| u16::from(*group)).collect();
-        let facts = Facts {
+        let facts = HandshakeFacts {
             server_name: hello.server_name().map(Into::into),
             offered_ciphers: hello
                 .cipher_suites()
@@ -133,9 +136,9 @@ impl Hello {
                 .iter()
                 .map(|scheme| u16::from(*scheme))
                 .collect(),
-            ..Facts::default()
+            ..HandshakeFacts::default()
         };
-        Hello {
+        ReceivedHello {
             accepted,
             rest: rest.to_vec(),
             raw,
@@ -174,14 +177,14 @@ impl Hello {
     }
 
     /// Refuses the client: no server has this name, or the server rejects all (`ssl_reject_handshake`).
-    pub fn refuse(self, socket: &Stream) -> HandshakeError {
+    pub fn refuse_unknown_name(self, socket: &StreamSocket) -> HandshakeError {
         // A fatal alert: unrecognized_name (RFC 6066, section 3). It does not matter whether it arrives.
         let _ = socket.try_write(&[0x15, 3, 3, 0, 2, 2, 112]);
         HandshakeError::Refused
     }
 
     /// Ends the handshake because a script objects.
-    pub fn object(self, socket: &Stream) -> HandshakeError {
+    pub fn abort_with_internal_error(self, socket: &StreamSocket) -> HandshakeError {
         // A fatal alert: internal_error (RFC 8446, section 6.2), which is what OpenSSL sends. It does not matter
         // whether it arrives.
         let _ = socket.try_write(&[0x15, 3, 3, 0, 2, 2, 80]);
@@ -192,12 +195,12 @@ impl Hello {
     /// `keeping` is an external store of sessions.
     pub async fn accept(
         self,
-        socket: &Stream,
+        socket: &StreamSocket,
         settings: &ServerSettings,
-        identities: Option<Vec<Arc<Identity>>>,
-        keeping: Option<&Keeping>,
-    ) -> Result<Session, HandshakeError> {
-        let Hello {
+        identities: Option<Vec<Arc<TlsIdentity>>>,
+        keeping: Option<&SessionKeeper>,
+    ) -> Result<TlsSession, HandshakeError> {
+        let ReceivedHello {
             accepted,
             rest,
             raw,
@@ -224,7 +227,7 @@ impl Hello {
             return Err(HandshakeError::Tls(Error::NoApplicationProtocol));
         }
         let config = match keeping {
-            Some(keeping) => keeping.config(&config),
+            Some(keeping) => keeping.config_with_store(&config),
             None => config,
         };
         // After the external store was added: a session found there decides whether early data is taken.
@@ -239,18 +242,20 @@ impl Hello {
         let begin = move || {
             accepted.into_connection(config).map(|connection| {
                 // The hello is processed before the bytes that followed it: those may already be early data.
-                let mut state = State::new(connection).skipping(skips);
-                let fed = state.process().and_then(|()| state.feed(&rest));
+                let mut state = TlsState::new(connection).skipping_early_data(skips);
+                let fed = state
+                    .decrypt_records()
+                    .and_then(|()| state.feed_records(&rest));
                 (state, fed)
             })
         };
         let begun = if slow {
-            handshake::pool().run(begin).await
+            handshake::handshake_pool().run(begin).await
         } else {
             begin()
         };
         let (mut state, fed) = begun.map_err(|(error, mut alert)| {
-            let _ = alert.write(&mut Output(socket));
+            let _ = alert.write(&mut AlertOutput(socket));
             HandshakeError::Tls(error)
         })?;
         if let Err(error) = fed {
@@ -260,18 +265,18 @@ impl Hello {
         }
         // Before the handshake goes on: the number becomes part of the session that the client will get.
         facts.id = state.name_session();
-        let mut state = handshake::drive(socket, state, slow).await?;
+        let mut state = handshake::drive_handshake(socket, state, slow).await?;
         finish(&mut state, settings, known, &mut facts);
-        Ok(Session::new(state, facts))
+        Ok(TlsSession::new(state, facts))
     }
 }
 
 /// Records what is known at the end of the handshake.
 fn finish(
-    state: &mut State,
+    state: &mut TlsState,
     settings: &ServerSettings,
-    known: &[Arc<Identity>],
-    facts: &mut Facts,
+    known: &[Arc<TlsIdentity>],
+    facts: &mut HandshakeFacts,
 ) {
     if let Some(id) = state.resumed_name() {
         facts.id = id;
@@ -281,18 +286,18 @@ fn finish(
         facts.scheme.set(scheme(state, known, facts));
     }
     if let Some(trust) = &settings.trust {
-        facts.assessment = Some(match state.tls.peer_certificates() {
-            None => Assessment::Absent,
+        facts.verify_result = Some(match state.tls.peer_certificates() {
+            None => VerifyResult::Absent,
             Some(chain) => {
                 let now = i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX);
-                trust.examine(chain, Purpose::Client, now)
+                trust.verify_chain(chain, CertificatePurpose::Client, now)
             }
         });
     }
 }
 
 /// The scheme of our signature. The library does not tell, so the same choice is made again.
-fn scheme(state: &State, known: &[Arc<Identity>], facts: &Facts) -> Option<u16> {
+fn scheme(state: &TlsState, known: &[Arc<TlsIdentity>], facts: &HandshakeFacts) -> Option<u16> {
     let new = state.tls.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3);
     let offered: Vec<SignatureScheme> = facts
         .offered_schemes

@@ -19,7 +19,7 @@ pub(super) struct Certificate {
     pub(super) not_before: i64,
     pub(super) not_after: i64,
     /// The signed part and the signature.
-    pub(super) signed: Signed,
+    pub(super) signed: SignedContent,
     pub(super) key: PublicKey,
     pub(super) version: u32,
     /// Whether it is an authority's (basicConstraints); `None`: it does not say.
@@ -28,8 +28,8 @@ pub(super) struct Certificate {
     /// `None`: every use of the key is allowed.
     pub(super) key_usage: Option<KeyUses>,
     /// Extended key usage; `None`: every purpose is allowed.
-    pub(super) purposes: Option<Purposes>,
-    pub(super) names: Vec<Name>,
+    pub(super) purposes: Option<KeyPurposes>,
+    pub(super) names: Vec<SubjectAltName>,
     pub(super) common_names: Vec<String>,
     pub(super) key_id: Option<Vec<u8>>,
     pub(super) issuer_key_id: Option<Vec<u8>>,
@@ -42,7 +42,7 @@ pub(super) struct Certificate {
 
 /// Signed content: the structure that certificates, revocation lists and OCSP responses share.
 #[derive(Clone)]
-pub(super) struct Signed {
+pub(super) struct SignedContent {
     pub(super) content: Vec<u8>,
     /// The content of the `AlgorithmIdentifier`.
     pub(super) algorithm: Vec<u8>,
@@ -68,7 +68,7 @@ pub(super) struct KeyUses {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Purposes {
+pub(super) struct KeyPurposes {
     pub(super) server: bool,
     pub(super) client: bool,
     /// Signing of OCSP responses. `anyExtendedKeyUsage` does not include it (RFC 6960, section 4.2.2.2).
@@ -77,7 +77,7 @@ pub(super) struct Purposes {
 
 /// A name that a certificate is for.
 #[derive(Clone)]
-pub(super) enum Name {
+pub(super) enum SubjectAltName {
     Dns(String),
     Ip(IpAddr),
 }
@@ -94,7 +94,7 @@ impl Certificate {
             serial: tbs.raw_serial().to_vec(),
             not_before: tbs.validity.not_before.timestamp(),
             not_after: tbs.validity.not_after.timestamp(),
-            signed: Signed::parse(der)?,
+            signed: SignedContent::parse(der)?,
             key: PublicKey::parse(tbs.subject_pki.raw)?,
             version: tbs.version.0 + 1,
             authority: None,
@@ -134,7 +134,7 @@ impl Certificate {
                 });
             }
             ParsedExtension::ExtendedKeyUsage(usage) => {
-                self.purposes = Some(Purposes {
+                self.purposes = Some(KeyPurposes {
                     server: usage.any || usage.server_auth,
                     client: usage.any || usage.client_auth,
                     ocsp: usage.ocsp_signing,
@@ -174,11 +174,11 @@ impl Certificate {
             return self
                 .names
                 .iter()
-                .any(|name| matches!(name, Name::Ip(known) if *known == address));
+                .any(|name| matches!(name, SubjectAltName::Ip(known) if *known == address));
         }
         let mut has_dns = false;
         for name in &self.names {
-            if let Name::Dns(pattern) = name {
+            if let SubjectAltName::Dns(pattern) = name {
                 has_dns = true;
                 if matches_host(pattern, host) {
                     return true;
@@ -204,15 +204,15 @@ fn responder(access: &AuthorityInfoAccess<'_>) -> Option<String> {
     found.map(str::to_owned)
 }
 
-fn name(name: &GeneralName<'_>) -> Option<Name> {
+fn name(name: &GeneralName<'_>) -> Option<SubjectAltName> {
     match name {
-        GeneralName::DNSName(name) => Some(Name::Dns((*name).to_owned())),
+        GeneralName::DNSName(name) => Some(SubjectAltName::Dns((*name).to_owned())),
         GeneralName::IPAddress(bytes) => match bytes.len() {
             4 => <[u8; 4]>::try_from(*bytes).ok().map(IpAddr::from),
             16 => <[u8; 16]>::try_from(*bytes).ok().map(IpAddr::from),
             _ => None,
         }
-        .map(Name::Ip),
+        .map(SubjectAltName::Ip),
         _ => None,
     }
 }
@@ -229,15 +229,15 @@ fn matches_host(pattern: &str, host: &str) -> bool {
     }
 }
 
-impl Signed {
+impl SignedContent {
     /// Parses the structure of certificates, revocation lists and OCSP responses: `SEQUENCE { content,
     /// AlgorithmIdentifier, BIT STRING }`.
-    pub(super) fn parse(der: &[u8]) -> Option<Signed> {
-        let whole = Element::first(der)?;
-        let content = Element::first(whole.content)?;
-        let algorithm = Element::first(content.rest)?;
-        let signature = Element::first(algorithm.rest)?;
-        Some(Signed {
+    pub(super) fn parse(der: &[u8]) -> Option<SignedContent> {
+        let whole = DerElement::first(der)?;
+        let content = DerElement::first(whole.content)?;
+        let algorithm = DerElement::first(content.rest)?;
+        let signature = DerElement::first(algorithm.rest)?;
+        Some(SignedContent {
             // With its tag and length: the signature covers those too.
             content: content.whole.to_vec(),
             algorithm: algorithm.content.to_vec(),
@@ -248,9 +248,9 @@ impl Signed {
 
 impl PublicKey {
     pub(super) fn parse(info: &[u8]) -> Option<PublicKey> {
-        let whole = Element::first(info)?;
-        let algorithm = Element::first(whole.content)?;
-        let bits = Element::first(algorithm.rest)?;
+        let whole = DerElement::first(info)?;
+        let algorithm = DerElement::first(whole.content)?;
+        let bits = DerElement::first(algorithm.rest)?;
         Some(PublicKey {
             info: info.to_vec(),
             algorithm: algorithm.content.to_vec(),
@@ -260,17 +260,17 @@ impl PublicKey {
 }
 
 /// A DER element: a tag, a length and that many bytes.
-pub(super) struct Element<'a> {
+pub(super) struct DerElement<'a> {
     pub(super) tag: u8,
     pub(super) content: &'a [u8],
     pub(super) whole: &'a [u8],
     pub(super) rest: &'a [u8],
 }
 
-impl<'a> Element<'a> {
+impl<'a> DerElement<'a> {
     /// The first element. Tags of one byte and lengths of up to four are supported, which is all that certificates
     /// use.
-    pub(super) fn first(bytes: &'a [u8]) -> Option<Element<'a>> {
+    pub(super) fn first(bytes: &'a [u8]) -> Option<DerElement<'a>> {
         let (&tag, after_tag) = bytes.split_first()?;
         let (&first, after_first) = after_tag.split_first()?;
         let (length, header) = if first < 0x80 {
@@ -288,7 +288,7 @@ impl<'a> Element<'a> {
             (length, 2 + count)
         };
         let end = header.checked_add(length)?;
-        Some(Element {
+        Some(DerElement {
             tag,
             content: bytes.get(header..end)?,
             whole: &bytes[..end],
@@ -306,14 +306,14 @@ impl<'a> Element<'a> {
 }
 
 /// The values of a certificate that variables show. It is parsed at each use, because few requests need any.
-pub struct Shown {
+pub struct CertificateView {
     der: CertificateDer<'static>,
 }
 
-impl Shown {
+impl CertificateView {
     /// The values of this certificate.
-    pub fn of(der: CertificateDer<'static>) -> Shown {
-        Shown { der }
+    pub fn of(der: CertificateDer<'static>) -> CertificateView {
+        CertificateView { der }
     }
 
     fn with<T>(&self, show: impl FnOnce(&X509Certificate<'_>) -> Option<T>) -> Option<T> {
@@ -328,22 +328,22 @@ impl Shown {
 
     /// The subject in the form of RFC 2253.
     pub fn subject(&self) -> Option<String> {
-        self.with(|certificate| Some(super::names_of::rfc2253(certificate.subject())))
+        self.with(|certificate| Some(super::distinguished_names::rfc2253(certificate.subject())))
     }
 
     /// The issuer in the form of RFC 2253.
     pub fn issuer(&self) -> Option<String> {
-        self.with(|certificate| Some(super::names_of::rfc2253(certificate.issuer())))
+        self.with(|certificate| Some(super::distinguished_names::rfc2253(certificate.issuer())))
     }
 
     /// The subject in OpenSSL's old form with slashes.
     pub fn subject_legacy(&self) -> Option<String> {
-        self.with(|certificate| Some(super::names_of::oneline(certificate.subject())))
+        self.with(|certificate| Some(super::distinguished_names::oneline(certificate.subject())))
     }
 
     /// The issuer in OpenSSL's old form with slashes.
     pub fn issuer_legacy(&self) -> Option<String> {
-        self.with(|certificate| Some(super::names_of::oneline(certificate.issuer())))
+        self.with(|certificate| Some(super::distinguished_names::oneline(certificate.issuer())))
     }
 
     /// The serial number in hexadecimal digits.
@@ -418,10 +418,10 @@ mod tests {
 
     #[test]
     fn lengths_that_lie_are_no_elements() {
-        assert!(Element::first(&[0x30]).is_none());
-        assert!(Element::first(&[0x30, 3, 1, 1]).is_none());
-        assert!(Element::first(&[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]).is_none());
-        let element = Element::first(&[0x30, 1, 7, 9]).expect("whole");
+        assert!(DerElement::first(&[0x30]).is_none());
+        assert!(DerElement::first(&[0x30, 3, 1, 1]).is_none());
+        assert!(DerElement::first(&[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]).is_none());
+        let element = DerElement::first(&[0x30, 1, 7, 9]).expect("whole");
         assert_eq!((element.content, element.rest), (&[7][..], &[9][..]));
     }
 }

@@ -10,36 +10,36 @@ use rustls::crypto::aws_lc_rs::{cipher_suite as suite, kx_group};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
 
+use super::config_error::TlsConfigError;
 use super::names;
-use super::problem::Problem;
 use super::provider::provider;
 
 /// The versions of TLS that are enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Protocols {
+pub struct TlsProtocols {
     /// Version 1.2.
     pub tls12: bool,
     /// Version 1.3.
     pub tls13: bool,
 }
 
-impl Default for Protocols {
-    fn default() -> Protocols {
-        Protocols {
+impl Default for TlsProtocols {
+    fn default() -> TlsProtocols {
+        TlsProtocols {
             tls12: true,
             tls13: true,
         }
     }
 }
 
-impl Protocols {
+impl TlsProtocols {
     /// The words of `ssl_protocols`, oldest first: the index is the number of their bit.
     pub const WORDS: &'static [&'static str] =
         &["SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"];
 
     /// The index of a version in [`Self::WORDS`], named as OpenSSL's commands do; `None` in their sense is the
     /// oldest.
-    pub fn number(word: &str) -> Option<usize> {
+    pub fn version_index(word: &str) -> Option<usize> {
         if word.eq_ignore_ascii_case("none") {
             return Some(0);
         }
@@ -48,7 +48,7 @@ impl Protocols {
     }
 
     /// Applies OpenSSL's command `Protocol` to a set of [`Self::WORDS`]; `None` if it names an unknown version.
-    pub fn command(text: &str, mut bits: u32) -> Option<u32> {
+    pub fn apply_protocol_command(text: &str, mut bits: u32) -> Option<u32> {
         for word in text.split(',').map(str::trim) {
             let (on, word) = match word.strip_prefix('-') {
                 Some(word) => (false, word),
@@ -56,7 +56,7 @@ impl Protocols {
             };
             let named = match word {
                 "ALL" => (1 << Self::WORDS.len()) - 1,
-                word => 1 << Self::number(word)?,
+                word => 1 << Self::version_index(word)?,
             };
             bits = match on {
                 true => bits | named,
@@ -72,15 +72,15 @@ impl Protocols {
     }
 
     /// The versions that a set of [`Self::WORDS`] contains and that are supported.
-    pub fn from_bits(bits: u32) -> Protocols {
-        Protocols {
+    pub fn from_bits(bits: u32) -> TlsProtocols {
+        TlsProtocols {
             tls12: bits & 1 << 4 != 0,
             tls13: bits & 1 << 5 != 0,
         }
     }
 
     /// The words of a set that name versions which are not supported (RFC 8996 deprecates them).
-    pub fn old(bits: u32) -> Vec<&'static str> {
+    pub fn unsupported_versions(bits: u32) -> Vec<&'static str> {
         let old = Self::WORDS[..4].iter().enumerate();
         old.filter(|(bit, _)| bits & 1 << bit != 0)
             .map(|(_, word)| *word)
@@ -110,7 +110,7 @@ impl Protocols {
 
 /// The chosen cipher suites and groups, and the names that are not available.
 #[derive(Clone)]
-pub struct Choice {
+pub struct CipherChoice {
     tls13: Vec<SupportedCipherSuite>,
     tls12: Vec<SupportedCipherSuite>,
     groups: Vec<&'static dyn SupportedKxGroup>,
@@ -118,9 +118,9 @@ pub struct Choice {
     pub missing: Vec<String>,
 }
 
-impl Default for Choice {
-    fn default() -> Choice {
-        Choice {
+impl Default for CipherChoice {
+    fn default() -> CipherChoice {
+        CipherChoice {
             tls13: TLS13.iter().map(|(_, suite)| *suite).collect(),
             tls12: TLS12.iter().map(|entry| entry.suite).collect(),
             groups: vec![
@@ -144,40 +144,40 @@ static TLS13: [(&str, SupportedCipherSuite); 3] = [
 ];
 
 /// A TLS 1.2 cipher suite, with the words that select it besides its name.
-struct Tls12 {
+struct Tls12Suite {
     name: &'static str,
     words: &'static [&'static str],
     suite: SupportedCipherSuite,
 }
 
 /// In OpenSSL's order, which is the order of preference when the list says only `HIGH`.
-static TLS12: [Tls12; 6] = [
-    Tls12 {
+static TLS12: [Tls12Suite; 6] = [
+    Tls12Suite {
         name: "ECDHE-ECDSA-AES256-GCM-SHA384",
         words: &["ECDSA", "AECDSA", "AES", "AES256", "AESGCM", "SHA384"],
         suite: suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
     },
-    Tls12 {
+    Tls12Suite {
         name: "ECDHE-RSA-AES256-GCM-SHA384",
         words: &["ARSA", "AES", "AES256", "AESGCM", "SHA384"],
         suite: suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
     },
-    Tls12 {
+    Tls12Suite {
         name: "ECDHE-ECDSA-CHACHA20-POLY1305",
         words: &["ECDSA", "AECDSA", "CHACHA20"],
         suite: suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
     },
-    Tls12 {
+    Tls12Suite {
         name: "ECDHE-RSA-CHACHA20-POLY1305",
         words: &["ARSA", "CHACHA20"],
         suite: suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
     },
-    Tls12 {
+    Tls12Suite {
         name: "ECDHE-ECDSA-AES128-GCM-SHA256",
         words: &["ECDSA", "AECDSA", "AES", "AES128", "AESGCM", "SHA256"],
         suite: suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
     },
-    Tls12 {
+    Tls12Suite {
         name: "ECDHE-RSA-AES128-GCM-SHA256",
         words: &["ARSA", "AES", "AES128", "AESGCM", "SHA256"],
         suite: suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
@@ -258,11 +258,11 @@ const NONE: [&str; 52] = [
     "AESCCM8",
 ];
 
-impl Choice {
+impl CipherChoice {
     /// Parses `ssl_ciphers`, which chooses and orders the suites of TLS 1.2. As in OpenSSL, those of 1.3 are not
     /// affected.
-    pub fn set_ciphers(&mut self, text: &str) -> Result<(), Problem> {
-        let mut chosen: Vec<&'static Tls12> = Vec::new();
+    pub fn set_ciphers(&mut self, text: &str) -> Result<(), TlsConfigError> {
+        let mut chosen: Vec<&'static Tls12Suite> = Vec::new();
         let mut killed: Vec<&'static str> = Vec::new();
         let mut any_known = false;
         for token in text
@@ -292,7 +292,7 @@ impl Choice {
             if selected.is_empty() && sign == 0 && words.contains('-') {
                 self.missing.push(words.to_owned());
             }
-            let is_selected = |entry: &Tls12| selected.iter().any(|s| s.name == entry.name);
+            let is_selected = |entry: &Tls12Suite| selected.iter().any(|s| s.name == entry.name);
             match sign {
                 b'!' => {
                     // `!` is final: a later token cannot bring the suite back. `-` only removes it for now.
@@ -318,7 +318,7 @@ impl Choice {
         }
         // OpenSSL's rule: an error only if not a single word means anything.
         if !any_known {
-            return Err(Problem::new(format!(
+            return Err(TlsConfigError::new(format!(
                 "SSL_CTX_set_cipher_list(\"{text}\") failed (SSL: error:0A0000B9:SSL routines::no cipher match)"
             )));
         }
@@ -335,7 +335,7 @@ impl Choice {
     }
 
     /// Parses a list of TLS 1.3 suites (`ssl_conf_command Ciphersuites`).
-    pub fn set_ciphersuites(&mut self, text: &str) -> Result<(), Problem> {
+    pub fn set_ciphersuites(&mut self, text: &str) -> Result<(), TlsConfigError> {
         let mut chosen = Vec::new();
         for name in text.split([':', ',', ' ']).filter(|name| !name.is_empty()) {
             match TLS13
@@ -345,7 +345,7 @@ impl Choice {
                 Some((_, suite)) => chosen.push(*suite),
                 None if names_known(name) => self.missing.push(name.to_owned()),
                 None => {
-                    return Err(Problem::new(format!(
+                    return Err(TlsConfigError::new(format!(
                         "SSL_CONF_cmd(\"Ciphersuites\", \"{text}\") failed (SSL: error:0A0000B9:SSL routines::no cipher match)"
                     )));
                 }
@@ -356,7 +356,7 @@ impl Choice {
     }
 
     /// Parses `ssl_ecdh_curve`.
-    pub fn set_curves(&mut self, text: &str) -> Result<(), Problem> {
+    pub fn set_curves(&mut self, text: &str) -> Result<(), TlsConfigError> {
         if text == "auto" {
             return Ok(());
         }
@@ -373,7 +373,7 @@ impl Choice {
                 Some(None) => self.missing.push(bare.to_owned()),
                 None if optional => {}
                 None => {
-                    return Err(Problem::new(format!(
+                    return Err(TlsConfigError::new(format!(
                         "SSL_CTX_set1_curves_list(\"{text}\") failed (SSL: error:0A0000AE:SSL routines::unsupported elliptic curve)"
                     )));
                 }
@@ -381,7 +381,7 @@ impl Choice {
         }
         // All names are known but none is available: better refused at the start than in every handshake.
         if groups.is_empty() {
-            return Err(Problem::new(format!(
+            return Err(TlsConfigError::new(format!(
                 "none of the curves \"{text}\" is supported"
             )));
         }
@@ -390,8 +390,8 @@ impl Choice {
     }
 
     /// The enabled versions that have at least one suite.
-    pub(super) fn usable(&self, protocols: Protocols) -> Protocols {
-        Protocols {
+    pub(super) fn usable(&self, protocols: TlsProtocols) -> TlsProtocols {
+        TlsProtocols {
             tls12: protocols.tls12 && !self.tls12.is_empty(),
             tls13: protocols.tls13 && !self.tls13.is_empty(),
         }
@@ -412,14 +412,14 @@ impl Choice {
 }
 
 /// The suites selected by words joined with `+`; `None` if a word is unknown.
-fn select(words: &str) -> Option<Vec<&'static Tls12>> {
+fn select(words: &str) -> Option<Vec<&'static Tls12Suite>> {
     if let Some(entry) = TLS12
         .iter()
         .find(|entry| entry.name.eq_ignore_ascii_case(words))
     {
         return Some(vec![entry]);
     }
-    let mut selected: Vec<&'static Tls12> = TLS12.iter().collect();
+    let mut selected: Vec<&'static Tls12Suite> = TLS12.iter().collect();
     for word in words.split('+') {
         let word = word.to_ascii_uppercase();
         if ALL.contains(&word.as_str()) {
@@ -486,7 +486,7 @@ mod tests {
     use super::*;
 
     fn chosen(text: &str) -> (Vec<&'static str>, Vec<String>) {
-        let mut choice = Choice::default();
+        let mut choice = CipherChoice::default();
         choice.set_ciphers(text).expect("a list of ciphers");
         let names = choice.tls12.iter().map(|suite| {
             let entry = TLS12
@@ -518,12 +518,12 @@ mod tests {
                 "ECDHE-ECDSA-AES256-GCM-SHA384"
             ]
         );
-        assert!(Choice::default().set_ciphers("nonsense").is_err());
+        assert!(CipherChoice::default().set_ciphers("nonsense").is_err());
     }
 
     #[test]
     fn curves() {
-        let mut choice = Choice::default();
+        let mut choice = CipherChoice::default();
         choice.set_curves("X25519:secp521r1").expect("one is known");
         assert_eq!((choice.groups.len(), choice.missing.len()), (1, 1));
         assert!(choice.set_curves("nonsense").is_err());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rt::net::Stream;
+use rt::net::StreamSocket;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientSessionMemoryCache, ResolvesClientCert, Resumption};
 use rustls::crypto::WebPkiSupportedAlgorithms;
@@ -12,14 +12,14 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::certificate::Certificate;
-use super::ciphers::{Choice, Protocols};
+use super::ciphers::{CipherChoice, TlsProtocols};
+use super::config_error::TlsConfigError;
 use super::handshake::{self, HandshakeError};
-use super::identity::Identity;
-use super::problem::Problem;
+use super::identity::TlsIdentity;
 use super::provider::{algorithms, warm_up};
 use super::server::verify_signature;
-use super::session::{Facts, Session, State};
-use super::verify::{Assessment, Purpose, Trust};
+use super::session::{HandshakeFacts, TlsSession, TlsState};
+use super::verify::{CertificatePurpose, TrustStore, VerifyResult};
 
 /// How many sessions with servers are remembered for one set of settings.
 const SESSIONS: usize = 256;
@@ -32,46 +32,46 @@ const SESSIONS_OF_ONE: usize = 8;
 #[derive(Clone, Default)]
 pub struct ClientOptions {
     /// The enabled versions.
-    pub protocols: Protocols,
+    pub protocols: TlsProtocols,
     /// Cipher suites and groups.
-    pub choice: Choice,
+    pub choice: CipherChoice,
     /// Whether the server's name is sent (SNI).
     pub server_name: bool,
     /// What the server's certificate is verified against; `None`: it is not verified.
-    pub trust: Option<Arc<Trust>>,
+    pub trust: Option<Arc<TrustStore>>,
     /// Whether sessions are remembered and resumed.
     pub session_reuse: bool,
     /// The protocols offered by ALPN, the preferred one first.
     pub alpn: Vec<Vec<u8>>,
     /// The certificate for servers that ask for one.
-    pub identity: Option<Arc<Identity>>,
+    pub identity: Option<Arc<TlsIdentity>>,
 }
 
 /// The settings of a client, with its remembered sessions.
 #[derive(Clone)]
 pub struct ClientSettings {
     config: Arc<ClientConfig>,
-    trust: Option<Arc<Trust>>,
+    trust: Option<Arc<TrustStore>>,
     /// The sessions belong to one server, whatever name it is asked for by.
     one_server: bool,
 }
 
 /// The sessions with one server, for a client that stores them itself and decides when to resume.
 #[derive(Clone)]
-pub struct Sessions(Arc<ClientSessionMemoryCache>);
+pub struct ClientSessions(Arc<ClientSessionMemoryCache>);
 
-impl Sessions {
+impl ClientSessions {
     /// An empty store for one server.
     #[allow(
         clippy::new_without_default,
         reason = "it takes memory: each use says so"
     )]
-    pub fn new() -> Sessions {
-        Sessions(Arc::new(ClientSessionMemoryCache::new(SESSIONS_OF_ONE)))
+    pub fn new() -> ClientSessions {
+        ClientSessions(Arc::new(ClientSessionMemoryCache::new(SESSIONS_OF_ONE)))
     }
 }
 
-impl fmt::Debug for Sessions {
+impl fmt::Debug for ClientSessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sessions").finish_non_exhaustive()
     }
@@ -96,7 +96,7 @@ impl ClientSettings {
     }
 
     /// The same settings with sessions that the caller stores: they are resumed, and new ones are added.
-    pub fn with_sessions(&self, sessions: &Sessions) -> ClientSettings {
+    pub fn with_sessions(&self, sessions: &ClientSessions) -> ClientSettings {
         let mut config = ClientConfig::clone(&self.config);
         config.resumption = Resumption::store(Arc::clone(&sessions.0) as Arc<_>);
         ClientSettings {
@@ -107,7 +107,7 @@ impl ClientSettings {
     }
 
     /// The same settings, verifying the server's certificate by `trust`.
-    pub fn with_trust(&self, trust: Option<Arc<Trust>>) -> ClientSettings {
+    pub fn with_trust(&self, trust: Option<Arc<TrustStore>>) -> ClientSettings {
         ClientSettings {
             config: Arc::clone(&self.config),
             trust,
@@ -116,7 +116,7 @@ impl ClientSettings {
     }
 
     /// What the server's certificate is verified against.
-    pub fn trust(&self) -> Option<&Arc<Trust>> {
+    pub fn trust(&self) -> Option<&Arc<TrustStore>> {
         self.trust.as_ref()
     }
 }
@@ -127,28 +127,28 @@ pub struct ClientName<'a> {
     /// The name without a port. It is sent if SNI is enabled, and the certificate is checked for it.
     pub name: &'a str,
     /// A client certificate instead of that in the settings.
-    pub identity: Option<Arc<Identity>>,
+    pub identity: Option<Arc<TlsIdentity>>,
 }
 
 impl ClientOptions {
     /// Builds the settings.
-    pub fn build(self) -> Result<ClientSettings, Problem> {
+    pub fn build(self) -> Result<ClientSettings, TlsConfigError> {
         warm_up();
         let protocols = self.choice.usable(self.protocols);
         if protocols.is_none() {
-            return Err(Problem::new(
+            return Err(TlsConfigError::new(
                 "no TLS version is left: neither the protocols nor the ciphers name anything that is supported",
             ));
         }
         let mut config = ClientConfig::builder_with_provider(self.choice.provider())
             .with_protocol_versions(&protocols.versions())
-            .map_err(|error| Problem::new(error.to_string()))?
+            .map_err(|error| TlsConfigError::new(error.to_string()))?
             .dangerous()
-            // The chain is verified after the handshake, as in nginx: see `Session::assessment`.
-            .with_custom_certificate_verifier(Arc::new(Later {
+            // The chain is verified after the handshake, as in nginx: see `TlsSession::verify_result`.
+            .with_custom_certificate_verifier(Arc::new(DeferredServerVerifier {
                 algorithms: algorithms(),
             }))
-            .with_client_cert_resolver(Arc::new(Shows(self.identity)));
+            .with_client_cert_resolver(Arc::new(FixedClientCertificate(self.identity)));
         config.enable_sni = self.server_name;
         config.alpn_protocols = self.alpn;
         config.resumption = match self.session_reuse {
@@ -165,13 +165,13 @@ impl ClientOptions {
     }
 }
 
-/// Does the handshake as a client. An invalid certificate is not an error here: [`Session::assessment`] has the
-/// result, and [`Session::is_for`] compares the name. The caller limits the time.
+/// Does the handshake as a client. An invalid certificate is not an error here: [`TlsSession::verify_result`] has the
+/// result, and [`TlsSession::is_for`] compares the name. The caller limits the time.
 pub async fn connect(
-    socket: &Stream,
+    socket: &StreamSocket,
     settings: &ClientSettings,
     name: ClientName<'_>,
-) -> Result<Session, HandshakeError> {
+) -> Result<TlsSession, HandshakeError> {
     let mut config = Arc::clone(&settings.config);
     let server = match ServerName::try_from(name.name) {
         Ok(server) => server.to_owned(),
@@ -195,23 +195,23 @@ pub async fn connect(
             let mut other = ClientConfig::clone(&config);
             // A session carries the client's identity: it must not be resumed with another certificate.
             other.resumption = Resumption::disabled();
-            other.client_auth_cert_resolver = Arc::new(Shows(Some(identity)));
+            other.client_auth_cert_resolver = Arc::new(FixedClientCertificate(Some(identity)));
             config = Arc::new(other);
             slow
         }
     };
     let connection = ClientConnection::new(config, server).map_err(HandshakeError::Tls)?;
-    let state = handshake::drive(socket, State::new(connection), slow).await?;
-    let mut facts = Facts::default();
+    let state = handshake::drive_handshake(socket, TlsState::new(connection), slow).await?;
+    let mut facts = HandshakeFacts::default();
     if let Some(trust) = &settings.trust {
         let chain = state.tls.peer_certificates().unwrap_or_default();
         let now = i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX);
-        facts.assessment = Some(trust.examine(chain, Purpose::Server, now));
+        facts.verify_result = Some(trust.verify_chain(chain, CertificatePurpose::Server, now));
     }
-    Ok(Session::new(state, facts))
+    Ok(TlsSession::new(state, facts))
 }
 
-impl Session {
+impl TlsSession {
     /// Whether the peer's certificate is valid for this host.
     pub fn is_for(&self, host: &str) -> bool {
         self.peer_certificate()
@@ -221,24 +221,24 @@ impl Session {
 
     /// What is wrong with the peer's certificate, if anything, in nginx's form: `(20:unable to …)`.
     pub fn verify_error(&self) -> Option<String> {
-        match self.assessment()? {
-            Assessment::Good => None,
-            Assessment::Absent => Some("no certificate".to_owned()),
-            Assessment::Bad(fault) => Some(format!("({}:{})", fault.number, fault.text)),
+        match self.verify_result()? {
+            VerifyResult::Good => None,
+            VerifyResult::Absent => Some("no certificate".to_owned()),
+            VerifyResult::Bad(fault) => Some(format!("({}:{})", fault.number, fault.text)),
         }
     }
 }
 
 /// Presents one certificate, or none.
-struct Shows(Option<Arc<Identity>>);
+struct FixedClientCertificate(Option<Arc<TlsIdentity>>);
 
-impl fmt::Debug for Shows {
+impl fmt::Debug for FixedClientCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shows").finish_non_exhaustive()
     }
 }
 
-impl ResolvesClientCert for Shows {
+impl ResolvesClientCert for FixedClientCertificate {
     fn resolve(
         &self,
         _authorities: &[&[u8]],
@@ -256,11 +256,11 @@ impl ResolvesClientCert for Shows {
 /// Accepts any certificate chain for now, because it is verified after the handshake. The signature that proves
 /// possession of the key is checked here.
 #[derive(Debug)]
-struct Later {
+struct DeferredServerVerifier {
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for Later {
+impl ServerCertVerifier for DeferredServerVerifier {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

@@ -4,10 +4,10 @@ use std::fmt;
 use std::io;
 use std::sync::OnceLock;
 
-use rt::net::Stream;
+use rt::net::StreamSocket;
 use rustls::{AlertDescription, Error, PeerIncompatible};
 
-use super::session::{READ_SIZE, State};
+use super::session::{READ_SIZE, TlsState};
 
 /// Why a handshake failed.
 #[derive(Debug)]
@@ -61,10 +61,10 @@ impl fmt::Display for HandshakeError {
             HandshakeError::Io(error) => write!(
                 f,
                 "peer closed connection in SSL handshake{}",
-                base::Errno(error)
+                base::ErrnoText(error)
             ),
             HandshakeError::Tls(error) => {
-                write!(f, "SSL_do_handshake() failed (SSL: {})", Words(error))
+                write!(f, "SSL_do_handshake() failed (SSL: {})", OpensslReason(error))
             }
             HandshakeError::NotTls => f.write_str(
                 "SSL_do_handshake() failed (SSL: error:0A00010B:SSL routines::wrong version number)",
@@ -86,14 +86,14 @@ impl fmt::Display for HandshakeError {
 impl std::error::Error for HandshakeError {}
 
 /// The TLS error behind a failed read, if there is one.
-pub(crate) fn words(error: &io::Error) -> Option<impl fmt::Display> {
-    error.get_ref()?.downcast_ref().map(Words)
+pub(crate) fn openssl_reason(error: &io::Error) -> Option<impl fmt::Display> {
+    error.get_ref()?.downcast_ref().map(OpensslReason)
 }
 
 /// An error of rustls with OpenSSL's number and text where it has one: people search for those.
-pub(super) struct Words<'a>(pub(super) &'a Error);
+pub(super) struct OpensslReason<'a>(pub(super) &'a Error);
 
-impl fmt::Display for Words<'_> {
+impl fmt::Display for OpensslReason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (reason, words) = match self.0 {
             Error::AlertReceived(alert) => return alert_words(*alert, f),
@@ -173,24 +173,24 @@ fn alert_words(alert: AlertDescription, f: &mut fmt::Formatter<'_>) -> fmt::Resu
 }
 
 /// The threads for slow handshakes: one for each processor, because the work is pure computation.
-pub(super) fn pool() -> rt::pool::Pool {
+pub(super) fn handshake_pool() -> rt::pool::PoolHandle {
     /// How many handshakes may be queued; further ones wait in front of the queue.
     const QUEUE: usize = 4096;
-    static POOL: OnceLock<rt::pool::Pool> = OnceLock::new();
+    static POOL: OnceLock<rt::pool::PoolHandle> = OnceLock::new();
     let make = || {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        rt::pool::Pool::new("tls handshakes", threads, QUEUE)
+        rt::pool::PoolHandle::new("tls handshakes", threads, QUEUE)
     };
     POOL.get_or_init(make).clone()
 }
 
 /// Runs a handshake to its end, or until the client's early data has arrived: a response to that may be sent before
 /// the handshake ends, which later reads complete. With `slow`, messages are processed on a thread of the pool.
-pub(super) async fn drive(
-    socket: &Stream,
-    mut state: State,
+pub(super) async fn drive_handshake(
+    socket: &StreamSocket,
+    mut state: TlsState,
     slow: bool,
-) -> Result<State, HandshakeError> {
+) -> Result<TlsState, HandshakeError> {
     let mut records = Vec::with_capacity(READ_SIZE);
     loop {
         // Only while handshaking: session tickets, which follow the server's last flight, are sent together with
@@ -219,14 +219,14 @@ pub(super) async fn drive(
         let fed = if slow {
             let given = std::mem::take(&mut records);
             let work = move || {
-                let fed = state.feed(&given);
+                let fed = state.feed_records(&given);
                 (state, given, fed)
             };
             let fed;
-            (state, records, fed) = pool().run(work).await;
+            (state, records, fed) = handshake_pool().run(work).await;
             fed
         } else {
-            state.feed(&records)
+            state.feed_records(&records)
         };
         if let Err(error) = fed {
             // The alert tells the peer why; whether it arrives does not matter.

@@ -13,40 +13,40 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
 use super::certificate::Certificate;
-use super::ocsp::Staple;
-use super::problem::Problem;
+use super::config_error::TlsConfigError;
+use super::ocsp::OcspStaple;
 use super::provider::provider;
-use super::{encrypted, pem};
+use super::{encrypted_key, pem};
 
 /// The longest password in bytes; nginx's bound.
 const MAX_PASSWORD: usize = 4096;
 
 /// A chain, leaf first, with the leaf's private key.
-pub struct Identity {
+pub struct TlsIdentity {
     pub(super) key: Arc<CertifiedKey>,
     /// The key was encrypted, so it is not cached in decrypted form.
     pub(super) secret: bool,
     /// The source of OCSP responses to send along with it (stapling).
-    pub(super) staple: Option<Arc<Staple>>,
+    pub(super) staple: Option<Arc<OcspStaple>>,
 }
 
-impl fmt::Debug for Identity {
+impl fmt::Debug for TlsIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity").finish_non_exhaustive()
     }
 }
 
-impl Identity {
+impl TlsIdentity {
     /// Loads a certificate and a key, each from a path or from `data:` and the text itself; `read` reads files.
     pub fn load(
         certificate: &BStr,
         key: &BStr,
         passwords: &[Vec<u8>],
         read: &mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
-    ) -> Result<Arc<Identity>, Problem> {
+    ) -> Result<Arc<TlsIdentity>, TlsConfigError> {
         let text = text_of("certificate", certificate, read)?;
         let chain = chain(&text).ok_or_else(|| {
-            Problem::new(format!(
+            TlsConfigError::new(format!(
                 "cannot load certificate \"{}\": PEM_read_bio_X509_AUX() failed \
                  (SSL: error:0480006C:PEM routines::no start line:Expecting: TRUSTED CERTIFICATE)",
                 shown(certificate)
@@ -55,27 +55,27 @@ impl Identity {
         // OpenSSL's `store:file:` is just a file.
         let key = key.strip_prefix(b"store:file:").map_or(key, BStr::new);
         if key.starts_with(b"engine:") || key.starts_with(b"store:") {
-            return Err(Problem::new(format!(
+            return Err(TlsConfigError::new(format!(
                 "cannot load certificate key \"{key}\": keys in engines and stores are not supported"
             )));
         }
         let text = text_of("certificate key", key, read)?;
         let key = shown(key);
         let bad = |why: &str| {
-            Problem::new(format!(
+            TlsConfigError::new(format!(
                 "cannot load certificate key \"{key}\": PEM_read_bio_PrivateKey() failed ({why})"
             ))
         };
         let (signing, secret) = signing_key(&text, passwords).map_err(|why| bad(&why))?;
         // Checked at load time: otherwise every handshake would fail with a message that names no file.
         if !belongs(&chain, &*signing) {
-            return Err(Problem::new(format!(
+            return Err(TlsConfigError::new(format!(
                 "SSL_CTX_use_PrivateKey(\"{key}\") failed \
                  (SSL: error:05800074:x509 certificate routines::key values mismatch)"
             )));
         }
         let key = Arc::new(CertifiedKey::new(chain, signing));
-        Ok(Arc::new(Identity {
+        Ok(Arc::new(TlsIdentity {
             key,
             secret,
             staple: None,
@@ -83,8 +83,8 @@ impl Identity {
     }
 
     /// Keeps the last certificate for each kind of key (RSA, ECDSA), which is the one that OpenSSL would use.
-    pub fn last_of_each_kind(identities: Vec<Arc<Identity>>) -> Vec<Arc<Identity>> {
-        let mut kept: Vec<Arc<Identity>> = Vec::new();
+    pub fn last_of_each_kind(identities: Vec<Arc<TlsIdentity>>) -> Vec<Arc<TlsIdentity>> {
+        let mut kept: Vec<Arc<TlsIdentity>> = Vec::new();
         for identity in identities {
             let kind = identity.key.key.algorithm();
             match kept
@@ -99,10 +99,10 @@ impl Identity {
     }
 
     /// The same identity with this OCSP response stapled to it (`ssl_stapling_file`).
-    pub fn with_ocsp(&self, response: Vec<u8>) -> Arc<Identity> {
+    pub fn with_ocsp(&self, response: Vec<u8>) -> Arc<TlsIdentity> {
         let mut key = CertifiedKey::clone(&self.key);
         key.ocsp = (!response.is_empty()).then_some(response);
-        Arc::new(Identity {
+        Arc::new(TlsIdentity {
             key: Arc::new(key),
             secret: self.secret,
             staple: None,
@@ -110,8 +110,8 @@ impl Identity {
     }
 
     /// The same identity with OCSP responses that are fetched.
-    pub fn with_staple(&self, staple: Arc<Staple>) -> Arc<Identity> {
-        Arc::new(Identity {
+    pub fn with_staple(&self, staple: Arc<OcspStaple>) -> Arc<TlsIdentity> {
+        Arc::new(TlsIdentity {
             key: Arc::clone(&self.key),
             secret: self.secret,
             staple: Some(staple),
@@ -122,7 +122,7 @@ impl Identity {
     pub(super) fn certified(&self) -> Arc<CertifiedKey> {
         let staple = self.staple.as_ref();
         staple
-            .and_then(|staple| staple.staple(&self.key))
+            .and_then(|staple| staple.stapled_key(&self.key))
             .unwrap_or_else(|| Arc::clone(&self.key))
     }
 
@@ -132,7 +132,7 @@ impl Identity {
     }
 
     /// The source of stapled OCSP responses.
-    pub(super) fn staple(&self) -> Option<&Arc<Staple>> {
+    pub(super) fn staple(&self) -> Option<&Arc<OcspStaple>> {
         self.staple.as_ref()
     }
 
@@ -169,7 +169,7 @@ fn text_of(
     what: &str,
     word: &BStr,
     read: &mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
-) -> Result<Vec<u8>, Problem> {
+) -> Result<Vec<u8>, TlsConfigError> {
     if let Some(data) = word.strip_prefix(b"data:") {
         return Ok(data.to_vec());
     }
@@ -181,9 +181,9 @@ pub fn load_file(
     what: &str,
     path: &Path,
     read: &mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
-) -> Result<Vec<u8>, Problem> {
+) -> Result<Vec<u8>, TlsConfigError> {
     read(path).map_err(|error| {
-        Problem::new(format!(
+        TlsConfigError::new(format!(
             "cannot load {what} \"{}\": open() failed {}",
             path.display(),
             base::text::errno_text(&error)
@@ -199,7 +199,7 @@ pub(super) fn chain(text: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
             "CERTIFICATE" | "X509 CERTIFICATE" => block.content,
             // In this format the certificate is followed by OpenSSL's trust settings, which are cut off.
             "TRUSTED CERTIFICATE" => {
-                let element = super::certificate::Element::first(&block.content)?;
+                let element = super::certificate::DerElement::first(&block.content)?;
                 element.whole.to_vec()
             }
             _ => continue,
@@ -235,11 +235,11 @@ pub(super) fn key_of_pem(
             .any(|(name, value)| name == "Proc-Type" && value.contains("ENCRYPTED"));
         let secret = encrypted || block.label == "ENCRYPTED PRIVATE KEY";
         let der = if block.label == "ENCRYPTED PRIVATE KEY" {
-            let der = encrypted::pkcs8(&block.content, passwords)?;
+            let der = encrypted_key::pkcs8(&block.content, passwords)?;
             PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der))
         } else {
             let content = match encrypted {
-                true => encrypted::legacy(&block, passwords)?,
+                true => encrypted_key::legacy(&block, passwords)?,
                 false => block.content,
             };
             match block.label.as_str() {
@@ -267,7 +267,7 @@ pub(super) fn belongs(chain: &[CertificateDer<'_>], key: &dyn SigningKey) -> boo
 }
 
 /// Parses an `ssl_password_file`: one password per line.
-pub fn read_passwords(text: &[u8], name: &str) -> Result<Vec<Vec<u8>>, Problem> {
+pub fn read_passwords(text: &[u8], name: &str) -> Result<Vec<Vec<u8>>, TlsConfigError> {
     let lines = text
         .split(|byte| *byte == b'\n')
         .map(<[u8]>::trim_ascii_end);
@@ -279,7 +279,9 @@ pub fn read_passwords(text: &[u8], name: &str) -> Result<Vec<Vec<u8>>, Problem> 
         .iter()
         .any(|password| password.len() > MAX_PASSWORD)
     {
-        return Err(Problem::new(format!("too long password in \"{name}\"")));
+        return Err(TlsConfigError::new(format!(
+            "too long password in \"{name}\""
+        )));
     }
     Ok(passwords)
 }

@@ -1,58 +1,61 @@
 //! TLS, by rustls: accepting it from clients and speaking it to upstream servers.
 //!
-//! - [`Session`] is the TLS of an established connection; a [`crate::Transport`] carries it.
+//! - [`TlsSession`] is the TLS of an established connection; a [`crate::Transport`] carries it.
 //! - [`accept`] reads a client's hello first, so that the configuration can be chosen by the name in it;
 //!   [`connect`] is the client's side.
-//! - [`Identity`] is a certificate chain with its key; [`Trust`] says which certificates to believe. An [`Offer`]
+//! - [`TlsIdentity`] is a certificate chain with its key; [`TrustStore`] says which certificates to believe. An [`HandshakeOffer`]
 //!   lets a script choose the chain while the client waits.
 //! - [`ServerSettings`] and [`ClientSettings`] are built when the configuration is read and do not change.
 //! - [`ocsp`] asks authorities whether certificates are revoked.
-//! - Ticket keys and remembered sessions outlive configurations: [`Tickets`], [`SessionCache`].
+//! - Ticket keys and remembered sessions outlive configurations: [`TicketKeys`], [`SessionCache`].
 //!
 //! OpenSSL's names are used for everything that users see: configurations, variables and logs.
 
 mod accept;
-mod cache;
 mod certificate;
 mod ciphers;
 mod client;
-mod encrypted;
+mod config_error;
+mod distinguished_names;
+mod encrypted_key;
+mod external_sessions;
 mod handshake;
 mod identity;
-mod kept;
+mod identity_cache;
 mod names;
-mod names_of;
 pub mod ocsp;
 mod offer;
 mod pem;
-mod problem;
 mod provider;
 mod raw_hello;
 mod server;
-mod service;
+mod server_tls;
 mod session;
-mod sessions;
-mod shared;
+mod session_cache;
+mod shared_by_name;
 mod system_trust;
 mod tickets;
 mod verify;
 
-pub use accept::{Beginning, Hello, read_hello};
-pub use cache::IdentityCache;
-pub use certificate::Shown;
-pub use ciphers::{Choice, Protocols};
-pub use client::{ClientName, ClientOptions, ClientSettings, Sessions, connect};
+pub use accept::{ReceivedHello, TlsOrPlain, read_hello};
+pub use certificate::CertificateView;
+pub use ciphers::{CipherChoice, TlsProtocols};
+pub use client::{ClientName, ClientOptions, ClientSessions, ClientSettings, connect};
+pub use config_error::TlsConfigError;
+pub use external_sessions::{KeptSession, SessionKeeper};
 pub use handshake::HandshakeError;
-pub(crate) use handshake::words;
-pub use identity::{Identity, load_file, read_passwords};
-pub use kept::{Keeping, KeptSession};
-pub use offer::{Chain, HandshakeHandler, Key, Moment, Objection, Offer};
-pub use problem::Problem;
+pub(crate) use handshake::openssl_reason;
+pub use identity::{TlsIdentity, load_file, read_passwords};
+pub use identity_cache::IdentityCache;
+pub use offer::{
+    CertificateChain, CertificateKey, HandshakeHandler, HandshakeOffer, HandshakePhase,
+    HandshakeRefused,
+};
 pub use provider::{fill_random, warm_up};
 pub use server::{ClientCertificates, ServerOptions, ServerSettings};
-pub use service::{Asks, Refusal, Service, full_path};
-pub use session::Session;
-pub use sessions::SessionCache;
+pub use server_tls::{CertificateRefusal, ServerTls, VerifyClient, full_path};
+pub use session::TlsSession;
+pub use session_cache::SessionCache;
 pub use system_trust::system_trust;
-pub use tickets::{TicketKey, Tickets};
-pub use verify::{Assessment, Fault, Purpose, Trust};
+pub use tickets::{TicketKey, TicketKeys};
+pub use verify::{CertificatePurpose, TrustStore, VerifyError, VerifyResult};

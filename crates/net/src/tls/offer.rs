@@ -1,4 +1,4 @@
-//! Certificates that a script chooses or builds while a client waits: it gets an [`Offer`] and changes what the
+//! Certificates that a script chooses or builds while a client waits: it gets an [`HandshakeOffer`] and changes what the
 //! client will be shown.
 
 use std::cell::RefCell;
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SigningKey};
 
-use super::accept::Hello;
-use super::certificate::Element;
-use super::identity::{self, Identity};
-use super::kept::KeptSession;
-use super::problem::Problem;
+use super::accept::ReceivedHello;
+use super::certificate::DerElement;
+use super::config_error::TlsConfigError;
+use super::external_sessions::KeptSession;
+use super::identity::{self, TlsIdentity};
 use super::provider::provider;
 use super::server::ServerSettings;
 
 /// What a client asks for, and what it will be shown.
-pub struct Offer {
+pub struct HandshakeOffer {
     /// The server name that the client asks for (SNI), in lower case.
     pub server_name: Option<Box<str>>,
     /// The version that will be negotiated, as on the wire: 0x303 for TLS 1.2, 0x304 for 1.3.
@@ -26,9 +26,9 @@ pub struct Offer {
     /// The numbers of the cipher suites that the client offers, in its order.
     pub ciphers: Vec<u16>,
     /// The configured certificates.
-    pub known: Vec<Arc<Identity>>,
+    pub known: Vec<Arc<TlsIdentity>>,
     /// The certificates it will be shown; `None`: the configured ones.
-    pub chosen: Option<Vec<Arc<Identity>>>,
+    pub chosen: Option<Vec<Arc<TlsIdentity>>>,
     /// The extensions of the hello in their order, with their contents.
     pub extensions: Vec<(u16, Vec<u8>)>,
     /// The session that is asked for or was created.
@@ -39,17 +39,17 @@ pub struct Offer {
 pub type HandshakeHandler<R> =
     for<'a> fn(
         &'a mut R,
-        Moment,
-        Rc<RefCell<Offer>>,
-    ) -> Pin<Box<dyn Future<Output = Result<(), Objection>> + 'a>>;
+        HandshakePhase,
+        Rc<RefCell<HandshakeOffer>>,
+    ) -> Pin<Box<dyn Future<Output = Result<(), HandshakeRefused>> + 'a>>;
 
 /// A handshake is not to be completed. Why was logged then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Objection;
+pub struct HandshakeRefused;
 
 /// The points of a handshake at which a script runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum HandshakePhase {
     /// The hello was read, and no server is selected by its name yet.
     Hello,
     /// The server is known, and its certificate is to be chosen.
@@ -60,20 +60,20 @@ pub enum Moment {
     SessionMade,
 }
 
-impl Offer {
+impl HandshakeOffer {
     /// The offer for this hello: by these settings, if they are known already, and with `identities` if the
     /// certificates depend on the client.
     pub fn new(
-        hello: &Hello,
+        hello: &ReceivedHello,
         settings: Option<&ServerSettings>,
-        identities: Option<&[Arc<Identity>]>,
-    ) -> Offer {
+        identities: Option<&[Arc<TlsIdentity>]>,
+    ) -> HandshakeOffer {
         let of_settings = settings.map(ServerSettings::identities);
         let newest = settings.is_none_or(ServerSettings::speaks_1_3);
         let ciphers = hello.offered_ciphers();
         let wants = hello.offers_1_3();
         let extensions = hello.raw().extensions().unwrap_or_default();
-        Offer {
+        HandshakeOffer {
             server_name: hello.server_name().map(Into::into),
             version: if newest && wants { 0x304 } else { 0x303 },
             ciphers: ciphers.to_vec(),
@@ -88,8 +88,8 @@ impl Offer {
     }
 
     /// An offer that is only about a session.
-    pub fn about(server_name: Option<Box<str>>, session: KeptSession) -> Offer {
-        Offer {
+    pub fn for_session(server_name: Option<Box<str>>, session: KeptSession) -> HandshakeOffer {
+        HandshakeOffer {
             server_name,
             // Only TLS 1.2 sessions are stored externally.
             version: 0x303,
@@ -102,35 +102,35 @@ impl Offer {
     }
 
     /// Adds a certificate. It replaces one with the same kind of key, as a second `ssl_certificate` does.
-    pub fn add(&mut self, identity: Arc<Identity>) {
+    pub fn add_identity(&mut self, identity: Arc<TlsIdentity>) {
         let chosen = self.chosen.take().unwrap_or_else(|| self.known.clone());
         let all = chosen.into_iter().chain([identity]).collect();
-        self.chosen = Some(Identity::last_of_each_kind(all));
+        self.chosen = Some(TlsIdentity::last_of_each_kind(all));
     }
 }
 
 /// A certificate chain without a key, leaf first.
 #[derive(Clone)]
-pub struct Chain(Vec<CertificateDer<'static>>);
+pub struct CertificateChain(Vec<CertificateDer<'static>>);
 
-impl Chain {
+impl CertificateChain {
     /// Parses PEM; `None` if there is no certificate or one is malformed.
-    pub fn from_pem(text: &[u8]) -> Option<Chain> {
-        Some(Chain(identity::chain(text)?))
+    pub fn from_pem(text: &[u8]) -> Option<CertificateChain> {
+        Some(CertificateChain(identity::chain(text)?))
     }
 
     /// Parses concatenated DER certificates; `None` if these bytes are not that.
-    pub fn from_der(mut bytes: &[u8]) -> Option<Chain> {
+    pub fn from_der(mut bytes: &[u8]) -> Option<CertificateChain> {
         let mut chain = Vec::new();
         while !bytes.is_empty() {
-            let element = Element::first(bytes)?;
+            let element = DerElement::first(bytes)?;
             chain.push(CertificateDer::from(element.whole.to_vec()));
             bytes = element.rest;
         }
         // Only the leaf is parsed: the others are sent as they are, and the client judges them.
         let leaf = chain.first()?;
         super::certificate::Certificate::parse(leaf)?;
-        Some(Chain(chain))
+        Some(CertificateChain(chain))
     }
 
     /// The concatenated certificates in DER.
@@ -141,23 +141,23 @@ impl Chain {
 
 /// A private key.
 #[derive(Clone)]
-pub struct Key(Arc<dyn SigningKey>);
+pub struct CertificateKey(Arc<dyn SigningKey>);
 
-impl Key {
+impl CertificateKey {
     /// The first private key of a PEM text, decrypted with one of the passwords if necessary. The error has
     /// OpenSSL's or the library's message.
-    pub fn from_pem(text: &[u8], passwords: &[Vec<u8>]) -> Result<Key, String> {
-        Ok(Key(identity::signing_key(text, passwords)?.0))
+    pub fn from_pem(text: &[u8], passwords: &[Vec<u8>]) -> Result<CertificateKey, String> {
+        Ok(CertificateKey(identity::signing_key(text, passwords)?.0))
     }
 
     /// A key in DER: PKCS #8, PKCS #1 or SEC 1.
-    pub fn from_der(bytes: &[u8]) -> Result<Key, String> {
+    pub fn from_der(bytes: &[u8]) -> Result<CertificateKey, String> {
         let der = PrivateKeyDer::try_from(bytes).map_err(str::to_owned)?;
         let key = provider()
             .key_provider
             .load_private_key(der.clone_key())
             .map_err(|error| error.to_string())?;
-        Ok(Key(key))
+        Ok(CertificateKey(key))
     }
 
     /// The first private key of a PEM text, in DER.
@@ -167,16 +167,19 @@ impl Key {
     }
 }
 
-impl Identity {
+impl TlsIdentity {
     /// A chain with its key; an error if they do not match.
-    pub fn new(chain: &Chain, key: &Key) -> Result<Arc<Identity>, Problem> {
+    pub fn new(
+        chain: &CertificateChain,
+        key: &CertificateKey,
+    ) -> Result<Arc<TlsIdentity>, TlsConfigError> {
         if !identity::belongs(&chain.0, &*key.0) {
-            return Err(Problem::new(
+            return Err(TlsConfigError::new(
                 "error:05800074:x509 certificate routines::key values mismatch",
             ));
         }
         let key = CertifiedKey::new(chain.0.clone(), Arc::clone(&key.0));
-        Ok(Arc::new(Identity {
+        Ok(Arc::new(TlsIdentity {
             key: Arc::new(key),
             secret: false,
             staple: None,
@@ -190,11 +193,11 @@ mod tests {
 
     #[test]
     fn what_is_no_certificate_is_no_chain() {
-        assert!(Chain::from_der(b"").is_none());
-        assert!(Chain::from_der(&[0x30, 3, 1, 1]).is_none());
-        assert!(Chain::from_der(&[0x30, 1, 7]).is_none());
-        assert!(Chain::from_pem(b"").is_none());
-        assert!(Key::from_der(b"\x30\x01\x07").is_err());
-        assert!(Key::from_pem(b"", &[]).is_err());
+        assert!(CertificateChain::from_der(b"").is_none());
+        assert!(CertificateChain::from_der(&[0x30, 3, 1, 1]).is_none());
+        assert!(CertificateChain::from_der(&[0x30, 1, 7]).is_none());
+        assert!(CertificateChain::from_pem(b"").is_none());
+        assert!(CertificateKey::from_der(b"\x30\x01\x07").is_err());
+        assert!(CertificateKey::from_pem(b"", &[]).is_err());
     }
 }

@@ -4,7 +4,7 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 
 /// One PEM block.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct PemBlock {
     /// The text after `BEGIN`.
     pub(super) label: String,
     /// The lines `Name: value` of the older format for encrypted keys (RFC 1421).
@@ -14,7 +14,7 @@ pub(super) struct Block {
 
 /// Parses all blocks of a text and skips anything between them, such as the text that `openssl x509 -text` writes.
 /// `None` if a block is malformed.
-pub(super) fn parse(text: &[u8]) -> Option<Vec<Block>> {
+pub(super) fn parse(text: &[u8]) -> Option<Vec<PemBlock>> {
     let mut blocks = Vec::new();
     let mut lines = text
         .split(|byte| *byte == b'\n')
@@ -42,7 +42,7 @@ pub(super) fn parse(text: &[u8]) -> Option<Vec<Block>> {
                 _ => digits.extend(line.iter().filter(|byte| !byte.is_ascii_whitespace())),
             }
         }
-        blocks.push(Block {
+        blocks.push(PemBlock {
             label,
             headers,
             content: decode(&digits)?,

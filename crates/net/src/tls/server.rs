@@ -17,25 +17,25 @@ use rustls::{
 };
 
 use super::certificate::Certificate;
-use super::ciphers::{Choice, Protocols};
-use super::identity::Identity;
-use super::ocsp::Network;
-use super::problem::Problem;
+use super::ciphers::{CipherChoice, TlsProtocols};
+use super::config_error::TlsConfigError;
+use super::identity::TlsIdentity;
+use super::ocsp::OcspResolver;
 use super::provider::{algorithms, warm_up};
-use super::sessions::{SessionCache, Storage};
-use super::tickets::{Ticketer, Tickets};
-use super::verify::Trust;
+use super::session_cache::{ContextSessionCache, SessionCache};
+use super::tickets::{SessionTicketer, TicketKeys};
+use super::verify::TrustStore;
 
 /// The input for the settings of a server.
 pub struct ServerOptions {
     /// The enabled versions.
-    pub protocols: Protocols,
+    pub protocols: TlsProtocols,
     /// Cipher suites and groups.
-    pub choice: Choice,
+    pub choice: CipherChoice,
     /// Whether the server's order of cipher suites counts, not the client's.
     pub prefer_server_ciphers: bool,
     /// The certificates; empty if they depend on the client.
-    pub identities: Vec<Arc<Identity>>,
+    pub identities: Vec<Arc<TlsIdentity>>,
     /// If set, clients are asked for a certificate, which is verified against this.
     pub client_certificates: Option<ClientCertificates>,
     /// The ALPN protocols, the preferred one first; empty: no ALPN.
@@ -43,7 +43,7 @@ pub struct ServerOptions {
     /// The session cache.
     pub cache: Option<Arc<SessionCache>>,
     /// The ticket keys; `None`: no tickets.
-    pub tickets: Option<Arc<Tickets>>,
+    pub tickets: Option<Arc<TicketKeys>>,
     /// How long a session may be resumed, in seconds.
     pub session_timeout: u32,
     /// The largest record in bytes; 0: the protocol's limit.
@@ -60,7 +60,7 @@ pub struct ServerOptions {
 #[derive(Clone)]
 pub struct ClientCertificates {
     /// The trusted certificates.
-    pub trust: Arc<Trust>,
+    pub trust: Arc<TrustStore>,
     /// The authorities named in the request to clients: encoded subjects.
     pub named: Vec<Vec<u8>>,
 }
@@ -69,8 +69,8 @@ pub struct ClientCertificates {
 #[derive(Clone)]
 pub struct ServerSettings {
     pub(super) config: Arc<ServerConfig>,
-    pub(super) identities: Vec<Arc<Identity>>,
-    pub(super) trust: Option<Arc<Trust>>,
+    pub(super) identities: Vec<Arc<TlsIdentity>>,
+    pub(super) trust: Option<Arc<TrustStore>>,
     speaks_1_3: bool,
     /// A digest of all that its sessions depend on.
     pub(super) context: [u8; 32],
@@ -86,25 +86,25 @@ impl fmt::Debug for ServerSettings {
 
 impl ServerOptions {
     /// Builds the settings.
-    pub fn build(self) -> Result<ServerSettings, Problem> {
+    pub fn build(self) -> Result<ServerSettings, TlsConfigError> {
         warm_up();
         let context = self.session_context();
         let protocols = self.choice.usable(self.protocols);
         if protocols.is_none() {
-            return Err(Problem::new(
+            return Err(TlsConfigError::new(
                 "no TLS version is left: neither \"ssl_protocols\" nor \"ssl_ciphers\" names anything that is supported",
             ));
         }
         let builder = ServerConfig::builder_with_provider(self.choice.provider())
             .with_protocol_versions(&protocols.versions())
-            .map_err(|error| Problem::new(error.to_string()))?;
+            .map_err(|error| TlsConfigError::new(error.to_string()))?;
         let verifier: Arc<dyn ClientCertVerifier> = match &self.client_certificates {
             None => Arc::new(NoClientAuth),
-            Some(wanted) => Arc::new(Asking::new(wanted)),
+            Some(wanted) => Arc::new(DeferredClientVerifier::new(wanted)),
         };
         let mut config = builder
             .with_client_cert_verifier(verifier)
-            .with_cert_resolver(Arc::new(Resolver {
+            .with_cert_resolver(Arc::new(CertificateResolver {
                 identities: self.identities.clone(),
                 newest: protocols.speaks_1_3(),
             }));
@@ -112,7 +112,7 @@ impl ServerOptions {
         config.alpn_protocols = self.alpn.clone();
         config.max_fragment_size = fragment_size(self.record_size);
         let sessions = |cache: &Arc<SessionCache>| -> Arc<dyn StoresServerSessions> {
-            Arc::new(Storage {
+            Arc::new(ContextSessionCache {
                 cache: Arc::clone(cache),
                 context,
                 timeout: self.session_timeout,
@@ -132,7 +132,7 @@ impl ServerOptions {
                 None => sessions(&SessionCache::shared("early data", EARLY_SESSIONS)),
             };
         } else if let Some(tickets) = &self.tickets {
-            config.ticketer = Arc::new(Ticketer {
+            config.ticketer = Arc::new(SessionTicketer {
                 tickets: Arc::clone(tickets),
                 context,
                 timeout: self.session_timeout,
@@ -198,9 +198,9 @@ fn fragment_size(record: usize) -> Option<usize> {
 
 impl ServerSettings {
     /// The settings with other certificates.
-    pub(super) fn config_with(&self, identities: &[Arc<Identity>]) -> Arc<ServerConfig> {
+    pub(super) fn config_with(&self, identities: &[Arc<TlsIdentity>]) -> Arc<ServerConfig> {
         let mut config = ServerConfig::clone(&self.config);
-        config.cert_resolver = Arc::new(Resolver {
+        config.cert_resolver = Arc::new(CertificateResolver {
             identities: identities.to_vec(),
             newest: self.speaks_1_3,
         });
@@ -253,39 +253,39 @@ impl ServerSettings {
     /// Renews the stapled OCSP responses on this loop where it is time to. Failures go to `log`.
     pub fn refresh_staples(
         &self,
-        network: impl Fn() -> Network,
+        network: impl Fn() -> OcspResolver,
         log: impl Fn(String) + Clone + 'static,
     ) {
         for staple in self.identities.iter().filter_map(|known| known.staple()) {
-            staple.refresh(&network, log.clone());
+            staple.refresh_if_due(&network, log.clone());
         }
     }
 
     /// The certificates.
-    pub(super) fn identities(&self) -> &[Arc<Identity>] {
+    pub(super) fn identities(&self) -> &[Arc<TlsIdentity>] {
         &self.identities
     }
 
     /// The trusted certificates for clients.
-    pub fn trust(&self) -> Option<&Trust> {
+    pub fn trust(&self) -> Option<&TrustStore> {
         self.trust.as_deref()
     }
 }
 
 /// Chooses among certificates of several kinds by the client's preferred signature scheme.
-struct Resolver {
-    identities: Vec<Arc<Identity>>,
+struct CertificateResolver {
+    identities: Vec<Arc<TlsIdentity>>,
     /// TLS 1.3 is enabled.
     newest: bool,
 }
 
-impl fmt::Debug for Resolver {
+impl fmt::Debug for CertificateResolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Resolver").finish_non_exhaustive()
     }
 }
 
-impl ResolvesServerCert for Resolver {
+impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let identities = &self.identities;
         if let [only] = &identities[..] {
@@ -325,14 +325,14 @@ pub(super) fn is_pkcs1(scheme: SignatureScheme) -> bool {
 /// Asks for a client certificate and accepts any, because it is verified after the handshake. The signature that
 /// proves possession of the key is checked here.
 #[derive(Debug)]
-struct Asking {
+struct DeferredClientVerifier {
     named: Vec<DistinguishedName>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl Asking {
-    fn new(wanted: &ClientCertificates) -> Asking {
-        Asking {
+impl DeferredClientVerifier {
+    fn new(wanted: &ClientCertificates) -> DeferredClientVerifier {
+        DeferredClientVerifier {
             named: wanted
                 .named
                 .iter()
@@ -343,7 +343,7 @@ impl Asking {
     }
 }
 
-impl ClientCertVerifier for Asking {
+impl ClientCertVerifier for DeferredClientVerifier {
     // A client without a certificate gets an error page (status 400), not an alert, as in nginx.
     fn client_auth_mandatory(&self) -> bool {
         false
@@ -430,7 +430,7 @@ pub(super) fn verify_signature(
 impl ClientCertificates {
     /// Verifies against `trust`, and names the authorities of `named` to clients (`ssl_trusted_certificate` is not
     /// named, `ssl_client_certificate` is).
-    pub fn new(trust: Trust, named: &Trust) -> ClientCertificates {
+    pub fn new(trust: TrustStore, named: &TrustStore) -> ClientCertificates {
         let mut names: Vec<Vec<u8>> = Vec::new();
         for name in named.subjects() {
             if !names.iter().any(|known| known == name) {

@@ -9,13 +9,13 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead, IoSlice, Read, Write};
 use std::task::{Context, Poll, ready};
 
-use rt::net::Stream;
+use rt::net::StreamSocket;
 use rustls::Connection;
 use rustls::pki_types::CertificateDer;
 
 use super::certificate::Certificate;
 use super::names;
-use super::verify::{Assessment, Trust};
+use super::verify::{TrustStore, VerifyResult};
 
 /// How much is read from the socket at once, in bytes: the largest record with its overhead.
 pub(super) const READ_SIZE: usize = 16 * 1024 + 512;
@@ -30,14 +30,14 @@ rt::local! {
 }
 
 /// The TLS of a connection.
-pub struct Session {
-    state: RefCell<State>,
-    facts: Facts,
+pub struct TlsSession {
+    state: RefCell<TlsState>,
+    facts: HandshakeFacts,
 }
 
 /// What was negotiated and what the peer offered, for variables and logs.
 #[derive(Default)]
-pub(super) struct Facts {
+pub(super) struct HandshakeFacts {
     pub(super) server_name: Option<Box<str>>,
     /// The numbers of the cipher suites, groups and signature schemes that a client offered, in its order.
     pub(super) offered_ciphers: Vec<u16>,
@@ -46,12 +46,12 @@ pub(super) struct Facts {
     /// The scheme of the server's signature, if it signed.
     pub(super) scheme: Cell<Option<u16>>,
     /// The result of verifying the peer's certificate; `None` if none was asked for.
-    pub(super) assessment: Option<Assessment>,
+    pub(super) verify_result: Option<VerifyResult>,
     /// The session's number: the same for all connections that resume it.
     pub(super) id: Vec<u8>,
 }
 
-pub(super) struct State {
+pub(super) struct TlsState {
     pub(super) tls: Connection,
     /// Plaintext that was taken out because rustls had no more room. It comes before what rustls still holds.
     spilled: Vec<u8>,
@@ -59,7 +59,7 @@ pub(super) struct State {
     taken: usize,
     /// The peer has finished sending.
     ended: bool,
-    broken: Option<Broken>,
+    broken: Option<TlsFailure>,
     /// The socket had no room for some records.
     stuck: bool,
     /// The client sends early data that is not accepted and has to be skipped.
@@ -68,30 +68,30 @@ pub(super) struct State {
 
 /// The error that has ended the connection. Kept, because every later call must report it too.
 #[derive(Clone)]
-enum Broken {
+enum TlsFailure {
     Tls(rustls::Error),
     Io(io::ErrorKind, Option<i32>),
 }
 
-impl Broken {
-    fn of(error: &io::Error) -> Broken {
-        Broken::Io(error.kind(), error.raw_os_error())
+impl TlsFailure {
+    fn of(error: &io::Error) -> TlsFailure {
+        TlsFailure::Io(error.kind(), error.raw_os_error())
     }
 
     fn to_error(&self) -> io::Error {
         match self {
-            Broken::Tls(error) => io::Error::new(io::ErrorKind::InvalidData, error.clone()),
-            Broken::Io(_, Some(number)) => io::Error::from_raw_os_error(*number),
-            Broken::Io(kind, None) => (*kind).into(),
+            TlsFailure::Tls(error) => io::Error::new(io::ErrorKind::InvalidData, error.clone()),
+            TlsFailure::Io(_, Some(number)) => io::Error::from_raw_os_error(*number),
+            TlsFailure::Io(kind, None) => (*kind).into(),
         }
     }
 }
 
-impl State {
-    pub(super) fn new(tls: impl Into<Connection>) -> State {
+impl TlsState {
+    pub(super) fn new(tls: impl Into<Connection>) -> TlsState {
         let mut tls = tls.into();
         tls.set_buffer_limit(Some(PENDING));
-        State {
+        TlsState {
             tls,
             spilled: Vec::new(),
             taken: 0,
@@ -103,12 +103,12 @@ impl State {
     }
 
     /// Notes whether the client's early data has to be skipped.
-    pub(super) fn skipping(self, skips: bool) -> State {
-        State { skips, ..self }
+    pub(super) fn skipping_early_data(self, skips: bool) -> TlsState {
+        TlsState { skips, ..self }
     }
 
     /// Passes received bytes to rustls.
-    pub(super) fn feed(&mut self, mut records: &[u8]) -> Result<(), rustls::Error> {
+    pub(super) fn feed_records(&mut self, mut records: &[u8]) -> Result<(), rustls::Error> {
         let mut unseen = false;
         while !records.is_empty() {
             match self.tls.read_tls(&mut records) {
@@ -119,9 +119,9 @@ impl State {
                 }
                 Ok(1..) => {
                     unseen = false;
-                    self.process()?;
+                    self.decrypt_records()?;
                 }
-                Ok(0) | Err(_) if std::mem::take(&mut unseen) => self.process()?,
+                Ok(0) | Err(_) if std::mem::take(&mut unseen) => self.decrypt_records()?,
                 // rustls is full of plaintext: it is taken out, and feeding goes on. (Reading from a slice cannot
                 // fail.)
                 Ok(0) | Err(_) if self.spill() => {}
@@ -135,7 +135,7 @@ impl State {
     }
 
     /// Decrypts what was fed.
-    pub(super) fn process(&mut self) -> Result<(), rustls::Error> {
+    pub(super) fn decrypt_records(&mut self) -> Result<(), rustls::Error> {
         let state = self.tls.process_new_packets()?;
         if state.peer_has_closed() {
             self.ended = true;
@@ -210,9 +210,9 @@ impl State {
     }
 
     /// Sends records until the socket is full (`WouldBlock`) or none is left.
-    pub(super) fn send(&mut self, socket: &Stream) -> io::Result<()> {
+    pub(super) fn send(&mut self, socket: &StreamSocket) -> io::Result<()> {
         while self.tls.wants_write() {
-            match self.tls.write_tls(&mut Output(socket)) {
+            match self.tls.write_tls(&mut RecordOutput(socket)) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -220,7 +220,7 @@ impl State {
                     return Err(error);
                 }
                 Err(error) => {
-                    self.broken = Some(Broken::of(&error));
+                    self.broken = Some(TlsFailure::of(&error));
                     return Err(error);
                 }
             }
@@ -230,13 +230,13 @@ impl State {
     }
 
     /// Handles received bytes; none means the end of the stream.
-    fn received(&mut self, socket: &Stream, records: &[u8]) {
+    fn received(&mut self, socket: &StreamSocket, records: &[u8]) {
         if records.is_empty() {
             // Possibly without a close_notify. Many peers omit it, and the protocol above knows whether its message
             // is complete.
             self.ended = true;
-        } else if let Err(error) = self.feed(records) {
-            self.broken = Some(Broken::Tls(error));
+        } else if let Err(error) = self.feed_records(records) {
+            self.broken = Some(TlsFailure::Tls(error));
             // Sends the alert. It does not matter whether it arrives.
             let _ = self.send(socket);
         }
@@ -244,7 +244,7 @@ impl State {
 
     /// Sends what the socket had no room for. Until that succeeds nothing more is encrypted, which is what limits
     /// the buffer.
-    fn send_if_stuck(&mut self, socket: &Stream) -> io::Result<()> {
+    fn send_if_stuck(&mut self, socket: &StreamSocket) -> io::Result<()> {
         if self.stuck {
             self.send(socket)?;
         }
@@ -279,9 +279,9 @@ fn drain(tls: &mut Connection, out: &mut Vec<u8>, max: usize) -> usize {
 }
 
 /// The socket as rustls writes to it.
-struct Output<'a>(&'a Stream);
+struct RecordOutput<'a>(&'a StreamSocket);
 
-impl Write for Output<'_> {
+impl Write for RecordOutput<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.0.try_write(buf)
     }
@@ -295,9 +295,9 @@ impl Write for Output<'_> {
     }
 }
 
-impl Session {
-    pub(super) fn new(state: State, facts: Facts) -> Session {
-        Session {
+impl TlsSession {
+    pub(super) fn new(state: TlsState, facts: HandshakeFacts) -> TlsSession {
+        TlsSession {
             state: RefCell::new(state),
             facts,
         }
@@ -306,7 +306,7 @@ impl Session {
     /// Appends at most `max` bytes of plaintext, from the records that `receive` reads.
     fn read_with(
         &self,
-        socket: &Stream,
+        socket: &StreamSocket,
         buf: &mut Vec<u8>,
         max: usize,
         mut receive: impl FnMut(&mut Vec<u8>) -> Poll<io::Result<usize>>,
@@ -336,7 +336,7 @@ impl Session {
 
     pub(crate) fn try_read_into(
         &self,
-        socket: &Stream,
+        socket: &StreamSocket,
         buf: &mut Vec<u8>,
         max: usize,
     ) -> io::Result<usize> {
@@ -351,7 +351,7 @@ impl Session {
 
     pub(crate) fn poll_read_into(
         &self,
-        socket: &Stream,
+        socket: &StreamSocket,
         context: &mut Context<'_>,
         buf: &mut Vec<u8>,
         max: usize,
@@ -367,7 +367,11 @@ impl Session {
         result
     }
 
-    pub(crate) fn try_writev(&self, socket: &Stream, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub(crate) fn try_writev(
+        &self,
+        socket: &StreamSocket,
+        bufs: &[IoSlice<'_>],
+    ) -> io::Result<usize> {
         let mut state = self.state.borrow_mut();
         if state.tls.wants_write() {
             // Records that the socket had no room for go first. Others that are pending, such as tickets, leave
@@ -385,7 +389,7 @@ impl Session {
 
     pub(crate) fn poll_writev(
         &self,
-        socket: &Stream,
+        socket: &StreamSocket,
         context: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
@@ -405,7 +409,7 @@ impl Session {
 
     pub(crate) fn poll_flush(
         &self,
-        socket: &Stream,
+        socket: &StreamSocket,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
@@ -418,7 +422,7 @@ impl Session {
     }
 
     /// Sends a close_notify, as far as the socket takes it now.
-    pub(crate) fn say_goodbye(&self, socket: &Stream) {
+    pub(crate) fn say_goodbye(&self, socket: &StreamSocket) {
         let mut state = self.state.borrow_mut();
         if state.broken.is_none() {
             // rustls sends it only once.
@@ -439,7 +443,7 @@ impl Session {
 
     /// Whether the peer has neither sent data nor closed. TLS's own messages do not count: a server may send
     /// tickets at any time.
-    pub(crate) fn is_quiet(&self, socket: &Stream) -> bool {
+    pub(crate) fn is_quiet(&self, socket: &StreamSocket) -> bool {
         if self.is_readable() {
             return false;
         }
@@ -545,20 +549,20 @@ impl Session {
     }
 
     /// The result of verifying the peer's certificate; `None` if none was wanted.
-    pub fn assessment(&self) -> Option<&Assessment> {
-        self.facts.assessment.as_ref()
+    pub fn verify_result(&self) -> Option<&VerifyResult> {
+        self.facts.verify_result.as_ref()
     }
 
     /// Replaces the result: a later check (OCSP) has found more.
-    pub(super) fn assess(&mut self, assessment: Assessment) {
-        self.facts.assessment = Some(assessment);
+    pub(super) fn set_verify_result(&mut self, assessment: VerifyResult) {
+        self.facts.verify_result = Some(assessment);
     }
 
     /// The path from the peer's certificate to a trusted one.
-    pub(super) fn path(&self, trust: &Trust) -> Vec<Certificate> {
+    pub(super) fn certificate_path(&self, trust: &TrustStore) -> Vec<Certificate> {
         let now = i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX);
         let state = self.state.borrow();
         let chain = state.tls.peer_certificates();
-        chain.map_or_else(Vec::new, |chain| trust.path(chain, now))
+        chain.map_or_else(Vec::new, |chain| trust.build_path(chain, now))
     }
 }

@@ -23,7 +23,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use base::sync::{Mutex, RwLock};
 use rustls::server::ProducesTickets;
 
-use super::problem::Problem;
+use super::config_error::TlsConfigError;
 
 const NAME: usize = 16;
 const NONCE: usize = 12;
@@ -47,15 +47,17 @@ pub struct TicketKey {
 
 impl TicketKey {
     /// Reads a key file as nginx does: 48 or 80 random bytes, of which the first 16 are the name.
-    pub fn from_file(content: &[u8], file: &str) -> Result<TicketKey, Problem> {
+    pub fn from_file(content: &[u8], file: &str) -> Result<TicketKey, TlsConfigError> {
         if content.len() != 48 && content.len() != 80 {
-            return Err(Problem::new(format!("\"{file}\" must be 48 or 80 bytes")));
+            return Err(TlsConfigError::new(format!(
+                "\"{file}\" must be 48 or 80 bytes"
+            )));
         }
         let (name, secret) = content.split_at(NAME);
         // The rest, 32 or 64 bytes, is condensed to one AES-256 key: AES-GCM needs no separate HMAC key.
         let secret = digest(&SHA256, secret);
         TicketKey::new(name, secret.as_ref(), 0)
-            .ok_or_else(|| Problem::new(format!("cannot create a key from \"{file}\"")))
+            .ok_or_else(|| TlsConfigError::new(format!("cannot create a key from \"{file}\"")))
     }
 
     fn random(now: u64) -> Option<TicketKey> {
@@ -76,52 +78,52 @@ impl TicketKey {
 }
 
 /// The ticket keys of a server: the first one encrypts, all decrypt.
-pub struct Tickets {
+pub struct TicketKeys {
     keys: RwLock<Vec<TicketKey>>,
     /// The times of random keys; `None` for keys from files, which never change.
-    change: Option<Change>,
+    change: Option<KeyRotation>,
 }
 
 /// The lifetimes of a random key in seconds. As in nginx, it encrypts for about as long as a session may be
 /// resumed, and decrypts for that much longer. So a stolen key reveals little of what was recorded before.
 #[derive(Clone, Copy)]
-struct Change {
+struct KeyRotation {
     encrypts: u64,
     decrypts: u64,
 }
 
-impl Change {
-    fn of(timeout: u32) -> Change {
+impl KeyRotation {
+    fn of(timeout: u32) -> KeyRotation {
         let encrypts = u64::from(timeout).clamp(1, PERIOD);
-        Change {
+        KeyRotation {
             encrypts,
             decrypts: encrypts + u64::from(timeout).min(KEPT),
         }
     }
 }
 
-impl Tickets {
+impl TicketKeys {
     /// Keys from files.
-    pub fn fixed(keys: Vec<TicketKey>) -> Arc<Tickets> {
-        Arc::new(Tickets {
+    pub fn fixed(keys: Vec<TicketKey>) -> Arc<TicketKeys> {
+        Arc::new(TicketKeys {
             keys: RwLock::new(keys),
             change: None,
         })
     }
 
     /// The random keys of this process for sessions of this timeout.
-    pub fn random(timeout: u32) -> Arc<Tickets> {
+    pub fn random(timeout: u32) -> Arc<TicketKeys> {
         /// Their number is limited by the different timeouts of configurations in use.
-        static SHARED: Mutex<Vec<(u32, Weak<Tickets>)>> = Mutex::new(Vec::new());
+        static SHARED: Mutex<Vec<(u32, Weak<TicketKeys>)>> = Mutex::new(Vec::new());
         let mut shared = SHARED.lock();
         shared.retain(|(_, tickets)| tickets.strong_count() > 0);
         let known = shared.iter().find(|(known, _)| *known == timeout);
         if let Some(tickets) = known.and_then(|(_, tickets)| tickets.upgrade()) {
             return tickets;
         }
-        let tickets = Arc::new(Tickets {
+        let tickets = Arc::new(TicketKeys {
             keys: RwLock::default(),
-            change: Some(Change::of(timeout)),
+            change: Some(KeyRotation::of(timeout)),
         });
         shared.push((timeout, Arc::downgrade(&tickets)));
         tickets
@@ -156,15 +158,15 @@ impl Tickets {
 }
 
 /// Encrypts and decrypts the tickets of one configuration.
-pub(super) struct Ticketer {
-    pub(super) tickets: Arc<Tickets>,
+pub(super) struct SessionTicketer {
+    pub(super) tickets: Arc<TicketKeys>,
     /// A digest of what a session depends on.
     pub(super) context: [u8; 32],
     /// How long a session may be resumed, in seconds.
     pub(super) timeout: u32,
 }
 
-impl fmt::Debug for Ticketer {
+impl fmt::Debug for SessionTicketer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ticketer").finish_non_exhaustive()
     }
@@ -174,7 +176,7 @@ fn seconds() -> u64 {
     rt::wall_millis() / 1000
 }
 
-impl Ticketer {
+impl SessionTicketer {
     fn aad(&self, name: &[u8]) -> Aad<Vec<u8>> {
         Aad::from([name, &self.context].concat())
     }
@@ -215,7 +217,7 @@ impl Ticketer {
     }
 }
 
-impl ProducesTickets for Ticketer {
+impl ProducesTickets for SessionTicketer {
     fn enabled(&self) -> bool {
         true
     }
@@ -237,18 +239,18 @@ impl ProducesTickets for Ticketer {
 mod tests {
     use super::*;
 
-    fn ticketer(tickets: &Arc<Tickets>, context: u8) -> Ticketer {
-        Ticketer {
+    fn ticketer(tickets: &Arc<TicketKeys>, context: u8) -> SessionTicketer {
+        SessionTicketer {
             tickets: Arc::clone(tickets),
             context: [context; 32],
             timeout: 300,
         }
     }
 
-    fn changing(timeout: u32) -> Arc<Tickets> {
-        Arc::new(Tickets {
+    fn changing(timeout: u32) -> Arc<TicketKeys> {
+        Arc::new(TicketKeys {
             keys: RwLock::default(),
-            change: Some(Change::of(timeout)),
+            change: Some(KeyRotation::of(timeout)),
         })
     }
 
@@ -270,7 +272,11 @@ mod tests {
 
     #[test]
     fn servers_with_one_timeout_share_their_keys() {
-        let (one, same, other) = (Tickets::random(7), Tickets::random(7), Tickets::random(8));
+        let (one, same, other) = (
+            TicketKeys::random(7),
+            TicketKeys::random(7),
+            TicketKeys::random(8),
+        );
         assert!(Arc::ptr_eq(&one, &same) && !Arc::ptr_eq(&one, &other));
     }
 

@@ -16,32 +16,32 @@ use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::*;
 
-use super::certificate::{Certificate, Signed};
+use super::certificate::{Certificate, SignedContent};
+use super::config_error::TlsConfigError;
 use super::pem;
-use super::problem::Problem;
 use super::provider::algorithms;
 
 /// The result of verifying a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Assessment {
+pub enum VerifyResult {
     /// The peer sent none.
     Absent,
     /// It is valid.
     Good,
     /// It is not valid.
-    Bad(Fault),
+    Bad(VerifyError),
 }
 
 /// Why a certificate is not valid: OpenSSL's number and text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct VerifyError {
     /// `X509_V_ERR_…`; 0: OpenSSL has no number for it.
     pub number: u32,
     /// What `X509_verify_cert_error_string` says.
     pub text: &'static str,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for VerifyError {
     /// As logs have it: the number and the words, in brackets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.number {
@@ -51,39 +51,39 @@ impl fmt::Display for Fault {
     }
 }
 
-impl Fault {
+impl VerifyError {
     /// Whether the only fault is an unknown issuer: the numbers that nginx accepts for `optional_no_ca`.
     pub(super) fn is_unknown_issuer(self) -> bool {
         matches!(self.number, 18..=21 | 27)
     }
 }
 
-const fn fault(number: u32, text: &'static str) -> Fault {
-    Fault { number, text }
+const fn fault(number: u32, text: &'static str) -> VerifyError {
+    VerifyError { number, text }
 }
 
-const NO_CRL: Fault = fault(3, "unable to get certificate CRL");
-const SIGNATURE: Fault = fault(7, "certificate signature failure");
-const CRL_SIGNATURE: Fault = fault(8, "CRL signature failure");
-const NOT_YET: Fault = fault(9, "certificate is not yet valid");
-const EXPIRED: Fault = fault(10, "certificate has expired");
-const CRL_NOT_YET: Fault = fault(11, "CRL is not yet valid");
-const CRL_EXPIRED: Fault = fault(12, "CRL has expired");
-const SELF_SIGNED: Fault = fault(18, "self-signed certificate");
-const SELF_SIGNED_IN_CHAIN: Fault = fault(19, "self-signed certificate in certificate chain");
-const NO_LOCAL_ISSUER: Fault = fault(20, "unable to get local issuer certificate");
-const NO_ISSUER: Fault = fault(2, "unable to get issuer certificate");
-const LEAF_UNVERIFIED: Fault = fault(21, "unable to verify the first certificate");
-const TOO_LONG: Fault = fault(22, "certificate chain too long");
-pub(super) const REVOKED: Fault = fault(23, "certificate revoked");
-const PATH_LENGTH: Fault = fault(25, "path length constraint exceeded");
-const PURPOSE: Fault = fault(26, "unsupported certificate purpose");
-const NOT_AN_AUTHORITY: Fault = fault(79, "invalid CA certificate");
-const MAY_NOT_SIGN: Fault = fault(32, "key usage does not include certificate signing");
-const MAY_NOT_SIGN_CRL: Fault = fault(35, "key usage does not include CRL signing");
-const CRITICAL: Fault = fault(34, "unhandled critical extension");
-const NAME_CONSTRAINTS: Fault = fault(51, "unsupported name constraint type");
-const UNREADABLE: Fault = fault(1, "unspecified certificate verification error");
+const NO_CRL: VerifyError = fault(3, "unable to get certificate CRL");
+const SIGNATURE: VerifyError = fault(7, "certificate signature failure");
+const CRL_SIGNATURE: VerifyError = fault(8, "CRL signature failure");
+const NOT_YET: VerifyError = fault(9, "certificate is not yet valid");
+const EXPIRED: VerifyError = fault(10, "certificate has expired");
+const CRL_NOT_YET: VerifyError = fault(11, "CRL is not yet valid");
+const CRL_EXPIRED: VerifyError = fault(12, "CRL has expired");
+const SELF_SIGNED: VerifyError = fault(18, "self-signed certificate");
+const SELF_SIGNED_IN_CHAIN: VerifyError = fault(19, "self-signed certificate in certificate chain");
+const NO_LOCAL_ISSUER: VerifyError = fault(20, "unable to get local issuer certificate");
+const NO_ISSUER: VerifyError = fault(2, "unable to get issuer certificate");
+const LEAF_UNVERIFIED: VerifyError = fault(21, "unable to verify the first certificate");
+const TOO_LONG: VerifyError = fault(22, "certificate chain too long");
+pub(super) const REVOKED: VerifyError = fault(23, "certificate revoked");
+const PATH_LENGTH: VerifyError = fault(25, "path length constraint exceeded");
+const PURPOSE: VerifyError = fault(26, "unsupported certificate purpose");
+const NOT_AN_AUTHORITY: VerifyError = fault(79, "invalid CA certificate");
+const MAY_NOT_SIGN: VerifyError = fault(32, "key usage does not include certificate signing");
+const MAY_NOT_SIGN_CRL: VerifyError = fault(35, "key usage does not include CRL signing");
+const CRITICAL: VerifyError = fault(34, "unhandled critical extension");
+const NAME_CONSTRAINTS: VerifyError = fault(51, "unsupported name constraint type");
+const UNREADABLE: VerifyError = fault(1, "unspecified certificate verification error");
 
 /// The longest path that is followed, whatever the settings say: each step costs a signature check, and the peer
 /// chooses the certificates.
@@ -93,7 +93,7 @@ const MAX_SIGNATURES: usize = 100;
 
 /// What a certificate is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum CertificatePurpose {
     /// A client authenticates to a server.
     Client,
     /// A server authenticates to a client.
@@ -101,9 +101,9 @@ pub enum Purpose {
 }
 
 /// The trusted certificates, and the rules for believing others.
-pub struct Trust {
+pub struct TrustStore {
     anchors: Vec<Certificate>,
-    revocations: Vec<Revocations>,
+    revocations: Vec<RevocationList>,
     /// Whether every certificate of a path must be covered by a revocation list.
     check_revocations: bool,
     /// How many certificates may be between a leaf and a root.
@@ -111,21 +111,21 @@ pub struct Trust {
 }
 
 /// A certificate revocation list.
-struct Revocations {
+struct RevocationList {
     issuer: Vec<u8>,
     from: i64,
     until: Option<i64>,
     serials: HashSet<Vec<u8>>,
-    signed: Signed,
+    signed: SignedContent,
     /// The key that signed it, once that is known. A list may have megabytes, and checking its signature then takes
     /// milliseconds: it is done once, not for each client.
     signer: OnceLock<Vec<u8>>,
 }
 
-impl Trust {
+impl TrustStore {
     /// Without any trusted certificate yet, for paths of this depth.
-    pub fn nobody(depth: usize) -> Trust {
-        Trust {
+    pub fn without_anchors(depth: usize) -> TrustStore {
+        TrustStore {
             anchors: Vec::new(),
             revocations: Vec::new(),
             check_revocations: false,
@@ -134,9 +134,9 @@ impl Trust {
     }
 
     /// Adds the certificates of a PEM text; `name` is for messages.
-    pub fn add_certificates(&mut self, text: &[u8], name: &str) -> Result<(), Problem> {
+    pub fn add_certificates(&mut self, text: &[u8], name: &str) -> Result<(), TlsConfigError> {
         let broken = || {
-            Problem::new(format!(
+            TlsConfigError::new(format!(
                 "cannot load certificate \"{name}\": PEM_read_bio_X509_AUX() failed \
                  (SSL: error:0480006C:PEM routines::no start line:Expecting: TRUSTED CERTIFICATE)"
             ))
@@ -155,9 +155,9 @@ impl Trust {
 
     /// Adds the revocation lists of a PEM text, and from then on demands one for every certificate of a path. The
     /// trusted certificates must be added before.
-    pub fn add_revocations(&mut self, text: &[u8], name: &str) -> Result<(), Problem> {
+    pub fn add_revocations(&mut self, text: &[u8], name: &str) -> Result<(), TlsConfigError> {
         let broken = || {
-            Problem::new(format!(
+            TlsConfigError::new(format!(
                 "cannot load CRL \"{name}\": PEM_read_bio_X509_CRL() failed \
                  (SSL: error:0480006C:PEM routines::no start line:Expecting: X509 CRL)"
             ))
@@ -166,7 +166,7 @@ impl Trust {
         let lists = blocks.iter().filter(|block| block.label == "X509 CRL");
         for block in lists {
             self.revocations
-                .push(Revocations::parse(&block.content).ok_or_else(broken)?);
+                .push(RevocationList::parse(&block.content).ok_or_else(broken)?);
         }
         if self.revocations.is_empty() {
             return Err(broken());
@@ -190,13 +190,13 @@ impl Trust {
     }
 
     /// The path from the leaf of a chain to a trusted certificate, or as far as it goes.
-    pub(super) fn path(&self, chain: &[CertificateDer<'_>], now: i64) -> Vec<Certificate> {
+    pub(super) fn build_path(&self, chain: &[CertificateDer<'_>], now: i64) -> Vec<Certificate> {
         let mut sent = chain.iter().take(MAX_PATH + 1);
         let Some(leaf) = sent.next().and_then(|der| Certificate::parse(der)) else {
             return Vec::new();
         };
         let others: Vec<Certificate> = sent.filter_map(|der| Certificate::parse(der)).collect();
-        let mut examination = Examination::new(self);
+        let mut examination = PathVerification::new(self);
         let path = examination.build(&leaf, &others, now);
         path.into_iter().cloned().collect()
     }
@@ -209,7 +209,7 @@ impl Trust {
             .take(MAX_PATH)
             .filter_map(|der| Certificate::parse(der))
             .collect();
-        let mut examination = Examination::new(self);
+        let mut examination = PathVerification::new(self);
         let mut found = |among: &[Certificate]| {
             let issued = |issuer: &&Certificate| {
                 issuer.subject == leaf.issuer && examination.is_signed_by(&leaf, issuer)
@@ -220,23 +220,28 @@ impl Trust {
     }
 
     /// Verifies a chain, leaf first, at a time in seconds.
-    pub fn examine(&self, chain: &[CertificateDer<'_>], purpose: Purpose, now: i64) -> Assessment {
+    pub fn verify_chain(
+        &self,
+        chain: &[CertificateDer<'_>],
+        purpose: CertificatePurpose,
+        now: i64,
+    ) -> VerifyResult {
         let Some(leaf) = chain.first() else {
-            return Assessment::Absent;
+            return VerifyResult::Absent;
         };
         let Some(leaf) = Certificate::parse(leaf) else {
-            return Assessment::Bad(UNREADABLE);
+            return VerifyResult::Bad(UNREADABLE);
         };
         let others: Vec<Certificate> = chain[1..]
             .iter()
             .take(MAX_PATH)
             .filter_map(|der| Certificate::parse(der))
             .collect();
-        let mut examination = Examination::new(self);
+        let mut examination = PathVerification::new(self);
         examination.run(&leaf, &others, purpose, now);
         match examination.fault {
-            None => Assessment::Good,
-            Some(fault) => Assessment::Bad(fault),
+            None => VerifyResult::Good,
+            Some(fault) => VerifyResult::Bad(fault),
         }
     }
 }
@@ -248,10 +253,10 @@ fn is_certificate(label: &str) -> bool {
     )
 }
 
-impl Revocations {
-    fn parse(der: &[u8]) -> Option<Revocations> {
+impl RevocationList {
+    fn parse(der: &[u8]) -> Option<RevocationList> {
         let (_, list) = CertificateRevocationList::from_der(der).ok()?;
-        Some(Revocations {
+        Some(RevocationList {
             issuer: list.issuer().as_raw().to_vec(),
             from: list.last_update().timestamp(),
             until: list.next_update().map(|time| time.timestamp()),
@@ -259,7 +264,7 @@ impl Revocations {
                 .iter_revoked_certificates()
                 .map(|revoked| revoked.raw_serial().to_vec())
                 .collect(),
-            signed: Signed::parse(der)?,
+            signed: SignedContent::parse(der)?,
             signer: OnceLock::new(),
         })
     }
@@ -280,17 +285,17 @@ impl Revocations {
     }
 }
 
-struct Examination<'a> {
-    trust: &'a Trust,
+struct PathVerification<'a> {
+    trust: &'a TrustStore,
     algorithms: WebPkiSupportedAlgorithms,
     signatures: usize,
     /// The last fault found, which OpenSSL reports too.
-    fault: Option<Fault>,
+    fault: Option<VerifyError>,
 }
 
-impl<'a> Examination<'a> {
-    fn new(trust: &'a Trust) -> Examination<'a> {
-        Examination {
+impl<'a> PathVerification<'a> {
+    fn new(trust: &'a TrustStore) -> PathVerification<'a> {
+        PathVerification {
             trust,
             algorithms: algorithms(),
             signatures: 0,
@@ -298,7 +303,7 @@ impl<'a> Examination<'a> {
         }
     }
 
-    fn found(&mut self, fault: Fault) {
+    fn found(&mut self, fault: VerifyError) {
         self.fault = Some(fault);
     }
 
@@ -306,7 +311,7 @@ impl<'a> Examination<'a> {
         &mut self,
         leaf: &'a Certificate,
         others: &'a [Certificate],
-        purpose: Purpose,
+        purpose: CertificatePurpose,
         now: i64,
     ) {
         let path = self.build(leaf, others, now);
@@ -413,14 +418,14 @@ impl<'a> Examination<'a> {
             && is_signed(&certificate.signed, issuer, &self.algorithms)
     }
 
-    fn check_uses(&mut self, path: &[&Certificate], purpose: Purpose) {
+    fn check_uses(&mut self, path: &[&Certificate], purpose: CertificatePurpose) {
         for (index, certificate) in path.iter().enumerate() {
             if certificate.unknown_critical {
                 self.found(CRITICAL);
             }
             let fits = certificate.purposes.is_none_or(|purposes| match purpose {
-                Purpose::Client => purposes.client,
-                Purpose::Server => purposes.server,
+                CertificatePurpose::Client => purposes.client,
+                CertificatePurpose::Server => purposes.server,
             });
             // The leaf must be able to sign a handshake or agree on a key.
             if index == 0 {
@@ -488,7 +493,7 @@ impl<'a> Examination<'a> {
 
     fn check_list(
         &mut self,
-        list: &Revocations,
+        list: &RevocationList,
         certificate: &Certificate,
         issuer: &Certificate,
         now: i64,
@@ -541,7 +546,7 @@ impl<'a> Examination<'a> {
 /// Whether the key of `issuer` made this signature. The algorithm comes from the signed object, and must fit the
 /// key.
 pub(super) fn is_signed(
-    signed: &Signed,
+    signed: &SignedContent,
     issuer: &Certificate,
     algorithms: &WebPkiSupportedAlgorithms,
 ) -> bool {
@@ -604,7 +609,7 @@ mod tests {
     #[test]
     fn a_long_list_is_examined_once_and_not_for_each_client() {
         let (issuer, other) = (authority(), authority());
-        let mut trust = Trust::nobody(1);
+        let mut trust = TrustStore::without_anchors(1);
         trust
             .add_certificates(issuer.pem().as_bytes(), "ca")
             .expect("a certificate");
@@ -614,9 +619,9 @@ mod tests {
             .expect("a list");
         assert!(trust.revocations[0].signer.get().is_some());
         let now = 1_800_000_000;
-        let examine = |leaf| trust.examine(&[leaf], Purpose::Client, now);
-        assert_eq!(examine(client(7, &issuer)), Assessment::Good);
-        assert_eq!(examine(client(2000, &issuer)), Assessment::Bad(REVOKED));
+        let examine = |leaf| trust.verify_chain(&[leaf], CertificatePurpose::Client, now);
+        assert_eq!(examine(client(7, &issuer)), VerifyResult::Good);
+        assert_eq!(examine(client(2000, &issuer)), VerifyResult::Bad(REVOKED));
         // Of an authority with the same name the list says nothing.
         let same_name = Certificate::parse(other.der()).expect("a certificate");
         assert!(!trust.revocations[0].is_signed_by(&same_name, &algorithms()));

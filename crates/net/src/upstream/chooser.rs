@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rt::net::Address;
+use rt::net::SocketAddress;
 
-use super::group::Group;
+use super::group::UpstreamGroup;
 use super::settings::AnyChooser;
 
 /// Chooses servers for requests.
@@ -42,7 +42,7 @@ pub struct TryHistory {
 #[derive(Default)]
 pub struct ServerChoice {
     /// The server, as a group of one; `None`: the group's own balancing method chooses.
-    pub group: Option<Arc<Group>>,
+    pub group: Option<Arc<UpstreamGroup>>,
     /// How many extra tries are allowed if this one fails.
     pub more_tries: Option<u32>,
     /// Timeouts for this server and those after it.
@@ -50,7 +50,7 @@ pub struct ServerChoice {
     /// The script has changed the request: it must be built again before it is sent.
     pub rewrites_request: bool,
     /// The address to connect from.
-    pub from: Option<Address>,
+    pub from: Option<SocketAddress>,
     /// Connect without TLS, whatever is configured.
     pub without_tls: bool,
 }

@@ -4,23 +4,23 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use bstr::{BStr, BString, ByteSlice};
-use rt::net::Address;
+use rt::net::SocketAddress;
 
-use super::server::Server;
-use super::settings::{Origin, Settings};
-use super::state::GroupState;
+use super::group_state::GroupState;
+use super::server::UpstreamServer;
+use super::settings::{GroupOrigin, GroupSettings};
 
 /// A group of servers. It does not change; what does is in its [`GroupState`].
-pub struct Group {
+pub struct UpstreamGroup {
     /// What the configuration says.
-    pub settings: Settings,
+    pub settings: GroupSettings,
     state: OnceLock<Arc<GroupState>>,
 }
 
-impl Group {
-    /// A new group. It gets a fresh state at first use, unless [`Group::commit`] finds an older one before.
-    pub fn new(settings: Settings) -> Group {
-        Group {
+impl UpstreamGroup {
+    /// A new group. It gets a fresh state at first use, unless [`UpstreamGroup::adopt_state`] finds an older one before.
+    pub fn new(settings: GroupSettings) -> UpstreamGroup {
+        UpstreamGroup {
             settings,
             state: OnceLock::new(),
         }
@@ -28,11 +28,11 @@ impl Group {
 
     /// A group for the addresses of a URL that was only known at run time (`proxy_pass` with variables). It lives
     /// as long as its request, so it learns nothing about its servers.
-    pub fn of_addresses(name: impl Into<BString>, addresses: Vec<Address>) -> Group {
+    pub fn of_addresses(name: impl Into<BString>, addresses: Vec<SocketAddress>) -> UpstreamGroup {
         let name = name.into();
-        let mut settings = Settings::new(name.clone(), Origin::Url { port: None });
-        settings.servers.push(Server::new(name, addresses));
-        Group::new(settings)
+        let mut settings = GroupSettings::new(name.clone(), GroupOrigin::Url { port: None });
+        settings.servers.push(UpstreamServer::new(name, addresses));
+        UpstreamGroup::new(settings)
     }
 
     /// The name.
@@ -50,8 +50,8 @@ impl Group {
     }
 
     /// Takes over the state of the group of the same name from before a reload, so that connections, failures and
-    /// queues live on. Must be called before [`Group::state`].
-    pub fn commit(&self, zones: &host::engine::Zones) {
+    /// queues live on. Must be called before [`UpstreamGroup::state`].
+    pub fn adopt_state(&self, zones: &host::engine::ZoneRegistry) {
         let state = zones.get_or_create(&self.settings.state_key(), GroupState::new);
         // A group that is in use already keeps the state it has: two would each allow `max_conns`.
         if self.state.set(state.clone()).is_ok() {
@@ -60,9 +60,9 @@ impl Group {
     }
 }
 
-impl fmt::Debug for Group {
+impl fmt::Debug for UpstreamGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Settings {
+        let GroupSettings {
             name,
             origin,
             servers,

@@ -8,69 +8,71 @@ use std::sync::{Arc, OnceLock};
 
 use base::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use bstr::{BString, ByteSlice};
-use conf::{Address, Host};
+use conf::{AddressHost, HostPort};
 
-use super::group::Group;
-use super::lookup::{lookup, peer_address};
-use super::server::Server;
-use super::settings::{Origin, Settings};
+use super::configured_lookup::{lookup_configured, peer_address};
+use super::group::UpstreamGroup;
+use super::server::UpstreamServer;
+use super::settings::{GroupOrigin, GroupSettings};
 use crate::resolver;
 
 /// The registry of groups. Clones share it.
 #[derive(Clone, Default)]
-pub struct Groups(Arc<Registry>);
+pub struct UpstreamGroups(Arc<GroupRegistry>);
 
 #[derive(Default)]
-struct Registry {
-    groups: RwLock<Vec<Arc<Group>>>,
+struct GroupRegistry {
+    groups: RwLock<Vec<Arc<UpstreamGroup>>>,
     /// See [`Settings::realm`].
     realm: &'static str,
     /// The system's resolver settings, read only if some name has to be resolved at run time.
-    system: OnceLock<resolver::Settings>,
+    system: OnceLock<resolver::ResolverSettings>,
 }
 
 /// The group that a URL's host and port refer to.
 #[derive(Debug)]
-pub struct Reference {
+pub struct GroupReference {
     /// The group.
-    pub group: Arc<Group>,
+    pub group: Arc<UpstreamGroup>,
     /// A warning for the user: the name could not be resolved, and the group has no peers until it can be.
     pub warning: Option<String>,
     /// With a warning: the most similar name of a block, in case the URL has a typing error.
     pub near: Option<String>,
 }
 
-impl Groups {
+impl UpstreamGroups {
     /// An empty registry. `realm` keeps the states of http's and stream's groups apart, which may have the same
     /// names.
-    pub fn of(realm: &'static str) -> Groups {
-        Groups(Arc::new(Registry {
+    pub fn of(realm: &'static str) -> UpstreamGroups {
+        UpstreamGroups(Arc::new(GroupRegistry {
             realm,
-            ..Registry::default()
+            ..GroupRegistry::default()
         }))
     }
 
     /// Adds the group of an `upstream` block. The error is nginx's message.
-    pub fn define(&self, mut settings: Settings) -> Result<Arc<Group>, String> {
+    pub fn define_group(&self, mut settings: GroupSettings) -> Result<Arc<UpstreamGroup>, String> {
         let mut groups = self.write();
         let same_name =
-            |group: &&Arc<Group>| group.settings.name.eq_ignore_ascii_case(&settings.name);
+            |group: &&Arc<UpstreamGroup>| group.settings.name.eq_ignore_ascii_case(&settings.name);
         for group in groups.iter().filter(same_name) {
             // A URL may come before its block in the file. The implicit group that it made is then shadowed by the
             // block, unless the URL has a port, which a block's name cannot have.
             match group.settings.origin {
-                Origin::Block => return Err(format!("duplicate upstream \"{}\"", settings.name)),
-                Origin::Url { port: Some(port) } => {
+                GroupOrigin::Block => {
+                    return Err(format!("duplicate upstream \"{}\"", settings.name));
+                }
+                GroupOrigin::Url { port: Some(port) } => {
                     return Err(format!(
                         "upstream \"{}\" may not have port {port}",
                         settings.name
                     ));
                 }
-                Origin::Url { port: None } => {}
+                GroupOrigin::Url { port: None } => {}
             }
         }
         settings.realm = self.0.realm;
-        let group = Arc::new(Group::new(settings));
+        let group = Arc::new(UpstreamGroup::new(settings));
         groups.push(group.clone());
         Ok(group)
     }
@@ -80,14 +82,19 @@ impl Groups {
     ///
     /// `place` is the position of the reference. The error is nginx's message. A name is resolved at once, which
     /// blocks: only while the configuration is read.
-    pub fn refer(&self, text: &[u8], default_port: u16, place: &str) -> Result<Reference, String> {
-        let address = Address::peer(text)
+    pub fn group_for_address(
+        &self,
+        text: &[u8],
+        default_port: u16,
+        place: &str,
+    ) -> Result<GroupReference, String> {
+        let address = HostPort::parse_peer(text)
             .map_err(|why| format!("{why} in upstream \"{}\"", text.as_bstr()))?;
         let name = host_text(text, &address);
         if let Some(group) = self.block(&name) {
             return match address.port {
                 Some(port) => Err(format!("upstream \"{name}\" may not have port {port}")),
-                None => Ok(Reference {
+                None => Ok(GroupReference {
                     group,
                     warning: None,
                     near: None,
@@ -95,25 +102,25 @@ impl Groups {
             };
         }
         let port = match address.host {
-            Host::Unix(_) => None,
+            AddressHost::Unix(_) => None,
             _ => Some(address.port.unwrap_or(default_port)),
         };
         if let Some(group) = self.find(&name, port) {
-            return Ok(Reference {
+            return Ok(GroupReference {
                 group,
                 warning: None,
                 near: None,
             });
         }
         let (server, warning) = implicit_server(text, &address, default_port);
-        let mut settings = Settings::new(name, Origin::Url { port });
+        let mut settings = GroupSettings::new(name, GroupOrigin::Url { port });
         settings.place = place.to_owned();
         settings.realm = self.0.realm;
         settings.servers.push(server);
-        let group = Arc::new(Group::new(settings));
+        let group = Arc::new(UpstreamGroup::new(settings));
         let near = warning.as_ref().and_then(|_| self.near_block(&address));
         self.write().push(group.clone());
-        Ok(Reference {
+        Ok(GroupReference {
             group,
             warning,
             near,
@@ -121,17 +128,18 @@ impl Groups {
     }
 
     /// The block that was perhaps meant by a name.
-    fn near_block(&self, address: &Address) -> Option<String> {
-        let Host::Name(name) = &address.host else {
+    fn near_block(&self, address: &HostPort) -> Option<String> {
+        let AddressHost::Name(name) = &address.host else {
             return None;
         };
-        let is_block = |group: &&Arc<Group>| group.settings.origin == Origin::Block;
+        let is_block = |group: &&Arc<UpstreamGroup>| group.settings.origin == GroupOrigin::Block;
         let groups = self.read();
         let blocks = groups.iter().filter(is_block);
         let names: Vec<String> = blocks
             .map(|group| group.settings.name.to_string())
             .collect();
-        let near = conf::spelling::nearest(&name.to_string(), names.iter().map(String::as_str));
+        let near =
+            conf::spelling::nearest_name(&name.to_string(), names.iter().map(String::as_str));
         near.map(str::to_owned)
     }
 
@@ -144,7 +152,7 @@ impl Groups {
         host: &[u8],
         port: Option<u16>,
         explicit_port: bool,
-    ) -> Option<Arc<Group>> {
+    ) -> Option<Arc<UpstreamGroup>> {
         let block = if explicit_port {
             None
         } else {
@@ -154,16 +162,16 @@ impl Groups {
     }
 
     /// All groups.
-    pub fn all(&self) -> Vec<Arc<Group>> {
+    pub fn all_groups(&self) -> Vec<Arc<UpstreamGroup>> {
         self.read().clone()
     }
 
     /// Connects every group with the state that it had before a reload. Not on a loop: it may read the system's
     /// resolver files.
-    pub fn commit(&self, zones: &host::engine::Zones) {
+    pub fn adopt_states(&self, zones: &host::engine::ZoneRegistry) {
         let mut has_names = false;
-        for group in self.all() {
-            group.commit(zones);
+        for group in self.all_groups() {
+            group.adopt_state(zones);
             has_names |= group
                 .settings
                 .servers
@@ -171,51 +179,53 @@ impl Groups {
                 .any(|server| server.resolve.is_some());
         }
         if has_names {
-            self.0.system.get_or_init(resolver::Settings::read_system);
+            self.0
+                .system
+                .get_or_init(resolver::ResolverSettings::read_system);
         }
     }
 
-    /// The system's resolver settings; empty before [`Groups::commit`].
-    pub(super) fn system_resolver(&self) -> resolver::Settings {
+    /// The system's resolver settings; empty before [`UpstreamGroups::commit`].
+    pub(super) fn system_resolver(&self) -> resolver::ResolverSettings {
         self.0.system.get().cloned().unwrap_or_default()
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Group>>> {
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<UpstreamGroup>>> {
         self.0.groups.read()
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Vec<Arc<Group>>> {
+    fn write(&self) -> RwLockWriteGuard<'_, Vec<Arc<UpstreamGroup>>> {
         self.0.groups.write()
     }
 
-    fn block(&self, name: &[u8]) -> Option<Arc<Group>> {
+    fn block(&self, name: &[u8]) -> Option<Arc<UpstreamGroup>> {
         self.search(|settings| {
-            settings.origin == Origin::Block && settings.name.eq_ignore_ascii_case(name)
+            settings.origin == GroupOrigin::Block && settings.name.eq_ignore_ascii_case(name)
         })
     }
 
-    fn find(&self, name: &[u8], port: Option<u16>) -> Option<Arc<Group>> {
+    fn find(&self, name: &[u8], port: Option<u16>) -> Option<Arc<UpstreamGroup>> {
         self.search(|settings| {
-            settings.origin == Origin::Url { port } && settings.name.eq_ignore_ascii_case(name)
+            settings.origin == GroupOrigin::Url { port } && settings.name.eq_ignore_ascii_case(name)
         })
     }
 
-    fn search(&self, is_it: impl Fn(&Settings) -> bool) -> Option<Arc<Group>> {
+    fn search(&self, is_it: impl Fn(&GroupSettings) -> bool) -> Option<Arc<UpstreamGroup>> {
         let groups = self.read();
         groups.iter().find(|group| is_it(&group.settings)).cloned()
     }
 }
 
-impl fmt::Debug for Groups {
+impl fmt::Debug for UpstreamGroups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.all()).finish()
+        f.debug_list().entries(self.all_groups()).finish()
     }
 }
 
 /// The host as written, without the port; the whole text for a unix socket.
-fn host_text(text: &[u8], address: &Address) -> BString {
+fn host_text(text: &[u8], address: &HostPort) -> BString {
     match address.host {
-        Host::Unix(_) => text.into(),
+        AddressHost::Unix(_) => text.into(),
         _ if address.port.is_some() => {
             let colon = text.rfind_byte(b':').unwrap_or(text.len());
             text[..colon].into()
@@ -225,14 +235,18 @@ fn host_text(text: &[u8], address: &Address) -> BString {
 }
 
 /// The only server of an implicit group, and a warning if its name cannot be resolved.
-fn implicit_server(text: &[u8], address: &Address, default_port: u16) -> (Server, Option<String>) {
+fn implicit_server(
+    text: &[u8],
+    address: &HostPort,
+    default_port: u16,
+) -> (UpstreamServer, Option<String>) {
     if let Some(known) = peer_address(address, default_port) {
-        return (Server::new(text, vec![known]), None);
+        return (UpstreamServer::new(text, vec![known]), None);
     }
-    let found = lookup(address, default_port);
-    let server = Server {
+    let found = lookup_configured(address, default_port);
+    let server = UpstreamServer {
         resolve: found.later,
-        ..Server::new(text, found.addresses)
+        ..UpstreamServer::new(text, found.addresses)
     };
     (server, found.warning)
 }

@@ -5,27 +5,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::balance::RequestObserver;
-use super::idle::{Connection, Reuse};
-use super::outcome::{Outcome, Released};
-use super::peer::Peer;
-use super::state::GroupState;
+use super::group_state::GroupState;
+use super::idle::{PeerConnection, ReuseTerms};
+use super::outcome::{PeerOutcome, ReleasedPeer};
+use super::peer::UpstreamPeer;
 
 /// A peer in use by a request, counted towards its `max_conns`.
 ///
 /// Dropping it frees the peer without a result of the exchange; [`Selection::release`](super::Selection::release)
 /// gives one.
 #[derive(Debug)]
-pub struct Lease {
+pub struct PeerLease {
     state: Arc<GroupState>,
-    peer: Arc<Peer>,
-    observation: Observation,
+    peer: Arc<UpstreamPeer>,
+    observation: LeaseObservation,
     /// The peer still has to be freed.
     held: bool,
 }
 
 /// What the balancing method that chose the peer still has to be told about the request.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Observation {
+pub(super) enum LeaseObservation {
     /// Only its times, at its end.
     TimesAtEnd,
     /// This observer counts it as under way.
@@ -34,9 +34,13 @@ pub(super) enum Observation {
     TimesButHeader,
 }
 
-impl Lease {
-    pub(super) fn new(state: Arc<GroupState>, peer: Arc<Peer>, observation: Observation) -> Lease {
-        Lease {
+impl PeerLease {
+    pub(super) fn new(
+        state: Arc<GroupState>,
+        peer: Arc<UpstreamPeer>,
+        observation: LeaseObservation,
+    ) -> PeerLease {
+        PeerLease {
             state,
             peer,
             observation,
@@ -45,28 +49,28 @@ impl Lease {
     }
 
     /// The peer, for use after the lease has ended.
-    pub fn peer(&self) -> &Arc<Peer> {
+    pub fn peer(&self) -> &Arc<UpstreamPeer> {
         &self.peer
     }
 
-    /// An idle connection to this peer, from any loop. `reuse` says what it must have in common with the request.
-    pub async fn reuse(&self, reuse: Reuse) -> Option<Connection> {
-        self.state.idle()?.take(&self.peer, reuse).await
+    /// An idle connection to this peer, from any loop. `take_idle_connection` says what it must have in common with the request.
+    pub async fn take_idle_connection(&self, reuse: ReuseTerms) -> Option<PeerConnection> {
+        self.state.idle()?.take_connection(&self.peer, reuse).await
     }
 
     /// Keeps a connection for the next request. It is closed if the group keeps none or it is too old.
     ///
     /// The caller must be sure that the response is complete: what still came would be taken for the next one.
-    pub fn keep(&self, connection: Connection) {
+    pub fn keep_connection(&self, connection: PeerConnection) {
         if let Some(idle) = self.state.idle() {
-            idle.keep(&self.peer, connection);
+            idle.keep_connection(&self.peer, connection);
         }
     }
 
     /// The response header has arrived. This matters only to methods that count requests under way, and otherwise
     /// costs nothing.
     pub fn head_arrived(&mut self, took: Duration) {
-        if let Observation::UnderWay(observer) = self.observation {
+        if let LeaseObservation::UnderWay(observer) = self.observation {
             self.observation = self.state.head_arrived(&self.peer, took, observer);
         }
     }
@@ -77,7 +81,7 @@ impl Lease {
         self.state.connected(&self.peer, took);
     }
 
-    pub(super) fn end(mut self, outcome: Outcome) -> Released {
+    pub(super) fn end_exchange(mut self, outcome: PeerOutcome) -> ReleasedPeer {
         self.held = false;
         self.state
             .release(&self.peer, Some(outcome), self.observation)
@@ -85,21 +89,21 @@ impl Lease {
 
     /// Takes the lease apart without freeing the peer, for code that holds the group's lock: `drop` would take it
     /// again and deadlock.
-    pub(super) fn into_parts(mut self) -> (Arc<Peer>, Observation) {
+    pub(super) fn into_parts(mut self) -> (Arc<UpstreamPeer>, LeaseObservation) {
         self.held = false;
         (self.peer.clone(), self.observation)
     }
 }
 
-impl Deref for Lease {
-    type Target = Peer;
+impl Deref for PeerLease {
+    type Target = UpstreamPeer;
 
-    fn deref(&self) -> &Peer {
+    fn deref(&self) -> &UpstreamPeer {
         &self.peer
     }
 }
 
-impl Drop for Lease {
+impl Drop for PeerLease {
     fn drop(&mut self) {
         if self.held {
             self.state.release(&self.peer, None, self.observation);

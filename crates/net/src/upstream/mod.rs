@@ -4,10 +4,10 @@
 //!
 //! - A *server* is a line of the configuration. It has one or more addresses.
 //! - A *peer* is one of those addresses: what a connection is made to.
-//! - A [`Group`] is what the configuration says; it does not change. One exists per generation.
+//! - A [`UpstreamGroup`] is what the configuration says; it does not change. One exists per generation.
 //! - A [`GroupState`] is what is going on: connections in use, failures, waiters, idle connections. It is shared by all
 //!   loops, so that the balancers and limits behave as if there were one worker, and a reload keeps it by name.
-//! - A [`Selection`] is what one request remembers of its tries; a [`Lease`] is a peer that it was given, for as long as
+//! - A [`PeerSelection`] is what one request remembers of its tries; a [`PeerLease`] is a peer that it was given, for as long as
 //!   the request uses it.
 //!
 //! ```text
@@ -36,41 +36,43 @@
 
 mod balance;
 mod chooser;
+mod configured_lookup;
 mod group;
+mod group_state;
 mod groups;
 mod idle;
 mod lease;
-mod lookup;
-mod names;
+mod name_watchers;
 mod outcome;
 mod peer;
 mod peer_list;
+mod peer_tls;
 mod queue;
-mod secure;
 mod selection;
 mod server;
 mod settings;
-mod state;
 mod sticky;
 
 pub use balance::{
-    BalanceMethod, ConsistentHash, Hash, IpHash, LeastConn, LeastTime, Random, RandomTwo,
-    RoundRobin, TimeMetric,
+    BalanceMethod, ConsistentHash, HashMethod, IpHash, LeastConn, LeastTime, RandomMethod,
+    RandomTwo, RoundRobin, TimeMetric,
 };
 pub use chooser::{
     NoChoice, PendingChooser, ServerChoice, ServerChooser, TimeoutOverrides, TryHistory,
 };
-pub use group::Group;
-pub use groups::{Groups, Reference};
-pub use idle::{Connection, Reuse, close_idle};
-pub use lease::Lease;
-pub use lookup::{Found, lookup, peer_address};
-pub use names::Names;
-pub use outcome::{NoPeer, Outcome, Released, Times};
-pub use peer::{Health, Peer, PeerStatus};
-pub use secure::{Asked, NotSecure, Secure};
-pub use selection::{Selection, SelectionRequest};
-pub use server::{NameToResolve, ResolvedAddress, Server, ServerState};
-pub use settings::{AnyChooser, Keepalive, Origin, Queue, Settings};
-pub use state::GroupState;
-pub use sticky::{CookieAttributes, Learn, MAX_SERVER_ID, Sticky, StickyMethod, is_same_site};
+pub use configured_lookup::{HostLookup, lookup_configured, peer_address};
+pub use group::UpstreamGroup;
+pub use group_state::GroupState;
+pub use groups::{GroupReference, UpstreamGroups};
+pub use idle::{PeerConnection, ReuseTerms, close_idle};
+pub use lease::PeerLease;
+pub use name_watchers::NameWatchers;
+pub use outcome::{NoPeer, PeerOutcome, ReleasedPeer, UpstreamTimes};
+pub use peer::{PeerHealth, PeerStatus, UpstreamPeer};
+pub use peer_tls::{HandshakeParameters, UpstreamTls, UpstreamTlsError};
+pub use selection::{PeerSelection, SelectionRequest};
+pub use server::{NameToResolve, ResolvedAddress, ServerState, UpstreamServer};
+pub use settings::{AnyChooser, GroupOrigin, GroupSettings, KeepaliveSettings, QueueSettings};
+pub use sticky::{
+    CookieAttributes, MAX_SERVER_ID, StickyLearn, StickyMethod, StickySettings, is_same_site,
+};

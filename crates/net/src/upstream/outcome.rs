@@ -17,19 +17,19 @@ pub enum NoPeer {
 
 /// How an exchange with a peer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PeerOutcome {
     /// The server answered.
-    Ok(Times),
+    Ok(UpstreamTimes),
     /// The exchange failed; counts towards `max_fails`.
-    Failed(Times),
+    Failed(UpstreamTimes),
     /// The server answered, but the next one is tried (`proxy_next_upstream http_403`, `http_404`). Not a failure:
     /// the server works.
-    Next(Times),
+    Next(UpstreamTimes),
 }
 
 /// The times of an exchange, from the start of the connect. `None`: it did not get that far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct UpstreamTimes {
     /// Until the connection was established.
     pub connect: Option<Duration>,
     /// Until the response header (in stream, the first byte) had arrived.
@@ -40,7 +40,7 @@ pub struct Times {
 
 /// What the end of an exchange did to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Released {
+pub struct ReleasedPeer {
     /// This failure made it unavailable. nginx warns `upstream server temporarily disabled`.
     pub disabled: bool,
     /// The group has only this peer.

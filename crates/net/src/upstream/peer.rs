@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use bstr::BString;
-use rt::net::Address;
+use rt::net::SocketAddress;
 
-use super::server::{Server, ServerState};
+use super::server::{ServerState, UpstreamServer};
 use super::sticky;
 
 /// A number that changes only under the group's lock. It is atomic so that peers can be shared between threads, not
 /// to allow races: relaxed loads and stores cost no more than plain ones.
 #[derive(Debug, Default)]
-pub(crate) struct Guarded(AtomicI64);
+pub(crate) struct LockedNumber(AtomicI64);
 
-impl Guarded {
-    pub(crate) fn new(value: i64) -> Guarded {
-        Guarded(AtomicI64::new(value))
+impl LockedNumber {
+    pub(crate) fn new(value: i64) -> LockedNumber {
+        LockedNumber(AtomicI64::new(value))
     }
 
     pub(crate) fn get(&self) -> i64 {
@@ -37,7 +37,7 @@ impl Guarded {
 
 /// What active health checks say of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Health {
+pub enum PeerHealth {
     /// No check is configured: it counts as healthy.
     Unchecked,
     /// The first check has not ended, and requests must wait for it (`mandatory`).
@@ -50,10 +50,10 @@ pub enum Health {
 
 /// An address that requests are sent to.
 #[derive(Debug)]
-pub struct Peer {
+pub struct UpstreamPeer {
     /// Tells it from every other peer of the process.
     pub(crate) id: u64,
-    address: Address,
+    address: SocketAddress,
     name: BString,
     server: BString,
     sid: BString,
@@ -68,9 +68,9 @@ pub struct Peer {
     pub(crate) slow_start: i64,
     pub(crate) state: ServerState,
     /// Its current weight in the round robin, in units of [`UNIT`]; those of a group add up to zero.
-    pub(crate) current_weight: Guarded,
+    pub(crate) current_weight: LockedNumber,
     /// Its weight in the same units, lowered by failures.
-    pub(crate) effective_weight: Guarded,
+    pub(crate) effective_weight: LockedNumber,
     /// Its counters, which outlive a reload.
     pub(crate) load: Arc<PeerLoad>,
     /// Which list of the idle pool has the connections to its address.
@@ -85,45 +85,45 @@ pub(crate) struct ChainHint(pub(super) AtomicU32);
 /// The counters of a peer that survive a reload. Times are in milliseconds.
 #[derive(Debug)]
 pub(crate) struct PeerLoad {
-    pub(crate) connections: Guarded,
-    pub(crate) fails: Guarded,
+    pub(crate) connections: LockedNumber,
+    pub(crate) fails: LockedNumber,
     /// When it last failed.
-    pub(crate) accessed: Guarded,
+    pub(crate) accessed: LockedNumber,
     /// When it was last given a request as a probe after `fail_timeout`, or failed.
-    pub(crate) checked: Guarded,
+    pub(crate) checked: LockedNumber,
     /// When it recovered after being unavailable, for `slow_start`; 0: never.
-    pub(crate) started: Guarded,
+    pub(crate) started: LockedNumber,
     /// Moving averages, for `least_time`.
-    pub(crate) connect_time: Guarded,
-    pub(crate) header_time: Guarded,
-    pub(crate) response_time: Guarded,
-    pub(crate) inflight_time: Guarded,
+    pub(crate) connect_time: LockedNumber,
+    pub(crate) header_time: LockedNumber,
+    pub(crate) response_time: LockedNumber,
+    pub(crate) inflight_time: LockedNumber,
     /// Requests under way, and the total time they had taken at `inflight_changed`.
-    pub(crate) inflight: Guarded,
-    pub(crate) inflight_spent: Guarded,
-    pub(crate) inflight_changed: Guarded,
+    pub(crate) inflight: LockedNumber,
+    pub(crate) inflight_spent: LockedNumber,
+    pub(crate) inflight_changed: LockedNumber,
     /// How many requests it was given.
-    pub(crate) requests: Guarded,
+    pub(crate) requests: LockedNumber,
     health: AtomicU8,
 }
 
 impl Default for PeerLoad {
     fn default() -> Self {
         PeerLoad {
-            connections: Guarded::default(),
-            fails: Guarded::default(),
-            accessed: Guarded::default(),
-            checked: Guarded::default(),
-            started: Guarded::default(),
-            connect_time: Guarded::default(),
-            header_time: Guarded::default(),
-            response_time: Guarded::default(),
-            inflight_time: Guarded::default(),
-            inflight: Guarded::default(),
-            inflight_spent: Guarded::default(),
-            inflight_changed: Guarded::default(),
-            requests: Guarded::default(),
-            health: AtomicU8::new(Health::Unchecked as u8),
+            connections: LockedNumber::default(),
+            fails: LockedNumber::default(),
+            accessed: LockedNumber::default(),
+            checked: LockedNumber::default(),
+            started: LockedNumber::default(),
+            connect_time: LockedNumber::default(),
+            header_time: LockedNumber::default(),
+            response_time: LockedNumber::default(),
+            inflight_time: LockedNumber::default(),
+            inflight: LockedNumber::default(),
+            inflight_spent: LockedNumber::default(),
+            inflight_changed: LockedNumber::default(),
+            requests: LockedNumber::default(),
+            health: AtomicU8::new(PeerHealth::Unchecked as u8),
         }
     }
 }
@@ -140,7 +140,7 @@ pub struct PeerStatus {
     /// Its configured state.
     pub state: ServerState,
     /// What active checks say.
-    pub health: Health,
+    pub health: PeerHealth,
     /// Whether it would get a request now.
     pub available: bool,
     /// Its weight.
@@ -159,7 +159,7 @@ pub struct PeerStatus {
 
 /// Whether a peer can get a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Availability {
+pub(crate) enum PeerAvailability {
     /// Yes.
     Free,
     /// Not before a connection in use ends (`max_conns`).
@@ -168,16 +168,16 @@ pub(crate) enum Availability {
     Out,
 }
 
-impl Peer {
+impl UpstreamPeer {
     pub(crate) fn new(
         id: u64,
         line: usize,
-        server: &Server,
-        address: Address,
+        server: &UpstreamServer,
+        address: SocketAddress,
         load: Arc<PeerLoad>,
-    ) -> Peer {
+    ) -> UpstreamPeer {
         let name = BString::from(address.to_string());
-        Peer {
+        UpstreamPeer {
             id,
             sid: sticky::server_id(&server.route, &name),
             name,
@@ -190,15 +190,15 @@ impl Peer {
             fail_timeout: milliseconds(server.fail_timeout),
             slow_start: milliseconds(server.slow_start),
             state: server.state,
-            current_weight: Guarded::default(),
-            effective_weight: Guarded::new(i64::from(server.weight.max(1)) * UNIT),
+            current_weight: LockedNumber::default(),
+            effective_weight: LockedNumber::new(i64::from(server.weight.max(1)) * UNIT),
             load,
             idle_chain: ChainHint::default(),
         }
     }
 
     /// Where to connect.
-    pub fn address(&self) -> &Address {
+    pub fn address(&self) -> &SocketAddress {
         &self.address
     }
 
@@ -218,42 +218,42 @@ impl Peer {
     }
 
     /// What active checks say.
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> PeerHealth {
         match self.load.health.load(Ordering::Relaxed) {
-            1 => Health::Checking,
-            2 => Health::Healthy,
-            3 => Health::Unhealthy,
-            _ => Health::Unchecked,
+            1 => PeerHealth::Checking,
+            2 => PeerHealth::Healthy,
+            3 => PeerHealth::Unhealthy,
+            _ => PeerHealth::Unchecked,
         }
     }
 
-    pub(crate) fn set_health(&self, health: Health) {
+    pub(crate) fn set_health(&self, health: PeerHealth) {
         self.load.health.store(health as u8, Ordering::Relaxed);
     }
 
     /// Whether it can get a request that is not bound to it.
-    pub(crate) fn availability(&self, now: i64) -> Availability {
+    pub(crate) fn availability(&self, now: i64) -> PeerAvailability {
         match self.state {
             ServerState::Up => self.availability_when_bound(now),
-            ServerState::Down | ServerState::Drain => Availability::Out,
+            ServerState::Down | ServerState::Drain => PeerAvailability::Out,
         }
     }
 
     /// Whether it can get a request that is bound to it: a draining peer can.
-    pub(crate) fn availability_when_bound(&self, now: i64) -> Availability {
-        let ill = matches!(self.health(), Health::Checking | Health::Unhealthy);
+    pub(crate) fn availability_when_bound(&self, now: i64) -> PeerAvailability {
+        let ill = matches!(self.health(), PeerHealth::Checking | PeerHealth::Unhealthy);
         if self.state == ServerState::Down || ill || self.has_failed(now) {
-            return Availability::Out;
+            return PeerAvailability::Out;
         }
         self.occupancy()
     }
 
     /// Whether `max_conns` allows another request.
-    pub(crate) fn occupancy(&self) -> Availability {
+    pub(crate) fn occupancy(&self) -> PeerAvailability {
         match self.max_conns {
-            0 => Availability::Free,
-            most if self.load.connections.get() < most => Availability::Free,
-            _ => Availability::Occupied,
+            0 => PeerAvailability::Free,
+            most if self.load.connections.get() < most => PeerAvailability::Free,
+            _ => PeerAvailability::Occupied,
         }
     }
 
@@ -267,11 +267,11 @@ impl Peer {
 
     /// Its present weight, in units of [`UNIT`]: below the configured one during `slow_start`.
     pub(crate) fn weight_at(&self, now: i64) -> i64 {
-        self.ramp(self.weight * UNIT, now)
+        self.slow_start_share(self.weight * UNIT, now)
     }
 
     /// Scales `full` down during `slow_start`. Never to zero: round robin would skip the peer for ever.
-    pub(crate) fn ramp(&self, full: i64, now: i64) -> i64 {
+    pub(crate) fn slow_start_share(&self, full: i64, now: i64) -> i64 {
         let age = now - self.load.started.get();
         if self.slow_start == 0 || age >= self.slow_start {
             return full;
@@ -310,14 +310,14 @@ impl Peer {
 
     pub(crate) fn status(&self, backup: bool, now: i64) -> PeerStatus {
         let load = &self.load;
-        let unsigned = |number: &Guarded| u64::try_from(number.get()).unwrap_or(0);
+        let unsigned = |number: &LockedNumber| u64::try_from(number.get()).unwrap_or(0);
         PeerStatus {
             name: self.name.clone(),
             server: self.server.clone(),
             backup,
             state: self.state,
             health: self.health(),
-            available: self.availability(now) == Availability::Free,
+            available: self.availability(now) == PeerAvailability::Free,
             weight: u32::try_from(self.weight).unwrap_or(u32::MAX),
             connections: unsigned(&load.connections),
             requests: unsigned(&load.requests),
@@ -333,7 +333,7 @@ impl Peer {
 pub(crate) const UNIT: i64 = 1 << 12;
 
 /// Updates a moving average over about twenty values.
-pub(crate) fn average(mean: &Guarded, value: i64) {
+pub(crate) fn moving_average(mean: &LockedNumber, value: i64) {
     let old = mean.get();
     mean.set(if old == 0 {
         value
@@ -351,7 +351,7 @@ pub(crate) fn milliseconds(time: Duration) -> i64 {
 
 /// Milliseconds since an epoch long before the start of the process, so that a time of 0 means "long ago" and no
 /// time needs an `Option`.
-pub(super) fn now() -> i64 {
+pub(super) fn now_ms() -> i64 {
     const EPOCH: i64 = 1 << 40;
     EPOCH.saturating_add_unsigned(rt::monotonic_millis())
 }

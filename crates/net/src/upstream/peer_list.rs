@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rt::net::Address;
+use rt::net::SocketAddress;
 
-use super::peer::{Peer, PeerLoad, now};
-use super::server::{ResolvedAddress, Server};
+use super::peer::{PeerLoad, UpstreamPeer, now_ms};
+use super::server::{ResolvedAddress, UpstreamServer};
 
 /// Whether peers that stay keep their position in the round robin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Round {
+pub(super) enum PeerRound {
     /// No, as after a start: the configuration has changed, and the round begins like nginx's does after a reload.
     Anew,
     /// Yes: only some addresses of a name have changed.
@@ -20,18 +20,18 @@ pub(super) enum Round {
 /// The peers of a group.
 #[derive(Default)]
 pub(super) struct PeerList {
-    pub(super) primary: Vec<Arc<Peer>>,
-    pub(super) backup: Vec<Arc<Peer>>,
+    pub(super) primary: Vec<Arc<UpstreamPeer>>,
+    pub(super) backup: Vec<Arc<UpstreamPeer>>,
 }
 
 impl PeerList {
     /// Builds the peers of the servers and of the addresses that `resolved` has for their names. Peers that are in
     /// `old` too keep their counters.
     pub(super) fn of<'a>(
-        servers: &[Server],
-        resolved: impl Fn(&Server) -> &'a [ResolvedAddress],
-        old: &[Arc<Peer>],
-        round: Round,
+        servers: &[UpstreamServer],
+        resolved: impl Fn(&UpstreamServer) -> &'a [ResolvedAddress],
+        old: &[Arc<UpstreamPeer>],
+        round: PeerRound,
     ) -> PeerList {
         let mut list = PeerList::default();
         for (line, server) in servers.iter().enumerate() {
@@ -54,7 +54,7 @@ impl PeerList {
         list
     }
 
-    fn add(&mut self, server: &Server, peer: Arc<Peer>) {
+    fn add(&mut self, server: &UpstreamServer, peer: Arc<UpstreamPeer>) {
         match server.backup {
             true => self.backup.push(peer),
             false => self.primary.push(peer),
@@ -73,14 +73,15 @@ enum KnownSince {
 
 /// The peer for an address: the existing one, or a new one with the counters of the old, or an entirely new one.
 fn successor(
-    old: &[Arc<Peer>],
-    (line, server, address): (usize, &Server, &Address),
-    round: Round,
+    old: &[Arc<UpstreamPeer>],
+    (line, server, address): (usize, &UpstreamServer, &SocketAddress),
+    round: PeerRound,
     since: KnownSince,
-) -> Arc<Peer> {
+) -> Arc<UpstreamPeer> {
     // The same address may be in several lines. The same line is preferred, so that each line keeps its own
     // counters.
-    let same = |peer: &&Arc<Peer>| peer.address() == address && *peer.server() == server.name;
+    let same =
+        |peer: &&Arc<UpstreamPeer>| peer.address() == address && *peer.server() == server.name;
     let known = old
         .iter()
         .filter(same)
@@ -88,7 +89,7 @@ fn successor(
         .or_else(|| old.iter().find(same));
     let load = match known {
         Some(peer)
-            if round == Round::GoesOn
+            if round == PeerRound::GoesOn
                 && peer.line == line
                 && peer.weight == i64::from(server.weight) =>
         {
@@ -101,12 +102,18 @@ fn successor(
             // An address that joins a working group starts slowly, if `slow_start` is set. At the first lookup all
             // are new, and none has to.
             if since == KnownSince::Lookup && !old.is_empty() {
-                load.started.set(now());
+                load.started.set(now_ms());
             }
             Arc::new(load)
         }
     };
-    Arc::new(Peer::new(next_id(), line, server, address.clone(), load))
+    Arc::new(UpstreamPeer::new(
+        next_id(),
+        line,
+        server,
+        address.clone(),
+        load,
+    ))
 }
 
 /// A number that is unique in the process, for a peer or a balancer's seed.

@@ -7,10 +7,10 @@ use std::time::Duration;
 use rt::sync::remote_oneshot;
 
 use super::balance::PickState;
-use super::lease::Lease;
+use super::group_state::{GroupState, LockedState};
+use super::lease::PeerLease;
 use super::outcome::NoPeer;
-use super::peer::now;
-use super::state::{GroupState, LockedState};
+use super::peer::now_ms;
 
 /// How often a waiting request looks again although no peer was released: a server may have become available by the
 /// mere passing of time (`fail_timeout`).
@@ -20,19 +20,19 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct WaitQueue {
     /// In the order of their tickets.
-    waiters: VecDeque<Waiter>,
+    waiters: VecDeque<QueuedPick>,
     next_ticket: u64,
 }
 
 /// A waiting request. Its state moves into the queue, so that any loop can choose for it.
-struct Waiter {
+struct QueuedPick {
     ticket: u64,
     pick: PickState,
-    sender: remote_oneshot::Sender<Grant>,
+    sender: remote_oneshot::RemoteSender<QueueGrant>,
 }
 
 /// What a waiting request gets: its own state back, and the result.
-type Grant = (PickState, Result<Lease, NoPeer>);
+type QueueGrant = (PickState, Result<PeerLease, NoPeer>);
 
 impl WaitQueue {
     pub(super) fn len(&self) -> usize {
@@ -44,11 +44,11 @@ impl WaitQueue {
     }
 
     /// Adds a request; returns its ticket and the channel on which its peer arrives.
-    fn enter(&mut self, pick: PickState) -> (u64, remote_oneshot::Receiver<Grant>) {
+    fn enter(&mut self, pick: PickState) -> (u64, remote_oneshot::RemoteReceiver<QueueGrant>) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let (sender, receiver) = remote_oneshot::channel();
-        self.waiters.push_back(Waiter {
+        self.waiters.push_back(QueuedPick {
             ticket,
             pick,
             sender,
@@ -57,7 +57,7 @@ impl WaitQueue {
     }
 
     fn leave(&mut self, ticket: u64) {
-        let by_ticket = |waiter: &Waiter| waiter.ticket;
+        let by_ticket = |waiter: &QueuedPick| waiter.ticket;
         // Tickets only grow, so the queue is sorted by them.
         if let Ok(at) = self.waiters.binary_search_by_key(&ticket, by_ticket) {
             self.waiters.remove(at);
@@ -67,7 +67,7 @@ impl WaitQueue {
 
 impl GroupState {
     /// Waits in the group's queue, if it has one.
-    pub(super) async fn wait(self: Arc<Self>, pick: &mut PickState) -> Result<Lease, NoPeer> {
+    pub(super) async fn wait(self: Arc<Self>, pick: &mut PickState) -> Result<PeerLease, NoPeer> {
         let (mut place, mut receiver, timeout) = self.enqueue(pick)?;
         let deadline = rt::now() + timeout;
         loop {
@@ -78,7 +78,7 @@ impl GroupState {
                     place.is_left = true;
                     return result;
                 }
-                Ok(Err(rt::sync::Closed)) => return Err(NoPeer::NoneAlive),
+                Ok(Err(rt::sync::ChannelClosed)) => return Err(NoPeer::NoneAlive),
                 Err(_) if left <= LOOK_AGAIN => return Err(NoPeer::QueueTimeout),
                 Err(_) => self.grant_waiting(&mut self.lock()),
             }
@@ -88,7 +88,14 @@ impl GroupState {
     fn enqueue(
         self: &Arc<Self>,
         pick: &mut PickState,
-    ) -> Result<(QueuePlace, remote_oneshot::Receiver<Grant>, Duration), NoPeer> {
+    ) -> Result<
+        (
+            QueuePlace,
+            remote_oneshot::RemoteReceiver<QueueGrant>,
+            Duration,
+        ),
+        NoPeer,
+    > {
         let mut locked = self.lock();
         let queue = locked.queue.ok_or(NoPeer::Occupied)?;
         if locked.waiting.len() >= queue.length {
@@ -107,7 +114,7 @@ impl GroupState {
 
     /// Gives free peers to the waiting requests, in their order.
     pub(super) fn grant_waiting(self: &Arc<Self>, locked: &mut LockedState) {
-        let now = now();
+        let now = now_ms();
         while let Some(mut waiter) = locked.waiting.waiters.pop_front() {
             let result = self.choose(locked, &mut waiter.pick, now);
             if let Err(NoPeer::Occupied) = result {
@@ -119,7 +126,7 @@ impl GroupState {
                 // This request has gone. Its lease must not simply be dropped: that would take the lock, which is
                 // held here.
                 let (peer, observation) = lease.into_parts();
-                locked.free(&peer, None, observation, now);
+                locked.count_end(&peer, None, observation, now);
             }
         }
     }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::balance::PickState;
 use super::chooser::{NoChoice, ServerChoice, TryHistory};
-use super::group::Group;
-use super::lease::Lease;
-use super::outcome::{NoPeer, Outcome, Released};
-use super::state::GroupState;
+use super::group::UpstreamGroup;
+use super::group_state::GroupState;
+use super::lease::PeerLease;
+use super::outcome::{NoPeer, PeerOutcome, ReleasedPeer};
 
 /// What a balancing method may look at.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,12 +23,12 @@ pub struct SelectionRequest<'a> {
 }
 
 /// The tries of a request. No peer of the group is used twice.
-pub struct Selection {
+pub struct PeerSelection {
     /// The group that the configuration names.
-    own: Candidates,
+    own: GroupCandidates,
     /// The server that the group's [`ServerChooser`](super::ServerChooser) chose for this try, as a group of one;
     /// `None`: the group's own balancing method chooses.
-    chosen: Option<Candidates>,
+    chosen: Option<GroupCandidates>,
     /// Tries that have failed.
     failures: u32,
     /// Tries that are left, for the balancing method and a chooser together.
@@ -38,19 +38,19 @@ pub struct Selection {
 }
 
 /// A group, and what the request remembers of its tries there.
-struct Candidates {
-    group: Arc<Group>,
+struct GroupCandidates {
+    group: Arc<UpstreamGroup>,
     pick: PickState,
 }
 
-impl Selection {
+impl PeerSelection {
     /// Starts the choice of a server for a request.
-    pub fn new(group: Arc<Group>, request: &SelectionRequest<'_>) -> Selection {
+    pub fn new(group: Arc<UpstreamGroup>, request: &SelectionRequest<'_>) -> PeerSelection {
         let state = group.state();
         let pick = PickState::new(request.key, request.client, state.server_of(request.sticky));
         let tries_left = state.tries();
-        Selection {
-            own: Candidates { group, pick },
+        PeerSelection {
+            own: GroupCandidates { group, pick },
             chosen: None,
             failures: 0,
             tries_left,
@@ -58,13 +58,13 @@ impl Selection {
         }
     }
 
-    /// As [`Selection::new`], for a request with only a client address.
-    pub fn for_client(group: Arc<Group>, client: Option<IpAddr>) -> Selection {
+    /// As [`PeerSelection::new`], for a request with only a client address.
+    pub fn for_client(group: Arc<UpstreamGroup>, client: Option<IpAddr>) -> PeerSelection {
         let request = SelectionRequest {
             client,
             ..SelectionRequest::default()
         };
-        Selection::new(group, &request)
+        PeerSelection::new(group, &request)
     }
 
     /// How many tries are left, including the present one while it lasts.
@@ -87,11 +87,11 @@ impl Selection {
     }
 
     /// The group of the present try: the configured one, or that of a chosen server.
-    pub fn group(&self) -> &Arc<Group> {
+    pub fn group(&self) -> &Arc<UpstreamGroup> {
         &self.present().group
     }
 
-    /// The state of [`Selection::group`].
+    /// The state of [`PeerSelection::group`].
     pub fn state(&self) -> &Arc<GroupState> {
         self.group().state()
     }
@@ -119,7 +119,7 @@ impl Selection {
         self.chosen = choice.group.clone().map(|group| {
             // A state of its own: a chosen server may be the same one again.
             let pick = PickState::new(b"", self.own.pick.client, None);
-            Candidates { group, pick }
+            GroupCandidates { group, pick }
         });
         if self.chosen.is_some() {
             let more = choice.more_tries.unwrap_or(0);
@@ -129,18 +129,18 @@ impl Selection {
     }
 
     /// A peer, if one is free now.
-    pub fn pick(&mut self) -> Result<Lease, NoPeer> {
-        let Candidates { group, pick } = self.present_mut();
+    pub fn try_pick(&mut self) -> Result<PeerLease, NoPeer> {
+        let GroupCandidates { group, pick } = self.present_mut();
         group.state().pick(pick)
     }
 
     /// A peer, after a wait in the group's queue if necessary.
     ///
     /// The queue is first in, first out over all loops. Dropping the future leaves the queue.
-    pub async fn acquire(&mut self) -> Result<Lease, NoPeer> {
-        match self.pick() {
+    pub async fn acquire(&mut self) -> Result<PeerLease, NoPeer> {
+        match self.try_pick() {
             Err(NoPeer::Occupied) => {
-                let Candidates { group, pick } = self.present_mut();
+                let GroupCandidates { group, pick } = self.present_mut();
                 Arc::clone(group.state()).wait(pick).await
             }
             result => result,
@@ -148,8 +148,8 @@ impl Selection {
     }
 
     /// Ends the use of a peer, and counts the try.
-    pub fn release(&mut self, lease: Lease, outcome: Outcome) -> Released {
-        let released = lease.end(outcome);
+    pub fn release_peer(&mut self, lease: PeerLease, outcome: PeerOutcome) -> ReleasedPeer {
+        let released = lease.end_exchange(outcome);
         self.failures += 1;
         // A group with one server has no other to try. After a chosen server, another can be chosen.
         self.tries_left = match self.chosen {
@@ -159,16 +159,16 @@ impl Selection {
         released
     }
 
-    fn present(&self) -> &Candidates {
+    fn present(&self) -> &GroupCandidates {
         self.chosen.as_ref().unwrap_or(&self.own)
     }
 
-    fn present_mut(&mut self) -> &mut Candidates {
+    fn present_mut(&mut self) -> &mut GroupCandidates {
         self.chosen.as_mut().unwrap_or(&mut self.own)
     }
 }
 
-impl fmt::Debug for Selection {
+impl fmt::Debug for PeerSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Selection")
             .field("pick", &self.present().pick)

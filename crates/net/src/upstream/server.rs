@@ -4,15 +4,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bstr::BString;
-use rt::net::Address;
+use rt::net::SocketAddress;
 
 /// One `server` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct UpstreamServer {
     /// The address as written, without parameters: what `hash … consistent` hashes.
     pub name: BString,
     /// The addresses that were known when the configuration was read.
-    pub addresses: Vec<Address>,
+    pub addresses: Vec<SocketAddress>,
     /// The name to be resolved at run time; `None` if the addresses are fixed.
     pub resolve: Option<NameToResolve>,
     /// The share of requests relative to other servers; at least 1.
@@ -33,10 +33,10 @@ pub struct Server {
     pub route: BString,
 }
 
-impl Server {
+impl UpstreamServer {
     /// A server with nginx's defaults: weight 1, unavailable for 10 seconds after one failure.
-    pub fn new(name: impl Into<BString>, addresses: Vec<Address>) -> Server {
-        Server {
+    pub fn new(name: impl Into<BString>, addresses: Vec<SocketAddress>) -> UpstreamServer {
+        UpstreamServer {
             name: name.into(),
             addresses,
             resolve: None,
@@ -81,7 +81,7 @@ pub enum ServerState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedAddress {
     /// The address, with its port.
-    pub address: Address,
+    pub address: SocketAddress,
     /// The weight of an SRV record; 1 otherwise.
     pub weight: u32,
     /// An SRV record that does not have the best priority: used like a `backup` server.
@@ -98,9 +98,9 @@ impl NameToResolve {
     }
 
     /// The address of a record with the port of the line, or of the SRV record.
-    pub(super) fn address_of(&self, found: &ResolvedAddress) -> Address {
+    pub(super) fn address_of(&self, found: &ResolvedAddress) -> SocketAddress {
         match &found.address {
-            Address::Inet(inet) if self.service.is_empty() => {
+            SocketAddress::Inet(inet) if self.service.is_empty() => {
                 SocketAddr::new(inet.ip(), self.port).into()
             }
             address => address.clone(),
@@ -108,10 +108,10 @@ impl NameToResolve {
     }
 }
 
-impl Server {
+impl UpstreamServer {
     /// The server with the values of one of its SRV records. `None` for a record of lower priority of a server that
     /// is backup itself: there is no third rank.
-    pub(super) fn with_record(&self, found: &ResolvedAddress) -> Option<Server> {
+    pub(super) fn with_record(&self, found: &ResolvedAddress) -> Option<UpstreamServer> {
         let mut server = self.clone();
         if server
             .resolve

@@ -7,29 +7,29 @@ use std::time::Duration;
 use bstr::BString;
 
 use super::balance::{BalanceMethod, RoundRobin};
-use super::server::Server;
-use super::sticky::Sticky;
+use super::server::UpstreamServer;
+use super::sticky::StickySettings;
 use crate::resolver::Resolver;
 
 /// The configuration of a group.
 #[derive(Clone)]
-pub struct Settings {
+pub struct GroupSettings {
     /// The name of the `upstream` block, or the host of the URL.
     pub name: BString,
     /// Whether a block defined it, or a URL.
-    pub origin: Origin,
+    pub origin: GroupOrigin,
     /// Where it is defined, `FILE:LINE`, for messages.
     pub place: String,
     /// Its servers, in the order of the file.
-    pub servers: Vec<Server>,
+    pub servers: Vec<UpstreamServer>,
     /// The balancing method; `None`: weighted round robin.
     pub balance: Option<Arc<dyn BalanceMethod>>,
     /// The rules for idle connections; `None`: none are kept.
-    pub keepalive: Option<Keepalive>,
+    pub keepalive: Option<KeepaliveSettings>,
     /// The queue for requests when every server is at `max_conns`; `None`: they fail.
-    pub queue: Option<Queue>,
+    pub queue: Option<QueueSettings>,
     /// How a client is bound to a server.
-    pub sticky: Option<Sticky>,
+    pub sticky: Option<StickySettings>,
     /// The resolver for names at run time; `None`: that of the engine's outermost block.
     pub resolver: Option<Arc<Resolver>>,
     /// The time limit of a lookup.
@@ -40,10 +40,10 @@ pub struct Settings {
     pub realm: &'static str,
 }
 
-impl Settings {
+impl GroupSettings {
     /// A group without servers that balances in turn and keeps no connections.
-    pub fn new(name: impl Into<BString>, origin: Origin) -> Settings {
-        Settings {
+    pub fn new(name: impl Into<BString>, origin: GroupOrigin) -> GroupSettings {
+        GroupSettings {
             name: name.into(),
             origin,
             place: String::new(),
@@ -69,15 +69,15 @@ impl Settings {
     pub(crate) fn state_key(&self) -> String {
         let realm = self.realm;
         match self.origin {
-            Origin::Block => format!("{realm}upstream {}", self.name),
-            Origin::Url { port } => format!("{realm}url {}:{}", self.name, port.unwrap_or(0)),
+            GroupOrigin::Block => format!("{realm}upstream {}", self.name),
+            GroupOrigin::Url { port } => format!("{realm}url {}:{}", self.name, port.unwrap_or(0)),
         }
     }
 }
 
 /// What made a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum GroupOrigin {
     /// An `upstream` block.
     Block,
     /// A URL with this port (a unix socket has none).
@@ -89,7 +89,7 @@ pub enum Origin {
 
 /// `keepalive` and the directives that belong to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keepalive {
+pub struct KeepaliveSettings {
     /// How many idle connections are kept for each loop. All loops share the total; the one that was unused for
     /// longest makes room.
     pub connections: usize,
@@ -105,7 +105,7 @@ pub struct Keepalive {
 
 /// `queue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Queue {
+pub struct QueueSettings {
     /// The most waiting requests, over all loops.
     pub length: usize,
     /// How long a request may wait.

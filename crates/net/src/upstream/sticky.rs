@@ -19,7 +19,7 @@ const SESSION_BYTES: u64 = 128;
 
 /// The `sticky` directive.
 #[derive(Clone, Debug)]
-pub struct Sticky {
+pub struct StickySettings {
     /// Where the identifier is looked for: the first of these that is not empty.
     pub lookup: Vec<Expression>,
     /// What is done with the response.
@@ -34,7 +34,7 @@ pub enum StickyMethod {
     /// Not by us: the application sets the route.
     Route,
     /// The value is a session of the application; its server is remembered.
-    Learn(Learn),
+    Learn(StickyLearn),
 }
 
 /// The attributes of the cookie of `sticky cookie`.
@@ -110,7 +110,7 @@ pub fn is_same_site(text: &[u8]) -> bool {
 
 /// `sticky learn`.
 #[derive(Clone, Debug)]
-pub struct Learn {
+pub struct StickyLearn {
     /// Where a response's new session is looked for: the first of these that is not empty.
     pub create: Vec<Expression>,
     /// The name of the zone, unique among the groups.
@@ -127,24 +127,24 @@ pub struct Learn {
 ///
 /// The key is a digest of the session's name: clients choose the names, and long ones must not cost more memory.
 #[derive(Debug)]
-pub(crate) struct Sessions {
-    by_sum: Lru<[u8; 16], Session>,
+pub(crate) struct StickySessions {
+    by_sum: Lru<[u8; 16], StickySession>,
     /// Milliseconds.
     timeout: i64,
 }
 
 #[derive(Debug)]
-struct Session {
+struct StickySession {
     sid: BString,
     used: i64,
 }
 
-impl Sessions {
-    pub(crate) fn new(size: u64, timeout: i64) -> Sessions {
+impl StickySessions {
+    pub(crate) fn new(size: u64, timeout: i64) -> StickySessions {
         let most = usize::try_from(size / SESSION_BYTES)
             .unwrap_or(usize::MAX)
             .max(1);
-        Sessions {
+        StickySessions {
             by_sum: Lru::new(most),
             timeout,
         }
@@ -162,7 +162,7 @@ impl Sessions {
 
     /// Remembers the server of a session. An unknown session is added only if `create` says so: a client could
     /// otherwise fill the zone with made-up names.
-    pub(crate) fn learn(&mut self, session: &[u8], create: Create, sid: &BString, now: i64) {
+    pub(crate) fn learn(&mut self, session: &[u8], create: CreateSession, sid: &BString, now: i64) {
         // Expired sessions are at the old end of the list. They go here, so that no timer is needed.
         while self
             .by_sum
@@ -172,10 +172,10 @@ impl Sessions {
             self.by_sum.pop_oldest();
         }
         let sum = sum(session);
-        if create == Create::Yes || self.by_sum.peek(&sum).is_some() {
+        if create == CreateSession::Yes || self.by_sum.peek(&sum).is_some() {
             self.by_sum.insert(
                 sum,
-                Session {
+                StickySession {
                     sid: sid.clone(),
                     used: now,
                 },
@@ -191,7 +191,7 @@ impl Sessions {
 
 /// Whether an unknown session is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Create {
+pub(crate) enum CreateSession {
     Yes,
     No,
 }
@@ -259,15 +259,15 @@ mod tests {
 
     #[test]
     fn sessions_end_after_their_time_and_are_bounded() {
-        let mut sessions = Sessions::new(2 * SESSION_BYTES, 100);
-        sessions.learn(b"a", Create::No, &"x".into(), 0);
+        let mut sessions = StickySessions::new(2 * SESSION_BYTES, 100);
+        sessions.learn(b"a", CreateSession::No, &"x".into(), 0);
         assert_eq!(sessions.find(b"a", 0), None);
-        sessions.learn(b"a", Create::Yes, &"x".into(), 0);
-        sessions.learn(b"a", Create::No, &"y".into(), 50);
+        sessions.learn(b"a", CreateSession::Yes, &"x".into(), 0);
+        sessions.learn(b"a", CreateSession::No, &"y".into(), 50);
         assert_eq!(sessions.find(b"a", 149), Some("y".into()));
         assert_eq!(sessions.find(b"a", 150), None);
         for name in [b"b", b"c", b"d"] {
-            sessions.learn(name, Create::Yes, &"x".into(), 60);
+            sessions.learn(name, CreateSession::Yes, &"x".into(), 60);
         }
         assert_eq!(sessions.len(), 2);
     }

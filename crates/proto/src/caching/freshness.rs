@@ -1,12 +1,12 @@
 //! How long a stored response is fresh, and how old it is (RFC 9111 section 4.2).
 
 use crate::fields::Fields;
-use crate::known::Known;
+use crate::known_fields::KnownField;
 
 /// Where a response's lifetime comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Source {
+pub enum LifetimeSource {
     /// Nowhere: it may only be used after validation.
     Nobody,
     /// `X-Accel-Expires`
@@ -33,7 +33,7 @@ pub struct Freshness {
     /// The end of its freshness, in milliseconds since the epoch.
     pub fresh_until_ms: u64,
     /// Where that comes from.
-    pub source: Source,
+    pub source: LifetimeSource,
     /// How long after that it may be served during its validation (`stale-while-revalidate`, RFC
     /// 5861), in seconds.
     pub while_revalidate_s: u32,
@@ -96,13 +96,13 @@ impl Freshness {
         let long = |at: usize| bytes[at..].first_chunk().map(|b| u64::from_le_bytes(*b));
         let short = |at: usize| bytes[at..].first_chunk().map(|b| u32::from_le_bytes(*b));
         let source = match bytes[28] {
-            0 => Source::Nobody,
-            1 => Source::XAccelExpires,
-            2 => Source::Targeted,
-            3 => Source::CacheControl,
-            4 => Source::Expires,
-            5 => Source::Configured,
-            6 => Source::Heuristic,
+            0 => LifetimeSource::Nobody,
+            1 => LifetimeSource::XAccelExpires,
+            2 => LifetimeSource::Targeted,
+            3 => LifetimeSource::CacheControl,
+            4 => LifetimeSource::Expires,
+            5 => LifetimeSource::Configured,
+            6 => LifetimeSource::Heuristic,
             _ => return None,
         };
         (bytes[29] < 4 && bytes[30..] == [0, 0]).then_some(())?;
@@ -125,7 +125,7 @@ impl Freshness {
 /// age is zero. The clocks of the two machines are not compared, which RFC 9111, section 4.2.3,
 /// permits if every cache on the way sends `Age`.
 pub(super) fn initial_age_s(response: &Fields, delay_ms: u64) -> u32 {
-    let Some(age) = response.get_known(Known::Age).and_then(parse_age) else {
+    let Some(age) = response.get_known(KnownField::Age).and_then(parse_age) else {
         return 0;
     };
     age.saturating_add(u32::try_from(delay_ms / 1000).unwrap_or(u32::MAX))
@@ -177,7 +177,7 @@ mod tests {
             received_ms: 5_000,
             initial_age_s: 3,
             fresh_until_ms: 12_345,
-            source: Source::Expires,
+            source: LifetimeSource::Expires,
             while_revalidate_s: 4,
             if_error_s: 5,
             must_revalidate: false,

@@ -2,7 +2,7 @@
 //! operators purge.
 
 use crate::fields::Fields;
-use crate::known::Known;
+use crate::known_fields::KnownField;
 use crate::message::Method;
 
 /// Whether a request with this method and this final status has changed the resource: it did not
@@ -13,8 +13,8 @@ pub fn invalidates(method: Method, status: u16) -> bool {
 
 /// The targets (path and query) in `Location` and `Content-Location`, besides that of the request.
 /// Only those of the same authority: no origin may make the cache drop another's responses.
-pub fn targets(authority: &[u8], target: &[u8], response: &Fields) -> Vec<Vec<u8>> {
-    [Known::Location, Known::ContentLocation]
+pub fn invalidated_targets(authority: &[u8], target: &[u8], response: &Fields) -> Vec<Vec<u8>> {
+    [KnownField::Location, KnownField::ContentLocation]
         .into_iter()
         .filter_map(|known| resolve(authority, target, response.get_known(known)?))
         .filter(|other| other != target)
@@ -23,7 +23,7 @@ pub fn targets(authority: &[u8], target: &[u8], response: &Fields) -> Vec<Vec<u8
 
 /// Whether the content is a representation of the request's own target, as `Content-Location` says.
 pub fn is_about_its_target(authority: &[u8], target: &[u8], response: &Fields) -> bool {
-    let location = response.get_known(Known::ContentLocation);
+    let location = response.get_known(KnownField::ContentLocation);
     location
         .and_then(|location| resolve(authority, target, location))
         .as_deref()
@@ -126,7 +126,7 @@ const MAX_TAG: usize = 256;
 
 /// The tags of a response: in `Surrogate-Key` separated by spaces, in `Cache-Tag` by commas. Those
 /// beyond the limits are dropped: a purge by them will not find the response.
-pub fn tags(response: &Fields) -> Vec<Vec<u8>> {
+pub fn response_tags(response: &Fields) -> Vec<Vec<u8>> {
     let spaced = response
         .all(b"Surrogate-Key")
         .flat_map(|value| value.split(|b| matches!(b, b' ' | b'\t')));
@@ -187,7 +187,10 @@ mod tests {
         let mut response = Fields::new();
         response.push(b"Location", b"/new");
         response.push(b"Content-Location", b"/old");
-        assert_eq!(targets(b"h", b"/old", &response), [b"/new".to_vec()]);
+        assert_eq!(
+            invalidated_targets(b"h", b"/old", &response),
+            [b"/new".to_vec()]
+        );
         assert!(invalidates(Method::Post, 200) && invalidates(Method::Other, 303));
         assert!(!invalidates(Method::Post, 404) && !invalidates(Method::Head, 200));
     }
@@ -199,11 +202,11 @@ mod tests {
         response.push(b"cache-tag", b"c d, a,,");
         response.push(b"cache-tag", "x".repeat(257).as_bytes());
         assert_eq!(
-            tags(&response),
+            response_tags(&response),
             [b"a".to_vec(), b"b".to_vec(), b"c d".to_vec()]
         );
         let many: Vec<String> = (0..200).map(|n| n.to_string()).collect();
         response.push(b"Surrogate-Key", many.join(" ").as_bytes());
-        assert_eq!(tags(&response).len(), 128);
+        assert_eq!(response_tags(&response).len(), 128);
     }
 }

@@ -1,9 +1,9 @@
 //! How a 304, or the response to HEAD, updates a stored response (RFC 9111, sections 3.2 and 4.3).
 
-use super::fields::keep;
+use super::storable_fields::storable_fields;
 use crate::etag;
 use crate::fields::Fields;
-use crate::known::Known;
+use crate::known_fields::KnownField;
 
 /// The fields by which an origin recognises a stored response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,26 +15,28 @@ pub struct StoredValidators<'a> {
 }
 
 /// The validators of a stored response.
-pub fn validators(stored: &Fields) -> StoredValidators<'_> {
+pub fn stored_validators(stored: &Fields) -> StoredValidators<'_> {
     StoredValidators {
-        etag: stored.get_known(Known::Etag),
-        last_modified: stored.get_known(Known::LastModified),
+        etag: stored.get_known(KnownField::Etag),
+        last_modified: stored.get_known(KnownField::LastModified),
     }
 }
 
 /// The fields that describe the stored bytes, and are right for them only.
-const OF_THE_BYTES: &[Known] = &[
-    Known::ContentLength,
-    Known::ContentEncoding,
-    Known::ContentRange,
+const OF_THE_BYTES: &[KnownField] = &[
+    KnownField::ContentLength,
+    KnownField::ContentEncoding,
+    KnownField::ContentRange,
 ];
 
 /// The stored fields updated by those of a 304: a field of the 304 replaces all stored ones of its
 /// name. `None` if the 304 has another strong tag, so it is about something else; then the request
 /// must be repeated without conditions.
 pub fn merge_304(stored: &Fields, fresh: &Fields) -> Option<Fields> {
-    if let (Some(new), Some(old)) = (fresh.get_known(Known::Etag), stored.get_known(Known::Etag))
-        && !etag::is_weak(new)
+    if let (Some(new), Some(old)) = (
+        fresh.get_known(KnownField::Etag),
+        stored.get_known(KnownField::Etag),
+    ) && !etag::is_weak(new)
         && !etag::weak_eq(new, old)
     {
         return None;
@@ -43,13 +45,13 @@ pub fn merge_304(stored: &Fields, fresh: &Fields) -> Option<Fields> {
 }
 
 fn renewed(stored: &Fields, fresh: &Fields) -> Fields {
-    let mut fresh = keep(fresh);
+    let mut fresh = storable_fields(fresh);
     fresh.retain(|known, _, _| !OF_THE_BYTES.contains(&known));
     let mut merged = stored.clone();
     merged.retain(|known, name, value| {
         // Age and Date were those of the previous transfer. Warning has been obsoleted (section
         // 5.5).
-        let is_of_transfer = matches!(known, Known::Age | Known::Date);
+        let is_of_transfer = matches!(known, KnownField::Age | KnownField::Date);
         let is_warning = name.eq_ignore_ascii_case(b"Warning") && value.starts_with(b"1");
         !is_of_transfer && !is_warning && fresh.get(name).is_none()
     });
@@ -73,10 +75,10 @@ pub fn head_update(stored: &Fields, head: &Fields, stored_length: Option<u64>) -
         _ => false,
     };
     let length = head
-        .get_known(Known::ContentLength)
+        .get_known(KnownField::ContentLength)
         .and_then(crate::message::parse_length);
     let has_other_length = matches!((length, stored_length), (Some(a), Some(b)) if a != b);
-    if differs(Known::Etag) || differs(Known::LastModified) || has_other_length {
+    if differs(KnownField::Etag) || differs(KnownField::LastModified) || has_other_length {
         return HeadUpdate::Changed;
     }
     HeadUpdate::Same(renewed(stored, head))

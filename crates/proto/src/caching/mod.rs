@@ -11,25 +11,26 @@
 //! ```
 //!
 //! Who decides: the origin by Cache-Control, by the fields addressed to caches like this one
-//! ([`targeted`]) and by `X-Accel-Expires`; the operator by [`Rules`]. Where nginx and the RFC
-//! differ, the difference is a field of [`Rules`]. Keys, stores and directives are unknown here.
+//! ([`targeted`]) and by `X-Accel-Expires`; the operator by [`StoringRules`]. Where nginx and the RFC
+//! differ, the difference is a field of [`StoringRules`]. Keys, stores and directives are unknown here.
 
-pub mod fields;
 pub mod freshness;
 pub mod invalidation;
 pub mod merge;
 pub mod reuse;
 pub mod status;
+pub mod storable_fields;
 pub mod storing;
 pub mod structured;
 pub mod targeted;
 pub mod vary;
 
-pub use fields::keep;
-pub use freshness::{Freshness, Source};
-pub use invalidation::{invalidates, tags, targets};
-pub use merge::{HeadUpdate, head_update, merge_304, validators};
-pub use reuse::{RequestControl, Reuse, StaleRules, reuse};
+pub use freshness::{Freshness, LifetimeSource};
+pub use invalidation::{invalidated_targets, invalidates, response_tags};
+pub use merge::{HeadUpdate, head_update, merge_304, stored_validators};
+pub use reuse::{RequestControl, ReuseDecision, StaleRules, decide_reuse};
+pub use storable_fields::storable_fields;
 pub use storing::{
-    Asked, HeuristicLifetime, NotStoredReason, Response, Rules, Verdict, is_validated, judge,
+    HeuristicLifetime, NotStoredReason, ReceivedResponse, StoringRequest, StoringRules,
+    StoringVerdict, decide_storing, is_validated,
 };

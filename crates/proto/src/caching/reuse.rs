@@ -4,7 +4,7 @@
 use super::freshness::Freshness;
 use crate::cache_control::CacheControl;
 use crate::fields::Fields;
-use crate::known::Known;
+use crate::known_fields::KnownField;
 
 /// When the operator permits stale responses (`*_cache_use_stale`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct StaleRules {
 
 /// How a stored response may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reuse {
+pub enum ReuseDecision {
     /// Serve it.
     Fresh,
     /// It is stale: serve it at once, and renew it in the background.
@@ -45,9 +45,9 @@ impl RequestControl {
     /// Parses a request's Cache-Control. Without one, `Pragma: no-cache` means `Cache-Control:
     /// no-cache` (RFC 9111, section 5.4).
     pub fn parse(request: &Fields) -> RequestControl {
-        let mut control = CacheControl::parse(request.all_known(Known::CacheControl));
-        if !request.has(Known::CacheControl) {
-            let pragma = CacheControl::parse(request.all_known(Known::Pragma));
+        let mut control = CacheControl::parse(request.all_known(KnownField::CacheControl));
+        if !request.has(KnownField::CacheControl) {
+            let pragma = CacheControl::parse(request.all_known(KnownField::Pragma));
             control.no_cache = pragma.no_cache;
         }
         RequestControl { control }
@@ -87,16 +87,16 @@ impl RequestControl {
 }
 
 /// Decides whether a stored response may be used.
-pub fn reuse(
+pub fn decide_reuse(
     stored: &Freshness,
     now_ms: u64,
     rules: StaleRules,
     client: Option<&RequestControl>,
-) -> Reuse {
+) -> ReuseDecision {
     let is_unwanted = client.is_some_and(|client| client.wants_newer(stored, now_ms));
     let is_fresh = now_ms < stored.fresh_until_ms && !stored.always_revalidate;
     if is_fresh && !is_unwanted {
-        return Reuse::Fresh;
+        return ReuseDecision::Fresh;
     }
     let stale_ms = stored.stale_ms(now_ms);
     let within = |seconds: u32| stale_ms <= u64::from(seconds) * 1000;
@@ -104,13 +104,13 @@ pub fn reuse(
         let is_taken = client.is_some_and(|client| client.takes_stale(stale_ms));
         // `max-stale` does not overrule the origin's `must-revalidate` (section 5.2.2.2).
         if is_taken && !stored.must_revalidate {
-            return Reuse::Fresh;
+            return ReuseDecision::Fresh;
         }
         if stored.while_revalidate_s > 0 && within(stored.while_revalidate_s) {
-            return Reuse::WhileRevalidate;
+            return ReuseDecision::WhileRevalidate;
         }
     }
-    Reuse::Validate {
+    ReuseDecision::Validate {
         on_any_error: stored.if_error_s > 0 && within(stored.if_error_s),
         on_listed_error: rules.error && !stored.must_revalidate,
         while_updating: rules.updating && !stored.must_revalidate && !is_unwanted,
@@ -120,13 +120,13 @@ pub fn reuse(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::caching::freshness::Source;
+    use crate::caching::freshness::LifetimeSource;
 
     const STORED: Freshness = Freshness {
         received_ms: 100_000,
         initial_age_s: 5,
         fresh_until_ms: 110_000,
-        source: Source::CacheControl,
+        source: LifetimeSource::CacheControl,
         while_revalidate_s: 0,
         if_error_s: 0,
         must_revalidate: false,
@@ -143,8 +143,8 @@ mod tests {
         RequestControl::parse(&fields)
     }
 
-    fn validate(on_any_error: bool, on_listed_error: bool, while_updating: bool) -> Reuse {
-        Reuse::Validate {
+    fn validate(on_any_error: bool, on_listed_error: bool, while_updating: bool) -> ReuseDecision {
+        ReuseDecision::Validate {
             on_any_error,
             on_listed_error,
             while_updating,
@@ -153,15 +153,15 @@ mod tests {
 
     #[test]
     fn time_decides() {
-        let at = |now_ms, stored: Freshness| reuse(&stored, now_ms, ALL, None);
-        assert_eq!(at(109_999, STORED), Reuse::Fresh);
+        let at = |now_ms, stored: Freshness| decide_reuse(&stored, now_ms, ALL, None);
+        assert_eq!(at(109_999, STORED), ReuseDecision::Fresh);
         assert_eq!(at(110_000, STORED), validate(false, true, true));
         let kept = Freshness {
             while_revalidate_s: 3,
             if_error_s: 6,
             ..STORED
         };
-        assert_eq!(at(113_000, kept), Reuse::WhileRevalidate);
+        assert_eq!(at(113_000, kept), ReuseDecision::WhileRevalidate);
         assert_eq!(at(113_001, kept), validate(true, true, true));
         assert_eq!(at(116_001, kept), validate(false, true, true));
         let strict = Freshness {
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn clients_decide_where_they_may() {
         let ask = |now_ms, value: &str| {
-            reuse(
+            decide_reuse(
                 &STORED,
                 now_ms,
                 StaleRules::default(),
@@ -187,22 +187,22 @@ mod tests {
             )
         };
         let newer = validate(false, false, false);
-        assert_eq!(ask(101_000, "max-age=6"), Reuse::Fresh);
+        assert_eq!(ask(101_000, "max-age=6"), ReuseDecision::Fresh);
         assert_eq!(ask(102_000, "max-age=6"), newer);
         assert_eq!(ask(100_000, "max-age=0"), newer);
         assert_eq!(ask(100_000, "no-cache"), newer);
         assert_eq!(ask(100_000, "no-store"), newer);
-        assert_eq!(ask(100_000, "min-fresh=10"), Reuse::Fresh);
+        assert_eq!(ask(100_000, "min-fresh=10"), ReuseDecision::Fresh);
         assert_eq!(ask(100_001, "min-fresh=10"), newer);
-        assert_eq!(ask(112_000, "max-stale=2"), Reuse::Fresh);
+        assert_eq!(ask(112_000, "max-stale=2"), ReuseDecision::Fresh);
         assert_eq!(ask(112_001, "max-stale=2"), newer);
-        assert_eq!(ask(900_000, "max-stale"), Reuse::Fresh);
+        assert_eq!(ask(900_000, "max-stale"), ReuseDecision::Fresh);
         assert!(control("only-if-cached").only_if_cached());
         let mut pragma = Fields::new();
         pragma.push(b"Pragma", b"no-cache");
         let pragma = RequestControl::parse(&pragma);
         assert_eq!(
-            reuse(&STORED, 100_000, ALL, Some(&pragma)),
+            decide_reuse(&STORED, 100_000, ALL, Some(&pragma)),
             validate(false, true, false)
         );
     }

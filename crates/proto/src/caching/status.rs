@@ -6,7 +6,7 @@ pub struct CacheStatus<'a> {
     /// The cache's name: a token or, with other characters, a string.
     pub name: &'a str,
     /// Whether the origin was asked.
-    pub outcome: Outcome,
+    pub outcome: CacheOutcome,
     /// The remaining freshness in seconds; negative for a stale response.
     pub ttl_s: Option<i64>,
     /// Additional information, implementation-specific.
@@ -15,13 +15,13 @@ pub struct CacheStatus<'a> {
 
 /// Whether the origin was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CacheOutcome {
     /// No: the response came from the cache.
     Hit,
     /// Yes.
     Forwarded {
         /// Why it was asked.
-        why: Forward,
+        why: ForwardReason,
         /// The status of its response.
         status: Option<u16>,
         /// Whether the response is stored.
@@ -33,7 +33,7 @@ pub enum Outcome {
 
 /// Why a request was forwarded (RFC 9211 section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forward {
+pub enum ForwardReason {
     /// The cache was told not to handle the request.
     Bypass,
     /// The method is not cached.
@@ -50,16 +50,16 @@ pub enum Forward {
     Partial,
 }
 
-impl Forward {
+impl ForwardReason {
     fn word(self) -> &'static str {
         match self {
-            Forward::Bypass => "bypass",
-            Forward::Method => "method",
-            Forward::UriMiss => "uri-miss",
-            Forward::VaryMiss => "vary-miss",
-            Forward::Stale => "stale",
-            Forward::Request => "request",
-            Forward::Partial => "partial",
+            ForwardReason::Bypass => "bypass",
+            ForwardReason::Method => "method",
+            ForwardReason::UriMiss => "uri-miss",
+            ForwardReason::VaryMiss => "vary-miss",
+            ForwardReason::Stale => "stale",
+            ForwardReason::Request => "request",
+            ForwardReason::Partial => "partial",
         }
     }
 }
@@ -69,8 +69,8 @@ impl CacheStatus<'_> {
     pub fn write(&self, out: &mut Vec<u8>) {
         write_token_or_string(self.name, out);
         match self.outcome {
-            Outcome::Hit => out.extend_from_slice(b"; hit"),
-            Outcome::Forwarded {
+            CacheOutcome::Hit => out.extend_from_slice(b"; hit"),
+            CacheOutcome::Forwarded {
                 why,
                 status,
                 stored,
@@ -132,15 +132,15 @@ mod tests {
     fn it_reads_as_the_rfc_has_it() {
         let hit = CacheStatus {
             name: "weir",
-            outcome: Outcome::Hit,
+            outcome: CacheOutcome::Hit,
             ttl_s: Some(376),
             detail: None,
         };
         assert_eq!(text(hit), "weir; hit; ttl=376");
         let miss = CacheStatus {
             name: "node 1\"",
-            outcome: Outcome::Forwarded {
-                why: Forward::UriMiss,
+            outcome: CacheOutcome::Forwarded {
+                why: ForwardReason::UriMiss,
                 status: Some(200),
                 stored: true,
                 collapsed: true,

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::freshness::{Freshness, Source, initial_age_s};
+use super::freshness::{Freshness, LifetimeSource, initial_age_s};
 use super::{targeted, vary};
 use crate::cache_control::{CacheControl, DeltaSeconds};
 use crate::date;
 use crate::fields::Fields;
-use crate::known::Known;
+use crate::known_fields::KnownField;
 
 /// A response, as far as its storing depends on it.
 #[derive(Clone, Copy, Debug)]
-pub struct Response<'a> {
+pub struct ReceivedResponse<'a> {
     /// Its status.
     pub status: u16,
     /// Its fields, as received.
@@ -24,19 +24,19 @@ pub struct Response<'a> {
 
 /// The request, as far as storing depends on it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked {
+pub struct StoringRequest {
     /// The client sent `Authorization`, and the cache key does not contain it.
     pub authorization: bool,
 }
 
 /// What the operator has configured.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct StoringRules {
     /// The names of targeted fields in lower case, the most important first (RFC 9213).
     pub targeted: Arc<[Box<[u8]>]>,
     /// The lifetime of responses that have none of their own.
     pub heuristic: Option<HeuristicLifetime>,
-    /// The headers that are ignored: the constants of [`Rules`].
+    /// The headers that are ignored: the constants of [`StoringRules`].
     pub ignore: u8,
     /// Stale responses are revalidated, so it is worth storing even those that must be validated at
     /// once.
@@ -57,7 +57,7 @@ pub struct HeuristicLifetime {
     pub max_s: u32,
 }
 
-impl Rules {
+impl StoringRules {
     /// Ignore Cache-Control and targeted fields.
     pub const CACHE_CONTROL: u8 = 1;
     /// Ignore Expires.
@@ -74,9 +74,9 @@ impl Rules {
     }
 }
 
-impl Default for Rules {
-    fn default() -> Rules {
-        Rules {
+impl Default for StoringRules {
+    fn default() -> StoringRules {
+        StoringRules {
             targeted: Arc::from([Box::from(&b"cdn-cache-control"[..])]),
             heuristic: None,
             ignore: 0,
@@ -89,7 +89,7 @@ impl Default for Rules {
 
 /// Whether a response is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum StoringVerdict {
     /// It is stored.
     Store(Freshness),
     /// It must not be stored, or is not worth it.
@@ -121,7 +121,7 @@ pub enum NotStoredReason {
 
 impl NotStoredReason {
     /// A word for logs and for the `detail` of Cache-Status.
-    pub fn word(self) -> &'static str {
+    pub fn reason_word(self) -> &'static str {
         match self {
             NotStoredReason::NoStore => "no-store",
             NotStoredReason::Private => "private",
@@ -142,33 +142,33 @@ impl NotStoredReason {
 ///
 /// The order is nginx's: X-Accel-Expires, Cache-Control, Expires; a targeted field takes the place
 /// of Cache-Control.
-pub fn judge(
-    response: &Response<'_>,
-    asked: &Asked,
-    rules: &Rules,
+pub fn decide_storing(
+    response: &ReceivedResponse<'_>,
+    asked: &StoringRequest,
+    rules: &StoringRules,
     configured_s: Option<u32>,
-) -> Verdict {
+) -> StoringVerdict {
     let fields = response.fields;
-    if !rules.ignores(Rules::SET_COOKIE) && fields.has(Known::SetCookie) {
-        return Verdict::Pass(NotStoredReason::SetCookie);
+    if !rules.ignores(StoringRules::SET_COOKIE) && fields.has(KnownField::SetCookie) {
+        return StoringVerdict::Pass(NotStoredReason::SetCookie);
     }
-    if !rules.ignores(Rules::VARY) && matches!(vary::of(fields), vary::Vary::Any) {
-        return Verdict::Pass(NotStoredReason::Vary);
+    if !rules.ignores(StoringRules::VARY) && matches!(vary::of(fields), vary::Vary::Any) {
+        return StoringVerdict::Pass(NotStoredReason::Vary);
     }
     let said = ResponseDirectives::of(fields, rules);
-    let accelerated = match rules.ignores(Rules::X_ACCEL_EXPIRES) {
+    let accelerated = match rules.ignores(StoringRules::X_ACCEL_EXPIRES) {
         true => None,
         false => fields
-            .get_known(Known::XAccelExpires)
+            .get_known(KnownField::XAccelExpires)
             .and_then(AccelExpires::parse),
     };
     if let Err(why) = said.permission(response.status, asked, rules, accelerated.is_some()) {
-        return Verdict::Pass(why);
+        return StoringVerdict::Pass(why);
     }
     let lifetime = match accelerated {
-        Some(AccelExpires::Never) => return Verdict::Pass(NotStoredReason::Stale),
+        Some(AccelExpires::Never) => return StoringVerdict::Pass(NotStoredReason::Stale),
         Some(AccelExpires::For(seconds)) => {
-            FreshnessLifetime::from_now(seconds, Source::XAccelExpires)
+            FreshnessLifetime::from_now(seconds, LifetimeSource::XAccelExpires)
         }
         Some(AccelExpires::Until(time_s)) => FreshnessLifetime::Until(time_s.saturating_mul(1000)),
         None => said.lifetime(response, rules, configured_s),
@@ -181,7 +181,7 @@ enum FreshnessLifetime {
     /// A number of seconds from its creation, or from now.
     Seconds {
         seconds: u32,
-        source: Source,
+        source: LifetimeSource,
         /// The time in other caches counts.
         is_aged: bool,
     },
@@ -192,7 +192,7 @@ enum FreshnessLifetime {
 }
 
 impl FreshnessLifetime {
-    fn from_now(seconds: u32, source: Source) -> FreshnessLifetime {
+    fn from_now(seconds: u32, source: LifetimeSource) -> FreshnessLifetime {
         FreshnessLifetime::Seconds {
             seconds,
             source,
@@ -200,7 +200,7 @@ impl FreshnessLifetime {
         }
     }
 
-    fn from_creation(seconds: u32, source: Source) -> FreshnessLifetime {
+    fn from_creation(seconds: u32, source: LifetimeSource) -> FreshnessLifetime {
         FreshnessLifetime::Seconds {
             seconds,
             source,
@@ -241,25 +241,25 @@ impl AccelExpires {
 /// What a response says about its caching.
 struct ResponseDirectives {
     control: CacheControl,
-    /// `control` is from a targeted field, so Expires is ignored.
+    /// `targeted_cache_control` is from a targeted field, so Expires is ignored.
     is_targeted: bool,
 }
 
 impl ResponseDirectives {
-    fn of(fields: &Fields, rules: &Rules) -> ResponseDirectives {
-        if rules.ignores(Rules::CACHE_CONTROL) {
+    fn of(fields: &Fields, rules: &StoringRules) -> ResponseDirectives {
+        if rules.ignores(StoringRules::CACHE_CONTROL) {
             return ResponseDirectives {
                 control: CacheControl::default(),
                 is_targeted: false,
             };
         }
-        match targeted::control(fields, &rules.targeted) {
+        match targeted::targeted_cache_control(fields, &rules.targeted) {
             Some(control) => ResponseDirectives {
                 control,
                 is_targeted: true,
             },
             None => ResponseDirectives {
-                control: CacheControl::parse(fields.all_known(Known::CacheControl)),
+                control: CacheControl::parse(fields.all_known(KnownField::CacheControl)),
                 is_targeted: false,
             },
         }
@@ -270,8 +270,8 @@ impl ResponseDirectives {
     fn permission(
         &self,
         status: u16,
-        asked: &Asked,
-        rules: &Rules,
+        asked: &StoringRequest,
+        rules: &StoringRules,
         is_accelerated: bool,
     ) -> Result<(), NotStoredReason> {
         let control = &self.control;
@@ -301,13 +301,13 @@ impl ResponseDirectives {
     /// The lifetime, from the first source that has one (section 4.2.1).
     fn lifetime(
         &self,
-        response: &Response<'_>,
-        rules: &Rules,
+        response: &ReceivedResponse<'_>,
+        rules: &StoringRules,
         configured_s: Option<u32>,
     ) -> FreshnessLifetime {
         let source = match self.is_targeted {
-            true => Source::Targeted,
-            false => Source::CacheControl,
+            true => LifetimeSource::Targeted,
+            false => LifetimeSource::CacheControl,
         };
         for age in [self.control.s_maxage, self.control.max_age] {
             match age {
@@ -318,29 +318,32 @@ impl ResponseDirectives {
                 DeltaSeconds::Invalid => return FreshnessLifetime::from_creation(0, source),
             }
         }
-        let expires = response.fields.get_known(Known::Expires);
+        let expires = response.fields.get_known(KnownField::Expires);
         if let Some(expires) = expires
             && !self.is_targeted
-            && !rules.ignores(Rules::EXPIRES)
+            && !rules.ignores(StoringRules::EXPIRES)
         {
-            return FreshnessLifetime::from_creation(expires_s(expires, response), Source::Expires);
+            return FreshnessLifetime::from_creation(
+                expires_s(expires, response),
+                LifetimeSource::Expires,
+            );
         }
         if let Some(seconds) = configured_s {
-            return FreshnessLifetime::from_now(seconds, Source::Configured);
+            return FreshnessLifetime::from_now(seconds, LifetimeSource::Configured);
         }
         match heuristic_s(response, &self.control, rules) {
-            Some(seconds) => FreshnessLifetime::from_creation(seconds, Source::Heuristic),
+            Some(seconds) => FreshnessLifetime::from_creation(seconds, LifetimeSource::Heuristic),
             None => FreshnessLifetime::Unknown,
         }
     }
 
     fn verdict(
         &self,
-        response: &Response<'_>,
-        rules: &Rules,
+        response: &ReceivedResponse<'_>,
+        rules: &StoringRules,
         lifetime: FreshnessLifetime,
         is_accelerated: bool,
-    ) -> Verdict {
+    ) -> StoringVerdict {
         let control = &self.control;
         let always_revalidate = control.no_cache_whole && !is_accelerated;
         let age_s = initial_age_s(
@@ -349,10 +352,10 @@ impl ResponseDirectives {
         );
         let (fresh_until_ms, source, is_stale) = match lifetime {
             FreshnessLifetime::Unknown if always_revalidate => {
-                (response.received_ms, Source::Nobody, true)
+                (response.received_ms, LifetimeSource::Nobody, true)
             }
-            FreshnessLifetime::Unknown => return Verdict::Pass(NotStoredReason::NoLifetime),
-            FreshnessLifetime::Until(time_ms) => (time_ms, Source::XAccelExpires, false),
+            FreshnessLifetime::Unknown => return StoringVerdict::Pass(NotStoredReason::NoLifetime),
+            FreshnessLifetime::Until(time_ms) => (time_ms, LifetimeSource::XAccelExpires, false),
             FreshnessLifetime::Seconds {
                 seconds,
                 source,
@@ -387,15 +390,17 @@ impl ResponseDirectives {
         let validates = is_validated(response.status) && has_validator(response.fields);
         let is_useful = freshness.while_revalidate_s > 0 || rules.revalidate && validates;
         match is_stale || always_revalidate {
-            true if always_revalidate && !is_useful => Verdict::Pass(NotStoredReason::NoCache),
-            true if !is_useful => Verdict::Pass(NotStoredReason::Stale),
-            true | false => Verdict::Store(freshness),
+            true if always_revalidate && !is_useful => {
+                StoringVerdict::Pass(NotStoredReason::NoCache)
+            }
+            true if !is_useful => StoringVerdict::Pass(NotStoredReason::Stale),
+            true | false => StoringVerdict::Store(freshness),
         }
     }
 }
 
 /// The lifetime by Expires. An invalid date counts as the past (RFC 9111, section 5.3).
-fn expires_s(expires: &[u8], response: &Response<'_>) -> u32 {
+fn expires_s(expires: &[u8], response: &ReceivedResponse<'_>) -> u32 {
     let Some(expires) = strict_date(expires) else {
         return 0;
     };
@@ -406,10 +411,10 @@ fn expires_s(expires: &[u8], response: &Response<'_>) -> u32 {
 }
 
 /// When the response was generated, in seconds since the epoch.
-fn date_s(response: &Response<'_>) -> i64 {
+fn date_s(response: &ReceivedResponse<'_>) -> i64 {
     response
         .fields
-        .get_known(Known::Date)
+        .get_known(KnownField::Date)
         .and_then(date::parse)
         .unwrap_or(i64::try_from(response.received_ms / 1000).unwrap_or(i64::MAX))
 }
@@ -422,12 +427,16 @@ fn strict_date(text: &[u8]) -> Option<i64> {
     (is_gmt || !has_zone).then(|| date::parse(text))?
 }
 
-fn heuristic_s(response: &Response<'_>, control: &CacheControl, rules: &Rules) -> Option<u32> {
+fn heuristic_s(
+    response: &ReceivedResponse<'_>,
+    control: &CacheControl,
+    rules: &StoringRules,
+) -> Option<u32> {
     let heuristic = rules.heuristic?;
     if !control.public && !HEURISTIC.contains(&response.status) {
         return None;
     }
-    let modified = date::parse(response.fields.get_known(Known::LastModified)?)?;
+    let modified = date::parse(response.fields.get_known(KnownField::LastModified)?)?;
     let age = u64::try_from(date_s(response).saturating_sub(modified)).ok()?;
     let seconds = age.saturating_mul(u64::from(heuristic.percent)) / 100;
     Some(
@@ -456,7 +465,7 @@ pub fn is_validated(status: u16) -> bool {
 }
 
 fn has_validator(fields: &Fields) -> bool {
-    fields.has(Known::Etag) || fields.has(Known::LastModified)
+    fields.has(KnownField::Etag) || fields.has(KnownField::LastModified)
 }
 
 #[cfg(test)]
@@ -474,26 +483,26 @@ mod tests {
         fields
     }
 
-    fn judged(status: u16, text: &[(&str, &str)], rules: &Rules) -> Verdict {
+    fn judged(status: u16, text: &[(&str, &str)], rules: &StoringRules) -> StoringVerdict {
         let fields = fields(text);
-        let response = Response {
+        let response = ReceivedResponse {
             status,
             fields: &fields,
             requested_ms: NOW - 1500,
             received_ms: NOW,
         };
-        judge(&response, &Asked::default(), rules, None)
+        decide_storing(&response, &StoringRequest::default(), rules, None)
     }
 
     /// Seconds of freshness, or why it is not stored.
     fn lifetime(text: &[(&str, &str)]) -> Result<u64, NotStoredReason> {
-        seconds(judged(200, text, &Rules::default()))
+        seconds(judged(200, text, &StoringRules::default()))
     }
 
-    fn seconds(verdict: Verdict) -> Result<u64, NotStoredReason> {
+    fn seconds(verdict: StoringVerdict) -> Result<u64, NotStoredReason> {
         match verdict {
-            Verdict::Store(freshness) => Ok((freshness.fresh_until_ms - NOW) / 1000),
-            Verdict::Pass(why) => Err(why),
+            StoringVerdict::Store(freshness) => Ok((freshness.fresh_until_ms - NOW) / 1000),
+            StoringVerdict::Pass(why) => Err(why),
         }
     }
 
@@ -549,18 +558,23 @@ mod tests {
             ("Cache-Control", "stale-while-revalidate=10"),
             ("Age", "500"),
         ]);
-        let response = Response {
+        let response = ReceivedResponse {
             status: 200,
             fields: &fields,
             requested_ms: NOW,
             received_ms: NOW,
         };
-        let verdict = judge(&response, &Asked::default(), &Rules::default(), Some(60));
-        let Verdict::Store(freshness) = verdict else {
+        let verdict = decide_storing(
+            &response,
+            &StoringRequest::default(),
+            &StoringRules::default(),
+            Some(60),
+        );
+        let StoringVerdict::Store(freshness) = verdict else {
             panic!("{verdict:?}");
         };
         assert_eq!(freshness.while_revalidate_s, 10);
-        assert_eq!(freshness.source, Source::Configured);
+        assert_eq!(freshness.source, LifetimeSource::Configured);
         assert_eq!(
             freshness.fresh_until_ms,
             NOW + 60_000,
@@ -615,12 +629,12 @@ mod tests {
         let understand = ("Cache-Control", "max-age=60, no-store, must-understand");
         assert_eq!(lifetime(&[understand]), Ok(60));
         assert_eq!(
-            judged(599, &[understand], &Rules::default()),
-            Verdict::Pass(NotStoredReason::NotUnderstood)
+            judged(599, &[understand], &StoringRules::default()),
+            StoringVerdict::Pass(NotStoredReason::NotUnderstood)
         );
-        let all = Rules {
-            ignore: Rules::SET_COOKIE | Rules::VARY | Rules::CACHE_CONTROL,
-            ..Rules::default()
+        let all = StoringRules {
+            ignore: StoringRules::SET_COOKIE | StoringRules::VARY | StoringRules::CACHE_CONTROL,
+            ..StoringRules::default()
         };
         let text = [
             ("Set-Cookie", "a"),
@@ -666,21 +680,21 @@ mod tests {
         assert_eq!(lifetime(&fast), Ok(10), "the origin's clock is not ours");
         assert_eq!(lifetime(&[("X-Accel-Expires", "@1000000007")]), Ok(7));
         assert!(matches!(
-            judged(200, &[("X-Accel-Expires", "@1")], &Rules::default()),
-            Verdict::Store(freshness) if freshness.fresh_until_ms == 1000
+            judged(200, &[("X-Accel-Expires", "@1")], &StoringRules::default()),
+            StoringVerdict::Store(freshness) if freshness.fresh_until_ms == 1000
         ));
     }
 
     #[test]
     fn what_can_be_asked_for_is_stored() {
-        let rules = Rules {
+        let rules = StoringRules {
             revalidate: true,
-            ..Rules::default()
+            ..StoringRules::default()
         };
         let tag = ("ETag", "\"a\"");
         for control in ["no-cache", "no-cache, max-age=60"] {
             let verdict = judged(200, &[tag, ("Cache-Control", control)], &rules);
-            let Verdict::Store(freshness) = verdict else {
+            let StoringVerdict::Store(freshness) = verdict else {
                 panic!("{control}: {verdict:?}");
             };
             assert!(freshness.always_revalidate && freshness.must_revalidate);
@@ -700,16 +714,16 @@ mod tests {
     #[test]
     fn the_origin_may_forbid_stale_use() {
         let of = |control: &str, obey| {
-            let rules = Rules {
+            let rules = StoringRules {
                 obey_must_revalidate: obey,
-                ..Rules::default()
+                ..StoringRules::default()
             };
             let text = format!("{control}, stale-while-revalidate=5");
             match judged(200, &[("Cache-Control", &text)], &rules) {
-                Verdict::Store(freshness) => {
+                StoringVerdict::Store(freshness) => {
                     (freshness.must_revalidate, freshness.while_revalidate_s)
                 }
-                Verdict::Pass(why) => panic!("{control}: {why:?}"),
+                StoringVerdict::Pass(why) => panic!("{control}: {why:?}"),
             }
         };
         assert_eq!(of("max-age=5, must-revalidate", true), (true, 0));
@@ -726,20 +740,20 @@ mod tests {
 
     #[test]
     fn credentials_are_not_shared() {
-        let asked = Asked {
+        let asked = StoringRequest {
             authorization: true,
         };
-        let verdict = |control: &str, rules: &Rules| {
+        let verdict = |control: &str, rules: &StoringRules| {
             let fields = fields(&[("Cache-Control", control)]);
-            let response = Response {
+            let response = ReceivedResponse {
                 status: 200,
                 fields: &fields,
                 requested_ms: NOW,
                 received_ms: NOW,
             };
-            seconds(judge(&response, &asked, rules, Some(5)))
+            seconds(decide_storing(&response, &asked, rules, Some(5)))
         };
-        let rules = Rules::default();
+        let rules = StoringRules::default();
         assert_eq!(
             verdict("max-age=9", &rules),
             Err(NotStoredReason::Authorization)
@@ -747,7 +761,7 @@ mod tests {
         assert_eq!(verdict("max-age=9, public", &rules), Ok(9));
         assert_eq!(verdict("max-age=9, must-revalidate", &rules), Ok(9));
         assert_eq!(verdict("s-maxage=9", &rules), Ok(9));
-        let shared = Rules {
+        let shared = StoringRules {
             share_authorized: true,
             ..rules
         };
@@ -756,12 +770,12 @@ mod tests {
 
     #[test]
     fn lifetimes_are_guessed_where_asked() {
-        let rules = Rules {
+        let rules = StoringRules {
             heuristic: Some(HeuristicLifetime {
                 percent: 10,
                 max_s: 50,
             }),
-            ..Rules::default()
+            ..StoringRules::default()
         };
         let modified = |text: &'static str| [("Date", DATE), ("Last-Modified", text)];
         let recent = modified("Sun, 09 Sep 2001 01:41:40 GMT");

@@ -6,7 +6,7 @@ use crate::fields::Fields;
 
 /// The first of the `targeted` fields that is well-formed and not empty. Cache-Control and Expires
 /// are ignored then (section 2.2).
-pub fn control(response: &Fields, targeted: &[Box<[u8]>]) -> Option<CacheControl> {
+pub fn targeted_cache_control(response: &Fields, targeted: &[Box<[u8]>]) -> Option<CacheControl> {
     targeted.iter().find_map(|name| {
         let lines: Vec<&[u8]> = response.all(name).collect();
         match lines[..] {
@@ -57,7 +57,7 @@ mod tests {
             (*b"weir-cache-control").into(),
             (*b"cdn-cache-control").into(),
         ];
-        control(&response, &names)
+        targeted_cache_control(&response, &names)
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Vary: which stored variant answers a request (RFC 9111, section 4.1).
 
 use crate::fields::Fields;
-use crate::known::Known;
+use crate::known_fields::KnownField;
 
 /// The request fields that a response depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ const MOST_BYTES: usize = 1024;
 /// The dependence that all Vary fields of a response declare together.
 pub fn of(response: &Fields) -> Vary {
     let mut names: Vec<Box<[u8]>> = Vec::new();
-    for value in response.all_known(Known::Vary) {
+    for value in response.all_known(KnownField::Vary) {
         for name in value.split(|&b| b == b',').map(<[u8]>::trim_ascii) {
             if name == b"*" {
                 return Vary::Any;
@@ -50,7 +50,7 @@ const ABSENT: &[u8] = b"\0";
 /// The values of a request that select among variants, one per name, in a form that is equal for
 /// equivalent values. Several lines are one list; whitespace around commas and empty items do not
 /// matter, and for codings, languages, character sets and media types neither do order and case.
-pub fn select(names: &[Box<[u8]>], request: &Fields) -> Vec<Vec<u8>> {
+pub fn variant_key_values(names: &[Box<[u8]>], request: &Fields) -> Vec<Vec<u8>> {
     names.iter().map(|name| value_of(name, request)).collect()
 }
 
@@ -137,7 +137,7 @@ pub fn preferred_languages(request: &Fields) -> Vec<Vec<u8>> {
 
 /// The response's language in lower case, if it has one only and the request prefers it to all
 /// others. Then it may be served to every request with that preference (RFC 9110, section 12.5.4).
-pub fn language(request: &Fields, response: &Fields) -> Option<Vec<u8>> {
+pub fn variant_language(request: &Fields, response: &Fields) -> Option<Vec<u8>> {
     let mut values = response.all(b"content-language");
     let (Some(value), None) = (values.next(), values.next()) else {
         return None;
@@ -235,7 +235,7 @@ mod tests {
     }
 
     fn selected(name: &str, request: &[(&str, &str)]) -> String {
-        let values = select(&[name.as_bytes().into()], &fields(request));
+        let values = variant_key_values(&[name.as_bytes().into()], &fields(request));
         values.iter().map(|v| String::from_utf8_lossy(v)).collect()
     }
 
@@ -259,7 +259,7 @@ mod tests {
     fn a_language_that_is_preferred_to_all_others_is_found() {
         let chosen = |accepted: &str, content: &str| {
             let request = fields(&[("Accept-Language", accepted)]);
-            language(&request, &fields(&[("Content-Language", content)]))
+            variant_language(&request, &fields(&[("Content-Language", content)]))
         };
         assert_eq!(chosen("en, de", "DE"), Some(b"de".to_vec()));
         assert_eq!(chosen("fr;q=0.5, de;q=1.0", "de"), Some(b"de".to_vec()));
@@ -277,7 +277,7 @@ mod tests {
         let request = fields(&[("Foo", "1, 2"), ("Accept-Language", "de")]);
         let by_language = select_by_language(&names, &request, b"de");
         assert_eq!(by_language, [b"\0de".to_vec(), b"1,2".to_vec()]);
-        assert_ne!(by_language, select(&names, &request));
+        assert_ne!(by_language, variant_key_values(&names, &request));
     }
 
     #[test]

@@ -6,14 +6,14 @@
 
 use super::field_line;
 use crate::fields::Fields;
-use crate::known::Known;
-use crate::message::Underscores;
+use crate::known_fields::KnownField;
+use crate::message::UnderscorePolicy;
 use memchr::memchr2;
 use std::ops::Range;
 
-/// What [`ChunkDecoder::next`] found.
+/// What [`ChunkDecoder::next_piece`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum ChunkPiece {
     /// This part of the input is body. Call again with the input after it.
     Data(Range<usize>),
     /// All of the input is used up and the body goes on.
@@ -45,7 +45,7 @@ pub enum ChunkError {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ChunkDecoder {
-    state: State,
+    state: ChunkState,
     /// Of the size line: the value so far. In `Data`: bytes left of the chunk.
     left: u64,
     /// Bytes of chunk extensions seen in this body.
@@ -57,7 +57,7 @@ pub struct ChunkDecoder {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     /// The first digit of a chunk size.
     #[default]
     Start,
@@ -89,42 +89,42 @@ impl ChunkDecoder {
 
     /// Reads on. The body bytes stay where they are in `input`. After an error the connection can
     /// not be used any more.
-    pub fn next(&mut self, input: &[u8]) -> Result<Piece, ChunkError> {
+    pub fn next_piece(&mut self, input: &[u8]) -> Result<ChunkPiece, ChunkError> {
         let mut at = 0;
         while at < input.len() {
             match self.state {
-                State::Data => {
+                ChunkState::Data => {
                     let length = usize::try_from(self.left)
                         .unwrap_or(usize::MAX)
                         .min(input.len() - at);
                     self.left -= length as u64;
                     if self.left == 0 {
-                        self.state = State::DataEnd;
+                        self.state = ChunkState::DataEnd;
                     }
-                    return Ok(Piece::Data(at..at + length));
+                    return Ok(ChunkPiece::Data(at..at + length));
                 }
-                State::Extension => at += self.skip_extension(&input[at..])?,
-                State::TrailerLine => at += self.collect_trailer(&input[at..])?,
-                State::Done => return Ok(Piece::End(at)),
+                ChunkState::Extension => at += self.skip_extension(&input[at..])?,
+                ChunkState::TrailerLine => at += self.collect_trailer(&input[at..])?,
+                ChunkState::Done => return Ok(ChunkPiece::End(at)),
                 _ => {
                     self.step(input[at])?;
                     at += 1;
-                    if self.state == State::Done {
-                        return Ok(Piece::End(at));
+                    if self.state == ChunkState::Done {
+                        return Ok(ChunkPiece::End(at));
                     }
                 }
             }
         }
-        Ok(if self.state == State::Done {
-            Piece::End(at)
+        Ok(if self.state == ChunkState::Done {
+            ChunkPiece::End(at)
         } else {
-            Piece::More
+            ChunkPiece::More
         })
     }
 
     /// One byte of framing.
     fn step(&mut self, byte: u8) -> Result<(), ChunkError> {
-        use State::*;
+        use ChunkState::*;
         self.state = match (self.state, byte) {
             (Start, _) => {
                 self.left = u64::from(hex_digit(byte).ok_or(ChunkError::Malformed)?);
@@ -170,7 +170,7 @@ impl ChunkDecoder {
         match end {
             Some(end) if input[end] == b'\n' => Err(ChunkError::Malformed),
             Some(end) => {
-                self.state = State::SizeEnd;
+                self.state = ChunkState::SizeEnd;
                 Ok(end + 1)
             }
             None => Ok(length),
@@ -185,7 +185,7 @@ impl ChunkDecoder {
         match end {
             Some(end) if input[end] == b'\n' => Err(ChunkError::Malformed),
             Some(end) => {
-                self.state = State::TrailerLf;
+                self.state = ChunkState::TrailerLf;
                 Ok(end + 1)
             }
             None => Ok(length),
@@ -204,7 +204,7 @@ impl ChunkDecoder {
     /// (RFC 9110 section 6.5.1), and dropping one cannot shift the end of the message.
     fn end_trailer_line(&mut self) {
         let line = &self.trailer_bytes[self.line_start..];
-        if let Ok(field) = field_line::parse(line, 0, Underscores::Allowed)
+        if let Ok(field) = field_line::parse(line, 0, UnderscorePolicy::Allowed)
             && !field.odd
             && is_allowed_trailer(field.known)
         {
@@ -220,23 +220,23 @@ impl ChunkDecoder {
         /// `CRLF 0 CRLF CRLF` after a chunk's data.
         const END: u64 = 7;
         match self.state {
-            State::Start => 5,
-            State::Size | State::Extension if self.left == 0 => 4,
-            State::SizeEnd if self.left == 0 => 3,
-            State::Size | State::Extension => 2 + self.left + END,
-            State::SizeEnd => 1 + self.left + END,
-            State::Data => self.left + END,
-            State::DataEnd => END,
-            State::DataEndLf => END - 1,
-            State::Trailer => 2,
-            State::TrailerLine => 4,
-            State::TrailerLf => 3,
-            State::LastLf => 1,
-            State::Done => 0,
+            ChunkState::Start => 5,
+            ChunkState::Size | ChunkState::Extension if self.left == 0 => 4,
+            ChunkState::SizeEnd if self.left == 0 => 3,
+            ChunkState::Size | ChunkState::Extension => 2 + self.left + END,
+            ChunkState::SizeEnd => 1 + self.left + END,
+            ChunkState::Data => self.left + END,
+            ChunkState::DataEnd => END,
+            ChunkState::DataEndLf => END - 1,
+            ChunkState::Trailer => 2,
+            ChunkState::TrailerLine => 4,
+            ChunkState::TrailerLf => 3,
+            ChunkState::LastLf => 1,
+            ChunkState::Done => 0,
         }
     }
 
-    /// The trailer fields; complete after [`Piece::End`]. Fields that a trailer must not have
+    /// The trailer fields; complete after [`ChunkPiece::End`]. Fields that a trailer must not have
     /// (RFC 9110 section 6.5.1) are not among them.
     pub fn trailers(&self) -> &Fields {
         &self.trailers
@@ -248,24 +248,24 @@ fn hex_digit(byte: u8) -> Option<u8> {
 }
 
 /// Framing, routing, authentication and content description come too late in a trailer.
-fn is_allowed_trailer(known: Known) -> bool {
+fn is_allowed_trailer(known: KnownField) -> bool {
     !matches!(
         known,
-        Known::TransferEncoding
-            | Known::ContentLength
-            | Known::Host
-            | Known::Connection
-            | Known::KeepAlive
-            | Known::Upgrade
-            | Known::Te
-            | Known::Trailer
-            | Known::ContentEncoding
-            | Known::ContentType
-            | Known::ContentRange
-            | Known::Authorization
-            | Known::ProxyAuthorization
-            | Known::SetCookie
-            | Known::Cookie
+        KnownField::TransferEncoding
+            | KnownField::ContentLength
+            | KnownField::Host
+            | KnownField::Connection
+            | KnownField::KeepAlive
+            | KnownField::Upgrade
+            | KnownField::Te
+            | KnownField::Trailer
+            | KnownField::ContentEncoding
+            | KnownField::ContentType
+            | KnownField::ContentRange
+            | KnownField::Authorization
+            | KnownField::ProxyAuthorization
+            | KnownField::SetCookie
+            | KnownField::Cookie
     )
 }
 
@@ -307,13 +307,13 @@ mod tests {
         while used < wire.len() {
             let input = &wire[used..wire.len().min(used + step)];
             let least = decoder.minimum_left();
-            match decoder.next(input)? {
-                Piece::Data(range) => {
+            match decoder.next_piece(input)? {
+                ChunkPiece::Data(range) => {
                     body.extend_from_slice(&input[range.clone()]);
                     used += range.end;
                 }
-                Piece::More => used += input.len(),
-                Piece::End(length) => {
+                ChunkPiece::More => used += input.len(),
+                ChunkPiece::End(length) => {
                     assert!(least >= 1 && length as u64 >= least.min(step as u64).min(1));
                     return Ok((body, Some(used + length), decoder.trailers().clone()));
                 }
@@ -372,7 +372,10 @@ mod tests {
             }
         }
         let mut decoder = ChunkDecoder::new();
-        assert_eq!(decoder.next(b"7fffffffffffffff\r\n"), Ok(Piece::More));
+        assert_eq!(
+            decoder.next_piece(b"7fffffffffffffff\r\n"),
+            Ok(ChunkPiece::More)
+        );
         assert_eq!(decoder.minimum_left(), i64::MAX as u64 + 7);
     }
 

@@ -3,13 +3,13 @@
 //! The caller has found the line; this splits it into name and value and judges the bytes.
 
 use crate::fields::ArenaSpan;
-use crate::known::Known;
-use crate::message::Underscores;
+use crate::known_fields::KnownField;
+use crate::message::UnderscorePolicy;
 use memchr::{memchr2, memchr3};
 
 /// A header line that may be used.
 pub(crate) struct FieldLine {
-    pub(crate) known: Known,
+    pub(crate) known: KnownField,
     pub(crate) name: ArenaSpan,
     pub(crate) value: ArenaSpan,
     /// The name has a character that nginx calls invalid: it would be dropped or, with
@@ -75,7 +75,7 @@ pub(crate) fn parse_ordinary(buf: &[u8], start: usize) -> Option<(FieldLine, usi
         end -= 1;
     }
     let field = FieldLine {
-        known: Known::from_name(&line[..colon]),
+        known: KnownField::from_name(&line[..colon]),
         name: ArenaSpan::new(start, start + colon),
         value: ArenaSpan::new(start + value, start + end),
         odd: false,
@@ -89,7 +89,7 @@ pub(crate) fn parse_ordinary(buf: &[u8], start: usize) -> Option<(FieldLine, usi
 pub(crate) fn parse(
     line: &[u8],
     base: usize,
-    underscores: Underscores,
+    underscores: UnderscorePolicy,
 ) -> Result<FieldLine, usize> {
     let letters = line
         .iter()
@@ -105,9 +105,9 @@ pub(crate) fn parse(
     }
     Ok(FieldLine {
         known: if odd {
-            Known::Other
+            KnownField::Other
         } else {
-            Known::from_name(&line[..name_end])
+            KnownField::from_name(&line[..name_end])
         },
         name: ArenaSpan::new(base, base + name_end),
         value: ArenaSpan::new(base + start, base + end),
@@ -122,13 +122,13 @@ fn odd_name(
     line: &[u8],
     from: usize,
     base: usize,
-    underscores: Underscores,
+    underscores: UnderscorePolicy,
 ) -> Result<(usize, bool), usize> {
     let mut odd = false;
     for (i, &byte) in line.iter().enumerate().skip(from) {
         match CLASSES[byte as usize] {
             LETTER => {}
-            UNDERSCORE => odd |= underscores == Underscores::Invalid,
+            UNDERSCORE => odd |= underscores == UnderscorePolicy::Invalid,
             ODD => odd = true,
             COLON if i > 0 => return Ok((i, odd)),
             // A run of CR before the line end is dropped below, not an error.

@@ -9,7 +9,7 @@ pub mod request;
 mod request_line;
 pub mod response;
 
-pub use body::{ChunkDecoder, Piece};
-pub use request::{Limits, Parser, Status};
+pub use body::{ChunkDecoder, ChunkPiece};
+pub use request::{HeadLimits, RequestParser, RequestProgress};
 
 pub(crate) use request_line::is_ip_literal_byte;

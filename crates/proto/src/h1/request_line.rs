@@ -5,7 +5,7 @@
 
 use crate::fields::ArenaSpan;
 use crate::message::method::is_method_byte;
-use crate::message::{Method, RejectKind, RequestHead, TargetForm, Version};
+use crate::message::{MessageVersion, Method, RejectKind, RequestHead, TargetForm};
 use memchr::memchr;
 
 /// The request line, without line end, that begins at `base` in the head.
@@ -36,7 +36,7 @@ impl RequestLine<'_> {
             _ => return Err(RejectKind::InvalidRequest),
         };
         self.version(after)?;
-        if self.head.version == Version::HTTP_09 && self.head.method != Method::Get {
+        if self.head.version == MessageVersion::HTTP_09 && self.head.method != Method::Get {
             return Err(RejectKind::InvalidHttp09Method);
         }
         Ok(())
@@ -127,9 +127,9 @@ impl RequestLine<'_> {
         let start = skip_spaces(self.text, after);
         let rest = &self.text[start..];
         let (version, length) = match rest {
-            b"" => (Version::HTTP_09, 0),
-            b"HTTP/1.1" => (Version::HTTP_11, 8),
-            b"HTTP/1.0" => (Version::HTTP_10, 8),
+            b"" => (MessageVersion::HTTP_09, 0),
+            b"HTTP/1.1" => (MessageVersion::HTTP_11, 8),
+            b"HTTP/1.0" => (MessageVersion::HTTP_10, 8),
             _ => parse_version(rest)?,
         };
         self.head.version = version;
@@ -140,7 +140,7 @@ impl RequestLine<'_> {
 
 /// `HTTP/` and a version other than the usual two, then only spaces; returns its length.
 #[cold]
-fn parse_version(text: &[u8]) -> Result<(Version, usize), RejectKind> {
+fn parse_version(text: &[u8]) -> Result<(MessageVersion, usize), RejectKind> {
     let digits = text
         .strip_prefix(b"HTTP/")
         .ok_or(RejectKind::InvalidRequest)?;
@@ -169,7 +169,7 @@ fn parse_version(text: &[u8]) -> Result<(Version, usize), RejectKind> {
         return Err(RejectKind::InvalidRequest);
     }
     Ok((
-        Version {
+        MessageVersion {
             major: 1,
             minor: value,
         },

@@ -6,8 +6,8 @@
 
 use super::field_line::{self, FieldLine};
 use crate::fields::{ArenaSpan, Fields};
-use crate::known::Known;
-use crate::message::{BadFraming, ResponseHead, Underscores, Version};
+use crate::known_fields::KnownField;
+use crate::message::{BadFraming, MessageVersion, ResponseHead, UnderscorePolicy};
 use crate::status::reason;
 use memchr::{memchr, memchr2};
 
@@ -67,9 +67,9 @@ fn blank_line_breaks(text: &mut [u8]) {
         .for_each(|b| *b = b' ');
 }
 
-/// How far [`Parser::parse`] came.
+/// How far [`ResponseParser::parse`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum ResponseProgress {
     /// The head goes on.
     Partial,
     /// The head is complete and is this many bytes of the buffer.
@@ -84,7 +84,7 @@ pub enum BadResponse {
     /// A byte that no header line may have; the line up to it, and the byte.
     InvalidField(Vec<u8>, u8),
     /// A second Content-Length or Transfer-Encoding; the line and the previous value.
-    Duplicate(Known, Vec<u8>, Vec<u8>),
+    Duplicate(KnownField, Vec<u8>, Vec<u8>),
     /// Larger than the buffer for it.
     TooBig,
     /// A status below 100.
@@ -122,72 +122,76 @@ impl BadResponse {
 }
 
 /// Fields of which nginx takes the first and drops the others.
-const FIRST_WINS: u128 = Known::Status.bit()
-    | Known::ContentType.bit()
-    | Known::Date.bit()
-    | Known::LastModified.bit()
-    | Known::Etag.bit()
-    | Known::Server.bit()
-    | Known::Location.bit()
-    | Known::Refresh.bit()
-    | Known::Expires.bit()
-    | Known::XAccelRedirect.bit()
-    | Known::XAccelExpires.bit()
-    | Known::XAccelLimitRate.bit();
+const FIRST_WINS: u128 = KnownField::Status.bit()
+    | KnownField::ContentType.bit()
+    | KnownField::Date.bit()
+    | KnownField::LastModified.bit()
+    | KnownField::Etag.bit()
+    | KnownField::Server.bit()
+    | KnownField::Location.bit()
+    | KnownField::Refresh.bit()
+    | KnownField::Expires.bit()
+    | KnownField::XAccelRedirect.bit()
+    | KnownField::XAccelExpires.bit()
+    | KnownField::XAccelLimitRate.bit();
 
 /// Fields whose repetition makes the length of the body doubtful.
-const UNIQUE: u128 = Known::ContentLength.bit() | Known::TransferEncoding.bit();
+const UNIQUE: u128 = KnownField::ContentLength.bit() | KnownField::TransferEncoding.bit();
 
 /// Reads one response head. `buf` must begin with the same bytes at every call, and only grow.
 #[derive(Clone, Debug, Default)]
-pub struct Parser {
+pub struct ResponseParser {
     line_start: usize,
     searched: usize,
     in_fields: bool,
     seen: u128,
 }
 
-impl Parser {
+impl ResponseParser {
     /// Ready for a response.
-    pub fn new() -> Parser {
-        Parser::default()
+    pub fn new() -> ResponseParser {
+        ResponseParser::default()
     }
 
     /// For protocols whose head has no status line (CGI and its relatives): only header lines.
-    pub fn without_status_line() -> Parser {
-        Parser {
+    pub fn without_status_line() -> ResponseParser {
+        ResponseParser {
             in_fields: true,
-            ..Parser::default()
+            ..ResponseParser::default()
         }
     }
 
     /// Ready for the next response, which begins at the start of the next buffer.
     pub fn reset(&mut self) {
-        *self = Parser::default();
+        *self = ResponseParser::default();
     }
 
     /// Reads on. `max_bytes` is the largest head. `head` must be empty at the first call for a
-    /// response, and is readable after [`Status::Complete`].
+    /// response, and is readable after [`ResponseProgress::Complete`].
     pub fn parse(
         &mut self,
         buf: &[u8],
         max_bytes: usize,
         head: &mut ResponseHead,
-    ) -> Result<Status, BadResponse> {
+    ) -> Result<ResponseProgress, BadResponse> {
         let max_bytes = max_bytes.min(Fields::MAX_BYTES);
         let buf = &buf[..buf.len().min(max_bytes)];
         let status = self.advance(buf, head)?;
         match status {
-            Status::Partial if buf.len() == max_bytes => Err(BadResponse::TooBig),
-            Status::Complete(length) => {
+            ResponseProgress::Partial if buf.len() == max_bytes => Err(BadResponse::TooBig),
+            ResponseProgress::Complete(length) => {
                 head.fields.set_arena(&buf[..length]);
                 Ok(status)
             }
-            Status::Partial | Status::NotHttp => Ok(status),
+            ResponseProgress::Partial | ResponseProgress::NotHttp => Ok(status),
         }
     }
 
-    fn advance(&mut self, buf: &[u8], head: &mut ResponseHead) -> Result<Status, BadResponse> {
+    fn advance(
+        &mut self,
+        buf: &[u8],
+        head: &mut ResponseHead,
+    ) -> Result<ResponseProgress, BadResponse> {
         loop {
             // A line that was begun in an earlier call is not looked at from its start again.
             if self.in_fields
@@ -213,7 +217,7 @@ impl Parser {
             let line = &buf[start..text_end];
             if !self.in_fields {
                 let Some(found) = parse_status_line(line) else {
-                    return Ok(Status::NotHttp);
+                    return Ok(ResponseProgress::NotHttp);
                 };
                 if found.status < 100 {
                     return Err(BadResponse::InvalidStatus);
@@ -223,7 +227,7 @@ impl Parser {
                 head.status_text = ArenaSpan::new(start + found.text, text_end);
                 self.in_fields = true;
             } else if line.is_empty() {
-                return Ok(Status::Complete(end + 1));
+                return Ok(ResponseProgress::Complete(end + 1));
             } else {
                 self.field(buf, line, start, head)?;
             }
@@ -231,9 +235,9 @@ impl Parser {
         self.searched = buf.len();
         let could_be_http = |text: &[u8]| text.iter().zip(b"HTTP/").all(|(a, b)| a == b);
         if !self.in_fields && !could_be_http(buf) {
-            return Ok(Status::NotHttp);
+            return Ok(ResponseProgress::NotHttp);
         }
-        Ok(Status::Partial)
+        Ok(ResponseProgress::Partial)
     }
 
     /// The rarer header lines.
@@ -248,7 +252,7 @@ impl Parser {
         if line.starts_with(b"HTTP/") {
             return Ok(());
         }
-        let field = field_line::parse(line, start, Underscores::Allowed).map_err(|at| {
+        let field = field_line::parse(line, start, UnderscorePolicy::Allowed).map_err(|at| {
             let byte = buf.get(at).copied().unwrap_or(b'\n');
             BadResponse::InvalidField(line[..(at - start).min(line.len())].to_vec(), byte)
         })?;
@@ -289,7 +293,7 @@ impl Parser {
 }
 
 struct StatusLine {
-    version: Version,
+    version: MessageVersion,
     status: u16,
     /// Where the status begins.
     text: usize,
@@ -314,7 +318,7 @@ fn parse_status_line(line: &[u8]) -> Option<StatusLine> {
     let status = digits
         .iter()
         .fold(0, |value, digit| value * 10 + u16::from(digit - b'0'));
-    let version = Version {
+    let version = MessageVersion {
         major: u8::try_from(major).ok().filter(|&major| major == 1)?,
         minor,
     };
@@ -341,13 +345,13 @@ fn parse_number(text: &[u8]) -> Option<(u16, &[u8])> {
 mod tests {
     use super::*;
 
-    fn parse(wire: &[u8], step: usize) -> (Result<Status, BadResponse>, ResponseHead) {
-        let (mut parser, mut head) = (Parser::new(), ResponseHead::default());
+    fn parse(wire: &[u8], step: usize) -> (Result<ResponseProgress, BadResponse>, ResponseHead) {
+        let (mut parser, mut head) = (ResponseParser::new(), ResponseHead::default());
         let mut end = 0;
         loop {
             end = (end + step).min(wire.len());
             let result = parser.parse(&wire[..end], 4096, &mut head);
-            if result != Ok(Status::Partial) || end == wire.len() {
+            if result != Ok(ResponseProgress::Partial) || end == wire.len() {
                 return (result, head);
             }
         }
@@ -358,8 +362,8 @@ mod tests {
         let wire = b"HTTP/1.1 404 Not Found\r\nServer: x\r\nset_cookie:  a \nHTTP/1.1 200 OK\r\nServer: y\r\nETag: \"1\"\r\n\r\nbody";
         for step in 1..=wire.len() {
             let (result, head) = parse(wire, step);
-            assert_eq!(result, Ok(Status::Complete(wire.len() - 4)));
-            assert_eq!((head.status, head.version), (404, Version::HTTP_11));
+            assert_eq!(result, Ok(ResponseProgress::Complete(wire.len() - 4)));
+            assert_eq!((head.status, head.version), (404, MessageVersion::HTTP_11));
             assert_eq!(head.status_text(), b"404 Not Found");
             assert_eq!(head.fields.len(), 3);
             assert_eq!(head.fields.get(b"set_cookie"), Some(&b"a"[..]));
@@ -378,7 +382,10 @@ mod tests {
             ("HTTP/1.9 999 X\x01\t\u{e9}", 999, "999 X\x01\t\u{e9}"),
         ] {
             let (result, head) = parse(format!("{line}\r\n\r\n").as_bytes(), 1);
-            assert!(matches!(result, Ok(Status::Complete(_))), "{line}");
+            assert!(
+                matches!(result, Ok(ResponseProgress::Complete(_))),
+                "{line}"
+            );
             assert_eq!(
                 (head.status, head.status_text()),
                 (status, text.as_bytes()),
@@ -410,14 +417,14 @@ mod tests {
             "HTTP/1.1 200\tOK",
         ] {
             let (result, _) = parse(format!("{line}\r\n\r\n").as_bytes(), 1);
-            assert_eq!(result, Ok(Status::NotHttp), "{line}");
+            assert_eq!(result, Ok(ResponseProgress::NotHttp), "{line}");
         }
         assert_eq!(
             parse(b"HTTP/1.1 099 x\r\n\r\n", 1).0,
             Err(BadResponse::InvalidStatus)
         );
-        assert_eq!(parse(b"HTT", 1).0, Ok(Status::Partial));
-        assert_eq!(parse(b"HTX", 1).0, Ok(Status::NotHttp));
+        assert_eq!(parse(b"HTT", 1).0, Ok(ResponseProgress::Partial));
+        assert_eq!(parse(b"HTX", 1).0, Ok(ResponseProgress::NotHttp));
     }
 
     #[test]
@@ -451,7 +458,10 @@ mod tests {
             let fill = vec![b'x'; size - start.len() - 4];
             [start, fill, b"\r\n\r\n".to_vec()].concat()
         };
-        assert_eq!(parse(&head(4096), 100).0, Ok(Status::Complete(4096)));
+        assert_eq!(
+            parse(&head(4096), 100).0,
+            Ok(ResponseProgress::Complete(4096))
+        );
         assert_eq!(parse(&head(4097), 100).0, Err(BadResponse::TooBig));
         assert_eq!(parse(&head(4097), 5000).0, Err(BadResponse::TooBig));
     }
@@ -474,14 +484,17 @@ mod tests {
 
     #[test]
     fn heads_without_status_line_are_for_cgi() {
-        let (mut parser, mut head) = (Parser::without_status_line(), ResponseHead::default());
+        let (mut parser, mut head) = (
+            ResponseParser::without_status_line(),
+            ResponseHead::default(),
+        );
         let wire = b"Status: 302 Found\r\nLocation: /\r\n\r\n";
         assert_eq!(
             parser.parse(wire, 4096, &mut head),
-            Ok(Status::Complete(wire.len()))
+            Ok(ResponseProgress::Complete(wire.len()))
         );
         assert_eq!(
-            head.fields.get_known(Known::Status),
+            head.fields.get_known(KnownField::Status),
             Some(&b"302 Found"[..])
         );
     }

@@ -12,14 +12,16 @@
 //! ```
 
 use super::error::{ConnectionError, ErrorCode};
-use super::event::Event;
+use super::event::FrameEvent;
 use super::frame::{self, HeadersFrame, MAX_STREAM, PREFACE};
-use super::hpack::{DecodedField, Decoder, Encoder, HpackError, ListLimits, Secrecy};
+use super::hpack::{
+    DecodedField, FieldSecrecy, HpackDecoder, HpackEncoder, HpackError, ListLimits,
+};
 use super::reader::{FrameReader, ReaderLimits};
-use super::settings::{self, Settings};
-use super::window::Window;
+use super::settings::{self, H2Settings};
+use super::window::FlowControlWindow;
 use crate::fields::Fields;
-use crate::known::Known;
+use crate::known_fields::KnownField;
 
 /// The maximum size of acknowledgements that wait to be sent: a peer that asks for more without
 /// reading is cut off.
@@ -27,7 +29,7 @@ const MAX_CONTROL: usize = 16 * 1024;
 
 /// The receive windows. A whole response may be sent without an update: nothing else is on the
 /// connection, and TCP holds the peer back if we do not read.
-const RECEIVE_WINDOW: u32 = Window::MAX;
+const RECEIVE_WINDOW: u32 = FlowControlWindow::MAX;
 
 /// The windows are extended after this number of bytes.
 const REPLENISH_AT: u32 = RECEIVE_WINDOW / 2;
@@ -100,21 +102,21 @@ impl From<ConnectionError> for ClientError {
 
 /// The state of a connection.
 #[derive(Debug)]
-pub struct ClientConnection {
+pub struct H2ClientConnection {
     reader: FrameReader,
-    decoder: Decoder,
-    encoder: Encoder,
-    peer: Settings,
+    decoder: HpackDecoder,
+    encoder: HpackEncoder,
+    peer: H2Settings,
     limits: ListLimits,
     /// What we may send on the connection.
-    window: Window,
+    window: FlowControlWindow,
     /// The bytes received since the last update of the connection's window.
     received: u32,
     control: Vec<u8>,
     /// The current stream, or the last one; 0 before the first.
     stream: u32,
     /// What we may send on the stream.
-    stream_window: Window,
+    stream_window: FlowControlWindow,
     stream_received: u32,
     sent_end: bool,
     got_end: bool,
@@ -124,28 +126,28 @@ pub struct ClientConnection {
     peer_gone: bool,
 }
 
-impl ClientConnection {
+impl H2ClientConnection {
     /// A new connection. A response's header list may have `max_list` bytes.
-    pub fn new(max_list: usize) -> ClientConnection {
-        let peer = Settings::default();
-        ClientConnection {
+    pub fn new(max_list: usize) -> H2ClientConnection {
+        let peer = H2Settings::default();
+        H2ClientConnection {
             reader: FrameReader::new(ReaderLimits {
                 max_block: max_list,
                 max_continuations: MAX_CONTINUATIONS,
                 ..ReaderLimits::default()
             }),
-            decoder: Decoder::default(),
-            encoder: Encoder::default(),
+            decoder: HpackDecoder::default(),
+            encoder: HpackEncoder::default(),
             peer,
             limits: ListLimits {
                 max_size: max_list,
                 max_fields: MAX_FIELDS,
             },
-            window: Window::new(Window::DEFAULT),
+            window: FlowControlWindow::new(FlowControlWindow::DEFAULT),
             received: 0,
             control: Vec::new(),
             stream: 0,
-            stream_window: Window::new(peer.initial_window_size),
+            stream_window: FlowControlWindow::new(peer.initial_window_size),
             stream_received: 0,
             sent_end: true,
             got_end: true,
@@ -154,9 +156,9 @@ impl ClientConnection {
         }
     }
 
-    /// Begins the next stream, and the connection if this is its first one. `end` if no content
+    /// Begins the next stream, and the connection if this is its first one. `end_request` if no content
     /// follows.
-    pub fn begin(&mut self, head: OutgoingHead<'_>, end: bool, out: &mut Vec<u8>) {
+    pub fn begin_request(&mut self, head: OutgoingHead<'_>, end: bool, out: &mut Vec<u8>) {
         if self.stream == 0 {
             write_preface(out);
             self.stream = 1;
@@ -165,7 +167,7 @@ impl ClientConnection {
             // Identifiers of a client's streams are odd (RFC 9113, section 5.1.1).
             self.stream += 2;
         }
-        self.stream_window = Window::new(self.peer.initial_window_size);
+        self.stream_window = FlowControlWindow::new(self.peer.initial_window_size);
         self.stream_received = 0;
         (self.sent_end, self.got_end, self.reset) = (end, false, false);
         let frame = HeadersFrame::begin(self.stream, end, out);
@@ -189,8 +191,8 @@ impl ClientConnection {
             let secrecy = match known {
                 // Never indexed, so that their values cannot be guessed by way of the compression
                 // (RFC 7541, section 7.1).
-                Known::Authorization | Known::Cookie => Secrecy::Secret,
-                _ => Secrecy::Open,
+                KnownField::Authorization | KnownField::Cookie => FieldSecrecy::Secret,
+                _ => FieldSecrecy::Open,
             };
             self.encoder.field(known, name, value, secrecy, out);
         }
@@ -202,22 +204,22 @@ impl ClientConnection {
     }
 
     /// Appends content, which must not exceed the windows' room.
-    pub fn content(&mut self, content: &[u8], end: bool, out: &mut Vec<u8>) {
+    pub fn append_content(&mut self, content: &[u8], end: bool, out: &mut Vec<u8>) {
         let mut pieces = content.chunks(self.peer.max_frame_size as usize).peekable();
         while let Some(piece) = pieces.next() {
             let last = end && pieces.peek().is_none();
             frame::write_data_head(self.stream, piece.len() as u32, last, out);
             out.extend_from_slice(piece);
             // Far from the lower bound: a frame has at most 16 MB.
-            let _ = self.window.shift(-(piece.len() as i64));
-            let _ = self.stream_window.shift(-(piece.len() as i64));
+            let _ = self.window.adjust_size(-(piece.len() as i64));
+            let _ = self.stream_window.adjust_size(-(piece.len() as i64));
         }
         // Without content there is no frame that could be marked as the last.
         self.sent_end |= end && !content.is_empty();
     }
 
     /// Ends the request, if it has not ended yet.
-    pub fn end(&mut self, trailers: &Fields, out: &mut Vec<u8>) {
+    pub fn end_request(&mut self, trailers: &Fields, out: &mut Vec<u8>) {
         if std::mem::replace(&mut self.sent_end, true) {
             return;
         }
@@ -230,7 +232,7 @@ impl ClientConnection {
         block.finish(self.peer.max_frame_size, out);
     }
 
-    /// Whether something waits for [`ClientConnection::take_control`].
+    /// Whether something waits for [`H2ClientConnection::take_control`].
     pub fn has_control(&self) -> bool {
         !self.control.is_empty()
     }
@@ -256,15 +258,15 @@ impl ClientConnection {
 
     /// Parses the next event, and returns how much of `input` it consumed. `field` gets the fields
     /// of a header or of trailers.
-    pub fn next<'a>(
+    pub fn next_event<'a>(
         &mut self,
         input: &'a [u8],
         field: impl FnMut(DecodedField<'_>),
     ) -> Result<(ResponseEvent<'a>, usize), ClientError> {
-        let (event, used) = self.reader.next(input)?;
+        let (event, used) = self.reader.next_event(input)?;
         let incoming = match event {
-            Event::More => ResponseEvent::More,
-            Event::Data {
+            FrameEvent::More => ResponseEvent::More,
+            FrameEvent::Data {
                 stream,
                 bytes,
                 counted,
@@ -279,7 +281,7 @@ impl ClientConnection {
                     end: end_stream,
                 }
             }
-            Event::Headers {
+            FrameEvent::Headers {
                 stream,
                 block,
                 end_stream,
@@ -290,7 +292,7 @@ impl ClientConnection {
                 self.got_end = end_stream;
                 ResponseEvent::Head { end: end_stream }
             }
-            Event::Reset { stream, code } if stream == self.stream => {
+            FrameEvent::Reset { stream, code } if stream == self.stream => {
                 if std::mem::replace(&mut self.reset, true) {
                     return Err(ClientError::ClosedStream(stream));
                 }
@@ -299,30 +301,32 @@ impl ClientConnection {
                 self.peer_gone |= !(self.sent_end && self.got_end && code == ErrorCode::NO_ERROR);
                 ResponseEvent::Reset(code)
             }
-            Event::Reset { stream, .. } => self.require_known(stream)?,
-            Event::Settings(payload) => self.settings(payload)?,
-            Event::Ping { ack: false, opaque } => {
+            FrameEvent::Reset { stream, .. } => self.require_known(stream)?,
+            FrameEvent::Settings(payload) => self.settings(payload)?,
+            FrameEvent::Ping { ack: false, opaque } => {
                 frame::write_ping(true, opaque, &mut self.control);
                 self.check_control_bound()?
             }
-            Event::GoAway { last, code } => {
+            FrameEvent::GoAway { last, code } => {
                 self.peer_gone = true;
                 match last < self.stream && !self.got_end {
                     true => ResponseEvent::Gone(code),
                     false => ResponseEvent::Control,
                 }
             }
-            Event::WindowUpdate { stream, increment } => self.window_update(stream, increment)?,
-            Event::PushPromise { .. } => return Err(ClientError::Push),
-            Event::StreamError { stream, code, what } => {
+            FrameEvent::WindowUpdate { stream, increment } => {
+                self.window_update(stream, increment)?
+            }
+            FrameEvent::PushPromise { .. } => return Err(ClientError::Push),
+            FrameEvent::StreamError { stream, code, what } => {
                 self.require_known(stream)?;
                 return Err(ConnectionError { code, what }.into());
             }
-            Event::SettingsAck
-            | Event::Ping { ack: true, .. }
-            | Event::Priority { .. }
-            | Event::PriorityUpdate { .. }
-            | Event::Unknown { .. } => ResponseEvent::Control,
+            FrameEvent::SettingsAck
+            | FrameEvent::Ping { ack: true, .. }
+            | FrameEvent::Priority { .. }
+            | FrameEvent::PriorityUpdate { .. }
+            | FrameEvent::Unknown { .. } => ResponseEvent::Control,
         };
         Ok((incoming, used))
     }
@@ -334,7 +338,7 @@ impl ClientConnection {
     ) -> Result<(), ClientError> {
         match self.decoder.decode(block, self.limits, field) {
             Ok(decoded) if !decoded.too_large => Ok(()),
-            Ok(_) => Err(ConnectionError::calm("too large http2 header").into()),
+            Ok(_) => Err(ConnectionError::enhance_your_calm("too large http2 header").into()),
             Err(error) => Err(ConnectionError::compression(hpack_error_text(error)).into()),
         }
     }
@@ -358,7 +362,7 @@ impl ClientConnection {
     fn check_control_bound(&self) -> Result<ResponseEvent<'static>, ClientError> {
         match self.control.len() <= MAX_CONTROL {
             true => Ok(ResponseEvent::Control),
-            false => Err(ConnectionError::calm("too many control frames").into()),
+            false => Err(ConnectionError::enhance_your_calm("too many control frames").into()),
         }
     }
 
@@ -368,7 +372,7 @@ impl ClientConnection {
         self.encoder.set_peer_limit(self.peer.header_table_size);
         let change = i64::from(self.peer.initial_window_size) - before;
         self.stream_window
-            .shift(change)
+            .adjust_size(change)
             .map_err(|_| ConnectionError::flow_control("too large initial window"))?;
         frame::write_settings_ack(&mut self.control);
         self.check_control_bound()
@@ -380,8 +384,8 @@ impl ClientConnection {
         increment: u32,
     ) -> Result<ResponseEvent<'static>, ClientError> {
         let given = match stream {
-            0 => self.window.give(increment),
-            stream if stream == self.stream => self.stream_window.give(increment),
+            0 => self.window.replenish(increment),
+            stream if stream == self.stream => self.stream_window.replenish(increment),
             stream => return self.require_known(stream),
         };
         given.map_err(|_| ConnectionError::flow_control("too large window update"))?;
@@ -422,7 +426,7 @@ fn write_preface(out: &mut Vec<u8>) {
         (settings::id::INITIAL_WINDOW_SIZE, RECEIVE_WINDOW),
     ];
     frame::write_settings(&settings, out);
-    frame::write_window_update(0, RECEIVE_WINDOW - Window::DEFAULT, out);
+    frame::write_window_update(0, RECEIVE_WINDOW - FlowControlWindow::DEFAULT, out);
 }
 
 #[cfg(test)]
@@ -454,7 +458,7 @@ mod tests {
     }
 
     /// A response with this status on a stream.
-    fn response(encoder: &mut Encoder, stream: u32, status: u16, end: bool) -> Vec<u8> {
+    fn response(encoder: &mut HpackEncoder, stream: u32, status: u16, end: bool) -> Vec<u8> {
         let mut out = Vec::new();
         let frame = HeadersFrame::begin(stream, end, &mut out);
         encoder.begin(&mut out);
@@ -466,11 +470,11 @@ mod tests {
     #[test]
     fn streams_follow_each_other_on_one_connection() {
         let fields = Fields::new();
-        let mut client = ClientConnection::new(4096);
-        let mut encoder = Encoder::default();
+        let mut client = H2ClientConnection::new(4096);
+        let mut encoder = HpackEncoder::default();
         for stream in [1, 3, 5] {
             let mut out = Vec::new();
-            client.begin(head(&fields), true, &mut out);
+            client.begin_request(head(&fields), true, &mut out);
             assert_eq!(out.starts_with(PREFACE), stream == 1);
             let last = frames(&out).pop().expect("there is a head");
             assert_eq!((last.0.kind, last.0.stream), (kind::HEADERS, stream));
@@ -478,7 +482,7 @@ mod tests {
             let mut status = Vec::new();
             let input = response(&mut encoder, stream, 200, true);
             let (event, used) = client
-                .next(&input, |field| status.extend_from_slice(field.value))
+                .next_event(&input, |field| status.extend_from_slice(field.value))
                 .expect("it is a response");
             assert!(matches!(event, ResponseEvent::Head { end: true }) && used == input.len());
             assert_eq!(status, b"200");
@@ -489,12 +493,12 @@ mod tests {
     #[test]
     fn content_stays_within_the_windows() {
         let fields = Fields::new();
-        let mut client = ClientConnection::new(4096);
+        let mut client = H2ClientConnection::new(4096);
         let mut out = Vec::new();
-        client.begin(head(&fields), false, &mut out);
+        client.begin_request(head(&fields), false, &mut out);
         assert_eq!(client.send_window(), 65_535);
         out.clear();
-        client.content(&vec![0; 65_535], false, &mut out);
+        client.append_content(&vec![0; 65_535], false, &mut out);
         assert_eq!(client.send_window(), 0);
         assert_eq!(frames(&out).len(), 4);
         let mut input = Vec::new();
@@ -503,13 +507,13 @@ mod tests {
         frame::write_settings(&[(settings::id::INITIAL_WINDOW_SIZE, 65_530)], &mut input);
         let mut rest = &input[..];
         while !rest.is_empty() {
-            let (_, used) = client.next(rest, |_| {}).expect("frames are whole");
+            let (_, used) = client.next_event(rest, |_| {}).expect("frames are whole");
             rest = &rest[used..];
         }
         assert_eq!(client.send_window(), 10);
         out.clear();
-        client.content(b"last", true, &mut out);
-        client.end(&Fields::new(), &mut out);
+        client.append_content(b"last", true, &mut out);
+        client.end_request(&Fields::new(), &mut out);
         let sent = frames(&out);
         assert_eq!(sent.len(), 1);
         assert_eq!(sent[0].0.flags & flag::END_STREAM, flag::END_STREAM);
@@ -523,26 +527,26 @@ mod tests {
     fn what_a_peer_must_not_send_ends_the_connection() {
         let fields = Fields::new();
         let begun = || {
-            let mut client = ClientConnection::new(4096);
-            client.begin(head(&fields), true, &mut Vec::new());
+            let mut client = H2ClientConnection::new(4096);
+            client.begin_request(head(&fields), true, &mut Vec::new());
             client
         };
         let mut unknown = Vec::new();
         frame::write_data_head(3, 0, true, &mut unknown);
         assert_eq!(
-            begun().next(&unknown, |_| {}).err(),
+            begun().next_event(&unknown, |_| {}).err(),
             Some(ClientError::UnknownStream(3))
         );
         let mut overflow = Vec::new();
-        frame::write_window_update(1, Window::MAX, &mut overflow);
+        frame::write_window_update(1, FlowControlWindow::MAX, &mut overflow);
         assert!(matches!(
-            begun().next(&overflow, |_| {}),
+            begun().next_event(&overflow, |_| {}),
             Err(ClientError::Peer(_))
         ));
         let mut ping = Vec::new();
         frame::write_ping(false, [7; 8], &mut ping);
         let mut client = begun();
-        let flood = (0..2_000).find_map(|_| client.next(&ping, |_| {}).err());
+        let flood = (0..2_000).find_map(|_| client.next_event(&ping, |_| {}).err());
         assert!(matches!(flood, Some(ClientError::Peer(_))));
     }
 
@@ -550,11 +554,11 @@ mod tests {
     fn a_peer_that_leaves_says_whether_it_saw_the_stream() {
         let fields = Fields::new();
         for (last, seen) in [(0, false), (1, true)] {
-            let mut client = ClientConnection::new(4096);
-            client.begin(head(&fields), true, &mut Vec::new());
+            let mut client = H2ClientConnection::new(4096);
+            client.begin_request(head(&fields), true, &mut Vec::new());
             let mut input = Vec::new();
             frame::write_goaway(last, ErrorCode::NO_ERROR, &mut input);
-            let (event, _) = client.next(&input, |_| {}).expect("it may leave");
+            let (event, _) = client.next_event(&input, |_| {}).expect("it may leave");
             assert_eq!(matches!(event, ResponseEvent::Control), seen);
             assert!(!client.is_free());
         }

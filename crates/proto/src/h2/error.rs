@@ -102,7 +102,7 @@ impl ConnectionError {
     }
 
     /// ENHANCE_YOUR_CALM.
-    pub const fn calm(what: &'static str) -> ConnectionError {
+    pub const fn enhance_your_calm(what: &'static str) -> ConnectionError {
         ConnectionError {
             code: ErrorCode::ENHANCE_YOUR_CALM,
             what,

@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 /// What a peer has sent.
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum FrameEvent<'a> {
     /// No complete event: the unused input must be passed again with more.
     More,
     /// Content of a stream, or a part of it.
@@ -27,7 +27,7 @@ pub enum Event<'a> {
         stream: u32,
         /// The encoded fields. They must be decoded even if the stream is refused, since the table
         /// depends on them.
-        block: Block<'a>,
+        block: HeaderBlock<'a>,
         /// The peer has ended its side of the stream.
         end_stream: bool,
         /// The stream depends on itself: a stream error (RFC 7540, section 5.3.1).
@@ -56,7 +56,7 @@ pub enum Event<'a> {
         /// The new stream.
         promised: u32,
         /// The encoded fields of the promised request.
-        block: Block<'a>,
+        block: HeaderBlock<'a>,
     },
     /// PING, or the acknowledgement of ours.
     Ping {
@@ -106,20 +106,20 @@ pub enum Event<'a> {
 
 /// A header block: a part of the input, or gathered from several frames.
 #[derive(Debug)]
-pub enum Block<'a> {
+pub enum HeaderBlock<'a> {
     /// It came in one frame.
     Input(&'a [u8]),
     /// It came in several.
     Gathered(Vec<u8>),
 }
 
-impl Deref for Block<'_> {
+impl Deref for HeaderBlock<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         match self {
-            Block::Input(bytes) => bytes,
-            Block::Gathered(bytes) => bytes,
+            HeaderBlock::Input(bytes) => bytes,
+            HeaderBlock::Gathered(bytes) => bytes,
         }
     }
 }

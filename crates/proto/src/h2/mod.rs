@@ -23,12 +23,12 @@ pub mod rules;
 pub mod settings;
 pub mod window;
 
-pub use client::ClientConnection;
+pub use client::H2ClientConnection;
 pub use error::{ConnectionError, ErrorCode};
-pub use event::{Block, Event};
+pub use event::{FrameEvent, HeaderBlock};
 pub use frame::PREFACE;
-pub use priority::Priority;
+pub use priority::ResponsePriority;
 pub use reader::{FrameReader, ReaderLimits};
-pub use request::{Malformed, RequestReader};
-pub use settings::Settings;
-pub use window::Window;
+pub use request::{MalformedRequest, RequestReader};
+pub use settings::H2Settings;
+pub use window::FlowControlWindow;

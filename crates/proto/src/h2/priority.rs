@@ -2,27 +2,27 @@
 
 /// The priority that a client has given a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Priority {
+pub struct ResponsePriority {
     /// From 0, the most urgent, to 7.
     pub urgency: u8,
     /// Whether parts of it are useful: then responses of the same urgency share the connection.
     pub incremental: bool,
 }
 
-impl Default for Priority {
-    fn default() -> Priority {
-        Priority {
+impl Default for ResponsePriority {
+    fn default() -> ResponsePriority {
+        ResponsePriority {
             urgency: 3,
             incremental: false,
         }
     }
 }
 
-impl Priority {
+impl ResponsePriority {
     /// Parses a Priority field or the payload of PRIORITY_UPDATE: a dictionary of structured fields
     /// with the members `u` and `i`. Anything else is ignored, and the last of several wins.
-    pub fn parse(value: &[u8]) -> Priority {
-        let mut priority = Priority::default();
+    pub fn parse(value: &[u8]) -> ResponsePriority {
+        let mut priority = ResponsePriority::default();
         for member in value.split(|&b| b == b',') {
             let member = member.split(|&b| b == b';').next().unwrap_or_default();
             match member.trim_ascii() {
@@ -43,10 +43,10 @@ mod tests {
     #[test]
     fn members_are_found_and_nonsense_is_not() {
         let of = |text: &[u8]| {
-            let Priority {
+            let ResponsePriority {
                 urgency,
                 incremental,
-            } = Priority::parse(text);
+            } = ResponsePriority::parse(text);
             (urgency, incremental)
         };
         assert_eq!(of(b""), (3, false));

@@ -10,7 +10,7 @@
 //! are left to the connection.
 
 use super::error::{ConnectionError, ErrorCode};
-use super::event::{Block, Event};
+use super::event::{FrameEvent, HeaderBlock};
 use super::frame::{FrameHead, HEAD_LENGTH, MAX_FRAME_SIZE_DEFAULT, MAX_STREAM, flag, kind};
 
 /// The largest payload of SETTINGS, GOAWAY and PRIORITY_UPDATE in bytes, whatever the maximum frame
@@ -121,13 +121,16 @@ impl FrameReader {
     }
 
     /// The bytes of memory that the buffer occupies.
-    pub fn kept(&self) -> usize {
+    pub fn buffer_memory(&self) -> usize {
         self.block_fragments.capacity()
     }
 
     /// The next event, and how many bytes of `input` it consumed: the next call's input must begin
     /// after them. After an error the connection cannot be used any more.
-    pub fn next<'a>(&mut self, input: &'a [u8]) -> Result<(Event<'a>, usize), ConnectionError> {
+    pub fn next_event<'a>(
+        &mut self,
+        input: &'a [u8],
+    ) -> Result<(FrameEvent<'a>, usize), ConnectionError> {
         let mut used = 0;
         loop {
             let rest = &input[used..];
@@ -135,7 +138,7 @@ impl FrameReader {
                 FrameReaderState::Data { .. } => {
                     return Ok(match self.data(rest) {
                         Some((event, n)) => (event, used + n),
-                        None => (Event::More, used),
+                        None => (FrameEvent::More, used),
                     });
                 }
                 FrameReaderState::Skip { left } => {
@@ -145,17 +148,17 @@ impl FrameReader {
                         self.state = FrameReaderState::Skip {
                             left: left - n as u32,
                         };
-                        return Ok((Event::More, used));
+                        return Ok((FrameEvent::More, used));
                     }
                     self.state = FrameReaderState::Head;
                 }
                 FrameReaderState::Head | FrameReaderState::Block(_) => {
                     let Some((head, payload)) = rest.split_first_chunk::<HEAD_LENGTH>() else {
-                        return Ok((Event::More, used));
+                        return Ok((FrameEvent::More, used));
                     };
                     let head = FrameHead::parse(head);
                     let (event, n) = match self.frame(head, payload)? {
-                        FrameProgress::NeedMore => return Ok((Event::More, used)),
+                        FrameProgress::NeedMore => return Ok((FrameEvent::More, used)),
                         FrameProgress::ReadOn(n) => {
                             used += HEAD_LENGTH + n;
                             continue;
@@ -169,7 +172,7 @@ impl FrameReader {
     }
 
     /// The next piece of DATA; `None` if there is no input.
-    fn data<'a>(&mut self, input: &'a [u8]) -> Option<(Event<'a>, usize)> {
+    fn data<'a>(&mut self, input: &'a [u8]) -> Option<(FrameEvent<'a>, usize)> {
         let FrameReaderState::Data {
             stream,
             left,
@@ -201,7 +204,7 @@ impl FrameReader {
                 end_stream,
             }
         };
-        let event = Event::Data {
+        let event = FrameEvent::Data {
             stream,
             bytes: &input[..n as usize],
             counted: extra + n + skipped,
@@ -239,7 +242,10 @@ impl FrameReader {
             kind => {
                 self.state = FrameReaderState::Skip { left: head.length };
                 let length = head.length;
-                return Ok(FrameProgress::Event(Event::Unknown { kind, length }, 0));
+                return Ok(FrameProgress::Event(
+                    FrameEvent::Unknown { kind, length },
+                    0,
+                ));
             }
         }
         if head.kind == kind::PUSH_PROMISE && !self.limits.takes_pushes {
@@ -274,10 +280,12 @@ impl FrameReader {
                 if head.length as usize
                     > self.limits.max_block.saturating_add(HEADERS_OVERHEAD) =>
             {
-                Err(ConnectionError::calm("too large header block"))
+                Err(ConnectionError::enhance_your_calm("too large header block"))
             }
             kind::HEADERS | kind::PUSH_PROMISE => Ok(()),
-            _ if head.length > MAX_CONTROL => Err(ConnectionError::calm("too large frame")),
+            _ if head.length > MAX_CONTROL => {
+                Err(ConnectionError::enhance_your_calm("too large frame"))
+            }
             _ => Ok(()),
         }
     }
@@ -386,11 +394,11 @@ impl FrameReader {
     ) -> Result<FrameProgress<'a>, ConnectionError> {
         let length = head.length as usize;
         if fragment.len() > self.limits.max_block {
-            return Err(ConnectionError::calm("too large header block"));
+            return Err(ConnectionError::enhance_your_calm("too large header block"));
         }
         if head.flags & flag::END_HEADERS != 0 {
             return Ok(FrameProgress::Event(
-                opened.event(Block::Input(fragment)),
+                opened.event(HeaderBlock::Input(fragment)),
                 length,
             ));
         }
@@ -415,11 +423,13 @@ impl FrameReader {
         // Before the payload arrives: it is not worth waiting for.
         self.continuations += 1;
         if self.continuations > self.limits.max_continuations {
-            return Err(ConnectionError::calm("too many CONTINUATION frames"));
+            return Err(ConnectionError::enhance_your_calm(
+                "too many CONTINUATION frames",
+            ));
         }
         let length = head.length as usize;
         if self.block_fragments.len() + length > self.limits.max_block {
-            return Err(ConnectionError::calm("too large header block"));
+            return Err(ConnectionError::enhance_your_calm("too large header block"));
         }
         let Some(payload) = payload.get(..length) else {
             self.continuations -= 1;
@@ -430,20 +440,20 @@ impl FrameReader {
             return Ok(FrameProgress::ReadOn(length));
         }
         self.state = FrameReaderState::Head;
-        let block = Block::Gathered(std::mem::take(&mut self.block_fragments));
+        let block = HeaderBlock::Gathered(std::mem::take(&mut self.block_fragments));
         Ok(FrameProgress::Event(opened.event(block), length))
     }
 }
 
 impl OpenHeaderBlock {
-    fn event(self, block: Block<'_>) -> Event<'_> {
+    fn event(self, block: HeaderBlock<'_>) -> FrameEvent<'_> {
         match self.promised {
-            Some(promised) => Event::PushPromise {
+            Some(promised) => FrameEvent::PushPromise {
                 stream: self.stream,
                 promised,
                 block,
             },
-            None => Event::Headers {
+            None => FrameEvent::Headers {
                 stream: self.stream,
                 block,
                 end_stream: self.end_stream,
@@ -460,7 +470,7 @@ enum FrameProgress<'a> {
     /// The frame header and this many bytes of the payload were consumed; parsing goes on.
     ReadOn(usize),
     /// The frame header and this many bytes of the payload are this event.
-    Event(Event<'a>, usize),
+    Event(FrameEvent<'a>, usize),
 }
 
 /// Rejects frames of a wrong size before their payload arrives.
@@ -498,22 +508,22 @@ fn without_padding(head: FrameHead, payload: &[u8]) -> Result<&[u8], ConnectionE
 }
 
 /// A server's TLS settings for this address: those that offer HTTP/2 in ALPN, or those that do not.
-fn settings<'a>(head: FrameHead, payload: &'a [u8]) -> Result<Event<'a>, ConnectionError> {
+fn settings<'a>(head: FrameHead, payload: &'a [u8]) -> Result<FrameEvent<'a>, ConnectionError> {
     if head.stream != 0 {
         return Err(ConnectionError::protocol(
             "SETTINGS frame with incorrect identifier",
         ));
     }
     Ok(if head.flags & flag::ACK != 0 {
-        Event::SettingsAck
+        FrameEvent::SettingsAck
     } else {
-        Event::Settings(payload)
+        FrameEvent::Settings(payload)
     })
 }
 
-fn ping<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, ConnectionError> {
+fn ping<'a>(head: FrameHead, payload: &[u8]) -> Result<FrameEvent<'a>, ConnectionError> {
     match payload.first_chunk() {
-        Some(opaque) if head.stream == 0 => Ok(Event::Ping {
+        Some(opaque) if head.stream == 0 => Ok(FrameEvent::Ping {
             ack: head.flags & flag::ACK != 0,
             opaque: *opaque,
         }),
@@ -523,53 +533,53 @@ fn ping<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, ConnectionErro
     }
 }
 
-fn goaway<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, ConnectionError> {
+fn goaway<'a>(head: FrameHead, payload: &[u8]) -> Result<FrameEvent<'a>, ConnectionError> {
     if head.stream != 0 {
         return Err(ConnectionError::protocol(
             "GOAWAY frame with incorrect identifier",
         ));
     }
     let [last, code] = [read_u32(payload, 0), read_u32(payload, 4)];
-    Ok(Event::GoAway {
+    Ok(FrameEvent::GoAway {
         last: last & MAX_STREAM,
         code: ErrorCode(code),
     })
 }
 
-fn reset<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, ConnectionError> {
+fn reset<'a>(head: FrameHead, payload: &[u8]) -> Result<FrameEvent<'a>, ConnectionError> {
     if head.stream == 0 {
         return Err(ConnectionError::protocol(
             "RST_STREAM frame with incorrect identifier",
         ));
     }
-    Ok(Event::Reset {
+    Ok(FrameEvent::Reset {
         stream: head.stream,
         code: ErrorCode(read_u32(payload, 0)),
     })
 }
 
-fn window_update<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, ConnectionError> {
+fn window_update<'a>(head: FrameHead, payload: &[u8]) -> Result<FrameEvent<'a>, ConnectionError> {
     const WHAT: &str = "WINDOW_UPDATE frame with incorrect window increment 0";
     let stream = head.stream;
     match read_u32(payload, 0) & MAX_STREAM {
         0 if stream == 0 => Err(ConnectionError::protocol(WHAT)),
-        0 => Ok(Event::StreamError {
+        0 => Ok(FrameEvent::StreamError {
             stream,
             code: ErrorCode::PROTOCOL_ERROR,
             what: WHAT,
         }),
-        increment => Ok(Event::WindowUpdate { stream, increment }),
+        increment => Ok(FrameEvent::WindowUpdate { stream, increment }),
     }
 }
 
-fn priority<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, ConnectionError> {
+fn priority<'a>(head: FrameHead, payload: &[u8]) -> Result<FrameEvent<'a>, ConnectionError> {
     let stream = head.stream;
     if stream == 0 {
         return Err(ConnectionError::protocol(
             "PRIORITY frame with incorrect identifier",
         ));
     }
-    let error = |code, what| Event::StreamError { stream, code, what };
+    let error = |code, what| FrameEvent::StreamError { stream, code, what };
     Ok(if payload.len() != 5 {
         error(
             ErrorCode::FRAME_SIZE_ERROR,
@@ -581,18 +591,21 @@ fn priority<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, Connection
             "PRIORITY frame with incorrect dependency",
         )
     } else {
-        Event::Priority { stream }
+        FrameEvent::Priority { stream }
     })
 }
 
-fn priority_update<'a>(head: FrameHead, payload: &'a [u8]) -> Result<Event<'a>, ConnectionError> {
+fn priority_update<'a>(
+    head: FrameHead,
+    payload: &'a [u8],
+) -> Result<FrameEvent<'a>, ConnectionError> {
     let stream = read_u32(payload, 0) & MAX_STREAM;
     if head.stream != 0 || stream == 0 {
         return Err(ConnectionError::protocol(
             "PRIORITY_UPDATE frame with incorrect identifier",
         ));
     }
-    Ok(Event::PriorityUpdate {
+    Ok(FrameEvent::PriorityUpdate {
         stream,
         value: &payload[4..],
     })
@@ -628,14 +641,14 @@ mod tests {
             kept.extend_from_slice(piece);
             let mut at = 0;
             loop {
-                let (event, used) = match reader.next(&kept[at..]) {
+                let (event, used) = match reader.next_event(&kept[at..]) {
                     Ok(next) => next,
                     Err(error) => return (events, Some(error)),
                 };
                 at += used;
                 match event {
-                    Event::More => break,
-                    Event::Data {
+                    FrameEvent::More => break,
+                    FrameEvent::Data {
                         stream,
                         bytes,
                         counted,
@@ -649,7 +662,7 @@ mod tests {
                             data = Default::default();
                         }
                     }
-                    Event::Headers {
+                    FrameEvent::Headers {
                         stream,
                         block,
                         end_stream,
@@ -757,7 +770,7 @@ mod tests {
             let mut reader = FrameReader::new(limits);
             let mut head = Vec::new();
             write_head(length, kind, 0, u32::from(kind == kind::HEADERS), &mut head);
-            reader.next(&head).err().map(|error| error.code)
+            reader.next_event(&head).err().map(|error| error.code)
         };
         let calm = Some(ErrorCode::ENHANCE_YOUR_CALM);
         assert_eq!(code(kind::HEADERS, 64 * 1024), None);
@@ -771,8 +784,8 @@ mod tests {
         let mut input = Vec::new();
         frame::write_data_head(1, 1 << 20, true, &mut input);
         input.extend_from_slice(b"abc");
-        let (event, used) = reader.next(&input).expect("content may be large");
-        assert!(matches!(event, Event::Data { bytes: b"abc", .. }));
+        let (event, used) = reader.next_event(&input).expect("content may be large");
+        assert!(matches!(event, FrameEvent::Data { bytes: b"abc", .. }));
         assert_eq!(used, input.len());
     }
 

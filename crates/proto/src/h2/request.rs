@@ -7,16 +7,16 @@
 
 use super::hpack::DecodedField;
 use super::rules;
-use crate::known::Known;
-use crate::message::{InvalidHeaders, RequestHead, UNIQUE, Version};
+use crate::known_fields::KnownField;
+use crate::message::{InvalidHeaders, MessageVersion, RequestHead, UNIQUE};
 
-pub use crate::message::Underscores;
+pub use crate::message::UnderscorePolicy;
 
 /// The limits of a request: the directives of the same names.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
     /// How underscores in field names are treated.
-    pub underscores_in_headers: Underscores,
+    pub underscores_in_headers: UnderscorePolicy,
     /// How fields with invalid names are treated.
     pub invalid_headers: InvalidHeaders,
     /// The maximum number of fields; all Cookie fields count as one.
@@ -29,23 +29,23 @@ pub struct RequestLimits {
 
 /// Why a request is malformed or too large.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Malformed {
+pub struct MalformedRequest {
     /// The status of the response, mostly 400.
     pub status: u16,
     /// The line for the error log, at level `info`.
     pub line: Vec<u8>,
 }
 
-impl Malformed {
-    fn new(line: &str) -> Malformed {
-        Malformed {
+impl MalformedRequest {
+    fn new(line: &str) -> MalformedRequest {
+        MalformedRequest {
             status: 400,
             line: line.as_bytes().to_vec(),
         }
     }
 
-    fn about(before: &str, text: &[u8], after: &str) -> Malformed {
-        Malformed {
+    fn about(before: &str, text: &[u8], after: &str) -> MalformedRequest {
+        MalformedRequest {
             status: 400,
             line: [before.as_bytes(), text, after.as_bytes()].concat(),
         }
@@ -71,7 +71,7 @@ pub struct RequestReader {
     texts: usize,
     too_large: bool,
     seen: u128,
-    malformed: Option<Malformed>,
+    malformed: Option<MalformedRequest>,
     /// The names of ignored fields, for the log.
     ignored: Vec<Vec<u8>>,
 }
@@ -81,7 +81,7 @@ type TextRange = Option<(u32, u32)>;
 
 impl RequestReader {
     /// Adds a field.
-    pub fn take(
+    pub fn add_field(
         &mut self,
         field: DecodedField<'_>,
         limits: &RequestLimits,
@@ -106,7 +106,7 @@ impl RequestReader {
 
     /// Ends the block: the header is complete, or as complete as it gets, for the log. `size` is
     /// its size on the wire.
-    pub fn finish(&mut self, size: u32, head: &mut RequestHead) -> Result<(), Malformed> {
+    pub fn finish(&mut self, size: u32, head: &mut RequestHead) -> Result<(), MalformedRequest> {
         let mut result = match self.malformed.take() {
             Some(malformed) => Err(malformed),
             None => Ok(()),
@@ -121,7 +121,7 @@ impl RequestReader {
         }
         if !self.cookie.is_empty() {
             head.fields
-                .push_numbered(Known::Cookie, b"cookie", &self.cookie);
+                .push_numbered(KnownField::Cookie, b"cookie", &self.cookie);
         }
         result
     }
@@ -168,11 +168,13 @@ impl RequestReader {
         part.map_or(&[], |(start, end)| &self.text[start as usize..end as usize])
     }
 
-    fn pseudo(&mut self, field: DecodedField<'_>) -> Result<(), Malformed> {
+    fn pseudo(&mut self, field: DecodedField<'_>) -> Result<(), MalformedRequest> {
         let DecodedField { name, value, .. } = field;
         check_text(&name[1..], value, name)?;
         if self.in_fields {
-            return Err(Malformed::new("client sent out of order pseudo-headers"));
+            return Err(MalformedRequest::new(
+                "client sent out of order pseudo-headers",
+            ));
         }
         let (part, what): (&mut TextRange, &str) = match name {
             b":method" => (&mut self.method, ":method"),
@@ -181,7 +183,7 @@ impl RequestReader {
             b":authority" => (&mut self.authority, ":authority"),
             b":protocol" => (&mut self.protocol, ":protocol"),
             _ => {
-                return Err(Malformed::about(
+                return Err(MalformedRequest::about(
                     "client sent unknown pseudo-header \"",
                     name,
                     "\"",
@@ -189,12 +191,14 @@ impl RequestReader {
             }
         };
         if part.is_some() {
-            return Err(Malformed::new(&format!(
+            return Err(MalformedRequest::new(&format!(
                 "client sent duplicate {what} header"
             )));
         }
         if value.is_empty() && what != ":authority" {
-            return Err(Malformed::new(&format!("client sent empty {what} header")));
+            return Err(MalformedRequest::new(&format!(
+                "client sent empty {what} header"
+            )));
         }
         let valid = match what {
             ":method" => value
@@ -212,7 +216,7 @@ impl RequestReader {
                 ":method" => "client sent invalid method: \"".to_owned(),
                 _ => format!("client sent invalid {what} header: \""),
             };
-            return Err(Malformed::about(&before, value, "\""));
+            return Err(MalformedRequest::about(&before, value, "\""));
         }
         // The limit of a header list is far below 2^32.
         let start = self.text.len() as u32;
@@ -226,7 +230,7 @@ impl RequestReader {
         field: DecodedField<'_>,
         limits: &RequestLimits,
         head: &mut RequestHead,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), MalformedRequest> {
         let DecodedField {
             name, value, known, ..
         } = field;
@@ -242,7 +246,7 @@ impl RequestReader {
             }
             return Ok(());
         }
-        if known == Known::Cookie {
+        if known == KnownField::Cookie {
             if !self.cookie.is_empty() {
                 self.cookie.extend_from_slice(b"; ");
             }
@@ -251,7 +255,7 @@ impl RequestReader {
         }
         self.fields += 1;
         if self.fields > limits.max_headers {
-            return Err(Malformed {
+            return Err(MalformedRequest {
                 status: 494,
                 line: b"client sent too many header lines".to_vec(),
             });
@@ -265,11 +269,13 @@ impl RequestReader {
     }
 
     /// The pseudo-header fields are complete: turns them into the request line.
-    fn end_pseudo_fields(&mut self, head: &mut RequestHead) -> Result<(), Malformed> {
+    fn end_pseudo_fields(&mut self, head: &mut RequestHead) -> Result<(), MalformedRequest> {
         self.in_fields = true;
         let missing = |part: TextRange, name: &str| match part {
             Some(_) => Ok(()),
-            None => Err(Malformed::new(&format!("client sent no {name} header"))),
+            None => Err(MalformedRequest::new(&format!(
+                "client sent no {name} header"
+            ))),
         };
         let all = missing(self.method, ":method")
             .and_then(|()| missing(self.scheme, ":scheme"))
@@ -281,57 +287,64 @@ impl RequestReader {
             (method, _) => method,
         };
         if !method.is_empty() {
-            head.assemble(Version::HTTP_2, method, self.part(self.path));
+            head.assemble(MessageVersion::HTTP_2, method, self.part(self.path));
         } else {
             head.clear();
-            head.version = Version::HTTP_2;
+            head.version = MessageVersion::HTTP_2;
         }
         all
     }
 
     /// Checks what depends on all fields.
-    fn check_whole(&mut self, head: &mut RequestHead) -> Result<(), Malformed> {
+    fn check_whole(&mut self, head: &mut RequestHead) -> Result<(), MalformedRequest> {
         if self.protocol.is_some() && self.part(self.method) != b"CONNECT" {
-            return Err(Malformed::new(
+            return Err(MalformedRequest::new(
                 "client sent :protocol header with a method other than CONNECT",
             ));
         }
         for (known, name) in [
-            (Known::Connection, "Connection"),
-            (Known::KeepAlive, "Keep-Alive"),
-            (Known::TransferEncoding, "Transfer-Encoding"),
-            (Known::Upgrade, "Upgrade"),
-            (Known::ProxyConnection, "Proxy-Connection"),
+            (KnownField::Connection, "Connection"),
+            (KnownField::KeepAlive, "Keep-Alive"),
+            (KnownField::TransferEncoding, "Transfer-Encoding"),
+            (KnownField::Upgrade, "Upgrade"),
+            (KnownField::ProxyConnection, "Proxy-Connection"),
         ] {
             if head.fields.has(known) {
-                return Err(Malformed::new(&format!("client sent \"{name}\" header")));
+                return Err(MalformedRequest::new(&format!(
+                    "client sent \"{name}\" header"
+                )));
             }
         }
         let trailers = |value: &[u8]| value.eq_ignore_ascii_case(b"trailers");
-        let te = head.fields.all_known(Known::Te);
+        let te = head.fields.all_known(KnownField::Te);
         if te.enumerate().any(|(i, value)| i > 0 || !trailers(value)) {
-            return Err(Malformed::new("client sent invalid \"TE\" header"));
+            return Err(MalformedRequest::new("client sent invalid \"TE\" header"));
         }
         let authority = self.part(self.authority);
-        let host = head.fields.get_known(Known::Host);
+        let host = head.fields.get_known(KnownField::Host);
         // Several hosts that were joined on the way are not a host (RFC 9113, section 8.3.1).
         if let Some(list) = [Some(authority), host]
             .into_iter()
             .flatten()
             .find(|host| host.contains(&b','))
         {
-            return Err(Malformed::about("client sent invalid host: \"", list, "\""));
+            return Err(MalformedRequest::about(
+                "client sent invalid host: \"",
+                list,
+                "\"",
+            ));
         }
         match host {
-            None if authority.is_empty() => Err(Malformed::new(
+            None if authority.is_empty() => Err(MalformedRequest::new(
                 "client sent neither \":authority\" nor \"Host\" header",
             )),
-            Some(host) if !authority.is_empty() && host != authority => Err(Malformed::new(
+            Some(host) if !authority.is_empty() && host != authority => Err(MalformedRequest::new(
                 "client sent \":authority\" and \"Host\" headers with different values",
             )),
             Some(_) => Ok(()),
             None => {
-                head.fields.push_numbered(Known::Host, b"host", authority);
+                head.fields
+                    .push_numbered(KnownField::Host, b"host", authority);
                 Ok(())
             }
         }
@@ -340,14 +353,14 @@ impl RequestReader {
 
 /// Whether a name contains characters that nginx calls invalid. Characters that are forbidden in
 /// any name or value are an error.
-fn check_text(name: &[u8], value: &[u8], shown: &[u8]) -> Result<bool, Malformed> {
+fn check_text(name: &[u8], value: &[u8], shown: &[u8]) -> Result<bool, MalformedRequest> {
     if name.is_empty() {
-        return Err(Malformed::new("client sent zero header name length"));
+        return Err(MalformedRequest::new("client sent zero header name length"));
     }
     let mut odd = false;
     for &byte in name {
         if byte <= b' ' || byte >= 0x7f || byte == b':' || byte.is_ascii_uppercase() {
-            return Err(Malformed::about(
+            return Err(MalformedRequest::about(
                 "client sent invalid header name: \"",
                 shown,
                 "\"",
@@ -362,7 +375,7 @@ fn check_text(name: &[u8], value: &[u8], shown: &[u8]) -> Result<bool, Malformed
             b"\" with invalid value: \"",
         ]
         .concat();
-        return Err(Malformed {
+        return Err(MalformedRequest {
             status: 400,
             line: [&before[..], value, b"\""].concat(),
         });
@@ -375,16 +388,16 @@ fn is_odd(byte: u8) -> bool {
 }
 
 fn is_underscored(name: &[u8], limits: &RequestLimits) -> bool {
-    limits.underscores_in_headers == Underscores::Invalid && name.contains(&b'_')
+    limits.underscores_in_headers == UnderscorePolicy::Invalid && name.contains(&b'_')
 }
 
-fn duplicate(known: Known, name: &[u8], value: &[u8], head: &RequestHead) -> Malformed {
+fn duplicate(known: KnownField, name: &[u8], value: &[u8], head: &RequestHead) -> MalformedRequest {
     let what: &[u8] = match known {
-        Known::Host => b"client sent duplicate host header: \"",
+        KnownField::Host => b"client sent duplicate host header: \"",
         _ => b"client sent duplicate header line: \"",
     };
     let previous = head.fields.get_known(known).unwrap_or_default();
-    Malformed {
+    MalformedRequest {
         status: 400,
         line: [
             what,
@@ -406,7 +419,7 @@ mod tests {
     use super::*;
 
     const LIMITS: RequestLimits = RequestLimits {
-        underscores_in_headers: Underscores::Invalid,
+        underscores_in_headers: UnderscorePolicy::Invalid,
         invalid_headers: InvalidHeaders::Ignored,
         max_headers: 10,
         max_text: 100,
@@ -427,10 +440,10 @@ mod tests {
             let field = DecodedField {
                 name: name.as_bytes(),
                 value: value.as_bytes(),
-                known: Known::from_name(name.as_bytes()),
+                known: KnownField::from_name(name.as_bytes()),
                 never_indexed: false,
             };
-            reader.take(field, &LIMITS, &mut head);
+            reader.add_field(field, &LIMITS, &mut head);
         }
         let result = reader
             .finish(77, &mut head)

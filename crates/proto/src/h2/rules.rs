@@ -1,6 +1,6 @@
 //! The rules for fields of HTTP/2 messages (RFC 9113, sections 8.2 and 8.3).
 
-use crate::known::Known;
+use crate::known_fields::KnownField;
 
 /// Whether `name` is a field name in HTTP/2: a token in lower case.
 pub fn is_name(name: &[u8]) -> bool {
@@ -38,14 +38,14 @@ pub fn is_padded(value: &[u8]) -> bool {
 }
 
 /// Whether a field is connection-specific, which makes a message malformed (section 8.2.2).
-pub fn is_connection_specific(known: Known, value: &[u8]) -> bool {
+pub fn is_connection_specific(known: KnownField, value: &[u8]) -> bool {
     match known {
-        Known::Connection
-        | Known::ProxyConnection
-        | Known::KeepAlive
-        | Known::TransferEncoding
-        | Known::Upgrade => true,
-        Known::Te => !value.eq_ignore_ascii_case(b"trailers"),
+        KnownField::Connection
+        | KnownField::ProxyConnection
+        | KnownField::KeepAlive
+        | KnownField::TransferEncoding
+        | KnownField::Upgrade => true,
+        KnownField::Te => !value.eq_ignore_ascii_case(b"trailers"),
         _ => false,
     }
 }
@@ -81,9 +81,9 @@ mod tests {
 
     #[test]
     fn fields_of_a_connection() {
-        assert!(is_connection_specific(Known::Upgrade, b"x"));
-        assert!(is_connection_specific(Known::Te, b"gzip"));
-        assert!(!is_connection_specific(Known::Te, b"Trailers"));
-        assert!(!is_connection_specific(Known::Host, b"x"));
+        assert!(is_connection_specific(KnownField::Upgrade, b"x"));
+        assert!(is_connection_specific(KnownField::Te, b"gzip"));
+        assert!(!is_connection_specific(KnownField::Te, b"Trailers"));
+        assert!(!is_connection_specific(KnownField::Host, b"x"));
     }
 }

@@ -3,7 +3,7 @@
 
 use super::error::ConnectionError;
 use super::frame::{MAX_FRAME_SIZE_DEFAULT, MAX_FRAME_SIZE_MAX};
-use super::window::Window;
+use super::window::FlowControlWindow;
 
 /// Identifiers of settings.
 pub mod id {
@@ -25,16 +25,16 @@ pub mod id {
     pub const NO_RFC7540_PRIORITIES: u16 = 0x9;
 }
 
-/// A peer's settings. [`Settings::default`] are those before it has sent any.
+/// A peer's settings. [`H2Settings::default`] are those before it has sent any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct H2Settings {
     /// The size of the dynamic table of the peer's decoder, in bytes.
     pub header_table_size: u32,
     /// Whether the peer accepts pushed streams.
     pub enable_push: bool,
     /// The number of streams that we may have open; `None` if the peer set no limit.
     pub max_concurrent_streams: Option<u32>,
-    /// The initial window of streams, in bytes; at most [`Window::MAX`].
+    /// The initial window of streams, in bytes; at most [`FlowControlWindow::MAX`].
     pub initial_window_size: u32,
     /// The largest payload of a frame that the peer accepts, in bytes; from 2^14 to 2^24-1.
     pub max_frame_size: u32,
@@ -46,13 +46,13 @@ pub struct Settings {
     pub no_rfc7540_priorities: bool,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for H2Settings {
+    fn default() -> H2Settings {
+        H2Settings {
             header_table_size: 4096,
             enable_push: true,
             max_concurrent_streams: None,
-            initial_window_size: Window::DEFAULT,
+            initial_window_size: FlowControlWindow::DEFAULT,
             max_frame_size: MAX_FRAME_SIZE_DEFAULT,
             max_header_list_size: None,
             enable_connect_protocol: false,
@@ -61,7 +61,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl H2Settings {
     /// Applies the payload of a SETTINGS frame, whose length the reader has checked. Unknown
     /// settings are ignored.
     pub fn apply(&mut self, payload: &[u8]) -> Result<(), ConnectionError> {
@@ -79,7 +79,7 @@ impl Settings {
                 self.enable_push = flag(value, "SETTINGS frame with incorrect ENABLE_PUSH")?;
             }
             id::MAX_CONCURRENT_STREAMS => self.max_concurrent_streams = Some(value),
-            id::INITIAL_WINDOW_SIZE if value > Window::MAX => {
+            id::INITIAL_WINDOW_SIZE if value > FlowControlWindow::MAX => {
                 return Err(ConnectionError::flow_control(
                     "SETTINGS frame with incorrect INITIAL_WINDOW_SIZE value",
                 ));
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn values_are_taken_in_order() {
-        let mut settings = Settings::default();
+        let mut settings = H2Settings::default();
         let bytes = payload(&[(4, 1), (4, 7), (3, 100), (0xaaaa, 5), (5, 16384), (8, 1)]);
         settings.apply(&bytes).expect("all of them are allowed");
         assert_eq!(settings.initial_window_size, 7);
@@ -159,7 +159,7 @@ mod tests {
             (8, 2),
             (9, 2),
         ] {
-            let mut settings = Settings::default();
+            let mut settings = H2Settings::default();
             assert!(settings.apply(&payload(&[(id, value)])).is_err());
         }
     }

@@ -1,11 +1,11 @@
 //! The settings for header fields of requests, whichever version of HTTP they arrive in, and the
 //! fields that must not be repeated.
 
-use crate::known::Known;
+use crate::known_fields::KnownField;
 
 /// How underscores in names are treated: `underscores_in_headers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Underscores {
+pub enum UnderscorePolicy {
     /// A letter like any other.
     Allowed,
     /// They make the name invalid, because CGI cannot tell `_` from `-`: a client could spoof a
@@ -23,15 +23,15 @@ pub enum InvalidHeaders {
 }
 
 /// Fields that a request must not repeat; nginx's list.
-pub(crate) const UNIQUE: u128 = Known::Host.bit()
-    | Known::IfModifiedSince.bit()
-    | Known::IfUnmodifiedSince.bit()
-    | Known::IfMatch.bit()
-    | Known::IfNoneMatch.bit()
-    | Known::IfRange.bit()
-    | Known::ContentLength.bit()
-    | Known::ContentRange.bit()
-    | Known::TransferEncoding.bit()
-    | Known::Expect.bit()
-    | Known::Authorization.bit()
-    | Known::ProxyAuthorization.bit();
+pub(crate) const UNIQUE: u128 = KnownField::Host.bit()
+    | KnownField::IfModifiedSince.bit()
+    | KnownField::IfUnmodifiedSince.bit()
+    | KnownField::IfMatch.bit()
+    | KnownField::IfNoneMatch.bit()
+    | KnownField::IfRange.bit()
+    | KnownField::ContentLength.bit()
+    | KnownField::ContentRange.bit()
+    | KnownField::TransferEncoding.bit()
+    | KnownField::Expect.bit()
+    | KnownField::Authorization.bit()
+    | KnownField::ProxyAuthorization.bit();

@@ -2,10 +2,10 @@
 //! request smuggling.
 
 use super::method::Method;
-use super::reject::RejectKind;
-use super::version::Version;
+use super::rejected_head::RejectKind;
+use super::version::MessageVersion;
 use crate::fields::Fields;
-use crate::known::Known;
+use crate::known_fields::KnownField;
 use crate::status::is_bodyless;
 
 /// Where a request's body ends.
@@ -22,15 +22,18 @@ pub enum RequestFraming {
 impl RequestFraming {
     /// The framing of a request, with every check against smuggling (RFC 9112 section 6.3).
     /// That no field stands twice is checked by the parser.
-    pub fn of_request(version: Version, fields: &Fields) -> Result<RequestFraming, RejectKind> {
-        let length = match fields.get_known(Known::ContentLength) {
+    pub fn of_request(
+        version: MessageVersion,
+        fields: &Fields,
+    ) -> Result<RequestFraming, RejectKind> {
+        let length = match fields.get_known(KnownField::ContentLength) {
             Some(value) => Some(parse_length(value).ok_or(RejectKind::InvalidContentLength)?),
             None => None,
         };
-        let Some(encoding) = fields.get_known(Known::TransferEncoding) else {
+        let Some(encoding) = fields.get_known(KnownField::TransferEncoding) else {
             return Ok(length.map_or(RequestFraming::None, RequestFraming::Length));
         };
-        if version < Version::HTTP_11 {
+        if version < MessageVersion::HTTP_11 {
             return Err(RejectKind::TransferEncodingInHttp10);
         }
         if !encoding.eq_ignore_ascii_case(b"chunked") {
@@ -80,11 +83,11 @@ impl ResponseFraming {
         status: u16,
         fields: &Fields,
     ) -> Result<ResponseFraming, BadFraming> {
-        let length = match fields.get_known(Known::ContentLength) {
+        let length = match fields.get_known(KnownField::ContentLength) {
             Some(value) => Some(parse_length(value).ok_or(BadFraming::InvalidContentLength)?),
             None => None,
         };
-        let encoding = fields.get_known(Known::TransferEncoding);
+        let encoding = fields.get_known(KnownField::TransferEncoding);
         let is_chunked = encoding.is_some_and(|value| value.eq_ignore_ascii_case(b"chunked"));
         if !is_chunked && encoding.is_some_and(|value| !is_unheard_of(value)) {
             return Err(BadFraming::UnknownTransferEncoding);
@@ -172,7 +175,7 @@ mod tests {
     fn request_framing_has_one_meaning_or_none() {
         let framing =
             |version, text: &[(&str, &str)]| RequestFraming::of_request(version, &fields(text));
-        let (v10, v11) = (Version::HTTP_10, Version::HTTP_11);
+        let (v10, v11) = (MessageVersion::HTTP_10, MessageVersion::HTTP_11);
         let (cl, te) = ("Content-Length", "Transfer-Encoding");
         assert_eq!(framing(v11, &[]), Ok(RequestFraming::None));
         assert_eq!(framing(v11, &[(cl, "12")]), Ok(RequestFraming::Length(12)));

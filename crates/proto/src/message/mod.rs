@@ -8,16 +8,16 @@
 mod field_rules;
 mod framing;
 pub(crate) mod method;
-mod reject;
+mod rejected_head;
 mod request_head;
 mod response_head;
 mod version;
 
 pub(crate) use field_rules::UNIQUE;
-pub use field_rules::{InvalidHeaders, Underscores};
+pub use field_rules::{InvalidHeaders, UnderscorePolicy};
 pub use framing::{BadFraming, RequestFraming, ResponseFraming, parse_length};
 pub use method::Method;
-pub use reject::{Reject, RejectKind};
+pub use rejected_head::{RejectKind, RejectedHead};
 pub use request_head::{RequestHead, TargetForm};
 pub use response_head::{ResponseHead, has_token};
-pub use version::Version;
+pub use version::MessageVersion;

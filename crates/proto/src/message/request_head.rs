@@ -6,12 +6,12 @@ use std::borrow::Cow;
 
 use super::framing::RequestFraming;
 use super::method::Method;
-use super::reject::{Reject, RejectKind};
+use super::rejected_head::{RejectKind, RejectedHead};
 use super::response_head::has_token;
-use super::version::Version;
+use super::version::MessageVersion;
 use crate::connection::NominatedFields;
 use crate::fields::{ArenaSpan, Fields};
-use crate::known::Known;
+use crate::known_fields::KnownField;
 
 /// The form of the request target (RFC 9112 section 3.2). nginx refuses the asterisk-form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct RequestHead {
     /// The method; [`RequestHead::method_text`] has its text.
     pub method: Method,
     /// The protocol version.
-    pub version: Version,
+    pub version: MessageVersion,
     /// How the target was written.
     pub form: TargetForm,
     /// The header fields, without ignored ones.
@@ -62,7 +62,7 @@ impl RequestHead {
         const NONE: ArenaSpan = ArenaSpan { start: 0, end: 0 };
         RequestHead {
             method: Method::Other,
-            version: Version::HTTP_09,
+            version: MessageVersion::HTTP_09,
             form: TargetForm::Origin,
             fields: Fields::new(),
             line: NONE,
@@ -80,7 +80,7 @@ impl RequestHead {
     /// Makes it empty again and keeps the memory.
     pub fn clear(&mut self) {
         self.method = Method::Other;
-        self.version = Version::HTTP_09;
+        self.version = MessageVersion::HTTP_09;
         self.form = TargetForm::Origin;
         self.fields.clear();
         self.line = ArenaSpan::default();
@@ -102,7 +102,7 @@ impl RequestHead {
     /// The head as it came, from its request line to the empty line at its end, whatever has been
     /// made of its fields since. Empty for versions that do not send it as text.
     pub fn as_sent(&self) -> &[u8] {
-        if self.version >= Version::HTTP_2 {
+        if self.version >= MessageVersion::HTTP_2 {
             return b"";
         }
         self.text(ArenaSpan {
@@ -172,8 +172,8 @@ impl RequestHead {
     /// Whether the client wants the connection to stay open: the last Connection field that says
     /// so decides, else the version (RFC 9112 section 9.3).
     pub fn wants_keep_alive(&self) -> bool {
-        let mut keep = self.version >= Version::HTTP_11;
-        for value in self.fields.all_known(Known::Connection) {
+        let mut keep = self.version >= MessageVersion::HTTP_11;
+        for value in self.fields.all_known(KnownField::Connection) {
             if has_token(value, b"close") {
                 keep = false;
             } else if has_token(value, b"keep-alive") {
@@ -186,25 +186,27 @@ impl RequestHead {
     /// The checks that need the whole head, in nginx's order: Host is there, Connection names none
     /// of the fields that a server behind relies on, the framing is sound, CONNECT and TRACE are
     /// allowed. Returns where the body ends.
-    pub fn check(&self, allow_connect: bool) -> Result<RequestFraming, Reject> {
-        if self.version < Version::HTTP_10 {
+    pub fn check(&self, allow_connect: bool) -> Result<RequestFraming, RejectedHead> {
+        if self.version < MessageVersion::HTTP_10 {
             return Ok(RequestFraming::None);
         }
-        if self.version > Version::HTTP_10 && !self.fields.has(Known::Host) {
-            return Err(Reject::new(RejectKind::MissingHost));
+        if self.version > MessageVersion::HTTP_10 && !self.fields.has(KnownField::Host) {
+            return Err(RejectedHead::new(RejectKind::MissingHost));
         }
-        let nominated = NominatedFields::by(&self.fields);
-        if nominated.are_too_many() || nominated.forbidden().is_some() {
-            return Err(Reject::new(RejectKind::InvalidConnection));
+        let nominated = NominatedFields::from_fields(&self.fields);
+        if nominated.are_too_many() || nominated.forbidden_name().is_some() {
+            return Err(RejectedHead::new(RejectKind::InvalidConnection));
         }
         let framing =
-            RequestFraming::of_request(self.version, &self.fields).map_err(Reject::new)?;
+            RequestFraming::of_request(self.version, &self.fields).map_err(RejectedHead::new)?;
         match self.method {
-            Method::Connect if !allow_connect || self.version != Version::HTTP_11 => {
-                Err(Reject::new(RejectKind::ConnectNotAllowed))
+            Method::Connect if !allow_connect || self.version != MessageVersion::HTTP_11 => {
+                Err(RejectedHead::new(RejectKind::ConnectNotAllowed))
             }
-            Method::Connect if framing.has_body() => Err(Reject::new(RejectKind::ConnectWithBody)),
-            Method::Trace => Err(Reject::new(RejectKind::TraceNotAllowed)),
+            Method::Connect if framing.has_body() => {
+                Err(RejectedHead::new(RejectKind::ConnectWithBody))
+            }
+            Method::Trace => Err(RejectedHead::new(RejectKind::TraceNotAllowed)),
             _ => Ok(framing),
         }
     }
@@ -219,7 +221,7 @@ impl RequestHead {
 
     /// Begins a head that another version of HTTP brought in parts: as if the request line that
     /// they come to had been sent. Its fields are pushed afterwards.
-    pub(crate) fn assemble(&mut self, version: Version, method: &[u8], target: &[u8]) {
+    pub(crate) fn assemble(&mut self, version: MessageVersion, method: &[u8], target: &[u8]) {
         self.clear();
         self.version = version;
         self.method = Method::from_bytes(method);
@@ -228,7 +230,7 @@ impl RequestHead {
         self.target = self.fields.append_text(target);
         self.fields.append_text(b" ");
         self.protocol = self.fields.append_text(match version {
-            Version::HTTP_3 => b"HTTP/3.0",
+            MessageVersion::HTTP_3 => b"HTTP/3.0",
             _ => b"HTTP/2.0",
         });
         self.line = self.method_text.until(self.protocol);
@@ -241,7 +243,7 @@ impl RequestHead {
     }
 
     /// Gives the spans their text.
-    pub(crate) fn adopt(&mut self, text: &[u8]) {
+    pub(crate) fn set_text(&mut self, text: &[u8]) {
         self.fields.set_arena(text);
         self.text_len = text.len() as u32;
     }

@@ -1,8 +1,8 @@
 //! The head of an upstream's response, whichever protocol brought it.
 
-use super::version::Version;
+use super::version::MessageVersion;
 use crate::fields::{ArenaSpan, Fields};
-use crate::known::Known;
+use crate::known_fields::KnownField;
 
 /// An upstream's response head.
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ pub struct ResponseHead {
     /// The status, 100 to 999.
     pub status: u16,
     /// The protocol version.
-    pub version: Version,
+    pub version: MessageVersion,
     /// The fields; of those that must stand once, the first.
     pub fields: Fields,
     pub(crate) status_text: ArenaSpan,
@@ -21,7 +21,7 @@ impl Default for ResponseHead {
     fn default() -> ResponseHead {
         ResponseHead {
             status: 0,
-            version: Version::HTTP_09,
+            version: MessageVersion::HTTP_09,
             fields: Fields::new(),
             status_text: ArenaSpan::default(),
             repeated: Vec::new(),
@@ -36,7 +36,7 @@ impl ResponseHead {
     /// Makes it empty again and keeps the memory.
     pub fn clear(&mut self) {
         self.status = 0;
-        self.version = Version::HTTP_09;
+        self.version = MessageVersion::HTTP_09;
         self.fields.clear();
         self.status_text = ArenaSpan::default();
         self.repeated.clear();
@@ -48,7 +48,7 @@ impl ResponseHead {
     }
 
     /// Makes the value of a field the status and reason phrase, if it has both.
-    pub(crate) fn take_status_text(&mut self, field: Known) {
+    pub(crate) fn take_status_text(&mut self, field: KnownField) {
         let found = self.fields.iter_spans().find(|(known, _)| *known == field);
         self.status_text = match found {
             Some((_, value)) if value.end - value.start > 3 => value,
@@ -65,13 +65,13 @@ impl ResponseHead {
     pub fn keeps_alive(&self) -> bool {
         let says = |token| {
             self.fields
-                .all_known(Known::Connection)
+                .all_known(KnownField::Connection)
                 .any(|value| has_token(value, token))
         };
-        let is_new = self.version >= Version::HTTP_11;
+        let is_new = self.version >= MessageVersion::HTTP_11;
         // An old server that speaks of chunks may mean another end than we do (RFC 9112, section
         // 6.1).
-        let is_faulty = !is_new && self.fields.has(Known::TransferEncoding);
+        let is_faulty = !is_new && self.fields.has(KnownField::TransferEncoding);
         !says(b"close") && !is_faulty && (is_new || says(b"keep-alive"))
     }
 

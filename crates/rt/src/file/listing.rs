@@ -8,25 +8,29 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::Metadata;
-use crate::pool::{Device, Pool};
+use super::FileMetadata;
+use crate::pool::{DeviceNumber, PoolHandle};
 
 /// A name in a directory and what is behind it.
 #[derive(Debug)]
-pub struct Listed {
+pub struct ListedFile {
     /// The name, without the directory.
     pub name: OsString,
     /// The metadata of the file, links followed; of the link itself if it leads nowhere.
-    pub metadata: io::Result<Metadata>,
+    pub metadata: io::Result<FileMetadata>,
 }
 
 /// The files in a directory but `.` and `..`, in the file system's order, at most `limit` of them.
-pub async fn list_directory(path: &Path, limit: usize, pool: &Pool) -> io::Result<Vec<Listed>> {
+pub async fn list_directory(
+    path: &Path,
+    limit: usize,
+    pool: &PoolHandle,
+) -> io::Result<Vec<ListedFile>> {
     let path = path.to_owned();
-    pool.run_on(Device::UNKNOWN, move || {
+    pool.run_on(DeviceNumber::UNKNOWN, move || {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::openat(CWD, &path, flags, Mode::empty())
-            .map_err(|error| super::open::refused(&path, error))?;
+            .map_err(|error| super::open_path::denied_open_error(&path, error))?;
         let mut listed = Vec::new();
         for entry in Dir::read_from(&directory)? {
             let entry = entry?;
@@ -43,9 +47,9 @@ pub async fn list_directory(path: &Path, limit: usize, pool: &Pool) -> io::Resul
                 }
                 stat => stat,
             };
-            listed.push(Listed {
+            listed.push(ListedFile {
                 name: OsStr::from_bytes(name.to_bytes()).to_owned(),
-                metadata: stat.map(|stat| Metadata::of(&stat)).map_err(Into::into),
+                metadata: stat.map(|stat| FileMetadata::of(&stat)).map_err(Into::into),
             });
         }
         Ok(listed)

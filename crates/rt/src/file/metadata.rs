@@ -4,11 +4,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FileType, Stat};
 
-use crate::pool::Device;
+use crate::pool::DeviceNumber;
 
 /// The type of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum InodeKind {
     /// A regular file.
     Regular,
     /// A directory.
@@ -19,7 +19,7 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl InodeKind {
     pub(crate) fn of(kind: FileType) -> Self {
         match kind {
             FileType::RegularFile => Self::Regular,
@@ -32,9 +32,9 @@ impl Kind {
 
 /// The result of `stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Metadata {
+pub struct FileMetadata {
     /// What sort of file it is.
-    pub kind: Kind,
+    pub kind: InodeKind,
     /// Length in bytes.
     pub len: u64,
     /// Seconds of the last modification since the Unix epoch (before it: negative).
@@ -55,10 +55,10 @@ pub struct Metadata {
     pub allocated: u64,
 }
 
-impl Metadata {
+impl FileMetadata {
     pub(crate) fn of(stat: &Stat) -> Self {
         Self {
-            kind: Kind::of(FileType::from_raw_mode(stat.st_mode)),
+            kind: InodeKind::of(FileType::from_raw_mode(stat.st_mode)),
             len: u64::try_from(stat.st_size).unwrap_or(0),
             mtime: stat.st_mtime,
             mtime_nanos: stat.st_mtime_nsec as u32,
@@ -73,12 +73,12 @@ impl Metadata {
 
     /// Whether it is a regular file.
     pub fn is_file(&self) -> bool {
-        self.kind == Kind::Regular
+        self.kind == InodeKind::Regular
     }
 
     /// Whether it is a directory.
     pub fn is_directory(&self) -> bool {
-        self.kind == Kind::Directory
+        self.kind == InodeKind::Directory
     }
 
     /// The time of the last modification.
@@ -93,7 +93,7 @@ impl Metadata {
     }
 
     /// Its device, which selects the queue within a pool.
-    pub fn device(&self) -> Device {
-        Device(self.dev)
+    pub fn device(&self) -> DeviceNumber {
+        DeviceNumber(self.dev)
     }
 }

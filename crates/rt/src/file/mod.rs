@@ -10,28 +10,28 @@
 //! pool; that is decided once and reported. A file system may refuse `RWF_NOWAIT` by itself; that is
 //! remembered by the [`File`].
 
-mod content;
 pub mod errno;
-mod links;
 mod listing;
-mod loading;
-mod locked;
+mod locked_blocks;
 mod metadata;
 pub mod modes;
 mod mounts;
 mod namespace;
-mod open;
+mod open_file;
+mod open_path;
+mod range_loads;
 mod residency;
+mod symlink_policy;
 mod temporary;
 
-pub use content::{Check, File};
-pub use links::{Judged, Links, open_judged, try_open_judged};
-pub use listing::{Listed, list_directory};
-pub use metadata::{Kind, Metadata};
+pub use listing::{ListedFile, list_directory};
+pub use metadata::{FileMetadata, InodeKind};
 pub use namespace::{
     DirectoryEntry, create_directory, read_directory, read_link, remove_directory, remove_file,
     rename, set_times,
 };
-pub use open::{OpenOptions, lstat, open, open_at, stat, try_open, try_real_path, try_stat};
-pub use residency::Taker;
-pub use temporary::{Name, create_temporary};
+pub use open_file::{File, ReadCheck};
+pub use open_path::{OpenOptions, lstat, open, open_at, stat, try_open, try_real_path, try_stat};
+pub use residency::ProbeClient;
+pub use symlink_policy::{SymlinkCheck, SymlinkPolicy, open_judged, try_open_judged};
+pub use temporary::{TemporaryName, create_temporary};

@@ -29,7 +29,7 @@ const STICKY: u32 = 0o1000;
 
 /// A mode that was too permissive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct PermissiveMode {
     /// What was found.
     pub mode: u32,
     /// The corrected mode; `None` if it could not be changed because the file belongs to another user.
@@ -50,7 +50,7 @@ pub fn narrow_umask() {
 }
 
 /// Opens a log for appending and creates it if necessary. Reports if others could write to an existing one.
-pub fn append(path: &Path) -> io::Result<(File, Option<Wrong>)> {
+pub fn open_to_append(path: &Path) -> io::Result<(File, Option<PermissiveMode>)> {
     let mut options = OpenOptions::new();
     options.append(true);
     match options.open(path) {
@@ -148,13 +148,13 @@ pub fn is_ours_alone(path: &Path) -> io::Result<bool> {
 }
 
 /// Removes all permissions of group and others from a private file.
-pub fn make_private(file: &impl AsFd) -> io::Result<Option<Wrong>> {
+pub fn make_private(file: &impl AsFd) -> io::Result<Option<PermissiveMode>> {
     mend(file, |mode| mode & 0o077 != 0, 0o077)
 }
 
 /// Checks a folder of the server: other users must not be able to create files in it, unless they cannot touch
 /// existing ones.
-pub fn check_folder(path: &Path) -> io::Result<Option<Wrong>> {
+pub fn check_folder(path: &Path) -> io::Result<Option<PermissiveMode>> {
     let folder = File::open(path)?;
     let is_wrong = |mode| mode & WRITABLE_BY_OTHERS != 0 && mode & STICKY == 0;
     mend(&folder, is_wrong, WRITABLE)
@@ -165,7 +165,7 @@ fn mend(
     file: &impl AsFd,
     is_wrong: impl Fn(u32) -> bool,
     forbidden: u32,
-) -> io::Result<Option<Wrong>> {
+) -> io::Result<Option<PermissiveMode>> {
     let stat = rustix::fs::fstat(file)?;
     let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
     let mode = stat.st_mode & 0o7777;
@@ -174,13 +174,13 @@ fn mend(
     }
     let right = mode & !forbidden;
     let mended = rustix::fs::fchmod(file, Mode::from_raw_mode(right)).is_ok();
-    Ok(Some(Wrong {
+    Ok(Some(PermissiveMode {
         mode,
         mended: mended.then_some(right),
     }))
 }
 
-impl std::fmt::Display for Wrong {
+impl std::fmt::Display for PermissiveMode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mode = self.mode;
         match self.mended {
@@ -223,9 +223,9 @@ mod tests {
             (0o660, 0o660),
             (0o622, 0o600),
         ] {
-            append(&log).expect("made");
+            open_to_append(&log).expect("made");
             std::fs::set_permissions(&log, Permissions::from_mode(before)).expect("ours");
-            let (_, wrong) = append(&log).expect("there");
+            let (_, wrong) = open_to_append(&log).expect("there");
             assert_eq!(wrong.is_some(), before != after);
             assert_eq!(mode(&log), after);
         }

@@ -10,20 +10,20 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::clock;
-use crate::pool::{Device, Pool};
+use crate::pool::{DeviceNumber, PoolHandle};
 use base::sync::RwLock;
 
 /// How long a table is used.
 const KEPT_TICKS: u64 = 10_000;
 
 /// Mount points and their devices, the longest first.
-type Table = Vec<(Vec<u8>, Device)>;
+type MountTable = Vec<(Vec<u8>, DeviceNumber)>;
 
-static TABLE: RwLock<Table> = RwLock::new(Vec::new());
+static TABLE: RwLock<MountTable> = RwLock::new(Vec::new());
 static READ_AT: AtomicU64 = AtomicU64::new(0);
 
 /// The device that `path` is probably on; unknown if it is relative.
-pub(super) fn device_of(path: &Path, pool: &Pool) -> Device {
+pub(super) fn device_of(path: &Path, pool: &PoolHandle) -> DeviceNumber {
     let tick = clock::tick();
     let read_at = READ_AT.load(Relaxed);
     if (read_at == 0 || tick.saturating_sub(read_at) > KEPT_TICKS)
@@ -31,7 +31,7 @@ pub(super) fn device_of(path: &Path, pool: &Pool) -> Device {
             .compare_exchange(read_at, tick, Relaxed, Relaxed)
             .is_ok()
     {
-        pool.submit(Device::UNKNOWN, Box::new(read));
+        pool.submit(DeviceNumber::UNKNOWN, Box::new(read));
     }
     // Never held for longer than an assignment.
     find(&TABLE.read(), path.as_os_str().as_bytes())
@@ -46,14 +46,14 @@ fn read() {
 }
 
 /// Lines of `36 35 98:0 /root /mount/point options…` (proc_pid_mountinfo(5)).
-fn parse(text: &[u8]) -> Table {
+fn parse(text: &[u8]) -> MountTable {
     let line = |line: &[u8]| {
         let mut words = line.split(|&byte| byte == b' ');
         let (major, minor) = std::str::from_utf8(words.nth(2)?).ok()?.split_once(':')?;
         let device = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
-        Some((unescape(words.nth(1)?), Device(device)))
+        Some((unescape(words.nth(1)?), DeviceNumber(device)))
     };
-    let mut table: Table = text.split(|&byte| byte == b'\n').filter_map(line).collect();
+    let mut table: MountTable = text.split(|&byte| byte == b'\n').filter_map(line).collect();
     // A stable sort: of two mounts on one point the later one covers the other, and must be found first.
     table.reverse();
     table.sort_by_key(|(point, _)| std::cmp::Reverse(point.len()));
@@ -85,9 +85,9 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     out
 }
 
-fn find(table: &Table, path: &[u8]) -> Device {
+fn find(table: &MountTable, path: &[u8]) -> DeviceNumber {
     if path.first() != Some(&b'/') {
-        return Device::UNKNOWN;
+        return DeviceNumber::UNKNOWN;
     }
     let covers = |point: &[u8]| {
         point == b"/"
@@ -96,7 +96,7 @@ fn find(table: &Table, path: &[u8]) -> Device {
                 .is_some_and(|rest| matches!(rest.first(), None | Some(b'/')))
     };
     let found = table.iter().find(|(point, _)| covers(point));
-    found.map_or(Device::UNKNOWN, |(_, device)| *device)
+    found.map_or(DeviceNumber::UNKNOWN, |(_, device)| *device)
 }
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
               24 21 8:4 / /srv rw - ext4 /dev/sdd rw\n\
               not a line\n",
         );
-        let device = |major, minor| Device(rustix::fs::makedev(major, minor));
+        let device = |major, minor| DeviceNumber(rustix::fs::makedev(major, minor));
         assert_eq!(find(&table, b"/etc/passwd"), device(8, 1));
         assert_eq!(
             find(&table, b"/srv"),
@@ -121,6 +121,6 @@ mod tests {
         );
         assert_eq!(find(&table, b"/srvx/y"), device(8, 1));
         assert_eq!(find(&table, b"/srv/a b/c"), device(8, 3));
-        assert_eq!(find(&table, b"relative"), Device::UNKNOWN);
+        assert_eq!(find(&table, b"relative"), DeviceNumber::UNKNOWN);
     }
 }

@@ -8,9 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Timespec, Timestamps};
 
-use super::Kind;
+use super::InodeKind;
 use super::mounts::device_of;
-use crate::pool::Pool;
+use crate::pool::PoolHandle;
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,14 +18,14 @@ pub struct DirectoryEntry {
     /// The name, without the directory.
     pub name: OsString,
     /// What sort of file; `None` when the file system does not say.
-    pub kind: Option<Kind>,
+    pub kind: Option<InodeKind>,
 }
 
 /// The names in a directory but `.` and `..`, in the file system's order, at most `limit` of them.
 pub async fn read_directory(
     path: &Path,
     limit: usize,
-    pool: &Pool,
+    pool: &PoolHandle,
 ) -> io::Result<Vec<DirectoryEntry>> {
     let device = device_of(path, pool);
     let path = path.to_owned();
@@ -45,7 +45,7 @@ pub async fn read_directory(
             let kind = entry.file_type();
             entries.push(DirectoryEntry {
                 name: OsStr::from_bytes(name).to_owned(),
-                kind: (kind != rustix::fs::FileType::Unknown).then(|| Kind::of(kind)),
+                kind: (kind != rustix::fs::FileType::Unknown).then(|| InodeKind::of(kind)),
             });
         }
         Ok(entries)
@@ -54,7 +54,7 @@ pub async fn read_directory(
 }
 
 /// Renames; what was at `to` is replaced.
-pub async fn rename(from: &Path, to: &Path, pool: &Pool) -> io::Result<()> {
+pub async fn rename(from: &Path, to: &Path, pool: &PoolHandle) -> io::Result<()> {
     let device = device_of(to, pool);
     let (from, to) = (from.to_owned(), to.to_owned());
     pool.run_on(device, move || {
@@ -64,16 +64,16 @@ pub async fn rename(from: &Path, to: &Path, pool: &Pool) -> io::Result<()> {
 }
 
 /// Removes a file's name.
-pub async fn remove_file(path: &Path, pool: &Pool) -> io::Result<()> {
+pub async fn remove_file(path: &Path, pool: &PoolHandle) -> io::Result<()> {
     remove(path, AtFlags::empty(), pool).await
 }
 
 /// Removes an empty directory.
-pub async fn remove_directory(path: &Path, pool: &Pool) -> io::Result<()> {
+pub async fn remove_directory(path: &Path, pool: &PoolHandle) -> io::Result<()> {
     remove(path, AtFlags::REMOVEDIR, pool).await
 }
 
-async fn remove(path: &Path, flags: AtFlags, pool: &Pool) -> io::Result<()> {
+async fn remove(path: &Path, flags: AtFlags, pool: &PoolHandle) -> io::Result<()> {
     let device = device_of(path, pool);
     let path = path.to_owned();
     pool.run_on(device, move || Ok(rustix::fs::unlinkat(CWD, &path, flags)?))
@@ -81,7 +81,7 @@ async fn remove(path: &Path, flags: AtFlags, pool: &Pool) -> io::Result<()> {
 }
 
 /// Makes a directory, with `mode` (the umask applies).
-pub async fn create_directory(path: &Path, mode: u32, pool: &Pool) -> io::Result<()> {
+pub async fn create_directory(path: &Path, mode: u32, pool: &PoolHandle) -> io::Result<()> {
     let device = device_of(path, pool);
     let path = path.to_owned();
     pool.run_on(device, move || {
@@ -91,7 +91,7 @@ pub async fn create_directory(path: &Path, mode: u32, pool: &Pool) -> io::Result
 }
 
 /// Where a symbolic link points.
-pub async fn read_link(path: &Path, pool: &Pool) -> io::Result<PathBuf> {
+pub async fn read_link(path: &Path, pool: &PoolHandle) -> io::Result<PathBuf> {
     let device = device_of(path, pool);
     let path = path.to_owned();
     pool.run_on(device, move || {
@@ -102,7 +102,7 @@ pub async fn read_link(path: &Path, pool: &Pool) -> io::Result<PathBuf> {
 }
 
 /// Sets the time of the last modification, and of the last access to the same.
-pub async fn set_times(path: &Path, modified: SystemTime, pool: &Pool) -> io::Result<()> {
+pub async fn set_times(path: &Path, modified: SystemTime, pool: &PoolHandle) -> io::Result<()> {
     let device = device_of(path, pool);
     let path = path.to_owned();
     let since = modified.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use rustix::fs::Advice;
 use rustix::io::Errno;
 
-use super::{File, locked};
+use super::{File, locked_blocks};
 use crate::clock;
 
 const PAGE: u64 = 4096;
@@ -51,7 +51,7 @@ const APART_TICKS: u64 = 500;
 
 /// For which client the page cache is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taker {
+pub enum ProbeClient {
     /// A client that takes these bytes and for which they were not asked about before.
     New,
     /// A client for which they were asked about before, or one that is not known.
@@ -60,7 +60,7 @@ pub enum Taker {
 
 /// A block, or a part of one, that was probed on this thread: which part, and when.
 #[derive(Clone, Copy, Default)]
-struct Proof {
+struct ResidencyProof {
     file: u64,
     block: u64,
     /// The probed pages, as positions in the file. What is sent often neither begins nor ends at a block boundary:
@@ -74,20 +74,20 @@ struct Proof {
     takers: u32,
 }
 
-impl Proof {
+impl ResidencyProof {
     fn is_of(&self, file: u64, block: u64) -> bool {
         (self.file, self.block) == (file, block)
     }
 
     /// Adds a probe of further pages of the block.
-    fn add(&mut self, begin: u64, end: u64, now: u64, taker: Taker) {
+    fn add(&mut self, begin: u64, end: u64, now: u64, taker: ProbeClient) {
         let is_recent = now.saturating_sub(self.last) <= BELIEVED_TICKS;
         let touches = begin <= self.end && end >= self.begin;
         if begin <= self.begin {
             // From the beginning again: another client takes it too.
             let joined = if is_recent && touches { self.end } else { end };
             (self.begin, self.end, self.last) = (begin, end.max(joined), now);
-            if taker == Taker::New {
+            if taker == ProbeClient::New {
                 self.takers = self.takers.saturating_add(1);
             }
         } else if is_recent && touches {
@@ -122,12 +122,12 @@ const LOST_TICKS: u64 = 1_000;
 static LOST_AT: AtomicU64 = AtomicU64::new(0);
 
 /// Records that a range loaded a moment ago is no longer in memory.
-pub(super) fn lost() {
+pub(super) fn note_evicted() {
     LOST_AT.store(clock::real_tick(), Relaxed);
 }
 
 thread_local! {
-    static PROOFS: RefCell<Vec<Proof>> = const { RefCell::new(Vec::new()) };
+    static PROOFS: RefCell<Vec<ResidencyProof>> = const { RefCell::new(Vec::new()) };
 }
 
 /// How many of `max` bytes from `offset` on to ask about before some of them are sent. While memory is being
@@ -140,14 +140,14 @@ pub(super) fn asked_at_once(file: &File, offset: u64, max: u64) -> u64 {
     let file = file.identity();
     let mut block = offset / BLOCK;
     let last = offset.saturating_add(max) / BLOCK;
-    while block < last && locked::holds(file, block, now) {
+    while block < last && locked_blocks::is_locked(file, block, now) {
         block += 1;
     }
     max.min((block + 1) * BLOCK - offset)
 }
 
 /// Bytes from `offset` on, at most `max`, that are in memory.
-pub(super) fn prefix(file: &File, offset: u64, max: u64, taker: Taker) -> u64 {
+pub(super) fn resident_prefix(file: &File, offset: u64, max: u64, taker: ProbeClient) -> u64 {
     let now = clock::tick();
     let turned_over = is_turned_over(now);
     let end = offset.saturating_add(max);
@@ -158,7 +158,7 @@ pub(super) fn prefix(file: &File, offset: u64, max: u64, taker: Taker) -> u64 {
         // The probe is about whole pages.
         let pages = (position / PAGE * PAGE, stop.next_multiple_of(PAGE));
         let block = position / BLOCK;
-        let may_be_gone = turned_over && !locked::holds(file.identity(), block, now);
+        let may_be_gone = turned_over && !locked_blocks::is_locked(file.identity(), block, now);
         if may_be_gone || !believed(file, block, pages) {
             let reached = prove(file, position, stop);
             if reached < stop {
@@ -166,7 +166,7 @@ pub(super) fn prefix(file: &File, offset: u64, max: u64, taker: Taker) -> u64 {
             }
             let in_use = note(file, block, pages, taker);
             if in_use && may_be_gone {
-                locked::want(file, block);
+                locked_blocks::request_lock(file, block);
             }
         }
         position = stop;
@@ -175,12 +175,12 @@ pub(super) fn prefix(file: &File, offset: u64, max: u64, taker: Taker) -> u64 {
 }
 
 /// Records that pages of a block were probed; returns whether the block is in use.
-fn note(file: &File, block: u64, (begin, end): (u64, u64), taker: Taker) -> bool {
+fn note(file: &File, block: u64, (begin, end): (u64, u64), taker: ProbeClient) -> bool {
     let (file, now) = (file.identity(), clock::tick());
     PROOFS.with(|proofs| {
         let mut proofs = proofs.borrow_mut();
         if proofs.is_empty() {
-            proofs.resize(REMEMBERED, Proof::default());
+            proofs.resize(REMEMBERED, ResidencyProof::default());
         }
         let old = &mut proofs[place(file, block)];
         if old.is_of(file, block) && now.saturating_sub(old.last) <= APART_TICKS {
@@ -189,7 +189,7 @@ fn note(file: &File, block: u64, (begin, end): (u64, u64), taker: Taker) -> bool
         }
         if !old.holds(now) {
             // A stream of cold blocks must not evict blocks that are in use.
-            *old = Proof {
+            *old = ResidencyProof {
                 file,
                 block,
                 begin,
@@ -225,39 +225,39 @@ fn prove(file: &File, start: u64, end: u64) -> u64 {
     let last = (end - 1) / PAGE;
     while page <= last {
         // Two bytes across the page boundary probe both pages with one call.
-        if page < last && matches!(nowait(file, (page + 1) * PAGE - 1, 2), Probe::Read(2)) {
+        if page < last && matches!(nowait(file, (page + 1) * PAGE - 1, 2), ProbeResult::Read(2)) {
             page += 2;
             continue;
         }
         match nowait(file, page * PAGE, 1) {
-            Probe::Read(0) | Probe::NeverWaits => return end,
-            Probe::Read(_) => page += 1,
-            Probe::WouldWait => return (page * PAGE).max(start),
+            ProbeResult::Read(0) | ProbeResult::NeverWaits => return end,
+            ProbeResult::Read(_) => page += 1,
+            ProbeResult::WouldWait => return (page * PAGE).max(start),
         }
     }
     end
 }
 
-enum Probe {
+enum ProbeResult {
     Read(usize),
     WouldWait,
     /// The file system keeps its files in memory.
     NeverWaits,
 }
 
-fn nowait(file: &File, offset: u64, len: usize) -> Probe {
+fn nowait(file: &File, offset: u64, len: usize) -> ProbeResult {
     let mut scratch = [0; 2];
     match file.try_read_at(&mut scratch[..len], offset) {
-        Ok(n) => Probe::Read(n),
-        Err(_) if file.never_waits() => Probe::NeverWaits,
+        Ok(n) => ProbeResult::Read(n),
+        Err(_) if file.never_waits() => ProbeResult::NeverWaits,
         // An error of the device is reported when the data itself is read.
-        Err(_) => Probe::WouldWait,
+        Err(_) => ProbeResult::WouldWait,
     }
 }
 
 /// Brings a range into the page cache: asks for all of it and for `ahead` bytes behind it, then waits for each page of
 /// it. For a thread of a pool.
-pub(super) fn load(file: &File, offset: u64, len: u64, ahead: u64) -> io::Result<()> {
+pub(super) fn load_pages(file: &File, offset: u64, len: u64, ahead: u64) -> io::Result<()> {
     let end = offset.saturating_add(len);
     let mut asked = len;
     LOADED_AT.store(clock::real_tick(), Relaxed);
@@ -296,28 +296,28 @@ mod tests {
 
     const P: u64 = PAGE;
 
-    fn proof(begin: u64, end: u64, at: u64) -> Proof {
-        Proof {
+    fn proof(begin: u64, end: u64, at: u64) -> ResidencyProof {
+        ResidencyProof {
             begin,
             end,
             first: at,
             last: at,
-            ..Proof::default()
+            ..ResidencyProof::default()
         }
     }
 
     #[test]
     fn two_extents_in_a_block_are_proven_together() {
         let mut block = proof(0, 8 * P, 1000);
-        block.add(7 * P, 32 * P, 1001, Taker::Same);
+        block.add(7 * P, 32 * P, 1001, ProbeClient::Same);
         assert_eq!((block.begin, block.end, block.last), (0, 32 * P, 1000));
         // The next client, a moment later: the first extent again, then the second.
-        block.add(0, 8 * P, 1400, Taker::Same);
+        block.add(0, 8 * P, 1400, ProbeClient::Same);
         assert_eq!((block.end, block.last), (8 * P, 1400));
-        block.add(7 * P, 32 * P, 1401, Taker::Same);
-        block.add(0, 8 * P, 1450, Taker::Same);
+        block.add(7 * P, 32 * P, 1401, ProbeClient::Same);
+        block.add(0, 8 * P, 1450, ProbeClient::Same);
         assert_eq!((block.end, block.last), (32 * P, 1450));
-        block.add(0, 8 * P, 2000, Taker::Same);
+        block.add(0, 8 * P, 2000, ProbeClient::Same);
         assert!(block.holds(2050) && !block.holds(2101));
     }
 
@@ -325,7 +325,7 @@ mod tests {
     fn one_client_in_the_middle_of_a_block_proves_no_use() {
         let mut block = proof(0, 32 * P, 1000);
         for step in 1..30 {
-            block.add(step * P, 32 * P, 1000 + step * 50, Taker::New);
+            block.add(step * P, 32 * P, 1000 + step * 50, ProbeClient::New);
         }
         assert!(!block.holds(2400));
     }
@@ -335,8 +335,8 @@ mod tests {
         let mut asked_again = proof(0, 32 * P, 1000);
         let mut taken = proof(0, 32 * P, 1000);
         for step in 1..20 {
-            asked_again.add(0, 32 * P, 1000 + step * 5, Taker::Same);
-            taken.add(0, 32 * P, 1000 + step * 5, Taker::New);
+            asked_again.add(0, 32 * P, 1000 + step * 5, ProbeClient::Same);
+            taken.add(0, 32 * P, 1000 + step * 5, ProbeClient::New);
             assert_eq!(taken.holds(1000 + step * 5), step * 5 >= IN_USE_SOON_TICKS);
         }
         assert!(!asked_again.holds(1100));

@@ -9,11 +9,11 @@ use rustix::io::Errno;
 
 use super::File;
 use super::mounts::device_of;
-use crate::pool::Pool;
+use crate::pool::PoolHandle;
 
 /// Whether a temporary file has a name after it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Name {
+pub enum TemporaryName {
     /// It has none: the file disappears with its last handle, even if the process is killed.
     Removed,
     /// It stays until it is removed.
@@ -27,8 +27,8 @@ const ATTEMPTS: usize = 100;
 /// the name was kept.
 pub async fn create_temporary(
     directory: &Path,
-    name: Name,
-    pool: &Pool,
+    name: TemporaryName,
+    pool: &PoolHandle,
 ) -> io::Result<(File, PathBuf)> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let device = device_of(directory, pool);
@@ -41,9 +41,9 @@ pub async fn create_temporary(
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             match rustix::fs::openat(CWD, &path, flags, Mode::from_raw_mode(0o600)) {
                 Err(Errno::EXIST) => {}
-                Err(error) => return Err(super::open::refused(&path, error)),
+                Err(error) => return Err(super::open_path::denied_open_error(&path, error)),
                 Ok(fd) => {
-                    if name == Name::Removed {
+                    if name == TemporaryName::Removed {
                         rustix::fs::unlinkat(CWD, &path, AtFlags::empty())?;
                     }
                     return Ok((File::from_fd(fd), path));

@@ -12,7 +12,7 @@ use rustix::net::{SocketAddrAny, SocketAddrUnix};
 /// Where a socket is bound or connected to. Printed as nginx prints it: `127.0.0.1:80`, `[::1]:80`,
 /// `unix:/run/x.sock`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Address {
+pub enum SocketAddress {
     /// IPv4 or IPv6.
     Inet(SocketAddr),
     /// A unix socket.
@@ -44,7 +44,7 @@ impl UnixPath {
     }
 }
 
-impl Address {
+impl SocketAddress {
     /// The IP address, if it is one.
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
@@ -104,13 +104,13 @@ impl Address {
     }
 }
 
-impl From<SocketAddr> for Address {
+impl From<SocketAddr> for SocketAddress {
     fn from(address: SocketAddr) -> Self {
         Self::Inet(address)
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for SocketAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Inet(address) => address.fmt(f),

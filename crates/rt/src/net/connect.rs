@@ -6,15 +6,15 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType, sockopt};
 
-use super::{Address, Stream};
-use crate::reactor::Side;
+use super::{SocketAddress, StreamSocket};
+use crate::reactor::IoInterest;
 use crate::socket_option;
 
 /// How a socket is set up before it connects.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
     /// The local address; port 0 leaves the port to the kernel.
-    pub from: Option<Address>,
+    pub from: Option<SocketAddress>,
     /// `from` need not be an address of this machine: IP_TRANSPARENT, for which a process needs CAP_NET_ADMIN or
     /// CAP_NET_RAW.
     pub transparent: bool,
@@ -26,14 +26,17 @@ pub struct ConnectOptions {
     pub send_buffer: usize,
 }
 
-impl Stream {
+impl StreamSocket {
     /// Connects to `address`.
-    pub async fn connect(address: &Address) -> io::Result<Self> {
+    pub async fn connect(address: &SocketAddress) -> io::Result<Self> {
         Self::connect_with(address, &ConnectOptions::default()).await
     }
 
     /// Connects to `address` with options. The only time limit is the kernel's.
-    pub async fn connect_with(address: &Address, options: &ConnectOptions) -> io::Result<Self> {
+    pub async fn connect_with(
+        address: &SocketAddress,
+        options: &ConnectOptions,
+    ) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(address.family(), SocketType::STREAM, flags, None)?;
         prepare(&fd, address, options)?;
@@ -45,7 +48,7 @@ impl Stream {
             // (Includes EAGAIN of a unix socket with a full backlog: epoll would not report when there is room.)
             Err(error) => return Err(error.into()),
         }
-        std::future::poll_fn(|cx| stream.poll_ready(Side::Write, cx)).await?;
+        std::future::poll_fn(|cx| stream.poll_ready(IoInterest::Write, cx)).await?;
         match stream.take_error()? {
             Some(error) => Err(error),
             None => Ok(stream),
@@ -53,7 +56,7 @@ impl Stream {
     }
 }
 
-fn prepare(fd: &OwnedFd, address: &Address, options: &ConnectOptions) -> io::Result<()> {
+fn prepare(fd: &OwnedFd, address: &SocketAddress, options: &ConnectOptions) -> io::Result<()> {
     if options.keepalive && !address.is_unix() {
         sockopt::set_socket_keepalive(fd, true)?;
     }
@@ -78,12 +81,14 @@ fn prepare(fd: &OwnedFd, address: &Address, options: &ConnectOptions) -> io::Res
     Ok(rustix::net::bind(fd, &from.to_any()?)?)
 }
 
-fn set_transparent(fd: &OwnedFd, address: &Address) -> io::Result<()> {
+fn set_transparent(fd: &OwnedFd, address: &SocketAddress) -> io::Result<()> {
     match address {
-        Address::Inet(inet) if inet.is_ipv6() => {
+        SocketAddress::Inet(inet) if inet.is_ipv6() => {
             socket_option::set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1)
         }
-        Address::Inet(_) => socket_option::set_int(fd, libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1),
-        Address::Unix(_) => Ok(()),
+        SocketAddress::Inet(_) => {
+            socket_option::set_int(fd, libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1)
+        }
+        SocketAddress::Unix(_) => Ok(()),
     }
 }

@@ -1,6 +1,6 @@
 //! A listening socket on a loop.
 //!
-//! Several loops may share one socket, each with its own [`Listener`] over a duplicate or the same inherited
+//! Several loops may share one socket, each with its own [`SocketListener`] over a duplicate or the same inherited
 //! descriptor; epoll then wakes one of them. Or each loop has its own socket (`reuseport`).
 //!
 //! The number of connections accepted per event adapts. It starts with one. If events come turn after turn, the
@@ -19,10 +19,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use super::{Address, Stream};
+use super::{SocketAddress, StreamSocket};
 use crate::event_loop;
-use crate::reactor::{Registration, Side};
-use crate::report::{self, Event, Limit};
+use crate::reactor::{IoInterest, Registration};
+use crate::report::{self, ReportLimit, RuntimeEvent};
 use crate::time::Timer;
 
 /// The most connections accepted before the loop turns to its other tasks.
@@ -33,7 +33,7 @@ const CALM_EVENTS: u32 = 16;
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listening socket on a loop, with its adaptive batch.
-pub struct Listener {
+pub struct SocketListener {
     registration: Cell<Option<Registration>>,
     /// How many connections may still be accepted before the next event.
     allowed: Cell<u32>,
@@ -47,7 +47,7 @@ pub struct Listener {
     fd: Rc<OwnedFd>,
 }
 
-impl Listener {
+impl SocketListener {
     /// Takes over a listening socket and makes it non-blocking.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
@@ -63,16 +63,20 @@ impl Listener {
     }
 
     /// Where it listens.
-    pub fn local_addr(&self) -> io::Result<Address> {
-        Ok(Address::from_any(Some(rustix::net::getsockname(&self.fd)?)))
+    pub fn local_addr(&self) -> io::Result<SocketAddress> {
+        Ok(SocketAddress::from_any(Some(rustix::net::getsockname(
+            &self.fd,
+        )?)))
     }
 
     /// Accepts a connection if there is one (`WouldBlock` if not).
-    pub fn try_accept(&self) -> io::Result<Stream> {
+    pub fn try_accept(&self) -> io::Result<StreamSocket> {
         loop {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match rustix::net::acceptfrom_with(&self.fd, flags) {
-                Ok((fd, peer)) => return Ok(Stream::new_client(fd, Address::from_any(peer))),
+                Ok((fd, peer)) => {
+                    return Ok(StreamSocket::new_client(fd, SocketAddress::from_any(peer)));
+                }
                 // The client had reset the connection before it was accepted: not an error of the socket.
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => return Err(error.into()),
@@ -82,12 +86,12 @@ impl Listener {
 
     /// Waits for a connection. When descriptors or memory run out, it reports that, pauses and goes on. The errors
     /// it returns are those that a retry would not cure.
-    pub async fn accept(&self) -> io::Result<Stream> {
+    pub async fn accept(&self) -> io::Result<StreamSocket> {
         std::future::poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// See [`Listener::accept`].
-    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+    /// See [`SocketListener::accept`].
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<StreamSocket>> {
         if self.pause.is_set() {
             if self.pause.poll_expired(cx).is_pending() {
                 return Poll::Pending;
@@ -118,8 +122,8 @@ impl Listener {
         let Some(registration) = self.registration.take() else {
             return false;
         };
-        if registration.is_ready(Side::Read) {
-            registration.clear(Side::Read);
+        if registration.is_ready(IoInterest::Read) {
+            registration.clear_ready(IoInterest::Read);
             self.adapt();
             self.allowed.set(self.batch.get());
         }
@@ -128,7 +132,7 @@ impl Listener {
     }
 
     fn adapt(&self) {
-        let turn = event_loop::turn();
+        let turn = event_loop::turn_number();
         if self.last_turn.replace(turn) + 1 != turn {
             self.batch.set(1);
         } else if self.calm.get() > 0 {
@@ -138,23 +142,23 @@ impl Listener {
         }
     }
 
-    fn wait(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+    fn wait(&self, cx: &mut Context<'_>) -> Poll<io::Result<StreamSocket>> {
         let registration = match self.registration.take().filter(|old| !old.is_detached()) {
             Some(registration) => registration,
-            None => match Registration::exclusive(&self.fd) {
+            None => match Registration::register_exclusive(&self.fd) {
                 Ok(registration) => registration,
                 Err(error) => return Poll::Ready(Err(error)),
             },
         };
-        registration.arm(Side::Read, cx);
+        registration.arm(IoInterest::Read, cx);
         self.registration.set(Some(registration));
         Poll::Pending
     }
 
-    fn pause(&self, error: &io::Error, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
-        static REPORTED: Limit = Limit::new();
-        if REPORTED.allows() {
-            report::report(&Event::AcceptPaused {
+    fn pause(&self, error: &io::Error, cx: &mut Context<'_>) -> Poll<io::Result<StreamSocket>> {
+        static REPORTED: ReportLimit = ReportLimit::new();
+        if REPORTED.allows_report() {
+            report::report_event(&RuntimeEvent::AcceptPaused {
                 error,
                 pause: EXHAUSTED_PAUSE,
             });
@@ -181,7 +185,7 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for SocketListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

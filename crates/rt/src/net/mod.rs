@@ -9,10 +9,10 @@ mod stream;
 mod tcp_info;
 mod udp;
 
-pub use address::{Address, UnixPath};
+pub use address::{SocketAddress, UnixPath};
 pub use connect::ConnectOptions;
-pub use listener::Listener;
-pub use pipe::Pipe;
-pub use stream::{Detached, SocketOption, Stream, VECTORS};
+pub use listener::SocketListener;
+pub use pipe::SplicePipe;
+pub use stream::{DetachedSocket, SocketOption, StreamSocket, VECTORS};
 pub use tcp_info::TcpInfo;
 pub use udp::UdpSocket;

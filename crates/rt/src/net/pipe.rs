@@ -10,16 +10,16 @@ use std::task::{Context, Poll};
 
 use rustix::pipe::{PipeFlags, SpliceFlags};
 
-use super::Stream;
+use super::StreamSocket;
 
 /// A pipe between two sockets of one loop.
-pub struct Pipe {
+pub struct SplicePipe {
     reader: OwnedFd,
     writer: OwnedFd,
     held: Cell<usize>,
 }
 
-impl Pipe {
+impl SplicePipe {
     /// Creates a pipe of the kernel's default size, mostly 64 KB. Fails if there are no descriptors left.
     pub fn new() -> io::Result<Self> {
         let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
@@ -42,7 +42,7 @@ impl Pipe {
     pub fn poll_fill(
         &self,
         cx: &mut Context<'_>,
-        from: &Stream,
+        from: &StreamSocket,
         max: usize,
     ) -> Poll<io::Result<usize>> {
         assert_eq!(self.held.get(), 0, "a pipe is filled when it is empty");
@@ -57,7 +57,7 @@ impl Pipe {
     }
 
     /// Empties the pipe into a socket as far as that has room; returns the number of bytes.
-    pub fn poll_empty(&self, cx: &mut Context<'_>, to: &Stream) -> Poll<io::Result<usize>> {
+    pub fn poll_empty(&self, cx: &mut Context<'_>, to: &StreamSocket) -> Poll<io::Result<usize>> {
         if self.held.get() == 0 {
             return Poll::Ready(Ok(0));
         }
@@ -72,7 +72,12 @@ impl Pipe {
     }
 
     /// Moves at most `max` bytes from one socket to another; gives how many, 0 when `from` has finished.
-    pub async fn transfer(&self, from: &Stream, to: &Stream, max: usize) -> io::Result<usize> {
+    pub async fn transfer(
+        &self,
+        from: &StreamSocket,
+        to: &StreamSocket,
+        max: usize,
+    ) -> io::Result<usize> {
         let n = std::future::poll_fn(|cx| self.poll_fill(cx, from, max)).await?;
         while self.held.get() > 0 {
             std::future::poll_fn(|cx| self.poll_empty(cx, to)).await?;

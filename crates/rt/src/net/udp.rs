@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, SocketType};
 
-use super::Address;
+use super::SocketAddress;
 use crate::event_loop;
-use crate::reactor::{Registration, Side};
+use crate::reactor::{IoInterest, Registration};
 
 /// A datagram socket, UDP or unix, edge-triggered as [`super::Stream`] is.
 pub struct UdpSocket {
@@ -29,27 +29,27 @@ impl UdpSocket {
     }
 
     /// A socket bound to `address`.
-    pub fn bind(address: &Address) -> io::Result<Self> {
+    pub fn bind(address: &SocketAddress) -> io::Result<Self> {
         let socket = Self::unbound(address)?;
         rustix::net::bind(&socket.fd, &address.to_any()?)?;
         Ok(socket)
     }
 
     /// A socket that sends to `address` and receives from there only.
-    pub fn connect(address: &Address) -> io::Result<Self> {
+    pub fn connect(address: &SocketAddress) -> io::Result<Self> {
         let socket = Self::unbound(address)?;
         rustix::net::connect(&socket.fd, &address.to_any()?)?;
         Ok(socket)
     }
 
     /// As [`Self::connect`], from a local address.
-    pub fn connect_from(address: &Address, from: &Address) -> io::Result<Self> {
+    pub fn connect_from(address: &SocketAddress, from: &SocketAddress) -> io::Result<Self> {
         let socket = Self::bind(from)?;
         rustix::net::connect(&socket.fd, &address.to_any()?)?;
         Ok(socket)
     }
 
-    fn unbound(address: &Address) -> io::Result<Self> {
+    fn unbound(address: &SocketAddress) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(address.family(), SocketType::DGRAM, flags, None)?;
         Ok(Self {
@@ -59,20 +59,22 @@ impl UdpSocket {
     }
 
     /// Where it is bound.
-    pub fn local_addr(&self) -> io::Result<Address> {
-        Ok(Address::from_any(Some(rustix::net::getsockname(&self.fd)?)))
+    pub fn local_addr(&self) -> io::Result<SocketAddress> {
+        Ok(SocketAddress::from_any(Some(rustix::net::getsockname(
+            &self.fd,
+        )?)))
     }
 
     /// Receives a datagram if there is one; the part that does not fit in `buf` is lost.
-    pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, Address)> {
-        self.attempt(Side::Read, || {
+    pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddress)> {
+        self.attempt(IoInterest::Read, || {
             let (_, n, from) = rustix::net::recvfrom(&self.fd, &mut *buf, RecvFlags::empty())?;
-            Ok((n, Address::from_any(from)))
+            Ok((n, SocketAddress::from_any(from)))
         })
     }
 
     /// Receives a datagram.
-    pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, Address)> {
+    pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddress)> {
         std::future::poll_fn(|cx| self.poll_recv_from(cx, buf)).await
     }
 
@@ -81,33 +83,34 @@ impl UdpSocket {
         &self,
         cx: &mut Context<'_>,
         buf: &mut [u8],
-    ) -> Poll<io::Result<(usize, Address)>> {
-        self.poll_io(Side::Read, cx, || self.try_recv_from(buf))
+    ) -> Poll<io::Result<(usize, SocketAddress)>> {
+        self.poll_io(IoInterest::Read, cx, || self.try_recv_from(buf))
     }
 
     /// Sends a datagram if the socket takes it now.
-    pub fn try_send_to(&self, buf: &[u8], to: &Address) -> io::Result<usize> {
+    pub fn try_send_to(&self, buf: &[u8], to: &SocketAddress) -> io::Result<usize> {
         let to = to.to_any()?;
-        self.attempt(Side::Write, || {
+        self.attempt(IoInterest::Write, || {
             rustix::net::sendto(&self.fd, buf, SendFlags::NOSIGNAL, &to)
         })
     }
 
     /// Sends a datagram.
-    pub async fn send_to(&self, buf: &[u8], to: &Address) -> io::Result<usize> {
-        std::future::poll_fn(|cx| self.poll_io(Side::Write, cx, || self.try_send_to(buf, to))).await
+    pub async fn send_to(&self, buf: &[u8], to: &SocketAddress) -> io::Result<usize> {
+        std::future::poll_fn(|cx| self.poll_io(IoInterest::Write, cx, || self.try_send_to(buf, to)))
+            .await
     }
 
     /// Sends a datagram to where it is connected, if the socket takes it now.
     pub fn try_send(&self, buf: &[u8]) -> io::Result<usize> {
-        self.attempt(Side::Write, || {
+        self.attempt(IoInterest::Write, || {
             rustix::net::send(&self.fd, buf, SendFlags::NOSIGNAL)
         })
     }
 
     /// Sends a datagram to where it is connected.
     pub async fn send(&self, buf: &[u8]) -> io::Result<usize> {
-        std::future::poll_fn(|cx| self.poll_io(Side::Write, cx, || self.try_send(buf))).await
+        std::future::poll_fn(|cx| self.poll_io(IoInterest::Write, cx, || self.try_send(buf))).await
     }
 
     /// Receives a datagram from where it is connected.
@@ -117,7 +120,7 @@ impl UdpSocket {
 
     fn attempt<R>(
         &self,
-        side: Side,
+        side: IoInterest,
         mut call: impl FnMut() -> rustix::io::Result<R>,
     ) -> io::Result<R> {
         let registration = self.registration.get();
@@ -129,7 +132,7 @@ impl UdpSocket {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     if let Some(registration) = registration {
-                        registration.clear(side);
+                        registration.clear_ready(side);
                     }
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
@@ -140,7 +143,7 @@ impl UdpSocket {
 
     fn poll_io<R>(
         &self,
-        side: Side,
+        side: IoInterest,
         cx: &mut Context<'_>,
         mut attempt: impl FnMut() -> io::Result<R>,
     ) -> Poll<io::Result<R>> {
@@ -151,18 +154,18 @@ impl UdpSocket {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             result => {
                 // A datagram is small: the call is what counts.
-                event_loop::spend(0);
+                event_loop::count_transfer(0);
                 return Poll::Ready(result);
             }
         }
         let registration = match self.registration.get() {
             Some(registration) => registration,
-            None => match Registration::edge(self.fd.as_fd(), side) {
+            None => match Registration::register_edge(self.fd.as_fd(), side) {
                 Ok(registration) => self.registration.get_or_init(|| registration),
                 Err(error) => return Poll::Ready(Err(error)),
             },
         };
-        if side == Side::Write
+        if side == IoInterest::Write
             && let Err(error) = registration.watch_writes(self.fd.as_fd())
         {
             return Poll::Ready(Err(error));

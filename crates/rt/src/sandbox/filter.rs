@@ -9,9 +9,9 @@
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 
-use super::Rules;
-use super::calls::{ALLOWED, ALLOWED_HERE, Call, OF_PROGRAMS, OF_PROGRAMS_HERE};
-use super::listener::Listener;
+use super::SandboxRules;
+use super::listener::SeccompListener;
+use super::system_calls::{ALLOWED, ALLOWED_HERE, OF_PROGRAMS, OF_PROGRAMS_HERE, SystemCall};
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 /// Asks the listener, which says `EPERM` and writes a line.
@@ -51,9 +51,9 @@ const OPTIONS: [u32; 3] = [15, 16, 0x5356_4d41];
 
 /// Puts a program together. Jumps go over one instruction, so that none can be too far.
 #[derive(Default)]
-struct Program(Vec<libc::sock_filter>);
+struct SeccompProgram(Vec<libc::sock_filter>);
 
-impl Program {
+impl SeccompProgram {
     fn push(&mut self, code: u32, k: u32, (yes, no): (u8, u8)) {
         self.0.push(libc::sock_filter {
             code: code as u16,
@@ -93,8 +93,8 @@ impl Program {
     }
 
     /// For one call, a few instructions that end with an answer.
-    fn of(&mut self, number: libc::c_long, rest: impl FnOnce(&mut Program)) {
-        let mut block = Program::default();
+    fn of(&mut self, number: libc::c_long, rest: impl FnOnce(&mut SeccompProgram)) {
+        let mut block = SeccompProgram::default();
         rest(&mut block);
         let length = u8::try_from(block.0.len()).expect("the blocks below are short");
         self.push(
@@ -105,7 +105,7 @@ impl Program {
         self.0.append(&mut block.0);
     }
 
-    fn allow(&mut self, calls: &[Call]) {
+    fn allow(&mut self, calls: &[SystemCall]) {
         for (_, number) in calls {
             self.when(*number as u32, ALLOW);
         }
@@ -113,8 +113,8 @@ impl Program {
 }
 
 /// The program. `asks` is what becomes of a call that is not on the list.
-fn program(rules: &Rules, asks: u32, process: u32) -> Program {
-    let mut program = Program::default();
+fn program(rules: &SandboxRules, asks: u32, process: u32) -> SeccompProgram {
+    let mut program = SeccompProgram::default();
     program.load(ARCH);
     program.unless(ARCHITECTURE, refuse(libc::ENOSYS));
     program.load(NUMBER);
@@ -162,7 +162,7 @@ fn program(rules: &Rules, asks: u32, process: u32) -> Program {
 }
 
 /// Sockets of the internet, for streams and datagrams, and those of files where a rule says so.
-fn allow_sockets(block: &mut Program, rules: &Rules, asks: u32) {
+fn allow_sockets(block: &mut SeccompProgram, rules: &SandboxRules, asks: u32) {
     block.load(low_half(0));
     // The C library asks it which families there are when it looks a name up, and does without.
     block.when(libc::AF_NETLINK as u32, refuse(libc::EAFNOSUPPORT));
@@ -189,7 +189,7 @@ fn allow_sockets(block: &mut Program, rules: &Rules, asks: u32) {
 }
 
 /// Installs the filter. The inner error says why denied calls cannot be reported; they are denied all the same.
-pub(super) fn install(rules: &Rules) -> io::Result<io::Result<Listener>> {
+pub(super) fn install(rules: &SandboxRules) -> io::Result<io::Result<SeccompListener>> {
     if ARCHITECTURE == 0 {
         return Err(io::ErrorKind::Unsupported.into());
     }
@@ -202,7 +202,9 @@ pub(super) fn install(rules: &Rules) -> io::Result<io::Result<Listener>> {
     match load(&asking, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER) {
         // SAFETY: with this flag the call returns a new descriptor, which nothing else owns.
         // JUSTIFICATION: as in `load`.
-        Ok(number) => Ok(Ok(Listener::of(unsafe { OwnedFd::from_raw_fd(number) }))),
+        Ok(number) => Ok(Ok(SeccompListener::of(unsafe {
+            OwnedFd::from_raw_fd(number)
+        }))),
         // An old kernel, or a container whose own filter has a listener: there may be one.
         Err(error) => {
             load(&program(rules, refuse(libc::EPERM), std::process::id()), 0)?;
@@ -211,7 +213,7 @@ pub(super) fn install(rules: &Rules) -> io::Result<io::Result<Listener>> {
     }
 }
 
-fn load(program: &Program, flags: libc::c_ulong) -> io::Result<i32> {
+fn load(program: &SeccompProgram, flags: libc::c_ulong) -> io::Result<i32> {
     let length = u16::try_from(program.0.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let program = libc::sock_fprog {
         len: length,
@@ -238,7 +240,7 @@ mod tests {
     use super::*;
 
     /// Runs the program as the kernel would.
-    fn judge(program: &Program, number: libc::c_long, arguments: [u64; 3]) -> u32 {
+    fn judge(program: &SeccompProgram, number: libc::c_long, arguments: [u64; 3]) -> u32 {
         let word = |offset: u32| match offset {
             NUMBER => number as u32,
             ARCH => ARCHITECTURE,
@@ -263,11 +265,11 @@ mod tests {
 
     #[test]
     fn the_filter_lets_through_what_serving_needs() {
-        let strict = program(&Rules::default(), ASK, 7);
-        let wide = Rules {
+        let strict = program(&SandboxRules::default(), ASK, 7);
+        let wide = SandboxRules {
             unix_sockets: true,
             executable_memory: true,
-            ..Rules::default()
+            ..SandboxRules::default()
         };
         let wide = program(&wide, ASK, 7);
         let (inet, unix, stream) = (libc::AF_INET as u64, libc::AF_UNIX as u64, 1 | 0o4000);
@@ -315,9 +317,9 @@ mod tests {
 
     #[test]
     fn programs_may_be_started_where_the_rules_name_some() {
-        let rules = Rules {
+        let rules = SandboxRules {
             execute: vec!["/bin/true".into()],
-            ..Rules::default()
+            ..SandboxRules::default()
         };
         let program = program(&rules, refuse(libc::EPERM), 7);
         assert_eq!(judge(&program, libc::SYS_clone, [0x4111, 0, 0]), ALLOW);

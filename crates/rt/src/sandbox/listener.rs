@@ -13,11 +13,11 @@ const SEND: libc::c_ulong = 0xc018_2101;
 ///
 /// It belongs in a process that the filter does not apply to: its holder could permit any call.
 #[derive(Debug)]
-pub struct Listener(OwnedFd);
+pub struct SeccompListener(OwnedFd);
 
 /// A call that was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attempt {
+pub struct DeniedCall {
     /// The thread that made it.
     pub thread: u32,
     /// Its number: see [`super::call_name`].
@@ -26,14 +26,14 @@ pub struct Attempt {
     pub arguments: [u64; 2],
 }
 
-impl Listener {
+impl SeccompListener {
     /// The listener that a descriptor is.
-    pub fn of(descriptor: OwnedFd) -> Listener {
-        Listener(descriptor)
+    pub fn of(descriptor: OwnedFd) -> SeccompListener {
+        SeccompListener(descriptor)
     }
 
     /// Denies a waiting call, if there is one. `Err` if no process is left that could make one. Never blocks.
-    pub fn deny(&self) -> io::Result<Option<Attempt>> {
+    pub fn deny(&self) -> io::Result<Option<DeniedCall>> {
         // A receive would block until there is a call, and for ever once the process has ended.
         let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
         rustix::event::poll(&mut polled, Some(&Timespec::default()))?;
@@ -67,7 +67,7 @@ impl Listener {
         // An error means that the thread is gone and needs no answer.
         // SAFETY: the kernel reads a structure of this type. JUSTIFICATION: as above.
         let _ = unsafe { libc::ioctl(self.0.as_raw_fd(), SEND, &raw const answer) };
-        Ok(Some(Attempt {
+        Ok(Some(DeniedCall {
             thread: request.pid,
             number: libc::c_long::from(request.data.nr),
             arguments: [request.data.args[0], request.data.args[2]],
@@ -75,7 +75,7 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for SeccompListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -4,17 +4,17 @@
 //!
 //! - *capabilities*: `no_new_privs`, an empty bounding set, and of a worker that stays root all but a few;
 //! - *system calls*: a seccomp filter that lets through those of a list ([`calls`]); what is not on it gets `EPERM`, and the
-//!   master is told of it by a [`Listener`], so that there is a line in the log;
-//! - *files*: Landlock, with the folders that a configuration names ([`Rules`]).
+//!   master is told of it by a [`SeccompListener`], so that there is a line in the log;
+//! - *files*: Landlock, with the folders that a configuration names ([`SandboxRules`]).
 //!
 //! All hold for good and for every thread that is started later, so [`enter`] is called while there is one. The master
-//! decides what [`Rules`] say. The kernel, or a container's own filter, may lack any of the three: [`Entered`] says so, and the
+//! decides what [`SandboxRules`] say. The kernel, or a container's own filter, may lack any of the three: [`SandboxResult`] says so, and the
 //! others hold all the same.
 
-mod calls;
-mod denied;
 mod filter;
+mod landlock_denials;
 mod listener;
+mod system_calls;
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -26,16 +26,16 @@ use landlock::{
 };
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-pub use calls::name as call_name;
-pub use denied::{Refusals, note as note_refusal};
-pub use listener::{Attempt, Listener};
+pub use landlock_denials::{LandlockDenials, note_denied as note_refusal};
+pub use listener::{DeniedCall, SeccompListener};
+pub use system_calls::name as call_name;
 
 /// The Landlock that this is written for. An older kernel enforces what it knows of it.
 const NEWEST: ABI = ABI::V6;
 
 /// What stays allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct SandboxRules {
     /// Files and folders that may be read.
     pub read: Vec<PathBuf>,
     /// Folders and files that may be read and changed.
@@ -50,9 +50,9 @@ pub struct Rules {
     pub transparent: bool,
 }
 
-impl Rules {
+impl SandboxRules {
     /// Does everything that `self` allows stand in `wider` as well?
-    pub fn are_within(&self, wider: &Rules) -> bool {
+    pub fn are_within(&self, wider: &SandboxRules) -> bool {
         let inside = |paths: &[PathBuf], of: &[&[PathBuf]]| {
             let covers = |path: &PathBuf| {
                 of.iter()
@@ -69,7 +69,7 @@ impl Rules {
     }
 
     /// What is at the paths now. When it changes, rules that were made of it are out of date: Landlock holds files, not names.
-    pub fn seen(&self) -> Vec<Option<(u64, u64)>> {
+    pub fn path_identities(&self) -> Vec<Option<(u64, u64)>> {
         let paths = self.read.iter().chain(&self.write).chain(&self.execute);
         paths.map(|path| identity(path)).collect()
     }
@@ -82,9 +82,9 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 /// What became of the locks.
 #[derive(Debug)]
-pub struct Entered {
+pub struct SandboxResult {
     /// Where denied system calls are heard of. `None`: they are denied without a word.
-    pub listener: Option<Listener>,
+    pub listener: Option<SeccompListener>,
     /// What could not be had, a sentence each.
     pub missing: Vec<String>,
 }
@@ -114,7 +114,7 @@ const OF_ROOT: CapabilitySet = CapabilitySet::DAC_OVERRIDE
 /// Locks this process in, for good. Fails only where that leaves nothing locked.
 ///
 /// Must run while the process has one thread: the others would stay outside.
-pub fn enter(rules: &Rules) -> io::Result<Entered> {
+pub fn enter(rules: &SandboxRules) -> io::Result<SandboxResult> {
     crate::system::require_one_thread()?;
     let mut missing = Vec::new();
     let mut note =
@@ -133,8 +133,8 @@ pub fn enter(rules: &Rules) -> io::Result<Entered> {
         Ok(listener) => listener,
         Err(error) => {
             let text = "system calls are not restricted: seccomp failed";
-            missing.push(format!("{text}{}", base::Errno(&error)));
-            return Ok(Entered {
+            missing.push(format!("{text}{}", base::ErrnoText(&error)));
+            return Ok(SandboxResult {
                 listener: None,
                 missing,
             });
@@ -142,17 +142,17 @@ pub fn enter(rules: &Rules) -> io::Result<Entered> {
     };
     if let Err(error) = &listener {
         let text = "denied system calls are not logged: seccomp has no listener";
-        missing.push(format!("{text}{}", base::Errno(error)));
+        missing.push(format!("{text}{}", base::ErrnoText(error)));
     }
-    denied::begin();
-    Ok(Entered {
+    landlock_denials::start_noting();
+    Ok(SandboxResult {
         listener: listener.ok(),
         missing,
     })
 }
 
 /// Keeps of the capabilities what a root worker needs; another user has none.
-fn drop_capabilities(rules: &Rules) -> io::Result<()> {
+fn drop_capabilities(rules: &SandboxRules) -> io::Result<()> {
     let mut kept = CapabilitySet::empty();
     if crate::system::is_root() {
         kept |= OF_ROOT;
@@ -174,7 +174,7 @@ fn drop_capabilities(rules: &Rules) -> io::Result<()> {
 }
 
 /// Restricts files. The answer is what an older kernel leaves open.
-fn restrict_files(rules: &Rules) -> Result<Option<String>, landlock::RulesetError> {
+fn restrict_files(rules: &SandboxRules) -> Result<Option<String>, landlock::RulesetError> {
     let reading = AccessFs::ReadFile | AccessFs::ReadDir;
     let running = AccessFs::Execute | AccessFs::ReadFile;
     let status = Ruleset::default()
@@ -216,17 +216,17 @@ mod tests {
 
     #[test]
     fn rules_are_compared_by_what_they_allow() {
-        let rules = |read: &[&str], write: &[&str]| Rules {
+        let rules = |read: &[&str], write: &[&str]| SandboxRules {
             read: read.iter().map(PathBuf::from).collect(),
             write: write.iter().map(PathBuf::from).collect(),
-            ..Rules::default()
+            ..SandboxRules::default()
         };
         let wide = rules(&["/a", "/b/c"], &["/w"]);
         assert!(rules(&["/a/x", "/w/y"], &["/w"]).are_within(&wide));
         assert!(!rules(&["/b"], &[]).are_within(&wide));
         assert!(!rules(&[], &["/a"]).are_within(&wide));
         assert!(!rules(&["/ab"], &[]).are_within(&wide));
-        let unix = Rules {
+        let unix = SandboxRules {
             unix_sockets: true,
             ..wide.clone()
         };

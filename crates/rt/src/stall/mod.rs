@@ -1,7 +1,7 @@
 //! Loops that are late: who notices, and what the loop was doing.
 //!
 //! A loop that is stuck in a task cannot report it. A watchdog thread looks at the heartbeats
-//! ([`crate::Handle::late`]) while any loop works, and sleeps while none does ([`doze`]). What it does about a late
+//! ([`crate::LoopHandle::late`]) while any loop works, and sleeps while none does ([`sleep_until_turn`]). What it does about a late
 //! loop is decided there; this module takes a [`sample`] of the loop's stack.
 
 mod sample;
@@ -15,7 +15,7 @@ use base::sync::Mutex;
 
 pub(crate) use sample::note_stack;
 
-use crate::handle::Handle;
+use crate::handle::LoopHandle;
 
 /// The watchdog sleeps: the loop that starts the next turn wakes it.
 static DOZING: AtomicBool = AtomicBool::new(false);
@@ -26,7 +26,7 @@ const LONGEST_DOZE: Duration = Duration::from_secs(1);
 
 /// Called by the watching thread when it saw all loops parked: sleeps until one begins a turn, or a
 /// second has passed.
-pub fn doze() {
+pub fn sleep_until_turn() {
     *WATCHER.lock() = Some(std::thread::current());
     DOZING.store(true, Ordering::SeqCst);
     std::thread::park_timeout(LONGEST_DOZE);
@@ -44,18 +44,18 @@ pub(crate) fn turn_begins() {
     }
 }
 
-/// What a loop is doing in its turn of number `turn`, innermost call first, or a line that says why that
+/// What a loop is doing in its turn of number `turn_number`, innermost call first, or a line that says why that
 /// is not known; `None` when the turn has ended meanwhile. Takes tens of milliseconds: not for a loop's
 /// thread.
-pub fn sample(handle: &Handle, turn: u64) -> Option<Vec<String>> {
+pub fn sample(handle: &LoopHandle, turn: u64) -> Option<Vec<String>> {
     let thread = handle.thread();
     let stack = sample::take(thread);
     // What was copied belongs to a later turn and would accuse the wrong code.
-    if handle.turn() != turn || handle.is_parked() {
+    if handle.turn_number() != turn || handle.is_parked() {
         return None;
     }
     let frames = match stack {
-        Some(stack) => unwind::frames(&stack),
+        Some(stack) => unwind::frame_names(&stack),
         None => vec![in_kernel(thread)],
     };
     // Tables of the whole program were read for a few names.

@@ -19,7 +19,7 @@ const WORDS: usize = 8192;
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// A copied stack.
-pub(super) struct Stack {
+pub(super) struct StackCopy {
     /// Where the thread was.
     pub(super) instruction: u64,
     /// The lowest address of the copy.
@@ -31,7 +31,7 @@ pub(super) struct Stack {
     pub(super) words: Vec<u64>,
 }
 
-impl Stack {
+impl StackCopy {
     /// The word at an address.
     pub(super) fn word(&self, address: u64) -> Option<u64> {
         let offset = address.checked_sub(self.pointer)?;
@@ -52,7 +52,7 @@ const COPYING: u32 = 2;
 const DONE: u32 = 3;
 
 /// Where the handler writes. One sample is taken at a time.
-struct Place {
+struct SampleBuffer {
     state: AtomicU32,
     instruction: AtomicU64,
     pointer: AtomicU64,
@@ -62,7 +62,7 @@ struct Place {
     words: [AtomicU64; WORDS],
 }
 
-static PLACE: Place = Place {
+static PLACE: SampleBuffer = SampleBuffer {
     state: AtomicU32::new(IDLE),
     instruction: AtomicU64::new(0),
     pointer: AtomicU64::new(0),
@@ -110,7 +110,7 @@ fn signal() -> i32 {
 }
 
 /// Asks a thread for a copy of its stack; `None` when it does not answer in time.
-pub(super) fn take(thread: i32) -> Option<Stack> {
+pub(super) fn take(thread: i32) -> Option<StackCopy> {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(install);
     let change = |from, to| {
@@ -125,16 +125,16 @@ pub(super) fn take(thread: i32) -> Option<Stack> {
     // SAFETY: tgkill takes numbers only; a handler for this signal was installed above.
     // JUSTIFICATION: the standard library cannot signal a thread.
     unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, signal()) };
-    let deadline = clock::read() + PATIENCE;
+    let deadline = clock::read_clock() + PATIENCE;
     while PLACE.state.load(Ordering::Acquire) != DONE {
         // One that is being written will be there in microseconds.
-        if clock::read() >= deadline && change(WANTED, IDLE) {
+        if clock::read_clock() >= deadline && change(WANTED, IDLE) {
             return None;
         }
         std::thread::sleep(Duration::from_micros(200));
     }
     let length = PLACE.length.load(Ordering::Relaxed).min(WORDS);
-    let stack = Stack {
+    let stack = StackCopy {
         instruction: PLACE.instruction.load(Ordering::Relaxed),
         pointer: PLACE.pointer.load(Ordering::Relaxed),
         frame: PLACE.frame.load(Ordering::Relaxed),

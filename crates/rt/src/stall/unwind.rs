@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _, ReadCache};
 
-use super::sample::Stack;
+use super::sample::StackCopy;
 
 /// Frames of a sample at most.
 const MAX_FRAMES: usize = 48;
@@ -24,7 +24,7 @@ const UNINTERESTING: [&str; 4] = [
 ];
 
 /// A mapped file.
-struct Mapped {
+struct MappedFile {
     path: String,
     /// Where its beginning is, or would be.
     base: u64,
@@ -33,7 +33,7 @@ struct Mapped {
 }
 
 /// The calls of a stack, innermost first.
-pub(super) fn frames(stack: &Stack) -> Vec<String> {
+pub(super) fn frame_names(stack: &StackCopy) -> Vec<String> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let files = mapped_files(&maps);
     let mut unwinder = native::unwinder();
@@ -57,8 +57,8 @@ pub(super) fn frames(stack: &Stack) -> Vec<String> {
 }
 
 /// Reads `/proc/self/maps`: files with code in them.
-fn mapped_files(maps: &str) -> Vec<Mapped> {
-    let mut files: Vec<Mapped> = Vec::new();
+fn mapped_files(maps: &str) -> Vec<MappedFile> {
+    let mut files: Vec<MappedFile> = Vec::new();
     for line in maps.lines() {
         let mut words = line.splitn(6, ' ');
         let (Some(range), Some(_), Some(offset)) = (words.next(), words.next(), words.next())
@@ -80,7 +80,7 @@ fn mapped_files(maps: &str) -> Vec<Mapped> {
         };
         match files.iter_mut().find(|file| file.path == path) {
             Some(file) => file.range.end = file.range.end.max(range.end),
-            None => files.push(Mapped {
+            None => files.push(MappedFile {
                 path: path.to_owned(),
                 base: range.start.saturating_sub(offset),
                 range,
@@ -90,7 +90,7 @@ fn mapped_files(maps: &str) -> Vec<Mapped> {
     files
 }
 
-fn open(file: &Mapped) -> Option<ReadCache<File>> {
+fn open(file: &MappedFile) -> Option<ReadCache<File>> {
     let program = fs::read_link("/proc/self/exe").ok();
     let is_program = program.is_some_and(|program| program.to_string_lossy() == file.path);
     let path = match is_program {
@@ -100,7 +100,7 @@ fn open(file: &Mapped) -> Option<ReadCache<File>> {
     Some(ReadCache::new(File::open(path).ok()?))
 }
 
-fn add(unwinder: &mut native::Unwinder, file: &Mapped) {
+fn add(unwinder: &mut native::Unwinder, file: &MappedFile) {
     let Some(cache) = open(file) else { return };
     let Ok(elf) = object::File::parse(&cache) else {
         return;
@@ -136,7 +136,7 @@ fn add(unwinder: &mut native::Unwinder, file: &Mapped) {
 
 /// The functions that addresses belong to. A stripped file has none: then the address in the file is
 /// given, as a separate symbol file needs it.
-fn names(addresses: &[u64], files: &[Mapped]) -> Vec<String> {
+fn names(addresses: &[u64], files: &[MappedFile]) -> Vec<String> {
     let mut names: Vec<String> = addresses
         .iter()
         .map(|address| format!("{address:#x}"))
@@ -160,7 +160,7 @@ fn names(addresses: &[u64], files: &[Mapped]) -> Vec<String> {
 }
 
 /// Goes through a file's symbols once, and keeps nothing but the names that are wanted.
-fn name_functions(file: &Mapped, wanted: &[(usize, u64)], names: &mut [String]) {
+fn name_functions(file: &MappedFile, wanted: &[(usize, u64)], names: &mut [String]) {
     let Some(cache) = open(file) else { return };
     let Ok(elf) = object::File::parse(&cache) else {
         return;
@@ -188,7 +188,7 @@ mod native {
     #[cfg(target_arch = "x86_64")]
     use framehop::x86_64::{CacheX86_64 as Cache, UnwindRegsX86_64 as Registers, UnwinderX86_64};
 
-    use super::{MAX_FRAMES, Stack};
+    use super::{MAX_FRAMES, StackCopy};
 
     #[cfg(target_arch = "aarch64")]
     pub(super) type Unwinder = UnwinderAarch64<Vec<u8>>;
@@ -200,7 +200,7 @@ mod native {
     }
 
     /// The address of each call, as one within the call's instruction.
-    pub(super) fn walk(unwinder: &Unwinder, stack: &Stack) -> Vec<u64> {
+    pub(super) fn walk(unwinder: &Unwinder, stack: &StackCopy) -> Vec<u64> {
         let mut cache: Cache = Cache::new();
         let mut read = |address| stack.word(address).ok_or(());
         #[cfg(target_arch = "x86_64")]
@@ -228,7 +228,7 @@ mod native {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event_loop::{Loop, LoopOptions};
+    use crate::event_loop::{EventLoop, LoopOptions};
     use std::time::Duration;
 
     #[inline(never)]
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_stuck_loop_tells_where() {
-        let event_loop = Loop::new(LoopOptions {
+        let event_loop = EventLoop::new(LoopOptions {
             slow_turn: Duration::ZERO,
             ..LoopOptions::default()
         });
@@ -247,11 +247,11 @@ mod tests {
         let thread = std::thread::spawn(move || {
             event_loop.run(|| async { held_up(Duration::from_millis(700)) })
         });
-        let late = || handle.late() > Duration::from_millis(20);
+        let late = || handle.turn_duration() > Duration::from_millis(20);
         while !late() {
             std::thread::yield_now();
         }
-        let frames = super::super::sample(&handle, handle.turn());
+        let frames = super::super::sample(&handle, handle.turn_number());
         let frames = frames.expect("the turn goes on");
         assert!(
             frames.iter().any(|frame| frame.contains("held_up")),

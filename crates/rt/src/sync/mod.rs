@@ -10,12 +10,12 @@ pub use notify::{Notified, Notify};
 
 /// The other side is gone and will send nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Closed;
+pub struct ChannelClosed;
 
-impl std::fmt::Display for Closed {
+impl std::fmt::Display for ChannelClosed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the other side is gone")
     }
 }
 
-impl std::error::Error for Closed {}
+impl std::error::Error for ChannelClosed {}

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use super::{Closed, Notify};
+use super::{ChannelClosed, Notify};
 
-struct Queue<T> {
+struct MpscQueue<T> {
     items: RefCell<VecDeque<T>>,
     capacity: usize,
     senders: Cell<usize>,
@@ -17,14 +17,14 @@ struct Queue<T> {
 }
 
 /// Puts items in the queue.
-pub struct Sender<T>(Rc<Queue<T>>);
+pub struct MpscSender<T>(Rc<MpscQueue<T>>);
 
 /// Takes items out of the queue.
-pub struct Receiver<T>(Rc<Queue<T>>);
+pub struct MpscReceiver<T>(Rc<MpscQueue<T>>);
 
 /// Why an item was not taken; it is given back.
 #[derive(Debug, PartialEq, Eq)]
-pub enum SendError<T> {
+pub enum MpscSendError<T> {
     /// The receiver is gone.
     Closed(T),
     /// The queue is full.
@@ -32,8 +32,8 @@ pub enum SendError<T> {
 }
 
 /// A queue for `capacity` items (at least one).
-pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
-    let queue = Rc::new(Queue {
+pub fn channel<T>(capacity: usize) -> (MpscSender<T>, MpscReceiver<T>) {
+    let queue = Rc::new(MpscQueue {
         items: RefCell::default(),
         capacity: capacity.max(1),
         senders: Cell::new(1),
@@ -41,10 +41,10 @@ pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
         receiver: RefCell::default(),
         room: Notify::new(),
     });
-    (Sender(Rc::clone(&queue)), Receiver(queue))
+    (MpscSender(Rc::clone(&queue)), MpscReceiver(queue))
 }
 
-impl<T> Queue<T> {
+impl<T> MpscQueue<T> {
     fn wake_receiver(&self) {
         if let Some(waker) = self.receiver.take() {
             waker.wake();
@@ -52,14 +52,14 @@ impl<T> Queue<T> {
     }
 }
 
-impl<T> Sender<T> {
+impl<T> MpscSender<T> {
     /// Puts an item in the queue if there is room.
-    pub fn try_send(&self, item: T) -> Result<(), SendError<T>> {
+    pub fn try_send(&self, item: T) -> Result<(), MpscSendError<T>> {
         if self.0.receiver_gone.get() {
-            return Err(SendError::Closed(item));
+            return Err(MpscSendError::Closed(item));
         }
         if self.0.items.borrow().len() >= self.0.capacity {
-            return Err(SendError::Full(item));
+            return Err(MpscSendError::Full(item));
         }
         self.0.items.borrow_mut().push_back(item);
         self.0.wake_receiver();
@@ -67,10 +67,10 @@ impl<T> Sender<T> {
     }
 
     /// Waits for room and puts an item in the queue.
-    pub async fn send(&self, mut item: T) -> Result<(), SendError<T>> {
+    pub async fn send(&self, mut item: T) -> Result<(), MpscSendError<T>> {
         loop {
             match self.try_send(item) {
-                Err(SendError::Full(back)) => item = back,
+                Err(MpscSendError::Full(back)) => item = back,
                 other => return other,
             }
             self.0.room.notified().await;
@@ -83,14 +83,14 @@ impl<T> Sender<T> {
     }
 }
 
-impl<T> Clone for Sender<T> {
+impl<T> Clone for MpscSender<T> {
     fn clone(&self) -> Self {
         self.0.senders.set(self.0.senders.get() + 1);
         Self(Rc::clone(&self.0))
     }
 }
 
-impl<T> Drop for Sender<T> {
+impl<T> Drop for MpscSender<T> {
     fn drop(&mut self) {
         self.0.senders.set(self.0.senders.get() - 1);
         if self.0.senders.get() == 0 {
@@ -99,19 +99,19 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-impl<T> Receiver<T> {
+impl<T> MpscReceiver<T> {
     /// The next item; `Err` when the queue is empty and all senders are gone.
-    pub async fn recv(&mut self) -> Result<T, Closed> {
+    pub async fn recv(&mut self) -> Result<T, ChannelClosed> {
         std::future::poll_fn(|cx| self.poll_recv(cx)).await
     }
 
-    /// See [`Receiver::recv`].
-    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Closed>> {
+    /// See [`MpscReceiver::recv`].
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, ChannelClosed>> {
         if let Some(item) = self.try_recv() {
             return Poll::Ready(Ok(item));
         }
         if self.0.senders.get() == 0 {
-            return Poll::Ready(Err(Closed));
+            return Poll::Ready(Err(ChannelClosed));
         }
         *self.0.receiver.borrow_mut() = Some(cx.waker().clone());
         Poll::Pending
@@ -125,7 +125,7 @@ impl<T> Receiver<T> {
     }
 }
 
-impl<T> Drop for Receiver<T> {
+impl<T> Drop for MpscReceiver<T> {
     fn drop(&mut self) {
         self.0.receiver_gone.set(true);
         self.0.items.take();

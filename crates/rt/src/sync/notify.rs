@@ -12,12 +12,12 @@ use std::task::{Context, Poll, Waker};
 /// not kept.
 #[derive(Default)]
 pub struct Notify {
-    waiting: RefCell<VecDeque<Rc<Waiting>>>,
+    waiting: RefCell<VecDeque<Rc<NotifyWaiter>>>,
     kept: Cell<bool>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct NotifyWaiter {
     told: Cell<bool>,
     gone: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -63,7 +63,7 @@ impl Notify {
 
     /// Waits for a notification. The task counts as waiting from now on, before the first poll.
     pub fn notified(&self) -> Notified<'_> {
-        let waiting = Rc::new(Waiting::default());
+        let waiting = Rc::new(NotifyWaiter::default());
         if self.kept.take() {
             waiting.told.set(true);
         } else {
@@ -82,7 +82,7 @@ impl Notify {
     }
 }
 
-impl Waiting {
+impl NotifyWaiter {
     fn tell(&self) {
         self.told.set(true);
         if let Some(waker) = self.waker.take() {
@@ -94,7 +94,7 @@ impl Waiting {
 /// See [`Notify::notified`].
 pub struct Notified<'a> {
     notify: &'a Notify,
-    waiting: Rc<Waiting>,
+    waiting: Rc<NotifyWaiter>,
     done: bool,
 }
 

@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use super::Closed;
+use super::ChannelClosed;
 
-struct Slot<T> {
+struct OneshotSlot<T> {
     value: Cell<Option<T>>,
     closed: Cell<bool>,
     receiver: RefCell<Option<Waker>>,
@@ -15,23 +15,23 @@ struct Slot<T> {
 }
 
 /// Sends the value.
-pub struct Sender<T>(Rc<Slot<T>>);
+pub struct OneshotSender<T>(Rc<OneshotSlot<T>>);
 
 /// Waits for the value.
-pub struct Receiver<T>(Rc<Slot<T>>);
+pub struct OneshotReceiver<T>(Rc<OneshotSlot<T>>);
 
 /// A connected pair.
-pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
-    let slot = Rc::new(Slot {
+pub fn channel<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
+    let slot = Rc::new(OneshotSlot {
         value: Cell::new(None),
         closed: Cell::new(false),
         receiver: RefCell::new(None),
         sender: RefCell::new(None),
     });
-    (Sender(Rc::clone(&slot)), Receiver(slot))
+    (OneshotSender(Rc::clone(&slot)), OneshotReceiver(slot))
 }
 
-impl<T> Sender<T> {
+impl<T> OneshotSender<T> {
     /// Sends the value, or returns it if the receiver is gone.
     pub fn send(self, value: T) -> Result<(), T> {
         if self.0.closed.get() {
@@ -56,7 +56,7 @@ impl<T> Sender<T> {
     }
 }
 
-impl<T> Drop for Sender<T> {
+impl<T> Drop for OneshotSender<T> {
     fn drop(&mut self) {
         self.0.closed.set(true);
         if let Some(waker) = self.0.receiver.take() {
@@ -65,7 +65,7 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-impl<T> Drop for Receiver<T> {
+impl<T> Drop for OneshotReceiver<T> {
     fn drop(&mut self) {
         self.0.closed.set(true);
         if let Some(waker) = self.0.sender.take() {
@@ -74,15 +74,15 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
-impl<T> Future for Receiver<T> {
-    type Output = Result<T, Closed>;
+impl<T> Future for OneshotReceiver<T> {
+    type Output = Result<T, ChannelClosed>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(value) = self.0.value.take() {
             return Poll::Ready(Ok(value));
         }
         if self.0.closed.get() {
-            return Poll::Ready(Err(Closed));
+            return Poll::Ready(Err(ChannelClosed));
         }
         *self.0.receiver.borrow_mut() = Some(cx.waker().clone());
         Poll::Pending

@@ -14,11 +14,11 @@ use std::io;
 pub use program::execute;
 pub use signals::{ReceivedSignal, SignalDescriptor};
 pub use title::{set_environment, set_title};
-pub use users::{User, become_user, is_root, lookup_user, user_id};
+pub use users::{SystemUser, become_user, is_root, lookup_user, user_id};
 
 /// Which side of a [`fork`] this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fork {
+pub enum ForkSide {
     /// The process that called; the number is the child's.
     Parent(u32),
     /// The new process.
@@ -29,7 +29,7 @@ pub enum Fork {
 ///
 /// Fails with `EBUSY` when the process has more than one thread: the child would have only the
 /// calling one, and locks that the others held would stay locked in it for ever.
-pub fn fork() -> io::Result<Fork> {
+pub fn fork() -> io::Result<ForkSide> {
     require_one_thread()?;
     // SAFETY: the process has exactly one thread (checked above), so no lock is held by a thread
     // that the child lacks, and the child may run any code.
@@ -37,8 +37,8 @@ pub fn fork() -> io::Result<Fork> {
     // standard library has no fork.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
-        0 => Ok(Fork::Child),
-        child => Ok(Fork::Parent(child.unsigned_abs())),
+        0 => Ok(ForkSide::Child),
+        child => Ok(ForkSide::Parent(child.unsigned_abs())),
     }
 }
 

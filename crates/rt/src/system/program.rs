@@ -20,7 +20,7 @@ pub fn execute(
     use std::os::unix::process::CommandExt as _;
     // Its arguments and environment are those of the closure below.
     let mut command = std::process::Command::new(program);
-    let image = Image::new(program, arguments, variables)?;
+    let image = ExecImage::new(program, arguments, variables)?;
     let keep: Vec<i32> = keep
         .iter()
         .map(|descriptor| descriptor.as_raw_fd())
@@ -45,18 +45,18 @@ pub fn execute(
 }
 
 /// What `execve` is called with, made before the fork: between fork and exec nothing may allocate.
-struct Image {
+struct ExecImage {
     program: CString,
-    arguments: Strings,
-    environment: Strings,
+    arguments: CStringList,
+    environment: CStringList,
 }
 
-impl Image {
+impl ExecImage {
     fn new(
         program: &Path,
         arguments: &[OsString],
         variables: &[(&str, String)],
-    ) -> io::Result<Image> {
+    ) -> io::Result<ExecImage> {
         use std::os::unix::ffi::OsStrExt as _;
         let is_set_anew = |name: &OsString| variables.iter().any(|(known, _)| name == known);
         let kept = std::env::vars_os().filter(|(name, _)| !is_set_anew(name));
@@ -66,10 +66,10 @@ impl Image {
         let environment = kept
             .chain(new)
             .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
-        Ok(Image {
+        Ok(ExecImage {
             program: CString::new(program.as_os_str().as_bytes())?,
-            arguments: Strings::new(arguments.iter().map(|word| word.as_bytes().to_vec()))?,
-            environment: Strings::new(environment)?,
+            arguments: CStringList::new(arguments.iter().map(|word| word.as_bytes().to_vec()))?,
+            environment: CStringList::new(environment)?,
         })
     }
 
@@ -89,7 +89,7 @@ impl Image {
 }
 
 /// Strings as C wants a list of them.
-struct Strings {
+struct CStringList {
     /// What the pointers point to: the bytes of a `CString` stay where they are when the list moves.
     _owned: Vec<CString>,
     /// With a null pointer at the end.
@@ -98,19 +98,19 @@ struct Strings {
 
 // SAFETY: the pointers lead to bytes on the heap that the value owns and that nothing changes.
 // JUSTIFICATION: `Command::pre_exec` wants a closure that may move to another thread.
-unsafe impl Send for Strings {}
+unsafe impl Send for CStringList {}
 // SAFETY: as above: they are only read. JUSTIFICATION: as above.
-unsafe impl Sync for Strings {}
+unsafe impl Sync for CStringList {}
 
-impl Strings {
-    fn new(words: impl Iterator<Item = Vec<u8>>) -> io::Result<Strings> {
+impl CStringList {
+    fn new(words: impl Iterator<Item = Vec<u8>>) -> io::Result<CStringList> {
         let owned = words.map(CString::new).collect::<Result<Vec<_>, _>>()?;
         let pointers = owned
             .iter()
             .map(|word| word.as_ptr())
             .chain([std::ptr::null()])
             .collect();
-        Ok(Strings {
+        Ok(CStringList {
             _owned: owned,
             pointers,
         })

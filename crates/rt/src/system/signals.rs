@@ -40,7 +40,7 @@ impl SignalDescriptor {
     }
 
     /// The next signal that has come, if any. Never waits.
-    pub fn next(&self) -> io::Result<Option<ReceivedSignal>> {
+    pub fn read_signal(&self) -> io::Result<Option<ReceivedSignal>> {
         loop {
             let mut info = std::mem::MaybeUninit::<libc::signalfd_siginfo>::zeroed();
             let size = size_of::<libc::signalfd_siginfo>();
@@ -92,14 +92,17 @@ mod tests {
     #[test]
     fn a_blocked_signal_can_be_read() {
         let signals = SignalDescriptor::block(&[libc::SIGWINCH]).expect("signalfd");
-        assert_eq!(signals.next().expect("readable"), None);
+        assert_eq!(signals.read_signal().expect("readable"), None);
         // To this thread: another thread of the test harness does not block it.
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         // SAFETY: tgkill takes numbers only. JUSTIFICATION: a test needs a directed signal.
         let code =
             unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, libc::SIGWINCH) };
         assert_eq!(code, 0);
-        let received = signals.next().expect("readable").expect("a signal came");
+        let received = signals
+            .read_signal()
+            .expect("readable")
+            .expect("a signal came");
         assert_eq!(received.number, libc::SIGWINCH.unsigned_abs());
         assert_eq!(received.sender, std::process::id());
     }

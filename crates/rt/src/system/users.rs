@@ -3,13 +3,13 @@
 use std::ffi::CString;
 use std::io;
 
-use base::Errno;
+use base::ErrnoText;
 
 use super::require_one_thread;
 
 /// The user that the worker runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
+pub struct SystemUser {
     /// The name, for the supplementary groups.
     pub name: String,
     /// The user's number.
@@ -19,10 +19,10 @@ pub struct User {
 }
 
 /// Looks up a user and a group by name. The error says which call failed, in nginx's words.
-pub fn lookup_user(user: &str, group: &str) -> Result<User, String> {
+pub fn lookup_user(user: &str, group: &str) -> Result<SystemUser, String> {
     let uid = user_number(user).map_err(|error| failed("getpwnam", user, &error))?;
     let gid = group_number(group).map_err(|error| failed("getgrnam", group, &error))?;
-    Ok(User {
+    Ok(SystemUser {
         name: user.to_owned(),
         uid,
         gid,
@@ -31,7 +31,7 @@ pub fn lookup_user(user: &str, group: &str) -> Result<User, String> {
 
 fn failed(call: &str, name: &str, error: &Option<io::Error>) -> String {
     match error {
-        Some(error) => format!("{call}(\"{name}\") failed{}", Errno(error)),
+        Some(error) => format!("{call}(\"{name}\") failed{}", ErrnoText(error)),
         None => format!("{call}(\"{name}\") failed"),
     }
 }
@@ -111,7 +111,7 @@ fn group_number(name: &str) -> Result<u32, Option<io::Error>> {
 /// Gives up the super-user for good: group, supplementary groups, user. The error names the call.
 ///
 /// Must run before any thread is started, since the kernel keeps credentials per thread.
-pub fn become_user(user: &User) -> Result<(), String> {
+pub fn become_user(user: &SystemUser) -> Result<(), String> {
     require_one_thread().map_err(|error| error.to_string())?;
     let name = CString::new(user.name.as_str()).map_err(|_| "invalid user name".to_owned())?;
     // The groups first: without the rights of root neither could be changed any more.
@@ -131,7 +131,7 @@ pub fn become_user(user: &User) -> Result<(), String> {
         if code != 0 {
             return Err(format!(
                 "{call} failed{}",
-                Errno(&io::Error::last_os_error())
+                ErrnoText(&io::Error::last_os_error())
             ));
         }
     }

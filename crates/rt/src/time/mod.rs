@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use crate::clock::{NANOS_PER_TICK, tick, tick_and_beyond, tick_of};
 use crate::event_loop;
-use wheel::Key;
-use wheel::Wheel;
+use wheel::TimerKey;
+use wheel::TimerWheel;
 
 /// Further than any timer: "no deadline".
 const NEVER: u64 = u64::MAX;
@@ -34,7 +34,7 @@ pub struct Timer {
     /// Whom the entry wakes. Only compared; the entry keeps the waker, so that no other can come to be
     /// at the same address.
     waker: Cell<(*const (), *const RawWakerVTable)>,
-    key: Cell<Option<Key>>,
+    key: Cell<Option<TimerKey>>,
     loop_id: Cell<u64>,
 }
 
@@ -78,7 +78,7 @@ impl Timer {
         let due = self.due.get();
         if due != NEVER && deadline < due {
             // Earlier than the entry: it must be laid again, for the task that waits.
-            self.with_wheel(|wheel, key| self.due.set(wheel.lay(key, deadline)));
+            self.with_wheel(|wheel, key| self.due.set(wheel.schedule_entry(key, deadline)));
         }
     }
 
@@ -113,7 +113,7 @@ impl Timer {
         self.with_wheel(|wheel, key| {
             wheel.set_waker(key, waker);
             // One that is not set has its entry at the horizon: `set_tick` will lay it again.
-            self.due.set(wheel.lay(key, deadline));
+            self.due.set(wheel.schedule_entry(key, deadline));
         });
         self.waker
             .set((waker.data(), std::ptr::from_ref(waker.vtable())));
@@ -123,16 +123,16 @@ impl Timer {
     /// Makes its entry, unless it has one: in the wheel of this loop, not in that of a loop that ran on
     /// this thread before.
     fn create_entry(&self) {
-        event_loop::with(|core| {
+        event_loop::with_loop(|core| {
             if self.key.get().is_none() || self.loop_id.get() != core.shared.id {
-                self.key.set(Some(core.wheel.borrow_mut().create()));
+                self.key.set(Some(core.wheel.borrow_mut().create_entry()));
                 self.loop_id.set(core.shared.id);
             }
         });
     }
 
     /// Does something with its entry, if it has one on this thread's loop.
-    fn with_wheel(&self, f: impl FnOnce(&mut Wheel, Key)) {
+    fn with_wheel(&self, f: impl FnOnce(&mut TimerWheel, TimerKey)) {
         let Some(key) = self.key.get() else { return };
         event_loop::try_with(|core| {
             if core.shared.id == self.loop_id.get() {
@@ -155,7 +155,7 @@ impl Default for Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        self.with_wheel(Wheel::remove);
+        self.with_wheel(TimerWheel::remove);
     }
 }
 

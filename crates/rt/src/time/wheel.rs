@@ -22,9 +22,9 @@ const NONE: u32 = u32::MAX;
 
 /// An entry's place. Only its owner has it, so that no generation is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Key(u32);
+pub(crate) struct TimerKey(u32);
 
-struct Entry {
+struct TimerEntry {
     /// When the wheel comes to it; 0 when it lies in no slot.
     due: u64,
     waker: Option<Waker>,
@@ -34,17 +34,17 @@ struct Entry {
     slot: u16,
 }
 
-pub(crate) struct Wheel {
+pub(crate) struct TimerWheel {
     /// Every entry in a slot is due after this tick.
     hand: u64,
     /// Bit `s` of `occupied[l]`: slot `s` of level `l` has entries.
     occupied: [u64; LEVELS],
     heads: [u32; LEVELS * SLOTS],
-    entries: Vec<Entry>,
+    entries: Vec<TimerEntry>,
     free: Vec<u32>,
 }
 
-impl Wheel {
+impl TimerWheel {
     pub(crate) fn new(tick: u64) -> Self {
         Self {
             hand: tick,
@@ -56,8 +56,8 @@ impl Wheel {
     }
 
     /// Makes an entry that lies nowhere.
-    pub(crate) fn create(&mut self) -> Key {
-        let entry = Entry {
+    pub(crate) fn create_entry(&mut self) -> TimerKey {
+        let entry = TimerEntry {
             due: 0,
             waker: None,
             previous: NONE,
@@ -66,16 +66,16 @@ impl Wheel {
         };
         if let Some(index) = self.free.pop() {
             self.entries[index as usize] = entry;
-            return Key(index);
+            return TimerKey(index);
         }
         let index =
             u32::try_from(self.entries.len()).expect("fewer than 2^32 timers fit in memory");
         self.entries.push(entry);
-        Key(index)
+        TimerKey(index)
     }
 
     /// Whom to wake when the entry comes up.
-    pub(crate) fn set_waker(&mut self, key: Key, waker: &Waker) {
+    pub(crate) fn set_waker(&mut self, key: TimerKey, waker: &Waker) {
         let entry = &mut self.entries[key.0 as usize];
         match &entry.waker {
             Some(old) if old.will_wake(waker) => {}
@@ -84,7 +84,7 @@ impl Wheel {
     }
 
     /// Lays the entry to come up at `tick`, or at the horizon if that is beyond; gives when.
-    pub(crate) fn lay(&mut self, key: Key, tick: u64) -> u64 {
+    pub(crate) fn schedule_entry(&mut self, key: TimerKey, tick: u64) -> u64 {
         self.unlink(key.0);
         let entry = &mut self.entries[key.0 as usize];
         // Never at the hand or behind it: such a slot would come up after the wheel has gone all the way round.
@@ -95,7 +95,7 @@ impl Wheel {
     }
 
     /// Removes an entry for good.
-    pub(crate) fn remove(&mut self, key: Key) {
+    pub(crate) fn remove(&mut self, key: TimerKey) {
         self.unlink(key.0);
         self.entries[key.0 as usize].waker = None;
         self.free.push(key.0);
@@ -106,7 +106,7 @@ impl Wheel {
         self.next_slot().map(|(_, due)| due)
     }
 
-    /// Whether [`Wheel::advance`] has anything to do.
+    /// Whether [`TimerWheel::advance`] has anything to do.
     pub(crate) fn is_due(&self, tick: u64) -> bool {
         self.next_due().is_some_and(|due| due <= tick)
     }
@@ -230,27 +230,27 @@ mod tests {
         let seed = AtomicU64::new(0x1234_5678_9abc_def1);
         let woken = Arc::new(Mutex::new(Vec::new()));
         let mut tick = 1_000_003;
-        let mut wheel = Wheel::new(tick);
+        let mut wheel = TimerWheel::new(tick);
         let mut model: BTreeMap<u32, u64> = BTreeMap::new();
         for _ in 0..30_000 {
             match next(&seed) % 4 {
                 0 | 1 => {
-                    let key = wheel.create();
+                    let key = wheel.create_entry();
                     let waker = Waker::from(Arc::new(Note(key.0, Arc::clone(&woken))));
                     wheel.set_waker(key, &waker);
                     let ahead = next(&seed) % (1 << (next(&seed) % 30));
-                    model.insert(key.0, wheel.lay(key, tick + ahead));
+                    model.insert(key.0, wheel.schedule_entry(key, tick + ahead));
                 }
                 2 => {
                     let Some((&index, _)) = model.iter().nth(next(&seed) as usize % 50) else {
                         continue;
                     };
                     if next(&seed).is_multiple_of(2) {
-                        wheel.remove(Key(index));
+                        wheel.remove(TimerKey(index));
                         model.remove(&index);
                     } else {
                         let ahead = next(&seed) % (1 << (next(&seed) % 20));
-                        model.insert(index, wheel.lay(Key(index), tick + ahead));
+                        model.insert(index, wheel.schedule_entry(TimerKey(index), tick + ahead));
                     }
                 }
                 _ => {
@@ -269,7 +269,7 @@ mod tests {
                     assert_eq!(came, due);
                     for index in due {
                         model.remove(&index);
-                        wheel.remove(Key(index));
+                        wheel.remove(TimerKey(index));
                     }
                 }
             }
@@ -283,9 +283,9 @@ mod tests {
 
     #[test]
     fn the_far_end_of_time_is_laid_at_the_horizon() {
-        let mut wheel = Wheel::new(5);
-        let key = wheel.create();
-        assert_eq!(wheel.lay(key, u64::MAX), HORIZON);
+        let mut wheel = TimerWheel::new(5);
+        let key = wheel.create_entry();
+        assert_eq!(wheel.schedule_entry(key, u64::MAX), HORIZON);
         assert!(wheel.advance(1_000_000).is_empty());
     }
 }

@@ -11,16 +11,16 @@ pub(crate) mod variables;
 
 /// The groups of servers of `stream`. Those of `http` are kept apart, even if they have the same name.
 #[derive(Clone)]
-pub struct StreamGroups(net::upstream::Groups);
+pub struct StreamGroups(net::upstream::UpstreamGroups);
 
 impl Default for StreamGroups {
     fn default() -> Self {
-        StreamGroups(net::upstream::Groups::of("stream "))
+        StreamGroups(net::upstream::UpstreamGroups::of("stream "))
     }
 }
 
 impl Deref for StreamGroups {
-    type Target = net::upstream::Groups;
+    type Target = net::upstream::UpstreamGroups;
 
     fn deref(&self) -> &Self::Target {
         &self.0
@@ -29,14 +29,14 @@ impl Deref for StreamGroups {
 
 /// The upstream servers that a session has tried.
 #[derive(Default)]
-pub struct Record {
+pub struct SessionUpstreams {
     /// In the order in which they were tried.
-    pub tries: Vec<Try>,
+    pub tries: Vec<SessionTry>,
 }
 
 /// One server that was tried.
 #[derive(Clone, Debug, Default)]
-pub struct Try {
+pub struct SessionTry {
     /// Its address as text; the name of the group if it had no server to try, as in nginx.
     pub address: BString,
     /// The time until the connection was established.
@@ -51,7 +51,7 @@ pub struct Try {
     pub received: u64,
 }
 
-impl Record {
+impl SessionUpstreams {
     /// Appends what the error log says of the tries, in the words of nginx.
     pub(crate) fn describe(&self, received: u64, sent: u64, out: &mut Vec<u8>) {
         let last = self.tries.last().cloned().unwrap_or_default();

@@ -5,51 +5,55 @@ use std::time::Duration;
 use base::text::write_seconds;
 use conf::Variable;
 
-use super::Try;
-use crate::session::Session;
+use super::SessionTry;
+use crate::session::StreamSession;
 
 /// The variables.
-pub(crate) static VARIABLES: &[Variable<Session>] = &[
+pub(crate) static VARIABLES: &[Variable<StreamSession>] = &[
     Variable::new(
         "upstream_addr",
-        |s: &mut Session, out| list(s, out, |a_try, out| out.extend_from_slice(&a_try.address)),
+        |s: &mut StreamSession, out| list(s, out, |a_try, out| out.extend_from_slice(&a_try.address)),
         "The addresses of the servers that were tried.",
     )
     .volatile(),
     Variable::new(
         "upstream_bytes_sent",
-        |s: &mut Session, out| list(s, out, |a_try, out| number(a_try.sent, out)),
+        |s: &mut StreamSession, out| list(s, out, |a_try, out| number(a_try.sent, out)),
         "The number of bytes sent to each upstream server.",
     )
     .volatile(),
     Variable::new(
         "upstream_bytes_received",
-        |s: &mut Session, out| list(s, out, |a_try, out| number(a_try.received, out)),
+        |s: &mut StreamSession, out| list(s, out, |a_try, out| number(a_try.received, out)),
         "The number of bytes received from each upstream server.",
     )
     .volatile(),
     Variable::new(
         "upstream_connect_time",
-        |s: &mut Session, out| list(s, out, |a_try, out| time(a_try.connect, out)),
+        |s: &mut StreamSession, out| list(s, out, |a_try, out| time(a_try.connect, out)),
         "The time to connect to each upstream server, in seconds with millisecond resolution.",
     )
     .volatile(),
     Variable::new(
         "upstream_first_byte_time",
-        |s: &mut Session, out| list(s, out, |a_try, out| time(a_try.first_byte, out)),
+        |s: &mut StreamSession, out| list(s, out, |a_try, out| time(a_try.first_byte, out)),
         "The time to the first byte from each upstream server, in seconds with millisecond resolution.",
     )
     .volatile(),
     Variable::new(
         "upstream_session_time",
-        |s: &mut Session, out| list(s, out, |a_try, out| time(a_try.session, out)),
+        |s: &mut StreamSession, out| list(s, out, |a_try, out| time(a_try.session, out)),
         "The duration of the session with each upstream server, in seconds with millisecond resolution.",
     )
     .volatile(),
 ];
 
 /// Writes one value for each try.
-fn list(session: &mut Session, out: &mut Vec<u8>, write: fn(&Try, &mut Vec<u8>)) -> bool {
+fn list(
+    session: &mut StreamSession,
+    out: &mut Vec<u8>,
+    write: fn(&SessionTry, &mut Vec<u8>),
+) -> bool {
     // Without a try the variables have no value, which a log shows as `-`.
     let Some(record) = session
         .upstream

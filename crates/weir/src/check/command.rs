@@ -126,12 +126,15 @@ fn text(errors: &[Diagnostic], findings: &[CheckFinding], sources: &SourceMap, p
     let colour = |terminal: bool| terminal && std::env::var_os("NO_COLOR").is_none();
     for error in errors {
         let colour = colour(std::io::stderr().is_terminal());
-        eprint!("{}", conf::render(error, sources, program, colour));
+        eprint!(
+            "{}",
+            conf::render_diagnostic(error, sources, program, colour)
+        );
     }
     let mut out = String::new();
     for finding in findings {
         let colour = colour(std::io::stdout().is_terminal());
-        let text = conf::render(
+        let text = conf::render_diagnostic(
             &finding.diagnostic(),
             sources,
             finding.rule.danger.name(),

@@ -25,7 +25,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use base::Span;
-use conf::{Block, Diagnostic, Node, Severity, SourceMap};
+use conf::{BlockContent, Diagnostic, DirectiveNode, Severity, SourceMap};
 
 pub(crate) use command::{CheckArguments, USAGE, explain, parse, run};
 use view::{CheckedTree, DirectiveView};
@@ -112,14 +112,18 @@ impl CheckFinding {
 const MAX_FINDINGS: usize = 10_000;
 
 /// The findings of all rules, in the order of the text.
-pub(crate) fn findings(nodes: &[Node], sources: &SourceMap, prefix: &Path) -> Vec<CheckFinding> {
+pub(crate) fn findings(
+    nodes: &[DirectiveNode],
+    sources: &SourceMap,
+    prefix: &Path,
+) -> Vec<CheckFinding> {
     found_by(|_| true, nodes, sources, prefix)
 }
 
 /// The findings of some of the rules.
 fn found_by(
     wanted: impl Fn(&CheckRule) -> bool,
-    nodes: &[Node],
+    nodes: &[DirectiveNode],
     sources: &SourceMap,
     prefix: &Path,
 ) -> Vec<CheckFinding> {
@@ -139,8 +143,8 @@ fn found_by(
 /// Walks the tree. `around` are the blocks that enclose these nodes, from outside in.
 fn visit<'t>(
     site: &CheckedTree<'t>,
-    around: &mut Vec<&'t Node>,
-    nodes: &'t [Node],
+    around: &mut Vec<&'t DirectiveNode>,
+    nodes: &'t [DirectiveNode],
     wanted: &dyn Fn(&CheckRule) -> bool,
     findings: &mut Vec<CheckFinding>,
 ) {
@@ -156,7 +160,7 @@ fn visit<'t>(
             }
             findings.extend(found.into_iter().map(|found| CheckFinding { rule, found }));
         }
-        if let Block::Nodes(inside) = &node.block {
+        if let BlockContent::Nodes(inside) = &node.block {
             around.push(node);
             visit(site, around, inside, wanted, findings);
             around.pop();
@@ -192,7 +196,11 @@ fn is_allowed(finding: &CheckFinding, sources: &SourceMap) -> bool {
 }
 
 /// The warnings that `-t` adds: the exploitable findings.
-pub(crate) fn warnings(nodes: &[Node], sources: &SourceMap, prefix: &Path) -> Vec<Diagnostic> {
+pub(crate) fn warnings(
+    nodes: &[DirectiveNode],
+    sources: &SourceMap,
+    prefix: &Path,
+) -> Vec<Diagnostic> {
     let attacks = |rule: &CheckRule| rule.danger == RuleDanger::Attack;
     found_by(attacks, nodes, sources, prefix)
         .iter()

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use conf::Snapshot;
+use conf::FileSnapshot;
 
 use super::{CheckFinding, findings, rules};
 
@@ -12,7 +12,7 @@ fn names(text: &str) -> Vec<&'static str> {
 }
 
 fn of_whole(text: &str) -> Vec<&'static str> {
-    let mut files = Snapshot::default();
+    let mut files = FileSnapshot::default();
     files.insert("/etc/x/nginx.conf", text);
     let (tree, errors) = conf::parse_tolerant(Path::new("/etc/x/nginx.conf"), &mut files, None);
     assert!(errors.is_empty(), "{errors:?} in {text}");

@@ -11,7 +11,7 @@
 //! ```
 
 use base::ByteSlice as _;
-use conf::Node;
+use conf::DirectiveNode;
 
 use super::byte_set::{ByteSet, CaptureGroup, ValueReach, group};
 use super::view::{DirectiveView, LocationMatch, condition, first, matches_of, named, word};
@@ -263,14 +263,14 @@ pub(super) fn client_variable(name: &[u8]) -> Option<ValueReach> {
 /// Whether an `if` tests this variable and ends some requests, or encloses this place. Then the
 /// configuration has a list of what is allowed, and that the list is complete is assumed.
 fn is_tested(view: &DirectiveView, name: &[u8]) -> bool {
-    let asks = |node: &Node| {
+    let asks = |node: &DirectiveNode| {
         node.name.is("if")
             && node
                 .args
                 .iter()
                 .any(|word| names(&word.text).any(|found| found == name))
     };
-    let ends = |node: &Node| node.name.is("return") || node.name.is("rewrite");
+    let ends = |node: &DirectiveNode| node.name.is("return") || node.name.is("rewrite");
     let blocks = || view.around.iter();
     blocks().any(|block| asks(block))
         || blocks().any(|block| {
@@ -282,7 +282,7 @@ fn is_tested(view: &DirectiveView, name: &[u8]) -> bool {
 /// The values that `set` assigns to a variable in the enclosing blocks and in their `if`s.
 fn assigned<'t>(view: &DirectiveView<'_, 't>, name: &[u8]) -> Vec<&'t [u8]> {
     let mut values = Vec::new();
-    let mut look = |nodes: &'t [Node]| {
+    let mut look = |nodes: &'t [DirectiveNode]| {
         let sets = named(nodes, "set");
         let ours = sets.filter(|node| first(node).strip_prefix(b"$") == Some(name));
         values.extend(ours.map(|node| word(node, 1)));
@@ -304,7 +304,7 @@ fn mapped(view: &DirectiveView, name: &[u8], depth: usize) -> Vec<Vec<ValuePart>
         expand(view, first(map), None, depth + 1, &mut source);
         let subject = union_of(&source);
         let mut rows = map.block.nodes().iter();
-        let has_variables = |row: &&Node| {
+        let has_variables = |row: &&DirectiveNode| {
             row.args
                 .last()
                 .is_some_and(|word| word.text.contains(&b'$'))
@@ -391,7 +391,7 @@ fn latest_match<'t>(view: &DirectiveView<'_, 't>) -> Option<MatchedPattern<'t>> 
 }
 
 /// The expression in the condition of an `if`, and its subject.
-fn matched_by_if(node: &Node) -> Option<MatchedPattern<'_>> {
+fn matched_by_if(node: &DirectiveNode) -> Option<MatchedPattern<'_>> {
     if !node.name.is("if") {
         return None;
     }

@@ -8,34 +8,34 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use base::{BString, ByteSlice as _};
-use conf::{Node, Regex, SourceMap};
+use conf::{DirectiveNode, Regex, SourceMap};
 
 /// The whole configuration.
 pub(super) struct CheckedTree<'t> {
     /// The directives at the top level.
-    pub(super) nodes: &'t [Node],
+    pub(super) nodes: &'t [DirectiveNode],
     /// The files they are from.
     pub(super) sources: &'t SourceMap,
     /// The base of relative paths.
     prefix: &'t Path,
     /// `map`, `geo` and the like by the variable that they define, without `$`.
-    pub(super) maps: HashMap<&'t [u8], Vec<&'t Node>>,
+    pub(super) maps: HashMap<&'t [u8], Vec<&'t DirectiveNode>>,
     /// Compiled regular expressions: rules try them many times.
     regexes: RefCell<HashMap<(BString, bool), Option<Regex>>>,
     /// Files that must not be served: listed once, though every server is compared with them.
     secrets: OnceCell<Vec<PathBuf>>,
     /// The default server of each address, by the address as `listen` writes it.
-    default_servers: OnceCell<HashMap<&'t [u8], &'t Node>>,
+    default_servers: OnceCell<HashMap<&'t [u8], &'t DirectiveNode>>,
 }
 
 impl<'t> CheckedTree<'t> {
     /// Collects what rules look up by name. The rest is found when it is first needed.
     pub(super) fn new(
-        nodes: &'t [Node],
+        nodes: &'t [DirectiveNode],
         sources: &'t SourceMap,
         prefix: &'t Path,
     ) -> CheckedTree<'t> {
-        let mut maps: HashMap<&[u8], Vec<&Node>> = HashMap::new();
+        let mut maps: HashMap<&[u8], Vec<&DirectiveNode>> = HashMap::new();
         for node in nodes.iter().flat_map(|engine| engine.block.nodes()) {
             if matches!(
                 node.name.text.as_slice(),
@@ -60,14 +60,15 @@ impl<'t> CheckedTree<'t> {
     }
 
     /// The default server of an address: the one that says so, or the first.
-    pub(super) fn default_server(&self, address: &[u8]) -> Option<&'t Node> {
+    pub(super) fn default_server(&self, address: &[u8]) -> Option<&'t DirectiveNode> {
         let all = self.default_servers.get_or_init(|| {
             let mut all = HashMap::new();
             let engines = self.nodes.iter();
             for server in engines.flat_map(|engine| named(engine.block.nodes(), "server")) {
                 for listen in named(server.block.nodes(), "listen") {
-                    let says_so =
-                        |word: &conf::Word| word.is("default_server") || word.is("default");
+                    let says_so = |word: &conf::DirectiveWord| {
+                        word.is("default_server") || word.is("default")
+                    };
                     if listen.args.iter().any(says_so) {
                         // Overwrites an implicit default that came before.
                         all.insert(first(listen), server);
@@ -107,11 +108,11 @@ impl<'t> CheckedTree<'t> {
 
     /// Whether the text is anywhere in the configuration, in a word or in a script.
     pub(super) fn mentions(&self, text: &[u8]) -> bool {
-        fn within(nodes: &[Node], text: &[u8]) -> bool {
+        fn within(nodes: &[DirectiveNode], text: &[u8]) -> bool {
             nodes.iter().any(|node| {
                 let raw = match &node.block {
-                    conf::Block::Raw(script) => script.text.contains_str(text),
-                    conf::Block::None | conf::Block::Nodes(_) => false,
+                    conf::BlockContent::Raw(script) => script.text.contains_str(text),
+                    conf::BlockContent::None | conf::BlockContent::Nodes(_) => false,
                 };
                 let words = std::iter::once(&node.name).chain(&node.args);
                 raw || words.into_iter().any(|word| word.text.contains_str(text))
@@ -127,8 +128,8 @@ pub(super) struct DirectiveView<'a, 't> {
     /// The configuration that it is in.
     pub(super) site: &'a CheckedTree<'t>,
     /// The blocks around it, the outermost first.
-    pub(super) around: &'a [&'t Node],
-    pub(super) node: &'t Node,
+    pub(super) around: &'a [&'t DirectiveNode],
+    pub(super) node: &'t DirectiveNode,
 }
 
 /// How a location is selected.
@@ -143,7 +144,7 @@ pub(super) enum LocationMatch<'t> {
 }
 
 /// How this `location` is selected. As in nginx the modifier may be attached to the text: `^~/a`.
-pub(super) fn matches_of(location: &Node) -> LocationMatch<'_> {
+pub(super) fn matches_of(location: &DirectiveNode) -> LocationMatch<'_> {
     let (modifier, text): (&[u8], &[u8]) = match &location.args[..] {
         [modifier, text, ..] => (&modifier.text, &text.text),
         [one] => {
@@ -165,7 +166,7 @@ pub(super) fn matches_of(location: &Node) -> LocationMatch<'_> {
 }
 
 /// The words of an `if`'s condition, without its parentheses.
-pub(super) fn condition(node: &Node) -> Vec<&[u8]> {
+pub(super) fn condition(node: &DirectiveNode) -> Vec<&[u8]> {
     let mut words: Vec<&[u8]> = node.args.iter().map(|word| word.text.as_slice()).collect();
     if let Some(first) = words.first_mut() {
         *first = first.strip_prefix(b"(").unwrap_or(first);
@@ -178,25 +179,28 @@ pub(super) fn condition(node: &Node) -> Vec<&[u8]> {
 }
 
 /// The directives with this name in a block.
-pub(super) fn named<'t>(nodes: &'t [Node], name: &str) -> impl Iterator<Item = &'t Node> {
+pub(super) fn named<'t>(
+    nodes: &'t [DirectiveNode],
+    name: &str,
+) -> impl Iterator<Item = &'t DirectiveNode> {
     nodes
         .iter()
         .filter(move |node| node.name.text == name.as_bytes())
 }
 
 /// The first parameter.
-pub(super) fn first(node: &Node) -> &[u8] {
+pub(super) fn first(node: &DirectiveNode) -> &[u8] {
     word(node, 0)
 }
 
 /// A parameter; empty if there is none.
-pub(super) fn word(node: &Node, index: usize) -> &[u8] {
+pub(super) fn word(node: &DirectiveNode, index: usize) -> &[u8] {
     node.args.get(index).map_or(b"", |word| &word.text)
 }
 
 impl<'t> DirectiveView<'_, 't> {
     /// The directives of the enclosing block.
-    pub(super) fn here(&self) -> &'t [Node] {
+    pub(super) fn here(&self) -> &'t [DirectiveNode] {
         match self.around.last() {
             Some(block) => block.block.nodes(),
             None => self.site.nodes,
@@ -211,7 +215,7 @@ impl<'t> DirectiveView<'_, 't> {
     }
 
     /// The innermost enclosing block with this name.
-    pub(super) fn block(&self, name: &str) -> Option<&'t Node> {
+    pub(super) fn block(&self, name: &str) -> Option<&'t DirectiveNode> {
         self.around
             .iter()
             .rev()
@@ -220,12 +224,12 @@ impl<'t> DirectiveView<'_, 't> {
     }
 
     /// The directives with this name that apply here.
-    pub(super) fn inherited(&self, name: &str) -> Vec<&'t Node> {
+    pub(super) fn inherited(&self, name: &str) -> Vec<&'t DirectiveNode> {
         inherited(self.around, name)
     }
 
     /// The directive with this name that applies here: the last one, if there are several.
-    pub(super) fn nearest(&self, name: &str) -> Option<&'t Node> {
+    pub(super) fn nearest(&self, name: &str) -> Option<&'t DirectiveNode> {
         self.inherited(name).last().copied()
     }
 
@@ -242,7 +246,7 @@ impl<'t> DirectiveView<'_, 't> {
 
 /// The directives with this name in the innermost of these blocks that has any: nginx's
 /// inheritance, which replaces all lines and never merges.
-pub(super) fn inherited<'t>(around: &[&'t Node], name: &str) -> Vec<&'t Node> {
+pub(super) fn inherited<'t>(around: &[&'t DirectiveNode], name: &str) -> Vec<&'t DirectiveNode> {
     around
         .iter()
         .rev()
@@ -262,10 +266,10 @@ const GUARDS: [&str; 5] = [
 
 /// Whether anything in these blocks restricts access. Listening on the loopback address only is no
 /// restriction: the clients of a proxy in front get through.
-pub(super) fn is_guarded(around: &[&Node]) -> bool {
+pub(super) fn is_guarded(around: &[&DirectiveNode]) -> bool {
     let addresses = around.iter().rev().find_map(|block| {
         let mut rules = block.block.nodes().iter();
-        let is_rule = |node: &&Node| node.name.is("allow") || node.name.is("deny");
+        let is_rule = |node: &&DirectiveNode| node.name.is("allow") || node.name.is("deny");
         rules
             .clone()
             .any(|node| is_rule(&node))
@@ -276,7 +280,7 @@ pub(super) fn is_guarded(around: &[&Node]) -> bool {
             .last()
             .is_some_and(|node| !matches!(first(node), b"off" | b"optional" | b"optional_no_ca"))
     };
-    let script = |block: &&Node| {
+    let script = |block: &&DirectiveNode| {
         let mut names = block.block.nodes().iter().map(|node| &node.name.text);
         names.any(|name| name.starts_with(b"access_by_lua") || name.starts_with(b"rewrite_by_lua"))
     };
@@ -290,17 +294,17 @@ pub(super) fn is_guarded(around: &[&Node]) -> bool {
 }
 
 /// An `if` that rejects some requests.
-fn is_refusal(node: &Node) -> bool {
-    let refuses = |node: &Node| {
+fn is_refusal(node: &DirectiveNode) -> bool {
+    let refuses = |node: &DirectiveNode| {
         node.name.is("return") && matches!(first(node), [b'4', ..]) && !word(node, 0).is_empty()
     };
     node.name.is("if") && node.block.nodes().iter().any(refuses)
 }
 
 /// Whether the server listens on local addresses only.
-pub(super) fn is_local(server: &Node) -> bool {
+pub(super) fn is_local(server: &DirectiveNode) -> bool {
     let mut listens = named(server.block.nodes(), "listen").peekable();
-    let local = |node: &Node| {
+    let local = |node: &DirectiveNode| {
         let address = first(node);
         let prefixes = [&b"127."[..], b"localhost", b"[::1]", b"unix:"];
         prefixes.iter().any(|prefix| address.starts_with(prefix))
@@ -312,10 +316,14 @@ pub(super) fn is_local(server: &Node) -> bool {
 /// The locations that serve a path, outermost first; empty if none does. The order is nginx's: an
 /// exact match, then the longest prefix and the locations nested in it, then the first regular
 /// expression unless the prefix forbids it.
-pub(super) fn locate<'t>(site: &CheckedTree, nodes: &'t [Node], path: &[u8]) -> Vec<&'t Node> {
+pub(super) fn locate<'t>(
+    site: &CheckedTree,
+    nodes: &'t [DirectiveNode],
+    path: &[u8],
+) -> Vec<&'t DirectiveNode> {
     let locations = || named(nodes, "location");
     // Nested locations are matched against the whole path again, as nginx does.
-    let inside = |location: &'t Node| {
+    let inside = |location: &'t DirectiveNode| {
         let mut chain = vec![location];
         chain.extend(locate(site, location.block.nodes(), path));
         chain
@@ -332,7 +340,7 @@ pub(super) fn locate<'t>(site: &CheckedTree, nodes: &'t [Node], path: &[u8]) -> 
         })
         .max_by_key(|(length, ..)| *length);
     let chain = prefix.map_or_else(Vec::new, |(_, _, node)| inside(node));
-    let is_final = |node: &&Node| {
+    let is_final = |node: &&DirectiveNode| {
         matches!(
             matches_of(node),
             LocationMatch::Exact(_) | LocationMatch::Regex(..)
@@ -349,7 +357,7 @@ pub(super) fn locate<'t>(site: &CheckedTree, nodes: &'t [Node], path: &[u8]) -> 
 }
 
 /// Whether something else than files below the root produces the location's responses.
-pub(super) fn has_handler(location: &Node) -> bool {
+pub(super) fn has_handler(location: &DirectiveNode) -> bool {
     location.block.nodes().iter().any(|node| {
         let name = node.name.text.as_slice();
         name.ends_with(b"_pass") && !name.starts_with(b"auth")

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use base::Errno;
-use host::error_log::Level;
+use base::ErrnoText;
+use host::error_log::LogLevel;
 
 use crate::load_configuration::LoadedConfiguration;
 use crate::message::MessageKind;
@@ -44,7 +44,7 @@ impl MasterProcess {
 
     /// Tells the workers to quit if the new binary has not begun to serve in time.
     pub(super) fn quit_if_due(&mut self) {
-        if self.quit_at.is_some_and(|at| rt::clock::read() >= at) {
+        if self.quit_at.is_some_and(|at| rt::clock::read_clock() >= at) {
             self.quit_at = None;
             self.quit_workers();
         }
@@ -62,14 +62,16 @@ impl MasterProcess {
         // Renamed before the new binary starts, because it writes its own number to the usual path.
         if let Err(error) = self.pid_file.rename(&upgrade::old_path(&pid)) {
             let text = format!("{error} before executing new binary process");
-            self.log().plain(Level::Alert, format_args!("{text}"));
+            self.log()
+                .log_plain(LogLevel::Alert, format_args!("{text}"));
             return self.report_refusal(&text);
         }
         let other = match upgrade::start(&self.startup.command, &self.opened.sockets) {
             Ok(other) => other,
             Err(error) => {
-                let text = format!("could not start the new binary{}", Errno(&error));
-                self.log().plain(Level::Alert, format_args!("{text}"));
+                let text = format!("could not start the new binary{}", ErrnoText(&error));
+                self.log()
+                    .log_plain(LogLevel::Alert, format_args!("{text}"));
                 self.restore_pid_file();
                 return self.report_refusal(&text);
             }
@@ -93,7 +95,7 @@ impl MasterProcess {
         let pid = self.loaded.core.pid.clone();
         if let Err(error) = self.pid_file.rename(&pid) {
             let text = format_args!("{error} after the new binary process has ended");
-            self.log().plain(Level::Alert, text);
+            self.log().log_plain(LogLevel::Alert, text);
         }
     }
 
@@ -130,7 +132,7 @@ impl MasterProcess {
         let about_to =
             |other: &OtherMaster| matches!(other.role, MasterRole::New(_)) && !other.serves;
         if self.other.as_ref().is_some_and(about_to) {
-            self.quit_at = Some(rt::clock::read() + SUCCESSOR_TIMEOUT);
+            self.quit_at = Some(rt::clock::read_clock() + SUCCESSOR_TIMEOUT);
             return;
         }
         self.quit_workers();

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use host::error_log::Level;
-use rt::sandbox::{Listener, Rules};
+use host::error_log::LogLevel;
+use rt::sandbox::{SandboxRules, SeccompListener};
 
 use crate::children::WorkerSandbox;
 use crate::load_configuration::LoadedConfiguration;
@@ -29,7 +29,7 @@ impl MasterProcess {
             return;
         };
         for _ in 0..MAX_DENIED_AT_ONCE {
-            let attempt = match sandbox.listener.as_ref().map(Listener::deny) {
+            let attempt = match sandbox.listener.as_ref().map(SeccompListener::deny) {
                 Some(Ok(Some(attempt))) => attempt,
                 Some(Ok(None)) | None => return,
                 // No process is left behind the listener. It stays readable for ever, so it must leave the poll
@@ -47,7 +47,7 @@ impl MasterProcess {
                     "system call {name} ({number}) is denied by worker_sandbox, worker process {process}, arguments: \
                      {first:#x} _ {third:#x}"
                 );
-                log.plain(Level::Error, text);
+                log.log_plain(LogLevel::Error, text);
             }
         }
     }
@@ -68,23 +68,24 @@ impl MasterProcess {
             return;
         }
         // Recorded before the attempt, so that a failing replacement is subject to the pause, too.
-        self.renewed_at = Some(rt::clock::read());
+        self.renewed_at = Some(rt::clock::read_clock());
         self.notice(format_args!("the files of worker_sandbox have changed"));
         // The worker would have recreated a directory that is gone, had it no sandbox.
         if let Err(error) =
             prepare::make_directories(&self.loaded, StartupLog::log_only(self.log()))
         {
-            self.log().plain(Level::Emerg, format_args!("{error}"));
+            self.log()
+                .log_plain(LogLevel::Emerg, format_args!("{error}"));
         }
         self.replace_worker(index);
     }
 
     /// Logs what a sandbox permits; the paths at debug level.
-    pub(super) fn log_rules(&self, rules: &Rules) {
+    pub(super) fn log_rules(&self, rules: &SandboxRules) {
         if rules.read.iter().any(|path| path.as_os_str() == "/") {
             let text = "worker_sandbox: all files are readable, because a path in the configuration starts with a \
                         variable or is \"/\"";
-            self.log().plain(Level::Warn, format_args!("{text}"));
+            self.log().log_plain(LogLevel::Warn, format_args!("{text}"));
         }
         for (what, paths) in [
             ("read", &rules.read),
@@ -93,7 +94,7 @@ impl MasterProcess {
         ] {
             for path in paths {
                 let text = format_args!("worker_sandbox: may {what} \"{}\"", path.display());
-                self.log().plain(Level::Debug, text);
+                self.log().log_plain(LogLevel::Debug, text);
             }
         }
     }

@@ -30,10 +30,10 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use base::Errno;
-use host::error_log::{Level, Logger};
+use base::ErrnoText;
+use host::error_log::{LogLevel, Logger};
 use host::process;
-use host::signal::{Received, Signal, Signals};
+use host::signal::{DeliveredSignal, Signal, SignalReader};
 
 use crate::children::{CrashBackoff, RESPAWN_PAUSE, WorkerChild};
 use crate::load_configuration::{LoadedConfiguration, StartupSettings};
@@ -64,7 +64,7 @@ pub(crate) struct MasterProcess {
     /// The living workers; the last one is in charge.
     workers: Vec<WorkerChild>,
     /// Signals as messages on a descriptor: nothing is ever interrupted.
-    signals: Signals,
+    signals: SignalReader,
     /// Whether and how the master is exiting.
     end: MasterEnd,
     /// When a crashed worker is replaced.
@@ -118,7 +118,7 @@ impl MasterProcess {
         mut loaded: LoadedConfiguration,
         opened: OpenedResources,
         (pid_file, watchers): (PidFile, SignalWatchers),
-        signals: Signals,
+        signals: SignalReader,
         (other, orphans): (Option<OtherMaster>, Vec<OrphanWorker>),
     ) -> MasterProcess {
         loaded.forget_engines();
@@ -138,7 +138,7 @@ impl MasterProcess {
             quit_at: None,
             watchers,
             awaited: AwaitedAction::Nothing,
-            restore_at: rt::clock::read() + RESTORE_INTERVAL,
+            restore_at: rt::clock::read_clock() + RESTORE_INTERVAL,
             has_served: false,
             first_worker_failed: false,
             renewed_at: None,
@@ -151,7 +151,7 @@ impl MasterProcess {
     }
 
     fn notice(&self, message: std::fmt::Arguments<'_>) {
-        self.log().plain(Level::Notice, message);
+        self.log().log_plain(LogLevel::Notice, message);
     }
 
     /// Runs until a signal ends it, or until it is clear that nothing will ever serve. Returns the
@@ -185,7 +185,7 @@ impl MasterProcess {
 
     /// Checks the directories of the configuration, now and then.
     fn restore_directories(&mut self) {
-        let now = rt::clock::read();
+        let now = rt::clock::read_clock();
         if now >= self.restore_at && self.end == MasterEnd::No {
             prepare::restore_directories(&self.loaded);
         }
@@ -203,7 +203,7 @@ impl MasterProcess {
         // Without a `user` there is nothing to give away, so the master need not wake up for it.
         let mending = self.loaded.core.user.as_ref().and(Some(self.restore_at));
         let planned = planned.into_iter().chain(self.quit_at).chain(mending).min();
-        let timeout = planned.map(|at| at.saturating_duration_since(rt::clock::read()));
+        let timeout = planned.map(|at| at.saturating_duration_since(rt::clock::read_clock()));
         let link = self.other.as_ref().and_then(OtherMaster::link);
         let watchers = self.watchers.socket();
         let mut descriptors: Vec<BorrowedFd<'_>> = vec![self.signals.as_fd()];
@@ -238,8 +238,10 @@ impl MasterProcess {
                 }
             }
             Err(error) => {
-                self.log()
-                    .plain(Level::Alert, format_args!("poll() failed{}", Errno(&error)));
+                self.log().log_plain(
+                    LogLevel::Alert,
+                    format_args!("poll() failed{}", ErrnoText(&error)),
+                );
                 // Signals are still read by the main loop; the pause keeps a persistent error from
                 // taking a whole processor.
                 std::thread::sleep(RESPAWN_PAUSE);
@@ -290,13 +292,13 @@ impl MasterProcess {
 
     /// Handles the signals that have arrived.
     fn take_signals(&mut self) {
-        while let Ok(Some(received)) = self.signals.next() {
+        while let Ok(Some(received)) = self.signals.read_signal() {
             self.take_signal(received);
         }
     }
 
     /// Logs a signal and obeys it. The words after it are nginx's where it has some.
-    fn take_signal(&mut self, received: Received) {
+    fn take_signal(&mut self, received: DeliveredSignal) {
         let daemon = self.startup.daemonized();
         let action = match received.signal {
             Signal::Hup => ", reconfiguring",
@@ -342,7 +344,8 @@ impl MasterProcess {
         // From here on everything is ordered so that what can fail comes before what cannot be
         // undone.
         if let Err(error) = crate::trial::run(&loaded) {
-            self.log().plain(Level::Emerg, format_args!("{error}"));
+            self.log()
+                .log_plain(LogLevel::Emerg, format_args!("{error}"));
             return self.report_refusal(&error);
         }
         let opened = match prepare::open(
@@ -352,13 +355,15 @@ impl MasterProcess {
         ) {
             Ok(opened) => opened,
             Err(error) => {
-                self.log().plain(Level::Emerg, format_args!("{error}"));
+                self.log()
+                    .log_plain(LogLevel::Emerg, format_args!("{error}"));
                 return self.report_refusal(&error);
             }
         };
         loaded.log_warnings();
         if let Err(error) = self.move_pid_file(&loaded) {
-            self.log().plain(Level::Emerg, format_args!("{error}"));
+            self.log()
+                .log_plain(LogLevel::Emerg, format_args!("{error}"));
             return self.report_refusal(&error);
         }
         let same_process =
@@ -398,10 +403,15 @@ impl MasterProcess {
         // All are opened before the first is attached: a failure leaves every log where it was.
         let logs = match prepare::open_logs(&paths, StartupLog::log_only(self.log())) {
             Ok(logs) => logs,
-            Err(error) => return self.log().plain(Level::Emerg, format_args!("{error}")),
+            Err(error) => {
+                return self
+                    .log()
+                    .log_plain(LogLevel::Emerg, format_args!("{error}"));
+            }
         };
         if let Err(error) = prepare::attach(&self.loaded.files, &logs) {
-            self.log().plain(Level::Alert, format_args!("{error}"));
+            self.log()
+                .log_plain(LogLevel::Alert, format_args!("{error}"));
         }
         self.opened.logs = logs;
         prepare::redirect_stderr(self.log(), &self.opened.logs);

@@ -4,12 +4,12 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
-use base::Errno;
+use base::ErrnoText;
 use host::channel::Channel;
-use host::error_log::Level;
-use host::process::{self, Exit, Fork};
-use host::signal::{Signal, Signals};
-use rt::sandbox::{Listener, Rules};
+use host::error_log::LogLevel;
+use host::process::{self, ChildExit, ForkSide};
+use host::signal::{Signal, SignalReader};
+use rt::sandbox::{SandboxRules, SeccompListener};
 
 use crate::children::{WorkerChild, WorkerSandbox};
 use crate::message::{GenerationMessage, HAND_OVER, MessageKind};
@@ -47,13 +47,17 @@ impl MasterProcess {
                 let text = format_args!(
                     "worker process {process} rejected the configuration and keeps the previous one"
                 );
-                self.log().plain(Level::Error, text);
+                self.log().log_plain(LogLevel::Error, text);
                 let why = String::from_utf8_lossy(why).into_owned();
                 self.report_outcome(AwaitedAction::Configuration(number), false, &why);
             }
             Some(MessageKind::Sandboxed) => {
                 if let Some(sandbox) = &mut self.workers[index].sandbox {
-                    sandbox.listener = message.descriptors.into_iter().next().map(Listener::of);
+                    sandbox.listener = message
+                        .descriptors
+                        .into_iter()
+                        .next()
+                        .map(SeccompListener::of);
                 }
             }
             Some(MessageKind::FileDenied) => self.renew_sandbox(index),
@@ -77,11 +81,11 @@ impl MasterProcess {
             let orphan = &mut self.orphans[number];
             let master = orphan.master;
             if let Err(error) = orphan.dismiss(theirs) {
-                let error = Errno(&error);
+                let error = ErrnoText(&error);
                 let text = format_args!(
                     "sendmsg() to the worker process of master process {master} failed{error}"
                 );
-                self.log().plain(Level::Alert, text);
+                self.log().log_plain(LogLevel::Alert, text);
             }
         }
     }
@@ -104,10 +108,10 @@ impl MasterProcess {
         if let Err(error) = self.fork_worker() {
             let text = format_args!(
                 "fork() failed while spawning \"worker process\"{}",
-                Errno(&error)
+                ErrnoText(&error)
             );
-            self.log().plain(Level::Alert, text);
-            self.crashes.note(Duration::ZERO, rt::clock::read());
+            self.log().log_plain(LogLevel::Alert, text);
+            self.crashes.note(Duration::ZERO, rt::clock::read_clock());
             return;
         }
         if let Some(index) = self.workers.len().checked_sub(1) {
@@ -129,11 +133,11 @@ impl MasterProcess {
         let (ours, theirs) = Channel::pair()?;
         let rules = crate::sandbox::rules(&self.loaded);
         match process::fork()? {
-            Fork::Parent(process) => {
+            ForkSide::Parent(process) => {
                 self.workers.push(WorkerChild {
                     process,
                     channel: ours,
-                    started: rt::clock::read(),
+                    started: rt::clock::read_clock(),
                     is_exiting: false,
                     is_serving: false,
                     sandbox: rules.map(WorkerSandbox::new),
@@ -147,7 +151,7 @@ impl MasterProcess {
                 }
                 Ok(())
             }
-            Fork::Child => {
+            ForkSide::Child => {
                 drop(ours);
                 self.become_worker(theirs, rules.as_ref())
             }
@@ -156,7 +160,7 @@ impl MasterProcess {
 
     /// In the child: drops everything that belongs to the master, so that a socket the master
     /// closes later is not kept open here.
-    fn become_worker(&mut self, channel: Channel, rules: Option<&Rules>) -> ! {
+    fn become_worker(&mut self, channel: Channel, rules: Option<&SandboxRules>) -> ! {
         self.workers.clear();
         self.other = None;
         self.orphans.clear();
@@ -169,15 +173,15 @@ impl MasterProcess {
         let core = self.loaded.core.clone();
         // The master's descriptor reads the master's signals; each process needs its own.
         let log = self.log().clone();
-        match Signals::block(&Signal::ALL) {
+        match SignalReader::block(&Signal::ALL) {
             Ok(signals) => {
                 let startup = self.startup.clone();
                 worker_process::run(startup, (&core, rules), log, channel, signals, refuge)
             }
             Err(error) => {
-                log.plain(
-                    Level::Emerg,
-                    format_args!("signalfd() failed{}", Errno(&error)),
+                log.log_plain(
+                    LogLevel::Emerg,
+                    format_args!("signalfd() failed{}", ErrnoText(&error)),
                 );
                 std::process::exit(FATAL)
             }
@@ -210,14 +214,14 @@ impl MasterProcess {
             let text = format_args!(
                 "sendmsg() to worker process {} failed{}",
                 worker.process,
-                Errno(&error)
+                ErrnoText(&error)
             );
             // A worker that has just exited; the reason is logged when it is reaped.
             let level = match error.kind() {
-                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Level::Info,
-                _ => Level::Alert,
+                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => LogLevel::Info,
+                _ => LogLevel::Alert,
             };
-            self.log().plain(level, text);
+            self.log().log_plain(level, text);
         }
     }
 
@@ -276,7 +280,7 @@ impl MasterProcess {
     /// `TERM`: exits at once, without waiting for requests.
     pub(super) fn terminate(&mut self) {
         if !matches!(self.end, MasterEnd::Terminate(_)) {
-            self.end = MasterEnd::Terminate(rt::clock::read() + KILL_AFTER);
+            self.end = MasterEnd::Terminate(rt::clock::read_clock() + KILL_AFTER);
         }
         self.crashes.respawn_at = None;
         self.quit_at = None;
@@ -297,19 +301,19 @@ impl MasterProcess {
         let MasterEnd::Terminate(at) = self.end else {
             return;
         };
-        if rt::clock::read() < at {
+        if rt::clock::read_clock() < at {
             return;
         }
-        self.end = MasterEnd::Terminate(rt::clock::read() + KILL_AFTER);
+        self.end = MasterEnd::Terminate(rt::clock::read_clock() + KILL_AFTER);
         for worker in &self.workers {
-            // It may have exited a moment ago; then `reap` will find it.
+            // It may have exited a moment ago; then `reap_child` will find it.
             let _ = process::kill(worker.process, Signal::Kill);
         }
     }
 
     /// Reaps the children that have exited.
     pub(super) fn reap(&mut self) {
-        while let Some((process, exit)) = process::reap() {
+        while let Some((process, exit)) = process::reap_child() {
             let index = self
                 .workers
                 .iter()
@@ -324,12 +328,12 @@ impl MasterProcess {
                 None => "unknown process",
             };
             match exit {
-                Exit::Code(code) => {
+                ChildExit::Code(code) => {
                     self.notice(format_args!("{name} {process} exited with code {code}"))
                 }
-                Exit::Signal(signal) => {
+                ChildExit::Signal(signal) => {
                     let text = format_args!("{name} {process} exited on signal {signal}");
-                    self.log().plain(Level::Alert, text);
+                    self.log().log_plain(LogLevel::Alert, text);
                 }
             }
             if is_new_binary {
@@ -342,11 +346,11 @@ impl MasterProcess {
                 continue;
             }
             // Starting the same worker again would only repeat the error.
-            if exit == Exit::Code(FATAL) {
+            if exit == ChildExit::Code(FATAL) {
                 let text = format_args!(
                     "{name} {process} exited with fatal code {FATAL} and cannot be respawned"
                 );
-                self.log().plain(Level::Alert, text);
+                self.log().log_plain(LogLevel::Alert, text);
                 let text = "the worker process could not be started; see the error log\n";
                 self.report_outcome(AwaitedAction::Configuration(self.number), false, text);
                 if !self.has_served && self.workers.is_empty() {
@@ -362,7 +366,7 @@ impl MasterProcess {
                 continue;
             }
             self.crashes
-                .note(rt::clock::elapsed(worker.started), rt::clock::read());
+                .note(rt::clock::elapsed(worker.started), rt::clock::read_clock());
         }
     }
 
@@ -371,7 +375,7 @@ impl MasterProcess {
         if self
             .crashes
             .respawn_at
-            .is_some_and(|at| rt::clock::read() >= at)
+            .is_some_and(|at| rt::clock::read_clock() >= at)
         {
             self.start_worker();
         }

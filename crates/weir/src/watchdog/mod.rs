@@ -13,8 +13,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use base::sync::Mutex;
-use host::seats::{Seat, Seats};
-use rt::report::Event;
+use host::loop_slots::{LoopSlot, LoopSlots};
+use rt::report::RuntimeEvent;
 use work_balance::WorkBalance;
 
 /// The minimum time between two stack traces: on an overloaded machine loops are late all the time,
@@ -35,7 +35,7 @@ const BALANCE_BATCH: usize = 256;
 #[derive(Default)]
 struct WatchedLoops {
     /// The loops.
-    seats: Seats,
+    seats: LoopSlots,
     /// Zero means that loops are never late.
     limit: Duration,
 }
@@ -47,13 +47,13 @@ pub(crate) struct LoopWatchdog(Arc<Mutex<WatchedLoops>>);
 #[derive(Clone, Copy)]
 pub(crate) struct LoopActions {
     /// Serve in place of this loop as long as it is late by this time.
-    pub(crate) rescue: fn(Arc<Seat>, Duration),
+    pub(crate) rescue: fn(Arc<LoopSlot>, Duration),
     /// Move this number of connections to other loops.
-    pub(crate) move_connections: fn(usize, Seats),
+    pub(crate) move_connections: fn(usize, LoopSlots),
     /// Begin to count the work that each connection causes.
     pub(crate) count_work: fn(),
     /// Move connections that cause this part of the work to the loop with this seat.
-    pub(crate) move_work: fn(f64, u64, Seats),
+    pub(crate) move_work: fn(f64, u64, LoopSlots),
 }
 
 impl LoopWatchdog {
@@ -68,7 +68,7 @@ impl LoopWatchdog {
     }
 
     /// Sets the loops to watch, and the limit.
-    pub(crate) fn set(&self, seats: &Seats, limit: Duration) {
+    pub(crate) fn set(&self, seats: &LoopSlots, limit: Duration) {
         let mut state = self.0.lock();
         state.seats = seats.clone();
         state.limit = limit;
@@ -90,7 +90,7 @@ fn watch(state: &Weak<Mutex<WatchedLoops>>, help: LoopActions) {
     let mut stalls: Vec<LoopStall> = Vec::new();
     let mut told = None;
     let mut quiet = 0;
-    let mut balanced = rt::clock::read();
+    let mut balanced = rt::clock::read_clock();
     let mut work = WorkBalance::default();
     while let Some(shared) = state.upgrade() {
         let (seats, limit) = {
@@ -104,7 +104,7 @@ fn watch(state: &Weak<Mutex<WatchedLoops>>, help: LoopActions) {
         }
         let passed = rt::clock::elapsed(balanced);
         if passed >= BALANCE_EVERY {
-            balanced = rt::clock::read();
+            balanced = rt::clock::read_clock();
             balance(&seats, help);
             work.balance(&seats, passed, help);
         }
@@ -112,7 +112,7 @@ fn watch(state: &Weak<Mutex<WatchedLoops>>, help: LoopActions) {
         quiet = if all_parked { quiet + 1 } else { 0 };
         if quiet > QUIET_CHECKS {
             // One more round follows each doze, for a balance that has not been checked meanwhile.
-            rt::stall::doze();
+            rt::stall::sleep_until_turn();
         } else {
             std::thread::sleep(pause(limit));
         }
@@ -130,15 +130,15 @@ fn pause(limit: Duration) -> Duration {
 /// Finds a helper for each late loop that has none. The least loaded loop is chosen among those
 /// that are not late themselves.
 fn rescue_late_loops(
-    seats: &Seats,
+    seats: &LoopSlots,
     limit: Duration,
     stalls: &mut Vec<LoopStall>,
     told: &mut Option<Instant>,
     help: LoopActions,
 ) {
     for seat in seats.list.iter() {
-        let turn = seat.handle().turn();
-        let late = seat.handle().late();
+        let turn = seat.handle().turn_number();
+        let late = seat.handle().turn_duration();
         let known = stalls.iter().position(|stall| stall.seat == seat.id);
         // It has recovered: the next delay is another stall, with its own report.
         if late < limit {
@@ -158,15 +158,15 @@ fn rescue_late_loops(
                 .list
                 .iter()
                 .find(|seat| seat.id == stalls[known].rescuer);
-            buddy.is_some_and(|buddy| buddy.handle().late() < limit)
+            buddy.is_some_and(|buddy| buddy.handle().turn_duration() < limit)
         });
         if helped {
             continue;
         }
         let well = seats.list.iter().filter(|other| other.id != seat.id);
-        let well = well.filter(|other| other.handle().late() < limit);
+        let well = well.filter(|other| other.handle().turn_duration() < limit);
         // If every loop is late, none helps: the next check tries again.
-        let buddy = well.min_by_key(|other| other.load());
+        let buddy = well.min_by_key(|other| other.connection_count());
         if let Some(buddy) = buddy {
             let stuck = seat.clone();
             // A helper that has ended is replaced at the next check.
@@ -186,15 +186,15 @@ fn rescue_late_loops(
 
 /// Logs what a loop is stuck in, now and then. Resolving the names takes a while, and the next late
 /// loop must not wait for it, hence the thread.
-fn report_stall(seat: &Arc<Seat>, turn: u64, late: Duration, told: &mut Option<Instant>) {
+fn report_stall(seat: &Arc<LoopSlot>, turn: u64, late: Duration, told: &mut Option<Instant>) {
     if told.is_some_and(|told| rt::clock::elapsed(told) < REPORT_EVERY) {
         return;
     }
-    *told = Some(rt::clock::read());
+    *told = Some(rt::clock::read_clock());
     let seat = seat.clone();
     let report = move || {
         if let Some(frames) = rt::stall::sample(seat.handle(), turn) {
-            rt::report::report(&Event::Stalled {
+            rt::report::report_event(&RuntimeEvent::Stalled {
                 name: seat.handle().name(),
                 late,
                 frames: &frames,
@@ -209,8 +209,13 @@ fn report_stall(seat: &Arc<Seat>, turn: u64, late: Duration, told: &mut Option<I
 
 /// Has the loop with the most connections move some, if it has many more than the mean and the loop
 /// with the fewest.
-fn balance(seats: &Seats, help: LoopActions) {
-    let loads = || seats.list.iter().map(|seat| (seat.load(), seat));
+fn balance(seats: &LoopSlots, help: LoopActions) {
+    let loads = || {
+        seats
+            .list
+            .iter()
+            .map(|seat| (seat.connection_count(), seat))
+    };
     let most = loads().max_by_key(|(load, _)| *load);
     let fewest = loads().min_by_key(|(load, _)| *load);
     let (Some((most, heavy)), Some((fewest, _))) = (most, fewest) else {
@@ -250,18 +255,18 @@ mod tests {
     #[test]
     fn only_a_loop_that_has_many_more_moves_some() {
         let make = |index| {
-            let event_loop = rt::Loop::new(rt::LoopOptions::default()).expect("an eventfd");
-            let seat = Seat::new(index, event_loop.handle(), || {});
+            let event_loop = rt::EventLoop::new(rt::LoopOptions::default()).expect("an eventfd");
+            let seat = LoopSlot::new(index, event_loop.handle(), || {});
             (event_loop, seat)
         };
         let mut loops: Vec<_> = (0..4).map(make).collect();
-        let seats = Seats {
+        let seats = LoopSlots {
             list: loops.iter().map(|(_, seat)| seat.clone()).collect(),
         };
         let fill = |counts: [usize; 4]| {
             for ((_, seat), count) in loops.iter().zip(counts) {
-                while seat.load() < count {
-                    seat.opened();
+                while seat.connection_count() < count {
+                    seat.count_opened();
                 }
             }
             balance(&seats, HELP);

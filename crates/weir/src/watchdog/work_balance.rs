@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use host::seats::Seats;
+use host::loop_slots::LoopSlots;
 
 use super::LoopActions;
 
@@ -42,7 +42,7 @@ enum BalanceStep {
 
 impl WorkBalance {
     /// Checks the work of the loops during `passed`, the time since the last check.
-    pub(super) fn balance(&mut self, seats: &Seats, passed: Duration, help: LoopActions) {
+    pub(super) fn balance(&mut self, seats: &LoopSlots, passed: Duration, help: LoopActions) {
         let shares = self.shares(seats, passed);
         let of = |id| seats.list.iter().find(|seat| seat.id == id);
         // A loop that has ended takes no message, and has nothing to move.
@@ -61,13 +61,13 @@ impl WorkBalance {
 
     /// The part of the time in which each loop was busy, of those that were there at the last
     /// check.
-    fn shares(&mut self, seats: &Seats, passed: Duration) -> Vec<(u64, f64)> {
+    fn shares(&mut self, seats: &LoopSlots, passed: Duration) -> Vec<(u64, f64)> {
         let (mut now, mut shares) = (Vec::new(), Vec::new());
         for seat in seats.list.iter() {
-            let busy = seat.handle().busy();
+            let busy = seat.handle().busy_time();
             if let Some((_, before)) = self.before.iter().find(|(id, _)| *id == seat.id) {
                 // The sum has completed iterations only; the current one is added.
-                let time = busy.saturating_sub(*before) + seat.handle().late();
+                let time = busy.saturating_sub(*before) + seat.handle().turn_duration();
                 shares.push((seat.id, time.as_secs_f64() / passed.as_secs_f64()));
             }
             now.push((seat.id, busy));

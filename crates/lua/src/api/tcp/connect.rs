@@ -15,7 +15,7 @@ use std::time::Duration;
 use bstr::ByteSlice as _;
 use net::Transport;
 use net::resolver::{Resolver, ResolverConf};
-use rt::net::{Address, Stream, UnixPath};
+use rt::net::{SocketAddress, StreamSocket, UnixPath};
 
 use super::super::arguments::text;
 use super::super::cosocket_transport::CosocketTransport;
@@ -209,12 +209,12 @@ async fn open_connection(
     // If anything below fails the slot is dropped, and the next connect in the queue has its turn.
     socket.reused.set(0);
     let address = destination.resolve().await?;
-    let options = net::ConnectOptions {
+    let options = net::ConnectSettings {
         from: socket.local_address.borrow().clone(),
         timeout: socket.connect_timeout.get(),
-        ..net::ConnectOptions::default()
+        ..net::ConnectSettings::default()
     };
-    let stream: Stream = net::connect(&address, &options)
+    let stream: StreamSocket = net::connect(&address, &options)
         .await
         .map_err(|error| error_text(&error))?;
     *socket.slot.borrow_mut() = slot;
@@ -225,7 +225,7 @@ async fn open_connection(
 
 /// Where to connect.
 pub(in crate::api) enum ConnectTarget {
-    Address(Address),
+    Address(SocketAddress),
     Name {
         name: Vec<u8>,
         port: u16,
@@ -242,9 +242,9 @@ pub(in crate::api) fn destination(
 ) -> Result<Result<ConnectTarget, String>, LuaError> {
     if let Some(path) = host.strip_prefix(b"unix:") {
         let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
-        return Ok(Ok(ConnectTarget::Address(Address::Unix(UnixPath::new(
-            path,
-        )))));
+        return Ok(Ok(ConnectTarget::Address(SocketAddress::Unix(
+            UnixPath::new(path),
+        ))));
     }
     let text = host.to_str_lossy();
     if host.is_empty() {
@@ -253,9 +253,9 @@ pub(in crate::api) fn destination(
     // An IPv6 address may be in brackets, as in a URL.
     let literal = text.trim_start_matches('[').trim_end_matches(']');
     if let Ok(ip) = literal.parse::<IpAddr>() {
-        return Ok(Ok(ConnectTarget::Address(Address::from(SocketAddr::new(
-            ip, port,
-        )))));
+        return Ok(Ok(ConnectTarget::Address(SocketAddress::from(
+            SocketAddr::new(ip, port),
+        ))));
     }
     Ok(match resolver()? {
         Some((resolver, timeout)) if !resolver.is_empty() => Ok(ConnectTarget::Name {
@@ -290,7 +290,7 @@ fn resolver() -> Result<Option<(Arc<Resolver>, Duration)>, LuaError> {
 
 impl ConnectTarget {
     /// The address, looked up if it is a name. Of several addresses the first is used.
-    pub(in crate::api) async fn resolve(self) -> Result<Address, String> {
+    pub(in crate::api) async fn resolve(self) -> Result<SocketAddress, String> {
         match self {
             ConnectTarget::Address(address) => Ok(address),
             ConnectTarget::Name {
@@ -306,7 +306,7 @@ impl ConnectTarget {
                 let ip = found
                     .first()
                     .ok_or_else(|| format!("{} could not be resolved", name.as_bstr()))?;
-                Ok(Address::from(SocketAddr::new(*ip, port)))
+                Ok(SocketAddress::from(SocketAddr::new(*ip, port)))
             }
         }
     }
@@ -337,7 +337,8 @@ pub(super) fn bind(stack: &LuaStack) -> CallResult {
     let Ok(ip) = address.to_str_lossy().parse::<IpAddr>() else {
         return refuse(stack, "bad address");
     };
-    *socket.local_address.borrow_mut() = Some(Address::from(SocketAddr::new(ip, port as u16)));
+    *socket.local_address.borrow_mut() =
+        Some(SocketAddress::from(SocketAddr::new(ip, port as u16)));
     stack.push_boolean(true);
     ONE
 }

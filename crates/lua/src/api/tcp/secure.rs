@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use net::Transport;
 use net::tls::{
-    self, Assessment, Chain, ClientName, ClientSettings, Identity, Key, Sessions, Trust,
+    self, CertificateChain, CertificateKey, ClientName, ClientSessions, ClientSettings,
+    TlsIdentity, TrustStore, VerifyResult,
 };
 
 use super::super::arguments::optional_text;
@@ -71,7 +72,7 @@ pub(super) fn handshake(stack: &LuaStack) -> CallResult {
     let verify = stack.boolean(4);
     let wants_session = stack.type_at(2) != LuaType::Boolean || stack.boolean(2);
     let given = match stack.type_at(2) {
-        LuaType::Userdata => Some(object::get::<Sessions>(stack, 2, "session")?),
+        LuaType::Userdata => Some(object::get::<ClientSessions>(stack, 2, "session")?),
         _ => None,
     };
     if socket.read_closed.get() || socket.write_closed.get() {
@@ -98,7 +99,7 @@ pub(super) fn handshake(stack: &LuaStack) -> CallResult {
         return ONE;
     }
     drop(wire);
-    let sessions = given.map_or_else(Sessions::new, |given| Sessions::clone(&given));
+    let sessions = given.map_or_else(ClientSessions::new, |given| ClientSessions::clone(&given));
     let wish = HandshakeWish {
         settings: handshake_settings(verify)?.with_sessions(&sessions),
         name,
@@ -148,7 +149,7 @@ fn handshake_settings(verify: bool) -> Result<ClientSettings, LuaError> {
     let known = || {
         settings
             .trust()
-            .map_or_else(|| Arc::new(Trust::nobody(1)), Arc::clone)
+            .map_or_else(|| Arc::new(TrustStore::without_anchors(1)), Arc::clone)
     };
     let trust = verify.then(known);
     Ok(settings.with_trust(trust))
@@ -183,18 +184,18 @@ async fn run_handshake(socket: &TcpCosocket, wish: &HandshakeWish) -> Result<(),
     // The handshake accepts any certificate: `ssl_verify` is an argument of the call, and off by
     // default.
     if wish.verify {
-        match session.assessment() {
-            Some(Assessment::Bad(fault)) => {
+        match session.verify_result() {
+            Some(VerifyResult::Bad(fault)) => {
                 return Err(format!("{}: {}", fault.number, fault.text));
             }
-            Some(Assessment::Absent) => return Err("no certificate".to_owned()),
-            Some(Assessment::Good) | None => {}
+            Some(VerifyResult::Absent) => return Err("no certificate".to_owned()),
+            Some(VerifyResult::Good) | None => {}
         }
         if name.is_some_and(|name| !session.is_for(name)) {
             return Err("certificate host mismatch".to_owned());
         }
     }
-    transport.secure(session);
+    transport.set_tls(session);
     *socket.transport.borrow_mut() = Some(CosocketTransport::Own(Rc::new(transport)));
     Ok(())
 }
@@ -238,9 +239,9 @@ pub(super) fn set_client_certificate(stack: &LuaStack) -> CallResult {
             return failed(stack, format!("bad {what} arg: cdata expected, got {kind}"));
         }
     }
-    let chain = object::get::<Chain>(stack, 2, "certificate chain")?;
-    let key = object::get::<Key>(stack, 3, "private key")?;
-    match Identity::new(&chain, &key) {
+    let chain = object::get::<CertificateChain>(stack, 2, "certificate chain")?;
+    let key = object::get::<CertificateKey>(stack, 3, "private key")?;
+    match TlsIdentity::new(&chain, &key) {
         Ok(identity) => {
             *socket.identity.borrow_mut() = Some(identity);
             stack.push_boolean(true);

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use host::error_log::Level;
+use host::error_log::LogLevel;
 use net::Transport;
 
 use super::super::called::answer;
@@ -122,7 +122,7 @@ pub(super) fn closed(socket: &TcpCosocket, what: &str) -> Result<(), LuaError> {
         return Ok(());
     }
     let message = format!("attempt to {what} data on a closed socket");
-    super::super::misc::write(Level::Error, message.as_bytes())
+    super::super::misc::write(LogLevel::Error, message.as_bytes())
 }
 
 /// `sock:close()`.

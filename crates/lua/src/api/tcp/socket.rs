@@ -5,8 +5,8 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use net::tls::{Identity, Sessions};
-use rt::net::Address;
+use net::tls::{ClientSessions, TlsIdentity};
+use rt::net::SocketAddress;
 
 use super::super::cosocket_transport::CosocketTransport;
 use super::pools;
@@ -40,13 +40,13 @@ pub(crate) struct TcpCosocket {
     pub(super) reading: Cell<bool>,
     pub(super) writing: Cell<bool>,
     /// The local address of `bind`.
-    pub(super) local_address: RefCell<Option<Address>>,
+    pub(super) local_address: RefCell<Option<SocketAddress>>,
     /// Bytes received.
     pub(super) received: Cell<u64>,
     /// The client certificate of `setclientcert`.
-    pub(super) identity: RefCell<Option<Arc<Identity>>>,
+    pub(super) identity: RefCell<Option<Arc<TlsIdentity>>>,
     /// The TLS sessions with its server, for `sslhandshake` to resume.
-    pub(super) sessions: RefCell<Option<Sessions>>,
+    pub(super) sessions: RefCell<Option<ClientSessions>>,
     /// The configured timeouts, which `settimeout(0)` restores.
     pub(super) settings: CosocketSettings,
     /// The request that connected it.

@@ -19,9 +19,9 @@ use http_types::request::Parts;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use net::resolver::Resolver;
 use net::tls::{ClientName, ClientSettings};
-use net::{ConnectOptions, Transport};
+use net::{ConnectSettings, Transport};
 use proto::message::{Method, ResponseHead};
-use rt::net::Address;
+use rt::net::SocketAddress;
 use rt::sync::remote_oneshot;
 
 use super::{answer_http_challenge, renewal_info};
@@ -68,7 +68,7 @@ impl AcmeAccess {
 /// Sends requests on the loop that it was created on.
 pub(super) struct AcmeClient {
     /// The loop that does the work: sockets cannot move to another.
-    loop_handle: rt::Handle,
+    loop_handle: rt::LoopHandle,
     access: Arc<AcmeAccess>,
 }
 
@@ -196,8 +196,8 @@ async fn connect(access: &AcmeAccess, host: &str, port: u16) -> Result<Transport
     let addresses = found.map_err(|error| format!("{host} could not be resolved: {error}"))?;
     let mut last = String::new();
     for ip in addresses {
-        let address = Address::from(SocketAddr::new(ip, port));
-        let stream = match net::connect(&address, &ConnectOptions::default()).await {
+        let address = SocketAddress::from(SocketAddr::new(ip, port));
+        let stream = match net::connect(&address, &ConnectSettings::default()).await {
             Ok(stream) => stream,
             Err(error) => {
                 last = format!("connect() to {address} failed: {error}");
@@ -221,7 +221,7 @@ async fn connect(access: &AcmeAccess, host: &str, port: u16) -> Result<Transport
             }
         }
         let transport = Transport::plain(stream);
-        transport.secure(session);
+        transport.set_tls(session);
         return Ok(transport);
     }
     Err(last)

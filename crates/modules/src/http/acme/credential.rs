@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use instant_acme::CertificateIdentifier;
-use net::tls::Identity;
+use net::tls::TlsIdentity;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPair, RsaKeySize};
 
 use x509_parser::extensions::ParsedExtension;
@@ -48,7 +48,7 @@ pub(super) fn certificate_request(
 }
 
 /// The self-signed certificate that answers a TLS-ALPN-01 challenge (RFC 8737, section 3).
-pub(super) fn challenge_certificate(name: &str, digest: &[u8]) -> Result<Arc<Identity>, String> {
+pub(super) fn challenge_certificate(name: &str, digest: &[u8]) -> Result<Arc<TlsIdentity>, String> {
     let key = KeyPair::generate().map_err(error_text)?;
     let mut params = CertificateParams::new([name.to_owned()]).map_err(error_text)?;
     params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
@@ -57,11 +57,11 @@ pub(super) fn challenge_certificate(name: &str, digest: &[u8]) -> Result<Arc<Ide
 }
 
 /// Loads a certificate and a key, both PEM, and checks that they belong together.
-pub(super) fn load_pair(certificate: &str, key: &str) -> Result<Arc<Identity>, String> {
+pub(super) fn load_pair(certificate: &str, key: &str) -> Result<Arc<TlsIdentity>, String> {
     let certificate = format!("data:{certificate}");
     let key = format!("data:{key}");
     let mut nothing = |_: &Path| Err(std::io::ErrorKind::NotFound.into());
-    Identity::load(
+    TlsIdentity::load(
         certificate.as_str().into(),
         key.as_str().into(),
         &[],

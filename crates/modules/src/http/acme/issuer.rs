@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use bstr::ByteSlice;
-use conf::{Diagnostic, Line, Node};
-use http::configure::Directories;
-use net::tls::{ClientOptions, ClientSettings, Trust};
+use conf::{Diagnostic, DirectiveLine, DirectiveNode};
+use http::configure::RequiredDirectories;
+use net::tls::{ClientOptions, ClientSettings, TrustStore};
 use std::sync::Arc;
 
 use super::IssuerName;
@@ -114,7 +114,7 @@ struct IssuerDraft {
 
 impl AcmeIssuer {
     /// Reads `acme_issuer name { … }`.
-    pub(super) fn read(line: &mut Line) -> Result<AcmeIssuer, Diagnostic> {
+    pub(super) fn read(line: &mut DirectiveLine) -> Result<AcmeIssuer, Diagnostic> {
         let mut reading = IssuerDraft::default();
         for entry in line.entries() {
             reading.read_row(line, entry)?;
@@ -141,7 +141,9 @@ impl AcmeIssuer {
             StatePath::None => None,
         };
         // They must exist before the worker starts, which may not create them any more.
-        line.shared::<Directories>().0.extend(folder.clone());
+        line.shared::<RequiredDirectories>()
+            .0
+            .extend(folder.clone());
         Ok(AcmeIssuer {
             name,
             uri,
@@ -184,7 +186,7 @@ const DIRECTIVES: [&[u8]; 12] = [
 impl IssuerDraft {
     /// The TLS settings of connections to the authority. Without `ssl_verify` no trust store is
     /// needed, so a missing one is no error then.
-    fn client_settings(&mut self, line: &mut Line) -> Result<ClientSettings, Diagnostic> {
+    fn client_settings(&mut self, line: &mut DirectiveLine) -> Result<ClientSettings, Diagnostic> {
         let trust = match self.skips_verification {
             true => None,
             false => Some(Arc::new(self.trust(line)?)),
@@ -200,7 +202,7 @@ impl IssuerDraft {
     }
 
     /// The certificates that the authority's own is verified with.
-    fn trust(&mut self, line: &mut Line) -> Result<Trust, Diagnostic> {
+    fn trust(&mut self, line: &mut DirectiveLine) -> Result<TrustStore, Diagnostic> {
         let known = || net::tls::system_trust().map(Path::to_owned);
         let Some(trusted) = self.trusted.take().or_else(known) else {
             return Err(line.error(
@@ -210,7 +212,7 @@ impl IssuerDraft {
         };
         let file = trusted.display().to_string();
         let text = read(line, &trusted).map_err(|why| line.error(why))?;
-        let mut trust = Trust::nobody(MAX_DEPTH);
+        let mut trust = TrustStore::without_anchors(MAX_DEPTH);
         trust
             .add_certificates(&text, &file)
             .map_err(|problem| line.error(problem.message))?;
@@ -218,7 +220,11 @@ impl IssuerDraft {
     }
 
     /// Reads one line of the block.
-    fn read_row(&mut self, line: &mut Line, entry: &Node) -> Result<(), Diagnostic> {
+    fn read_row(
+        &mut self,
+        line: &mut DirectiveLine,
+        entry: &DirectiveNode,
+    ) -> Result<(), Diagnostic> {
         let name = entry.name.text.as_slice();
         let words: Vec<String> = entry
             .args
@@ -246,7 +252,7 @@ impl IssuerDraft {
             (b"challenge", ["tls-alpn-01" | "tls-alpn"]) => self.challenge = ChallengeMethod::Tls,
             (b"state_path", ["off"]) => self.folder = StatePath::None,
             (b"state_path", [_]) => {
-                self.folder = StatePath::At(line.prefix_path(conf::Access::Write, &entry.args[0]))
+                self.folder = StatePath::At(line.prefix_path(conf::PathUse::Write, &entry.args[0]))
             }
             // The kind that is generated anyway.
             (b"account_key", ["ecdsa" | "ecdsa:256"]) => self.account_key = None,
@@ -267,7 +273,7 @@ impl IssuerDraft {
             (b"common_name_in_csr", ["on"]) => self.common_name = true,
             (b"common_name_in_csr", ["off"]) => self.common_name = false,
             (b"ssl_trusted_certificate", [_]) => {
-                self.trusted = Some(line.path(conf::Access::Opened, &entry.args[0]))
+                self.trusted = Some(line.path(conf::PathUse::Opened, &entry.args[0]))
             }
             (b"ssl_verify", ["on"]) => self.skips_verification = false,
             (b"ssl_verify", ["off"]) => self.skips_verification = true,
@@ -304,7 +310,11 @@ fn is_https(uri: &str) -> bool {
 }
 
 /// The secret of `external_account_key`, in the line itself or in a file; `None` if it is not base64url.
-fn read_secret(line: &mut Line, entry: &Node, key: &str) -> Result<Option<Vec<u8>>, Diagnostic> {
+fn read_secret(
+    line: &mut DirectiveLine,
+    entry: &DirectiveNode,
+    key: &str,
+) -> Result<Option<Vec<u8>>, Diagnostic> {
     let text = match key.strip_prefix("data:") {
         Some(key) => key.as_bytes().to_vec(),
         None => read_named(line, entry, 1)?,
@@ -321,13 +331,17 @@ fn decode_secret(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The content of the file that a word names.
-fn read_named(line: &mut Line, entry: &Node, word: usize) -> Result<Vec<u8>, Diagnostic> {
-    let path = line.path(conf::Access::Opened, &entry.args[word]);
+fn read_named(
+    line: &mut DirectiveLine,
+    entry: &DirectiveNode,
+    word: usize,
+) -> Result<Vec<u8>, Diagnostic> {
+    let path = line.path(conf::PathUse::Opened, &entry.args[word]);
     read(line, &path).map_err(|why| entry.error(why))
 }
 
 /// Reads a file named in the block.
-fn read(line: &mut Line, path: &Path) -> Result<Vec<u8>, String> {
+fn read(line: &mut DirectiveLine, path: &Path) -> Result<Vec<u8>, String> {
     line.files().read(path).map_err(|error| {
         let why = base::text::errno_text(&error);
         format!("open() \"{}\" failed {why}", path.display())

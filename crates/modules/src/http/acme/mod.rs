@@ -35,25 +35,28 @@ use std::sync::{Arc, OnceLock};
 
 use bstr::{BString, ByteSlice};
 use bytes::Bytes;
-use conf::{Arity, Diagnostic, Directive, HTTP, Line, Repeat, SERVER, Setter, Table, Variable};
-use http::body::Body;
+use conf::{
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP, RepeatRule, SERVER, Setter,
+    Variable,
+};
 use http::http_loop::HttpLoop;
-use http::site::{Frozen, Server};
-use http::{Module, Outcome, Phase, Request, Step};
+use http::http_site::{FrozenHttp, HttpServer};
+use http::response_body::ResponseBody;
+use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 use net::server_name::ServerName;
-use net::tls::Identity;
+use net::tls::TlsIdentity;
 
-use host::error_log::Level;
+use host::error_log::LogLevel;
 use issuer::{AcmeIssuer, KeyKind};
 use order::CertificateRenewer;
 use state::AcmeState;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "acme",
     doc: "Obtains and renews certificates automatically (ACME).",
     main: &DIRECTIVES,
     server: &SERVER_DIRECTIVES,
-    phases: &[(Phase::PostRead, answer)],
+    phases: &[(HttpPhase::PostRead, answer)],
     variables: &[
         Variable::new(
             "acme_certificate",
@@ -78,10 +81,10 @@ pub(crate) static MODULE: Module = Module {
     },
     start,
     stop: |_| drop(KEEPERS.take()),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
     Directive {
         name: "acme_issuer",
         syntax: "name { ... }",
@@ -92,7 +95,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
               `challenge http-01 | tls-alpn-01`, `state_path`, `account_key`, `external_account_key id file`, `profile \
               name [require]`, `common_name_in_csr on | off`, `ssl_trusted_certificate`, `ssl_verify on | off`. The \
               address of the authority is resolved by the `resolver` next to it.",
-        set: Setter::Block(Arity::ONE, Repeat::Many, |conf, line| {
+        set: Setter::Block(Arity::ONE, RepeatRule::Many, |conf, line| {
             let issuer = AcmeIssuer::read(line)?;
             if conf.issuers.iter().any(|known| known.name == issuer.name) {
                 return Err(line.error_at(0, format!("duplicate issuer \"{}\"", issuer.name)));
@@ -114,7 +117,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
     },
 ]);
 
-static SERVER_DIRECTIVES: Table<AcmeServerConf> = Table::new(&[Directive {
+static SERVER_DIRECTIVES: DirectiveTable<AcmeServerConf> = DirectiveTable::new(&[Directive {
     name: "acme_certificate",
     syntax: "issuer [identifier …] [key=ecdsa:256 | ecdsa:384 | ecdsa:521 | rsa:2048 | rsa:3072 | rsa:4096]",
     default: None,
@@ -123,7 +126,7 @@ static SERVER_DIRECTIVES: Table<AcmeServerConf> = Table::new(&[Directive {
     doc: "Obtains a certificate from an issuer for these names or, if none are given, for the complete names of \
           `server_name`; `.example.com` counts as `example.com` and `www.example.com`. Use it through \
           `$acme_certificate` and `$acme_certificate_key`.",
-    set: Setter::Custom(Arity::at_least(1), Repeat::Once, certificate),
+    set: Setter::Custom(Arity::at_least(1), RepeatRule::Once, certificate),
 }]);
 
 /// The issuers of the configuration, and the state once it is committed.
@@ -149,7 +152,7 @@ struct CertificateRequest {
 }
 
 /// Reads `acme_certificate`.
-fn certificate(conf: &mut AcmeServerConf, line: &mut Line) -> Result<(), Diagnostic> {
+fn certificate(conf: &mut AcmeServerConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let issuers = line.shared::<Conf>().issuers.clone();
     // Issuers are defined in `http`, whose own directives are read before its servers.
     let name = line.text(0);
@@ -190,7 +193,7 @@ fn is_name(text: &[u8]) -> bool {
 
 impl CertificateRequest {
     /// The names for a server.
-    fn names_for(&self, server: &Server) -> Vec<String> {
+    fn names_for(&self, server: &HttpServer) -> Vec<String> {
         if !self.names.is_empty() {
             return self.names.clone();
         }
@@ -215,7 +218,7 @@ impl CertificateRequest {
 
     /// Identifies a certificate, also as a file name. Another authority, such as one for tests, or
     /// another type of key makes it a different certificate.
-    fn certificate_id(&self, server: &Server) -> String {
+    fn certificate_id(&self, server: &HttpServer) -> String {
         let names = self.names_for(server).join(",");
         let facts = format!("{names} {:?} {}", self.key, self.issuer.uri);
         let sum = base::hash::murmur2(facts.as_bytes());
@@ -254,13 +257,13 @@ const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";
 /// Answers HTTP-01 on every server: the authority connects by name to port 80, where the server
 /// that needs the certificate may not be listening. It runs before anything could redirect or
 /// refuse the request.
-fn answer(request: &mut Request) -> Step<'_> {
+fn answer(request: &mut Request) -> HandlerStep<'_> {
     let Some(token) = request.uri.path.strip_prefix(WELL_KNOWN) else {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     };
     let site = std::rc::Rc::clone(&request.site);
     let Some(state) = site.main_confs.get::<Conf>().state.get() else {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     };
     // Not a token of ours: the location may have another ACME client's file.
     let Some(answer) = token
@@ -268,18 +271,18 @@ fn answer(request: &mut Request) -> Step<'_> {
         .ok()
         .and_then(|token| state.http_challenge_response(token))
     else {
-        return Outcome::Declined.into();
+        return HandlerOutcome::Declined.into();
     };
     request.out.status = 200;
     // RFC 8555, section 8.3.
     request.out.content_type = "application/octet-stream".into();
     request.out.content_length = Some(answer.len() as u64);
-    request.out.body = Body::Bytes(Bytes::from(answer));
-    Outcome::Respond.into()
+    request.out.body = ResponseBody::Bytes(Bytes::from(answer));
+    HandlerOutcome::Respond.into()
 }
 
 /// The certificate that answers TLS-ALPN-01 for a name (RFC 8737).
-fn tls_challenge_certificate(site: &Frozen, name: &str) -> Option<Arc<Identity>> {
+fn tls_challenge_certificate(site: &FrozenHttp, name: &str) -> Option<Arc<TlsIdentity>> {
     site.main_confs
         .get::<Conf>()
         .state
@@ -315,8 +318,8 @@ fn start(engine: &HttpLoop) {
         if names.is_empty() {
             // Errors about a single answer were passed over already: the socket itself is broken, and to ask again
             // at once would spin.
-            engine.log.plain(
-                Level::Error,
+            engine.log.log_plain(
+                LogLevel::Error,
                 format_args!(
                     "acme: a server with \"acme_certificate\" has no complete name; wildcards require the DNS challenge, \
                      which is not supported"

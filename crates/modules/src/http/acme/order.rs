@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use host::error_log::{Level, Logger};
+use host::error_log::{LogLevel, Logger};
 use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, ChallengeType, ExternalAccountKey,
     Identifier, Key, NewAccount, NewOrder, Order, OrderStatus,
@@ -175,8 +175,8 @@ impl CertificateRenewer {
         let obtained = rt::timeout(ORDER_TIMEOUT, self.obtain(wanted, &access)).await;
         let failure = match obtained.unwrap_or_else(|_| Err("the order takes too long".into())) {
             Ok(next) if !DueTime::Wall(next).wait().is_zero() => {
-                self.log.plain(
-                    Level::Notice,
+                self.log.log_plain(
+                    LogLevel::Notice,
                     format_args!("acme: a certificate for {names} was issued"),
                 );
                 return (DueTime::Wall(next), FIRST_RETRY);
@@ -206,8 +206,8 @@ impl CertificateRenewer {
             self.forget_account().await;
         }
         let (issuer, why, seconds) = (&self.issuer.name, &failure.why, wait.as_secs());
-        self.log.plain(
-            Level::Error,
+        self.log.log_plain(
+            LogLevel::Error,
             format_args!(
                 "acme: no certificate of \"{issuer}\" for {names}: {why}; next attempt in {seconds} s"
             ),
@@ -237,8 +237,8 @@ impl CertificateRenewer {
         // The pair can be inconsistent after a crash between the two writes, or because someone
         // edited it.
         if let Err(why) = credential::load_pair(&certificate, &key) {
-            self.log.plain(
-                Level::Warn,
+            self.log.log_plain(
+                LogLevel::Warn,
                 format_args!("acme: \"{shown}\" is not used: {why}"),
             );
             return None;
@@ -520,8 +520,8 @@ impl CertificateRenewer {
             .run(move || state::write_private(&path, &content))
             .await
         {
-            self.log.plain(
-                Level::Error,
+            self.log.log_plain(
+                LogLevel::Error,
                 format_args!("acme: \"{shown}\" could not be written: {error}"),
             );
         }

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use host::error_log::Level;
+use host::error_log::LogLevel;
 use instant_acme::Error;
 
 use super::client::AcmeAccess;
@@ -209,7 +209,7 @@ impl CertificateRenewer {
                 let why: String = why.take(MAX_EXPLANATION).collect();
                 let (issuer, names) = (&self.issuer.name, wanted.names.join(", "));
                 let (start, end) = (window.start, window.end);
-                self.log.plain(Level::Notice, format_args!(
+                self.log.log_plain(LogLevel::Notice, format_args!(
                     "acme: \"{issuer}\" suggests renewing the certificate for {names} between {start} and {end} {why}"
                 ));
             }
@@ -227,8 +227,8 @@ impl CertificateRenewer {
     /// Logs that there is no suggestion. Only for information: our own dates apply then.
     fn log_no_renewal_info(&self, what: &str, why: &str) {
         let issuer = &self.issuer.name;
-        self.log.plain(
-            Level::Info,
+        self.log.log_plain(
+            LogLevel::Info,
             format_args!("acme: \"{issuer}\" returned no renewal information for {what}: {why}"),
         );
     }

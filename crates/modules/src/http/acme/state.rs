@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::sync::Mutex;
-use net::tls::Identity;
+use net::tls::TlsIdentity;
 
 use super::renewal_info::RenewalAdvice;
 
@@ -37,7 +37,7 @@ pub(super) struct AcmeState {
     /// HTTP-01: the response for each token.
     http_challenges: Mutex<HashMap<String, String>>,
     /// TLS-ALPN-01: the certificate for each name.
-    tls_challenge_certificate: Mutex<HashMap<String, Arc<Identity>>>,
+    tls_challenge_certificate: Mutex<HashMap<String, Arc<TlsIdentity>>>,
 }
 
 /// What is remembered of an issuer.
@@ -125,7 +125,7 @@ impl AcmeState {
     }
 
     /// The certificate that answers a TLS-ALPN-01 challenge for a name.
-    pub(super) fn tls_challenges(&self, name: &str) -> Option<Arc<Identity>> {
+    pub(super) fn tls_challenges(&self, name: &str) -> Option<Arc<TlsIdentity>> {
         self.tls_challenge_certificate.lock().get(name).cloned()
     }
 
@@ -146,7 +146,7 @@ impl AcmeState {
     pub(super) fn add_tls_challenge(
         self: &Arc<Self>,
         name: &str,
-        identity: Arc<Identity>,
+        identity: Arc<TlsIdentity>,
     ) -> Result<PendingChallenge, String> {
         insert_bounded(&self.tls_challenge_certificate, name, identity)?;
         Ok(PendingChallenge {

@@ -2,16 +2,16 @@
 
 use bstr::BString;
 use proto::date::TimeZone;
-use rt::file::Kind;
+use rt::file::InodeKind;
 
 use super::{ListingEntry, escape};
 
 /// The type of an entry in nginx's words.
 fn type_of(entry: &ListingEntry) -> &'static str {
     match entry.kind {
-        Kind::Directory => "directory",
-        Kind::Regular => "file",
-        Kind::Symlink | Kind::Other => "other",
+        InodeKind::Directory => "directory",
+        InodeKind::Regular => "file",
+        InodeKind::Symlink | InodeKind::Other => "other",
     }
 }
 
@@ -37,7 +37,7 @@ pub(super) fn write_json(entries: &[ListingEntry], callback: Option<&BString>, o
         proto::date::write_http(entry.modified, out);
         out.push(b'"');
         // The size of anything else has no meaning to a client.
-        if entry.kind == Kind::Regular {
+        if entry.kind == InodeKind::Regular {
             out.extend_from_slice(b", \"size\":");
             base::text::write_number(entry.size, out);
         }
@@ -61,7 +61,7 @@ pub(super) fn write_xml(entries: &[ListingEntry], out: &mut Vec<u8>) {
         // nginx writes the zone as `Z`.
         out.truncate(out.len() - "+00:00".len());
         out.extend_from_slice(b"Z\"");
-        if entry.kind == Kind::Regular {
+        if entry.kind == InodeKind::Regular {
             out.extend_from_slice(b" size=\"");
             base::text::write_number(entry.size, out);
             out.push(b'"');

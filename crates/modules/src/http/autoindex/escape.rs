@@ -31,7 +31,7 @@ pub(super) fn json(text: &[u8], out: &mut Vec<u8>) {
 /// Appends text percent-encoded as one path component of a link. A slash or colon in a name must
 /// not change the link's structure.
 pub(super) fn link(text: &[u8], out: &mut Vec<u8>) {
-    proto::uri::escape(proto::uri::Escape::UriComponent, text, out);
+    proto::uri::escape(proto::uri::EscapeClass::UriComponent, text, out);
 }
 
 #[cfg(test)]

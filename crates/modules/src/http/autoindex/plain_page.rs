@@ -3,7 +3,7 @@
 
 use bstr::ByteSlice;
 use proto::date::TimeZone;
-use rt::file::Kind;
+use rt::file::InodeKind;
 
 use super::{Conf, ListingEntry, escape};
 
@@ -32,7 +32,7 @@ pub(super) fn write(
 
 /// Appends the line of an entry.
 fn write_entry(entry: &ListingEntry, conf: &Conf, utf8: bool, out: &mut Vec<u8>) {
-    let is_directory = entry.kind == Kind::Directory;
+    let is_directory = entry.kind == InodeKind::Directory;
     out.extend_from_slice(b"<a href=\"");
     escape::link(&entry.name, out);
     out.extend_from_slice(if is_directory { b"/\">" } else { b"\">" });

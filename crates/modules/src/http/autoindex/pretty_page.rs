@@ -3,7 +3,7 @@
 //! page, not sortable.
 
 use proto::date::TimeZone;
-use rt::file::Kind;
+use rt::file::InodeKind;
 
 use super::{Conf, ListingEntry, escape};
 use crate::shared::html_page;
@@ -191,7 +191,7 @@ fn write_breadcrumbs(path: &[u8], out: &mut Vec<u8>) {
 
 /// Appends the row of an entry. `data-v` carries the value to sort by.
 fn write_entry(entry: &ListingEntry, conf: &Conf, out: &mut Vec<u8>) {
-    let is_directory = entry.kind == Kind::Directory;
+    let is_directory = entry.kind == InodeKind::Directory;
     out.extend_from_slice(if is_directory {
         b"<tr class=\"d\"><td data-v=\""
     } else {
@@ -235,7 +235,7 @@ fn write_entry(entry: &ListingEntry, conf: &Conf, out: &mut Vec<u8>) {
 
 /// The icon of an entry.
 fn icon(entry: &ListingEntry) -> &'static str {
-    if entry.kind == Kind::Directory {
+    if entry.kind == InodeKind::Directory {
         return FOLDER;
     }
     let dot = entry
@@ -257,13 +257,13 @@ fn icon(entry: &ListingEntry) -> &'static str {
 fn write_totals(entries: &[ListingEntry], out: &mut Vec<u8>) {
     let folders = entries
         .iter()
-        .filter(|entry| entry.kind == Kind::Directory)
+        .filter(|entry| entry.kind == InodeKind::Directory)
         .count();
     let files = entries.len() - folders;
     let size = entries
         .iter()
         // Devices and sockets have no size to add.
-        .filter(|entry| entry.kind == Kind::Regular)
+        .filter(|entry| entry.kind == InodeKind::Regular)
         .map(|entry| entry.size)
         .sum();
     let many =

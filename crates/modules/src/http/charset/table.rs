@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Diagnostic, Line};
+use conf::{Diagnostic, DirectiveLine};
 
 /// A `charset_map` block.
 pub(super) struct CharsetMap {
@@ -38,7 +38,7 @@ const MISSING: u8 = b'?';
 
 impl CharsetMap {
     /// Reads a `charset_map` block.
-    pub(super) fn read(line: &mut Line) -> Result<CharsetMap, Diagnostic> {
+    pub(super) fn read(line: &mut DirectiveLine) -> Result<CharsetMap, Diagnostic> {
         let (from, to) = (
             line.text(0).to_ascii_lowercase(),
             line.text(1).to_ascii_lowercase(),

@@ -10,9 +10,9 @@ use std::task::{Context, Poll, ready};
 
 use bstr::{BString, ByteSlice as _};
 use http::Request;
-use http::body::{Body, BodyError, Chunk, Source};
 use http::body_reader::RequestBody;
-use http::subrequest::{Inclusion, Options};
+use http::response_body::{BodyChunk, BodyError, BodySource, ResponseBody};
+use http::subrequest::{IncludedSubrequest, SubrequestOptions};
 use proto::message::Method;
 
 use super::{EchoCommand, EchoState, EchoSubrequest, pause, reset_timer, split_args};
@@ -31,7 +31,7 @@ pub(super) struct EchoBody {
     /// The loops being run, the innermost last.
     loops: Vec<ForeachLoop>,
     /// Subrequests started ahead of their turn, with their steps.
-    ahead: VecDeque<(usize, Inclusion)>,
+    ahead: VecDeque<(usize, IncludedSubrequest)>,
 }
 
 /// What the current step waits for.
@@ -39,9 +39,9 @@ enum EchoWait {
     Nothing,
     /// `echo_sleep`.
     Pause(Pin<Box<rt::Sleep>>),
-    Include(Inclusion),
+    Include(IncludedSubrequest),
     /// `echo_request_body`.
-    Content(Body),
+    Content(ResponseBody),
     /// A text, and how many copies remain to be written.
     Copies(BString, usize),
 }
@@ -68,16 +68,19 @@ impl EchoBody {
 
     /// Runs the next step. Returns a chunk if the step produces one at once, and `None` at the end
     /// of the script.
-    fn run_command(&mut self, request: &mut Request) -> Option<Result<Option<Chunk>, BodyError>> {
+    fn run_command(
+        &mut self,
+        request: &mut Request,
+    ) -> Option<Result<Option<BodyChunk>, BodyError>> {
         let commands = Arc::clone(&self.commands);
         let command = commands.get(self.at)?;
         self.at += 1;
         match command {
             EchoCommand::Echo(words, ends_line) => {
                 let text = text(request, words, *ends_line);
-                return Some(Ok((!text.is_empty()).then(|| Chunk::Bytes(text.into()))));
+                return Some(Ok((!text.is_empty()).then(|| BodyChunk::Bytes(text.into()))));
             }
-            EchoCommand::Flush => return Some(Ok(Some(Chunk::Flush))),
+            EchoCommand::Flush => return Some(Ok(Some(BodyChunk::Flush))),
             EchoCommand::Duplicate(count, unit) => {
                 let count = request.value(count);
                 let count = count.to_str().ok().and_then(|count| count.parse().ok());
@@ -147,7 +150,7 @@ impl EchoBody {
         &mut self,
         request: &mut Request,
         include: &EchoSubrequest,
-    ) -> Option<Result<Option<Chunk>, BodyError>> {
+    ) -> Option<Result<Option<BodyChunk>, BodyError>> {
         let step = self.at - 1;
         let inclusion = match self.ahead.front() {
             Some((at, _)) if *at == step => self.ahead.pop_front().map(|(_, inclusion)| inclusion),
@@ -185,7 +188,7 @@ impl EchoBody {
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+    ) -> Poll<Option<Result<BodyChunk, BodyError>>> {
         for (_, inclusion) in &mut self.ahead {
             // Those started ahead make progress meanwhile.
             inclusion.poll_ahead(context);
@@ -203,7 +206,7 @@ impl EchoBody {
                 let now = now.min(*left);
                 *left -= now;
                 let text = unit.repeat(now);
-                (!text.is_empty()).then(|| Ok(Chunk::Bytes(text.into())))
+                (!text.is_empty()).then(|| Ok(BodyChunk::Bytes(text.into())))
             }
         };
         if next.is_none() {
@@ -213,12 +216,12 @@ impl EchoBody {
     }
 }
 
-impl Source for EchoBody {
+impl BodySource for EchoBody {
     fn poll_next(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+    ) -> Poll<Option<Result<BodyChunk, BodyError>>> {
         loop {
             if let Some(chunk) = ready!(self.poll_wait(request, context)) {
                 return Poll::Ready(Some(chunk));
@@ -262,25 +265,25 @@ fn parts(list: &[u8], delimiter: &[u8]) -> VecDeque<BString> {
 }
 
 /// Starts a subrequest; `None` if they are nested too deep or too many, which has been logged.
-fn start_subrequest(request: &mut Request, include: &EchoSubrequest) -> Option<Inclusion> {
+fn start_subrequest(request: &mut Request, include: &EchoSubrequest) -> Option<IncludedSubrequest> {
     let (path, own) = split_args(request.value(&include.path));
     let args = include.args.as_ref().map(|args| request.value(args));
     let method = include.method.as_ref().map(|method| request.value(method));
     let body = include.body.as_ref().map(|body| request.value(body));
     let method = method.map_or(Method::Get, |method| Method::from_bytes(&method));
-    let options = Options {
+    let options = SubrequestOptions {
         method,
         header_only: method == Method::Head,
         body: body.map(|body| RequestBody::from_bytes(body.into())),
-        ..Options::get(path, args.unwrap_or(own))
+        ..SubrequestOptions::get(path, args.unwrap_or(own))
     };
-    Inclusion::new(request, options)
+    IncludedSubrequest::new(request, options)
 }
 
 /// A body with texts around it.
 pub(super) struct SurroundedBody {
     before: Option<EchoBody>,
-    body: Option<Body>,
+    body: Option<ResponseBody>,
     after: EchoBody,
 }
 
@@ -288,7 +291,7 @@ impl SurroundedBody {
     /// Puts the output of two scripts around a body.
     pub(super) fn new(
         before: Arc<Vec<EchoCommand>>,
-        body: Body,
+        body: ResponseBody,
         after: Arc<Vec<EchoCommand>>,
     ) -> SurroundedBody {
         SurroundedBody {
@@ -299,12 +302,12 @@ impl SurroundedBody {
     }
 }
 
-impl Source for SurroundedBody {
+impl BodySource for SurroundedBody {
     fn poll_next(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+    ) -> Poll<Option<Result<BodyChunk, BodyError>>> {
         if let Some(before) = &mut self.before {
             if let Some(chunk) = ready!(before.poll_next(request, context)) {
                 return Poll::Ready(Some(chunk));

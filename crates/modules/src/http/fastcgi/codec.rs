@@ -5,9 +5,10 @@
 
 use bstr::ByteSlice;
 use http::Request;
-use http::site::ConfRef;
+use http::http_site::ConfRef;
 use http::upstream::{
-    Asks, Content, ContentLength, Fault, HeadProgress, NoResponse, Piece, Protocol, SettingsRef,
+    ChunkPiece, ContentLength, HeadProgress, NoResponse, ProtocolFault, RequestLength,
+    RequestTraits, SettingsRef, UpstreamProtocol,
 };
 use proto::cgi::{CgiStatusLine, HeadParser};
 use proto::fastcgi::{self, FastcgiEvent, RecordDecoder};
@@ -23,7 +24,7 @@ pub(super) struct FastcgiCodec {
     conf: ConfRef<Conf>,
     settings: SettingsRef,
     /// What the request asks of the response, such as a protocol switch.
-    asks: Asks,
+    asks: RequestTraits,
     decoder: RecordDecoder,
     parser: HeadParser,
     /// The response header as far as received, without record framing.
@@ -50,7 +51,7 @@ impl FastcgiCodec {
         FastcgiCodec {
             conf,
             settings,
-            asks: Asks::default(),
+            asks: RequestTraits::default(),
             decoder: RecordDecoder::new(),
             parser: HeadParser::new(CgiStatusLine::Never),
             head_bytes: Vec::new(),
@@ -65,13 +66,13 @@ impl FastcgiCodec {
 
     /// Appends output to the header. If that completes it, returns how much of the output follows
     /// the header.
-    fn read_stdout(&mut self, output: &[u8]) -> Result<Option<usize>, Fault> {
+    fn read_stdout(&mut self, output: &[u8]) -> Result<Option<usize>, ProtocolFault> {
         self.head_bytes.extend_from_slice(output);
         let limit = usize::try_from(self.settings.buffer_size).unwrap_or(usize::MAX);
         let length = self
             .parser
             .parse(&self.head_bytes, limit, &mut self.head)
-            .map_err(Fault::new)?;
+            .map_err(ProtocolFault::new)?;
         Ok(length.map(|length| self.head_bytes.len() - length))
     }
 
@@ -84,7 +85,7 @@ impl FastcgiCodec {
 
     /// Logs a message that came before the header was complete, unless `fastcgi_catch_stderr` makes
     /// it invalidate the response, so that the next server is tried.
-    fn log_head_message(&mut self, request: &Request) -> Result<(), Fault> {
+    fn log_head_message(&mut self, request: &Request) -> Result<(), ProtocolFault> {
         let caught = self
             .conf
             .catch_stderr
@@ -92,7 +93,7 @@ impl FastcgiCodec {
             .any(|text| self.stderr.contains_str(text));
         let line = self.take_message();
         if caught {
-            return Err(Fault::new(line));
+            return Err(ProtocolFault::new(line));
         }
         request.error(format_args!(
             "{} while reading response header from upstream",
@@ -102,7 +103,7 @@ impl FastcgiCodec {
     }
 }
 
-impl Protocol for FastcgiCodec {
+impl UpstreamProtocol for FastcgiCodec {
     fn scheme(&self) -> &'static str {
         "fastcgi://"
     }
@@ -110,7 +111,7 @@ impl Protocol for FastcgiCodec {
     fn write_head(
         &mut self,
         request: &mut Request,
-        _: Content,
+        _: RequestLength,
         out: &mut Vec<u8>,
     ) -> Result<(), NoResponse> {
         let mut params = Vec::new();
@@ -134,8 +135,8 @@ impl Protocol for FastcgiCodec {
         fastcgi::write_stdin_end(out);
     }
 
-    fn asks(&self) -> Asks {
-        Asks {
+    fn request_traits(&self) -> RequestTraits {
+        RequestTraits {
             // FastCGI cannot switch protocols.
             upgrade: false,
             ..self.asks
@@ -161,10 +162,13 @@ impl Protocol for FastcgiCodec {
         request: &Request,
         input: &[u8],
         head: &mut ResponseHead,
-    ) -> Result<HeadProgress, Fault> {
+    ) -> Result<HeadProgress, ProtocolFault> {
         let mut at = 0;
         loop {
-            let (event, used) = self.decoder.next(&input[at..]).map_err(Fault::new)?;
+            let (event, used) = self
+                .decoder
+                .next_event(&input[at..])
+                .map_err(ProtocolFault::new)?;
             match event {
                 FastcgiEvent::More if input.is_empty() => return Ok(HeadProgress::Partial),
                 FastcgiEvent::More => return Ok(HeadProgress::Interim(input.len())),
@@ -189,10 +193,14 @@ impl Protocol for FastcgiCodec {
                     }
                 }
                 FastcgiEvent::StdoutEnd => {
-                    return Err(Fault::new("upstream prematurely closed FastCGI stdout"));
+                    return Err(ProtocolFault::new(
+                        "upstream prematurely closed FastCGI stdout",
+                    ));
                 }
                 FastcgiEvent::End => {
-                    return Err(Fault::new("upstream prematurely closed FastCGI request"));
+                    return Err(ProtocolFault::new(
+                        "upstream prematurely closed FastCGI request",
+                    ));
                 }
             }
             at += used;
@@ -203,31 +211,38 @@ impl Protocol for FastcgiCodec {
         self.content
     }
 
-    fn read_content(&mut self, request: &Request, input: &[u8]) -> Result<Piece, Fault> {
+    fn read_content(
+        &mut self,
+        request: &Request,
+        input: &[u8],
+    ) -> Result<ChunkPiece, ProtocolFault> {
         let mut at = 0;
         loop {
-            let (event, used) = self.decoder.next(&input[at..]).map_err(Fault::new)?;
+            let (event, used) = self
+                .decoder
+                .next_event(&input[at..])
+                .map_err(ProtocolFault::new)?;
             // Whether announced content is still missing.
             let is_short = self.remaining.is_some_and(|left| left > 0);
             match event {
                 // Even after the end of the output: closing before the end of the request would
                 // abort it.
-                FastcgiEvent::More => return Ok(Piece::More),
+                FastcgiEvent::More => return Ok(ChunkPiece::More),
                 FastcgiEvent::Stdout(range) => {
                     let range = at + range.start..at + range.end;
                     let Some(left) = &mut self.remaining else {
-                        return Ok(Piece::Data(range));
+                        return Ok(ChunkPiece::Data(range));
                     };
                     // More than announced. The client was told this length, so the rest is dropped.
                     if *left == 0 {
-                        return Ok(Piece::End(range.start));
+                        return Ok(ChunkPiece::End(range.start));
                     }
                     let length = usize::try_from(*left)
                         .unwrap_or(usize::MAX)
                         .min(range.len());
                     *left -= length as u64;
                     self.decoder.unread(range.len() - length);
-                    return Ok(Piece::Data(range.start..range.start + length));
+                    return Ok(ChunkPiece::Data(range.start..range.start + length));
                 }
                 FastcgiEvent::Stderr(range, is_end) => {
                     self.stderr.extend_from_slice(&input[at..][range]);
@@ -239,16 +254,20 @@ impl Protocol for FastcgiCodec {
                     }
                 }
                 FastcgiEvent::StdoutEnd if is_short => {
-                    return Err(Fault::short("upstream prematurely closed FastCGI stdout"));
+                    return Err(ProtocolFault::content_too_short(
+                        "upstream prematurely closed FastCGI stdout",
+                    ));
                 }
                 FastcgiEvent::StdoutEnd => self.stdout_ended = true,
                 FastcgiEvent::End if is_short => {
-                    return Err(Fault::short("upstream prematurely closed FastCGI request"));
+                    return Err(ProtocolFault::content_too_short(
+                        "upstream prematurely closed FastCGI request",
+                    ));
                 }
                 FastcgiEvent::End => {
                     // Only now: a connection that ended early must not be used again.
                     self.stays_open = self.conf.keep_conn;
-                    return Ok(Piece::End(at + used));
+                    return Ok(ChunkPiece::End(at + used));
                 }
             }
             at += used;
@@ -257,13 +276,13 @@ impl Protocol for FastcgiCodec {
 
     /// A connection that closes before the end of the request means a truncated response, unless
     /// all of it had arrived.
-    fn end_of_input(&mut self) -> Result<(), Fault> {
+    fn end_of_input(&mut self) -> Result<(), ProtocolFault> {
         if self.stdout_ended || self.remaining == Some(0) {
             return Ok(());
         }
         // The response to the client is cut too, so that it cannot be taken for a complete one;
         // nginx ends it properly.
-        Err(Fault::new("upstream prematurely closed connection"))
+        Err(ProtocolFault::new("upstream prematurely closed connection"))
     }
 
     fn keeps_alive(&self) -> bool {

@@ -16,21 +16,24 @@
 mod codec;
 
 use bstr::BString;
-use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
-use conf::{Arity, Captures, Diagnostic, Directive, Line, Regex, Repeat, Setter, Table, Variable};
-use http::module::{Answer, Outcome, Step};
-use http::upstream::Plan;
-use http::{Module, Request, cache};
+use conf::directive_contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
+use conf::{
+    Arity, Captures, Diagnostic, Directive, DirectiveLine, DirectiveTable, Regex, RepeatRule,
+    Setter, Variable,
+};
+use http::module::{ContentHandler, HandlerOutcome, HandlerStep};
+use http::upstream::ExchangePlan;
+use http::{HttpModule, Request, cache};
 
 use crate::shared::gateway::{CgiParams, GatewayPass, connection_tag, request_content};
 use crate::shared::upstream_rows::{PrefixedRows, ProtocolSettings};
 use codec::FastcgiCodec;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "fastcgi",
     doc: "Passes requests to FastCGI servers.",
     location: &DIRECTIVES,
-    answer: Some(Answer {
+    content_handler: Some(ContentHandler {
         directives: &["fastcgi_pass"],
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler: pass,
@@ -52,15 +55,15 @@ pub(crate) static MODULE: Module = Module {
         .volatile(),
     ],
     nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The rows common to all upstream protocols.
-pub(crate) static UPSTREAM: Module = Module {
+pub(crate) static UPSTREAM: HttpModule = HttpModule {
     name: "fastcgi_upstream",
     doc: "The directives that FastCGI has in common with other upstream protocols.",
     location: &UPSTREAM_ROWS,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// Names FastCGI's settings for the shared rows.
@@ -80,7 +83,7 @@ static UPSTREAM_ROWS: PrefixedRows<FastcgiProtocol> = PrefixedRows::new(
 .cached()
 .without(&["cache_convert_head"]);
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "fastcgi_pass",
         syntax: "address",
@@ -88,7 +91,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: LOCATION.or(LOCATION_IF),
         since: "0.1",
         doc: "The FastCGI server: `host:port`, `unix:/path` or the name of an `upstream`.",
-        set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::exactly(1), RepeatRule::Once, |c, line| {
             c.pass = Some(GatewayPass::from_line(line, b"")?);
             Ok(())
         }),
@@ -101,7 +104,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "A parameter passed to the server. With `if_not_empty` it is passed only if its value is not empty. A \
               block with such lines of its own inherits none.",
-        set: Setter::Custom(Arity::between(2, 3), Repeat::Fresh(|c| c.params.clear()), |c, line| c.params.add(line)),
+        set: Setter::Custom(Arity::between(2, 3), RepeatRule::Fresh(|c| c.params.clear()), |c, line| c.params.add(line)),
     },
     Directive {
         name: "fastcgi_index",
@@ -119,7 +122,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "A regular expression with two groups, which become `$fastcgi_script_name` and `$fastcgi_path_info`.",
-        set: Setter::Custom(Arity::exactly(1), Repeat::Once, split_path_info),
+        set: Setter::Custom(Arity::exactly(1), RepeatRule::Once, split_path_info),
     },
     Directive {
         // Off as in nginx: not every application accepts a second request.
@@ -139,7 +142,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "A string in the server's error stream that makes the response invalid.",
-        set: Setter::Custom(Arity::exactly(1), Repeat::Fresh(|c| c.catch_stderr.clear()), |c, line| {
+        set: Setter::Custom(Arity::exactly(1), RepeatRule::Fresh(|c| c.catch_stderr.clear()), |c, line| {
             c.catch_stderr.push(line.text(0).to_owned());
             Ok(())
         }),
@@ -159,7 +162,7 @@ struct Conf {
 }
 
 /// Reads `fastcgi_split_path_info`.
-fn split_path_info(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn split_path_info(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let regex = line.regex(0, line.text(0), false)?;
     // The script and the path info.
     if regex.group_count() != 2 {
@@ -172,30 +175,30 @@ fn split_path_info(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-static SOURCE: cache::Source = cache::Source {
+static SOURCE: cache::CachedProtocol = cache::CachedProtocol {
     plan,
     // There is no default key: only the configuration knows which params identify the content.
     key: |_, _| Ok(()),
 };
 
 /// The content handler; the cache asks for the plan when it needs one.
-fn pass(request: &mut Request) -> Step<'_> {
+fn pass(request: &mut Request) -> HandlerStep<'_> {
     let settings = ProtocolSettings::<FastcgiProtocol>::of(request);
-    cache::serve(request, settings, &SOURCE)
+    cache::serve_cached(request, settings, &SOURCE)
 }
 
 /// How to perform an exchange for this request.
-fn plan(request: &mut Request) -> Result<Plan, Outcome> {
+fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
     let conf = request.conf::<Conf>();
     let settings = ProtocolSettings::<FastcgiProtocol>::of(request);
     let Some(pass) = &conf.pass else {
-        return Err(Outcome::Declined);
+        return Err(HandlerOutcome::Declined);
     };
     let target = match pass.target(request, b"") {
         Ok(target) => target,
-        Err(status) => return Err(Outcome::Status(status)),
+        Err(status) => return Err(HandlerOutcome::Status(status)),
     };
-    Ok(Plan {
+    Ok(ExchangePlan {
         content: request_content(&settings, true),
         protocol: Box::new(FastcgiCodec::new(request.conf::<Conf>(), settings.clone())),
         settings,

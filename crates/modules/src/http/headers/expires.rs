@@ -1,8 +1,8 @@
 //! `expires`: how long a response can be cached.
 
-use conf::{Diagnostic, Expression, Line};
+use conf::{Diagnostic, DirectiveLine, Expression};
 use http::Request;
-use proto::Known;
+use proto::KnownField;
 
 /// The `expires` directive.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +44,7 @@ impl PartialEq for ExpiresRule {
 
 impl ExpiresRule {
     /// Reads the directive. Constant values are parsed now, so that mistakes show at start.
-    pub(super) fn read(line: &mut Line) -> Result<ExpiresRule, Diagnostic> {
+    pub(super) fn read(line: &mut DirectiveLine) -> Result<ExpiresRule, Diagnostic> {
         let modified = line.args().len() == 2;
         if modified && line.text(0) != "modified" {
             return Err(line.directive_error_at(0, "invalid value"));
@@ -81,15 +81,15 @@ impl ExpiresRule {
         let (expires, age) = when.resolve(now, request.out.last_modified);
         let out = &mut request.out;
         let fields = &mut out.fields;
-        fields.remove_known(Known::Expires);
-        fields.remove_known(Known::CacheControl);
+        fields.remove_known(KnownField::Expires);
+        fields.remove_known(KnownField::CacheControl);
         // `more_clear_headers Expires` has removed the field on purpose.
-        if !out.unsaid.expires {
-            fields.push_known_with(Known::Expires, |text| {
+        if !out.omitted.expires {
+            fields.push_known_with(KnownField::Expires, |text| {
                 proto::date::write_http(expires, text)
             });
         }
-        fields.push_known_with(Known::CacheControl, |text| match age {
+        fields.push_known_with(KnownField::CacheControl, |text| match age {
             None => text.extend_from_slice(b"no-cache"),
             Some(age) => {
                 text.extend_from_slice(b"max-age=");

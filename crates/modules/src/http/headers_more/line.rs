@@ -1,8 +1,8 @@
 //! The syntax of one `more_…` line.
 
 use bstr::ByteSlice;
-use conf::{Diagnostic, Expression, Line};
-use proto::Known;
+use conf::{Diagnostic, DirectiveLine, Expression};
+use proto::KnownField;
 
 /// Whether a line is about requests or responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) struct HeaderChange {
 pub(super) struct NamedField {
     /// As written, including a trailing `*`.
     pub(super) name: Box<[u8]>,
-    pub(super) known: Known,
+    pub(super) known: KnownField,
     /// Whether it stands for all names with this prefix.
     pub(super) wildcard: bool,
     /// `None`: the field is removed.
@@ -59,7 +59,7 @@ const BUILT_IN: [&str; 14] = [
 impl HeaderChange {
     /// Reads a line; `sets` is false for the directives that only remove.
     pub(super) fn read(
-        line: &mut Line,
+        line: &mut DirectiveLine,
         direction: MessageSide,
         sets: bool,
     ) -> Result<HeaderChange, Diagnostic> {
@@ -115,7 +115,7 @@ impl HeaderChange {
     }
 
     /// Reads the argument of `-s`.
-    fn read_statuses(&mut self, line: &Line, at: usize) -> Result<(), Diagnostic> {
+    fn read_statuses(&mut self, line: &DirectiveLine, at: usize) -> Result<(), Diagnostic> {
         let text = line.text(at);
         for word in text
             .split(u8::is_ascii_whitespace)
@@ -141,7 +141,7 @@ impl HeaderChange {
 }
 
 /// The argument of the option before `at`.
-fn option_argument<'a>(line: &Line<'a, '_>, at: usize) -> Result<&'a [u8], Diagnostic> {
+fn option_argument<'a>(line: &DirectiveLine<'a, '_>, at: usize) -> Result<&'a [u8], Diagnostic> {
     match line.get(at) {
         Some(word) => Ok(&word.text),
         None => {
@@ -152,7 +152,7 @@ fn option_argument<'a>(line: &Line<'a, '_>, at: usize) -> Result<&'a [u8], Diagn
 }
 
 /// The error for an unknown option.
-fn invalid_option(line: &Line, at: usize) -> Diagnostic {
+fn invalid_option(line: &DirectiveLine, at: usize) -> Diagnostic {
     let message = format!(
         "{}: invalid option name: \"{}\"",
         line.name(),
@@ -163,7 +163,7 @@ fn invalid_option(line: &Line, at: usize) -> Diagnostic {
 
 impl NamedField {
     /// Reads `Name: value`, the colon being optional.
-    fn read(line: &mut Line, at: usize, sets: bool) -> Result<NamedField, Diagnostic> {
+    fn read(line: &mut DirectiveLine, at: usize, sets: bool) -> Result<NamedField, Diagnostic> {
         let word = line.arg(at);
         let is_separator = |byte: &u8| *byte == b':' || byte.is_ascii_whitespace();
         // Blanks around names and values are not part of them.
@@ -197,7 +197,7 @@ impl NamedField {
             None => None,
         };
         Ok(NamedField {
-            known: Known::from_name(name),
+            known: KnownField::from_name(name),
             name: name.into(),
             wildcard,
             value,

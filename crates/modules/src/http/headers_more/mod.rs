@@ -22,30 +22,30 @@ mod response;
 
 use std::sync::Arc;
 
-use conf::{Arity, Directive, HTTP_SERVER_LOCATION_IF, Repeat, Setter, Table};
-use http::{Module, Phase};
+use conf::{Arity, Directive, DirectiveTable, HTTP_SERVER_LOCATION_IF, RepeatRule, Setter};
+use http::{HttpModule, HttpPhase};
 
 use self::line::{HeaderChange, MessageSide};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "headers_more",
     doc: "Sets, replaces and removes response and request headers.",
     location: &DIRECTIVES,
     filter: Some(response::change),
     enabled: |location| !location.confs.get::<Conf>().response.is_empty(),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// Requests are changed at the end of the rewrite phase, after scripts.
-pub(crate) static INPUT: Module = Module {
+pub(crate) static INPUT: HttpModule = HttpModule {
     name: "headers_more_input",
     doc: "The part of `headers_more` that changes requests.",
-    phases: &[(Phase::Rewrite, request::change)],
+    phases: &[(HttpPhase::Rewrite, request::change)],
     enabled: |location| !location.confs.get::<Conf>().request.is_empty(),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "more_set_headers",
         syntax: "[-a] [-s statuses] [-t types] 'name: value' ...",
@@ -55,7 +55,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "Sets response headers, replacing those of the same name; without a value, the header is removed. `-s` \
               and `-t` restrict this to responses with these statuses and media types; `-a` adds a header instead of \
               replacing. May contain variables.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
+        set: Setter::Custom(Arity::at_least(1), RepeatRule::Many, |c, line| {
             c.response.push(HeaderChange::read(line, MessageSide::Response, true)?);
             Ok(())
         }),
@@ -67,7 +67,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
         doc: "Removes response headers. A name that ends with `*` matches as a prefix.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
+        set: Setter::Custom(Arity::at_least(1), RepeatRule::Many, |c, line| {
             c.response.push(HeaderChange::read(line, MessageSide::Response, false)?);
             Ok(())
         }),
@@ -81,7 +81,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "Sets request headers, replacing those of the same name; without a value, the header is removed. `-t` \
               restricts this to requests with these media types; `-r` only replaces headers that are present. May \
               contain variables.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
+        set: Setter::Custom(Arity::at_least(1), RepeatRule::Many, |c, line| {
             c.request.push(HeaderChange::read(line, MessageSide::Request, true)?);
             Ok(())
         }),
@@ -93,7 +93,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
         doc: "Removes request headers. A name that ends with `*` matches as a prefix.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
+        set: Setter::Custom(Arity::at_least(1), RepeatRule::Many, |c, line| {
             c.request.push(HeaderChange::read(line, MessageSide::Request, false)?);
             Ok(())
         }),

@@ -3,18 +3,18 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use http::request::Version;
-use http::{Outcome, Request, Step};
-use proto::Known;
+use http::request::HttpVersion;
+use http::{HandlerOutcome, HandlerStep, Request};
+use proto::KnownField;
 
 use super::Conf;
 use super::line::{HeaderChange, NamedField};
 
 /// The handler of the rewrite phase.
-pub(super) fn change(request: &mut Request) -> Step<'_> {
+pub(super) fn change(request: &mut Request) -> HandlerStep<'_> {
     // HTTP/0.9 has no header fields.
-    if request.head.version() < Version::Http10 {
-        return Outcome::Declined.into();
+    if request.head.version() < HttpVersion::Http10 {
+        return HandlerOutcome::Declined.into();
     }
     // Borrowed from the site rather than the request, which is changed below.
     let site = Rc::clone(&request.site);
@@ -30,11 +30,11 @@ pub(super) fn change(request: &mut Request) -> Step<'_> {
             };
             if let Err(InvalidRequestValue) = set_field(request, field, &value, change.only_replace)
             {
-                return Outcome::Status(500).into();
+                return HandlerOutcome::Status(500).into();
             }
         }
     }
-    Outcome::Declined.into()
+    HandlerOutcome::Declined.into()
 }
 
 /// Whether a line applies to this request. The media type is compared as a whole, parameters
@@ -43,7 +43,7 @@ fn applies_to(change: &HeaderChange, request: &Request) -> bool {
     if change.types.is_empty() {
         return true;
     }
-    let value = request.head.known(Known::ContentType);
+    let value = request.head.known(KnownField::ContentType);
     value.is_some_and(|value| change.types.iter().any(|text| **text == **value))
 }
 
@@ -65,11 +65,11 @@ fn set_field(
     let value = escape_controls(value);
     match field.known {
         // The host selects files and cache keys: an invalid one must not get in through a variable.
-        Known::Host if proto::host::parse(&value).is_err() => return Err(InvalidRequestValue),
-        Known::ContentLength if base::text::decimal(&value).is_none() => {
+        KnownField::Host if proto::host::parse(&value).is_err() => return Err(InvalidRequestValue),
+        KnownField::ContentLength if base::text::decimal(&value).is_none() => {
             return Err(InvalidRequestValue);
         }
-        Known::Connection => {
+        KnownField::Connection => {
             let names = value.to_ascii_lowercase();
             if names.windows(5).any(|text| text == b"close") {
                 request.delivery.close();

@@ -3,16 +3,16 @@
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use http::body::{Body, BodyError, Chunk, Source};
 use http::response::Response;
-use http::{Request, Verdict};
-use proto::Known;
+use http::response_body::{BodyChunk, BodyError, BodySource, ResponseBody};
+use http::{FilterVerdict, Request};
+use proto::KnownField;
 
 use super::Conf;
 use super::line::{HeaderChange, NamedField};
 
 /// The header filter.
-pub(super) fn change(request: &mut Request) -> Verdict {
+pub(super) fn change(request: &mut Request) -> FilterVerdict {
     // Borrowed from the site rather than the request, which is changed below.
     let site = Rc::clone(&request.site);
     let conf = site.location(request.location).confs.get::<Conf>();
@@ -30,11 +30,11 @@ pub(super) fn change(request: &mut Request) -> Verdict {
             {
                 // A value that cannot be sent is a mistake of the configuration: to leave the field out silently
                 // would hide it.
-                return Verdict::Status(500);
+                return FilterVerdict::Status(500);
             }
         }
     }
-    Verdict::Pass
+    FilterVerdict::Pass
 }
 
 /// Whether a line applies to this response.
@@ -68,42 +68,42 @@ fn set_field(
         };
     }
     match field.known {
-        Known::Server => {
+        KnownField::Server => {
             // Without the field the server would write its own, so its absence has to be recorded.
-            out.unsaid.server = value.is_empty();
+            out.omitted.server = value.is_empty();
             set_plain(out, field, value, append);
         }
-        Known::Date => {
-            out.unsaid.date = value.is_empty();
+        KnownField::Date => {
+            out.omitted.date = value.is_empty();
             set_plain(out, field, value, append);
         }
-        Known::Expires => {
+        KnownField::Expires => {
             // The `expires` filter runs later and must not bring back a field that was removed.
-            out.unsaid.expires = value.is_empty();
+            out.omitted.expires = value.is_empty();
             set_plain(out, field, value, append);
         }
-        Known::ContentType => {
+        KnownField::ContentType => {
             // What an upstream sent byte by byte no longer counts.
             out.content_type_as_sent = None;
             out.set_content_type(value);
-            out.fields.remove_known(Known::ContentType);
+            out.fields.remove_known(KnownField::ContentType);
         }
-        Known::ContentLength => return set_length(out, value),
-        Known::Location => {
-            out.fields.remove_known(Known::Location);
+        KnownField::ContentLength => return set_length(out, value),
+        KnownField::Location => {
+            out.fields.remove_known(KnownField::Location);
             out.location = Some(value.into()).filter(|_| !value.is_empty());
         }
         // The attribute would be written as a second field, and conditional requests compare with it.
-        Known::LastModified => {
+        KnownField::LastModified => {
             out.last_modified = None;
             set_plain(out, field, value, append);
         }
-        Known::AcceptRanges => {
+        KnownField::AcceptRanges => {
             // Without the field, clients are not offered ranges, and get none.
             out.transforms.ranges &= !value.is_empty();
             set_plain(out, field, value, append);
         }
-        Known::Etag if out.etag.is_some() && !append => {
+        KnownField::Etag if out.etag.is_some() && !append => {
             out.etag = Some(value.into()).filter(|_| !value.is_empty());
         }
         _ => set_plain(out, field, value, append),
@@ -128,12 +128,12 @@ fn set_plain(out: &mut Response, field: &NamedField, value: &[u8], append: bool)
 /// removed.
 fn set_matching(out: &mut Response, field: &NamedField, value: &[u8]) {
     if value.is_empty() {
-        let had_server = out.fields.has(Known::Server) && field.matches(b"Server");
-        let had_date = out.fields.has(Known::Date) && field.matches(b"Date");
+        let had_server = out.fields.has(KnownField::Server) && field.matches(b"Server");
+        let had_date = out.fields.has(KnownField::Date) && field.matches(b"Date");
         out.fields.retain(|_, name, _| !field.matches(name));
         // A field that came from an upstream must not be replaced by the server's own.
-        out.unsaid.server |= had_server;
-        out.unsaid.date |= had_date;
+        out.omitted.server |= had_server;
+        out.omitted.date |= had_date;
         if field.matches(b"ETag") {
             out.etag = None;
         }
@@ -162,25 +162,25 @@ fn set_length(out: &mut Response, value: &[u8]) -> Result<(), InvalidResponseVal
     if value.is_empty() {
         out.content_length = None;
         // The connection would derive the length from the body again.
-        if out.body.length().is_some() && !matches!(out.body, Body::Empty) {
+        if out.body.length().is_some() && !matches!(out.body, ResponseBody::Empty) {
             let body = std::mem::take(&mut out.body);
-            out.body = Body::stream(UnmeasuredBody(body));
+            out.body = ResponseBody::stream(UnmeasuredBody(body));
         }
         return Ok(());
     }
     let length = base::text::decimal(value).and_then(|n| u64::try_from(n).ok());
     let length = length.ok_or(InvalidResponseValue)?;
     let is_shorter = out.length().is_some_and(|known| length < known);
-    if matches!(out.body, Body::Empty) || is_shorter && out.body.narrow(0, length) {
+    if matches!(out.body, ResponseBody::Empty) || is_shorter && out.body.limit_to_range(0, length) {
         out.content_length = Some(length);
     }
     Ok(())
 }
 
 /// Content whose length is not announced.
-struct UnmeasuredBody(Body);
+struct UnmeasuredBody(ResponseBody);
 
-impl Source for UnmeasuredBody {
+impl BodySource for UnmeasuredBody {
     fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
         self.0.poll_ahead(request, context);
     }
@@ -189,7 +189,7 @@ impl Source for UnmeasuredBody {
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+    ) -> Poll<Option<Result<BodyChunk, BodyError>>> {
         self.0.poll_next(request, context)
     }
 }

@@ -1,7 +1,7 @@
 //! `match` blocks: the conditions for a healthy response.
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Diagnostic, Line, Node, Regex, parse};
+use conf::{Diagnostic, DirectiveLine, DirectiveNode, Regex, parse};
 use proto::message::ResponseHead;
 
 /// The tests of a block, all of which must hold.
@@ -34,7 +34,7 @@ enum FieldTest {
 
 impl MatchCondition {
     /// Reads a `match` block.
-    pub(super) fn read(line: &mut Line) -> Result<MatchCondition, Diagnostic> {
+    pub(super) fn read(line: &mut DirectiveLine) -> Result<MatchCondition, Diagnostic> {
         let tests = line.entries().into_iter().map(|row| {
             let words: Vec<&BStr> = row.args.iter().map(|word| word.as_bstr()).collect();
             match row.name.text.as_bytes() {
@@ -96,7 +96,7 @@ impl FieldTest {
 }
 
 /// `status [!] 200 301-303 ...`
-fn status(row: &Node, words: &[&BStr]) -> Result<MatchTest, Diagnostic> {
+fn status(row: &DirectiveNode, words: &[&BStr]) -> Result<MatchTest, Diagnostic> {
     let negated = words.first().is_some_and(|word| *word == "!");
     // The `!` applies to the whole list.
     let codes = &words[usize::from(negated)..];
@@ -123,7 +123,7 @@ fn status(row: &Node, words: &[&BStr]) -> Result<MatchTest, Diagnostic> {
 }
 
 /// `header [!] name`, `header name = | != | ~ | !~ value`
-fn field(row: &Node, words: &[&BStr]) -> Result<MatchTest, Diagnostic> {
+fn field(row: &DirectiveNode, words: &[&BStr]) -> Result<MatchTest, Diagnostic> {
     let (name, value, negated) = match words {
         [name] => (*name, FieldTest::Any, false),
         // The field must not be present.
@@ -147,7 +147,7 @@ fn field(row: &Node, words: &[&BStr]) -> Result<MatchTest, Diagnostic> {
 }
 
 /// `body ~ | !~ "regex"`
-fn body(row: &Node, words: &[&BStr]) -> Result<MatchTest, Diagnostic> {
+fn body(row: &DirectiveNode, words: &[&BStr]) -> Result<MatchTest, Diagnostic> {
     match words {
         [operator, pattern] if *operator == "~" || *operator == "!~" => Ok(MatchTest::Body {
             regex: regex(row, pattern)?,
@@ -158,6 +158,6 @@ fn body(row: &Node, words: &[&BStr]) -> Result<MatchTest, Diagnostic> {
 }
 
 /// Compiles a regular expression of a line.
-fn regex(row: &Node, pattern: &[u8]) -> Result<Regex, Diagnostic> {
+fn regex(row: &DirectiveNode, pattern: &[u8]) -> Result<Regex, Diagnostic> {
     Regex::new(pattern, false).map_err(|message| row.error(message))
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::{BString, ByteSlice};
-use conf::{Scope, VarId};
-use net::upstream::{NotSecure, Secure};
-use net::{ConnectOptions, Transport};
-use proto::h1::response::{Parser, Status};
+use conf::{VarId, VariableScope};
+use net::upstream::{UpstreamTls, UpstreamTlsError};
+use net::{ConnectSettings, Transport};
+use proto::h1::response::{ResponseParser, ResponseProgress};
 use proto::message::ResponseHead;
-use rt::net::Address;
+use rt::net::SocketAddress;
 
 use super::match_block::MatchCondition;
 
@@ -24,10 +24,10 @@ const MAX_ANSWER: usize = 256 * 1024;
 /// What a probe needs. It does not refer to the check, since it runs as a task of its own.
 pub(super) struct HealthProbe {
     /// With the port of `port=`, if there is one.
-    pub(super) address: Address,
+    pub(super) address: SocketAddress,
     pub(super) host: BString,
     /// The TLS settings and the host to verify; `None`: a plain connection.
-    pub(super) secure: Option<Arc<(Secure, BString)>>,
+    pub(super) secure: Option<Arc<(UpstreamTls, BString)>>,
     pub(super) uri: BString,
     /// `None`: any status from 200 to 399.
     pub(super) condition: Option<Arc<MatchCondition>>,
@@ -36,7 +36,7 @@ pub(super) struct HealthProbe {
 /// A probe has no request, so variables in the TLS settings are empty.
 struct ProbeScope;
 
-impl Scope for ProbeScope {
+impl VariableScope for ProbeScope {
     fn variable(&mut self, _: VarId, _: &mut Vec<u8>) -> bool {
         false
     }
@@ -47,9 +47,9 @@ impl Scope for ProbeScope {
 }
 
 /// The address with another port, if one is given; unix sockets have none.
-pub(super) fn with_port(address: &Address, port: Option<u16>) -> Address {
+pub(super) fn with_port(address: &SocketAddress, port: Option<u16>) -> SocketAddress {
     match (address, port) {
-        (Address::Inet(inet), Some(port)) => SocketAddr::new(inet.ip(), port).into(),
+        (SocketAddress::Inet(inet), Some(port)) => SocketAddr::new(inet.ip(), port).into(),
         _ => address.clone(),
     }
 }
@@ -90,9 +90,9 @@ impl HealthProbe {
 
     /// Opens a connection, with TLS if the location uses it.
     async fn connect(&self) -> Result<Transport, String> {
-        let options = ConnectOptions {
+        let options = ConnectSettings {
             timeout: PROBE_TIMEOUT,
-            ..ConnectOptions::default()
+            ..ConnectSettings::default()
         };
         let stream = net::connect(&self.address, &options)
             .await
@@ -100,13 +100,13 @@ impl HealthProbe {
         let mut stream = Transport::plain(stream);
         if let Some(secure) = &self.secure {
             let (secure, host) = &**secure;
-            let asked = secure.asked(&mut ProbeScope, host.as_bstr(), "");
+            let asked = secure.handshake_parameters(&mut ProbeScope, host.as_bstr(), "");
             secure
                 .handshake(&mut stream, &asked, PROBE_TIMEOUT)
                 .await
                 .map_err(|why| match why {
-                    NotSecure::Peer(line) | NotSecure::Ours(line) => line,
-                    NotSecure::TimedOut => "the TLS handshake took too long".to_owned(),
+                    UpstreamTlsError::Peer(line) | UpstreamTlsError::Ours(line) => line,
+                    UpstreamTlsError::TimedOut => "the TLS handshake took too long".to_owned(),
                 })?;
         }
         Ok(stream)
@@ -121,7 +121,7 @@ impl HealthProbe {
             .condition
             .as_ref()
             .is_some_and(|condition| condition.needs_body());
-        let (mut parser, mut response) = (Parser::new(), ResponseHead::default());
+        let (mut parser, mut response) = (ResponseParser::new(), ResponseHead::default());
         let mut answer = Vec::new();
         let mut head_length = None;
         loop {
@@ -131,9 +131,11 @@ impl HealthProbe {
             let count = read.map_err(|error| format!("the response could not be read: {error}"))?;
             if head_length.is_none() {
                 match parser.parse(&answer, MAX_HEAD, &mut response) {
-                    Ok(Status::Complete(length)) => head_length = Some(length),
-                    Ok(Status::Partial) => {}
-                    Ok(Status::NotHttp) => return Err("the response is not HTTP".to_owned()),
+                    Ok(ResponseProgress::Complete(length)) => head_length = Some(length),
+                    Ok(ResponseProgress::Partial) => {}
+                    Ok(ResponseProgress::NotHttp) => {
+                        return Err("the response is not HTTP".to_owned());
+                    }
                     Err(bad) => return Err(bad.log_line().as_bstr().to_string()),
                 }
             }

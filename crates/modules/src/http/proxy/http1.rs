@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use bstr::{BStr, ByteSlice};
 use http::Request;
-use http::site::ConfRef;
+use http::http_site::ConfRef;
 use http::upstream::{
-    Asks, Content, ContentLength, Ends, Fault, HeadProgress, NoResponse, Piece, Place, Protocol,
-    SettingsRef,
+    ChunkPiece, ContentLength, HeadProgress, NoResponse, ProtocolFault, RequestLength,
+    RequestTraits, SettingsRef, UpstreamProtocol, ValueOrigin, ValueTerminator,
 };
-use proto::Known;
+use proto::KnownField;
 use proto::connection::NominatedFields;
 use proto::fields::Fields;
 use proto::h1::body::{CHUNK_END, ChunkDecoder, write_chunk_start, write_last_chunk};
-use proto::h1::response::{Parser, Status};
+use proto::h1::response::{ResponseParser, ResponseProgress};
 use proto::message::{Method, ResponseFraming, ResponseHead};
 
 use super::{Conf, cookie, rules, url};
@@ -29,8 +29,8 @@ pub(super) struct Http1Exchange {
     /// Whether the content is sent in chunks, because its length is unknown.
     chunked_request: bool,
     /// What the request asks of the response, such as a protocol switch.
-    asks: Asks,
-    parser: Parser,
+    asks: RequestTraits,
+    parser: ResponseParser,
     /// The framing of the content, and how much of it is left.
     body: Http1Body,
     /// The length of the content as announced.
@@ -63,8 +63,8 @@ impl Http1Exchange {
             // Set with the request line.
             method: Method::Get,
             chunked_request: false,
-            asks: Asks::default(),
-            parser: Parser::new(),
+            asks: RequestTraits::default(),
+            parser: ResponseParser::new(),
             body: Http1Body::None,
             length: ContentLength::None,
             keeps_alive: false,
@@ -77,7 +77,7 @@ impl Http1Exchange {
         request: &Request,
         head: &mut ResponseHead,
         used: usize,
-    ) -> Result<HeadProgress, Fault> {
+    ) -> Result<HeadProgress, ProtocolFault> {
         // Interim responses come before the real one. A 101 is final: it switches protocols.
         if head.status < 200 && head.status != 101 {
             // The real header follows on the same connection.
@@ -88,12 +88,14 @@ impl Http1Exchange {
         for line in head.repeated() {
             let line = line.as_bstr();
             request.log(
-                host::error_log::Level::Warn,
+                host::error_log::LogLevel::Warn,
                 format_args!("upstream sent duplicate header line: \"{line}\", ignored while reading response header from upstream"),
             );
         }
         let framing = ResponseFraming::of_response(self.method, head.status, &head.fields)
-            .map_err(|bad| Fault::new(proto::h1::response::BadResponse::Framing(bad).log_line()))?;
+            .map_err(|bad| {
+                ProtocolFault::new(proto::h1::response::BadResponse::Framing(bad).log_line())
+            })?;
         // After a 101 the connection speaks another protocol and can carry no further request.
         self.keeps_alive = head.keeps_alive() && head.status != 101;
         // After the framing and keep-alive have been read, which depend on these fields.
@@ -149,10 +151,12 @@ impl Http1Exchange {
 
 /// Drops the fields that are meant for this connection only (RFC 9110, section 7.6.1): they are not
 /// passed on, and no cache stores them. The framing has been evaluated by then and stands.
-fn drop_nominated(head: &mut ResponseHead) -> Result<(), Fault> {
-    let nominated = NominatedFields::by(&head.fields);
+fn drop_nominated(head: &mut ResponseHead) -> Result<(), ProtocolFault> {
+    let nominated = NominatedFields::from_fields(&head.fields);
     if nominated.are_too_many() {
-        return Err(Fault::new("upstream sent invalid \"Connection\" header"));
+        return Err(ProtocolFault::new(
+            "upstream sent invalid \"Connection\" header",
+        ));
     }
     if !nominated.is_empty() {
         let names = nominated.to_names();
@@ -160,7 +164,7 @@ fn drop_nominated(head: &mut ResponseHead) -> Result<(), Fault> {
             matches!(
                 known,
                 // A server cannot strip its own framing by naming it.
-                Known::Connection | Known::ContentLength | Known::TransferEncoding
+                KnownField::Connection | KnownField::ContentLength | KnownField::TransferEncoding
             ) || !names.iter().any(|named| named.eq_ignore_ascii_case(name))
         });
     }
@@ -175,11 +179,11 @@ pub(super) fn write_method(
 ) -> Result<(), NoResponse> {
     match &conf.method {
         Some(method) => {
-            let place = Place {
+            let place = ValueOrigin {
                 directive: "proxy_method",
                 name: b"",
             };
-            Ends::Word.write(request, method, place, out)?;
+            ValueTerminator::Word.write_value(request, method, place, out)?;
         }
         // The client's own spelling, also of methods that this server does not know.
         None if request.method == request.head.wire.method => {
@@ -194,19 +198,19 @@ pub(super) fn write_method(
 pub(super) fn map_field(
     request: &mut Request,
     conf: &Conf,
-    field: Known,
+    field: KnownField,
     value: &[u8],
     out: &mut Vec<u8>,
 ) -> bool {
     match field {
-        Known::Location => rules::map_location(request, conf, value, out),
-        Known::Refresh => rules::map_refresh(request, conf, value, out),
-        Known::SetCookie => cookie::map_cookie(request, conf, value, out),
+        KnownField::Location => rules::map_location(request, conf, value, out),
+        KnownField::Refresh => rules::map_refresh(request, conf, value, out),
+        KnownField::SetCookie => cookie::map_cookie(request, conf, value, out),
         _ => false,
     }
 }
 
-impl Protocol for Http1Exchange {
+impl UpstreamProtocol for Http1Exchange {
     fn scheme(&self) -> &'static str {
         self.address.scheme_prefix()
     }
@@ -218,7 +222,7 @@ impl Protocol for Http1Exchange {
     fn write_head(
         &mut self,
         request: &mut Request,
-        content: Content,
+        content: RequestLength,
         out: &mut Vec<u8>,
     ) -> Result<(), NoResponse> {
         let address = Arc::clone(&self.address);
@@ -229,12 +233,12 @@ impl Protocol for Http1Exchange {
         }
         // HTTP/1.1 needs no length in advance; with HTTP/1.0 the body has been buffered, so its
         // length is known.
-        self.chunked_request = content == Content::Unknown;
+        self.chunked_request = content == RequestLength::Unknown;
         let body = self.conf.set_body.as_ref().map(|body| request.value(body));
         // `proxy_set_body` replaces the client's body, and so its length as well.
         let content = body
             .as_ref()
-            .map_or(content, |body| Content::Length(body.len() as u64));
+            .map_or(content, |body| RequestLength::Length(body.len() as u64));
         let pass_fields = self.settings.pass_request_headers;
         let fields = &self.conf.fields;
         self.asks = fields.write(
@@ -285,14 +289,16 @@ impl Protocol for Http1Exchange {
         request: &Request,
         input: &[u8],
         head: &mut ResponseHead,
-    ) -> Result<HeadProgress, Fault> {
+    ) -> Result<HeadProgress, ProtocolFault> {
         match self.parser.parse(input, usize::MAX, head) {
             // The size of the header is bounded by the caller's buffer.
-            Ok(Status::Partial) => Ok(HeadProgress::Partial),
-            Ok(Status::Complete(used)) => self.accept_head(request, head, used),
+            Ok(ResponseProgress::Partial) => Ok(HeadProgress::Partial),
+            Ok(ResponseProgress::Complete(used)) => self.accept_head(request, head, used),
             // nginx passes an HTTP/0.9 response on; that is indistinguishable from garbage.
-            Ok(Status::NotHttp) => Err(Fault::new("upstream sent no valid HTTP/1.0 header")),
-            Err(bad) => Err(Fault::new(bad.log_line())),
+            Ok(ResponseProgress::NotHttp) => {
+                Err(ProtocolFault::new("upstream sent no valid HTTP/1.0 header"))
+            }
+            Err(bad) => Err(ProtocolFault::new(bad.log_line())),
         }
     }
 
@@ -309,32 +315,36 @@ impl Protocol for Http1Exchange {
         }
     }
 
-    fn read_content(&mut self, _request: &Request, input: &[u8]) -> Result<Piece, Fault> {
+    fn read_content(
+        &mut self,
+        _request: &Request,
+        input: &[u8],
+    ) -> Result<ChunkPiece, ProtocolFault> {
         match &mut self.body {
-            Http1Body::None | Http1Body::Length(0) => Ok(Piece::End(0)),
+            Http1Body::None | Http1Body::Length(0) => Ok(ChunkPiece::End(0)),
             // The end of the input is for `end_of_input` to judge.
-            _ if input.is_empty() => Ok(Piece::More),
+            _ if input.is_empty() => Ok(ChunkPiece::More),
             // Never more than announced: the rest of the input is not part of this response.
             Http1Body::Length(left) => {
                 let n = usize::try_from(*left)
                     .unwrap_or(usize::MAX)
                     .min(input.len());
                 *left -= n as u64;
-                Ok(Piece::Data(0..n))
+                Ok(ChunkPiece::Data(0..n))
             }
             Http1Body::Chunked(decoder) => decoder
-                .next(input)
-                .map_err(|_| Fault::new("upstream sent invalid chunked response")),
-            Http1Body::UntilClose => Ok(Piece::Data(0..input.len())),
+                .next_piece(input)
+                .map_err(|_| ProtocolFault::new("upstream sent invalid chunked response")),
+            Http1Body::UntilClose => Ok(ChunkPiece::Data(0..input.len())),
         }
     }
 
-    fn end_of_input(&mut self) -> Result<(), Fault> {
+    fn end_of_input(&mut self) -> Result<(), ProtocolFault> {
         match self.body {
             Http1Body::UntilClose => Ok(()),
             // Anything short of its announced end is an incomplete response (RFC 9112, section 8).
             Http1Body::None | Http1Body::Length(_) | Http1Body::Chunked(_) => {
-                Err(Fault::new("upstream prematurely closed connection"))
+                Err(ProtocolFault::new("upstream prematurely closed connection"))
             }
         }
     }
@@ -357,14 +367,14 @@ impl Protocol for Http1Exchange {
     fn map_field(
         &mut self,
         request: &mut Request,
-        field: Known,
+        field: KnownField,
         value: &[u8],
         out: &mut Vec<u8>,
     ) -> bool {
         map_field(request, &self.conf, field, value, out)
     }
 
-    fn asks(&self) -> Asks {
+    fn request_traits(&self) -> RequestTraits {
         self.asks
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bstr::{BStr, ByteSlice};
 use http::Request;
-use http::site::ConfRef;
-use http::upstream::{Content, NoResponse, SettingsRef};
-use proto::Known;
+use http::http_site::ConfRef;
+use http::upstream::{NoResponse, RequestLength, SettingsRef};
+use proto::KnownField;
 
 use super::{Conf, http1, url};
 use crate::shared::http2::{Http2Profile, Http2Request};
@@ -46,7 +46,7 @@ impl Http2Profile for ProxyHttp2Profile {
     fn fill_request(
         &mut self,
         request: &mut Request,
-        content: Content,
+        content: RequestLength,
         wanted: &mut Http2Request,
     ) -> Result<(), NoResponse> {
         wanted.scheme = self.address.scheme();
@@ -66,7 +66,7 @@ impl Http2Profile for ProxyHttp2Profile {
         let content = wanted
             .content
             .as_ref()
-            .map_or(content, |body| Content::Length(body.len() as u64));
+            .map_or(content, |body| RequestLength::Length(body.len() as u64));
         let mut lines = Vec::new();
         let host = &self.address.host_header;
         let pass = self.settings.pass_request_headers;
@@ -90,7 +90,7 @@ impl Http2Profile for ProxyHttp2Profile {
     fn map_field(
         &mut self,
         request: &mut Request,
-        field: Known,
+        field: KnownField,
         value: &[u8],
         out: &mut Vec<u8>,
     ) -> bool {

@@ -24,12 +24,13 @@ mod url;
 use std::sync::Arc;
 
 use bstr::{BString, ByteSlice};
-use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION_IF_EXCEPT};
+use conf::directive_contexts::{HTTP_SERVER_LOCATION, LOCATION_IF_EXCEPT};
 use conf::{
-    Arity, Confs, Diagnostic, Directive, Expression, Level, Repeat, Setter, Table, Variable,
+    Arity, BlockConfs, BlockContext, Diagnostic, Directive, DirectiveTable, Expression, RepeatRule,
+    Setter, Variable,
 };
-use http::module::{Answer, Module, Outcome, Step};
-use http::upstream::{Plan, Protocol, RequestContent};
+use http::module::{ContentHandler, HandlerOutcome, HandlerStep, HttpModule};
+use http::upstream::{ExchangePlan, RequestContent, UpstreamProtocol};
 use http::{Request, cache};
 
 use crate::shared::http2::Http2Exchange;
@@ -38,11 +39,11 @@ use crate::shared::upstream_rows::{PrefixedRows, ProtocolSettings};
 use rules::{CookieFlags, RedirectRules, ReplaceRules};
 use url::{ProxyDestination, ProxyPass};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "proxy",
     doc: "Passes requests to HTTP servers.",
     location: &DIRECTIVES,
-    answer: Some(Answer {
+    content_handler: Some(ContentHandler {
         directives: &["proxy_pass"],
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler,
@@ -83,7 +84,7 @@ pub(crate) static MODULE: Module = Module {
         ),
     ],
     nested,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 const DIRECTIVE_NAMES: FieldDirectives = FieldDirectives {
@@ -92,11 +93,11 @@ const DIRECTIVE_NAMES: FieldDirectives = FieldDirectives {
 };
 
 /// The rows common to all upstream protocols, with HTTP's prefix.
-pub(crate) static UPSTREAM: Module = Module {
+pub(crate) static UPSTREAM: HttpModule = HttpModule {
     name: "proxy_upstream",
     doc: "The directives that `proxy_pass` has in common with other upstream protocols.",
     location: &UPSTREAM_ROWS,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// Names HTTP's settings for the shared rows.
@@ -118,7 +119,7 @@ const HIDDEN: &[&str] = &[
 static UPSTREAM_ROWS: PrefixedRows<ProxyProtocol> =
     PrefixedRows::new("proxy_", HIDDEN).cached().secure();
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "proxy_pass",
         syntax: "URL",
@@ -128,7 +129,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "Passes requests to the server or `upstream` in a URL. If the URL has a path, it replaces the part of the \
               request path that the location matched; otherwise the original path is passed unchanged. If the URL \
               contains variables, its path is passed as it is.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, url::proxy_pass),
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, url::proxy_pass),
     },
     Directive {
         // 1.1, so that connections can be kept open.
@@ -162,7 +163,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "Sets a header of the request to the upstream server, replacing the client's. An empty value removes it. \
               A location with such lines of its own inherits none.",
-        set: Setter::Custom(Arity::exactly(2), Repeat::Fresh(|c| c.set_header.clear()), |c, line| {
+        set: Setter::Custom(Arity::exactly(2), RepeatRule::Fresh(|c| c.set_header.clear()), |c, line| {
             let value = line.expression_if_inherited(1)?;
             c.set_header.push((line.arg(0).text.clone(), value));
             Ok(())
@@ -186,7 +187,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "Rewrites the beginning, or the match of a regular expression (`~`, `~*`), of `Location` and `Refresh` \
               headers. The default replaces the URL of `proxy_pass` with the path of the location.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Fresh(|c| c.redirects = RedirectRules::Default), rules::proxy_redirect),
+        set: Setter::Custom(Arity::between(1, 2), RepeatRule::Fresh(|c| c.redirects = RedirectRules::Default), rules::proxy_redirect),
     },
     Directive {
         name: "proxy_cookie_domain",
@@ -195,7 +196,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Rewrites the domain of cookies set by upstream servers.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Fresh(|c| c.cookie_domains.clear()), rules::proxy_cookie_domain),
+        set: Setter::Custom(Arity::between(1, 2), RepeatRule::Fresh(|c| c.cookie_domains.clear()), rules::proxy_cookie_domain),
     },
     Directive {
         name: "proxy_cookie_path",
@@ -204,7 +205,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Rewrites the beginning of the path of cookies set by upstream servers.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Fresh(|c| c.cookie_paths.clear()), rules::proxy_cookie_path),
+        set: Setter::Custom(Arity::between(1, 2), RepeatRule::Fresh(|c| c.cookie_paths.clear()), rules::proxy_cookie_path),
     },
     Directive {
         name: "proxy_cookie_flags",
@@ -214,7 +215,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "Sets or removes flags of cookies set by upstream servers: `secure`, `httponly`, `samesite=…` \
               (`nosecure`, …).",
-        set: Setter::Custom(Arity::between(1, 4), Repeat::Fresh(|c| c.cookie_flags.clear()), rules::proxy_cookie_flags),
+        set: Setter::Custom(Arity::between(1, 4), RepeatRule::Fresh(|c| c.cookie_flags.clear()), rules::proxy_cookie_flags),
     },
     Directive {
         name: "proxy_headers_hash_max_size",
@@ -265,32 +266,36 @@ pub(crate) struct Conf {
 }
 
 /// A nested location does not inherit `proxy_pass`.
-fn nested(confs: &mut Confs) {
+fn nested(confs: &mut BlockConfs) {
     confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None);
 }
 
 /// Prepares the fields when the block is complete.
-fn finish(conf: &mut Conf, _parent: Option<&Conf>, level: &mut Level) -> Result<(), Diagnostic> {
+fn finish(
+    conf: &mut Conf,
+    _parent: Option<&Conf>,
+    level: &mut BlockContext,
+) -> Result<(), Diagnostic> {
     // Variables that only these values use have to exist in the server.
-    level.require(conf.set_header.iter().map(|(_, value)| value));
+    level.require_defined(conf.set_header.iter().map(|(_, value)| value));
     conf.fields = FieldPlan::new(DIRECTIVE_NAMES, &conf.set_header);
     Ok(())
 }
 
-static SOURCE: cache::Source = cache::Source { plan, key };
+static SOURCE: cache::CachedProtocol = cache::CachedProtocol { plan, key };
 
 /// The content handler. With a cache, most requests never need a plan.
-fn handler(request: &mut Request) -> Step<'_> {
+fn handler(request: &mut Request) -> HandlerStep<'_> {
     let settings = ProtocolSettings::<ProxyProtocol>::of(request);
-    cache::serve(request, settings, &SOURCE)
+    cache::serve_cached(request, settings, &SOURCE)
 }
 
 /// How to perform an exchange for this request.
-fn plan(request: &mut Request) -> Result<Plan, Outcome> {
+fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
     let conf = request.conf::<Conf>();
     let settings = ProtocolSettings::<ProxyProtocol>::of(request);
     let Some(ProxyDestination { address, target }) = url::destination(request, &conf) else {
-        return Err(Outcome::Status(500));
+        return Err(HandlerOutcome::Status(500));
     };
     // The client's body is not sent, so it need not be read first.
     let content = if conf.set_body.is_some() || !settings.pass_request_body {
@@ -310,7 +315,7 @@ fn plan(request: &mut Request) -> Result<Plan, Outcome> {
         // For `$proxy_host` and `$proxy_port`.
         request.set_state(Arc::clone(&address));
     }
-    let protocol: Box<dyn Protocol> = match conf.http_2 {
+    let protocol: Box<dyn UpstreamProtocol> = match conf.http_2 {
         true => Box::new(Http2Exchange::new(http2::ProxyHttp2Profile::new(
             conf,
             settings.clone(),
@@ -319,7 +324,7 @@ fn plan(request: &mut Request) -> Result<Plan, Outcome> {
         // 1.0 and 1.1 differ in the head only, which the codec writes.
         false => Box::new(http1::Http1Exchange::new(conf, settings.clone(), address)),
     };
-    Ok(Plan {
+    Ok(ExchangePlan {
         settings,
         target,
         protocol,
@@ -330,10 +335,10 @@ fn plan(request: &mut Request) -> Result<Plan, Outcome> {
 }
 
 /// The default cache key: the URL that is requested from the server.
-fn key(request: &mut Request, out: &mut Vec<u8>) -> Result<(), Outcome> {
+fn key(request: &mut Request, out: &mut Vec<u8>) -> Result<(), HandlerOutcome> {
     let conf = request.conf::<Conf>();
     let Some(ProxyDestination { address, .. }) = url::destination(request, &conf) else {
-        return Err(Outcome::Status(500));
+        return Err(HandlerOutcome::Status(500));
     };
     out.extend_from_slice(address.scheme_prefix().as_bytes());
     out.extend_from_slice(&address.host_header);
@@ -392,7 +397,7 @@ const fn replaceable(mut variable: Variable<Request>) -> Variable<Request> {
 /// `$proxy_add_x_forwarded_for`.
 fn add_x_forwarded_for(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let head = std::rc::Rc::clone(&request.head);
-    for value in head.wire.fields.all_known(proto::Known::XForwardedFor) {
+    for value in head.wire.fields.all_known(proto::KnownField::XForwardedFor) {
         out.extend_from_slice(value);
         // RFC 9110, section 5.3: several fields of one name are one list.
         out.extend_from_slice(b", ");

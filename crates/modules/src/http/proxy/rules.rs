@@ -2,7 +2,7 @@
 //! in response fields.
 
 use bstr::{BString, ByteSlice};
-use conf::{Diagnostic, Expression, Line, Pattern};
+use conf::{CapturingPattern, Diagnostic, DirectiveLine, Expression};
 use http::Request;
 
 use super::Conf;
@@ -23,7 +23,7 @@ pub(super) struct ReplaceRule {
 enum RulePattern {
     /// A literal prefix; for domains, the whole domain.
     Plain(Expression),
-    Regex(Pattern),
+    Regex(CapturingPattern),
 }
 
 /// `proxy_redirect`.
@@ -46,7 +46,7 @@ pub(super) struct CookieFlags {
 }
 
 /// Reads `proxy_redirect`.
-pub(super) fn proxy_redirect(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+pub(super) fn proxy_redirect(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     // `off` must be alone in its block.
     if matches!(conf.redirects, RedirectRules::Off) {
         return Err(line.directive_error("is duplicate"));
@@ -95,15 +95,17 @@ enum CaseMatching {
 }
 
 /// Reads the pattern in word 0.
-fn pattern(line: &mut Line, case: CaseMatching) -> Result<RulePattern, Diagnostic> {
+fn pattern(line: &mut DirectiveLine, case: CaseMatching) -> Result<RulePattern, Diagnostic> {
     let word = line.text(0);
     if case == CaseMatching::AsWritten
         && let Some(text) = word.strip_prefix(b"~*")
     {
-        return Ok(RulePattern::Regex(Pattern::compile(line, 0, text, true)?));
+        return Ok(RulePattern::Regex(CapturingPattern::compile(
+            line, 0, text, true,
+        )?));
     }
     match word.strip_prefix(b"~") {
-        Some(text) => Ok(RulePattern::Regex(Pattern::compile(
+        Some(text) => Ok(RulePattern::Regex(CapturingPattern::compile(
             line,
             0,
             text,
@@ -114,7 +116,7 @@ fn pattern(line: &mut Line, case: CaseMatching) -> Result<RulePattern, Diagnosti
 }
 
 /// Whether the line is `off`, which must be alone in its block.
-fn is_off(line: &Line) -> Result<bool, Diagnostic> {
+fn is_off(line: &DirectiveLine) -> Result<bool, Diagnostic> {
     match line.args().len() {
         1 if line.text(0) != "off" => Err(line.invalid_parameter(0)),
         1 if line.is_repeated() => Err(line.directive_error("is duplicate")),
@@ -124,7 +126,10 @@ fn is_off(line: &Line) -> Result<bool, Diagnostic> {
 }
 
 /// Reads `proxy_cookie_domain`.
-pub(super) fn proxy_cookie_domain(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+pub(super) fn proxy_cookie_domain(
+    conf: &mut Conf,
+    line: &mut DirectiveLine,
+) -> Result<(), Diagnostic> {
     if is_off(line)? {
         return Ok(());
     }
@@ -159,7 +164,10 @@ pub(super) fn proxy_cookie_domain(conf: &mut Conf, line: &mut Line) -> Result<()
 }
 
 /// Reads `proxy_cookie_path`.
-pub(super) fn proxy_cookie_path(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+pub(super) fn proxy_cookie_path(
+    conf: &mut Conf,
+    line: &mut DirectiveLine,
+) -> Result<(), Diagnostic> {
     if is_off(line)? {
         return Ok(());
     }
@@ -172,7 +180,10 @@ pub(super) fn proxy_cookie_path(conf: &mut Conf, line: &mut Line) -> Result<(), 
 }
 
 /// Reads `proxy_cookie_flags`.
-pub(super) fn proxy_cookie_flags(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+pub(super) fn proxy_cookie_flags(
+    conf: &mut Conf,
+    line: &mut DirectiveLine,
+) -> Result<(), Diagnostic> {
     if is_off(line)? {
         return Ok(());
     }

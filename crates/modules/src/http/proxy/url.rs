@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::address::{Address as ConfAddress, Host};
-use conf::{Diagnostic, Expression, Line};
+use conf::address::{AddressHost, HostPort as ConfAddress};
+use conf::{Diagnostic, DirectiveLine, Expression};
 use http::Request;
 use http::configure::{PresentLocation, present_location};
-use http::upstream::Target;
-use net::upstream::{Group, Groups};
+use http::upstream::ExchangeTarget;
+use net::upstream::{UpstreamGroup, UpstreamGroups};
 
 use super::Conf;
 use crate::shared::upstream_tls_rows;
@@ -19,7 +19,7 @@ pub(super) enum ProxyPass {
     /// A URL without variables, parsed once.
     Constant {
         /// Its group.
-        group: Arc<Group>,
+        group: Arc<UpstreamGroup>,
         /// Its parts.
         address: Arc<ProxyAddress>,
         /// The URL as written, for `proxy_redirect default`.
@@ -35,7 +35,7 @@ pub(super) enum ProxyPass {
 /// The parts of a URL.
 #[derive(Debug, Default)]
 pub(super) struct ProxyAddress {
-    /// `$proxy_host`, and the default `Host` field: without the port if it is the default one.
+    /// `$proxy_host`, and the default `AddressHost` field: without the port if it is the default one.
     pub(super) host_header: BString,
     /// `$proxy_port`; empty for unix sockets.
     pub(super) port: BString,
@@ -69,7 +69,7 @@ impl ProxyAddress {
 /// Where to send a request.
 pub(super) struct ProxyDestination {
     pub(super) address: Arc<ProxyAddress>,
-    pub(super) target: Target,
+    pub(super) target: ExchangeTarget,
 }
 
 /// The schemes of URLs.
@@ -95,7 +95,7 @@ impl UrlScheme {
 }
 
 /// Reads `proxy_pass`.
-pub(super) fn proxy_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+pub(super) fn proxy_pass(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let text = line.text(0);
     if Expression::has_variables(text) {
         conf.pass = Some(ProxyPass::Variable(line.expression(0)?));
@@ -115,9 +115,9 @@ pub(super) fn proxy_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnos
         .map_err(|why| line.error(format!("{why} in upstream \"{}\"", rest.as_bstr())))?;
     let authority = authority(rest, uri, &parsed);
     let place = line.sources().place(line.node.span).unwrap_or_default();
-    let groups = line.shared::<Groups>().clone();
+    let groups = line.shared::<UpstreamGroups>().clone();
     let reference = groups
-        .refer(authority, scheme.port(), &place)
+        .group_for_address(authority, scheme.port(), &place)
         .map_err(|why| line.error(why))?;
     crate::shared::upstream_block::warn_unresolved(&reference, line);
     // The part of the path to replace is only known in a location with a plain prefix. Elsewhere a
@@ -163,7 +163,7 @@ fn split_scheme(text: &[u8]) -> Option<(UrlScheme, &[u8])> {
 fn authority<'a>(rest: &'a [u8], uri: &[u8], parsed: &ConfAddress) -> &'a [u8] {
     let authority = &rest[..rest.len() - uri.len()];
     match parsed.host {
-        Host::Unix(_) => authority.strip_suffix(b":").unwrap_or(authority),
+        AddressHost::Unix(_) => authority.strip_suffix(b":").unwrap_or(authority),
         _ => authority,
     }
 }
@@ -184,7 +184,7 @@ fn parse_address(
     let usual = scheme.port();
     let (host_header, port) = match (&parsed.host, parsed.port.unwrap_or(usual)) {
         // A path is not a host name; nginx sends `localhost`, too.
-        (Host::Unix(_), _) => (b"localhost".as_bstr(), BString::default()),
+        (AddressHost::Unix(_), _) => (b"localhost".as_bstr(), BString::default()),
         // The default port is left out, as in nginx's `$proxy_host`.
         (_, port) if port == usual => (host_of(authority, parsed), port.to_string().into()),
         (_, port) => (authority.as_bstr(), port.to_string().into()),
@@ -192,7 +192,7 @@ fn parse_address(
     let secure = match (scheme, &parsed.host) {
         (UrlScheme::Http, _) => None,
         // No host to verify, so the whole address stands in.
-        (UrlScheme::Https, Host::Unix(_)) => Some(authority.into()),
+        (UrlScheme::Https, AddressHost::Unix(_)) => Some(authority.into()),
         (UrlScheme::Https, _) => Some(host_of(authority, parsed).to_owned()),
     };
     ProxyAddress {
@@ -219,7 +219,7 @@ pub(super) fn destination(request: &mut Request, conf: &Conf) -> Option<ProxyDes
         ProxyPass::Constant { group, address, .. } => {
             return Some(ProxyDestination {
                 address: Arc::clone(address),
-                target: Target::Group(Arc::clone(group)),
+                target: ExchangeTarget::Group(Arc::clone(group)),
             });
         }
         ProxyPass::Variable(expression) => expression,
@@ -238,13 +238,13 @@ pub(super) fn destination(request: &mut Request, conf: &Conf) -> Option<ProxyDes
     };
     let authority = authority(rest, uri, &parsed);
     let (host, port) = match parsed.host {
-        Host::Unix(_) => (authority.as_bstr(), None),
+        AddressHost::Unix(_) => (authority.as_bstr(), None),
         _ => (
             host_of(authority, &parsed),
             Some(parsed.port.unwrap_or(scheme.port())),
         ),
     };
-    let target = Target::Host {
+    let target = ExchangeTarget::Host {
         host: host.to_owned(),
         port,
         explicit_port: parsed.port.is_some(),

@@ -1,10 +1,10 @@
 //! The condition of an `if`.
 
 use ::http::Request;
-use ::http::files::Found;
+use ::http::files::OpenFileResult;
 use bstr::{BString, ByteSlice};
-use conf::{Diagnostic, Expression, Line, Pattern, Word};
-use host::error_log::Level;
+use conf::{CapturingPattern, Diagnostic, DirectiveLine, DirectiveWord, Expression};
+use host::error_log::LogLevel;
 use rt::file::errno;
 
 use super::script::{CaptureEscaping, escaped_value};
@@ -19,9 +19,9 @@ pub(super) enum IfCondition {
     /// `$variable != text`.
     NotEqual(Expression, Expression),
     /// `$variable ~ regex` or `~* regex`.
-    Matches(Expression, Pattern),
+    Matches(Expression, CapturingPattern),
     /// `$variable !~ regex` or `!~* regex`.
-    MatchesNot(Expression, Pattern),
+    MatchesNot(Expression, CapturingPattern),
     /// `-f path` and its kin, and their negations.
     File(FileTest, Expression),
 }
@@ -56,10 +56,11 @@ pub(super) enum ConditionOutcome {
 
 impl IfCondition {
     /// Parses the arguments of an `if`.
-    pub(super) fn read(line: &mut Line) -> Result<IfCondition, Diagnostic> {
+    pub(super) fn read(line: &mut DirectiveLine) -> Result<IfCondition, Diagnostic> {
         let words = condition_words(line)?;
-        let invalid =
-            |line: &Line, word: &Word| line.error(format!("invalid condition \"{}\"", word.text));
+        let invalid = |line: &DirectiveLine, word: &DirectiveWord| {
+            line.error(format!("invalid condition \"{}\"", word.text))
+        };
         let first = &words[0];
         // A lone `$` is no variable: it falls through to the file tests, which refuse it.
         if first.text.len() > 1 && first.text.starts_with(b"$") {
@@ -116,9 +117,9 @@ impl IfCondition {
 
 /// The arguments without the parentheses, which may be attached to the outer words or be words of
 /// their own.
-fn condition_words(line: &Line) -> Result<Vec<Word>, Diagnostic> {
+fn condition_words(line: &DirectiveLine) -> Result<Vec<DirectiveWord>, Diagnostic> {
     let mut words = line.args().to_vec();
-    let invalid = |word: &Word| line.error(format!("invalid condition \"{}\"", word.text));
+    let invalid = |word: &DirectiveWord| line.error(format!("invalid condition \"{}\"", word.text));
     let first = &mut words[0];
     if !first.text.starts_with(b"(") {
         return Err(invalid(first));
@@ -149,12 +150,12 @@ fn condition_words(line: &Line) -> Result<Vec<Word>, Diagnostic> {
 
 /// Changes the text of a word. Its span stays, so messages point to the whole of it, parenthesis
 /// included.
-fn change_text(word: &mut Word, change: impl FnOnce(&mut Vec<u8>)) {
+fn change_text(word: &mut DirectiveWord, change: impl FnOnce(&mut Vec<u8>)) {
     change(&mut word.text);
 }
 
 /// The left operand: exactly one variable.
-fn variable(line: &mut Line, word: &Word) -> Result<Expression, Diagnostic> {
+fn variable(line: &mut DirectiveLine, word: &DirectiveWord) -> Result<Expression, Diagnostic> {
     let expression = line.expression_of(word, &word.text)?;
     match expression.single_variable() {
         Some(_) => Ok(expression),
@@ -166,10 +167,10 @@ fn variable(line: &mut Line, word: &Word) -> Result<Expression, Diagnostic> {
 
 /// Parses the operator and the right operand.
 fn compare(
-    line: &mut Line,
+    line: &mut DirectiveLine,
     variable: Expression,
-    operator: &Word,
-    operand: &Word,
+    operator: &DirectiveWord,
+    operand: &DirectiveWord,
 ) -> Result<IfCondition, Diagnostic> {
     // The argument that messages about the pattern point to.
     let index = line.args().len() - 1;
@@ -184,19 +185,19 @@ fn compare(
         )),
         b"~" => Ok(IfCondition::Matches(
             variable,
-            Pattern::compile(line, index, &operand.text, false)?,
+            CapturingPattern::compile(line, index, &operand.text, false)?,
         )),
         b"~*" => Ok(IfCondition::Matches(
             variable,
-            Pattern::compile(line, index, &operand.text, true)?,
+            CapturingPattern::compile(line, index, &operand.text, true)?,
         )),
         b"!~" => Ok(IfCondition::MatchesNot(
             variable,
-            Pattern::compile(line, index, &operand.text, false)?,
+            CapturingPattern::compile(line, index, &operand.text, false)?,
         )),
         b"!~*" => Ok(IfCondition::MatchesNot(
             variable,
-            Pattern::compile(line, index, &operand.text, true)?,
+            CapturingPattern::compile(line, index, &operand.text, true)?,
         )),
         other => Err(line.error(format!("unexpected \"{}\" in condition", other.as_bstr()))),
     }
@@ -214,7 +215,12 @@ fn is_equal(
 }
 
 /// Matches a variable; the captures are then available as `$1` and so on.
-fn matches(request: &mut Request, variable: &Expression, pattern: &Pattern, log: bool) -> bool {
+fn matches(
+    request: &mut Request,
+    variable: &Expression,
+    pattern: &CapturingPattern,
+    log: bool,
+) -> bool {
     let value = request.value(variable);
     let matches = request.matches(pattern, &value);
     if !matches {
@@ -224,7 +230,7 @@ fn matches(request: &mut Request, variable: &Expression, pattern: &Pattern, log:
     if log {
         let verb = if matches { "matches" } else { "does not match" };
         request.log(
-            Level::Notice,
+            LogLevel::Notice,
             format_args!("\"{}\" {verb} \"{value}\"", pattern.regex.pattern()),
         );
     }
@@ -233,7 +239,7 @@ fn matches(request: &mut Request, variable: &Expression, pattern: &Pattern, log:
 
 impl FileTest {
     /// The result of the test, given the file or the error.
-    pub(super) fn holds(self, request: &Request, path: &BString, found: Found) -> bool {
+    pub(super) fn holds(self, request: &Request, path: &BString, found: OpenFileResult) -> bool {
         let is = match found {
             Ok(file) => match self.kind {
                 FileKind::Plain => file.is_file(),
@@ -249,7 +255,7 @@ impl FileTest {
                     errno::NOENT | errno::NOTDIR | errno::NAMETOOLONG
                 ) {
                     request.log(
-                        Level::Crit,
+                        LogLevel::Crit,
                         format_args!("{} \"{path}\" failed{error}", error.call),
                     );
                 }

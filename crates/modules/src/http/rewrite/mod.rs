@@ -21,30 +21,30 @@ mod script;
 
 use ::http::configure;
 use ::http::module::ScriptSteps;
-use ::http::{Module, Phase, Request, Step};
+use ::http::{HandlerStep, HttpModule, HttpPhase, Request};
 use conf::{
-    Arity, Confs, Contexts, Definition, Diagnostic, Directive, HTTP, LOCATION, Line, Repeat,
-    SERVER, SERVER_LOCATION, SERVER_LOCATION_IF, Setter, Table,
+    Arity, BlockConfs, Contexts, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP,
+    LOCATION, RepeatRule, SERVER, SERVER_LOCATION, SERVER_LOCATION_IF, Setter, VariableDefinition,
 };
-use host::error_log::Level;
+use host::error_log::LogLevel;
 
 use self::condition::IfCondition;
 use self::replace::RewriteRule;
 use self::script::{ForeignStep, ReturnCommand, ScriptCommand, ScriptMachine};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "rewrite",
     doc: "Changes the request URI, returns responses and redirects, sets variables, tests conditions.",
     location: &DIRECTIVES,
     phases: &[
-        (Phase::ServerRewrite, rewrite_in_server),
-        (Phase::Rewrite, rewrite_in_location),
+        (HttpPhase::ServerRewrite, rewrite_in_server),
+        (HttpPhase::Rewrite, rewrite_in_location),
     ],
     enabled: |location| !location.confs.get::<Conf>().commands.is_empty(),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "rewrite",
         syntax: "regex replacement [last | break | redirect | permanent]",
@@ -54,7 +54,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "Replaces the URI if the regular expression matches. `last` then searches for a new location, `break` \
               stays in this one; `redirect` (302), `permanent` (301) and a replacement that starts with a scheme \
               redirect the client. The arguments of the request are appended unless the replacement ends with `?`.",
-        set: Setter::Custom(Arity::between(2, 3), Repeat::Many, rewrite),
+        set: Setter::Custom(Arity::between(2, 3), RepeatRule::Many, rewrite),
     },
     Directive {
         name: "return",
@@ -64,7 +64,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "Responds with this status and, optionally, a text or a redirect URL. 444 closes the connection without a \
               response.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Many, return_),
+        set: Setter::Custom(Arity::between(1, 2), RepeatRule::Many, return_),
     },
     Directive {
         name: "break",
@@ -73,7 +73,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: SERVER_LOCATION_IF,
         since: "0.1",
         doc: "Stops processing rewrite directives; the request continues in this location.",
-        set: Setter::Custom(Arity::NONE, Repeat::Many, |conf, line| {
+        set: Setter::Custom(Arity::NONE, RepeatRule::Many, |conf, line| {
             conf.add(line, ScriptCommand::Break);
             Ok(())
         }),
@@ -96,7 +96,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: SERVER_LOCATION_IF,
         since: "0.1",
         doc: "Sets a variable.",
-        set: Setter::Custom(Arity::exactly(2), Repeat::Many, set),
+        set: Setter::Custom(Arity::exactly(2), RepeatRule::Many, set),
     },
     Directive {
         name: "rewrite_log",
@@ -140,7 +140,7 @@ struct Conf {
 impl Conf {
     /// Adds the command of a directive. Blocks are read after all simple directives, so an `if`
     /// comes late and is inserted at its position in the file.
-    fn add(&mut self, line: &Line, command: ScriptCommand) {
+    fn add(&mut self, line: &DirectiveLine, command: ScriptCommand) {
         self.insert(line.index, command);
     }
 
@@ -153,26 +153,26 @@ impl Conf {
 }
 
 /// Reads `rewrite`.
-fn rewrite(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn rewrite(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let rewrite = RewriteRule::read(line)?;
     conf.add(line, ScriptCommand::Rewrite(Box::new(rewrite)));
     Ok(())
 }
 
 /// Reads `return`.
-fn return_(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn return_(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let answer = ReturnCommand::read(line)?;
     conf.add(line, ScriptCommand::Return(answer));
     Ok(())
 }
 
 /// Reads an `if` and its block.
-fn if_(line: &mut Line, confs: &mut Confs) -> Result<(), Diagnostic> {
+fn if_(line: &mut DirectiveLine, confs: &mut BlockConfs) -> Result<(), Diagnostic> {
     debug_assert!(line.level.context == SERVER || line.level.context == LOCATION);
     // In a server there is no location yet that could be replaced.
     let enters = line.level.context == LOCATION;
     let condition = IfCondition::read(line)?;
-    let block = configure::condition(line, confs);
+    let block = configure::read_if_block(line, confs);
     let conf = confs
         .get_mut::<Conf>()
         .expect("an if stands where this module has a struct");
@@ -188,7 +188,7 @@ fn if_(line: &mut Line, confs: &mut Confs) -> Result<(), Diagnostic> {
 }
 
 /// Reads `set`.
-fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn set(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let name = line.variable_name(0)?;
     let registry = line
         .level
@@ -197,7 +197,7 @@ fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     // A variable that is defined otherwise, by a `map` or as part of a family such as `http_`,
     // keeps that definition wherever it is not set.
     let variable = if registry.is_defined(name) {
-        registry.slot(name)
+        registry.settable_id(name)
     } else {
         registry.define(name, unset(name))
     };
@@ -214,12 +214,12 @@ fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
 
 /// The definition of a variable that only `set` assigns: until then it is empty, and using it is
 /// worth a warning, since it usually is a typing error.
-fn unset(name: &str) -> Definition<Request> {
+fn unset(name: &str) -> VariableDefinition<Request> {
     let name = name.to_ascii_lowercase();
-    Definition::dynamic(move |request: &mut Request, _| {
+    VariableDefinition::dynamic(move |request: &mut Request, _| {
         if request.conf::<Conf>().warn_uninitialized {
             request.log(
-                Level::Warn,
+                LogLevel::Warn,
                 format_args!("using uninitialized \"{name}\" variable"),
             );
         }
@@ -228,15 +228,15 @@ fn unset(name: &str) -> Definition<Request> {
 }
 
 /// Runs the server's script.
-fn rewrite_in_server(request: &mut Request) -> Step<'_> {
+fn rewrite_in_server(request: &mut Request) -> HandlerStep<'_> {
     ScriptMachine::new(request).step(request)
 }
 
 /// Runs the location's script. A request that no location matched is still at the server level,
 /// whose script has already run.
-fn rewrite_in_location(request: &mut Request) -> Step<'_> {
+fn rewrite_in_location(request: &mut Request) -> HandlerStep<'_> {
     if request.location == request.site.server(request.server).root {
-        return ::http::Outcome::Declined.into();
+        return ::http::HandlerOutcome::Declined.into();
     }
     ScriptMachine::new(request).step(request)
 }

@@ -1,9 +1,9 @@
 //! `rewrite`: replaces a path that matches a regular expression, or redirects the client.
 
-use ::http::{Outcome, Request};
+use ::http::{HandlerOutcome, Request};
 use bstr::{BString, ByteSlice};
-use conf::{Diagnostic, Expression, Line, Pattern};
-use host::error_log::Level;
+use conf::{CapturingPattern, Diagnostic, DirectiveLine, Expression};
+use host::error_log::LogLevel;
 use proto::uri::unescape_redirect;
 
 use super::script::{CaptureEscaping, escaped_value, is_absolute};
@@ -11,7 +11,7 @@ use super::script::{CaptureEscaping, escaped_value, is_absolute};
 /// A `rewrite` directive.
 #[derive(Clone, Debug)]
 pub(super) struct RewriteRule {
-    pattern: Pattern,
+    pattern: CapturingPattern,
     target: RewriteTarget,
     /// Whether to append the arguments of the request: not if the replacement ends with `?`.
     adds_args: bool,
@@ -52,17 +52,17 @@ pub(super) enum RewriteResult {
     /// The path was replaced.
     Path,
     /// The request ends with this outcome.
-    Answer(Outcome),
+    Answer(HandlerOutcome),
 }
 
 impl RewriteRule {
     /// Parses a `rewrite` directive.
-    pub(super) fn read(line: &mut Line) -> Result<RewriteRule, Diagnostic> {
+    pub(super) fn read(line: &mut DirectiveLine) -> Result<RewriteRule, Diagnostic> {
         let replacement = line.text(1);
         if replacement.is_empty() {
             return Err(line.error("empty replacement"));
         }
-        let pattern = Pattern::compile(line, 0, line.text(0), false)?;
+        let pattern = CapturingPattern::compile(line, 0, line.text(0), false)?;
         let (text, adds_args) = match replacement.strip_suffix(b"?") {
             Some(text) => (text, false),
             None => (replacement.as_bytes(), true),
@@ -120,7 +120,7 @@ impl RewriteRule {
         if log {
             let verb = if matches { "matches" } else { "does not match" };
             request.log(
-                Level::Notice,
+                LogLevel::Notice,
                 format_args!("\"{}\" {verb} \"{path}\"", self.pattern.regex.pattern()),
             );
         }
@@ -142,12 +142,12 @@ impl RewriteRule {
                 let address = self.address(request, address, *has_args);
                 if log {
                     request.log(
-                        Level::Notice,
+                        LogLevel::Notice,
                         format_args!("rewritten redirect: \"{address}\""),
                     );
                 }
                 request.out.location = Some(address);
-                RewriteResult::Answer(Outcome::Status(*status))
+                RewriteResult::Answer(HandlerOutcome::Status(*status))
             }
             RewriteTarget::Path { path, args } => self.replace(request, path, args.as_ref(), log),
         }
@@ -192,14 +192,14 @@ impl RewriteRule {
         if log {
             let args = &request.uri.args;
             request.log(
-                Level::Notice,
+                LogLevel::Notice,
                 format_args!("rewritten data: \"{path}\", args: \"{args}\""),
             );
         }
         // A path has at least a slash; nothing else in the server expects an empty one.
         if path.is_empty() {
             request.error(format_args!("the rewritten URI has a zero length"));
-            return RewriteResult::Answer(Outcome::Status(500));
+            return RewriteResult::Answer(HandlerOutcome::Status(500));
         }
         request.uri.path = path;
         // With `break` there is no new search for a location, so only the handlers of this one

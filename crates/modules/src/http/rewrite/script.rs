@@ -5,14 +5,14 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ::http::body::Body;
-use ::http::files::{self, Found, Purpose};
+use ::http::files::{self, FilePurpose, OpenFileResult};
+use ::http::http_site::{HttpSite, LocationId};
 use ::http::module::{ScriptProgress, ScriptStep, ScriptTask};
-use ::http::site::{LocationId, Site};
-use ::http::{Outcome, Request, Step, content_type};
+use ::http::response_body::ResponseBody;
+use ::http::{HandlerOutcome, HandlerStep, Request, content_type};
 use bstr::BString;
-use conf::{Diagnostic, Expression, Line, Scope, VarId};
-use proto::uri::{Escape, escape};
+use conf::{Diagnostic, DirectiveLine, Expression, VarId, VariableScope};
+use proto::uri::{EscapeClass, escape};
 
 use super::Conf;
 use super::condition::{ConditionOutcome, FileTest, IfCondition};
@@ -63,7 +63,7 @@ const MAX_STATUS: i64 = 999;
 
 impl ReturnCommand {
     /// Parses a `return` directive.
-    pub(super) fn read(line: &mut Line) -> Result<ReturnCommand, Diagnostic> {
+    pub(super) fn read(line: &mut DirectiveLine) -> Result<ReturnCommand, Diagnostic> {
         let first = line.text(0);
         let Some(status) = base::text::decimal(first) else {
             // `return URL` is short for `return 302 URL`.
@@ -90,11 +90,11 @@ impl ReturnCommand {
     }
 
     /// Makes the response.
-    fn run(&self, request: &mut Request) -> Outcome {
+    fn run(&self, request: &mut Request) -> HandlerOutcome {
         // Without a text, an error is for `error_page` or the built-in page; a text is sent as it
         // is.
         if self.status >= 400 && self.text.as_ref().is_none_or(Expression::is_empty) {
-            return Outcome::Status(self.status);
+            return HandlerOutcome::Status(self.status);
         }
         // Before the text is evaluated, since it may contain `$status`.
         request.out.status = self.status;
@@ -105,7 +105,7 @@ impl ReturnCommand {
             .unwrap_or_default();
         if matches!(self.status, 301..=303 | 307 | 308) {
             request.out.location = Some(text);
-            return Outcome::Status(self.status);
+            return HandlerOutcome::Status(self.status);
         }
         // `X-Accel-Redirect` keeps the type that the application named.
         if request.out.content_type.is_empty() {
@@ -113,8 +113,8 @@ impl ReturnCommand {
         }
         let out = &mut request.out;
         out.content_length = Some(text.len() as u64);
-        out.body = Body::bytes(Vec::from(text));
-        Outcome::Respond
+        out.body = ResponseBody::bytes(Vec::from(text));
+        HandlerOutcome::Respond
     }
 }
 
@@ -128,7 +128,7 @@ pub(super) fn is_absolute(target: &[u8]) -> bool {
 /// A script in progress for one request.
 pub(super) struct ScriptMachine {
     /// Held, since the script may wait across a reload.
-    site: Rc<Site>,
+    site: Rc<HttpSite>,
     /// The block whose script is running, and the index of its next command.
     block: LocationId,
     next: usize,
@@ -152,7 +152,7 @@ pub(super) enum CaptureEscaping {
 
 /// The result of running a script as far as possible.
 enum RunProgress {
-    Done(Outcome),
+    Done(HandlerOutcome),
     /// A condition needs a file that the kernel does not have in memory.
     Wait(FileTest, BString),
     /// A step of another module has to wait.
@@ -173,25 +173,25 @@ impl ScriptMachine {
     }
 
     /// Runs the script. Most scripts never wait, so the future is only created for those that do.
-    pub(super) fn step(mut self, request: &mut Request) -> Step<'_> {
+    pub(super) fn step(mut self, request: &mut Request) -> HandlerStep<'_> {
         match self.run(request) {
             RunProgress::Done(outcome) => outcome.into(),
-            waiting => Step::later(self.wait(request, waiting)),
+            waiting => HandlerStep::later(self.wait(request, waiting)),
         }
     }
 
     /// Runs the rest of a script that had to wait.
-    async fn wait(mut self, request: &mut Request, mut progress: RunProgress) -> Outcome {
+    async fn wait(mut self, request: &mut Request, mut progress: RunProgress) -> HandlerOutcome {
         loop {
             match progress {
                 RunProgress::Done(outcome) => return outcome,
                 RunProgress::Wait(test, path) => {
-                    let found = files::open(request, &path, Purpose::Look).await;
+                    let found = files::open_request_file(request, &path, FilePurpose::Look).await;
                     self.take_branch(request, test.holds(request, &path, found));
                 }
                 RunProgress::Task(mut task) => {
                     let outcome = poll_fn(|context| task.poll(request, context)).await;
-                    if outcome != Outcome::Declined {
+                    if outcome != HandlerOutcome::Declined {
                         return outcome;
                     }
                 }
@@ -209,7 +209,7 @@ impl ScriptMachine {
                 // The end of the script of an `if` is not the end of the whole.
                 match self.outer.take() {
                     Some((block, next)) => (self.block, self.next) = (block, next),
-                    None => return RunProgress::Done(Outcome::Declined),
+                    None => return RunProgress::Done(HandlerOutcome::Declined),
                 }
                 continue;
             };
@@ -235,7 +235,7 @@ impl ScriptMachine {
                     let inputs = inputs.map(|input| escaped_value(request, input, self.quoting));
                     let inputs = inputs.collect();
                     match step.run(request, inputs) {
-                        ScriptProgress::Done(Outcome::Declined) => None,
+                        ScriptProgress::Done(HandlerOutcome::Declined) => None,
                         ScriptProgress::Done(outcome) => Some(outcome),
                         ScriptProgress::Later(task) => return RunProgress::Task(task),
                     }
@@ -283,7 +283,7 @@ impl ScriptMachine {
     }
 
     /// Runs a `rewrite`; the outcome if the script ends with it.
-    fn rewrite(&mut self, rewrite: &RewriteRule, request: &mut Request) -> Option<Outcome> {
+    fn rewrite(&mut self, rewrite: &RewriteRule, request: &mut Request) -> Option<HandlerOutcome> {
         match rewrite.run(request, self.log) {
             RewriteResult::NoMatch => return None,
             RewriteResult::Answer(outcome) => return Some(outcome),
@@ -291,24 +291,24 @@ impl ScriptMachine {
         }
         // The path is no longer the client's escaped one; nginx stops escaping captures here, too.
         self.quoting = CaptureEscaping::Plain;
-        rewrite.is_last().then_some(Outcome::Declined)
+        rewrite.is_last().then_some(HandlerOutcome::Declined)
     }
 }
 
 /// `break`: the rest of the script is skipped, and a path that was rewritten is served by this
 /// location.
-fn break_script(request: &mut Request) -> Outcome {
+fn break_script(request: &mut Request) -> HandlerOutcome {
     // Without `break`, the changed path would cause a new search for a location.
     if request.flow.uri_changed {
         request.flow.uri_changed = false;
         request.flow.rewritten = true;
     }
-    Outcome::Declined
+    HandlerOutcome::Declined
 }
 
 /// Looks for a file without waiting; `None` if that is impossible.
-fn try_stat(request: &mut Request, path: &BString) -> Option<Found> {
-    files::try_open(request, path, Purpose::Look)
+fn try_stat(request: &mut Request, path: &BString) -> Option<OpenFileResult> {
+    files::try_open(request, path, FilePurpose::Look)
 }
 
 /// Evaluates an expression; its captures are escaped if `quoting` asks for it and the client's path
@@ -332,7 +332,7 @@ pub(super) fn escaped_value(
 /// Evaluates expressions with captures escaped so that they can be part of arguments.
 struct EscapedCaptures<'a>(&'a mut Request);
 
-impl Scope for EscapedCaptures<'_> {
+impl VariableScope for EscapedCaptures<'_> {
     fn variable(&mut self, id: VarId, out: &mut Vec<u8>) -> bool {
         self.0.variable(id, out)
     }
@@ -340,7 +340,7 @@ impl Scope for EscapedCaptures<'_> {
     fn capture(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
         let group = self.0.captured.group(n);
         if let Some(text) = group {
-            escape(Escape::Args, text, out);
+            escape(EscapeClass::Args, text, out);
         }
         group.is_some()
     }

@@ -1,7 +1,7 @@
 //! Base32 (RFC 4648) with a configurable alphabet.
 
 use bstr::BStr;
-use conf::{Diagnostic, Line};
+use conf::{Diagnostic, DirectiveLine};
 
 /// The number of bits per digit.
 const BITS: u32 = 5;
@@ -23,7 +23,7 @@ impl Default for Base32Alphabet {
 
 impl Base32Alphabet {
     /// Reads `set_base32_alphabet`.
-    pub(super) fn read(line: &Line) -> Result<Base32Alphabet, Diagnostic> {
+    pub(super) fn read(line: &DirectiveLine) -> Result<Base32Alphabet, Diagnostic> {
         let text: &BStr = line.text(0);
         match <[u8; DIGITS]>::try_from(text.as_ref() as &[u8]) {
             Ok(digits) => Ok(Base32Alphabet(digits)),

@@ -25,23 +25,23 @@ mod uri;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use ::http::http_site::LocationId;
 use ::http::module::{ScriptProgress, ScriptStep, ScriptSteps, assigned_variable};
-use ::http::site::LocationId;
-use ::http::{Module, Outcome, Request};
+use ::http::{HandlerOutcome, HttpModule, Request};
 use base::sync::Mutex;
 use bstr::BString;
 use conf::{
-    Arity, Contexts, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER, Line, Repeat,
-    SERVER_LOCATION_IF, Setter, Table, VarId,
+    Arity, Contexts, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression, HTTP,
+    HTTP_SERVER, RepeatRule, SERVER_LOCATION_IF, Setter, VarId,
 };
 
 use self::base32::Base32Alphabet;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "set_misc",
     doc: "Sets variables to transformed text: encodings, digests, quoting, random values, times.",
     location: &DIRECTIVES,
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 const ANYWHERE: Contexts = HTTP.or(SERVER_LOCATION_IF);
@@ -60,7 +60,7 @@ impl InvalidText {
 }
 
 /// The setter of a directive.
-type SetLine = fn(&mut Conf, &mut Line) -> Result<(), Diagnostic>;
+type SetLine = fn(&mut Conf, &mut DirectiveLine) -> Result<(), Diagnostic>;
 
 /// A directive that computes the value of a variable; `set` adds the step that does.
 const fn row(
@@ -77,7 +77,7 @@ const fn row(
         contexts: ANYWHERE,
         since: "0.1",
         doc,
-        set: Setter::Custom(arity, Repeat::Many, set),
+        set: Setter::Custom(arity, RepeatRule::Many, set),
     }
 }
 
@@ -87,7 +87,7 @@ const fn text_row(name: &'static str, doc: &'static str, set: SetLine) -> Direct
     row(name, "$variable [text]", Arity::between(1, 2), doc, set)
 }
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     text_row(
         "set_encode_base64",
         "The text encoded in base64.",
@@ -240,7 +240,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: ANYWHERE,
         since: "0.1",
         doc: "The former name of `set_base32_padding`.",
-        set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::exactly(1), RepeatRule::Once, |c, line| {
             line.warn(
                 "the \"set_misc_base32_padding\" directive is deprecated, use the \"set_base32_padding\" directive \
                  instead",
@@ -256,7 +256,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: ANYWHERE,
         since: "0.1",
         doc: "The 32 characters of the base32 alphabet.",
-        set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
+        set: Setter::Custom(Arity::exactly(1), RepeatRule::Once, |c, line| {
             c.base32 = Base32Alphabet::read(line)?;
             Ok(())
         }),
@@ -335,7 +335,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: ANYWHERE,
         since: "0.1",
         doc: "A name from an `upstream_list`, chosen by a hash of the key.",
-        set: Setter::Custom(Arity::exactly(3), Repeat::Many, hashed_upstream),
+        set: Setter::Custom(Arity::exactly(3), RepeatRule::Many, hashed_upstream),
     },
     Directive {
         name: "upstream_list",
@@ -344,7 +344,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "Defines a list of upstream groups for `set_hashed_upstream`.",
-        set: Setter::Custom(Arity::at_least(2), Repeat::Many, upstream_list),
+        set: Setter::Custom(Arity::at_least(2), RepeatRule::Many, upstream_list),
     },
 ]);
 
@@ -373,7 +373,7 @@ struct SetStep<F> {
 /// Adds the step of a directive whose function only needs its last argument: the text or, without
 /// one, the variable itself.
 fn add_text(
-    line: &mut Line,
+    line: &mut DirectiveLine,
     function: fn(&[u8]) -> Result<Vec<u8>, InvalidText>,
 ) -> Result<(), Diagnostic> {
     let last = line.args().len() - 1;
@@ -383,19 +383,27 @@ fn add_text(
 }
 
 /// As [`add_text`], for functions that need the request, too.
-fn add_last(line: &mut Line, function: TextFunction) -> Result<(), Diagnostic> {
+fn add_last(line: &mut DirectiveLine, function: TextFunction) -> Result<(), Diagnostic> {
     let last = line.args().len() - 1;
     add_step(line, &[last], function)
 }
 
 /// Adds the step of a directive: what `function` makes of these words becomes the value of the
 /// variable.
-fn add_step(line: &mut Line, words: &[usize], function: TextFunction) -> Result<(), Diagnostic> {
+fn add_step(
+    line: &mut DirectiveLine,
+    words: &[usize],
+    function: TextFunction,
+) -> Result<(), Diagnostic> {
     add_step_with(line, words, function)
 }
 
 /// As [`add`], for closures.
-fn add_step_with<F>(line: &mut Line, words: &[usize], function: F) -> Result<(), Diagnostic>
+fn add_step_with<F>(
+    line: &mut DirectiveLine,
+    words: &[usize],
+    function: F,
+) -> Result<(), Diagnostic>
 where
     F: Fn(&mut Request, Vec<BString>) -> Result<Vec<u8>, InvalidText> + Send + Sync + 'static,
 {
@@ -423,11 +431,11 @@ where
         let outcome = match (self.function)(request, inputs) {
             Ok(value) => {
                 request.set_variable(self.variable, &value);
-                Outcome::Declined
+                HandlerOutcome::Declined
             }
             Err(InvalidText(message)) => {
                 request.error(format_args!("{message}"));
-                Outcome::Status(500)
+                HandlerOutcome::Status(500)
             }
         };
         ScriptProgress::Done(outcome)
@@ -435,7 +443,7 @@ where
 }
 
 /// `upstream_list`.
-fn upstream_list(_: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn upstream_list(_: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let name = line.text(0).into();
     let members = line.args()[1..].iter();
     let members = members.map(|word| word.text.clone());
@@ -450,7 +458,7 @@ fn upstream_list(_: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
 
 /// `set_hashed_upstream`. The list must be defined further up, so that a wrong name is found when
 /// the configuration is read, unless it contains variables.
-fn hashed_upstream(_: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn hashed_upstream(_: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let name = line.text(1);
     let lists = line.shared::<UpstreamLists>().clone();
     if Expression::has_variables(name) {

@@ -3,7 +3,7 @@
 
 use ::http::Request;
 use bstr::{BStr, BString};
-use host::error_log::Level;
+use host::error_log::LogLevel;
 
 use super::{Conf, InvalidText};
 
@@ -73,7 +73,7 @@ pub(super) fn rotate(request: &mut Request, inputs: Vec<BString>) -> Result<Vec<
     let current = base::text::decimal(said);
     if current.is_none() && !said.is_empty() {
         request.log(
-            Level::Error,
+            LogLevel::Error,
             format_args!("set_rotate: bad current value: \"{said}\""),
         );
     }

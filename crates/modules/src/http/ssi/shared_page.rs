@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 use bytes::Bytes;
-use conf::{Captures, Regex, Scope};
+use conf::{Captures, Regex, VariableScope};
 use http::Request;
 
 use crate::shared::transform::LoopTurn;

@@ -12,9 +12,9 @@ use std::task::{Context, Poll, ready};
 use bstr::{BStr, BString, ByteSlice};
 use bytes::{Buf, Bytes};
 use http::Request;
-use http::body::{Body, BodyError, Chunk, Source};
-use http::subrequest::{self, Inclusion, Options, Stub};
-use proto::uri::Escape;
+use http::response_body::{BodyChunk, BodyError, BodySource, ResponseBody};
+use http::subrequest::{self, IncludedSubrequest, SubrequestOptions, SubrequestStub};
+use proto::uri::EscapeClass;
 
 use super::commands::{self, SsiCommandKind};
 use super::condition;
@@ -70,7 +70,7 @@ pub(super) struct SsiBody {
 enum QueuedPart {
     Text(Vec<u8>),
     Flush,
-    Include(Inclusion),
+    Include(IncludedSubrequest),
 }
 
 /// What the look-ahead waits for.
@@ -85,7 +85,7 @@ enum SsiWait {
 /// An include whose content is assigned to a variable.
 struct VariableInclude {
     name: BString,
-    inclusion: Inclusion,
+    inclusion: IncludedSubrequest,
     /// The body of the include, once its response is there.
     content: Option<ContentReader>,
     /// What has been gathered.
@@ -112,7 +112,7 @@ enum EchoEncoding {
 impl SsiBody {
     /// Executes the commands in `body`.
     pub(super) fn new(
-        body: Body,
+        body: ResponseBody,
         page: Rc<SsiPage>,
         max_value: usize,
         silent_errors: bool,
@@ -171,7 +171,7 @@ impl SsiBody {
         self.end.is_none()
             && matches!(self.wait, SsiWait::Nothing)
             && self.text < MAX_TEXT
-            && (self.includes == 0 || subrequest::included(request) < MAX_AHEAD)
+            && (self.includes == 0 || subrequest::included_count(request) < MAX_AHEAD)
     }
 
     /// Scans one step of the content, or up to the next include.
@@ -392,7 +392,7 @@ impl SsiBody {
         let mut out = Vec::new();
         match self.encoding {
             EchoEncoding::None => return self.write(value),
-            EchoEncoding::Url => proto::uri::escape(Escape::Html, value, &mut out),
+            EchoEncoding::Url => proto::uri::escape(EscapeClass::Html, value, &mut out),
             EchoEncoding::Entity => http::text::write_html(value, &mut out),
         }
         self.write(&out);
@@ -416,17 +416,17 @@ impl SsiBody {
                 let found = page.block(name);
                 let content = found
                     .ok_or_else(|| format!("\"stub\"=\"{name}\" for \"include\" not found"))?;
-                Some(Stub {
+                Some(SubrequestStub {
                     content_type: request.out.content_type.clone(),
                     content,
                 })
             }
         };
-        let options = Options {
+        let options = SubrequestOptions {
             stub,
-            ..Options::get(decoded, args)
+            ..SubrequestOptions::get(decoded, args)
         };
-        let Some(inclusion) = Inclusion::new(request, options) else {
+        let Some(inclusion) = IncludedSubrequest::new(request, options) else {
             // The reason was logged already.
             return Err(String::new());
         };
@@ -479,15 +479,15 @@ impl SsiBody {
     }
 
     /// The next chunk of the queue. `Pending`: its first item is not ready, or it is empty.
-    fn poll_queue(&mut self, context: &mut Context<'_>) -> Poll<Result<Chunk, BodyError>> {
+    fn poll_queue(&mut self, context: &mut Context<'_>) -> Poll<Result<BodyChunk, BodyError>> {
         while let Some(item) = self.queue.front_mut() {
             let chunk = match item {
                 QueuedPart::Text(text) => {
                     self.text -= text.len();
-                    Some(Ok(Chunk::Bytes(std::mem::take(text).into())))
+                    Some(Ok(BodyChunk::Bytes(std::mem::take(text).into())))
                 }
                 // In its place among the texts, or it would flush too early.
-                QueuedPart::Flush => Some(Ok(Chunk::Flush)),
+                QueuedPart::Flush => Some(Ok(BodyChunk::Flush)),
                 QueuedPart::Include(inclusion) => {
                     if let Some(chunk) = ready!(inclusion.poll_next(context)) {
                         return Poll::Ready(chunk);
@@ -506,12 +506,12 @@ impl SsiBody {
     }
 }
 
-impl Source for SsiBody {
+impl BodySource for SsiBody {
     fn poll_next(
         &mut self,
         request: &mut Request,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+    ) -> Poll<Option<Result<BodyChunk, BodyError>>> {
         loop {
             self.look_ahead(request, context);
             if self.run_includes(request, context).is_ready() {

@@ -22,22 +22,25 @@ mod sticky;
 use std::cell::RefCell;
 use std::time::Duration;
 
-use conf::{Arity, Diagnostic, Directive, HTTP, Line, Repeat, Setter, Table, UPSTREAM, parse};
+use conf::{
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP, RepeatRule, Setter,
+    UPSTREAM, parse,
+};
 use http::core::resolver::ResolverConf;
 use http::http_loop::HttpLoop;
-use http::{Module, Request};
-use net::upstream::{Groups, IpHash, Names, Queue, TimeMetric};
+use http::{HttpModule, Request};
+use net::upstream::{IpHash, NameWatchers, QueueSettings, TimeMetric, UpstreamGroups};
 
 use crate::shared::upstream_block::{self, GroupDraft};
 use crate::shared::upstream_block_rows;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "upstream",
     doc: "Groups of upstream servers: load balancing, failures, queues, keep-alive connections.",
     main: &DIRECTIVES,
     blocks: &[&BLOCK],
     commit: |site, zones| {
-        site.main_confs.get::<Groups>().commit(zones);
+        site.main_confs.get::<UpstreamGroups>().adopt_states(zones);
         Ok(())
     },
     start,
@@ -45,7 +48,7 @@ pub(crate) static MODULE: Module = Module {
         NAMES.take();
         net::upstream::close_idle();
     },
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
 /// The words of `least_time` in http.
@@ -59,22 +62,23 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The main context's struct is the registry of groups itself, so that the exchange finds it by its
 /// type.
-static DIRECTIVES: Table<Groups> = Table::<Groups>::new(&[Directive {
-    name: "upstream",
-    syntax: "name { ... }",
-    default: None,
-    contexts: HTTP,
-    since: "0.1",
-    doc: "Defines a group of servers for `proxy_pass` and the other `*_pass` directives.",
-    set: Setter::Block(Arity::ONE, Repeat::Many, |_, line| block(line)),
-}])
-.finish(|groups, _, level| {
-    groups.clone_from(level.shared::<Groups>());
-    Ok(())
-});
+static DIRECTIVES: DirectiveTable<UpstreamGroups> =
+    DirectiveTable::<UpstreamGroups>::new(&[Directive {
+        name: "upstream",
+        syntax: "name { ... }",
+        default: None,
+        contexts: HTTP,
+        since: "0.1",
+        doc: "Defines a group of servers for `proxy_pass` and the other `*_pass` directives.",
+        set: Setter::Block(Arity::ONE, RepeatRule::Many, |_, line| block(line)),
+    }])
+    .finish(|groups, _, level| {
+        groups.clone_from(level.shared::<UpstreamGroups>());
+        Ok(())
+    });
 
 /// The directives of the block.
-static BLOCK: Table<GroupDraft> = Table::new(&[
+static BLOCK: DirectiveTable<GroupDraft> = DirectiveTable::new(&[
     Directive {
         name: "server",
         syntax: "address [parameters]",
@@ -89,7 +93,7 @@ static BLOCK: Table<GroupDraft> = Table::new(&[
               start-up causes a warning, and is resolved again until it succeeds.",
         set: Setter::Custom(
             Arity::at_least(1),
-            Repeat::Many,
+            RepeatRule::Many,
             upstream_block::read_server,
         ),
     },
@@ -103,7 +107,7 @@ static BLOCK: Table<GroupDraft> = Table::new(&[
         since: "0.1",
         doc: "Chooses the server by the client address: the first three octets of an IPv4 address, or the whole IPv6 \
               address.",
-        set: Setter::Custom(Arity::NONE, Repeat::Once, |draft, line| {
+        set: Setter::Custom(Arity::NONE, RepeatRule::Once, |draft, line| {
             upstream_block::set_method(draft, line, IpHash);
             Ok(())
         }),
@@ -121,7 +125,7 @@ static BLOCK: Table<GroupDraft> = Table::new(&[
         doc: "Chooses the server with the lowest expected response time, by its average time to the response header \
               (`header`) or to the complete response (`last_byte`) and its connections in use. With `inflight`, \
               requests in progress are taken into account too.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |draft, line| {
+        set: Setter::Custom(Arity::between(1, 2), RepeatRule::Once, |draft, line| {
             upstream_block::read_least_time(draft, line, TIMES)
         }),
     },
@@ -134,7 +138,7 @@ static BLOCK: Table<GroupDraft> = Table::new(&[
         doc: "Chooses a random server, by weight. With `two`, chooses the better of two random servers: that with \
               fewer connections in use (`least_conn`, the default) or the lower response time (`least_time=header`, \
               `least_time=last_byte`).",
-        set: Setter::Custom(Arity::between(0, 2), Repeat::Once, |draft, line| {
+        set: Setter::Custom(Arity::between(0, 2), RepeatRule::Once, |draft, line| {
             upstream_block::read_random(draft, line, TIMES)
         }),
     },
@@ -147,7 +151,7 @@ static BLOCK: Table<GroupDraft> = Table::new(&[
         since: "0.1",
         doc: "The number of idle connections to keep, per event loop; 0 disables this. All event loops share the \
               total. With `local`, a connection is reused only by the location that opened it.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, keepalive),
+        set: Setter::Custom(Arity::between(1, 2), RepeatRule::Once, keepalive),
     },
     Directive {
         name: "keepalive_requests",
@@ -185,7 +189,7 @@ static BLOCK: Table<GroupDraft> = Table::new(&[
         doc: "The number of requests that may wait, first in first out over all event loops, while every server is at \
               its `max_conns`, and for how long (60 seconds). If the queue is full, a request gets 503 with \
               `Retry-After`. A client that disconnects leaves the queue.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, queue),
+        set: Setter::Custom(Arity::between(1, 2), RepeatRule::Once, queue),
     },
     upstream_block_rows::resolver(
         UPSTREAM,
@@ -206,13 +210,13 @@ static BLOCK: Table<GroupDraft> = Table::new(&[
         doc: "Session persistence: sends a client to the same server as before, by a cookie that Weir sets (`cookie`), \
               by a variable with the server's `route` (`route`), or by a session that the application creates and Weir \
               remembers (`learn`).",
-        set: Setter::Custom(Arity::at_least(2), Repeat::Once, sticky::read),
+        set: Setter::Custom(Arity::at_least(2), RepeatRule::Once, sticky::read),
     },
 ]);
 
 rt::local! {
     /// The name lookups of the current configuration, on the event loop that runs them.
-    static NAMES: RefCell<Option<Names>> = const { RefCell::new(None) };
+    static NAMES: RefCell<Option<NameWatchers>> = const { RefCell::new(None) };
 }
 
 /// Starts to look up names: on one event loop, for all of them.
@@ -221,8 +225,8 @@ fn start(engine: &HttpLoop) {
         return;
     }
     let site = engine.site();
-    let names = Names::follow(
-        site.main_confs.get::<Groups>(),
+    let names = NameWatchers::watch_group_names(
+        site.main_confs.get::<UpstreamGroups>(),
         site.outer_confs.get::<ResolverConf>(),
         &engine.log,
     );
@@ -231,20 +235,20 @@ fn start(engine: &HttpLoop) {
 }
 
 /// Reads an `upstream` block.
-fn block(line: &mut Line) -> Result<(), Diagnostic> {
+fn block(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let mut rows: conf::TableSet = vec![&BLOCK];
     rows.extend(::http::configure::upstream_tables(line));
     let settings = upstream_block::read_block::<Request>(line, rows, UPSTREAM)?;
     // Cloned, because the registry must not stay borrowed from the line while an error about the line is built.
-    let groups = line.shared::<Groups>().clone();
+    let groups = line.shared::<UpstreamGroups>().clone();
     groups
-        .define(settings)
+        .define_group(settings)
         .map_err(|message| line.error_at(0, message))?;
     Ok(())
 }
 
 /// `keepalive`.
-fn keepalive(draft: &mut GroupDraft, line: &mut Line) -> Result<(), Diagnostic> {
+fn keepalive(draft: &mut GroupDraft, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let count = parse::number(line.text(0)).and_then(|count| usize::try_from(count).ok());
     let count = count.ok_or_else(|| {
         line.error_at(
@@ -267,7 +271,7 @@ fn keepalive(draft: &mut GroupDraft, line: &mut Line) -> Result<(), Diagnostic> 
 }
 
 /// `queue`.
-fn queue(draft: &mut GroupDraft, line: &mut Line) -> Result<(), Diagnostic> {
+fn queue(draft: &mut GroupDraft, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let length = usize::try_from(line.number(0, 1, i64::from(u32::MAX))?).unwrap_or(usize::MAX);
     let timeout = match line.get(1) {
         None => QUEUE_TIMEOUT,
@@ -278,6 +282,6 @@ fn queue(draft: &mut GroupDraft, line: &mut Line) -> Result<(), Diagnostic> {
                 .ok_or_else(|| line.invalid_parameter(1))?
         }
     };
-    draft.queue = Some(Queue { length, timeout });
+    draft.queue = Some(QueueSettings { length, timeout });
     Ok(())
 }

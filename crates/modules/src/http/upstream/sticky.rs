@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use bstr::{BString, ByteSlice};
-use conf::{Diagnostic, Expression, Line, Word, parse};
-use net::upstream::{CookieAttributes, Learn, Sticky, StickyMethod, is_same_site};
+use conf::{Diagnostic, DirectiveLine, DirectiveWord, Expression, parse};
+use net::upstream::{CookieAttributes, StickyLearn, StickyMethod, StickySettings, is_same_site};
 
 use crate::shared::upstream_block::GroupDraft;
 
@@ -20,10 +20,10 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(600);
 struct StickyZones(HashMap<BString, BString>);
 
 /// Reads a `sticky` directive.
-pub(super) fn read(draft: &mut GroupDraft, line: &mut Line) -> Result<(), Diagnostic> {
+pub(super) fn read(draft: &mut GroupDraft, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let sticky = match line.text(0).as_bytes() {
         b"cookie" => cookie(line)?,
-        b"route" => Sticky {
+        b"route" => StickySettings {
             lookup: variables(line, 1)?,
             // The variables are compared with the `route` of the servers.
             method: StickyMethod::Route,
@@ -36,12 +36,12 @@ pub(super) fn read(draft: &mut GroupDraft, line: &mut Line) -> Result<(), Diagno
 }
 
 /// The error for an unknown parameter.
-fn unknown(line: &Line, i: usize) -> Diagnostic {
+fn unknown(line: &DirectiveLine, i: usize) -> Diagnostic {
     line.error_at(i, format!("unknown parameter \"{}\"", line.text(i)))
 }
 
 /// Reads the arguments from `first` on, each of which is a variable.
-fn variables(line: &mut Line, first: usize) -> Result<Vec<Expression>, Diagnostic> {
+fn variables(line: &mut DirectiveLine, first: usize) -> Result<Vec<Expression>, Diagnostic> {
     (first..line.args().len())
         .map(|i| {
             line.variable_name(i)?;
@@ -51,7 +51,7 @@ fn variables(line: &mut Line, first: usize) -> Result<Vec<Expression>, Diagnosti
 }
 
 /// `sticky cookie`.
-fn cookie(line: &mut Line) -> Result<Sticky, Diagnostic> {
+fn cookie(line: &mut DirectiveLine) -> Result<StickySettings, Diagnostic> {
     let name = line.text(1);
     // The name comes from the configuration, so this is a mistake and not an absent cookie.
     if name.is_empty() {
@@ -67,7 +67,7 @@ fn cookie(line: &mut Line) -> Result<Sticky, Diagnostic> {
     // The client is recognised by the cookie that it sends back.
     let variable = format!("$cookie_{name}");
     let lookup = line.expression_of(line.arg(1), variable.as_bytes())?;
-    Ok(Sticky {
+    Ok(StickySettings {
         lookup: vec![lookup],
         method: StickyMethod::Cookie(Box::new(attributes)),
     })
@@ -76,7 +76,7 @@ fn cookie(line: &mut Line) -> Result<Sticky, Diagnostic> {
 /// Reads one attribute, which must not be repeated.
 fn cookie_attribute(
     attributes: &mut CookieAttributes,
-    line: &mut Line,
+    line: &mut DirectiveLine,
     i: usize,
 ) -> Result<(), Diagnostic> {
     let word = line.arg(i);
@@ -114,7 +114,7 @@ fn cookie_attribute(
 }
 
 /// Reads the value of `expires`; `max` is the far future.
-fn expires(line: &Line, i: usize, value: &[u8]) -> Result<Duration, Diagnostic> {
+fn expires(line: &DirectiveLine, i: usize, value: &[u8]) -> Result<Duration, Diagnostic> {
     // As with `expires` and `userid_expires`.
     if value == b"max" {
         return Ok(Duration::MAX);
@@ -125,9 +125,9 @@ fn expires(line: &Line, i: usize, value: &[u8]) -> Result<Duration, Diagnostic> 
 
 /// A constant is checked at once; a variable can only be checked per response.
 fn same_site(
-    line: &mut Line,
+    line: &mut DirectiveLine,
     i: usize,
-    word: &Word,
+    word: &DirectiveWord,
     value: &[u8],
 ) -> Result<Expression, Diagnostic> {
     let expression = line.expression_of(word, value)?;
@@ -140,7 +140,7 @@ fn same_site(
 }
 
 /// `sticky learn`. `create` and `lookup` may be repeated: the first one that is not empty counts.
-fn learn(line: &mut Line) -> Result<Sticky, Diagnostic> {
+fn learn(line: &mut DirectiveLine) -> Result<StickySettings, Diagnostic> {
     let (mut create, mut lookup) = (Vec::new(), Vec::new());
     let mut zone: Option<(BString, u64)> = None;
     let mut timeout = None;
@@ -181,9 +181,9 @@ fn learn(line: &mut Line) -> Result<Sticky, Diagnostic> {
     }
     let (zone, size) = zone.unwrap_or_default();
     let timeout = timeout.unwrap_or(SESSION_TIMEOUT);
-    Ok(Sticky {
+    Ok(StickySettings {
         lookup,
-        method: StickyMethod::Learn(Learn {
+        method: StickyMethod::Learn(StickyLearn {
             create,
             zone,
             size,
@@ -194,7 +194,12 @@ fn learn(line: &mut Line) -> Result<Sticky, Diagnostic> {
 }
 
 /// Reads the value of `create` or `lookup`.
-fn variable(line: &mut Line, i: usize, name: &str, value: &[u8]) -> Result<Expression, Diagnostic> {
+fn variable(
+    line: &mut DirectiveLine,
+    i: usize,
+    name: &str,
+    value: &[u8],
+) -> Result<Expression, Diagnostic> {
     if !value.starts_with(b"$") {
         return Err(
             line.directive_error_at(i, &format!("missing variable in the \"{name}\" parameter"))
@@ -205,7 +210,11 @@ fn variable(line: &mut Line, i: usize, name: &str, value: &[u8]) -> Result<Expre
 
 /// Reads `name:size`. A zone belongs to a single group: the same session would mean different
 /// servers in another.
-fn session_zone(line: &mut Line, i: usize, text: &[u8]) -> Result<(BString, u64), Diagnostic> {
+fn session_zone(
+    line: &mut DirectiveLine,
+    i: usize,
+    text: &[u8],
+) -> Result<(BString, u64), Diagnostic> {
     let Some((name, size)) = text.split_once_str(b":") else {
         return Err(line.directive_error_at(i, "zone size is not specified"));
     };

@@ -10,12 +10,12 @@ pub(crate) use pass::{GatewayPass, GatewaySchemes};
 pub(crate) use response::CgiHead;
 
 use http::Request;
-use http::upstream::{RequestContent, Settings};
+use http::upstream::{RequestContent, UpstreamSettings};
 
 /// What to do with the request body. `streams`: the protocol can send content before all of it has
 /// arrived. One that must announce the length first has to buffer, whatever `…_request_buffering`
 /// says.
-pub(crate) fn request_content(settings: &Settings, streams: bool) -> RequestContent {
+pub(crate) fn request_content(settings: &UpstreamSettings, streams: bool) -> RequestContent {
     match (
         settings.pass_request_body,
         settings.request_buffering || !streams,

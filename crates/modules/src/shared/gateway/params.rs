@@ -6,12 +6,12 @@
 use std::rc::Rc;
 
 use bstr::BString;
-use conf::{Diagnostic, Expression, Level, Line, Span};
+use conf::{BlockContext, Diagnostic, DirectiveLine, Expression, Span};
 use http::Request;
-use http::cache::Ask;
-use http::upstream::{Asks, Ends, NoResponse, Place};
+use http::cache::FetchFields;
+use http::upstream::{NoResponse, RequestTraits, ValueOrigin, ValueTerminator};
 use proto::connection::NominatedFields;
-use proto::{Fields, Known};
+use proto::{Fields, KnownField};
 
 /// The params of a location, prepared when the block is complete.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +56,7 @@ const HOST: &[u8] = b"$host$is_request_port$request_port";
 
 impl CgiParams {
     /// Reads `NAME value [if_not_empty]`.
-    pub(crate) fn add(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
+    pub(crate) fn add(&mut self, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
         let skip_empty = match line.get(2) {
             Some(word) if word.text == "if_not_empty" => true,
             Some(_) => return Err(line.invalid_parameter(2)),
@@ -77,10 +77,10 @@ impl CgiParams {
     }
 
     /// Prepares what each request needs. Called when the block is complete.
-    pub(crate) fn complete(&mut self, level: &mut Level) -> Result<(), Diagnostic> {
+    pub(crate) fn complete(&mut self, level: &mut BlockContext) -> Result<(), Diagnostic> {
         // As in nginx, a param in `http {}` that no server inherits may name a variable that does
         // not exist.
-        level.require(self.params.iter().map(|param| &param.value));
+        level.require_defined(self.params.iter().map(|param| &param.value));
         let names = self.params.iter().map(|param| param.name.as_slice());
         let fields = names.filter(|name| is_field(name)).chain([HTTP_HOST]);
         self.replaced = fields
@@ -111,8 +111,8 @@ impl CgiParams {
         fields: bool,
         ending: ValueEnding,
         mut add: impl FnMut(&[u8], &[u8]),
-    ) -> Result<Asks, NoResponse> {
-        let mut asks = Asks::default();
+    ) -> Result<RequestTraits, NoResponse> {
+        let mut asks = RequestTraits::default();
         let mut add = |name: &[u8], value: &[u8]| {
             // The exchange must know whether a 101 or a 206 in response is something that was asked
             // for.
@@ -131,10 +131,10 @@ impl CgiParams {
                 ValueEnding::Counted => param.value.eval(request, &mut value),
                 ValueEnding::Zero(directive) => {
                     let name = &param.name;
-                    Ends::Zero.write(
+                    ValueTerminator::Zero.write_value(
                         request,
                         &param.value,
-                        Place { directive, name },
+                        ValueOrigin { directive, name },
                         &mut value,
                     )?;
                 }
@@ -153,9 +153,9 @@ impl CgiParams {
             let head = Rc::clone(&request.head);
             // A fetch for the cache asks for the object as such: conditions and ranges are those of
             // the cache, not of the client that happened to come first.
-            let ask = Ask::of(request).cloned();
+            let ask = FetchFields::of_request(request).cloned();
             self.write_fields(&head.wire.fields, ask.is_some(), &mut add);
-            for (known, value) in ask.iter().flat_map(Ask::fields) {
+            for (known, value) in ask.iter().flat_map(FetchFields::fields) {
                 let name: Vec<u8> = param_name(known.name().as_bytes()).collect();
                 if self
                     .replaced
@@ -172,7 +172,7 @@ impl CgiParams {
     /// Passes on the client's fields; for a fetch by the cache, without its conditions and ranges.
     fn write_fields(&self, fields: &Fields, cached: bool, mut add: impl FnMut(&[u8], &[u8])) {
         let (mut name, mut joined) = (Vec::new(), Vec::new());
-        let nominated = NominatedFields::by(fields);
+        let nominated = NominatedFields::from_fields(fields);
         for (index, (known, field, value)) in fields.iter_known().enumerate() {
             name.clear();
             name.extend(param_name(field));
@@ -181,7 +181,7 @@ impl CgiParams {
                 .binary_search_by(|other| other.as_slice().cmp(&name))
                 .is_ok();
             // Fields that are meant for the client's connection end here (RFC 9110, section 7.6.1).
-            let stays = cached && Ask::replaces(known) || nominated.has(field);
+            let stays = cached && FetchFields::replaces_field(known) || nominated.has(field);
             if is_replaced || stays || is_repeated(fields, index, known, field) {
                 continue;
             }
@@ -195,7 +195,11 @@ impl CgiParams {
             joined.clear();
             joined.extend_from_slice(value);
             for other in others {
-                joined.extend_from_slice(if known == Known::Cookie { b"; " } else { b", " });
+                joined.extend_from_slice(if known == KnownField::Cookie {
+                    b"; "
+                } else {
+                    b", "
+                });
                 joined.extend_from_slice(other);
             }
             add(&name, &joined);
@@ -216,10 +220,10 @@ fn is_range(name: &[u8]) -> bool {
 }
 
 /// Whether an earlier field has the same name, in which case this one has been joined to it.
-fn is_repeated(fields: &Fields, index: usize, known: Known, name: &[u8]) -> bool {
+fn is_repeated(fields: &Fields, index: usize, known: KnownField, name: &[u8]) -> bool {
     let mut earlier = fields.iter_known().take(index);
     earlier.any(|(other, text, _)| {
-        other == known && (known != Known::Other || text.eq_ignore_ascii_case(name))
+        other == known && (known != KnownField::Other || text.eq_ignore_ascii_case(name))
     })
 }
 

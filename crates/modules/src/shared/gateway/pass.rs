@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use bstr::{BString, ByteSlice};
-use conf::address::{Address, Host};
-use conf::{Diagnostic, Expression, Line};
+use conf::address::{AddressHost, HostPort};
+use conf::{Diagnostic, DirectiveLine, Expression};
 use http::Request;
-use http::upstream::Target;
-use net::upstream::{Group, Groups, Origin};
+use http::upstream::ExchangeTarget;
+use net::upstream::{GroupOrigin, UpstreamGroup, UpstreamGroups};
 
 use crate::shared::upstream_tls_rows;
 
@@ -15,7 +15,7 @@ use crate::shared::upstream_tls_rows;
 #[derive(Clone, Debug)]
 pub(crate) enum GatewayPass {
     /// A group known from the configuration: an `upstream` block, or the addresses of one host.
-    Group(Arc<Group>),
+    Group(Arc<UpstreamGroup>),
     /// Whatever the value names when the request comes.
     Variable(Expression),
 }
@@ -46,7 +46,7 @@ impl GatewaySchemes {
 
     /// Whether the address in a line asks for TLS. If it does, or may once its variables are known,
     /// the block's `…_ssl_…` settings are prepared; otherwise their files are not even opened.
-    pub(crate) fn note_tls(&self, line: &mut Line) -> bool {
+    pub(crate) fn note_tls(&self, line: &mut DirectiveLine) -> bool {
         let secure = self.is_secure(line.text(0));
         if secure || Expression::has_variables(line.text(0)) {
             upstream_tls_rows::require_tls(line, self.prefix);
@@ -75,20 +75,23 @@ impl GatewayPass {
     }
 
     /// Reads the address in the first word of a line, which may begin with `scheme`.
-    pub(crate) fn from_line(line: &mut Line, scheme: &[u8]) -> Result<GatewayPass, Diagnostic> {
+    pub(crate) fn from_line(
+        line: &mut DirectiveLine,
+        scheme: &[u8],
+    ) -> Result<GatewayPass, Diagnostic> {
         if Expression::has_variables(line.text(0)) {
             return Ok(GatewayPass::Variable(line.expression(0)?));
         }
         let text = strip_scheme(scheme, line.text(0));
         let place = line.sources().place(line.node.span).unwrap_or_default();
-        let groups = line.shared::<Groups>().clone();
+        let groups = line.shared::<UpstreamGroups>().clone();
         let reference = groups
-            .refer(text, NO_PORT, &place)
+            .group_for_address(text, NO_PORT, &place)
             .map_err(|error| crate::shared::upstream_block::invalid_address(line, error))?;
         // Unlike HTTP these protocols have no default port, so a missing one is an error, unless
         // the name is that of an `upstream` block.
         if reference.group.settings.origin
-            == (Origin::Url {
+            == (GroupOrigin::Url {
                 port: Some(NO_PORT),
             })
         {
@@ -99,17 +102,21 @@ impl GatewayPass {
     }
 
     /// The target of this request. The error is the status to respond with; it has been logged.
-    pub(crate) fn target(&self, request: &mut Request, scheme: &[u8]) -> Result<Target, u16> {
+    pub(crate) fn target(
+        &self,
+        request: &mut Request,
+        scheme: &[u8],
+    ) -> Result<ExchangeTarget, u16> {
         let url = match self {
-            GatewayPass::Group(group) => return Ok(Target::Group(Arc::clone(group))),
+            GatewayPass::Group(group) => return Ok(ExchangeTarget::Group(Arc::clone(group))),
             GatewayPass::Variable(url) => request.value(url),
         };
         let text = strip_scheme(scheme, &url);
-        let address = Address::peer(text).map_err(|why| {
+        let address = HostPort::parse_peer(text).map_err(|why| {
             request.error(format_args!("{why} in upstream \"{}\"", text.as_bstr()));
             500_u16
         })?;
-        let is_unix = matches!(address.host, Host::Unix(_));
+        let is_unix = matches!(address.host, AddressHost::Unix(_));
         let end = if address.port.is_some() {
             text.rfind_byte(b':').unwrap_or(text.len())
         } else {
@@ -118,16 +125,16 @@ impl GatewayPass {
         let host = BString::from(&text[..end]);
         if address.port.is_none() && !is_unix {
             // Without a port it can only name an `upstream` block.
-            let groups = request.site.main_confs.get::<Groups>();
+            let groups = request.site.main_confs.get::<UpstreamGroups>();
             return match groups.find_url(&host, None, false) {
-                Some(group) => Ok(Target::Group(group)),
+                Some(group) => Ok(ExchangeTarget::Group(group)),
                 None => {
                     request.error(format_args!("no port in upstream \"{host}\""));
                     Err(500)
                 }
             };
         }
-        Ok(Target::Host {
+        Ok(ExchangeTarget::Host {
             host,
             port: address.port,
             explicit_port: address.port.is_some(),

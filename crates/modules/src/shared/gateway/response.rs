@@ -4,10 +4,10 @@
 use bstr::BStr;
 use http::Request;
 use http::upstream::{
-    Asks, Content, ContentLength, Fault, HeadProgress, NoResponse, Piece, Plan, Protocol, Settings,
-    SettingsRef, Target,
+    ChunkPiece, ContentLength, ExchangePlan, ExchangeTarget, HeadProgress, NoResponse,
+    ProtocolFault, RequestLength, RequestTraits, SettingsRef, UpstreamProtocol, UpstreamSettings,
 };
-use proto::Known;
+use proto::KnownField;
 use proto::cgi::{CgiStatusLine, HeadParser};
 use proto::message::{ResponseHead, parse_length};
 
@@ -15,22 +15,22 @@ use super::{connection_tag, is_bodyless, request_content};
 
 /// What the two protocols differ in: how a request begins.
 pub(crate) trait CgiHead: 'static {
-    /// See [`Protocol::scheme`].
+    /// See [`UpstreamProtocol::scheme`].
     fn scheme(&self) -> &'static str;
 
-    /// See [`Protocol::secure_host`].
+    /// See [`UpstreamProtocol::secure_host`].
     fn secure_host(&self) -> Option<&BStr> {
         None
     }
 
-    /// See [`Protocol::write_head`]. Returns what the request asks for.
+    /// See [`UpstreamProtocol::write_head`]. Returns what the request asks for.
     fn write(
         &mut self,
         request: &mut Request,
-        settings: &Settings,
-        content: Content,
+        settings: &UpstreamSettings,
+        content: RequestLength,
         out: &mut Vec<u8>,
-    ) -> Result<Asks, NoResponse>;
+    ) -> Result<RequestTraits, NoResponse>;
 }
 
 /// The plan for a request to `target`. Both protocols announce the length of the content in front
@@ -38,21 +38,21 @@ pub(crate) trait CgiHead: 'static {
 pub(crate) fn plan(
     request: &Request,
     settings: SettingsRef,
-    target: Target,
+    target: ExchangeTarget,
     head: impl CgiHead,
-) -> Plan {
+) -> ExchangePlan {
     // A chunked body has no known length until all of it has arrived, so it must be buffered.
-    let has_length = !request.head.wire.fields.has(Known::TransferEncoding);
+    let has_length = !request.head.wire.fields.has(KnownField::TransferEncoding);
     let exchange = CgiExchange {
         head,
-        asks: Asks::default(),
+        asks: RequestTraits::default(),
         parser: HeadParser::new(CgiStatusLine::Tolerated),
         head_limit: usize::try_from(settings.buffer_size).unwrap_or(usize::MAX),
         content: ContentLength::Unknown,
         remaining: None,
         settings: settings.clone(),
     };
-    Plan {
+    ExchangePlan {
         content: request_content(&settings, has_length),
         protocol: Box::new(exchange),
         settings,
@@ -68,7 +68,7 @@ struct CgiExchange<H> {
     head: H,
     settings: SettingsRef,
     /// What the request asks of the response, such as a protocol switch.
-    asks: Asks,
+    asks: RequestTraits,
     parser: HeadParser,
     /// The largest head of a response, in bytes (`…_buffer_size`).
     head_limit: usize,
@@ -77,7 +77,7 @@ struct CgiExchange<H> {
     remaining: Option<u64>,
 }
 
-impl<H: CgiHead> Protocol for CgiExchange<H> {
+impl<H: CgiHead> UpstreamProtocol for CgiExchange<H> {
     fn scheme(&self) -> &'static str {
         self.head.scheme()
     }
@@ -89,7 +89,7 @@ impl<H: CgiHead> Protocol for CgiExchange<H> {
     fn write_head(
         &mut self,
         request: &mut Request,
-        content: Content,
+        content: RequestLength,
         out: &mut Vec<u8>,
     ) -> Result<(), NoResponse> {
         self.asks = self.head.write(request, &self.settings, content, out)?;
@@ -111,11 +111,11 @@ impl<H: CgiHead> Protocol for CgiExchange<H> {
         request: &Request,
         input: &[u8],
         head: &mut ResponseHead,
-    ) -> Result<HeadProgress, Fault> {
+    ) -> Result<HeadProgress, ProtocolFault> {
         let Some(used) = self
             .parser
             .parse(input, self.head_limit, head)
-            .map_err(Fault::new)?
+            .map_err(ProtocolFault::new)?
         else {
             return Ok(HeadProgress::Partial);
         };
@@ -131,29 +131,29 @@ impl<H: CgiHead> Protocol for CgiExchange<H> {
         self.content
     }
 
-    fn read_content(&mut self, _: &Request, input: &[u8]) -> Result<Piece, Fault> {
+    fn read_content(&mut self, _: &Request, input: &[u8]) -> Result<ChunkPiece, ProtocolFault> {
         Ok(match &mut self.remaining {
             // The announced length counts even if the application sends more: the client was told
             // this length.
-            Some(0) => Piece::End(0),
-            _ if input.is_empty() => Piece::More,
-            None => Piece::Data(0..input.len()),
+            Some(0) => ChunkPiece::End(0),
+            _ if input.is_empty() => ChunkPiece::More,
+            None => ChunkPiece::Data(0..input.len()),
             Some(left) => {
                 let length = usize::try_from(*left)
                     .unwrap_or(usize::MAX)
                     .min(input.len());
                 *left -= length as u64;
-                Piece::Data(0..length)
+                ChunkPiece::Data(0..length)
             }
         })
     }
 
-    fn end_of_input(&mut self) -> Result<(), Fault> {
+    fn end_of_input(&mut self) -> Result<(), ProtocolFault> {
         match self.remaining {
             // Without an announced length the close is the end, and a truncated response cannot be
             // told from a complete one. CGI offers nothing better.
             None | Some(0) => Ok(()),
-            Some(_) => Err(Fault::new("upstream prematurely closed connection")),
+            Some(_) => Err(ProtocolFault::new("upstream prematurely closed connection")),
         }
     }
 
@@ -161,7 +161,7 @@ impl<H: CgiHead> Protocol for CgiExchange<H> {
         false
     }
 
-    fn asks(&self) -> Asks {
+    fn request_traits(&self) -> RequestTraits {
         self.asks
     }
 }
@@ -170,17 +170,17 @@ impl<H: CgiHead> Protocol for CgiExchange<H> {
 pub(crate) fn content_length(
     request: &Request,
     head: &ResponseHead,
-) -> Result<ContentLength, Fault> {
+) -> Result<ContentLength, ProtocolFault> {
     // First: a response to HEAD, a 204 or a 304 has no content, whatever length its header announces (RFC 9110,
     // section 6.4.1).
     if is_bodyless(request, head.status) {
         return Ok(ContentLength::None);
     }
-    match head.fields.get_known(Known::ContentLength) {
+    match head.fields.get_known(KnownField::ContentLength) {
         None => Ok(ContentLength::Unknown),
         Some(value) => match parse_length(value) {
             Some(length) => Ok(ContentLength::Known(length)),
-            None => Err(Fault::new(
+            None => Err(ProtocolFault::new(
                 [
                     b"upstream sent invalid \"Content-Length\" header: \"",
                     value,

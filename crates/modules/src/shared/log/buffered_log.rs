@@ -16,7 +16,7 @@ use std::time::Duration;
 use base::sync::{Mutex, MutexGuard};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use host::error_log::{Holder, LogFile};
+use host::error_log::{LineBuffer, LogFile};
 
 use super::ordered_work::OrderedWork;
 
@@ -81,8 +81,8 @@ impl BufferedLog {
             compressor: OrderedWork::new(GzipBatch::run),
             weak_self: itself.clone(),
         });
-        let holder: Weak<dyn Holder> = buffered.weak_self.clone();
-        buffered.file.add_holder(holder);
+        let holder: Weak<dyn LineBuffer> = buffered.weak_self.clone();
+        buffered.file.add_buffer(holder);
         buffered
     }
 
@@ -156,8 +156,8 @@ impl BufferedLog {
     }
 }
 
-impl Holder for BufferedLog {
-    fn release(&self) {
+impl LineBuffer for BufferedLog {
+    fn flush_lines(&self) {
         self.send_all();
     }
 }

@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::expression::Part;
-use conf::{Diagnostic, Expression, Level, Line, Scope, Span, VarId};
+use conf::expression::ExpressionPart;
+use conf::{BlockContext, Diagnostic, DirectiveLine, Expression, Span, VarId, VariableScope};
 
 /// A shortcut for a variable that most lines have: its name and a function that appends its text
 /// directly, without the variable table and without escaping. So the text must never need escaping.
@@ -60,11 +60,11 @@ impl<R> Default for LogFormats<R> {
     }
 }
 
-impl<R: Scope + 'static> LogFormats<R> {
+impl<R: VariableScope + 'static> LogFormats<R> {
     /// Reads a `log_format` line: a name, an optional `escape=`, and texts to concatenate.
     /// `reserved` is the name of a predefined format.
     pub(crate) fn define(
-        line: &mut Line,
+        line: &mut DirectiveLine,
         direct: &[DirectVariable<R>],
         reserved: &str,
     ) -> Result<(), Diagnostic> {
@@ -90,7 +90,7 @@ impl<R: Scope + 'static> LogFormats<R> {
     }
 
     /// The format with this name, ignoring case as nginx does.
-    pub(crate) fn find(level: &mut Level, name: &BStr) -> Option<Arc<LogFormat<R>>> {
+    pub(crate) fn find(level: &mut BlockContext, name: &BStr) -> Option<Arc<LogFormat<R>>> {
         let named = &level.shared::<LogFormats<R>>().named;
         named
             .iter()
@@ -100,7 +100,7 @@ impl<R: Scope + 'static> LogFormats<R> {
 
     /// The predefined format `name`, compiled on first use.
     pub(crate) fn predefined(
-        level: &mut Level,
+        level: &mut BlockContext,
         name: &str,
         text: &str,
         direct: &[DirectVariable<R>],
@@ -120,7 +120,7 @@ impl<R: Scope + 'static> LogFormats<R> {
     }
 }
 
-impl<R: Scope> LogFormat<R> {
+impl<R: VariableScope> LogFormat<R> {
     /// An empty format.
     fn new(escape: LogEscape) -> LogFormat<R> {
         LogFormat {
@@ -139,13 +139,13 @@ impl<R: Scope> LogFormat<R> {
             // found by, is recovered from the position in the source text.
             let end = part_end(text, at, &part);
             let operation = match part {
-                Part::Text(part) => {
+                ExpressionPart::Text(part) => {
                     let start = self.texts.len();
                     self.texts.extend_from_slice(part);
                     FormatOperation::Text(start..self.texts.len())
                 }
-                Part::Capture(group) => FormatOperation::Capture(group),
-                Part::Variable(id) => {
+                ExpressionPart::Capture(group) => FormatOperation::Capture(group),
+                ExpressionPart::Variable(id) => {
                     let name = text[at..end].trim_with(|sign| matches!(sign, '$' | '{' | '}'));
                     match direct.iter().find(|(known, _)| known.as_bytes() == name) {
                         Some((_, write)) => FormatOperation::Direct(*write),
@@ -180,11 +180,11 @@ impl<R: Scope> LogFormat<R> {
 }
 
 /// The end of the part of the source text that begins at `at`.
-fn part_end(text: &[u8], at: usize, part: &Part) -> usize {
+fn part_end(text: &[u8], at: usize, part: &ExpressionPart) -> usize {
     match part {
-        Part::Text(part) => at + part.len(),
-        Part::Capture(_) => at + 2,
-        Part::Variable(_) => {
+        ExpressionPart::Text(part) => at + part.len(),
+        ExpressionPart::Capture(_) => at + 2,
+        ExpressionPart::Variable(_) => {
             let braced = text.get(at + 1) == Some(&b'{');
             let start = at + 1 + usize::from(braced);
             let is_name = |byte: &&u8| byte.is_ascii_alphanumeric() || **byte == b'_';
@@ -195,7 +195,7 @@ fn part_end(text: &[u8], at: usize, part: &Part) -> usize {
 
 impl LogEscape {
     /// Parses the value of `escape=`.
-    fn parse(word: &[u8], line: &Line) -> Result<LogEscape, Diagnostic> {
+    fn parse(word: &[u8], line: &DirectiveLine) -> Result<LogEscape, Diagnostic> {
         match word {
             b"default" => Ok(LogEscape::Default),
             b"json" => Ok(LogEscape::Json),
@@ -337,8 +337,8 @@ mod tests {
     #[test]
     fn the_ends_of_parts_are_found() {
         let text = b"a${status}b$status$1";
-        assert_eq!(part_end(text, 1, &Part::Variable(VarId(0))), 10);
-        assert_eq!(part_end(text, 11, &Part::Variable(VarId(0))), 18);
-        assert_eq!(part_end(text, 18, &Part::Capture(1)), text.len());
+        assert_eq!(part_end(text, 1, &ExpressionPart::Variable(VarId(0))), 10);
+        assert_eq!(part_end(text, 11, &ExpressionPart::Variable(VarId(0))), 18);
+        assert_eq!(part_end(text, 18, &ExpressionPart::Capture(1)), text.len());
     }
 }

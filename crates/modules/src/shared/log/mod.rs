@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bstr::{BStr, ByteSlice};
-use conf::{Diagnostic, Expression, Level, Line, Scope};
+use conf::{BlockContext, Diagnostic, DirectiveLine, Expression, VariableScope};
 use host::error_log::{LogFile, LogFiles, Logger, Syslog, program};
 use rt::sync::remote_oneshot;
 
@@ -34,7 +34,7 @@ use buffered_log::BufferedLog;
 use variable_log::VariableLog;
 
 /// What is logged: a request or a session. Apart from its variables, little of it is needed here.
-pub(crate) trait LogSubject: Scope {
+pub(crate) trait LogSubject: VariableScope {
     /// The error log, for failures of the access log.
     fn logger(&self) -> &Logger;
 
@@ -46,7 +46,7 @@ pub(crate) trait LogSubject: Scope {
 }
 
 /// Completes when a line has been written or lost.
-pub(crate) type LineWritten = remote_oneshot::Receiver<()>;
+pub(crate) type LineWritten = remote_oneshot::RemoteReceiver<()>;
 
 /// Whether the end of a connection waits for a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,17 +77,17 @@ struct BufferedFiles(BTreeMap<PathBuf, Arc<BufferedLog>>);
 
 impl LogDestination {
     /// The file at this path, through its buffer if another line has given it one.
-    pub(crate) fn file(path: &Path, level: &mut Level) -> LogDestination {
+    pub(crate) fn file(path: &Path, level: &mut BlockContext) -> LogDestination {
         if let Some(buffered) = level.shared::<BufferedFiles>().0.get(path) {
             return LogDestination::Buffered(Arc::clone(buffered));
         }
-        LogDestination::File(level.shared::<LogFiles>().want(path))
+        LogDestination::File(level.shared::<LogFiles>().file_for_path(path))
     }
 
     /// Reads word 0 of an `access_log`: a path, possibly with variables, or `syslog:…`. `buffering`
     /// comes from the other words.
     pub(crate) fn read(
-        line: &mut Line,
+        line: &mut DirectiveLine,
         buffering: Option<LogBuffering>,
     ) -> Result<LogDestination, Diagnostic> {
         let word = line.arg(0);
@@ -105,7 +105,7 @@ impl LogDestination {
             }
             return LogDestination::named(line);
         }
-        let path = line.prefix_path(conf::Access::Opened, word);
+        let path = line.prefix_path(conf::PathUse::Opened, word);
         let Some(buffering) = buffering else {
             return Ok(LogDestination::file(&path, line.level));
         };
@@ -120,7 +120,7 @@ impl LogDestination {
             }
             return Ok(LogDestination::Buffered(Arc::clone(known)));
         }
-        let file = line.shared::<LogFiles>().want(&path);
+        let file = line.shared::<LogFiles>().file_for_path(&path);
         let buffered = BufferedLog::new(file, buffering);
         line.shared::<BufferedFiles>()
             .0
@@ -129,13 +129,13 @@ impl LogDestination {
     }
 
     /// A destination whose path has variables.
-    fn named(line: &mut Line) -> Result<LogDestination, Diagnostic> {
+    fn named(line: &mut DirectiveLine) -> Result<LogDestination, Diagnostic> {
         let path = line.expression(0)?;
         let files = line.shared::<LogFiles>().clone();
         // As in nginx, the text of the path decides whether it is absolute, not its value: a
         // variable alone never leads out of the prefix.
         let build = &line.level.build;
-        let prefix = build.prefix_for(conf::Access::Write, line.text(0));
+        let prefix = build.prefix_for(conf::PathUse::Write, line.text(0));
         let prefix = (!line.text(0).starts_with(b"/")).then_some(prefix);
         Ok(LogDestination::Variable(VariableLog::new(
             path, prefix, &files,
@@ -159,7 +159,7 @@ impl LogDestination {
                 line.push(b'\n');
                 if urgency == LogUrgency::Awaited {
                     file.write_now(line);
-                    return file.written();
+                    return file.flushed_receiver();
                 }
                 file.write(line);
             }
@@ -183,7 +183,7 @@ pub(crate) fn is_true(value: &[u8]) -> bool {
 
 /// Reads the words of an `access_log` from the third: buffering and condition.
 pub(crate) fn read_parameters(
-    line: &mut Line,
+    line: &mut DirectiveLine,
 ) -> Result<(Option<LogBuffering>, Option<Expression>), Diagnostic> {
     let (mut size, mut flush, mut gzip, mut condition) = (None, None, None, None);
     for index in 2..line.args().len() {
@@ -224,6 +224,6 @@ pub(crate) fn read_parameters(
 }
 
 /// The error for a parameter with an invalid value.
-fn invalid(line: &Line, index: usize, what: &str, value: &BStr) -> Diagnostic {
+fn invalid(line: &DirectiveLine, index: usize, what: &str, value: &BStr) -> Diagnostic {
     line.error_at(index, format!("invalid {what} \"{value}\""))
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use base::lru::Lru;
 use base::sync::Mutex;
-use conf::{Diagnostic, Line};
-use rt::file::modes::Wrong;
+use conf::{Diagnostic, DirectiveLine};
+use rt::file::modes::PermissiveMode;
 
 /// The open files of one `open_log_file_cache` line.
 pub(crate) struct OpenLogFiles {
@@ -37,7 +37,7 @@ struct OpenLog {
 
 impl OpenLogFiles {
     /// Reads `max=N [inactive=time] [min_uses=N] [valid=time]`; `None` for `off`.
-    pub(crate) fn read(line: &mut Line) -> Result<Option<Arc<OpenLogFiles>>, Diagnostic> {
+    pub(crate) fn read(line: &mut DirectiveLine) -> Result<Option<Arc<OpenLogFiles>>, Diagnostic> {
         // nginx's defaults.
         let (mut max, mut inactive, mut min_uses, mut valid) =
             (0, Duration::from_secs(10), 1, Duration::from_secs(60));
@@ -84,12 +84,17 @@ impl OpenLogFiles {
     }
 
     /// The open file of a path.
-    pub(super) fn open(&self, path: &Path, tell: &dyn Fn(Wrong)) -> io::Result<Arc<File>> {
-        self.open_at(path, rt::clock::read(), tell)
+    pub(super) fn open(&self, path: &Path, tell: &dyn Fn(PermissiveMode)) -> io::Result<Arc<File>> {
+        self.open_at(path, rt::clock::read_clock(), tell)
     }
 
     /// As [`OpenLogFiles::open`], at a given time: for tests.
-    fn open_at(&self, path: &Path, now: Instant, tell: &dyn Fn(Wrong)) -> io::Result<Arc<File>> {
+    fn open_at(
+        &self,
+        path: &Path,
+        now: Instant,
+        tell: &dyn Fn(PermissiveMode),
+    ) -> io::Result<Arc<File>> {
         let mut entries = self.entries.lock();
         // There is no timer: unused files are closed when the cache is next used.
         while let Some((_, entry)) = entries.oldest()

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use base::sync::{Mutex, MutexGuard};
-use rt::pool::Device;
+use rt::pool::DeviceNumber;
 
 /// How many bytes may wait.
 const MAX_WAITING_BYTES: usize = 8 << 20;
@@ -61,7 +61,7 @@ impl<T: Send + 'static> OrderedWork<T> {
             // The pool may run the job at once on its own thread, which needs the lock.
             drop(queue);
             let batch = Arc::clone(self);
-            rt::pool::default_pool().submit(Device::UNKNOWN, Box::new(move || batch.drain()));
+            rt::pool::default_pool().submit(DeviceNumber::UNKNOWN, Box::new(move || batch.drain()));
         }
         Ok(())
     }

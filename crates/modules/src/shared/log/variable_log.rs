@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-use base::Errno;
+use base::ErrnoText;
 use bstr::ByteSlice;
 use conf::Expression;
-use host::error_log::{Context, Holder, Level, LogFiles, Logger};
-use rt::file::modes::{self, Wrong};
+use host::error_log::{LineBuffer, LogContext, LogFiles, LogLevel, Logger};
+use rt::file::modes::{self, PermissiveMode};
 use rt::sync::remote_oneshot;
 
 use super::ordered_work::OrderedWork;
@@ -47,7 +47,7 @@ struct LogWrite {
     /// For messages about a write that failed.
     connection: u64,
     /// Dropped when the line is written or lost, which completes the receiver.
-    _written: remote_oneshot::Sender<()>,
+    _written: remote_oneshot::RemoteSender<()>,
 }
 
 impl VariableLog {
@@ -66,7 +66,7 @@ impl VariableLog {
             lost: AtomicU64::new(0),
         });
         let holder: Weak<VariableLog> = Arc::downgrade(&named);
-        files.add_holder(holder);
+        files.add_buffer(holder);
         named
     }
 
@@ -100,7 +100,7 @@ impl VariableLog {
             if lost.is_power_of_two() {
                 let path = work.path.display();
                 work.report(
-                    Level::Error,
+                    LogLevel::Error,
                     format_args!("{lost} lines of access logs such as \"{path}\" were lost"),
                 );
             }
@@ -109,8 +109,8 @@ impl VariableLog {
     }
 }
 
-impl Holder for VariableLog {
-    fn release(&self) {
+impl LineBuffer for VariableLog {
+    fn flush_lines(&self) {
         self.batch.drain();
     }
 }
@@ -123,27 +123,28 @@ impl LogWrite {
         {
             let folder = folder.display();
             return self.report(
-                Level::Error,
-                format_args!("testing \"{folder}\" existence failed{}", Errno(&error)),
+                LogLevel::Error,
+                format_args!("testing \"{folder}\" existence failed{}", ErrnoText(&error)),
             );
         }
         let path = self.path.display();
-        let tell =
-            |wrong: Wrong| self.report(Level::Warn, format_args!("log file \"{path}\" {wrong}"));
+        let tell = |wrong: PermissiveMode| {
+            self.report(LogLevel::Warn, format_args!("log file \"{path}\" {wrong}"))
+        };
         let opened = match &self.open_files {
             Some(files) => files.open(&self.path, &tell),
             None => open(&self.path, &tell).map(Arc::new),
         };
         match opened {
             Err(error) => self.report(
-                Level::Crit,
-                format_args!("open() \"{path}\" failed{}", Errno(&error)),
+                LogLevel::Crit,
+                format_args!("open() \"{path}\" failed{}", ErrnoText(&error)),
             ),
             Ok(file) => {
                 if let Err(error) = (&*file).write_all(&self.line) {
                     self.report(
-                        Level::Crit,
-                        format_args!("write() to \"{path}\" failed{}", Errno(&error)),
+                        LogLevel::Crit,
+                        format_args!("write() to \"{path}\" failed{}", ErrnoText(&error)),
                     );
                 }
             }
@@ -151,12 +152,12 @@ impl LogWrite {
     }
 
     /// Logs a failure with the connection that the line was about.
-    fn report(&self, level: Level, message: std::fmt::Arguments<'_>) {
+    fn report(&self, level: LogLevel, message: std::fmt::Arguments<'_>) {
         self.logger.log(level, self, message);
     }
 }
 
-impl Context for LogWrite {
+impl LogContext for LogWrite {
     fn connection(&self) -> Option<u64> {
         Some(self.connection)
     }
@@ -176,8 +177,8 @@ fn is_folder(path: &Path) -> io::Result<()> {
 
 /// Opens a log for appending and creates it if necessary. `tell` is called for one that other users
 /// can write to.
-pub(super) fn open(path: &Path, tell: &dyn Fn(Wrong)) -> io::Result<File> {
-    let opened = modes::append(path);
+pub(super) fn open(path: &Path, tell: &dyn Fn(PermissiveMode)) -> io::Result<File> {
+    let opened = modes::open_to_append(path);
     let (file, wrong) = opened.inspect_err(|error| rt::sandbox::note_refusal(path, error))?;
     if let Some(wrong) = wrong {
         tell(wrong);

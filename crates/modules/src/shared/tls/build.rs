@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use base::Span;
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Diagnostic, Expression, Level};
+use conf::{BlockContext, Diagnostic, Expression};
 use net::tls::{
-    Asks, Choice, ClientCertificates, Identity, IdentityCache, Problem, Protocols, ServerOptions,
-    Service, SessionCache, TicketKey, Tickets, Trust,
+    CipherChoice, ClientCertificates, IdentityCache, ServerOptions, ServerTls, SessionCache,
+    TicketKey, TicketKeys, TlsConfigError, TlsIdentity, TlsProtocols, TrustStore, VerifyClient,
 };
 
 use super::commands::CommandSettings;
@@ -34,7 +34,7 @@ pub(crate) struct TlsEngineOptions {
 /// The certificates loaded for this configuration, by certificate and key: servers often share
 /// theirs, which are then read and kept once.
 #[derive(Default)]
-struct LoadedIdentities(HashMap<(BString, BString), Arc<Identity>>);
+struct LoadedIdentities(HashMap<(BString, BString), Arc<TlsIdentity>>);
 
 /// Warnings already given. Hundreds of servers can have the same line through an include.
 #[derive(Default)]
@@ -45,14 +45,14 @@ struct WarningsGiven(Vec<String>);
 pub(crate) fn service(
     conf: &TlsConf,
     wanted: TlsEngineOptions,
-    level: &mut Level,
-) -> Result<Option<Arc<Service>>, Diagnostic> {
+    level: &mut BlockContext,
+) -> Result<Option<Arc<ServerTls>>, Diagnostic> {
     // First, so that a forgotten key is reported as such and not as a failure to load.
     check_pairs(conf)?;
     if conf.certificates.is_empty() && !conf.reject_handshake {
         // Without certificates it takes no part in handshakes. But a client can reach it through
         // the certificate of the default server, and then its rules for client certificates apply.
-        if conf.verify_client == Asks::No {
+        if conf.verify_client == VerifyClient::No {
             return Ok(None);
         }
         return Ok(Some(Arc::new(without_certificates(conf)?)));
@@ -77,7 +77,7 @@ pub(crate) fn service(
         .map_err(|problem| problem_at(problem, conf.ciphers.span))?;
     // Only for names with variables; the others are loaded with the configuration.
     let cache = conf.certificate_cache;
-    Ok(Some(Arc::new(Service {
+    Ok(Some(Arc::new(ServerTls {
         // ALPN is all that differs, and only some addresses of a server may have HTTP/2.
         http2: match (&settings, wanted.alpn_http2.is_empty()) {
             (Some(settings), false) => Some(settings.with_alpn(wanted.alpn_http2)),
@@ -85,7 +85,7 @@ pub(crate) fn service(
         },
         settings,
         rejects: conf.reject_handshake,
-        asks: conf.verify_client,
+        verify_client: conf.verify_client,
         status: super::ocsp::status_check(conf)?,
         dynamic,
         cache: IdentityCache::new(
@@ -99,12 +99,12 @@ pub(crate) fn service(
 }
 
 /// A service that only holds the rules for client certificates.
-fn without_certificates(conf: &TlsConf) -> Result<Service, Diagnostic> {
-    Ok(Service {
+fn without_certificates(conf: &TlsConf) -> Result<ServerTls, Diagnostic> {
+    Ok(ServerTls {
         settings: None,
         http2: None,
         rejects: false,
-        asks: conf.verify_client,
+        verify_client: conf.verify_client,
         status: super::ocsp::status_check(conf)?,
         dynamic: Vec::new(),
         cache: IdentityCache::new(0, Duration::ZERO, Duration::ZERO),
@@ -114,16 +114,16 @@ fn without_certificates(conf: &TlsConf) -> Result<Service, Diagnostic> {
 }
 
 /// A TLS problem as an error at a place in the configuration.
-fn problem_at(problem: Problem, span: impl Into<Option<Span>>) -> Diagnostic {
+fn problem_at(problem: TlsConfigError, span: impl Into<Option<Span>>) -> Diagnostic {
     Diagnostic::error(problem.message, span)
 }
 
 /// A file's content; a failure is an error at its word.
-pub(super) fn read(file: &SpannedFile, level: &mut Level) -> Result<Vec<u8>, Diagnostic> {
+pub(super) fn read(file: &SpannedFile, level: &mut BlockContext) -> Result<Vec<u8>, Diagnostic> {
     level.build.files.read(&file.path).map_err(|error| {
         let path = file.path.display();
         Diagnostic::error(
-            format!("open() \"{path}\" failed{}", base::Errno(&error)),
+            format!("open() \"{path}\" failed{}", base::ErrnoText(&error)),
             file.span,
         )
     })
@@ -151,10 +151,10 @@ fn check_pairs(conf: &TlsConf) -> Result<(), Diagnostic> {
 
 /// The cipher settings of the directives, then changed by the `ssl_conf_command` lines, which come
 /// last in OpenSSL too.
-fn apply_commands(conf: &TlsConf, level: &mut Level) -> Result<CommandSettings, Diagnostic> {
+fn apply_commands(conf: &TlsConf, level: &mut BlockContext) -> Result<CommandSettings, Diagnostic> {
     let mut commanded = CommandSettings {
         protocols: conf.protocols,
-        choice: Choice::default(),
+        choice: CipherChoice::default(),
         certificate: None,
         key: None,
         prefer_server_ciphers: conf.prefer_server_ciphers,
@@ -201,7 +201,7 @@ fn apply_commands(conf: &TlsConf, level: &mut Level) -> Result<CommandSettings, 
         }
     }
     // Last, since `ssl_conf_command` can change the versions too.
-    let old = Protocols::old(commanded.protocols);
+    let old = TlsProtocols::unsupported_versions(commanded.protocols);
     if !old.is_empty() {
         let old = old.join(", ");
         let text = format!("{old}: not supported, Weir requires TLS 1.2 or later");
@@ -218,7 +218,7 @@ fn warn_missing(
     directive: &str,
     missing: &mut Vec<String>,
     span: impl Into<Option<Span>>,
-    level: &mut Level,
+    level: &mut BlockContext,
 ) {
     let missing = std::mem::take(missing);
     if !missing.is_empty() {
@@ -236,7 +236,11 @@ pub(crate) fn not_available(directive: &str, missing: &[String]) -> String {
 }
 
 /// A one-line warning, given once, that refers to the help page for the rest.
-pub(crate) fn warn_see_help(message: &str, span: impl Into<Option<Span>>, level: &mut Level) {
+pub(crate) fn warn_see_help(
+    message: &str,
+    span: impl Into<Option<Span>>,
+    level: &mut BlockContext,
+) {
     let message = format!("{message}; see \"weir help tls\"");
     let said = &mut level.shared::<WarningsGiven>().0;
     if said.contains(&message) {
@@ -245,13 +249,13 @@ pub(crate) fn warn_see_help(message: &str, span: impl Into<Option<Span>>, level:
     said.push(message.clone());
     let warning = Diagnostic::warning(message, None);
     level.report(match span.into() {
-        Some(span) => warning.place(conf::Place::At(span)),
+        Some(span) => warning.place(conf::DiagnosticPlace::At(span)),
         None => warning,
     });
 }
 
 /// A warning, given once.
-pub(super) fn warn_once(message: String, span: impl Into<Option<Span>>, level: &mut Level) {
+pub(super) fn warn_once(message: String, span: impl Into<Option<Span>>, level: &mut BlockContext) {
     let said = &mut level.shared::<WarningsGiven>().0;
     if !said.contains(&message) {
         said.push(message.clone());
@@ -260,7 +264,7 @@ pub(super) fn warn_once(message: String, span: impl Into<Option<Span>>, level: &
 }
 
 /// The loaded certificates, and the pairs of names to load during handshakes.
-type ServerIdentities = (Vec<Arc<Identity>>, Vec<(Expression, Expression)>);
+type ServerIdentities = (Vec<Arc<TlsIdentity>>, Vec<(Expression, Expression)>);
 
 /// The certificates of a server. If one name has variables, all are loaded during the handshake:
 /// which ones a client is offered depends on all of them together.
@@ -268,7 +272,7 @@ fn identities(
     conf: &TlsConf,
     commanded: &CommandSettings,
     passwords: &[Vec<u8>],
-    level: &mut Level,
+    level: &mut BlockContext,
 ) -> Result<ServerIdentities, Diagnostic> {
     let mut identities = Vec::new();
     let mut dynamic = Vec::new();
@@ -317,7 +321,7 @@ fn identities(
                     // needs access to a file; anything else the worker has to read, which the
                     // sandbox must know.
                     if !source.starts_with(b"data:") && !source.starts_with(b"$acme_certificate") {
-                        level.build.conf_prefix_for(conf::Access::Read, source);
+                        level.build.conf_prefix_for(conf::PathUse::Read, source);
                     }
                 }
                 dynamic.push(pair);
@@ -326,7 +330,7 @@ fn identities(
     }
     // Only certificates known now can be stapled.
     super::ocsp::staple(conf, &mut identities, level)?;
-    Ok((Identity::last_of_each_kind(identities), dynamic))
+    Ok((TlsIdentity::last_of_each_kind(identities), dynamic))
 }
 
 /// Loads a certificate with its key, or returns the copy loaded before.
@@ -335,9 +339,9 @@ fn load(
     key: &BStr,
     passwords: &[Vec<u8>],
     span: Option<Span>,
-    level: &mut Level,
-) -> Result<Arc<Identity>, Diagnostic> {
-    let prefix = level.build.in_conf_prefix(conf::Access::Opened, "");
+    level: &mut BlockContext,
+) -> Result<Arc<TlsIdentity>, Diagnostic> {
+    let prefix = level.build.in_conf_prefix(conf::PathUse::Opened, "");
     // Full paths, so that two spellings of a file share one copy.
     let full = |word| net::tls::full_path(&prefix, word);
     let names = (full(certificate), full(key));
@@ -346,7 +350,7 @@ fn load(
     }
     let mut read = |path: &Path| level.build.files.read(path);
     let (certificate, key) = &names;
-    let identity = Identity::load(certificate.as_ref(), key.as_ref(), passwords, &mut read)
+    let identity = TlsIdentity::load(certificate.as_ref(), key.as_ref(), passwords, &mut read)
         .map_err(|problem| problem_at(problem, span))?;
     let loaded = &mut level.shared::<LoadedIdentities>().0;
     loaded.insert(names, Arc::clone(&identity));
@@ -357,11 +361,11 @@ fn load(
 fn options(
     conf: &TlsConf,
     commanded: CommandSettings,
-    identities: Vec<Arc<Identity>>,
+    identities: Vec<Arc<TlsIdentity>>,
     wanted: &TlsEngineOptions,
-    level: &mut Level,
+    level: &mut BlockContext,
 ) -> Result<ServerOptions, Diagnostic> {
-    let protocols = Protocols::from_bits(commanded.protocols);
+    let protocols = TlsProtocols::from_bits(commanded.protocols);
     if protocols.tls12 && !commanded.choice.has_tls12() {
         let text =
             "\"ssl_ciphers\" names no supported cipher suite of TLS 1.2: TLS 1.2 is disabled";
@@ -419,11 +423,11 @@ fn seconds(time: Duration) -> u32 {
 }
 
 /// The ticket keys: those of the files, or a random one that is replaced regularly.
-fn tickets(conf: &TlsConf, level: &mut Level) -> Result<Arc<Tickets>, Diagnostic> {
+fn tickets(conf: &TlsConf, level: &mut BlockContext) -> Result<Arc<TicketKeys>, Diagnostic> {
     if conf.ticket_keys.is_empty() {
         // By timeout, not by server: servers with the same timeout share the keys, and so do the configurations
         // before and after a reload.
-        return Ok(Tickets::random(seconds(conf.session_timeout)));
+        return Ok(TicketKeys::random(seconds(conf.session_timeout)));
     }
     let mut keys = Vec::new();
     for file in &conf.ticket_keys {
@@ -434,31 +438,34 @@ fn tickets(conf: &TlsConf, level: &mut Level) -> Result<Arc<Tickets>, Diagnostic
                 .map_err(|problem| problem_at(problem, file.span))?,
         );
     }
-    Ok(Tickets::fixed(keys))
+    Ok(TicketKeys::fixed(keys))
 }
 
 /// Reads the CAs for client certificates, if these are requested. `ssl_trusted_certificate` and
 /// `ssl_crl` must be valid in any case, as in nginx.
 fn client_certificates(
     conf: &TlsConf,
-    level: &mut Level,
+    level: &mut BlockContext,
 ) -> Result<Option<ClientCertificates>, Diagnostic> {
-    if conf.verify_client == Asks::No {
+    if conf.verify_client == VerifyClient::No {
         // Only to find mistakes; no client is asked for a certificate.
-        trust(conf, Trust::nobody(0), level)?;
+        trust(conf, TrustStore::without_anchors(0), level)?;
         return Ok(None);
     }
     let files = (&conf.client_certificate, &conf.trusted_certificate);
     // Without a CA no client could ever be accepted, so this is a mistake. `optional_no_ca` leaves the judgement to
     // the application.
-    if conf.verify_client != Asks::OptionalUnsigned && matches!(files, (None, None)) {
+    if conf.verify_client != VerifyClient::OptionalUnsigned && matches!(files, (None, None)) {
         return Err(Diagnostic::error(
             "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client",
             None,
         ));
     }
     let depth = usize::try_from(conf.depth).unwrap_or(0);
-    let (mut believed, mut named) = (Trust::nobody(depth), Trust::nobody(0));
+    let (mut believed, mut named) = (
+        TrustStore::without_anchors(depth),
+        TrustStore::without_anchors(0),
+    );
     if let Some(file) = &conf.client_certificate {
         add_certificates(&mut believed, file, level)?;
         // Only the CAs of `ssl_client_certificate` are named to clients.
@@ -470,7 +477,11 @@ fn client_certificates(
 }
 
 /// Adds `ssl_trusted_certificate` and `ssl_crl`.
-fn trust(conf: &TlsConf, mut trust: Trust, level: &mut Level) -> Result<Trust, Diagnostic> {
+fn trust(
+    conf: &TlsConf,
+    mut trust: TrustStore,
+    level: &mut BlockContext,
+) -> Result<TrustStore, Diagnostic> {
     if let Some(file) = &conf.trusted_certificate {
         add_certificates(&mut trust, file, level)?;
     }
@@ -485,7 +496,11 @@ fn trust(conf: &TlsConf, mut trust: Trust, level: &mut Level) -> Result<Trust, D
 }
 
 /// A PEM file's content; `what` names it in the error.
-fn load_text(what: &str, file: &SpannedFile, level: &mut Level) -> Result<Vec<u8>, Diagnostic> {
+fn load_text(
+    what: &str,
+    file: &SpannedFile,
+    level: &mut BlockContext,
+) -> Result<Vec<u8>, Diagnostic> {
     let mut read = |path: &Path| level.build.files.read(path);
     net::tls::load_file(what, &file.path, &mut read)
         .map_err(|problem| problem_at(problem, file.span))
@@ -493,9 +508,9 @@ fn load_text(what: &str, file: &SpannedFile, level: &mut Level) -> Result<Vec<u8
 
 /// Adds the CAs in a file.
 pub(super) fn add_certificates(
-    trust: &mut Trust,
+    trust: &mut TrustStore,
     file: &SpannedFile,
-    level: &mut Level,
+    level: &mut BlockContext,
 ) -> Result<(), Diagnostic> {
     let text = load_text("certificate", file, level)?;
     let name = file.path.display().to_string();

@@ -6,14 +6,14 @@
 //! with a warning: a configuration that works with nginx should start.
 
 use bstr::{BStr, BString, ByteSlice};
-use net::tls::{Choice, Problem, Protocols};
+use net::tls::{CipherChoice, TlsConfigError, TlsProtocols};
 
 /// The settings that commands can change.
 pub(crate) struct CommandSettings {
-    /// Bits of [`Protocols::WORDS`].
+    /// Bits of [`TlsProtocols::WORDS`].
     pub(crate) protocols: u32,
     /// Cipher suites and groups.
-    pub(crate) choice: Choice,
+    pub(crate) choice: CipherChoice,
     /// `Certificate` and `PrivateKey` replace the directives.
     pub(crate) certificate: Option<BString>,
     pub(crate) key: Option<BString>,
@@ -26,9 +26,9 @@ pub(crate) struct CommandSettings {
 impl CommandSettings {
     /// Applies a command. `Err`: OpenSSL does not know it either, or its value is invalid; nginx
     /// would refuse it too.
-    pub(crate) fn apply(&mut self, name: &BStr, value: &BStr) -> Result<(), Problem> {
+    pub(crate) fn apply(&mut self, name: &BStr, value: &BStr) -> Result<(), TlsConfigError> {
         let text = value.to_str_lossy();
-        let failed = |why: &str| Problem {
+        let failed = |why: &str| TlsConfigError {
             message: format!("SSL_CONF_cmd(\"{name}\", \"{value}\") failed (SSL: error:{why})"),
         };
         let bad = || {
@@ -44,17 +44,18 @@ impl CommandSettings {
             "cipherstring" => self.choice.set_ciphers(&text)?,
             "curves" | "groups" => self.choice.set_curves(&text)?,
             "minprotocol" => {
-                let from = Protocols::number(&text).ok_or_else(bad)?;
+                let from = TlsProtocols::version_index(&text).ok_or_else(bad)?;
                 // The bits are in order of version, so a minimum masks the lower ones.
                 self.protocols &= u32::MAX << from;
             }
             "maxprotocol" => {
-                let to = Protocols::number(&text).ok_or_else(bad)?;
+                let to = TlsProtocols::version_index(&text).ok_or_else(bad)?;
                 // A maximum masks the higher ones.
                 self.protocols &= (2 << to) - 1;
             }
             "protocol" => {
-                self.protocols = Protocols::command(&text, self.protocols).ok_or_else(bad)?;
+                self.protocols =
+                    TlsProtocols::apply_protocol_command(&text, self.protocols).ok_or_else(bad)?;
             }
             "options" => {
                 for word in text.split(',').map(str::trim) {

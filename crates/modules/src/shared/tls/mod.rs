@@ -17,10 +17,10 @@ use std::time::Duration;
 use base::Span;
 use bstr::{BStr, BString, ByteSlice};
 use conf::Expression;
-use net::tls::ocsp::Checks;
-use net::tls::{Asks, Service};
+use net::tls::ocsp::OcspScope;
+use net::tls::{ServerTls, VerifyClient};
 
-/// A server's settings as written. They become a [`Service`] once the block is complete, because
+/// A server's settings as written. They become a [`ServerTls`] once the block is complete, because
 /// several lines have to be seen together.
 #[derive(Clone, Default)]
 pub(crate) struct TlsConf {
@@ -40,7 +40,7 @@ pub(crate) struct TlsConf {
     pub(crate) curves: SpannedWord,
     pub(crate) prefer_server_ciphers: bool,
     /// `ssl_verify_client`.
-    pub(crate) verify_client: Asks,
+    pub(crate) verify_client: VerifyClient,
     /// `ssl_verify_depth`.
     pub(crate) depth: i64,
     pub(crate) client_certificate: Option<SpannedFile>,
@@ -56,7 +56,7 @@ pub(crate) struct TlsConf {
     pub(crate) stapling_responder: Option<SpannedWord>,
     pub(crate) stapling_verify: bool,
     /// Which certificates are checked by OCSP; `None`: none.
-    pub(crate) ocsp: Option<Checks>,
+    pub(crate) ocsp: Option<OcspScope>,
     pub(crate) ocsp_responder: Option<SpannedWord>,
     /// Name and size of the cache of OCSP responses.
     pub(crate) ocsp_cache: Option<(String, usize)>,
@@ -70,7 +70,7 @@ pub(crate) struct TlsConf {
     pub(crate) alpn: Vec<BString>,
     pub(crate) handshake_timeout: Duration,
     /// The result of all this; `None` before the block is complete, and if there is nothing to use.
-    pub(crate) service: Option<Arc<Service>>,
+    pub(crate) service: Option<Arc<ServerTls>>,
 }
 
 /// A word and its place, for errors that only show later.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use bstr::ByteSlice;
-use conf::{Diagnostic, Level};
-use net::tls::ocsp::{Responder, Staple, StatusCache, StatusCheck};
-use net::tls::{Asks, Identity, Trust};
+use conf::{BlockContext, Diagnostic};
+use net::tls::ocsp::{OcspResponder, OcspStaple, StatusCache, StatusCheck};
+use net::tls::{TlsIdentity, TrustStore, VerifyClient};
 
 use super::build::{add_certificates, read, warn_once};
 use super::{SpannedWord, TlsConf};
@@ -17,7 +17,7 @@ pub(super) fn status_check(conf: &TlsConf) -> Result<Option<StatusCheck>, Diagno
         return Ok(None);
     };
     // Without a CA there is no issuer to ask.
-    if conf.verify_client == Asks::OptionalUnsigned {
+    if conf.verify_client == VerifyClient::OptionalUnsigned {
         return Err(Diagnostic::error(
             "\"ssl_ocsp\" is incompatible with \"ssl_verify_client optional_no_ca\"",
             None,
@@ -39,16 +39,17 @@ pub(super) fn status_check(conf: &TlsConf) -> Result<Option<StatusCheck>, Diagno
 }
 
 /// Parses the URL of a responder.
-fn parse_responder(word: &SpannedWord) -> Result<Responder, String> {
+fn parse_responder(word: &SpannedWord) -> Result<OcspResponder, String> {
     let url = word.text.to_str_lossy();
-    Responder::parse(&url).ok_or_else(|| format!("invalid URL prefix in OCSP responder \"{url}\""))
+    OcspResponder::parse(&url)
+        .ok_or_else(|| format!("invalid URL prefix in OCSP responder \"{url}\""))
 }
 
 /// `ssl_stapling`: attaches OCSP responses to certificates.
 pub(super) fn staple(
     conf: &TlsConf,
-    identities: &mut [Arc<Identity>],
-    level: &mut Level,
+    identities: &mut [Arc<TlsIdentity>],
+    level: &mut BlockContext,
 ) -> Result<(), Diagnostic> {
     if !conf.stapling {
         return Ok(());
@@ -61,7 +62,7 @@ pub(super) fn staple(
         }
         return Ok(());
     }
-    let mut trust = Trust::nobody(0);
+    let mut trust = TrustStore::without_anchors(0);
     // The issuer may be in either list, as in nginx.
     let files = [&conf.client_certificate, &conf.trusted_certificate];
     for file in files.into_iter().flatten() {
@@ -86,7 +87,11 @@ pub(super) fn staple(
 
 /// The staple of one certificate, or why there is none; the certificate's name follows this text in
 /// the warning.
-fn staple_of(conf: &TlsConf, trust: &Trust, identity: &Identity) -> Result<Arc<Staple>, String> {
+fn staple_of(
+    conf: &TlsConf,
+    trust: &TrustStore,
+    identity: &TlsIdentity,
+) -> Result<Arc<OcspStaple>, String> {
     let issuer = trust
         .issuer_of(identity.chain())
         .ok_or_else(|| "issuer certificate not found for certificate".to_owned())?;
@@ -97,6 +102,8 @@ fn staple_of(conf: &TlsConf, trust: &Trust, identity: &Identity) -> Result<Arc<S
         .transpose();
     let verifies = conf.stapling_verify;
     asked
-        .and_then(|asked| Staple::new(identity.leaf(), &issuer, asked, verifies, query_responder))
+        .and_then(|asked| {
+            OcspStaple::new(identity.leaf(), &issuer, asked, verifies, query_responder)
+        })
         .map_err(|why| format!("{why} in the certificate"))
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::ByteSlice;
-use conf::{Arity, Contexts, Diagnostic, Directive, Expression, Line, Repeat, Setter};
-use net::tls::ocsp::Checks;
-use net::tls::{Asks, Protocols};
+use conf::{Arity, Contexts, Diagnostic, Directive, DirectiveLine, Expression, RepeatRule, Setter};
+use net::tls::ocsp::OcspScope;
+use net::tls::{TlsProtocols, VerifyClient};
 
 use super::{
     CertificateCache, CertificateSource, SessionCaching, SpannedFile, SpannedWord, TlsConf,
@@ -99,7 +99,7 @@ const CERTIFICATE: Directive<TlsConf> = row(
      itself. With variables, the file is loaded during the handshake, with the rights of the worker.",
     Setter::Custom(
         Arity::ONE,
-        Repeat::Fresh(|c| c.certificates.clear()),
+        RepeatRule::Fresh(|c| c.certificates.clear()),
         |c, line| {
             // Certificates and keys are paired by position when the block is complete.
             c.certificates.push(certificate_source(line)?);
@@ -116,10 +116,14 @@ const CERTIFICATE_KEY: Directive<TlsConf> = row(
     None,
     "The private key of a certificate, in PEM. Only the master process reads it. It may be encrypted: see \
      `ssl_password_file`.",
-    Setter::Custom(Arity::ONE, Repeat::Fresh(|c| c.keys.clear()), |c, line| {
-        c.keys.push(certificate_source(line)?);
-        Ok(())
-    }),
+    Setter::Custom(
+        Arity::ONE,
+        RepeatRule::Fresh(|c| c.keys.clear()),
+        |c, line| {
+            c.keys.push(certificate_source(line)?);
+            Ok(())
+        },
+    ),
 );
 
 /// `ssl_certificate_cache`. Without it, a name with variables means that every handshake reads and
@@ -130,7 +134,7 @@ const CERTIFICATE_CACHE: Directive<TlsConf> = row(
     Some("off"),
     "Caches certificates whose names contain variables: up to `max`, each until it has been unused for `inactive` (10 \
      seconds), and revalidated after `valid` (60 seconds).",
-    Setter::Custom(Arity::between(1, 3), Repeat::Once, |c, line| {
+    Setter::Custom(Arity::between(1, 3), RepeatRule::Once, |c, line| {
         c.certificate_cache = certificate_cache(line)?;
         Ok(())
     }),
@@ -153,7 +157,7 @@ const CIPHERS: Directive<TlsConf> = row(
     Some("HIGH:!aNULL:!MD5"),
     "The TLS 1.2 cipher suites, in OpenSSL notation. Supported are the six suites with ECDHE and AES-GCM or \
      ChaCha20-Poly1305; others in the list are left out.",
-    Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+    Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
         c.ciphers = spanned_word(line);
         Ok(())
     }),
@@ -166,7 +170,7 @@ const CLIENT_CERTIFICATE: Directive<TlsConf> = row(
     "file",
     None,
     "The trusted CA certificates for verifying client certificates, in PEM. Their names are sent to clients.",
-    Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+    Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
         c.client_certificate = optional_file(line);
         Ok(())
     }),
@@ -181,7 +185,7 @@ const CONF_COMMAND: Directive<TlsConf> = row(
      `Groups`, `Curves`, `MinProtocol`, `MaxProtocol`, `Protocol` and those `Options` that apply to Weir.",
     Setter::Custom(
         Arity::exactly(2),
-        Repeat::Fresh(|c| c.commands.clear()),
+        RepeatRule::Fresh(|c| c.commands.clear()),
         |c, line| {
             let command = (
                 line.text(0).to_owned(),
@@ -202,7 +206,7 @@ const CRL: Directive<TlsConf> = row(
     None,
     "Certificate revocation lists in PEM: there must be one from each issuer in the chain of a client certificate, and \
      no certificate of the chain may be on it.",
-    Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+    Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
         c.crl = optional_file(line);
         Ok(())
     }),
@@ -214,7 +218,7 @@ const DHPARAM: Directive<TlsConf> = row(
     "file",
     None,
     "Accepted; has no effect: keys are exchanged over elliptic curves only.",
-    Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+    Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| {
         if !line.is_default() && !line.text(0).is_empty() {
             let span = line.node.span;
             super::build::warn_see_help("\"ssl_dhparam\" has no effect", span, line.level);
@@ -231,7 +235,7 @@ const ECDH_CURVE: Directive<TlsConf> = row(
     Some("auto"),
     "The key exchange groups in order of preference, separated by colons: `X25519MLKEM768`, `X25519`, `prime256v1`, \
      `secp384r1`; this is also the order of `auto`.",
-    Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+    Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
         c.curves = spanned_word(line);
         Ok(())
     }),
@@ -243,7 +247,7 @@ const ECH_FILE: Directive<TlsConf> = row(
     "file",
     None,
     "Encrypted Client Hello is not supported: accepted with a warning; clients connect without it.",
-    Setter::Custom(Arity::ONE, Repeat::Many, |c, line| {
+    Setter::Custom(Arity::ONE, RepeatRule::Many, |c, line| {
         c.has_ech_file = !line.text(0).is_empty();
         Ok(())
     }),
@@ -259,7 +263,7 @@ const OCSP: Directive<TlsConf> = row(
      the client certificate only (`leaf`). A client whose status cannot be determined is rejected. Requires \
      `ssl_verify_client` `on` or `optional`; resolving names of responders requires a `resolver`.",
     Setter::Word(&["off", "on", "leaf"], |c, index| {
-        c.ocsp = [None, Some(Checks::All), Some(Checks::Leaf)][index];
+        c.ocsp = [None, Some(OcspScope::All), Some(OcspScope::Leaf)][index];
     }),
 );
 
@@ -270,7 +274,7 @@ const OCSP_CACHE: Directive<TlsConf> = row(
     Some("off"),
     "Caches OCSP responses for client certificates for as long as they are valid. The cache has a name and a size in \
      bytes, and is kept across reloads.",
-    Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+    Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
         c.ocsp_cache = ocsp_cache(line)?;
         Ok(())
     }),
@@ -282,7 +286,7 @@ const OCSP_RESPONDER: Directive<TlsConf> = row(
     "url",
     None,
     "The URL (`http://…`) of the OCSP responder for client certificates, instead of those named in the certificates.",
-    Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+    Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
         c.ocsp_responder = Some(spanned_word(line)).filter(|word| !word.text.is_empty());
         Ok(())
     }),
@@ -294,7 +298,7 @@ const PASSWORD_FILE: Directive<TlsConf> = row(
     "file",
     None,
     "A file of passphrases for encrypted keys, one per line.",
-    Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+    Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
         c.passwords = Arc::new(upstream_tls_rows::passwords(line)?);
         Ok(())
     }),
@@ -317,7 +321,7 @@ const PROTOCOLS: Directive<TlsConf> = row(
     "[SSLv2] [SSLv3] [TLSv1] [TLSv1.1] [TLSv1.2] [TLSv1.3]",
     Some("TLSv1.2 TLSv1.3"),
     "The TLS versions to enable. Versions before 1.2 are not supported (RFC 8996); naming them causes a warning.",
-    Setter::Bits(Protocols::WORDS, |c| &mut c.protocols),
+    Setter::Bits(TlsProtocols::WORDS, |c| &mut c.protocols),
 );
 
 /// `ssl_reject_handshake`. The alternative would be a certificate for a name that the client has
@@ -340,7 +344,7 @@ const SESSION_CACHE: Directive<TlsConf> = row(
     "Where to store sessions, for clients that do not support tickets, and where tickets are disabled. A shared cache \
      has a name and a size in bytes, and is kept across reloads.",
     // As in nginx, the last line of a block counts.
-    Setter::Custom(Arity::between(1, 2), Repeat::Many, |c, line| {
+    Setter::Custom(Arity::between(1, 2), RepeatRule::Many, |c, line| {
         c.session_cache = session_cache(line)?;
         Ok(())
     }),
@@ -357,10 +361,10 @@ const SESSION_TICKET_KEY: Directive<TlsConf> = row(
      day.",
     Setter::Custom(
         Arity::ONE,
-        Repeat::Fresh(|c| c.ticket_keys.clear()),
+        RepeatRule::Fresh(|c| c.ticket_keys.clear()),
         |c, line| {
             c.ticket_keys.push(SpannedFile {
-                path: line.path(conf::Access::Opened, line.arg(0)),
+                path: line.path(conf::PathUse::Opened, line.arg(0)),
                 span: line.arg(0).span,
             });
             Ok(())
@@ -405,7 +409,7 @@ const STAPLING_FILE: Directive<TlsConf> = row(
     "file",
     None,
     "A file with the OCSP response (DER) to staple, instead of querying a responder.",
-    Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+    Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
         c.stapling_file = optional_file(line);
         Ok(())
     }),
@@ -417,7 +421,7 @@ const STAPLING_RESPONDER: Directive<TlsConf> = row(
     "url",
     None,
     "The URL (`http://…`) of the OCSP responder for stapling, instead of the one named in the certificate.",
-    Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+    Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
         c.stapling_responder = Some(spanned_word(line)).filter(|word| !word.text.is_empty());
         Ok(())
     }),
@@ -441,13 +445,13 @@ const TRUSTED_CERTIFICATE: Directive<TlsConf> = row(
     None,
     "Trusted CA certificates for verifying client certificates, in PEM, in addition to those of \
      `ssl_client_certificate`. Their names are not sent to clients.",
-    Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+    Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
         c.trusted_certificate = optional_file(line);
         Ok(())
     }),
 );
 
-/// `ssl_verify_client`. The words are in the order of [`Asks`] below.
+/// `ssl_verify_client`. The words are in the order of [`VerifyClient`] below.
 const VERIFY_CLIENT: Directive<TlsConf> = row(
     "ssl_verify_client",
     "on | off | optional | optional_no_ca",
@@ -456,10 +460,10 @@ const VERIFY_CLIENT: Directive<TlsConf> = row(
      not require it to be signed by a trusted CA. The result is in `$ssl_client_verify`.",
     Setter::Word(&["off", "on", "optional", "optional_no_ca"], |c, index| {
         c.verify_client = [
-            Asks::No,
-            Asks::Required,
-            Asks::Optional,
-            Asks::OptionalUnsigned,
+            VerifyClient::No,
+            VerifyClient::Required,
+            VerifyClient::Optional,
+            VerifyClient::OptionalUnsigned,
         ][index];
     }),
 );
@@ -499,7 +503,7 @@ const ALPN: Directive<TlsConf> = row(
     None,
     "The protocols that the server supports by ALPN, in order of preference; clients that offer only others are \
      rejected.",
-    Setter::Custom(Arity::at_least(1), Repeat::Once, |c, line| {
+    Setter::Custom(Arity::at_least(1), RepeatRule::Once, |c, line| {
         let names = line.args().iter().map(|word| word.text.clone());
         // No client can offer an empty protocol name (RFC 7301, section 3.1).
         c.alpn = names.filter(|name| !name.is_empty()).collect();
@@ -521,7 +525,7 @@ const HANDSHAKE_TIMEOUT: Directive<TlsConf> = row(
 );
 
 /// The first word with its place.
-fn spanned_word(line: &Line) -> SpannedWord {
+fn spanned_word(line: &DirectiveLine) -> SpannedWord {
     SpannedWord {
         text: line.text(0).to_owned(),
         span: Some(line.arg(0).span),
@@ -529,15 +533,15 @@ fn spanned_word(line: &Line) -> SpannedWord {
 }
 
 /// A file; `None` for an empty word, which cancels an inherited one.
-fn optional_file(line: &Line) -> Option<SpannedFile> {
+fn optional_file(line: &DirectiveLine) -> Option<SpannedFile> {
     (!line.text(0).is_empty()).then(|| SpannedFile {
-        path: line.path(conf::Access::Opened, line.arg(0)),
+        path: line.path(conf::PathUse::Opened, line.arg(0)),
         span: line.arg(0).span,
     })
 }
 
 /// A certificate or key: fixed, or with variables.
-fn certificate_source(line: &mut Line) -> Result<CertificateSource, Diagnostic> {
+fn certificate_source(line: &mut DirectiveLine) -> Result<CertificateSource, Diagnostic> {
     let span = line.arg(0).span;
     if Expression::has_variables(line.text(0)) {
         return Ok(CertificateSource::Dynamic(line.expression(0)?, span));
@@ -546,7 +550,7 @@ fn certificate_source(line: &mut Line) -> Result<CertificateSource, Diagnostic> 
 }
 
 /// Reads `ssl_certificate_cache`; `None`: off.
-fn certificate_cache(line: &mut Line) -> Result<Option<CertificateCache>, Diagnostic> {
+fn certificate_cache(line: &mut DirectiveLine) -> Result<Option<CertificateCache>, Diagnostic> {
     let mut cache = CertificateCache {
         max: 0,
         inactive: Duration::from_secs(10),
@@ -587,7 +591,7 @@ fn certificate_cache(line: &mut Line) -> Result<Option<CertificateCache>, Diagno
 const SMALLEST_CACHE: u64 = 8 * 4096;
 
 /// Reads `ssl_ocsp_cache`; `None`: off.
-fn ocsp_cache(line: &mut Line) -> Result<Option<(String, usize)>, Diagnostic> {
+fn ocsp_cache(line: &mut DirectiveLine) -> Result<Option<(String, usize)>, Diagnostic> {
     let text = line.text(0);
     if text == "off" {
         return Ok(None);
@@ -612,7 +616,7 @@ fn ocsp_cache(line: &mut Line) -> Result<Option<(String, usize)>, Diagnostic> {
 }
 
 /// Reads `ssl_session_cache`.
-fn session_cache(line: &mut Line) -> Result<SessionCaching, Diagnostic> {
+fn session_cache(line: &mut DirectiveLine) -> Result<SessionCaching, Diagnostic> {
     /// OpenSSL's default.
     const BUILTIN: usize = 20 * 1024;
     let mut caching = SessionCaching::None;

@@ -3,12 +3,12 @@
 use std::marker::PhantomData;
 
 use conf::Variable;
-use net::tls::{Assessment, Session, Shown};
+use net::tls::{CertificateView, TlsSession, VerifyResult};
 
 /// A request or session whose client may use TLS.
 pub(crate) trait HasTls: 'static {
     /// The client's TLS session; `None` without TLS, and before the handshake is complete.
-    fn tls(&self) -> Option<&Session>;
+    fn tls(&self) -> Option<&TlsSession>;
 
     /// The server name that the client requested (SNI), already during the handshake.
     fn server_name(&self) -> Option<String>;
@@ -178,43 +178,44 @@ fn append_value(out: &mut Vec<u8>, value: Option<impl AsRef<[u8]>>) -> bool {
 
 /// `$ssl_protocol`.
 fn protocol<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    append_value(out, scope.tls().map(Session::protocol))
+    append_value(out, scope.tls().map(TlsSession::protocol))
 }
 
 /// `$ssl_cipher`.
 fn cipher<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    append_value(out, scope.tls().map(Session::cipher))
+    append_value(out, scope.tls().map(TlsSession::cipher))
 }
 
 /// `$ssl_ciphers`.
 fn ciphers<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    append_value(out, scope.tls().map(Session::offered_ciphers))
+    append_value(out, scope.tls().map(TlsSession::offered_ciphers))
 }
 
 /// `$ssl_curve`.
 fn curve<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    append_value(out, scope.tls().and_then(Session::curve))
+    append_value(out, scope.tls().and_then(TlsSession::curve))
 }
 
 /// `$ssl_curves`.
 fn curves<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    append_value(out, scope.tls().map(Session::offered_curves))
+    append_value(out, scope.tls().map(TlsSession::offered_curves))
 }
 
 /// `$ssl_sigalg`.
 fn scheme<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    append_value(out, scope.tls().and_then(Session::scheme))
+    append_value(out, scope.tls().and_then(TlsSession::scheme))
 }
 
 /// `$ssl_sigalgs`.
 fn schemes<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    append_value(out, scope.tls().map(Session::offered_schemes))
+    append_value(out, scope.tls().map(TlsSession::offered_schemes))
 }
 
 /// `$ssl_session_id`, in hexadecimal as in nginx.
 fn session_id<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    let digits =
-        |tls: &Session| -> String { tls.id().iter().map(|byte| format!("{byte:02x}")).collect() };
+    let digits = |tls: &TlsSession| -> String {
+        tls.id().iter().map(|byte| format!("{byte:02x}")).collect()
+    };
     append_value(out, scope.tls().map(digits))
 }
 
@@ -241,7 +242,7 @@ fn server_name<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
 
 /// `$ssl_alpn_protocol`.
 fn alpn<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
-    append_value(out, scope.tls().and_then(Session::alpn))
+    append_value(out, scope.tls().and_then(TlsSession::alpn))
 }
 
 /// For variables of features that do not exist here.
@@ -255,8 +256,8 @@ fn client_scheme<R: HasTls>(_: &mut R, _: &mut Vec<u8>) -> bool {
 }
 
 /// The client's certificate.
-fn certificate<R: HasTls>(scope: &R) -> Option<Shown> {
-    scope.tls()?.peer_certificate().map(Shown::of)
+fn certificate<R: HasTls>(scope: &R) -> Option<CertificateView> {
+    scope.tls()?.peer_certificate().map(CertificateView::of)
 }
 
 /// PEM without its final line end, as nginx shows it.
@@ -282,7 +283,7 @@ fn client_escaped_cert<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
         return false;
     };
     proto::uri::escape(
-        proto::uri::Escape::UriComponent,
+        proto::uri::EscapeClass::UriComponent,
         shown.pem().as_bytes(),
         out,
     );
@@ -331,10 +332,10 @@ fn verify<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
     let Some(tls) = scope.tls() else {
         return false;
     };
-    match tls.assessment() {
-        None | Some(Assessment::Absent) => out.extend_from_slice(b"NONE"),
-        Some(Assessment::Good) => out.extend_from_slice(b"SUCCESS"),
-        Some(Assessment::Bad(fault)) => {
+    match tls.verify_result() {
+        None | Some(VerifyResult::Absent) => out.extend_from_slice(b"NONE"),
+        Some(VerifyResult::Good) => out.extend_from_slice(b"SUCCESS"),
+        Some(VerifyResult::Bad(fault)) => {
             out.extend_from_slice(b"FAILED:");
             out.extend_from_slice(fault.text.as_bytes());
         }

@@ -1,16 +1,17 @@
 //! The rows about caching, without prefix: `proxy_cache`, `fastcgi_cache`, `proxy_cache_valid`, …
 
 use bstr::ByteSlice;
-use conf::contexts::HTTP_SERVER_LOCATION;
+use conf::directive_contexts::HTTP_SERVER_LOCATION;
 use conf::{
-    Arity, Diagnostic, Directive, Expression, Level, Line, Repeat, Setter, Span, Table, parse,
+    Arity, BlockContext, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression,
+    RepeatRule, Setter, Span, parse,
 };
-use http::cache::{Caches, StatusHeader, Which};
+use http::cache::{CacheChoice, CacheZones, StatusHeader};
 use http::upstream::RetryReasons;
-use http::upstream::Settings;
-use http::upstream::settings::Store;
-use proto::Known;
-use proto::caching::{HeuristicLifetime, Rules};
+use http::upstream::UpstreamSettings;
+use http::upstream::upstream_settings::UpstreamStore;
+use proto::KnownField;
+use proto::caching::{HeuristicLifetime, StoringRules};
 use proto::message::Method;
 
 /// A row of this table.
@@ -19,8 +20,8 @@ const fn row(
     syntax: &'static str,
     default: Option<&'static str>,
     doc: &'static str,
-    set: Setter<Settings>,
-) -> Directive<Settings> {
+    set: Setter<UpstreamSettings>,
+) -> Directive<UpstreamSettings> {
     Directive {
         name,
         syntax,
@@ -39,7 +40,7 @@ const METHODS: [(&str, Method); 3] = [
     ("POST", Method::Post),
 ];
 
-pub(super) static ROWS: Table<Settings> = Table::new(&[
+pub(super) static ROWS: DirectiveTable<UpstreamSettings> = DirectiveTable::new(&[
     row(
         // A `*_cache_path` defines a cache for all protocols, not only for the one of its prefix.
         "cache",
@@ -47,7 +48,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Some("off"),
         "The cache to use, by the name of its `keys_zone`. May contain variables; `off` and an empty value disable \
          caching.",
-        Setter::Custom(Arity::ONE, Repeat::Once, cache),
+        Setter::Custom(Arity::ONE, RepeatRule::Once, cache),
     ),
     row(
         // Only `proxy_cache` has a default, the URL that is requested.
@@ -65,7 +66,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
          without a status, 200, 301 and 302.",
         Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(|c| c.cache.valid.clear()),
+            RepeatRule::Fresh(|c| c.cache.valid.clear()),
             valid,
         ),
     ),
@@ -74,7 +75,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "GET | HEAD | POST …",
         Some("GET HEAD"),
         "The methods whose responses are cached. GET and HEAD always are.",
-        Setter::Custom(Arity::at_least(1), Repeat::Once, methods),
+        Setter::Custom(Arity::at_least(1), RepeatRule::Once, methods),
     ),
     row(
         "cache_min_uses",
@@ -90,7 +91,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "Bypasses the cache if one of these values is neither empty nor `0`. The response may still be stored.",
         Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(|c| c.cache.bypass.clear()),
+            RepeatRule::Fresh(|c| c.cache.bypass.clear()),
             |c, line| add(&mut c.cache.bypass, line),
         ),
     ),
@@ -101,7 +102,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "Does not store the response if one of these values is neither empty nor `0`.",
         Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(|c| c.cache.no_cache.clear()),
+            RepeatRule::Fresh(|c| c.cache.no_cache.clear()),
             |c, line| add(&mut c.cache.no_cache, line),
         ),
     ),
@@ -113,7 +114,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
          stored. A key that ends with `*` purges all keys with that prefix.",
         Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(|c| c.cache.purge.clear()),
+            RepeatRule::Fresh(|c| c.cache.purge.clear()),
             |c, line| add(&mut c.cache.purge, line),
         ),
     ),
@@ -157,7 +158,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         None,
         "How long a request waits for the response header of a fetch started by another one. After that it fetches the \
          response itself, without storing it. By default it waits as long as the fetch takes.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.cache.lock_timeout = Some(line.millis(0)?);
             Ok(())
         }),
@@ -169,7 +170,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         None,
         "The age at which a fetch without a response header is considered dead, so that the next request starts \
          another one. By default only the timeouts of the upstream request apply.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.cache.lock_age = Some(line.millis(0)?);
             Ok(())
         }),
@@ -189,7 +190,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         None,
         "Ranges that start at or after this offset are requested from the server as ranges and not stored. No limit by \
          default.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             let offset = line.offset(0)?;
             c.cache.max_range_offset = Some(u64::try_from(offset).unwrap_or(0));
             Ok(())
@@ -278,7 +279,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Some("off"),
         "Heuristic freshness, for a response without freshness information and without `valid` for its status: this \
          percentage of the time since `Last-Modified`, at most `max` (1 day).",
-        Setter::Custom(Arity::between(1, 2), Repeat::Once, heuristic),
+        Setter::Custom(Arity::between(1, 2), RepeatRule::Once, heuristic),
     ),
     row(
         // RFC 9213 lets a cache choose the names it honours; this is the one that it defines.
@@ -287,7 +288,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Some("CDN-Cache-Control"),
         "The targeted cache-control headers to honour, in order of preference: the first that a response has replaces \
          `Cache-Control` and `Expires` (RFC 9213).",
-        Setter::Custom(Arity::at_least(1), Repeat::Once, targeted),
+        Setter::Custom(Arity::at_least(1), RepeatRule::Once, targeted),
     ),
     row(
         "cache_status_header",
@@ -295,55 +296,56 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Some("off"),
         "Whether to report cache handling in `Cache-Status` (RFC 9211), and under which name; `on` uses that of the \
          server.",
-        Setter::Custom(Arity::ONE, Repeat::Once, status_header),
+        Setter::Custom(Arity::ONE, RepeatRule::Once, status_header),
     ),
 ]);
 
 /// Derives what follows from several rows together.
-pub(super) fn finish(conf: &mut Settings, prefix: &str, level: &mut Level) {
+pub(super) fn finish(conf: &mut UpstreamSettings, prefix: &str, level: &mut BlockContext) {
     let ignored = conf.ignore_headers;
     let bits = [
-        (Known::CacheControl, Rules::CACHE_CONTROL),
-        (Known::Expires, Rules::EXPIRES),
-        (Known::XAccelExpires, Rules::X_ACCEL_EXPIRES),
-        (Known::SetCookie, Rules::SET_COOKIE),
-        (Known::Vary, Rules::VARY),
+        (KnownField::CacheControl, StoringRules::CACHE_CONTROL),
+        (KnownField::Expires, StoringRules::EXPIRES),
+        (KnownField::XAccelExpires, StoringRules::X_ACCEL_EXPIRES),
+        (KnownField::SetCookie, StoringRules::SET_COOKIE),
+        (KnownField::Vary, StoringRules::VARY),
     ];
     let bits = bits.iter().filter(|(field, _)| ignored.has(*field));
     conf.cache.rules.ignore = bits.fold(0, |all, (_, bit)| all | bit);
     conf.cache.rules.revalidate = conf.cache.revalidate;
     // Only `proxy_` has a default key, its URL. Others would store every response under the empty
     // key, so say it where the cache is turned on.
-    let is_here = level.seen("cache").is_some() || level.seen(&format!("{prefix}cache")).is_some();
+    let is_here = level.seen_directive("cache").is_some()
+        || level.seen_directive(&format!("{prefix}cache")).is_some();
     if is_here && conf.cache.is_on() && conf.cache.key.is_none() && prefix != "proxy_" {
         let text = format!("no \"{prefix}cache_key\" for \"{prefix}cache\"");
-        let span = level.seen(&format!("{prefix}cache"));
+        let span = level.seen_directive(&format!("{prefix}cache"));
         level.report(Diagnostic::warning(text, span.unwrap_or(Span::NONE)));
     }
 }
 
 /// Reads `…_cache`.
-fn cache(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+fn cache(conf: &mut UpstreamSettings, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     if line.text(0) == "off" {
-        conf.cache.cache = Which::Off;
+        conf.cache.cache = CacheChoice::Off;
         return Ok(());
     }
     // Both would keep the response, in different forms. nginx refuses it too.
-    if !matches!(conf.store, Store::Off) {
+    if !matches!(conf.store, UpstreamStore::Off) {
         let prefix = line.name().strip_suffix(b"cache").unwrap_or_default();
         let what = format!("is incompatible with \"{}store\"", prefix.as_bstr());
         return Err(line.directive_error(&what));
     }
     conf.cache.cache = if Expression::has_variables(line.text(0)) {
-        Which::Value(line.expression(0)?)
+        CacheChoice::Value(line.expression(0)?)
     } else {
-        Which::Cache(Caches::refer(line, line.text(0)))
+        CacheChoice::Cache(CacheZones::refer_to_zone(line, line.text(0)))
     };
     Ok(())
 }
 
 /// Reads `…_cache_valid`.
-fn valid(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+fn valid(conf: &mut UpstreamSettings, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let last = line.args().len() - 1;
     let time = parse::seconds(line.text(last)).ok_or_else(|| {
         line.error_at(last, format!("invalid time value \"{}\"", line.text(last)))
@@ -375,7 +377,7 @@ fn status(text: &[u8]) -> Option<u16> {
 }
 
 /// Reads `…_cache_methods`.
-fn methods(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+fn methods(conf: &mut UpstreamSettings, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let words = METHODS.map(|(word, _)| word);
     let chosen = line.bits(&words, 0)?;
     let bits = METHODS
@@ -387,7 +389,7 @@ fn methods(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// Appends all words as values.
-fn add(list: &mut Vec<Expression>, line: &mut Line) -> Result<(), Diagnostic> {
+fn add(list: &mut Vec<Expression>, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     for i in 0..line.args().len() {
         list.push(line.expression(i)?);
     }
@@ -395,7 +397,7 @@ fn add(list: &mut Vec<Expression>, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// Reads `…_cache_heuristic` (RFC 9111, section 4.2.2).
-fn heuristic(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+fn heuristic(conf: &mut UpstreamSettings, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     if line.text(0) == "off" {
         conf.cache.rules.heuristic = None;
         return match line.get(1) {
@@ -421,7 +423,7 @@ fn heuristic(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// Reads `…_cache_targeted`. Field names are compared in lower case.
-fn targeted(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+fn targeted(conf: &mut UpstreamSettings, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let names = line.args().iter().filter(|word| !word.is("off"));
     conf.cache.rules.targeted = names
         .map(|word| word.text.to_ascii_lowercase().into_boxed_slice())
@@ -430,7 +432,7 @@ fn targeted(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// Reads `…_cache_status_header`.
-fn status_header(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+fn status_header(conf: &mut UpstreamSettings, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.cache.status_header = match &**line.text(0) {
         b"off" => StatusHeader::Off,
         // A name identifies a cache within a chain of several.

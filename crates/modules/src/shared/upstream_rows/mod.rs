@@ -18,18 +18,21 @@ mod rows;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-use conf::confs::{downcast, downcast_mut};
-use conf::{AnyConf, Confs, Diagnostic, Level, Line, RowInfo, Rows, Table};
+use conf::block_confs::{downcast, downcast_mut};
+use conf::{
+    AnyConf, BlockConfs, BlockContext, Diagnostic, DirectiveLine, DirectiveRows, DirectiveTable,
+    RowInfo,
+};
 use http::Request;
 use http::upstream::RetryReasons;
-use http::upstream::{Settings, SettingsRef};
+use http::upstream::{SettingsRef, UpstreamSettings};
 
 use super::upstream_tls_rows;
 
 /// The settings of one protocol in a location.
 pub(crate) struct ProtocolSettings<P> {
     /// The settings proper.
-    pub(crate) settings: Settings,
+    pub(crate) settings: UpstreamSettings,
     protocol: PhantomData<fn() -> P>,
 }
 
@@ -146,7 +149,7 @@ impl<P> PrefixedRows<P> {
     }
 }
 
-impl<P: 'static> Rows for PrefixedRows<P> {
+impl<P: 'static> DirectiveRows for PrefixedRows<P> {
     fn len(&self) -> usize {
         self.infos().len()
     }
@@ -157,7 +160,7 @@ impl<P: 'static> Rows for PrefixedRows<P> {
 
     fn create(&self) -> Arc<dyn AnyConf> {
         Arc::new(ProtocolSettings::<P> {
-            settings: Settings::default(),
+            settings: UpstreamSettings::default(),
             protocol: PhantomData,
         })
     }
@@ -179,7 +182,12 @@ impl<P: 'static> Rows for PrefixedRows<P> {
         })
     }
 
-    fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
+    fn apply(
+        &self,
+        row: usize,
+        conf: &mut dyn AnyConf,
+        line: &mut DirectiveLine,
+    ) -> Result<(), Diagnostic> {
         let settings = &mut downcast_mut::<ProtocolSettings<P>>(conf).settings;
         match self.infos()[row].0 {
             RowIndex::Common(row) => rows::ROWS.apply(row, settings, line),
@@ -188,11 +196,16 @@ impl<P: 'static> Rows for PrefixedRows<P> {
         }
     }
 
-    fn apply_deferred(&self, _: usize, _: &mut Line, _: &mut Confs) -> Result<(), Diagnostic> {
+    fn apply_deferred(
+        &self,
+        _: usize,
+        _: &mut DirectiveLine,
+        _: &mut BlockConfs,
+    ) -> Result<(), Diagnostic> {
         Ok(())
     }
 
-    fn finishes(&self, is_shared: bool, level: &mut Level) -> bool {
+    fn finishes(&self, is_shared: bool, level: &mut BlockContext) -> bool {
         // The `…_pass` line, in another table, may ask for TLS in a block that has no lines of this
         // one.
         !is_shared || self.secure && upstream_tls_rows::is_tls_required(self.prefix, level)
@@ -202,7 +215,7 @@ impl<P: 'static> Rows for PrefixedRows<P> {
         &self,
         conf: &mut dyn AnyConf,
         _parent: Option<&dyn AnyConf>,
-        level: &mut Level,
+        level: &mut BlockContext,
     ) -> Result<(), Diagnostic> {
         let settings = &mut downcast_mut::<ProtocolSettings<P>>(conf).settings;
         // From here on, per request, hiding a field is a lookup in one set.
@@ -222,20 +235,20 @@ impl<P: 'static> Rows for PrefixedRows<P> {
 pub(crate) struct UnbufferedRows<P> {
     common: PrefixedRows<P>,
     /// Rows that replace common ones.
-    own: &'static Table<Settings>,
+    own: &'static DirectiveTable<UpstreamSettings>,
 }
 
 impl<P> UnbufferedRows<P> {
     /// `common` must be without the rows that `own` has.
     pub(crate) const fn new(
         common: PrefixedRows<P>,
-        own: &'static Table<Settings>,
+        own: &'static DirectiveTable<UpstreamSettings>,
     ) -> UnbufferedRows<P> {
         UnbufferedRows { common, own }
     }
 }
 
-impl<P: 'static> Rows for UnbufferedRows<P> {
+impl<P: 'static> DirectiveRows for UnbufferedRows<P> {
     fn len(&self) -> usize {
         self.common.len() + self.own.len()
     }
@@ -263,7 +276,12 @@ impl<P: 'static> Rows for UnbufferedRows<P> {
         self.common.copy(conf)
     }
 
-    fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
+    fn apply(
+        &self,
+        row: usize,
+        conf: &mut dyn AnyConf,
+        line: &mut DirectiveLine,
+    ) -> Result<(), Diagnostic> {
         match row.checked_sub(self.common.len()) {
             None => self.common.apply(row, conf, line),
             Some(row) => self.own.apply(
@@ -274,11 +292,16 @@ impl<P: 'static> Rows for UnbufferedRows<P> {
         }
     }
 
-    fn apply_deferred(&self, _: usize, _: &mut Line, _: &mut Confs) -> Result<(), Diagnostic> {
+    fn apply_deferred(
+        &self,
+        _: usize,
+        _: &mut DirectiveLine,
+        _: &mut BlockConfs,
+    ) -> Result<(), Diagnostic> {
         Ok(())
     }
 
-    fn finishes(&self, _: bool, _: &mut Level) -> bool {
+    fn finishes(&self, _: bool, _: &mut BlockContext) -> bool {
         // No buffers to check and no fields to hide.
         false
     }
@@ -287,7 +310,7 @@ impl<P: 'static> Rows for UnbufferedRows<P> {
         &self,
         _: &mut dyn AnyConf,
         _: Option<&dyn AnyConf>,
-        _: &mut Level,
+        _: &mut BlockContext,
     ) -> Result<(), Diagnostic> {
         Ok(())
     }
@@ -295,7 +318,7 @@ impl<P: 'static> Rows for UnbufferedRows<P> {
 
 /// Reads a `…_next_upstream` row with its own set of words.
 pub(crate) fn next_upstream_words(
-    line: &mut Line,
+    line: &mut DirectiveLine,
     words: &[(&str, RetryReasons)],
 ) -> Result<RetryReasons, Diagnostic> {
     let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();

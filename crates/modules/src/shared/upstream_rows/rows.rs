@@ -1,12 +1,12 @@
 //! The rows common to all upstream protocols, without prefix.
 
 use base::Span;
-use conf::contexts::HTTP_SERVER_LOCATION;
-use conf::{Arity, Diagnostic, Directive, Line, Repeat, Setter, Table};
-use http::configure::Directories;
+use conf::directive_contexts::HTTP_SERVER_LOCATION;
+use conf::{Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, RepeatRule, Setter};
+use http::configure::RequiredDirectories;
 use http::upstream::RetryReasons;
-use http::upstream::Settings;
-use http::upstream::settings::{Bind, FieldSet, IgnoreHeaders, Store};
+use http::upstream::UpstreamSettings;
+use http::upstream::upstream_settings::{FieldSet, IgnoreHeaders, UpstreamBind, UpstreamStore};
 
 use crate::shared::file_permissions;
 
@@ -16,8 +16,8 @@ const fn row(
     syntax: &'static str,
     default: Option<&'static str>,
     doc: &'static str,
-    set: Setter<Settings>,
-) -> Directive<Settings> {
+    set: Setter<UpstreamSettings>,
+) -> Directive<UpstreamSettings> {
     Directive {
         name,
         syntax,
@@ -29,14 +29,14 @@ const fn row(
     }
 }
 
-pub(super) static ROWS: Table<Settings> = Table::new(&[
+pub(super) static ROWS: DirectiveTable<UpstreamSettings> = DirectiveTable::new(&[
     row(
         "bind",
         "address [transparent] | off",
         None,
         "The local address of upstream connections. With `transparent` it may be an address of another machine, such \
          as that of the client.",
-        Setter::Custom(Arity::between(1, 2), Repeat::Once, bind),
+        Setter::Custom(Arity::between(1, 2), RepeatRule::Once, bind),
     ),
     row(
         // Off as in nginx: the timeouts below notice a dead server much earlier.
@@ -144,7 +144,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "size",
         None,
         "How much of the buffers may be busy sending to the client. Checked as in nginx, and has no other effect.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.busy_buffers_size = Some(line.size(0)?);
             Ok(())
         }),
@@ -156,7 +156,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         None,
         "The maximum size of the temporary file for a response that does not fit into memory, 1 GB by default; 0 \
          disables temporary files.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.max_temp_file_size = Some(line.size(0)?);
             Ok(())
         }),
@@ -166,7 +166,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "size",
         None,
         "The maximum amount written to a temporary file at once.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.temp_file_write_size = Some(line.size(0)?);
             Ok(())
         }),
@@ -176,7 +176,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "path [level1 [level2 [level3]]]",
         None,
         "The directory for temporary files. They are unlinked as soon as they are open, so the levels have no effect.",
-        Setter::Custom(Arity::between(1, 4), Repeat::Once, temp_path),
+        Setter::Custom(Arity::between(1, 4), RepeatRule::Once, temp_path),
     ),
     row(
         // On: with the body at hand, a request can be sent to the next server if the first one
@@ -242,7 +242,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "A response header that is not passed on.",
         Setter::Custom(
             Arity::ONE,
-            Repeat::Fresh(|c| c.hide_header.clear()),
+            RepeatRule::Fresh(|c| c.hide_header.clear()),
             |c, line| {
                 c.hide_header.push(line.arg(0).text.clone());
                 Ok(())
@@ -256,7 +256,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "A response header that is passed on although it is not by default.",
         Setter::Custom(
             Arity::ONE,
-            Repeat::Fresh(|c| c.pass_header.clear()),
+            RepeatRule::Fresh(|c| c.pass_header.clear()),
             |c, line| {
                 c.pass_header.push(line.arg(0).text.clone());
                 Ok(())
@@ -277,19 +277,19 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "on | off | string",
         Some("off"),
         "Whether to save responses as files: `on` at the path given by `root` or `alias`, or a string with the path.",
-        Setter::Custom(Arity::ONE, Repeat::Once, store),
+        Setter::Custom(Arity::ONE, RepeatRule::Once, store),
     ),
     row(
         "store_access",
         "users:permissions …",
         Some("user:rw"),
         "The permissions of saved files, such as `user:rw group:r all:r`.",
-        Setter::Custom(Arity::between(1, 3), Repeat::Once, store_access),
+        Setter::Custom(Arity::between(1, 3), RepeatRule::Once, store_access),
     ),
 ]);
 
 /// Reads `…_bind`. Only a constant address can be checked now.
-fn bind(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+fn bind(conf: &mut UpstreamSettings, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     if line.args().len() == 1 && line.text(0) == "off" {
         conf.bind = None;
         return Ok(());
@@ -303,7 +303,7 @@ fn bind(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     if address.constant().is_some() && http::upstream::parse_local_address(line.text(0)).is_none() {
         return Err(line.error_at(0, format!("invalid address \"{}\"", line.text(0))));
     }
-    conf.bind = Some(Bind {
+    conf.bind = Some(UpstreamBind {
         address,
         transparent,
     });
@@ -311,44 +311,44 @@ fn bind(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// Reads `…_temp_path`. The master creates the directory before the worker gives up its rights.
-fn temp_path(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+fn temp_path(conf: &mut UpstreamSettings, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.temp_path = line.temporary_path(line.arg(0));
-    line.shared::<Directories>()
+    line.shared::<RequiredDirectories>()
         .0
         .insert(conf.temp_path.clone());
     Ok(())
 }
 
 /// Reads `…_store`.
-fn store(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+fn store(conf: &mut UpstreamSettings, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.store = match &**line.text(0) {
-        b"off" => Store::Off,
+        b"off" => UpstreamStore::Off,
         b"on" => {
             // The sandbox must allow writing below document roots.
             line.level.build.needs().changes_roots = true;
-            Store::On
+            UpstreamStore::On
         }
         _ => {
             let path = line.expression(0)?;
             // The path starts in the server's prefix, which the sandbox must allow to be written.
             line.level
                 .build
-                .prefix_for(conf::Access::Write, line.text(0));
-            Store::Path(path)
+                .prefix_for(conf::PathUse::Write, line.text(0));
+            UpstreamStore::Path(path)
         }
     };
     Ok(())
 }
 
 /// Reads `…_store_access`.
-fn store_access(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+fn store_access(conf: &mut UpstreamSettings, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.store_access = file_permissions::parse_permissions(line)?;
     Ok(())
 }
 
 /// The fields that are not passed on: the protocol's defaults and `hide_header`, minus
 /// `pass_header`.
-pub(super) fn hidden_fields(conf: &Settings, usual: &[&str]) -> FieldSet {
+pub(super) fn hidden_fields(conf: &UpstreamSettings, usual: &[&str]) -> FieldSet {
     let mut set = FieldSet::default();
     for name in usual {
         set.insert(name.as_bytes());
@@ -364,7 +364,7 @@ pub(super) fn hidden_fields(conf: &Settings, usual: &[&str]) -> FieldSet {
 
 /// nginx's rules about buffer sizes. Weir does not need them all, but a configuration that nginx
 /// refuses should not appear to work.
-pub(super) fn check_buffers(conf: &Settings, prefix: &str) -> Result<(), Diagnostic> {
+pub(super) fn check_buffers(conf: &UpstreamSettings, prefix: &str) -> Result<(), Diagnostic> {
     let error = |text: String| Err(Diagnostic::error(text, Span::NONE));
     if conf.buffers.count == 1 {
         return error(format!("there must be at least 2 \"{prefix}buffers\""));

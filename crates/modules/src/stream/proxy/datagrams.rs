@@ -9,13 +9,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use ::stream::Session;
-use ::stream::client::Transport;
-use ::stream::datagrams::{Flow, MAX_DATAGRAM};
+use ::stream::StreamSession;
+use ::stream::client::SessionTransport;
+use ::stream::datagrams::{DatagramSession, MAX_DATAGRAM};
 use ::stream::module::status;
-use base::Errno;
-use host::error_log::Level;
-use net::upstream::Times;
+use base::ErrnoText;
+use host::error_log::LogLevel;
+use net::upstream::UpstreamTimes;
 use rt::net::UdpSocket;
 
 use super::rate::RateLimiter;
@@ -36,7 +36,7 @@ enum PacketEvent {
 /// The state of a session.
 struct DatagramExchange {
     /// The client's datagrams, which arrive on a socket shared by all clients.
-    flow: Rc<Flow>,
+    flow: Rc<DatagramSession>,
     /// Connected to the server, one per session.
     socket: UdpSocket,
     up: RateLimiter,
@@ -105,7 +105,7 @@ impl DatagramExchange {
             }
             // Further datagrams of this client belong to a new session, while this one waits for
             // its responses.
-            self.flow.detach();
+            self.flow.end_session();
         }
         conf.responses.is_some() && self.is_answered(conf)
     }
@@ -113,15 +113,15 @@ impl DatagramExchange {
 
 /// Runs a UDP session.
 pub(super) async fn run(
-    session: &mut Session,
+    session: &mut StreamSession,
     conf: &Conf,
     socket: UdpSocket,
     since: Instant,
 ) -> SessionEnd {
-    let Transport::Datagrams(flow) = &session.client.transport else {
+    let SessionTransport::Datagrams(flow) = &session.client.transport else {
         return SessionEnd {
             status: status::INTERNAL_SERVER_ERROR,
-            times: Times::default(),
+            times: UpstreamTimes::default(),
             failed: false,
         };
     };
@@ -144,7 +144,7 @@ pub(super) async fn run(
     session.action = "proxying connection";
     let (status, failed) = exchange_all(session, conf, &mut exchange, since).await;
     let header = current_try(session).first_byte;
-    let times = Times {
+    let times = UpstreamTimes {
         connect: None,
         header,
         response: Some(elapsed(since)),
@@ -158,7 +158,7 @@ pub(super) async fn run(
 
 /// Passes datagrams until the session ends: its status, and whether the server failed.
 async fn exchange_all(
-    session: &mut Session,
+    session: &mut StreamSession,
     conf: &Conf,
     exchange: &mut DatagramExchange,
     since: Instant,
@@ -184,7 +184,7 @@ async fn exchange_all(
                 if let Err(error) = exchange.socket.send(&datagram).await {
                     session.error(format_args!(
                         "send() failed{} while proxying and sending to upstream",
-                        Errno(&error)
+                        ErrnoText(&error)
                     ));
                     // The client is told nothing: a lost datagram is normal for it.
                     return (status::OK, true);
@@ -206,7 +206,7 @@ async fn exchange_all(
             PacketEvent::Broken(error) => {
                 session.error(format_args!(
                     "recv() failed{} while proxying and reading from upstream",
-                    Errno(&error)
+                    ErrnoText(&error)
                 ));
                 return (status::BAD_GATEWAY, true);
             }
@@ -221,7 +221,11 @@ async fn exchange_all(
 }
 
 /// Ends a session after `proxy_timeout`: an error only if responses are missing.
-fn on_timeout(session: &mut Session, conf: &Conf, exchange: &DatagramExchange) -> (u16, bool) {
+fn on_timeout(
+    session: &mut StreamSession,
+    conf: &Conf,
+    exchange: &DatagramExchange,
+) -> (u16, bool) {
     if exchange.is_answered(conf) {
         log_end(session, exchange, "timed out");
         return (status::OK, false);
@@ -234,11 +238,11 @@ fn on_timeout(session: &mut Session, conf: &Conf, exchange: &DatagramExchange) -
 }
 
 /// Logs the end of a session with its counts.
-fn log_end(session: &mut Session, exchange: &DatagramExchange, how: &str) {
+fn log_end(session: &mut StreamSession, exchange: &DatagramExchange, how: &str) {
     let traffic = traffic(session);
     let (requests, responses) = (exchange.requests, exchange.responses);
     session.log_plainly(
-        Level::Info,
+        LogLevel::Info,
         format_args!("udp {how}, packets from/to client:{requests}/{responses}, {traffic}"),
     );
 }

@@ -31,38 +31,42 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::stream::module::{Answer, status};
-use ::stream::upstream::{Record, StreamGroups, Try};
-use ::stream::{Module, Outcome, Session, Step};
-use base::Errno;
+use ::stream::module::{StreamContentHandler, status};
+use ::stream::upstream::{SessionTry, SessionUpstreams, StreamGroups};
+use ::stream::{SessionOutcome, SessionStep, StreamModule, StreamSession};
+use base::ErrnoText;
 use bstr::{BStr, BString};
-use conf::{Expression, Host};
-use host::error_log::Level;
-use net::ConnectOptions;
+use conf::{AddressHost, Expression};
+use host::error_log::LogLevel;
+use net::ConnectSettings;
 use net::Transport;
 use net::resolver::ResolverConf;
-use net::upstream::{Group, NoChoice, Outcome as Verdict, Selection, SelectionRequest, Times};
-use rt::net::{Address, UdpSocket, UnixPath};
+use net::upstream::{
+    NoChoice, PeerOutcome as Verdict, PeerSelection, SelectionRequest, UpstreamGroup, UpstreamTimes,
+};
+use rt::net::{SocketAddress, UdpSocket, UnixPath};
 
 use self::settings::{Conf, DIRECTIVES, ProxyProtocolHeader, StreamPass, local_address};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: StreamModule = StreamModule {
     name: "proxy",
     doc: "Passes TCP connections and UDP datagrams to upstream servers.",
     server: &DIRECTIVES,
-    answer: Some(Answer {
+    content_handler: Some(StreamContentHandler {
         when: |server| server.confs.get::<Conf>().pass.is_some(),
-        handler: |session| Step::later(async move { Outcome::Status(pass(session).await) }),
+        handler: |session| {
+            SessionStep::later(async move { SessionOutcome::Status(pass(session).await) })
+        },
     }),
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
 /// The handler: passes a session on, and returns the status that it ends with.
-async fn pass(session: &mut Session) -> u16 {
+async fn pass(session: &mut StreamSession) -> u16 {
     let conf = session.conf::<Conf>();
     // Before anything can fail, so that `$upstream_addr` and its kin are set for every session that
     // came here.
-    session.upstream = Some(Record::default());
+    session.upstream = Some(SessionUpstreams::default());
     let from = match &conf.bind {
         None => None,
         Some(bind) => {
@@ -76,7 +80,7 @@ async fn pass(session: &mut Session) -> u16 {
             address
         }
     };
-    let options = ConnectOptions {
+    let options = ConnectSettings {
         from,
         transparent: conf.bind.as_ref().is_some_and(|bind| bind.transparent),
         timeout: conf.connect_timeout,
@@ -97,9 +101,9 @@ async fn pass(session: &mut Session) -> u16 {
 
 /// The group that a text with variables refers to: one of the configuration, or one made from an
 /// address. The reason why there is none is logged.
-async fn find_group(session: &mut Session, text: &Expression) -> Option<Arc<Group>> {
+async fn find_group(session: &mut StreamSession, text: &Expression) -> Option<Arc<UpstreamGroup>> {
     let text = session.value(text);
-    let address = match conf::Address::peer(&text) {
+    let address = match conf::HostPort::parse_peer(&text) {
         Ok(address) => address,
         Err(why) => {
             session.error(format_args!("{why} in upstream \"{text}\""));
@@ -107,7 +111,7 @@ async fn find_group(session: &mut Session, text: &Expression) -> Option<Arc<Grou
         }
     };
     let unix = match &address.host {
-        Host::Unix(path) => Some(Address::Unix(UnixPath::new(path))),
+        AddressHost::Unix(path) => Some(SocketAddress::Unix(UnixPath::new(path))),
         _ => None,
     };
     // The name without the port, as it appears in the configuration.
@@ -127,7 +131,7 @@ async fn find_group(session: &mut Session, text: &Expression) -> Option<Arc<Grou
         return Some(group);
     }
     if let Some(unix) = unix {
-        return Some(Arc::new(Group::of_addresses(text, vec![unix])));
+        return Some(Arc::new(UpstreamGroup::of_addresses(text, vec![unix])));
     }
     // Stream has no protocol with a default port.
     let Some(port) = address.port.filter(|port| *port > 0) else {
@@ -142,11 +146,14 @@ async fn find_group(session: &mut Session, text: &Expression) -> Option<Arc<Grou
         .into_iter()
         .map(|ip| SocketAddr::new(ip, port).into())
         .collect();
-    Some(Arc::new(Group::of_addresses(host.to_owned(), addresses)))
+    Some(Arc::new(UpstreamGroup::of_addresses(
+        host.to_owned(),
+        addresses,
+    )))
 }
 
 /// Resolves a host name with the resolver of the server.
-async fn resolve(session: &mut Session, host: &BStr) -> Option<Vec<std::net::IpAddr>> {
+async fn resolve(session: &mut StreamSession, host: &BStr) -> Option<Vec<std::net::IpAddr>> {
     let ResolverConf { resolver, timeout } = session.conf::<ResolverConf>().clone();
     session.action = "resolving upstream name";
     match resolver.lookup_host(host, timeout).await {
@@ -172,7 +179,7 @@ enum UpstreamConnection {
 struct SessionEnd {
     status: u16,
     /// For balancing by response time.
-    times: Times,
+    times: UpstreamTimes,
     /// Whether this counts as a failure of the server.
     failed: bool,
 }
@@ -188,10 +195,10 @@ impl From<SessionEnd> for Verdict {
 
 /// Tries the servers of a group until one is connected, and runs the session on it.
 async fn try_servers(
-    session: &mut Session,
+    session: &mut StreamSession,
     conf: &Conf,
-    group: &Arc<Group>,
-    options: &ConnectOptions,
+    group: &Arc<UpstreamGroup>,
+    options: &ConnectSettings,
 ) -> u16 {
     let mut selection = select(session, group);
     selection.limit_tries(u32::try_from(conf.next_upstream_tries).unwrap_or(0));
@@ -211,7 +218,7 @@ async fn try_servers(
                 return status;
             }
         }
-        let lease = match selection.pick() {
+        let lease = match selection.try_pick() {
             Ok(lease) => lease,
             Err(_) => {
                 new_try(session, selection.group().name());
@@ -238,7 +245,7 @@ async fn try_servers(
                 // A session that had a connection is never tried elsewhere: the server may have
                 // acted upon its bytes.
                 let status = ended.status;
-                selection.release(lease, ended.into());
+                selection.release_peer(lease, ended.into());
                 return status;
             }
             Err(failure) => failure,
@@ -246,11 +253,11 @@ async fn try_servers(
         current_try(session).session = Some(elapsed(since));
         // A failed connect counts towards `max_fails`. Its times do not count: how long a refusal took says nothing
         // about the server.
-        let released = selection.release(lease, Verdict::Failed(Times::default()));
+        let released = selection.release_peer(lease, Verdict::Failed(UpstreamTimes::default()));
         // `max_fails` has been reached.
         if released.disabled {
             session.log(
-                Level::Warn,
+                LogLevel::Warn,
                 format_args!("upstream server temporarily disabled"),
             );
         }
@@ -271,7 +278,7 @@ async fn try_servers(
 
 /// Runs the session on a connected server.
 async fn run(
-    session: &mut Session,
+    session: &mut StreamSession,
     conf: &Conf,
     upstream: UpstreamConnection,
     since: Instant,
@@ -290,7 +297,7 @@ fn elapsed(since: Instant) -> Duration {
 }
 
 /// The selection of servers of a group for this session.
-fn select(session: &mut Session, group: &Arc<Group>) -> Selection {
+fn select(session: &mut StreamSession, group: &Arc<UpstreamGroup>) -> PeerSelection {
     let key = match group.settings.method().key() {
         Some(key) => session.value(key),
         None => BString::default(),
@@ -300,7 +307,7 @@ fn select(session: &mut Session, group: &Arc<Group>) -> Selection {
         client: session.remote.address.ip(),
         sticky: b"",
     };
-    Selection::new(Arc::clone(group), &request)
+    PeerSelection::new(Arc::clone(group), &request)
 }
 
 /// Why a server cannot be used. It has been logged.
@@ -313,11 +320,11 @@ enum ConnectFailure {
 
 /// Connects to a server, with TLS if that is configured.
 async fn connect(
-    session: &mut Session,
+    session: &mut StreamSession,
     conf: &Conf,
-    group: &Group,
-    address: &Address,
-    options: &ConnectOptions,
+    group: &UpstreamGroup,
+    address: &SocketAddress,
+    options: &ConnectSettings,
 ) -> Result<UpstreamConnection, ConnectFailure> {
     let connected = match session.client.is_udp() {
         true => connect_datagrams(address, options).map(UpstreamConnection::Datagrams),
@@ -341,7 +348,7 @@ async fn connect(
 }
 
 /// Connects a UDP socket, so that only datagrams of this server are received.
-fn connect_datagrams(address: &Address, options: &ConnectOptions) -> io::Result<UdpSocket> {
+fn connect_datagrams(address: &SocketAddress, options: &ConnectSettings) -> io::Result<UdpSocket> {
     match &options.from {
         Some(from) => UdpSocket::connect_from(address, from),
         None => UdpSocket::connect(address),
@@ -350,9 +357,9 @@ fn connect_datagrams(address: &Address, options: &ConnectOptions) -> io::Result<
 
 /// Connects a TCP or unix socket.
 async fn connect_stream(
-    session: &Session,
-    address: &Address,
-    options: &ConnectOptions,
+    session: &StreamSession,
+    address: &SocketAddress,
+    options: &ConnectSettings,
 ) -> io::Result<Transport> {
     let stream = net::connect(address, options).await?;
     // Connections are made with it on.
@@ -363,19 +370,19 @@ async fn connect_stream(
 }
 
 /// Adds a try to the record behind `$upstream_addr` and its kin.
-fn new_try(session: &mut Session, address: &BStr) {
+fn new_try(session: &mut StreamSession, address: &BStr) {
     let record = session.upstream.get_or_insert_default();
-    record.tries.push(Try {
+    record.tries.push(SessionTry {
         address: address.to_owned(),
-        ..Try::default()
+        ..SessionTry::default()
     });
 }
 
 /// The current try.
-fn current_try(session: &mut Session) -> &mut Try {
+fn current_try(session: &mut StreamSession) -> &mut SessionTry {
     let tries = &mut session.upstream.get_or_insert_default().tries;
     if tries.is_empty() {
-        tries.push(Try::default());
+        tries.push(SessionTry::default());
     }
     tries
         .last_mut()
@@ -383,21 +390,21 @@ fn current_try(session: &mut Session) -> &mut Try {
 }
 
 /// Logs why a server could not be connected, in nginx's words.
-fn log_failure(session: &Session, error: &io::Error) {
+fn log_failure(session: &StreamSession, error: &io::Error) {
     // A timeout of ours has no errno; nginx logs it as ETIMEDOUT.
     if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() {
         session.error(format_args!(
             "upstream timed out (110: Connection timed out)"
         ));
     } else {
-        session.error(format_args!("connect() failed{}", Errno(error)));
+        session.error(format_args!("connect() failed{}", ErrnoText(error)));
     }
 }
 
 /// Logs the local address of the connection, with which it can be found in captures.
-fn log_connected(session: &mut Session, upstream: &UpstreamConnection) {
+fn log_connected(session: &mut StreamSession, upstream: &UpstreamConnection) {
     // The local address costs a system call.
-    if !session.logger().enabled(Level::Info) && !session.client.debug {
+    if !session.logger().enabled(LogLevel::Info) && !session.client.debug {
         return;
     }
     let (udp, local) = match upstream {
@@ -407,17 +414,17 @@ fn log_connected(session: &mut Session, upstream: &UpstreamConnection) {
     let Some(local) = local else { return };
     let server = current_try(session).address.clone();
     session.log_plainly(
-        Level::Info,
+        LogLevel::Info,
         format_args!("{udp}proxy {local} connected to {server}"),
     );
 }
 
 /// The PROXY protocol header with the client's address; empty if it is off.
-fn proxy_header(session: &Session, header: ProxyProtocolHeader) -> Vec<u8> {
+fn proxy_header(session: &StreamSession, header: ProxyProtocolHeader) -> Vec<u8> {
     // A unix socket counts as an unknown address.
-    let inet = |address: Address| match address {
-        Address::Inet(address) => Some(address),
-        Address::Unix(_) => None,
+    let inet = |address: SocketAddress| match address {
+        SocketAddress::Inet(address) => Some(address),
+        SocketAddress::Unix(_) => None,
     };
     let source = inet(session.remote.address.clone());
     let destination = inet(session.client.local());
@@ -433,8 +440,8 @@ fn proxy_header(session: &Session, header: ProxyProtocolHeader) -> Vec<u8> {
 }
 
 /// The byte counts of a session, for the line that is logged at its end.
-fn traffic(session: &mut Session) -> String {
-    let Try { sent, received, .. } = current_try(session).clone();
+fn traffic(session: &mut StreamSession) -> String {
+    let SessionTry { sent, received, .. } = current_try(session).clone();
     format!(
         "bytes from/to client:{}/{}, bytes from/to upstream:{received}/{sent}",
         session.received,

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use ::stream::Session;
-use conf::{Diagnostic, Expression, Line, parse};
+use ::stream::StreamSession;
+use conf::{Diagnostic, DirectiveLine, Expression, parse};
 
 /// The rate limit of one direction.
 pub(super) struct RateLimiter {
@@ -19,7 +19,7 @@ pub(super) struct RateLimiter {
 }
 
 /// Reads the value of a directive. Only a constant can be checked here.
-pub(super) fn read(line: &mut Line) -> Result<Expression, Diagnostic> {
+pub(super) fn read(line: &mut DirectiveLine) -> Result<Expression, Diagnostic> {
     let expression = line.expression(0)?;
     if expression.constant().is_some() {
         line.size(0)?;
@@ -29,7 +29,7 @@ pub(super) fn read(line: &mut Line) -> Result<Expression, Diagnostic> {
 
 impl RateLimiter {
     /// The limit of a session that begins now. An invalid value of a variable means no limit.
-    pub(super) fn new(session: &mut Session, rate: &Expression) -> RateLimiter {
+    pub(super) fn new(session: &mut StreamSession, rate: &Expression) -> RateLimiter {
         let text = session.value(rate);
         RateLimiter {
             rate: parse::size(&text).unwrap_or(0),

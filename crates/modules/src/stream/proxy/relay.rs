@@ -11,13 +11,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use ::stream::Session;
+use ::stream::StreamSession;
 use ::stream::module::status;
-use base::Errno;
-use host::error_log::Level;
+use base::ErrnoText;
+use host::error_log::LogLevel;
 use net::Transport;
-use net::upstream::Times;
-use rt::net::Pipe;
+use net::upstream::UpstreamTimes;
+use rt::net::SplicePipe;
 
 use super::rate::RateLimiter;
 use super::{Conf, SessionEnd, current_try, elapsed, proxy_header, traffic};
@@ -39,7 +39,7 @@ struct RelayDirection {
     /// The maximum length of a read: `proxy_buffer_size`.
     size: usize,
     /// Set when the direction is spliced.
-    pipe: Option<Pipe>,
+    pipe: Option<SplicePipe>,
     pace: RateLimiter,
     received: u64,
     sent: u64,
@@ -87,7 +87,7 @@ impl RelayDirection {
 
     /// The number of bytes that were read and not yet sent.
     fn held(&self) -> usize {
-        self.buffer.len() - self.at + self.pipe.as_ref().map_or(0, Pipe::held)
+        self.buffer.len() - self.at + self.pipe.as_ref().map_or(0, SplicePipe::held)
     }
 
     /// Moves as much as possible.
@@ -160,7 +160,7 @@ impl RelayDirection {
             && !self.to.is_tls()
         {
             // If there are no descriptors left, the session continues with the buffer.
-            self.pipe = Pipe::new().ok();
+            self.pipe = SplicePipe::new().ok();
             self.buffer = Vec::new();
         }
         let received = match &self.pipe {
@@ -219,7 +219,7 @@ enum RelayEnd {
 impl SessionRelay {
     /// A session on an established connection.
     fn new(
-        session: &mut Session,
+        session: &mut StreamSession,
         conf: &Conf,
         client: Rc<Transport>,
         upstream: Transport,
@@ -240,7 +240,7 @@ impl SessionRelay {
     }
 
     /// Runs the session to its end.
-    async fn run(mut self, session: &mut Session, conf: &Conf) -> SessionEnd {
+    async fn run(mut self, session: &mut StreamSession, conf: &Conf) -> SessionEnd {
         // With TLS it was sent before the handshake.
         let header = match self.down.from.is_tls() {
             true => Vec::new(),
@@ -257,7 +257,7 @@ impl SessionRelay {
         self.store(session, before);
         self.log_broken(session);
         self.end(session, end);
-        let times = Times {
+        let times = UpstreamTimes {
             connect: None,
             header: self.first_byte,
             response: Some(elapsed(self.since)),
@@ -323,7 +323,7 @@ impl SessionRelay {
     }
 
     /// Copies the counts to the session, for variables and the log.
-    fn store(&self, session: &mut Session, before: u64) {
+    fn store(&self, session: &mut StreamSession, before: u64) {
         session.received = before + self.up.received;
         session.client.sent.set(self.down.sent);
         let last = current_try(session);
@@ -333,14 +333,14 @@ impl SessionRelay {
     }
 
     /// Logs how a side failed. At level `info`, as in nginx: the peers are to blame.
-    fn log_broken(&self, session: &mut Session) {
+    fn log_broken(&self, session: &mut StreamSession) {
         for (direction, peer) in [(&self.up, "client"), (&self.down, "upstream")] {
             if let Some(error) = &direction.read_error {
                 session.log(
-                    Level::Info,
+                    LogLevel::Info,
                     format_args!(
                         "recv() failed{} while proxying and reading from {peer}",
-                        Errno(error)
+                        ErrnoText(error)
                     ),
                 );
             }
@@ -348,7 +348,7 @@ impl SessionRelay {
     }
 
     /// Ends both connections in good order, if that is how the session ended, and logs it.
-    fn end(&self, session: &mut Session, end: RelayEnd) {
+    fn end(&self, session: &mut StreamSession, end: RelayEnd) {
         match end {
             RelayEnd::Disconnected { by } => {
                 for direction in [&self.up, &self.down] {
@@ -359,10 +359,10 @@ impl SessionRelay {
                     }
                 }
                 let traffic = traffic(session);
-                session.log_plainly(Level::Info, format_args!("{by} disconnected, {traffic}"));
+                session.log_plainly(LogLevel::Info, format_args!("{by} disconnected, {traffic}"));
             }
             RelayEnd::TimedOut => session.log(
-                Level::Info,
+                LogLevel::Info,
                 format_args!("connection timed out (110: Connection timed out)"),
             ),
             RelayEnd::Broken => {}
@@ -372,7 +372,7 @@ impl SessionRelay {
 
 /// Runs a TCP session on an established upstream connection.
 pub(super) async fn run(
-    session: &mut Session,
+    session: &mut StreamSession,
     conf: &Conf,
     upstream: Transport,
     since: Instant,
@@ -380,7 +380,7 @@ pub(super) async fn run(
     let Some(client) = session.client.stream().cloned() else {
         return SessionEnd {
             status: status::INTERNAL_SERVER_ERROR,
-            times: Times::default(),
+            times: UpstreamTimes::default(),
             failed: false,
         };
     };

@@ -16,29 +16,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::stream::module::status;
-use ::stream::{Module, Session};
-use base::Errno;
+use ::stream::{StreamModule, StreamSession};
+use base::ErrnoText;
 use bstr::BStr;
-use conf::confs::downcast_mut;
-use conf::contexts::STREAM_AND_SERVER;
+use conf::block_confs::downcast_mut;
+use conf::directive_contexts::STREAM_AND_SERVER;
 use conf::{
-    AnyConf, Arity, Confs, Diagnostic, Directive, Level, Line, Repeat, RowInfo, Rows, Setter, Table,
+    AnyConf, Arity, BlockConfs, BlockContext, Diagnostic, Directive, DirectiveLine, DirectiveRows,
+    DirectiveTable, RepeatRule, RowInfo, Setter,
 };
 use net::Transport;
-use net::upstream::{NotSecure, Secure};
+use net::upstream::{UpstreamTls, UpstreamTlsError};
 
 use super::ConnectFailure;
 use crate::shared::upstream_tls_rows;
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: StreamModule = StreamModule {
     name: "proxy_ssl",
     doc: "TLS for upstream connections.",
     server: &AllRows,
-    ..Module::EMPTY
+    ..StreamModule::EMPTY
 };
 
 /// The directives that http does not have.
-static OWN: Table<Conf> = Table::new(&[
+static OWN: DirectiveTable<Conf> = DirectiveTable::new(&[
     Directive {
         name: "proxy_ssl",
         syntax: "on | off",
@@ -57,7 +58,7 @@ static OWN: Table<Conf> = Table::new(&[
         doc: "The protocols to offer by ALPN to upstream servers, in order of preference.",
         set: Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(|c| c.secure.alpn.clear()),
+            RepeatRule::Fresh(|c| c.secure.alpn.clear()),
             |c, line| {
                 for index in 0..line.args().len() {
                     if line.text(index).len() > 255 {
@@ -78,13 +79,13 @@ const PREFIX: &str = "proxy_";
 pub(super) struct Conf {
     /// `proxy_ssl`.
     pub(super) enabled: bool,
-    secure: Secure,
+    secure: UpstreamTls,
 }
 
 /// Stream's own directives and the shared ones, over the same struct.
 struct AllRows;
 
-impl Rows for AllRows {
+impl DirectiveRows for AllRows {
     fn len(&self) -> usize {
         OWN.len() + upstream_tls_rows::ROWS.len()
     }
@@ -112,7 +113,12 @@ impl Rows for AllRows {
         OWN.copy(conf)
     }
 
-    fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
+    fn apply(
+        &self,
+        row: usize,
+        conf: &mut dyn AnyConf,
+        line: &mut DirectiveLine,
+    ) -> Result<(), Diagnostic> {
         match row.checked_sub(OWN.len()) {
             None => OWN.apply(row, conf, line),
             Some(row) => {
@@ -121,11 +127,16 @@ impl Rows for AllRows {
         }
     }
 
-    fn apply_deferred(&self, _: usize, _: &mut Line, _: &mut Confs) -> Result<(), Diagnostic> {
+    fn apply_deferred(
+        &self,
+        _: usize,
+        _: &mut DirectiveLine,
+        _: &mut BlockConfs,
+    ) -> Result<(), Diagnostic> {
         Ok(())
     }
 
-    fn finishes(&self, _: bool, _: &mut Level) -> bool {
+    fn finishes(&self, _: bool, _: &mut BlockContext) -> bool {
         // `stream` itself cannot know what its servers use.
         true
     }
@@ -134,7 +145,7 @@ impl Rows for AllRows {
         &self,
         conf: &mut dyn AnyConf,
         parent: Option<&dyn AnyConf>,
-        level: &mut Level,
+        level: &mut BlockContext,
     ) -> Result<(), Diagnostic> {
         let conf = downcast_mut::<Conf>(conf);
         // Nothing is passed on in `stream` itself, so missing settings may still come in a server.
@@ -144,14 +155,14 @@ impl Rows for AllRows {
 }
 
 /// Whether TLS is used for upstream servers.
-pub(super) fn uses_tls(session: &Session) -> bool {
+pub(super) fn uses_tls(session: &StreamSession) -> bool {
     session.conf::<Conf>().enabled
 }
 
 /// Starts TLS on a new connection to a server of `group`, after the PROXY protocol header if that
 /// is on.
 pub(super) async fn handshake(
-    session: &mut Session,
+    session: &mut StreamSession,
     proxy: &super::Conf,
     transport: &mut Transport,
     group: &BStr,
@@ -163,20 +174,22 @@ pub(super) async fn handshake(
     if !header.is_empty()
         && let Err(error) = send(transport, &header, patience).await
     {
-        session.error(format_args!("send() failed{}", Errno(&error)));
+        session.error(format_args!("send() failed{}", ErrnoText(&error)));
         return Err(ConnectFailure::Server);
     }
-    let asked = conf.secure.asked(session, group, "");
+    let asked = conf.secure.handshake_parameters(session, group, "");
     let line = match conf.secure.handshake(transport, &asked, patience).await {
         Ok(()) => return Ok(()),
         // A mistake on our side, such as a certificate that cannot be loaded: other servers would
         // fail as well.
-        Err(NotSecure::Ours(line)) => {
+        Err(UpstreamTlsError::Ours(line)) => {
             session.error(format_args!("{line}"));
             return Err(ConnectFailure::Final(status::INTERNAL_SERVER_ERROR));
         }
-        Err(NotSecure::TimedOut) => "upstream timed out (110: Connection timed out)".to_owned(),
-        Err(NotSecure::Peer(line)) => line,
+        Err(UpstreamTlsError::TimedOut) => {
+            "upstream timed out (110: Connection timed out)".to_owned()
+        }
+        Err(UpstreamTlsError::Peer(line)) => line,
     };
     session.error(format_args!("{line}"));
     Err(ConnectFailure::Server)

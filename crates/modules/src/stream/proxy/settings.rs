@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::stream::upstream::StreamGroups;
-use conf::contexts::STREAM_AND_SERVER;
-use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, STREAM_SERVER, Setter, Table};
-use net::upstream::{Group, Origin};
-use rt::net::Address;
+use conf::directive_contexts::STREAM_AND_SERVER;
+use conf::{
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression, RepeatRule,
+    STREAM_SERVER, Setter,
+};
+use net::upstream::{GroupOrigin, UpstreamGroup};
+use rt::net::SocketAddress;
 
 use super::rate;
 
@@ -30,7 +33,7 @@ const fn row(
     }
 }
 
-pub(super) static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         name: "proxy_pass",
         syntax: "address",
@@ -39,7 +42,7 @@ pub(super) static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "The upstream server: `host:port`, `unix:path`, the name of an `upstream`, or a text with variables that \
               yields one of these.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, proxy_pass),
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, proxy_pass),
     },
     row(
         "proxy_bind",
@@ -47,7 +50,7 @@ pub(super) static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         None,
         "The local address of upstream connections. With `transparent` it may be an address of another machine, such \
          as that of the client.",
-        Setter::Custom(Arity::between(1, 2), Repeat::Once, bind),
+        Setter::Custom(Arity::between(1, 2), RepeatRule::Once, bind),
     ),
     row(
         "proxy_socket_keepalive",
@@ -96,21 +99,21 @@ pub(super) static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "size",
         None,
         "The old name of `proxy_buffer_size`.",
-        Setter::Custom(Arity::ONE, Repeat::Once, buffer_size),
+        Setter::Custom(Arity::ONE, RepeatRule::Once, buffer_size),
     ),
     row(
         "proxy_upstream_buffer",
         "size",
         None,
         "The old name of `proxy_buffer_size`.",
-        Setter::Custom(Arity::ONE, Repeat::Once, buffer_size),
+        Setter::Custom(Arity::ONE, RepeatRule::Once, buffer_size),
     ),
     row(
         "proxy_upload_rate",
         "rate",
         Some("0"),
         "The rate limit for reading from the client, in bytes per second; 0 means no limit. May contain variables.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.upload_rate = rate::read(line)?;
             Ok(())
         }),
@@ -121,7 +124,7 @@ pub(super) static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         Some("0"),
         "The rate limit for reading from the upstream server, in bytes per second; 0 means no limit. May contain \
          variables.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.download_rate = rate::read(line)?;
             Ok(())
         }),
@@ -140,7 +143,7 @@ pub(super) static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         None,
         "The number of response datagrams expected for each client datagram: the session ends when they have arrived. \
          If not set, it ends by `proxy_timeout`.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |c, line| {
             c.responses = Some(line.number(0, 0, i64::MAX)?.unsigned_abs());
             Ok(())
         }),
@@ -211,7 +214,7 @@ pub(super) struct Conf {
 
 #[derive(Clone)]
 pub(super) enum StreamPass {
-    Group(Arc<Group>),
+    Group(Arc<UpstreamGroup>),
     Text(Expression),
 }
 
@@ -230,7 +233,7 @@ pub(super) enum ProxyProtocolHeader {
     V2,
 }
 
-fn proxy_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn proxy_pass(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     if Expression::has_variables(line.text(0)) {
         conf.pass = Some(StreamPass::Text(line.expression(0)?));
         return Ok(());
@@ -238,9 +241,9 @@ fn proxy_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let place = line.sources().place(line.node.span).unwrap_or_default();
     let groups = line.shared::<StreamGroups>().clone();
     let reference = groups
-        .refer(line.text(0), 0, &place)
+        .group_for_address(line.text(0), 0, &place)
         .map_err(|message| crate::shared::upstream_block::invalid_address(line, message))?;
-    if reference.group.settings.origin == (Origin::Url { port: Some(0) }) {
+    if reference.group.settings.origin == (GroupOrigin::Url { port: Some(0) }) {
         return Err(line.error_at(0, format!("no port in upstream \"{}\"", line.text(0))));
     }
     crate::shared::upstream_block::warn_unresolved(&reference, line);
@@ -248,7 +251,7 @@ fn proxy_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-fn buffer_size(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn buffer_size(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.buffer_size = line.size(0)?;
     line.warn(format!(
         "the \"{}\" directive is deprecated, use the \"proxy_buffer_size\" directive instead",
@@ -257,7 +260,7 @@ fn buffer_size(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-fn bind(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+fn bind(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     if line.args().len() == 1 && line.text(0) == "off" {
         conf.bind = None;
         return Ok(());
@@ -279,10 +282,10 @@ fn bind(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 /// An IP address, perhaps with a port.
-pub(super) fn local_address(text: &[u8]) -> Option<Address> {
+pub(super) fn local_address(text: &[u8]) -> Option<SocketAddress> {
     if let Some(ip) = conf::address::ip(text) {
         return Some(SocketAddr::new(ip, 0).into());
     }
-    let address = conf::Address::peer(text).ok()?;
+    let address = conf::HostPort::parse_peer(text).ok()?;
     Some(SocketAddr::new(address.ip()?, address.port.unwrap_or(0)).into())
 }

@@ -5,22 +5,22 @@ use std::sync::{Arc, LazyLock};
 
 use base::lru::Lru;
 use base::sync::{Mutex, MutexGuard};
-use rt::sync::remote_oneshot::{self, Receiver, Sender};
+use rt::sync::remote_oneshot::{self, RemoteReceiver, RemoteSender};
 
 use super::super::certificate::Certificate;
-use super::super::session::Session;
-use super::super::shared::Shared;
-use super::super::verify::{Assessment, Fault, REVOKED, Trust};
-use super::message::{self, Answer, Id, Signer, Status};
-use super::responder::{Ask, Network, PATIENCE, Responder};
+use super::super::session::TlsSession;
+use super::super::shared_by_name::SharedByName;
+use super::super::verify::{REVOKED, TrustStore, VerifyError, VerifyResult};
+use super::message::{self, CertId, CertStatus, OcspAnswer, SignerPolicy};
+use super::responder::{OcspResolver, OcspResponder, PATIENCE, SendOcspRequest};
 
 /// The responder could not be asked, or its response is not valid.
-const FAILED: Fault = Fault {
+const FAILED: VerifyError = VerifyError {
     number: 0,
     text: "certificate status request failed",
 };
 /// The responder does not know the certificate.
-const UNKNOWN: Fault = Fault {
+const UNKNOWN: VerifyError = VerifyError {
     number: 0,
     text: "certificate status unknown",
 };
@@ -32,7 +32,7 @@ const ENTRY: usize = 200;
 
 /// Which certificates of a chain are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checks {
+pub enum OcspScope {
     /// The client's own (`ssl_ocsp leaf`).
     Leaf,
     /// All except the root, which is trusted by itself.
@@ -42,13 +42,13 @@ pub enum Checks {
 /// `ssl_ocsp` of a server.
 pub struct StatusCheck {
     /// Which certificates.
-    pub checks: Checks,
+    pub checks: OcspScope,
     /// The responder; `None`: the one in the certificate.
-    pub responder: Option<Responder>,
+    pub responder: Option<OcspResponder>,
     /// The cache of responses.
     pub cache: Option<Arc<StatusCache>>,
     /// The function that sends the request.
-    pub ask: Ask,
+    pub ask: SendOcspRequest,
 }
 
 impl StatusCheck {
@@ -56,33 +56,33 @@ impl StatusCheck {
     /// Returns a message for the log, if any.
     pub async fn check(
         &self,
-        session: &mut Session,
-        trust: &Trust,
-        network: &Network,
+        session: &mut TlsSession,
+        trust: &TrustStore,
+        network: &OcspResolver,
     ) -> Option<String> {
-        if session.assessment() != Some(&Assessment::Good) {
+        if session.verify_result() != Some(&VerifyResult::Good) {
             return None;
         }
         // In the path that was verified each certificate is followed by its issuer, whose key signs the response.
-        let path = session.path(trust);
+        let path = session.certificate_path(trust);
         let pairs = path.windows(2).take(match self.checks {
-            Checks::Leaf => 1,
-            Checks::All => usize::MAX,
+            OcspScope::Leaf => 1,
+            OcspScope::All => usize::MAX,
         });
         for pair in pairs {
             let (fault, line) = match self.status(&pair[0], &pair[1], network).await {
-                Ok(Status::Good) => continue,
-                Ok(Status::Revoked) => (
-                    Fault {
+                Ok(CertStatus::Good) => continue,
+                Ok(CertStatus::Revoked) => (
+                    VerifyError {
                         number: 0,
                         ..REVOKED
                     },
                     None,
                 ),
-                Ok(Status::Unknown) => (UNKNOWN, None),
+                Ok(CertStatus::Unknown) => (UNKNOWN, None),
                 Err(why) => (FAILED, Some(why)),
             };
-            session.assess(Assessment::Bad(fault));
+            session.set_verify_result(VerifyResult::Bad(fault));
             return line;
         }
         None
@@ -92,22 +92,22 @@ impl StatusCheck {
         &self,
         certificate: &Certificate,
         issuer: &Certificate,
-        network: &Network,
-    ) -> Result<Status, String> {
-        let id = Id::of(certificate, issuer);
+        network: &OcspResolver,
+    ) -> Result<CertStatus, String> {
+        let id = CertId::of(certificate, issuer);
         let Some(cache) = &self.cache else {
             let answer = self.question(certificate, issuer, &id, network).await?;
             return Ok(answer.status);
         };
         loop {
             let asking = match cache.turn(&id, now()) {
-                Turn::Known(status) => return Ok(status),
-                Turn::Wait(answer) => match answer.await {
+                StatusLookup::Known(status) => return Ok(status),
+                StatusLookup::Wait(answer) => match answer.await {
                     Ok(outcome) => return outcome,
                     // The connection that asked has ended without an answer: this one takes its turn.
                     Err(_) => continue,
                 },
-                Turn::Ask(asking) => asking,
+                StatusLookup::Ask(asking) => asking,
             };
             let answer = self.question(certificate, issuer, &id, network).await;
             return asking.tell(answer);
@@ -119,24 +119,24 @@ impl StatusCheck {
         &self,
         certificate: &Certificate,
         issuer: &Certificate,
-        id: &Id,
-        network: &Network,
-    ) -> Result<Answer, String> {
+        id: &CertId,
+        network: &OcspResolver,
+    ) -> Result<OcspAnswer, String> {
         let named = || {
             let url = certificate.responder.as_deref();
             let url = url.ok_or("no OCSP responder URL in certificate")?;
-            Responder::parse(url)
+            OcspResponder::parse(url)
                 .ok_or_else(|| format!("invalid URL prefix in OCSP responder \"{url}\""))
         };
         let responder = match &self.responder {
             Some(responder) => responder.clone(),
             None => named()?,
         };
-        let asked = (self.ask)(responder, id.question(), network.clone());
+        let asked = (self.ask)(responder, id.encode_request(), network.clone());
         let answer = rt::timeout(PATIENCE, asked)
             .await
             .unwrap_or_else(|_| Err("OCSP responder timed out".to_owned()))?;
-        message::examine(&answer, id, issuer, Signer::Entitled, now())
+        message::verify_response(&answer, id, issuer, SignerPolicy::Entitled, now())
     }
 }
 
@@ -148,30 +148,30 @@ pub(super) fn now() -> i64 {
 /// that was unused for longest is evicted first. While a responder is asked, other clients with the same
 /// certificate wait for that answer instead of asking too.
 pub struct StatusCache {
-    state: Mutex<State>,
+    state: Mutex<StatusCacheState>,
 }
 
-struct State {
-    known: Lru<Id, (Status, i64)>,
+struct StatusCacheState {
+    known: Lru<CertId, (CertStatus, i64)>,
     /// Connections that wait for an answer; bounded by the number of open connections.
-    asked: HashMap<Id, Vec<Sender<Outcome>>>,
+    asked: HashMap<CertId, Vec<RemoteSender<StatusOutcome>>>,
 }
 
 /// The result of a request; the text is for the log.
-type Outcome = Result<Status, String>;
+type StatusOutcome = Result<CertStatus, String>;
 
 /// What a connection has to do for a status.
-enum Turn {
-    Known(Status),
-    Wait(Receiver<Outcome>),
-    Ask(Asking),
+enum StatusLookup {
+    Known(CertStatus),
+    Wait(RemoteReceiver<StatusOutcome>),
+    Ask(StatusQuery),
 }
 
 impl StatusCache {
     /// The cache with this name and size in this process: the existing one, if it is in use.
     pub fn shared(name: &str, bytes: usize) -> Arc<StatusCache> {
-        static KNOWN: LazyLock<Shared<(String, usize), StatusCache>> =
-            LazyLock::new(Shared::default);
+        static KNOWN: LazyLock<SharedByName<(String, usize), StatusCache>> =
+            LazyLock::new(SharedByName::default);
         KNOWN.get((name.to_owned(), bytes), || {
             Arc::new(StatusCache::of((bytes / ENTRY).max(1)))
         })
@@ -179,31 +179,31 @@ impl StatusCache {
 
     fn of(entries: usize) -> StatusCache {
         StatusCache {
-            state: Mutex::new(State {
+            state: Mutex::new(StatusCacheState {
                 known: Lru::new(entries),
                 asked: HashMap::new(),
             }),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StatusCacheState> {
         self.state.lock()
     }
 
-    fn turn(self: &Arc<Self>, id: &Id, now: i64) -> Turn {
+    fn turn(self: &Arc<Self>, id: &CertId, now: i64) -> StatusLookup {
         let mut state = self.state();
         if let Some(&mut (status, until)) = state.known.get(id)
             && now <= until
         {
-            return Turn::Known(status);
+            return StatusLookup::Known(status);
         }
         if let Some(waiters) = state.asked.get_mut(id) {
             let (sender, receiver) = remote_oneshot::channel();
             waiters.push(sender);
-            return Turn::Wait(receiver);
+            return StatusLookup::Wait(receiver);
         }
         state.asked.insert(id.clone(), Vec::new());
-        Turn::Ask(Asking {
+        StatusLookup::Ask(StatusQuery {
             cache: Arc::clone(self),
             id: id.clone(),
             is_told: false,
@@ -212,14 +212,14 @@ impl StatusCache {
 }
 
 /// A request under way. Connections that wait for it learn its result, or that the one that asked has gone.
-struct Asking {
+struct StatusQuery {
     cache: Arc<StatusCache>,
-    id: Id,
+    id: CertId,
     is_told: bool,
 }
 
-impl Asking {
-    fn tell(mut self, answer: Result<Answer, String>) -> Outcome {
+impl StatusQuery {
+    fn tell(mut self, answer: Result<OcspAnswer, String>) -> StatusOutcome {
         let mut state = self.cache.state();
         let outcome = answer.map(|answer| {
             let until = answer.until.unwrap_or_else(|| now() + WITHOUT_END);
@@ -238,7 +238,7 @@ impl Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for StatusQuery {
     fn drop(&mut self) {
         if self.is_told {
             return;
@@ -256,26 +256,29 @@ mod tests {
     #[test]
     fn who_waits_asks_when_the_one_who_asked_has_left() {
         let cache = Arc::new(StatusCache::of(4));
-        let id = Id::default();
-        let Turn::Ask(asking) = cache.turn(&id, 0) else {
+        let id = CertId::default();
+        let StatusLookup::Ask(asking) = cache.turn(&id, 0) else {
             panic!("nobody has asked");
         };
-        let Turn::Wait(waiter) = cache.turn(&id, 0) else {
+        let StatusLookup::Wait(waiter) = cache.turn(&id, 0) else {
             panic!("somebody asks already");
         };
         drop(asking);
         let options = rt::LoopOptions::default();
         let outcome = rt::run(options, || waiter).expect("a loop");
         assert!(outcome.is_err());
-        let Turn::Ask(asking) = cache.turn(&id, 0) else {
+        let StatusLookup::Ask(asking) = cache.turn(&id, 0) else {
             panic!("nobody asks any more");
         };
-        let answer = Answer {
-            status: Status::Good,
+        let answer = OcspAnswer {
+            status: CertStatus::Good,
             until: Some(10),
         };
-        assert_eq!(asking.tell(Ok(answer)), Ok(Status::Good));
-        assert!(matches!(cache.turn(&id, 10), Turn::Known(Status::Good)));
-        assert!(matches!(cache.turn(&id, 11), Turn::Ask(_)));
+        assert_eq!(asking.tell(Ok(answer)), Ok(CertStatus::Good));
+        assert!(matches!(
+            cache.turn(&id, 10),
+            StatusLookup::Known(CertStatus::Good)
+        ));
+        assert!(matches!(cache.turn(&id, 11), StatusLookup::Ask(_)));
     }
 }

@@ -6,7 +6,7 @@ use aws_lc_rs::digest;
 use der::asn1::{AnyRef, BitStringRef, GeneralizedTime};
 use der::{Decode, Reader, SliceReader};
 
-use super::super::certificate::{Certificate, Signed};
+use super::super::certificate::{Certificate, SignedContent};
 use super::super::provider::algorithms;
 use super::super::verify::is_signed;
 
@@ -42,7 +42,7 @@ mod tag {
 
 /// The `CertID` of a certificate: its issuer and its serial number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Id {
+pub(super) struct CertId {
     issuer_name: [u8; 20],
     issuer_key: [u8; 20],
     /// The content of the INTEGER, compared byte by byte: DER is unique.
@@ -51,26 +51,26 @@ pub(super) struct Id {
 
 /// The status of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub(super) enum CertStatus {
     Good,
     Revoked,
     Unknown,
 }
 
-impl Status {
+impl CertStatus {
     /// The word for it in logs.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Status::Good => "good",
-            Status::Revoked => "revoked",
-            Status::Unknown => "unknown",
+            CertStatus::Good => "good",
+            CertStatus::Revoked => "revoked",
+            CertStatus::Unknown => "unknown",
         }
     }
 }
 
 /// Whose signature a response must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Signer {
+pub(super) enum SignerPolicy {
     /// The issuer's own, or that of a responder that the issuer has authorized.
     Entitled,
     /// Any whose certificate is included: the client that gets the stapled response verifies it.
@@ -79,15 +79,15 @@ pub(super) enum Signer {
 
 /// A response that was verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
-    pub(super) status: Status,
+pub(super) struct OcspAnswer {
+    pub(super) status: CertStatus,
     /// Until when it is valid, in seconds; `None`: without limit, newer ones are always available.
     pub(super) until: Option<i64>,
 }
 
-impl Id {
-    pub(super) fn of(certificate: &Certificate, issuer: &Certificate) -> Id {
-        Id {
+impl CertId {
+    pub(super) fn of(certificate: &Certificate, issuer: &Certificate) -> CertId {
+        CertId {
             issuer_name: sha1(&certificate.issuer),
             issuer_key: sha1(&issuer.key.bits),
             serial: certificate.serial.clone(),
@@ -96,7 +96,7 @@ impl Id {
 
     /// The request about this one certificate. Without a nonce, because responders sign in advance and CDNs cache
     /// the responses (RFC 5019).
-    pub(super) fn question(&self) -> Vec<u8> {
+    pub(super) fn encode_request(&self) -> Vec<u8> {
         let id = element(
             tag::SEQUENCE,
             &[
@@ -159,24 +159,24 @@ fn optional<'a>(reader: &mut SliceReader<'a>, tag: u8) -> der::Result<Option<&'a
 }
 
 /// Verifies a response about `id`, whose issuer is `issuer`, at a time in seconds. The error is for the log.
-pub(super) fn examine(
+pub(super) fn verify_response(
     answer: &[u8],
-    id: &Id,
+    id: &CertId,
     issuer: &Certificate,
-    signer: Signer,
+    signer: SignerPolicy,
     now: i64,
-) -> Result<Answer, String> {
+) -> Result<OcspAnswer, String> {
     let malformed = |error: der::Error| format!("malformed OCSP response: {error}");
     let basic = basic(answer).map_err(malformed)??;
-    let parts = Parts::read(basic).map_err(malformed)?;
-    let signed = Signed::parse(basic).ok_or("malformed OCSP response")?;
+    let parts = BasicOcspResponse::read(basic).map_err(malformed)?;
+    let signed = SignedContent::parse(basic).ok_or("malformed OCSP response")?;
     // The signature first: nothing in an unsigned response should decide anything.
     check_signature(&parts, &signed, issuer, signer, now)?;
     let answer = parts
         .find(id)
         .map_err(malformed)?
         .ok_or("certificate status not found in the OCSP response")?;
-    let Single {
+    let SingleResponse {
         status,
         from,
         until,
@@ -184,7 +184,7 @@ pub(super) fn examine(
     if from > now + CLOCK_SKEW || until.is_some_and(|until| until < now - CLOCK_SKEW) {
         return Err("OCSP_check_validity() failed: the response is not currently valid".to_owned());
     }
-    Ok(Answer { status, until })
+    Ok(OcspAnswer { status, until })
 }
 
 /// Parses a response, signed or not, and returns whether it is believed. Only for fuzzing: it also reaches the code
@@ -194,21 +194,21 @@ pub fn is_believed(answer: &[u8], issuer: &[u8]) -> bool {
     let Some(issuer) = Certificate::parse(issuer) else {
         return false;
     };
-    let id = Id {
+    let id = CertId {
         issuer_name: sha1(&issuer.subject),
         issuer_key: sha1(&issuer.key.bits),
         serial: vec![0x10, 0x02],
     };
     if let Ok(Ok(basic)) = basic(answer)
-        && let Ok(parts) = Parts::read(basic)
+        && let Ok(parts) = BasicOcspResponse::read(basic)
     {
         // Only that it ends matters.
         let _ = parts.find(&id);
     }
-    let believed = |signer| examine(answer, &id, &issuer, signer, 1_800_000_000).is_ok();
+    let believed = |signer| verify_response(answer, &id, &issuer, signer, 1_800_000_000).is_ok();
     // The same for the weaker check.
-    let _ = believed(Signer::Anybody);
-    believed(Signer::Entitled)
+    let _ = believed(SignerPolicy::Anybody);
+    believed(SignerPolicy::Entitled)
 }
 
 /// The `BasicOCSPResponse` within an `OCSPResponse`.
@@ -240,38 +240,38 @@ fn basic(answer: &[u8]) -> der::Result<Result<&[u8], String>> {
 }
 
 /// The parts of a `BasicOCSPResponse`.
-struct Parts<'a> {
+struct BasicOcspResponse<'a> {
     /// The signer: by name or by the digest of its key.
-    responder: Responder<'a>,
+    responder: ResponderId<'a>,
     /// The list of `SingleResponse`.
     responses: &'a [u8],
     certificates: Vec<&'a [u8]>,
 }
 
-enum Responder<'a> {
+enum ResponderId<'a> {
     Name(&'a [u8]),
     Key(&'a [u8]),
 }
 
 /// The response about one certificate.
-struct Single {
-    status: Status,
+struct SingleResponse {
+    status: CertStatus,
     from: i64,
     until: Option<i64>,
 }
 
-impl<'a> Parts<'a> {
-    fn read(basic: &'a [u8]) -> der::Result<Parts<'a>> {
+impl<'a> BasicOcspResponse<'a> {
+    fn read(basic: &'a [u8]) -> der::Result<BasicOcspResponse<'a>> {
         let mut reader = SliceReader::new(basic)?;
         let mut outer = SliceReader::new(content(&mut reader, tag::SEQUENCE)?)?;
         let mut data = SliceReader::new(content(&mut outer, tag::SEQUENCE)?)?;
         // The version, which has only one value.
         optional(&mut data, tag::CONTEXT_0)?;
         let responder = match optional(&mut data, tag::CONTEXT_1)? {
-            Some(name) => Responder::Name(name),
+            Some(name) => ResponderId::Name(name),
             None => {
                 let mut key = SliceReader::new(content(&mut data, tag::CONTEXT_2)?)?;
-                Responder::Key(content(&mut key, tag::OCTETS)?)
+                ResponderId::Key(content(&mut key, tag::OCTETS)?)
             }
         };
         let _produced = GeneralizedTime::decode(&mut data)?;
@@ -287,14 +287,14 @@ impl<'a> Parts<'a> {
                 certificates.push(reader.tlv_bytes()?);
             }
         }
-        Ok(Parts {
+        Ok(BasicOcspResponse {
             responder,
             responses,
             certificates,
         })
     }
 
-    fn find(&self, id: &Id) -> der::Result<Option<Single>> {
+    fn find(&self, id: &CertId) -> der::Result<Option<SingleResponse>> {
         let mut list = SliceReader::new(self.responses)?;
         while !list.is_finished() {
             let mut single = SliceReader::new(content(&mut list, tag::SEQUENCE)?)?;
@@ -303,9 +303,9 @@ impl<'a> Parts<'a> {
                 continue;
             }
             let status = match single.peek_byte() {
-                Some(tag::PLAIN_0) => Status::Good,
-                Some(tag::CONTEXT_1) => Status::Revoked,
-                Some(tag::PLAIN_2) => Status::Unknown,
+                Some(tag::PLAIN_0) => CertStatus::Good,
+                Some(tag::CONTEXT_1) => CertStatus::Revoked,
+                Some(tag::PLAIN_2) => CertStatus::Unknown,
                 _ => return Err(single.error(der::ErrorKind::Failed)),
             };
             single.tlv_bytes()?;
@@ -314,7 +314,7 @@ impl<'a> Parts<'a> {
                 Some(time) => Some(seconds(GeneralizedTime::from_der(time)?)),
                 None => None,
             };
-            return Ok(Some(Single {
+            return Ok(Some(SingleResponse {
                 status,
                 from,
                 until,
@@ -330,17 +330,17 @@ fn seconds(time: GeneralizedTime) -> i64 {
 
 /// Checks who signed the response. The issuer is tried first: it may sign itself and then includes no certificate.
 fn check_signature(
-    parts: &Parts<'_>,
-    signed: &Signed,
+    parts: &BasicOcspResponse<'_>,
+    signed: &SignedContent,
     issuer: &Certificate,
-    signer: Signer,
+    signer: SignerPolicy,
     now: i64,
 ) -> Result<(), String> {
     let algorithms = algorithms();
     let has_signed = |certificate: &Certificate| {
         let fits = match parts.responder {
-            Responder::Name(name) => certificate.subject == name,
-            Responder::Key(key) => sha1(&certificate.key.bits) == key,
+            ResponderId::Name(name) => certificate.subject == name,
+            ResponderId::Key(key) => sha1(&certificate.key.bits) == key,
         };
         fits && is_signed(signed, certificate, &algorithms)
     };
@@ -363,7 +363,7 @@ fn check_signature(
             && (found.not_before..=found.not_after).contains(&now)
             && is_signed(&found.signed, issuer, &algorithms)
     };
-    match signer == Signer::Anybody || is_entitled() {
+    match signer == SignerPolicy::Anybody || is_entitled() {
         true => Ok(()),
         false => Err(format!("{failed}: the signer is not authorised")),
     }
@@ -373,8 +373,8 @@ fn check_signature(
 mod tests {
     use super::*;
 
-    fn id() -> Id {
-        Id {
+    fn id() -> CertId {
+        CertId {
             issuer_name: [1; 20],
             issuer_key: [2; 20],
             serial: vec![0x10, 0x02],
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_question_is_as_rfc_6960_has_it() {
-        let question = id().question();
+        let question = id().encode_request();
         let mut reader = SliceReader::new(&question).expect("it is short");
         let mut inside = &question[..];
         for _ in 0..5 {

@@ -14,7 +14,7 @@ pub const MAX_ANSWER: usize = 32 * 1024;
 
 /// The resolver for the names of responders.
 #[derive(Clone)]
-pub struct Network {
+pub struct OcspResolver {
     /// Asked for addresses.
     pub resolver: Arc<Resolver>,
     /// The time limit of a lookup.
@@ -22,14 +22,15 @@ pub struct Network {
 }
 
 /// A request under way. It results in the response's body, or the reason why there is none.
-pub type Asked = Pin<Box<dyn Future<Output = Result<Vec<u8>, String>>>>;
+pub type OcspResponseFuture = Pin<Box<dyn Future<Output = Result<Vec<u8>, String>>>>;
 
 /// Sends a request to a responder by POST.
-pub type Ask = fn(responder: Responder, question: Vec<u8>, network: Network) -> Asked;
+pub type SendOcspRequest =
+    fn(responder: OcspResponder, question: Vec<u8>, network: OcspResolver) -> OcspResponseFuture;
 
 /// The URL of a responder, in parts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Responder {
+pub struct OcspResponder {
     /// A name, or an address without brackets.
     pub host: String,
     /// The port; 80 if the URL has none.
@@ -38,10 +39,10 @@ pub struct Responder {
     pub path: String,
 }
 
-impl Responder {
+impl OcspResponder {
     /// Parses a URL; `None` if it is not valid. Only `http` is supported, and needed: responses are signed, and
     /// with `https` the responder's certificate would need a check of its own.
-    pub fn parse(url: &str) -> Option<Responder> {
+    pub fn parse(url: &str) -> Option<OcspResponder> {
         let scheme = url.get(..7)?;
         if !scheme.eq_ignore_ascii_case("http://") {
             return None;
@@ -67,7 +68,7 @@ impl Responder {
             _ => (authority, 80),
         };
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        (!host.is_empty() && port > 0).then(|| Responder {
+        (!host.is_empty() && port > 0).then(|| OcspResponder {
             host: host.to_owned(),
             port,
             path,
@@ -82,7 +83,7 @@ mod tests {
     #[test]
     fn addresses_of_responders() {
         let parts =
-            |url: &str| Responder::parse(url).map(|found| (found.host, found.port, found.path));
+            |url: &str| OcspResponder::parse(url).map(|found| (found.host, found.port, found.path));
         let some = |host: &str, port, path: &str| Some((host.to_owned(), port, path.to_owned()));
         assert_eq!(parts("http://a.example"), some("a.example", 80, "/"));
         assert_eq!(parts("HTTP://a:81/x?y"), some("a", 81, "/x?y"));

@@ -10,10 +10,10 @@ use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 
 use super::super::certificate::Certificate;
-use super::super::shared::Shared;
+use super::super::shared_by_name::SharedByName;
 use super::check::now;
-use super::message::{self, Answer, Id, Signer, Status};
-use super::responder::{Ask, Network, PATIENCE, Responder};
+use super::message::{self, CertId, CertStatus, OcspAnswer, SignerPolicy};
+use super::responder::{OcspResolver, OcspResponder, PATIENCE, SendOcspRequest};
 
 /// A response is renewed after this many seconds.
 const FRESH: i64 = 3600;
@@ -21,18 +21,18 @@ const FRESH: i64 = 3600;
 const PAUSE: i64 = 300;
 
 /// The OCSP response of one certificate, and its renewal.
-pub struct Staple {
-    id: Id,
+pub struct OcspStaple {
+    id: CertId,
     issuer: Certificate,
-    responder: Responder,
-    signer: Signer,
-    ask: Ask,
-    state: Mutex<State>,
+    responder: OcspResponder,
+    signer: SignerPolicy,
+    ask: SendOcspRequest,
+    state: Mutex<StapleState>,
 }
 
 #[derive(Default)]
-struct State {
-    answer: Option<Arc<Held>>,
+struct StapleState {
+    answer: Option<Arc<FetchedStaple>>,
     /// When to ask again, in seconds.
     due: i64,
     /// A request is under way.
@@ -40,44 +40,44 @@ struct State {
 }
 
 /// A response, with the certified key that includes it: built once for all handshakes.
-struct Held {
+struct FetchedStaple {
     bytes: Vec<u8>,
     until: i64,
     key: Mutex<Option<(Weak<CertifiedKey>, Arc<CertifiedKey>)>>,
 }
 
 /// Identifies a certificate's responses in the process.
-type Key = (Id, Responder, bool);
+type StapleKey = (CertId, OcspResponder, bool);
 
-impl Staple {
+impl OcspStaple {
     /// For a certificate and its issuer's certificate, both in DER. `responder` overrides the URL in the
     /// certificate. With `verifies` a response is sent only if its signer is authorized (`ssl_stapling_verify`).
     /// The error says why stapling is not possible.
     pub fn new(
         certificate: &CertificateDer<'_>,
         issuer: &[u8],
-        responder: Option<Responder>,
+        responder: Option<OcspResponder>,
         verifies: bool,
-        ask: Ask,
-    ) -> Result<Arc<Staple>, String> {
+        ask: SendOcspRequest,
+    ) -> Result<Arc<OcspStaple>, String> {
         let unreadable = || "the certificate cannot be read".to_owned();
         let certificate = Certificate::parse(certificate).ok_or_else(unreadable)?;
         let issuer = Certificate::parse(issuer).ok_or_else(unreadable)?;
         let responder = match (responder, &certificate.responder) {
             (Some(responder), _) => responder,
             (None, None) => return Err("no OCSP responder URL".to_owned()),
-            (None, Some(url)) => Responder::parse(url)
+            (None, Some(url)) => OcspResponder::parse(url)
                 .ok_or_else(|| format!("invalid URL prefix in OCSP responder \"{url}\""))?,
         };
-        let id = Id::of(&certificate, &issuer);
+        let id = CertId::of(&certificate, &issuer);
         let key = (id.clone(), responder.clone(), verifies);
-        Ok(shared(key, || Staple {
+        Ok(shared(key, || OcspStaple {
             id,
             issuer,
             responder,
             signer: match verifies {
-                true => Signer::Entitled,
-                false => Signer::Anybody,
+                true => SignerPolicy::Entitled,
+                false => SignerPolicy::Anybody,
             },
             ask,
             state: Mutex::default(),
@@ -85,7 +85,10 @@ impl Staple {
     }
 
     /// The certified key with the present response; `None` if there is no valid one.
-    pub(in super::super) fn staple(&self, key: &Arc<CertifiedKey>) -> Option<Arc<CertifiedKey>> {
+    pub(in super::super) fn stapled_key(
+        &self,
+        key: &Arc<CertifiedKey>,
+    ) -> Option<Arc<CertifiedKey>> {
         let held = self.lock().answer.clone()?;
         if held.until < now() {
             return None;
@@ -105,9 +108,9 @@ impl Staple {
     }
 
     /// Sends a request on this loop if it is time to. Failures go to `log`.
-    pub(in super::super) fn refresh(
+    pub(in super::super) fn refresh_if_due(
         self: &Arc<Self>,
-        network: impl FnOnce() -> Network,
+        network: impl FnOnce() -> OcspResolver,
         log: impl FnOnce(String) + 'static,
     ) {
         let mut state = self.lock();
@@ -117,7 +120,7 @@ impl Staple {
         state.busy = true;
         // Not held while the task is created: every handshake takes this lock.
         drop(state);
-        let asking = Asking(Arc::clone(self));
+        let asking = StapleFetch(Arc::clone(self));
         let network = network();
         rt::spawn(async move {
             if let Err(why) = asking.0.fetch(network).await {
@@ -126,15 +129,15 @@ impl Staple {
         });
     }
 
-    async fn fetch(&self, network: Network) -> Result<(), String> {
-        let asked = (self.ask)(self.responder.clone(), self.id.question(), network);
+    async fn fetch(&self, network: OcspResolver) -> Result<(), String> {
+        let asked = (self.ask)(self.responder.clone(), self.id.encode_request(), network);
         let bytes = rt::timeout(PATIENCE, asked)
             .await
             .unwrap_or_else(|_| Err("OCSP responder timed out".to_owned()))?;
-        let Answer { status, until } =
-            message::examine(&bytes, &self.id, &self.issuer, self.signer, now())?;
+        let OcspAnswer { status, until } =
+            message::verify_response(&bytes, &self.id, &self.issuer, self.signer, now())?;
         let mut state = self.lock();
-        if status != Status::Good {
+        if status != CertStatus::Good {
             // A response "revoked" would only make clients turn away. It is not sent; whether they accept the
             // certificate without one is up to them.
             state.answer = None;
@@ -148,7 +151,7 @@ impl Staple {
         state.due = (until.saturating_sub(PAUSE))
             .min(now + FRESH)
             .max(now + PAUSE);
-        state.answer = Some(Arc::new(Held {
+        state.answer = Some(Arc::new(FetchedStaple {
             bytes,
             until,
             key: Mutex::new(None),
@@ -156,15 +159,15 @@ impl Staple {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StapleState> {
         self.state.lock()
     }
 }
 
 /// A request under way. However it ends, the next one is possible after a pause.
-struct Asking(Arc<Staple>);
+struct StapleFetch(Arc<OcspStaple>);
 
-impl Drop for Asking {
+impl Drop for StapleFetch {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.busy = false;
@@ -173,7 +176,8 @@ impl Drop for Asking {
 }
 
 /// The shared state for this certificate in the process, so that a reload starts with the known response.
-fn shared(key: Key, make: impl FnOnce() -> Staple) -> Arc<Staple> {
-    static KNOWN: LazyLock<Shared<Key, Staple>> = LazyLock::new(Shared::default);
+fn shared(key: StapleKey, make: impl FnOnce() -> OcspStaple) -> Arc<OcspStaple> {
+    static KNOWN: LazyLock<SharedByName<StapleKey, OcspStaple>> =
+        LazyLock::new(SharedByName::default);
     KNOWN.get(key, || Arc::new(make()))
 }

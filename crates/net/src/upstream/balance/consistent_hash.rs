@@ -15,7 +15,7 @@ use super::method::{BalanceMethod, Balancer};
 use super::peer_set::PeerSet;
 use super::pick_state::{MAX_DRAWS, PickState};
 use super::round_robin;
-use crate::upstream::peer::Peer;
+use crate::upstream::peer::UpstreamPeer;
 
 /// Points for each unit of weight; part of the agreement with other clients, not a setting.
 const POINTS: i64 = 160;
@@ -23,19 +23,19 @@ const POINTS: i64 = 160;
 /// The ring: points in order of their hash, each with its server.
 #[derive(Debug)]
 struct HashRing {
-    points: Vec<Point>,
+    points: Vec<RingPoint>,
     servers: Vec<BString>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Point {
+struct RingPoint {
     hash: u32,
     /// Index into the names. A server with several addresses owns its points once, and its addresses take turns.
     server: u32,
 }
 
 impl HashRing {
-    fn new(peers: &[Arc<Peer>]) -> HashRing {
+    fn new(peers: &[Arc<UpstreamPeer>]) -> HashRing {
         let mut servers: Vec<BString> = Vec::new();
         let mut points = Vec::new();
         for peer in peers {
@@ -52,7 +52,7 @@ impl HashRing {
                 let mut crc = base;
                 crc.update(&previous.to_le_bytes());
                 previous = crc.finish();
-                points.push(Point {
+                points.push(RingPoint {
                     hash: previous,
                     server: server as u32,
                 });
@@ -123,13 +123,18 @@ impl BalanceMethod for ConsistentHash {
 }
 
 impl Balancer for HashRing {
-    fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
+    fn choose(
+        &mut self,
+        peers: &PeerSet,
+        pick: &mut PickState,
+        now: i64,
+    ) -> Option<Arc<UpstreamPeer>> {
         // An empty key says nothing about the request: to hash it would send all such requests to one server.
         if pick.draws > MAX_DRAWS || pick.key.is_empty() || pick.on_backup || self.points.is_empty()
         {
-            return round_robin::choose(peers, pick, now);
+            return round_robin::choose_round_robin(peers, pick, now);
         }
-        if let Some(bound) = pick.bound(peers, now) {
+        if let Some(bound) = pick.sticky_peer(peers, now) {
             return Some(bound);
         }
         let mut position = pick.hash.unwrap_or_else(|| self.position(crc32(&pick.key)));
@@ -142,7 +147,7 @@ impl Balancer for HashRing {
                 .peers
                 .iter()
                 .filter(|peer| peer.server() == server && pick.may_take(peer, now));
-            if let Some(peer) = round_robin::turn(of_server, None, now) {
+            if let Some(peer) = round_robin::round_robin_turn(of_server, None, now) {
                 return Some(peer);
             }
             // The next point may be the same server's. Each step counts as a draw, so the walk ends.
@@ -150,7 +155,7 @@ impl Balancer for HashRing {
             pick.draws += 1;
             if pick.draws > MAX_DRAWS {
                 pick.hash = Some(position);
-                return round_robin::choose(peers, pick, now);
+                return round_robin::choose_round_robin(peers, pick, now);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::method::{BalanceMethod, Balancer};
 use super::peer_set::PeerSet;
 use super::pick_state::{PickState, TriedPeers};
-use crate::upstream::peer::{Availability, Health, Peer};
+use crate::upstream::peer::{PeerAvailability, PeerHealth, UpstreamPeer};
 use crate::upstream::server::ServerState;
 
 /// The peers of a group, and the choice among them.
@@ -25,7 +25,7 @@ pub(super) struct BalancedPeers {
 }
 
 impl BalancedPeers {
-    fn new(method: &dyn BalanceMethod, peers: Vec<Arc<Peer>>, seed: u64) -> BalancedPeers {
+    fn new(method: &dyn BalanceMethod, peers: Vec<Arc<UpstreamPeer>>, seed: u64) -> BalancedPeers {
         let set = PeerSet::new(peers);
         let balancer = method.balancer(&set, seed);
         BalancedPeers { set, balancer }
@@ -35,8 +35,8 @@ impl BalancedPeers {
 impl GroupBalancer {
     pub(crate) fn new(
         method: &dyn BalanceMethod,
-        primary: Vec<Arc<Peer>>,
-        backup: Vec<Arc<Peer>>,
+        primary: Vec<Arc<UpstreamPeer>>,
+        backup: Vec<Arc<UpstreamPeer>>,
         seed: u64,
     ) -> GroupBalancer {
         GroupBalancer {
@@ -57,14 +57,14 @@ impl GroupBalancer {
     }
 
     /// All peers; the flag says which are backup.
-    pub(crate) fn peers(&self) -> impl Iterator<Item = (&Arc<Peer>, bool)> {
+    pub(crate) fn peers(&self) -> impl Iterator<Item = (&Arc<UpstreamPeer>, bool)> {
         let primary = self.primary.set.peers.iter().map(|peer| (peer, false));
         primary.chain(self.backup.set.peers.iter().map(|peer| (peer, true)))
     }
 
     /// The next peer for a request, recorded in the request's state. Connections are not counted yet: the caller
     /// does that.
-    pub(crate) fn choose(&mut self, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
+    pub(crate) fn choose(&mut self, pick: &mut PickState, now: i64) -> Option<Arc<UpstreamPeer>> {
         if self.is_single() {
             return self.only_one(pick, now);
         }
@@ -88,23 +88,23 @@ impl GroupBalancer {
     pub(crate) fn is_worth_waiting(&self, pick: &PickState, now: i64) -> bool {
         self.peers().any(|(peer, backup)| {
             let tried = pick.on_backup == backup && pick.tried.contains(peer.id);
-            !tried && peer.availability(now) == Availability::Occupied
+            !tried && peer.availability(now) == PeerAvailability::Occupied
         })
     }
 
-    fn only_one(&self, pick: &PickState, now: i64) -> Option<Arc<Peer>> {
+    fn only_one(&self, pick: &PickState, now: i64) -> Option<Arc<UpstreamPeer>> {
         let peer = &self.primary.set.peers[0];
-        if pick.bound(&self.primary.set, now).is_some() {
+        if pick.sticky_peer(&self.primary.set, now).is_some() {
             return Some(peer.clone());
         }
         // Failures are not counted for the only peer. An active health check is another matter: it knows the
         // server's present state.
-        let out = peer.state != ServerState::Up || peer.health() == Health::Unhealthy;
-        (!out && peer.occupancy() == Availability::Free).then(|| peer.clone())
+        let out = peer.state != ServerState::Up || peer.health() == PeerHealth::Unhealthy;
+        (!out && peer.occupancy() == PeerAvailability::Free).then(|| peer.clone())
     }
 
     /// A peer among the primary ones, or among the backup ones once the request has turned to them.
-    fn choose_in_turn(&mut self, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
+    fn choose_in_turn(&mut self, pick: &mut PickState, now: i64) -> Option<Arc<UpstreamPeer>> {
         let BalancedPeers { set, balancer } = match pick.on_backup {
             true => &mut self.backup,
             false => &mut self.primary,
@@ -112,7 +112,7 @@ impl GroupBalancer {
         balancer.choose(set, pick, now)
     }
 
-    fn note(&self, peer: Arc<Peer>, pick: &mut PickState, now: i64) -> Arc<Peer> {
+    fn note(&self, peer: Arc<UpstreamPeer>, pick: &mut PickState, now: i64) -> Arc<UpstreamPeer> {
         pick.tried.add(peer.id);
         // The first request after `fail_timeout` is the probe of a failed peer: recording its time keeps other
         // requests away until it has ended or another `fail_timeout` has passed.
@@ -129,13 +129,13 @@ pub(crate) mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
     use super::super::consistent_hash::ConsistentHash;
-    use super::super::hash::Hash;
+    use super::super::hash::HashMethod;
     use super::super::ip_hash::IpHash;
     use super::super::least_conn::LeastConn;
     use super::super::round_robin::RoundRobin;
     use super::*;
     use crate::upstream::peer::PeerLoad;
-    use crate::upstream::server::Server;
+    use crate::upstream::server::UpstreamServer;
     use conf::Expression;
 
     /// Any moment after the epoch of the numbers.
@@ -151,14 +151,14 @@ pub(crate) mod tests {
     pub(crate) fn with_servers(
         method: &dyn BalanceMethod,
         count: usize,
-        change: impl Fn(usize, &mut Server),
+        change: impl Fn(usize, &mut UpstreamServer),
     ) -> GroupBalancer {
         let (mut primary, mut backup) = (Vec::new(), Vec::new());
         for i in 0..count {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, i as u16 + 1)).into();
-            let mut server = Server::new(format!("127.0.0.1:{}", i + 1), Vec::new());
+            let mut server = UpstreamServer::new(format!("127.0.0.1:{}", i + 1), Vec::new());
             change(i, &mut server);
-            let peer = Arc::new(Peer::new(
+            let peer = Arc::new(UpstreamPeer::new(
                 i as u64 + 1,
                 i,
                 &server,
@@ -212,7 +212,7 @@ pub(crate) mod tests {
         let methods: [&dyn BalanceMethod; 5] = [
             &RoundRobin,
             &LeastConn,
-            &Hash { key: key() },
+            &HashMethod { key: key() },
             &ConsistentHash { key: key() },
             &IpHash,
         ];

@@ -12,16 +12,16 @@ use super::method::{BalanceMethod, Balancer};
 use super::peer_set::PeerSet;
 use super::pick_state::{MAX_DRAWS, PickState};
 use super::round_robin;
-use crate::upstream::peer::Peer;
+use crate::upstream::peer::UpstreamPeer;
 
 /// `hash`, without `consistent`.
 #[derive(Clone, Debug)]
-pub struct Hash {
+pub struct HashMethod {
     /// What is hashed; the engine evaluates it for the request.
     pub key: Expression,
 }
 
-impl BalanceMethod for Hash {
+impl BalanceMethod for HashMethod {
     fn key(&self) -> Option<&Expression> {
         Some(&self.key)
     }
@@ -40,12 +40,17 @@ impl BalanceMethod for Hash {
 struct HashBalancer;
 
 impl Balancer for HashBalancer {
-    fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
+    fn choose(
+        &mut self,
+        peers: &PeerSet,
+        pick: &mut PickState,
+        now: i64,
+    ) -> Option<Arc<UpstreamPeer>> {
         if pick.draws > MAX_DRAWS || peers.peers.len() < 2 || pick.key.is_empty() || pick.on_backup
         {
-            return round_robin::choose(peers, pick, now);
+            return round_robin::choose_round_robin(peers, pick, now);
         }
-        if let Some(bound) = pick.bound(peers, now) {
+        if let Some(bound) = pick.sticky_peer(peers, now) {
             return Some(bound);
         }
         let mut hash = pick.hash.unwrap_or(0);
@@ -61,7 +66,7 @@ impl Balancer for HashBalancer {
             }
             pick.draws += 1;
             if pick.draws > MAX_DRAWS {
-                return round_robin::choose(peers, pick, now);
+                return round_robin::choose_round_robin(peers, pick, now);
             }
         }
     }
@@ -85,7 +90,7 @@ mod tests {
     #[test]
     fn a_key_keeps_its_server_and_another_one_follows() {
         let mut by_key = balancer(
-            &Hash {
+            &HashMethod {
                 key: Expression::literal(b"unused"),
             },
             &[1, 1, 1],
@@ -108,7 +113,7 @@ mod tests {
     #[test]
     fn without_a_key_they_take_turns() {
         let mut by_key = balancer(
-            &Hash {
+            &HashMethod {
                 key: Expression::literal(b"unused"),
             },
             &[1, 1],

@@ -7,7 +7,7 @@ use super::method::{BalanceMethod, Balancer};
 use super::peer_set::PeerSet;
 use super::pick_state::{MAX_DRAWS, PickState};
 use super::round_robin;
-use crate::upstream::peer::Peer;
+use crate::upstream::peer::UpstreamPeer;
 
 /// nginx's numbers. Another hash would send every client of a site that moves to another server, away from its
 /// session.
@@ -30,11 +30,16 @@ impl BalanceMethod for IpHash {
 }
 
 impl Balancer for IpHash {
-    fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
+    fn choose(
+        &mut self,
+        peers: &PeerSet,
+        pick: &mut PickState,
+        now: i64,
+    ) -> Option<Arc<UpstreamPeer>> {
         if pick.draws > MAX_DRAWS || peers.peers.len() < 2 || pick.on_backup {
-            return round_robin::choose(peers, pick, now);
+            return round_robin::choose_round_robin(peers, pick, now);
         }
-        if let Some(bound) = pick.bound(peers, now) {
+        if let Some(bound) = pick.sticky_peer(peers, now) {
             return Some(bound);
         }
         let (octets, count) = client_octets(pick.client);
@@ -52,7 +57,7 @@ impl Balancer for IpHash {
             }
             pick.draws += 1;
             if pick.draws > MAX_DRAWS {
-                return round_robin::choose(peers, pick, now);
+                return round_robin::choose_round_robin(peers, pick, now);
             }
         }
     }

@@ -7,7 +7,7 @@ use super::method::{BalanceMethod, Balancer};
 use super::peer_set::PeerSet;
 use super::pick_state::PickState;
 use super::round_robin;
-use crate::upstream::peer::Peer;
+use crate::upstream::peer::UpstreamPeer;
 
 /// `least_conn`.
 #[derive(Clone, Copy, Debug)]
@@ -20,29 +20,34 @@ impl BalanceMethod for LeastConn {
 }
 
 impl Balancer for LeastConn {
-    fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
-        if let Some(bound) = pick.bound(peers, now) {
+    fn choose(
+        &mut self,
+        peers: &PeerSet,
+        pick: &mut PickState,
+        now: i64,
+    ) -> Option<Arc<UpstreamPeer>> {
+        if let Some(bound) = pick.sticky_peer(peers, now) {
             return Some(bound);
         }
         let candidates = || peers.peers.iter().filter(|peer| pick.may_take(peer, now));
-        least(candidates, |peer| peer.load.connections.get(), now)
+        least_cost_peer(candidates, |peer| peer.load.connections.get(), now)
     }
 }
 
 /// The candidate with the least cost relative to its weight. If there are several, the round robin decides among
 /// them.
-pub(super) fn least<'a, C, I>(
+pub(super) fn least_cost_peer<'a, C, I>(
     candidates: C,
-    cost: impl Fn(&Peer) -> i64,
+    cost: impl Fn(&UpstreamPeer) -> i64,
     now: i64,
-) -> Option<Arc<Peer>>
+) -> Option<Arc<UpstreamPeer>>
 where
     C: Fn() -> I,
-    I: Iterator<Item = &'a Arc<Peer>>,
+    I: Iterator<Item = &'a Arc<UpstreamPeer>>,
 {
     // Candidates are gone through twice instead of being collected: no allocation under the group's lock.
-    let compare = |a: &Peer, b: &Peer| relative(a, b, &cost, now);
-    let mut best: Option<&Arc<Peer>> = None;
+    let compare = |a: &UpstreamPeer, b: &UpstreamPeer| compare_cost_per_weight(a, b, &cost, now);
+    let mut best: Option<&Arc<UpstreamPeer>> = None;
     let mut several = false;
     for peer in candidates() {
         match best.map_or(Ordering::Less, |best| compare(peer, best)) {
@@ -55,7 +60,7 @@ where
     if !several {
         return Some(best.clone());
     }
-    round_robin::turn(
+    round_robin::round_robin_turn(
         candidates().filter(|peer| compare(peer, best) == Ordering::Equal),
         None,
         now,
@@ -64,9 +69,15 @@ where
 
 /// Compares costs per unit of weight, by cross multiplication: a division would round small costs to the same
 /// value.
-pub(super) fn relative(a: &Peer, b: &Peer, cost: impl Fn(&Peer) -> i64, now: i64) -> Ordering {
+pub(super) fn compare_cost_per_weight(
+    a: &UpstreamPeer,
+    b: &UpstreamPeer,
+    cost: impl Fn(&UpstreamPeer) -> i64,
+    now: i64,
+) -> Ordering {
     // The product of a cost, a weight and the weight's unit can exceed 64 bits.
-    let product = |x: &Peer, y: &Peer| i128::from(cost(x)) * i128::from(y.weight_at(now));
+    let product =
+        |x: &UpstreamPeer, y: &UpstreamPeer| i128::from(cost(x)) * i128::from(y.weight_at(now));
     product(a, b).cmp(&product(b, a))
 }
 

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use super::least_conn::least;
+use super::least_conn::least_cost_peer;
 use super::method::{AfterHead, BalanceMethod, Balancer, RequestObserver};
 use super::peer_set::PeerSet;
 use super::pick_state::PickState;
-use crate::upstream::peer::{Peer, average};
+use crate::upstream::peer::{UpstreamPeer, moving_average};
 
 /// Times within one step of this many milliseconds count as equal.
 const STEP: i64 = 20;
@@ -39,7 +39,7 @@ pub enum TimeMetric {
 
 impl TimeMetric {
     /// The mean of a peer's times.
-    fn mean(self, peer: &Peer) -> i64 {
+    fn mean(self, peer: &UpstreamPeer) -> i64 {
         let load = &peer.load;
         match self {
             TimeMetric::Connect => load.connect_time.get(),
@@ -64,8 +64,13 @@ impl BalanceMethod for LeastTime {
 }
 
 impl Balancer for LeastTime {
-    fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
-        if let Some(bound) = pick.bound(peers, now) {
+    fn choose(
+        &mut self,
+        peers: &PeerSet,
+        pick: &mut PickState,
+        now: i64,
+    ) -> Option<Arc<UpstreamPeer>> {
+        if let Some(bound) = pick.sticky_peer(peers, now) {
             return Some(bound);
         }
         let candidates = || peers.peers.iter().filter(|peer| pick.may_take(peer, now));
@@ -74,7 +79,7 @@ impl Balancer for LeastTime {
             // requests time out.
             candidates().for_each(|peer| observe_inflight(peer, now));
         }
-        least(candidates, |peer| expected(peer, self.metric, now), now)
+        least_cost_peer(candidates, |peer| expected(peer, self.metric, now), now)
     }
 }
 
@@ -83,17 +88,17 @@ impl Balancer for LeastTime {
 struct InflightUntilHead;
 
 impl RequestObserver for InflightUntilHead {
-    fn begins(&self, peer: &Peer, now: i64) {
+    fn request_began(&self, peer: &UpstreamPeer, now: i64) {
         inflight_begins(peer, now);
     }
 
-    fn head_arrived(&self, peer: &Peer, took: i64, now: i64) -> AfterHead {
-        average(&peer.load.header_time, took);
+    fn head_arrived(&self, peer: &UpstreamPeer, took: i64, now: i64) -> AfterHead {
+        moving_average(&peer.load.header_time, took);
         inflight_ends(peer, took, now);
         AfterHead::Ended
     }
 
-    fn ends(&self, peer: &Peer, took: i64, now: i64) {
+    fn request_ended(&self, peer: &UpstreamPeer, took: i64, now: i64) {
         inflight_ends(peer, took, now);
     }
 }
@@ -103,21 +108,21 @@ impl RequestObserver for InflightUntilHead {
 struct InflightUntilEnd;
 
 impl RequestObserver for InflightUntilEnd {
-    fn begins(&self, peer: &Peer, now: i64) {
+    fn request_began(&self, peer: &UpstreamPeer, now: i64) {
         inflight_begins(peer, now);
     }
 
-    fn head_arrived(&self, _: &Peer, _: i64, _: i64) -> AfterHead {
+    fn head_arrived(&self, _: &UpstreamPeer, _: i64, _: i64) -> AfterHead {
         AfterHead::UnderWay
     }
 
-    fn ends(&self, peer: &Peer, took: i64, now: i64) {
+    fn request_ended(&self, peer: &UpstreamPeer, took: i64, now: i64) {
         inflight_ends(peer, took, now);
     }
 }
 
 /// The expected milliseconds until a peer has answered all it has and one request more.
-pub(super) fn expected(peer: &Peer, metric: TimeMetric, now: i64) -> i64 {
+pub(super) fn expected(peer: &UpstreamPeer, metric: TimeMetric, now: i64) -> i64 {
     let mut time = metric.mean(peer);
     let unseen = now - peer.load.checked.get();
     if unseen > peer.fail_timeout {
@@ -140,18 +145,18 @@ pub(super) fn expected(peer: &Peer, metric: TimeMetric, now: i64) -> i64 {
 }
 
 /// Adds the present age of the requests under way to their moving average.
-fn observe_inflight(peer: &Peer, now: i64) {
+fn observe_inflight(peer: &UpstreamPeer, now: i64) {
     let load = &peer.load;
     let count = load.inflight.get();
     if count > 0 {
         let age = load.inflight_spent.get() / count + (now - load.inflight_changed.get());
-        average(&load.inflight_time, age);
+        moving_average(&load.inflight_time, age);
     }
 }
 
 /// Counts a request as under way. The time that the others have spent so far is added up first, because from now on
 /// it grows faster.
-fn inflight_begins(peer: &Peer, now: i64) {
+fn inflight_begins(peer: &UpstreamPeer, now: i64) {
     let load = &peer.load;
     let count = load.inflight.get();
     if count > 0 {
@@ -163,7 +168,7 @@ fn inflight_begins(peer: &Peer, now: i64) {
 }
 
 /// Ends the count of a request that took this many milliseconds, and removes its share from the sum.
-fn inflight_ends(peer: &Peer, took: i64, now: i64) {
+fn inflight_ends(peer: &UpstreamPeer, took: i64, now: i64) {
     let load = &peer.load;
     let count = load.inflight.get();
     if count <= 1 {

@@ -7,7 +7,7 @@ use conf::Expression;
 
 use super::peer_set::PeerSet;
 use super::pick_state::PickState;
-use crate::upstream::peer::Peer;
+use crate::upstream::peer::UpstreamPeer;
 
 /// A balancing method as its directive describes it.
 pub trait BalanceMethod: fmt::Debug + Send + Sync {
@@ -35,7 +35,12 @@ pub trait BalanceMethod: fmt::Debug + Send + Sync {
 /// so it must not wait.
 pub trait Balancer: fmt::Debug + Send {
     /// The peer for the next try of a request; `None` if there is none among these.
-    fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>>;
+    fn choose(
+        &mut self,
+        peers: &PeerSet,
+        pick: &mut PickState,
+        now: i64,
+    ) -> Option<Arc<UpstreamPeer>>;
 }
 
 /// Counts requests under way. The counts are kept with the peer, because that survives a reload. A request keeps
@@ -43,13 +48,13 @@ pub trait Balancer: fmt::Debug + Send {
 /// milliseconds.
 pub trait RequestObserver: fmt::Debug + Sync {
     /// A request was given to `peer`.
-    fn begins(&self, peer: &Peer, now: i64);
+    fn request_began(&self, peer: &UpstreamPeer, now: i64);
 
     /// The response header arrived after this many milliseconds.
-    fn head_arrived(&self, peer: &Peer, took: i64, now: i64) -> AfterHead;
+    fn head_arrived(&self, peer: &UpstreamPeer, took: i64, now: i64) -> AfterHead;
 
     /// The request has ended after `took` milliseconds, or 0 if its end says nothing about the peer.
-    fn ends(&self, peer: &Peer, took: i64, now: i64);
+    fn request_ended(&self, peer: &UpstreamPeer, took: i64, now: i64);
 }
 
 /// Whether a request still counts after its response header.

@@ -27,12 +27,12 @@ mod round_robin;
 
 pub use consistent_hash::ConsistentHash;
 pub(crate) use group_balancer::GroupBalancer;
-pub use hash::Hash;
+pub use hash::HashMethod;
 pub use ip_hash::IpHash;
 pub use least_conn::LeastConn;
 pub use least_time::{LeastTime, TimeMetric};
 pub use method::BalanceMethod;
 pub(crate) use method::{AfterHead, RequestObserver};
 pub(crate) use pick_state::PickState;
-pub use random::{Random, RandomTwo};
+pub use random::{RandomMethod, RandomTwo};
 pub use round_robin::RoundRobin;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::upstream::peer::Peer;
+use crate::upstream::peer::UpstreamPeer;
 use crate::upstream::server::ServerState;
 
 /// The peers of a group that are primary, or those that are backup.
 #[derive(Debug, Default)]
 pub struct PeerSet {
-    pub(crate) peers: Vec<Arc<Peer>>,
+    pub(crate) peers: Vec<Arc<UpstreamPeer>>,
     /// The sum of the configured weights.
     pub(super) total_weight: u64,
     /// For each peer, the sum of the weights before it.
@@ -16,7 +16,7 @@ pub struct PeerSet {
 }
 
 impl PeerSet {
-    pub(crate) fn new(peers: Vec<Arc<Peer>>) -> PeerSet {
+    pub(crate) fn new(peers: Vec<Arc<UpstreamPeer>>) -> PeerSet {
         let mut total_weight = 0;
         let mut starts = Vec::with_capacity(peers.len());
         for peer in &peers {
@@ -32,7 +32,7 @@ impl PeerSet {
 
     /// The peer for a number below the total weight: each peer owns as many numbers as its weight, in the order of
     /// the configuration.
-    pub(super) fn at_weight(&self, weight: u64) -> &Arc<Peer> {
+    pub(super) fn at_weight(&self, weight: u64) -> &Arc<UpstreamPeer> {
         let after = self.starts.partition_point(|&start| start <= weight);
         &self.peers[after - 1]
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bstr::BString;
 
 use super::peer_set::PeerSet;
-use crate::upstream::peer::{Availability, Peer};
+use crate::upstream::peer::{PeerAvailability, UpstreamPeer};
 
 /// After this many unusable peers, a method that hashes or draws leaves the choice to round robin; nginx's bound.
 /// Without it, hashing could go on for ever while most peers are down.
@@ -64,15 +64,15 @@ impl PickState {
     }
 
     /// Whether the request may get a peer that it is not bound to.
-    pub(super) fn may_take(&self, peer: &Peer, now: i64) -> bool {
-        !self.tried.contains(peer.id) && peer.availability(now) == Availability::Free
+    pub(super) fn may_take(&self, peer: &UpstreamPeer, now: i64) -> bool {
+        !self.tried.contains(peer.id) && peer.availability(now) == PeerAvailability::Free
     }
 
     /// The peer that the client is bound to (`sticky`), if it can be used: also one that is draining.
-    pub(super) fn bound(&self, peers: &PeerSet, now: i64) -> Option<Arc<Peer>> {
+    pub(super) fn sticky_peer(&self, peers: &PeerSet, now: i64) -> Option<Arc<UpstreamPeer>> {
         let sid = self.sid.as_ref()?;
         let peer = peers.peers.iter().find(|peer| peer.sid() == sid)?;
-        let free = peer.availability_when_bound(now) == Availability::Free;
+        let free = peer.availability_when_bound(now) == PeerAvailability::Free;
         (free && !self.tried.contains(peer.id)).then(|| peer.clone())
     }
 }

@@ -9,11 +9,11 @@ use super::method::{BalanceMethod, Balancer};
 use super::peer_set::PeerSet;
 use super::pick_state::{MAX_DRAWS, PickState};
 use super::{least_conn, least_time, round_robin};
-use crate::upstream::peer::Peer;
+use crate::upstream::peer::UpstreamPeer;
 
 /// `random`.
 #[derive(Clone, Copy, Debug)]
-pub struct Random {
+pub struct RandomMethod {
     /// How the better one of two is found; `None`: the first one drawn is used.
     pub two: Option<RandomTwo>,
 }
@@ -27,7 +27,7 @@ pub enum RandomTwo {
     LeastTime(TimeMetric),
 }
 
-impl BalanceMethod for Random {
+impl BalanceMethod for RandomMethod {
     fn takes_backup(&self) -> bool {
         false
     }
@@ -36,7 +36,7 @@ impl BalanceMethod for Random {
         Box::new(RandomBalancer {
             two: self.two,
             // A xorshift generator never leaves the state zero.
-            dice: Dice(seed | 1),
+            dice: XorShift64(seed | 1),
         })
     }
 }
@@ -44,18 +44,23 @@ impl BalanceMethod for Random {
 #[derive(Debug)]
 struct RandomBalancer {
     two: Option<RandomTwo>,
-    dice: Dice,
+    dice: XorShift64,
 }
 
 impl Balancer for RandomBalancer {
-    fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
+    fn choose(
+        &mut self,
+        peers: &PeerSet,
+        pick: &mut PickState,
+        now: i64,
+    ) -> Option<Arc<UpstreamPeer>> {
         if pick.draws > MAX_DRAWS || peers.peers.len() < 2 || pick.on_backup {
-            return round_robin::choose(peers, pick, now);
+            return round_robin::choose_round_robin(peers, pick, now);
         }
-        if let Some(bound) = pick.bound(peers, now) {
+        if let Some(bound) = pick.sticky_peer(peers, now) {
             return Some(bound);
         }
-        let mut first: Option<&Arc<Peer>> = None;
+        let mut first: Option<&Arc<UpstreamPeer>> = None;
         loop {
             let drawn = peers.at_weight(self.dice.throw(peers.total_weight));
             // The same peer twice is not a choice of two: draw again, and count it, or a single usable peer would
@@ -75,7 +80,7 @@ impl Balancer for RandomBalancer {
             }
             pick.draws += 1;
             if pick.draws > MAX_DRAWS {
-                return round_robin::choose(peers, pick, now);
+                return round_robin::choose_round_robin(peers, pick, now);
             }
         }
     }
@@ -84,9 +89,9 @@ impl Balancer for RandomBalancer {
 /// A small generator (xorshift64*). The choice of a server needs no secret randomness, and this runs under the
 /// group's lock.
 #[derive(Debug)]
-struct Dice(u64);
+struct XorShift64(u64);
 
-impl Dice {
+impl XorShift64 {
     /// A number below `sides`, which is not zero.
     fn throw(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 >> 12;
@@ -98,15 +103,18 @@ impl Dice {
 
 fn better<'a>(
     two: RandomTwo,
-    first: &'a Arc<Peer>,
-    second: &'a Arc<Peer>,
+    first: &'a Arc<UpstreamPeer>,
+    second: &'a Arc<UpstreamPeer>,
     now: i64,
-) -> &'a Arc<Peer> {
+) -> &'a Arc<UpstreamPeer> {
     let order = match two {
-        RandomTwo::LeastConn => {
-            least_conn::relative(second, first, |peer| peer.load.connections.get(), now)
-        }
-        RandomTwo::LeastTime(metric) => least_conn::relative(
+        RandomTwo::LeastConn => least_conn::compare_cost_per_weight(
+            second,
+            first,
+            |peer| peer.load.connections.get(),
+            now,
+        ),
+        RandomTwo::LeastTime(metric) => least_conn::compare_cost_per_weight(
             second,
             first,
             |peer| least_time::expected(peer, metric, now),
@@ -127,7 +135,7 @@ mod tests {
 
     #[test]
     fn weights_are_shares() {
-        let mut random = balancer(&Random { two: None }, &[1, 3]);
+        let mut random = balancer(&RandomMethod { two: None }, &[1, 3]);
         let second = ports(&mut random, 4000)
             .iter()
             .filter(|&&port| port == 2)
@@ -138,7 +146,7 @@ mod tests {
     #[test]
     fn the_better_of_two_is_never_the_worst() {
         let mut random = balancer(
-            &Random {
+            &RandomMethod {
                 two: Some(RandomTwo::LeastConn),
             },
             &[1, 1, 1],

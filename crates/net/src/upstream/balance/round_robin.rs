@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::method::{BalanceMethod, Balancer};
 use super::peer_set::PeerSet;
 use super::pick_state::PickState;
-use crate::upstream::peer::{Peer, UNIT};
+use crate::upstream::peer::{UNIT, UpstreamPeer};
 
 /// The method of a group without a balancing directive.
 #[derive(Clone, Copy, Debug)]
@@ -21,14 +21,23 @@ impl BalanceMethod for RoundRobin {
 }
 
 impl Balancer for RoundRobin {
-    fn choose(&mut self, peers: &PeerSet, pick: &mut PickState, now: i64) -> Option<Arc<Peer>> {
-        choose(peers, pick, now)
+    fn choose(
+        &mut self,
+        peers: &PeerSet,
+        pick: &mut PickState,
+        now: i64,
+    ) -> Option<Arc<UpstreamPeer>> {
+        choose_round_robin(peers, pick, now)
     }
 }
 
 /// A choice by round robin. Other methods fall back on it when their own choice cannot be used.
-pub(super) fn choose(peers: &PeerSet, pick: &PickState, now: i64) -> Option<Arc<Peer>> {
-    let bound = pick.bound(peers, now);
+pub(super) fn choose_round_robin(
+    peers: &PeerSet,
+    pick: &PickState,
+    now: i64,
+) -> Option<Arc<UpstreamPeer>> {
+    let bound = pick.sticky_peer(peers, now);
     if let Some(bound) = &bound {
         // Bound requests pay like others, so that unbound ones make up for them by going elsewhere. But only one in
         // a row does: otherwise a server with many bound clients would get no new ones for a long time.
@@ -39,20 +48,20 @@ pub(super) fn choose(peers: &PeerSet, pick: &PickState, now: i64) -> Option<Arc<
         }
     }
     let candidates = peers.peers.iter().filter(|peer| pick.may_take(peer, now));
-    turn(candidates, bound, now)
+    round_robin_turn(candidates, bound, now)
 }
 
 /// One turn of the round among the candidates. `decided` is chosen whatever the weights say, and pays for it.
-pub(super) fn turn<'a>(
-    candidates: impl Iterator<Item = &'a Arc<Peer>>,
-    decided: Option<Arc<Peer>>,
+pub(super) fn round_robin_turn<'a>(
+    candidates: impl Iterator<Item = &'a Arc<UpstreamPeer>>,
+    decided: Option<Arc<UpstreamPeer>>,
     now: i64,
-) -> Option<Arc<Peer>> {
-    let mut best: Option<&Arc<Peer>> = None;
+) -> Option<Arc<UpstreamPeer>> {
+    let mut best: Option<&Arc<UpstreamPeer>> = None;
     let mut total = 0;
     for peer in candidates {
         let effective = peer.effective_weight.get();
-        let gain = peer.ramp(effective, now);
+        let gain = peer.slow_start_share(effective, now);
         let current = peer.current_weight.add(gain);
         total += gain;
         // Failures have lowered this weight. It recovers by one with each choice, as in nginx.

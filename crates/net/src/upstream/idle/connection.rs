@@ -4,11 +4,11 @@ use std::any::Any;
 use std::fmt;
 use std::time::Instant;
 
-use crate::transport::{Parts, Transport};
+use crate::transport::{Transport, TransportParts};
 
 /// Which requests may use an idle connection: those with an equal value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reuse {
+pub struct ReuseTerms {
     /// With `keepalive … local`: the engine's number for the place that opened it, which must be the same.
     pub tag: u64,
     /// The version of the protocol that was spoken on it: an HTTP/2 connection is no use to an HTTP/1.1 request.
@@ -18,17 +18,17 @@ pub struct Reuse {
     pub secure: u64,
 }
 
-impl Reuse {
+impl ReuseTerms {
     /// For a connection without TLS in the protocol's usual version.
-    pub fn of(tag: u64) -> Reuse {
-        Reuse {
+    pub fn of(tag: u64) -> ReuseTerms {
+        ReuseTerms {
             tag,
-            ..Reuse::default()
+            ..ReuseTerms::default()
         }
     }
 
     /// Whether a connection that was kept with `self` can serve a request with `other`.
-    pub(super) fn suits(&self, other: &Reuse, local: bool) -> bool {
+    pub(super) fn suits(&self, other: &ReuseTerms, local: bool) -> bool {
         (!local || self.tag == other.tag)
             && self.dialect == other.dialect
             && self.secure == other.secure
@@ -36,20 +36,20 @@ impl Reuse {
 }
 
 /// A connection to a peer.
-pub struct Connection {
+pub struct PeerConnection {
     /// The connection itself.
     pub stream: Transport,
     /// What the protocol keeps from one request of the connection to the next.
     pub carried: Option<Box<dyn Any + Send>>,
-    pub(super) reuse: Reuse,
+    pub(super) reuse: ReuseTerms,
     pub(super) since: Instant,
     pub(super) requests: u64,
 }
 
-impl Connection {
+impl PeerConnection {
     /// A connection that was just opened for its first request. `reuse` says which requests can use it later.
-    pub fn new(stream: Transport, reuse: Reuse) -> Connection {
-        Connection {
+    pub fn new(stream: Transport, reuse: ReuseTerms) -> PeerConnection {
+        PeerConnection {
             stream,
             carried: None,
             reuse,
@@ -69,7 +69,7 @@ impl Connection {
     }
 }
 
-impl fmt::Debug for Connection {
+impl fmt::Debug for PeerConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection")
             .field("stream", &self.stream)
@@ -79,17 +79,17 @@ impl fmt::Debug for Connection {
 }
 
 /// A connection on its way from one loop to another: not registered with either.
-pub(super) struct HandedOver {
-    parts: Parts,
+pub(super) struct HandedOverConnection {
+    parts: TransportParts,
     carried: Option<Box<dyn Any + Send>>,
-    reuse: Reuse,
+    reuse: ReuseTerms,
     since: Instant,
     requests: u64,
 }
 
-impl HandedOver {
-    pub(super) fn from(connection: Connection) -> HandedOver {
-        HandedOver {
+impl HandedOverConnection {
+    pub(super) fn from(connection: PeerConnection) -> HandedOverConnection {
+        HandedOverConnection {
             parts: connection.stream.into_parts(),
             carried: connection.carried,
             reuse: connection.reuse,
@@ -99,8 +99,8 @@ impl HandedOver {
     }
 
     /// Registers the connection with the calling loop. `None` if that fails.
-    pub(super) fn into_connection(self) -> Option<Connection> {
-        Some(Connection {
+    pub(super) fn into_connection(self) -> Option<PeerConnection> {
+        Some(PeerConnection {
             stream: Transport::from_parts(self.parts).ok()?,
             carried: self.carried,
             reuse: self.reuse,

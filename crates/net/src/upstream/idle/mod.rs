@@ -16,13 +16,13 @@ use std::time::Duration;
 use base::sync::{Mutex, MutexGuard};
 use rt::sync::remote_oneshot;
 
-use super::peer::Peer;
-use super::settings::Keepalive;
-use connection::HandedOver;
+use super::peer::UpstreamPeer;
+use super::settings::KeepaliveSettings;
+use connection::HandedOverConnection;
 use parked::{park, unpark};
-use pool::{EntryId, Found, Left, Pool};
+use pool::{EntryId, IdlePoolState, NewIdleEntry, RemovedEntry};
 
-pub use connection::{Connection, Reuse};
+pub use connection::{PeerConnection, ReuseTerms};
 pub use parked::close_idle;
 
 /// How long another loop may take to hand a connection over: after that, a new connection is sooner there.
@@ -32,7 +32,7 @@ const HAND_OVER: Duration = Duration::from_millis(50);
 pub(crate) struct IdlePool {
     /// Identifies the pool in this process.
     id: u64,
-    pool: Mutex<Pool>,
+    pool: Mutex<IdlePoolState>,
 }
 
 impl Default for IdlePool {
@@ -51,7 +51,7 @@ impl IdlePool {
     }
 
     /// Applies a new configuration: connections beyond the new bound are closed, oldest first.
-    pub(crate) fn configure(&self, settings: Option<Keepalive>, loops: usize) {
+    pub(crate) fn configure(&self, settings: Option<KeepaliveSettings>, loops: usize) {
         let mut pool = self.pool();
         pool.settings = settings;
         let each = settings.map_or(0, |settings| settings.connections);
@@ -69,11 +69,11 @@ impl IdlePool {
 
     /// An idle connection to a peer: the one that was used last, which its server is least likely to have timed
     /// out; preferably on this loop.
-    pub(crate) async fn take(
+    pub(crate) async fn take_connection(
         self: &Arc<Self>,
-        peer: &Arc<Peer>,
-        reuse: Reuse,
-    ) -> Option<Connection> {
+        peer: &Arc<UpstreamPeer>,
+        reuse: ReuseTerms,
+    ) -> Option<PeerConnection> {
         let in_use = usize::try_from(peer.load.connections.get()).unwrap_or(0);
         loop {
             // Its own statement, so that the lock is released before the wait below.
@@ -86,7 +86,7 @@ impl IdlePool {
                 // Boxed because it is rare: its state would make the future of every exchange larger.
                 Some(home) => match Box::pin(self.hand_over(peer, &found, home)).await {
                     Ok(taken) => taken,
-                    Err(TookTooLong) => return None,
+                    Err(HandOverTimeout) => return None,
                 },
             };
             // The server may have closed it meanwhile, or sent something unasked. The loop ends: each turn takes
@@ -101,7 +101,11 @@ impl IdlePool {
     }
 
     /// Keeps a connection for the next request, if the group's settings allow it. Otherwise it is closed.
-    pub(crate) fn keep(self: &Arc<Self>, peer: &Peer, connection: Connection) {
+    pub(crate) fn keep_connection(
+        self: &Arc<Self>,
+        peer: &UpstreamPeer,
+        connection: PeerConnection,
+    ) {
         let now = rt::now();
         let mut pool = self.pool();
         let Some(settings) = pool.settings else {
@@ -124,7 +128,7 @@ impl IdlePool {
         let place = park((self.id, number), connection, expires, entry, || {
             Arc::downgrade(self)
         });
-        let left = Left {
+        let left = NewIdleEntry {
             number,
             reuse,
             place,
@@ -141,11 +145,11 @@ impl IdlePool {
     /// Asks another loop for its socket. `Ok(None)`: that connection is gone.
     async fn hand_over(
         self: &Arc<Self>,
-        peer: &Arc<Peer>,
-        found: &Found,
-        home: rt::Handle,
-    ) -> Result<Option<Connection>, TookTooLong> {
-        let (sender, receiver) = remote_oneshot::channel::<HandedOver>();
+        peer: &Arc<UpstreamPeer>,
+        found: &RemovedEntry,
+        home: rt::LoopHandle,
+    ) -> Result<Option<PeerConnection>, HandOverTimeout> {
+        let (sender, receiver) = remote_oneshot::channel::<HandedOverConnection>();
         let (place, key) = (found.place, (self.id, found.number));
         let (idle, peer) = (Arc::clone(self), Arc::clone(peer));
         let message = move || {
@@ -153,10 +157,10 @@ impl IdlePool {
                 return;
             };
             // The request has stopped waiting. The connection is as good as before and is kept for the next one.
-            if let Err(back) = sender.send(HandedOver::from(connection))
+            if let Err(back) = sender.send(HandedOverConnection::from(connection))
                 && let Some(connection) = back.into_connection()
             {
-                idle.keep(&peer, connection);
+                idle.keep_connection(&peer, connection);
             }
         };
         if home.post(message).is_err() {
@@ -167,12 +171,12 @@ impl IdlePool {
             Ok(Err(_gone)) => Ok(None),
             // The record is out of the pool already. The home loop puts it back when it gets to the message and
             // finds the receiver gone.
-            Err(_) => Err(TookTooLong),
+            Err(_) => Err(HandOverTimeout),
         }
     }
 
     /// Closes a connection whose record was taken out of the pool.
-    fn close(&self, found: Found) {
+    fn close(&self, found: RemovedEntry) {
         let (place, key) = (found.place, (self.id, found.number));
         match found.home {
             None => drop(unpark(place, key)),
@@ -187,10 +191,10 @@ impl IdlePool {
         self.pool().remove(entry);
     }
 
-    fn pool(&self) -> MutexGuard<'_, Pool> {
+    fn pool(&self) -> MutexGuard<'_, IdlePoolState> {
         self.pool.lock()
     }
 }
 
 /// A loop did not hand its connection over in time.
-struct TookTooLong;
+struct HandOverTimeout;

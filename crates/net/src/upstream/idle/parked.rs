@@ -5,8 +5,8 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use super::IdlePool;
-use super::connection::Connection;
-use super::pool::{EntryId, Place};
+use super::connection::PeerConnection;
+use super::pool::{EntryId, ParkedIndex};
 
 /// How often the idle connections are checked. One task for all: a timer for each would be set and cleared with
 /// every request.
@@ -14,12 +14,12 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// Identifies a parked connection in the process: its pool and its number there. The place alone could by now hold
 /// another connection.
-pub(super) type Key = (u64, u64);
+pub(super) type ParkedKey = (u64, u64);
 
 /// A place for a connection, free or taken.
-struct Slot {
-    key: Key,
-    connection: Option<Connection>,
+struct ParkedSlot {
+    key: ParkedKey,
+    connection: Option<PeerConnection>,
     expires: Instant,
     /// Stays when the connection is taken: the next one here is mostly of the same pool, and a new weak reference
     /// costs an atomic operation.
@@ -28,13 +28,13 @@ struct Slot {
 }
 
 #[derive(Default)]
-struct Parked {
-    slots: Vec<Slot>,
+struct ParkedConnections {
+    slots: Vec<ParkedSlot>,
     free: Vec<u32>,
 }
 
 rt::local! {
-    static PARKED: RefCell<Parked> = RefCell::default();
+    static PARKED: RefCell<ParkedConnections> = RefCell::default();
     static SWEEPING: Cell<bool> = const { Cell::new(false) };
     /// The loop is ending: no connection is kept any more.
     static ENDING: Cell<bool> = const { Cell::new(false) };
@@ -48,12 +48,12 @@ pub(super) fn is_ending() -> bool {
 /// Parks a connection whose record in its pool is `entry`. `pool` is called only if the place belonged to another
 /// pool.
 pub(super) fn park(
-    key: Key,
-    connection: Connection,
+    key: ParkedKey,
+    connection: PeerConnection,
     expires: Instant,
     entry: EntryId,
     pool: impl FnOnce() -> Weak<IdlePool>,
-) -> Place {
+) -> ParkedIndex {
     let place = PARKED.with_borrow_mut(|parked| {
         if let Some(index) = parked.free.pop() {
             let slot = &mut parked.slots[index as usize];
@@ -63,17 +63,17 @@ pub(super) fn park(
             slot.key = key;
             slot.connection = Some(connection);
             (slot.expires, slot.entry) = (expires, entry);
-            return Place(index);
+            return ParkedIndex(index);
         }
         let index = u32::try_from(parked.slots.len()).expect("descriptors are 31-bit");
-        parked.slots.push(Slot {
+        parked.slots.push(ParkedSlot {
             key,
             connection: Some(connection),
             expires,
             pool: pool(),
             entry,
         });
-        Place(index)
+        ParkedIndex(index)
     });
     if !SWEEPING.replace(true) {
         rt::spawn_named("idle upstream connections", sweep());
@@ -82,7 +82,7 @@ pub(super) fn park(
 }
 
 /// Takes a connection, if it is still there: it may have expired, or another loop may have had it.
-pub(super) fn unpark(place: Place, key: Key) -> Option<Connection> {
+pub(super) fn unpark(place: ParkedIndex, key: ParkedKey) -> Option<PeerConnection> {
     PARKED.with_borrow_mut(|parked| {
         let slot = parked.slots.get_mut(place.0 as usize)?;
         if slot.key != key {
@@ -126,12 +126,12 @@ async fn sweep() {
     }
 }
 
-impl Parked {
+impl ParkedConnections {
     /// Takes out the connections that can no longer be used; the flag says that none is left.
     fn take_over_ones(
         &mut self,
         now: Instant,
-    ) -> (Vec<(Connection, Weak<IdlePool>, EntryId)>, bool) {
+    ) -> (Vec<(PeerConnection, Weak<IdlePool>, EntryId)>, bool) {
         let mut closed = Vec::new();
         for (index, slot) in (0..).zip(&mut self.slots) {
             if slot.is_over(now)
@@ -144,13 +144,13 @@ impl Parked {
         let empty = self.free.len() == self.slots.len();
         if empty {
             // Frees the memory of what was once the peak, and the references to pools of groups that are gone.
-            *self = Parked::default();
+            *self = ParkedConnections::default();
         }
         (closed, empty)
     }
 }
 
-impl Slot {
+impl ParkedSlot {
     /// Whether the connection has expired, was closed by the peer, or belongs to a group that is gone.
     fn is_over(&self, now: Instant) -> bool {
         self.connection.as_ref().is_some_and(|connection| {

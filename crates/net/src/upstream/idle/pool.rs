@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rt::net::Address;
+use rt::net::SocketAddress;
 
-use super::connection::Reuse;
+use super::connection::ReuseTerms;
 use crate::upstream::peer::ChainHint;
-use crate::upstream::settings::Keepalive;
+use crate::upstream::settings::KeepaliveSettings;
 
 /// A loop whose iteration has lasted longer than this is asked for a connection only if such loops have many:
 /// otherwise opening a new one is faster.
@@ -34,40 +34,40 @@ const NONE: u32 = u32::MAX;
 
 /// Where a connection is parked among those of its loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place(pub(super) u32);
+pub(super) struct ParkedIndex(pub(super) u32);
 
 /// The contents of a pool, under its lock.
 #[derive(Default)]
-pub(super) struct Pool {
-    pub(super) settings: Option<Keepalive>,
+pub(super) struct IdlePoolState {
+    pub(super) settings: Option<KeepaliveSettings>,
     /// The most records, over all loops.
     pub(super) most: usize,
-    entries: Vec<Entry>,
+    entries: Vec<IdleEntry>,
     free: Vec<u32>,
     /// All records, the one that was unused for longest first.
-    ages: Ends,
+    ages: ChainEnds,
     /// For each address, the list of its records.
-    chains: Vec<Chain>,
-    by_address: HashMap<Address, u32>,
+    chains: Vec<AddressChain>,
+    by_address: HashMap<SocketAddress, u32>,
     next_number: u64,
     len: usize,
 }
 
-struct Chain {
-    address: Address,
-    ends: Ends,
+struct AddressChain {
+    address: SocketAddress,
+    ends: ChainEnds,
 }
 
 /// The first and the last record of a list.
 #[derive(Clone, Copy)]
-struct Ends {
+struct ChainEnds {
     first: u32,
     last: u32,
 }
 
-impl Default for Ends {
+impl Default for ChainEnds {
     fn default() -> Self {
-        Ends {
+        ChainEnds {
             first: NONE,
             last: NONE,
         }
@@ -76,40 +76,40 @@ impl Default for Ends {
 
 /// The neighbours of a record in a list.
 #[derive(Clone, Copy)]
-struct Links {
+struct ChainLinks {
     before: u32,
     after: u32,
 }
 
 /// A record of an idle connection, or a free slot of the slab.
-struct Entry {
+struct IdleEntry {
     /// The number of the connection; 0 for a free slot.
     number: u64,
     chain: u32,
-    age: Links,
-    in_chain: Links,
-    reuse: Reuse,
+    age: ChainLinks,
+    in_chain: ChainLinks,
+    reuse: ReuseTerms,
     /// The loop that has the socket. It stays in a free slot: the next record is mostly of the same loop, and
     /// cloning a handle costs two atomic operations.
-    home: rt::Handle,
-    place: Place,
+    home: rt::LoopHandle,
+    place: ParkedIndex,
     expires: Instant,
 }
 
 /// A connection that is to be kept.
-pub(super) struct Left {
+pub(super) struct NewIdleEntry {
     pub(super) number: u64,
-    pub(super) reuse: Reuse,
-    pub(super) place: Place,
+    pub(super) reuse: ReuseTerms,
+    pub(super) place: ParkedIndex,
     pub(super) expires: Instant,
 }
 
 /// Where the connection is whose record was taken out.
-pub(super) struct Found {
+pub(super) struct RemovedEntry {
     pub(super) number: u64,
-    pub(super) place: Place,
+    pub(super) place: ParkedIndex,
     /// The loop that has the socket; `None`: this one.
-    pub(super) home: Option<rt::Handle>,
+    pub(super) home: Option<rt::LoopHandle>,
 }
 
 /// Names a record for a later removal. The number tells whether the slot still has the same connection.
@@ -121,12 +121,12 @@ pub(super) struct EntryId {
 
 /// The two lists that a record is in.
 #[derive(Clone, Copy)]
-enum Row {
+enum IdleList {
     Age,
     Chain(u32),
 }
 
-impl Pool {
+impl IdlePoolState {
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -147,9 +147,9 @@ impl Pool {
     }
 
     /// Adds a record for this loop in the slot that `vacancy` has named.
-    pub(super) fn insert(&mut self, address: &Address, hint: &ChainHint, left: Left) {
+    pub(super) fn insert(&mut self, address: &SocketAddress, hint: &ChainHint, left: NewIdleEntry) {
         let chain = self.chain(address, hint);
-        let nowhere = Links {
+        let nowhere = ChainLinks {
             before: NONE,
             after: NONE,
         };
@@ -166,7 +166,7 @@ impl Pool {
             }
             None => {
                 let index = u32::try_from(self.entries.len()).expect("descriptors are 31-bit");
-                self.entries.push(Entry {
+                self.entries.push(IdleEntry {
                     number: left.number,
                     chain,
                     age: nowhere,
@@ -180,8 +180,8 @@ impl Pool {
             }
         };
         self.len += 1;
-        self.append(Row::Age, index);
-        self.append(Row::Chain(chain), index);
+        self.append(IdleList::Age, index);
+        self.append(IdleList::Chain(chain), index);
     }
 
     /// Takes out the youngest usable record of an address: one of this loop, or else one of a loop that is not
@@ -190,11 +190,11 @@ impl Pool {
     /// connections as are in use.
     pub(super) fn find(
         &mut self,
-        address: &Address,
+        address: &SocketAddress,
         hint: &ChainHint,
-        reuse: &Reuse,
+        reuse: &ReuseTerms,
         in_use: usize,
-    ) -> Option<Found> {
+    ) -> Option<RemovedEntry> {
         let local = self.settings.is_some_and(|settings| settings.local);
         let now = rt::now();
         let chain = self.known_chain(address, hint)?;
@@ -218,7 +218,7 @@ impl Pool {
             if foreign != NONE {
                 continue;
             }
-            match entry.home.late() {
+            match entry.home.turn_duration() {
                 time if time < TOO_LATE => foreign = index,
                 time if time < STUCK => {
                     late_ones += 1;
@@ -237,7 +237,7 @@ impl Pool {
     }
 
     /// Takes out the record that was unused for longest.
-    pub(super) fn remove_oldest(&mut self) -> Option<Found> {
+    pub(super) fn remove_oldest(&mut self) -> Option<RemovedEntry> {
         match self.ages.first {
             NONE => None,
             index => Some(self.take(index)),
@@ -252,9 +252,9 @@ impl Pool {
         }
     }
 
-    fn take(&mut self, index: u32) -> Found {
+    fn take(&mut self, index: u32) -> RemovedEntry {
         let entry = &self.entries[index as usize];
-        let found = Found {
+        let found = RemovedEntry {
             number: entry.number,
             place: entry.place,
             home: (!entry.home.is_current()).then(|| entry.home.clone()),
@@ -265,8 +265,8 @@ impl Pool {
 
     fn unlink(&mut self, index: u32) {
         let chain = self.entries[index as usize].chain;
-        self.detach(Row::Age, index);
-        self.detach(Row::Chain(chain), index);
+        self.detach(IdleList::Age, index);
+        self.detach(IdleList::Chain(chain), index);
         self.entries[index as usize].number = 0;
         self.free.push(index);
         self.len -= 1;
@@ -276,7 +276,7 @@ impl Pool {
 
     /// The list of an address. The peer's hint is tried first; it may be stale after the list was reused, so the
     /// address is compared.
-    fn known_chain(&self, address: &Address, hint: &ChainHint) -> Option<u32> {
+    fn known_chain(&self, address: &SocketAddress, hint: &ChainHint) -> Option<u32> {
         let hinted = hint.0.load(Ordering::Relaxed);
         if let Some(chain) = self.chains.get(hinted as usize)
             && chain.address == *address
@@ -288,13 +288,13 @@ impl Pool {
         Some(chain)
     }
 
-    fn chain(&mut self, address: &Address, hint: &ChainHint) -> u32 {
+    fn chain(&mut self, address: &SocketAddress, hint: &ChainHint) -> u32 {
         if let Some(chain) = self.known_chain(address, hint) {
             return chain;
         }
-        let new = Chain {
+        let new = AddressChain {
             address: address.clone(),
-            ends: Ends::default(),
+            ends: ChainEnds::default(),
         };
         // A search only beyond the limit, and then not per request: a new address is rare.
         let unused = match self.chains.len() >= MOST_EMPTY_CHAINS {
@@ -320,24 +320,24 @@ impl Pool {
 
     // -- rows --
 
-    fn ends(&mut self, row: Row) -> &mut Ends {
+    fn ends(&mut self, row: IdleList) -> &mut ChainEnds {
         match row {
-            Row::Age => &mut self.ages,
-            Row::Chain(chain) => &mut self.chains[chain as usize].ends,
+            IdleList::Age => &mut self.ages,
+            IdleList::Chain(chain) => &mut self.chains[chain as usize].ends,
         }
     }
 
-    fn links(&mut self, row: Row, index: u32) -> &mut Links {
+    fn links(&mut self, row: IdleList, index: u32) -> &mut ChainLinks {
         let entry = &mut self.entries[index as usize];
         match row {
-            Row::Age => &mut entry.age,
-            Row::Chain(_) => &mut entry.in_chain,
+            IdleList::Age => &mut entry.age,
+            IdleList::Chain(_) => &mut entry.in_chain,
         }
     }
 
-    fn append(&mut self, row: Row, index: u32) {
+    fn append(&mut self, row: IdleList, index: u32) {
         let last = std::mem::replace(&mut self.ends(row).last, index);
-        *self.links(row, index) = Links {
+        *self.links(row, index) = ChainLinks {
             before: last,
             after: NONE,
         };
@@ -347,8 +347,8 @@ impl Pool {
         }
     }
 
-    fn detach(&mut self, row: Row, index: u32) {
-        let Links { before, after } = *self.links(row, index);
+    fn detach(&mut self, row: IdleList, index: u32) {
+        let ChainLinks { before, after } = *self.links(row, index);
         match before {
             NONE => self.ends(row).first = after,
             before => self.links(row, before).after = after,
@@ -366,17 +366,17 @@ mod tests {
 
     use super::*;
 
-    fn address(port: u16) -> Address {
+    fn address(port: u16) -> SocketAddress {
         SocketAddr::from(([127, 0, 0, 1], port)).into()
     }
 
-    fn leave(pool: &mut Pool, address: &Address, hint: &ChainHint) -> EntryId {
+    fn leave(pool: &mut IdlePoolState, address: &SocketAddress, hint: &ChainHint) -> EntryId {
         let number = pool.next_number();
         let id = pool.vacancy(number);
-        let left = Left {
+        let left = NewIdleEntry {
             number,
-            reuse: Reuse::default(),
-            place: Place::default(),
+            reuse: ReuseTerms::default(),
+            place: ParkedIndex::default(),
             expires: rt::now() + Duration::from_secs(60),
         };
         pool.insert(address, hint, left);
@@ -388,7 +388,7 @@ mod tests {
     fn entries_come_back_in_their_order() {
         let options = rt::LoopOptions::default();
         let run = rt::run(options, || async {
-            let mut pool = Pool::default();
+            let mut pool = IdlePoolState::default();
             let addresses = [address(1), address(2), address(3)];
             let hints = [
                 ChainHint::default(),
@@ -407,7 +407,7 @@ mod tests {
                     }
                     2 => {
                         let found =
-                            pool.find(&addresses[which], &hints[which], &Reuse::default(), 1);
+                            pool.find(&addresses[which], &hints[which], &ReuseTerms::default(), 1);
                         let expected = model.iter().rposition(|entry| entry.0 == which);
                         assert_eq!(
                             found.map(|found| found.number),
@@ -437,11 +437,14 @@ mod tests {
     #[test]
     fn addresses_that_nothing_is_left_at_are_forgotten() {
         let run = rt::run(rt::LoopOptions::default(), || async {
-            let mut pool = Pool::default();
+            let mut pool = IdlePoolState::default();
             for port in 1..10_000 {
                 let (address, hint) = (address(port), ChainHint::default());
                 leave(&mut pool, &address, &hint);
-                assert!(pool.find(&address, &hint, &Reuse::default(), 1).is_some());
+                assert!(
+                    pool.find(&address, &hint, &ReuseTerms::default(), 1)
+                        .is_some()
+                );
             }
             assert!(pool.chains.len() <= MOST_EMPTY_CHAINS);
             assert_eq!(pool.chains.len(), pool.by_address.len());
@@ -449,11 +452,11 @@ mod tests {
             let stale = ChainHint::default();
             leave(&mut pool, &address(20_000), &stale);
             assert!(
-                pool.find(&address(20_001), &stale, &Reuse::default(), 1)
+                pool.find(&address(20_001), &stale, &ReuseTerms::default(), 1)
                     .is_none()
             );
             assert!(
-                pool.find(&address(20_000), &stale, &Reuse::default(), 1)
+                pool.find(&address(20_000), &stale, &ReuseTerms::default(), 1)
                     .is_some()
             );
         });

@@ -4,7 +4,7 @@ use super::static_table;
 use super::table::{DynamicTable, EntryName};
 use super::{ENTRY_OVERHEAD, TABLE_SIZE_DEFAULT, integer};
 use crate::huffman;
-use crate::known::Known;
+use crate::known_fields::KnownField;
 
 /// A field of a header block.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ pub struct DecodedField<'a> {
     /// The value as sent.
     pub value: &'a [u8],
     /// The known name, if it is one: tables have it without another lookup.
-    pub known: Known,
+    pub known: KnownField,
     /// It must never be indexed, not even by the next hop (section 7.1.3).
     pub never_indexed: bool,
 }
@@ -64,7 +64,7 @@ pub enum HpackError {
 
 /// Decodes the header blocks of one connection, in order.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct HpackDecoder {
     table: DynamicTable,
     /// The maximum table size by our settings.
     allowed: usize,
@@ -73,9 +73,9 @@ pub struct Decoder {
     value: Vec<u8>,
 }
 
-impl Default for Decoder {
-    fn default() -> Decoder {
-        Decoder::new(TABLE_SIZE_DEFAULT)
+impl Default for HpackDecoder {
+    fn default() -> HpackDecoder {
+        HpackDecoder::new(TABLE_SIZE_DEFAULT)
     }
 }
 
@@ -90,10 +90,10 @@ enum NameSource {
     Scratch,
 }
 
-impl Decoder {
+impl HpackDecoder {
     /// A decoder with the `SETTINGS_HEADER_TABLE_SIZE` that the peer was told.
-    pub fn new(table_size: usize) -> Decoder {
-        Decoder {
+    pub fn new(table_size: usize) -> HpackDecoder {
+        HpackDecoder {
             table: DynamicTable::new(table_size),
             allowed: table_size,
             name: Vec::new(),
@@ -113,7 +113,7 @@ impl Decoder {
         self.run(block, limits, OverLimit::KeepTable, take)
     }
 
-    /// Like [`Decoder::decode`], for callers that end the connection when a list exceeds its
+    /// Like [`HpackDecoder::decode`], for callers that end the connection when a list exceeds its
     /// limits: it stops there, and the decoder cannot be used again.
     pub fn decode_or_stop(
         &mut self,
@@ -190,9 +190,9 @@ impl Decoder {
         };
         read_text(rest, &mut self.value)?;
         let known = match name {
-            NameSource::Scratch => Known::from_name(&self.name),
+            NameSource::Scratch => KnownField::from_name(&self.name),
             NameSource::Static(i) => static_table::KNOWN[i],
-            NameSource::Dynamic(i) => self.table.get(i).map_or(Known::Other, |e| e.known),
+            NameSource::Dynamic(i) => self.table.get(i).map_or(KnownField::Other, |e| e.known),
         };
         if let (NameSource::Dynamic(i), true) = (&name, inserts) {
             // The entry may be evicted by the new one, but its name is needed a moment longer.
@@ -280,10 +280,10 @@ mod tests {
             .collect()
     }
 
-    fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<String>, HpackError> {
+    fn decode(decoder: &mut HpackDecoder, block: &[u8]) -> Result<Vec<String>, HpackError> {
         let mut fields = Vec::new();
         decoder.decode(block, ALL, |field| {
-            assert_eq!(field.known, Known::from_name(field.name));
+            assert_eq!(field.known, KnownField::from_name(field.name));
             fields.push(format!(
                 "{}: {}",
                 String::from_utf8_lossy(field.name),
@@ -309,7 +309,7 @@ mod tests {
             ],
         ];
         for set in blocks {
-            let mut decoder = Decoder::default();
+            let mut decoder = HpackDecoder::default();
             let mut lists = set.map(|block| decode(&mut decoder, &hex(block)).expect("valid"));
             assert_eq!(lists[0][3], ":authority: www.example.com");
             assert_eq!(lists[1].pop().as_deref(), Some("cache-control: no-cache"));
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn responses_of_the_rfc_with_a_small_table() {
-        let mut decoder = Decoder::new(256);
+        let mut decoder = HpackDecoder::new(256);
         let blocks = [
             "488264025885aec3771a4b6196d07abe941054d444a8200595040b8166e082a62d1bff6e919d29ad1718\
              63c78f0b97c8e9ae82ae43d3",
@@ -361,10 +361,10 @@ mod tests {
             ("8220", HpackError::InvalidTableSize),
             ("3fe21f", HpackError::InvalidTableSize),
         ] {
-            let mut decoder = Decoder::default();
+            let mut decoder = HpackDecoder::default();
             assert_eq!(decode(&mut decoder, &hex(block)), Err(error), "{block}");
         }
-        let mut decoder = Decoder::default();
+        let mut decoder = HpackDecoder::default();
         assert_eq!(
             decode(&mut decoder, &hex("3fe11f203fe11f82")).map(|l| l.len()),
             Ok(1)
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_bomb_is_counted_and_not_kept() {
-        let mut decoder = Decoder::default();
+        let mut decoder = HpackDecoder::default();
         // One entry of about 4,000 bytes, then 16,000 references to it.
         let mut bomb = vec![0x40, 1, b'a'];
         integer::write(4000, 0, 7, &mut bomb);
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn the_number_of_fields_has_a_bound() {
-        let mut decoder = Decoder::default();
+        let mut decoder = HpackDecoder::default();
         let limits = ListLimits {
             max_size: usize::MAX,
             max_fields: 3,

@@ -7,11 +7,11 @@ use super::static_table;
 use super::table::{DynamicTable, EntryName};
 use super::{ENTRY_OVERHEAD, TABLE_SIZE_DEFAULT, integer};
 use crate::huffman;
-use crate::known::Known;
+use crate::known_fields::KnownField;
 
 /// Whether the compression of a value may reveal it (section 7.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Secrecy {
+pub enum FieldSecrecy {
     /// The field may be indexed.
     Open,
     /// The field is sent as a literal each time.
@@ -22,7 +22,7 @@ pub enum Secrecy {
 
 /// Encodes the header blocks of one connection, in order.
 #[derive(Debug)]
-pub struct Encoder {
+pub struct HpackEncoder {
     table: DynamicTable,
     /// The maximum table size that we want.
     wanted: usize,
@@ -41,18 +41,18 @@ const SEEN: usize = 64;
 /// The number of entries that are searched: as many as a table of the default size can hold.
 const LOOKED_AT: usize = TABLE_SIZE_DEFAULT / ENTRY_OVERHEAD;
 
-impl Default for Encoder {
-    fn default() -> Encoder {
-        Encoder::new(TABLE_SIZE_DEFAULT)
+impl Default for HpackEncoder {
+    fn default() -> HpackEncoder {
+        HpackEncoder::new(TABLE_SIZE_DEFAULT)
     }
 }
 
-impl Encoder {
+impl HpackEncoder {
     /// An encoder that wants a table of `table_size` at most. The peer's settings may reduce it;
     /// until they arrive it is [`TABLE_SIZE_DEFAULT`] at most.
-    pub fn new(table_size: usize) -> Encoder {
+    pub fn new(table_size: usize) -> HpackEncoder {
         let wanted = table_size.min(TABLE_SIZE_DEFAULT);
-        Encoder {
+        HpackEncoder {
             table: DynamicTable::new(wanted),
             wanted,
             resized: (wanted != TABLE_SIZE_DEFAULT).then_some((wanted, wanted)),
@@ -119,7 +119,7 @@ impl Encoder {
         if name == b":authority" || name == b":scheme" {
             self.name.clear();
             self.name.extend_from_slice(name);
-            return self.indexable(Known::Other, name_index, true, value, out);
+            return self.indexable(KnownField::Other, name_index, true, value, out);
         }
         integer::write(name_index, 0, 4, out);
         if name_index == 0 {
@@ -131,16 +131,20 @@ impl Encoder {
     /// Appends a field, whose name may have any case.
     pub fn field(
         &mut self,
-        known: Known,
+        known: KnownField,
         name: &[u8],
         value: &[u8],
-        secrecy: Secrecy,
+        secrecy: FieldSecrecy,
         out: &mut Vec<u8>,
     ) {
         let name_index = static_table::index_of(known);
         self.name.clear();
-        if secrecy != Secrecy::Open {
-            let pattern = if secrecy == Secrecy::Secret { 0x10 } else { 0 };
+        if secrecy != FieldSecrecy::Open {
+            let pattern = if secrecy == FieldSecrecy::Secret {
+                0x10
+            } else {
+                0
+            };
             integer::write(name_index, pattern, 4, out);
             if name_index == 0 {
                 self.name.extend(name.iter().map(u8::to_ascii_lowercase));
@@ -157,7 +161,7 @@ impl Encoder {
     /// Appends a field that may be indexed. If its name has no static index it is in `self.name`.
     fn indexable(
         &mut self,
-        known: Known,
+        known: KnownField,
         name_index: usize,
         steady: bool,
         value: &[u8],
@@ -215,22 +219,22 @@ impl Encoder {
 }
 
 /// Fields with the same value in most messages of a connection: they are indexed at once.
-fn is_steady(known: Known) -> bool {
+fn is_steady(known: KnownField) -> bool {
     matches!(
         known,
-        Known::Server
-            | Known::ContentType
-            | Known::AcceptRanges
-            | Known::Vary
-            | Known::CacheControl
-            | Known::ContentEncoding
-            | Known::StrictTransportSecurity
-            | Known::UserAgent
-            | Known::Accept
-            | Known::AcceptEncoding
-            | Known::AcceptLanguage
-            | Known::Te
-            | Known::Date
+        KnownField::Server
+            | KnownField::ContentType
+            | KnownField::AcceptRanges
+            | KnownField::Vary
+            | KnownField::CacheControl
+            | KnownField::ContentEncoding
+            | KnownField::StrictTransportSecurity
+            | KnownField::UserAgent
+            | KnownField::Accept
+            | KnownField::AcceptEncoding
+            | KnownField::AcceptLanguage
+            | KnownField::Te
+            | KnownField::Date
     )
 }
 
@@ -262,7 +266,7 @@ fn write_text(text: &[u8], out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Decoder, ListLimits};
+    use super::super::{HpackDecoder, ListLimits};
     use super::*;
 
     const ALL: ListLimits = ListLimits {
@@ -270,7 +274,7 @@ mod tests {
         max_fields: usize::MAX,
     };
 
-    fn decode(decoder: &mut Decoder, block: &[u8]) -> Vec<(Vec<u8>, Vec<u8>, bool)> {
+    fn decode(decoder: &mut HpackDecoder, block: &[u8]) -> Vec<(Vec<u8>, Vec<u8>, bool)> {
         let mut list = Vec::new();
         decoder
             .decode(block, ALL, |f| {
@@ -280,28 +284,28 @@ mod tests {
         list
     }
 
-    fn response(encoder: &mut Encoder, n: u32) -> Vec<u8> {
+    fn response(encoder: &mut HpackEncoder, n: u32) -> Vec<u8> {
         let mut out = Vec::new();
         encoder.begin(&mut out);
         encoder.status(200 + (n % 7) as u16, &mut out);
         let unique = format!("{n:032x}");
         for (name, value, secrecy) in [
-            (&b"Server"[..], &b"weir"[..], Secrecy::Open),
-            (b"Content-Type", b"text/html", Secrecy::Open),
-            (b"X-Custom", b"the same", Secrecy::Open),
-            (b"X-Unique", unique.as_bytes(), Secrecy::Open),
-            (b"Set-Cookie", b"id=1", Secrecy::Secret),
-            (b"ETag", b"\"65f-1234\"", Secrecy::Open),
+            (&b"Server"[..], &b"weir"[..], FieldSecrecy::Open),
+            (b"Content-Type", b"text/html", FieldSecrecy::Open),
+            (b"X-Custom", b"the same", FieldSecrecy::Open),
+            (b"X-Unique", unique.as_bytes(), FieldSecrecy::Open),
+            (b"Set-Cookie", b"id=1", FieldSecrecy::Secret),
+            (b"ETag", b"\"65f-1234\"", FieldSecrecy::Open),
         ] {
-            encoder.field(Known::from_name(name), name, value, secrecy, &mut out);
+            encoder.field(KnownField::from_name(name), name, value, secrecy, &mut out);
         }
         out
     }
 
     #[test]
     fn blocks_come_back_and_repeated_fields_cost_a_byte() {
-        let mut encoder = Encoder::default();
-        let mut decoder = Decoder::default();
+        let mut encoder = HpackEncoder::default();
+        let mut decoder = HpackDecoder::default();
         for n in 0..500 {
             if n % 50 == 49 {
                 encoder.set_peer_limit(n * 10);
@@ -325,8 +329,8 @@ mod tests {
 
     #[test]
     fn pseudo_header_fields() {
-        let mut encoder = Encoder::default();
-        let mut decoder = Decoder::default();
+        let mut encoder = HpackEncoder::default();
+        let mut decoder = HpackDecoder::default();
         for _ in 0..3 {
             let mut out = Vec::new();
             encoder.begin(&mut out);
@@ -348,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_smaller_table_is_announced_with_its_smallest_size() {
-        let mut encoder = Encoder::default();
+        let mut encoder = HpackEncoder::default();
         encoder.set_peer_limit(100);
         encoder.set_peer_limit(1000);
         let mut out = Vec::new();
@@ -362,13 +366,19 @@ mod tests {
 
     #[test]
     fn long_values_are_written_out_each_time() {
-        let mut encoder = Encoder::default();
-        let mut decoder = Decoder::default();
+        let mut encoder = HpackEncoder::default();
+        let mut decoder = HpackDecoder::default();
         let long = vec![b'x'; 3000];
         for _ in 0..3 {
             let mut out = Vec::new();
             encoder.begin(&mut out);
-            encoder.field(Known::Server, b"Server", &long, Secrecy::Open, &mut out);
+            encoder.field(
+                KnownField::Server,
+                b"Server",
+                &long,
+                FieldSecrecy::Open,
+                &mut out,
+            );
             assert!(out.len() > 1000);
             assert_eq!(decode(&mut decoder, &out)[0].1, long);
         }

@@ -6,8 +6,8 @@ mod integer;
 mod static_table;
 mod table;
 
-pub use decoder::{DecodedField, DecodedList, Decoder, HpackError, ListLimits};
-pub use encoder::{Encoder, Secrecy};
+pub use decoder::{DecodedField, DecodedList, HpackDecoder, HpackError, ListLimits};
+pub use encoder::{FieldSecrecy, HpackEncoder};
 
 /// The maximum size of a dynamic table before settings say otherwise, in bytes as the RFC counts
 /// them.

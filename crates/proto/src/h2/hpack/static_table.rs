@@ -1,6 +1,6 @@
 //! The static table (RFC 7541 appendix A).
 
-use crate::known::{COUNT, Known};
+use crate::known_fields::{COUNT, KnownField};
 
 /// Names and values; the first has index 1.
 pub(super) const ENTRIES: [(&[u8], &[u8]); 61] = [
@@ -88,21 +88,21 @@ pub(super) fn pseudo(name: &[u8], value: &[u8]) -> (usize, usize) {
 const INDEXES: [u8; COUNT] = build_indexes();
 
 /// The known name of each index.
-pub(super) static KNOWN: [Known; ENTRIES.len()] = build_known();
+pub(super) static KNOWN: [KnownField; ENTRIES.len()] = build_known();
 
 /// The index of a known name; 0 means none.
-pub(super) fn index_of(known: Known) -> usize {
+pub(super) fn index_of(known: KnownField) -> usize {
     usize::from(INDEXES[known as usize])
 }
 
 /// The entries from index 15 on are fields, each name once; those before are pseudo-header fields.
 const FIRST_FIELD: usize = 14;
 
-const fn build_known() -> [Known; ENTRIES.len()] {
-    let mut known = [Known::Other; ENTRIES.len()];
+const fn build_known() -> [KnownField; ENTRIES.len()] {
+    let mut known = [KnownField::Other; ENTRIES.len()];
     let mut i = FIRST_FIELD;
     while i < ENTRIES.len() {
-        known[i] = Known::from_name_const(ENTRIES[i].0);
+        known[i] = KnownField::from_name_const(ENTRIES[i].0);
         i += 1;
     }
     known
@@ -114,7 +114,7 @@ const fn build_indexes() -> [u8; COUNT] {
     let mut i = FIRST_FIELD;
     while i < ENTRIES.len() {
         // Unknown names share number 0, which means "none".
-        if known[i] as u8 != Known::Other as u8 {
+        if known[i] as u8 != KnownField::Other as u8 {
             indexes[known[i] as usize] = i as u8 + 1;
         }
         i += 1;
@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn indexes_lead_to_their_names() {
         for (i, (name, value)) in ENTRIES.into_iter().enumerate() {
-            let known = Known::from_name(name);
+            let known = KnownField::from_name(name);
             assert_eq!(KNOWN[i], known);
-            if known != Known::Other {
+            if known != KnownField::Other {
                 assert_eq!(index_of(known), i + 1);
             }
             if name.starts_with(b":") && i > 0 {
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(pseudo(b":status", b"201"), (0, 8));
         assert_eq!(pseudo(b":authority", b""), (0, 1));
         assert_eq!(pseudo(b":protocol", b"websocket"), (0, 0));
-        assert_eq!(index_of(Known::Other), 0);
-        assert_eq!(index_of(Known::XRealIp), 0);
+        assert_eq!(index_of(KnownField::Other), 0);
+        assert_eq!(index_of(KnownField::XRealIp), 0);
     }
 }

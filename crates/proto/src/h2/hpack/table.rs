@@ -1,7 +1,7 @@
 //! A dynamic table (RFC 7541, section 2.3.2), in one piece of memory.
 
 use super::ENTRY_OVERHEAD;
-use crate::known::Known;
+use crate::known_fields::KnownField;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub(super) struct DynamicEntry {
     start: u32,
     name: u32,
     value: u32,
-    pub(super) known: Known,
+    pub(super) known: KnownField,
     /// For the encoder's search: the hashes of the name, and of name and value.
     pub(super) hashes: (u32, u32),
 }
@@ -82,7 +82,7 @@ impl DynamicTable {
     /// Inserts an entry. One that is larger than the table empties it (section 4.4).
     pub(super) fn insert(
         &mut self,
-        known: Known,
+        known: KnownField,
         name: EntryName<'_>,
         value: &[u8],
         hashes: (u32, u32),
@@ -171,7 +171,7 @@ mod tests {
         for n in 0..10_000 {
             let value = format!("{n:08}");
             table.insert(
-                Known::Other,
+                KnownField::Other,
                 EntryName::Text(b"name"),
                 value.as_bytes(),
                 (0, 0),
@@ -185,21 +185,31 @@ mod tests {
     #[test]
     fn a_name_is_taken_from_an_entry_that_makes_way_for_it() {
         let mut table = DynamicTable::new(100);
-        table.insert(Known::Other, EntryName::Text(b"first"), b"1", (0, 0));
-        table.insert(Known::Other, EntryName::Text(b"second"), b"2", (0, 0));
-        table.insert(Known::Other, EntryName::Entry(1), &[b'x'; 30], (0, 0));
+        table.insert(KnownField::Other, EntryName::Text(b"first"), b"1", (0, 0));
+        table.insert(KnownField::Other, EntryName::Text(b"second"), b"2", (0, 0));
+        table.insert(KnownField::Other, EntryName::Entry(1), &[b'x'; 30], (0, 0));
         assert_eq!(list(&table), [("first".into(), "x".repeat(30))]);
     }
 
     #[test]
     fn what_is_too_large_empties_the_table() {
         let mut table = DynamicTable::new(64);
-        table.insert(Known::Other, EntryName::Text(b"a"), &[b'x'; 31], (0, 0));
+        table.insert(
+            KnownField::Other,
+            EntryName::Text(b"a"),
+            &[b'x'; 31],
+            (0, 0),
+        );
         assert_eq!(list(&table).len(), 1);
-        table.insert(Known::Other, EntryName::Text(b"a"), &[b'x'; 32], (0, 0));
+        table.insert(
+            KnownField::Other,
+            EntryName::Text(b"a"),
+            &[b'x'; 32],
+            (0, 0),
+        );
         assert!(list(&table).is_empty() && table.size == 0);
         table.set_max(0);
-        table.insert(Known::Other, EntryName::Text(b""), b"", (0, 0));
+        table.insert(KnownField::Other, EntryName::Text(b""), b"", (0, 0));
         assert!(list(&table).is_empty());
     }
 }

@@ -30,7 +30,7 @@ impl FirstReads {
     }
 
     /// Records the result of a first read.
-    pub(super) fn learn(&mut self, in_vain: bool) {
+    pub(super) fn note_first_read(&mut self, in_vain: bool) {
         // A success counts more: few reads are tried when most seem useless.
         let step = if in_vain { 1 } else { -4 };
         self.vain = (self.vain + step).clamp(-Self::SURE, Self::SURE);

@@ -21,9 +21,9 @@ use std::task::{Context, Poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, SocketType};
 
-use super::Address;
+use super::SocketAddress;
 use crate::event_loop;
-use crate::reactor::{Registration, Side};
+use crate::reactor::{IoInterest, Registration};
 use first_reads::{FirstReads, with_first_reads};
 
 pub use options::SocketOption;
@@ -33,7 +33,7 @@ pub use sending::VECTORS;
 const DISCARDED: usize = 64 * 1024;
 
 /// A connected stream socket on this thread's loop.
-pub struct Stream {
+pub struct StreamSocket {
     // Before the descriptor, so that it is dropped before that is closed.
     registration: OnceCell<Registration>,
     fd: OwnedFd,
@@ -42,22 +42,22 @@ pub struct Stream {
     drained: Cell<bool>,
     /// Just accepted and not read from yet: see [`FirstReads`].
     is_fresh: Cell<bool>,
-    peer: Address,
-    local: OnceCell<Address>,
+    peer: SocketAddress,
+    local: OnceCell<SocketAddress>,
 }
 
 /// An accepted connection that no loop knows yet.
-pub struct Detached(OwnedFd, Address);
+pub struct DetachedSocket(OwnedFd, SocketAddress);
 
-impl Detached {
+impl DetachedSocket {
     /// Binds the connection to this thread's loop.
-    pub fn attach(self) -> Stream {
-        Stream::accepted(self.0, self.1)
+    pub fn attach(self) -> StreamSocket {
+        StreamSocket::accepted(self.0, self.1)
     }
 }
 
-impl Stream {
-    pub(super) fn accepted(fd: OwnedFd, peer: Address) -> Self {
+impl StreamSocket {
+    pub(super) fn accepted(fd: OwnedFd, peer: SocketAddress) -> Self {
         Self {
             registration: OnceCell::new(),
             fd,
@@ -69,7 +69,7 @@ impl Stream {
     }
 
     /// A connection that was just accepted.
-    pub(super) fn new_client(fd: OwnedFd, peer: Address) -> Self {
+    pub(super) fn new_client(fd: OwnedFd, peer: SocketAddress) -> Self {
         let stream = Self::accepted(fd, peer);
         let is_worth_it = with_first_reads(FirstReads::is_worth_it);
         stream.is_fresh.set(is_worth_it);
@@ -80,7 +80,7 @@ impl Stream {
     /// Takes over a connected socket and makes it non-blocking.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
-        let peer = Address::from_any(rustix::net::getpeername(&fd)?);
+        let peer = SocketAddress::from_any(rustix::net::getpeername(&fd)?);
         Ok(Self::accepted(fd, peer))
     }
 
@@ -93,9 +93,9 @@ impl Stream {
     }
 
     /// Releases the connection from this loop, for another one.
-    pub fn detach(self) -> Detached {
+    pub fn detach(self) -> DetachedSocket {
         let peer = self.peer.clone();
-        Detached(self.into_fd(), peer)
+        DetachedSocket(self.into_fd(), peer)
     }
 
     /// Lets the connection move to another loop or process while other references to this value exist: they must
@@ -104,7 +104,7 @@ impl Stream {
         let moved = self.fd.try_clone()?;
         if let Some(registration) = self.registration.get() {
             // By this descriptor: the copy keeps the socket open, and so its entry would stay in the epoll set.
-            registration.withdraw(self.fd.as_fd());
+            registration.deregister(self.fd.as_fd());
         }
         Ok(moved)
     }
@@ -115,8 +115,8 @@ impl Stream {
         let family = rustix::net::AddressFamily::UNIX;
         let (a, b) = rustix::net::socketpair(family, SocketType::STREAM, flags, None)?;
         Ok((
-            Self::accepted(a, Address::from_any(None)),
-            Self::accepted(b, Address::from_any(None)),
+            Self::accepted(a, SocketAddress::from_any(None)),
+            Self::accepted(b, SocketAddress::from_any(None)),
         ))
     }
 
@@ -147,7 +147,7 @@ impl Stream {
 
     /// Reads, or waits for the next edge.
     pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.poll_io(Side::Read, cx, || self.try_read(buf))
+        self.poll_io(IoInterest::Read, cx, || self.try_read(buf))
     }
 
     /// [`Self::try_read_into`], or waits for the next edge.
@@ -157,7 +157,7 @@ impl Stream {
         buf: &mut Vec<u8>,
         max: usize,
     ) -> Poll<io::Result<usize>> {
-        self.poll_io(Side::Read, cx, || self.try_read_into(buf, max))
+        self.poll_io(IoInterest::Read, cx, || self.try_read_into(buf, max))
     }
 
     /// Discards received bytes, or waits for the next event; 0 at the end of the stream. The kernel copies nothing
@@ -167,7 +167,7 @@ impl Stream {
             /// Never written to: the call needs a slice for its length only.
             static NOWHERE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }
-        self.poll_io(Side::Read, cx, || {
+        self.poll_io(IoInterest::Read, cx, || {
             NOWHERE.with_borrow_mut(|nowhere| {
                 nowhere.resize(DISCARDED, 0);
                 self.attempt_read(DISCARDED, || {
@@ -194,7 +194,7 @@ impl Stream {
 
     /// Waits until there is something and reads it without consuming it.
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        std::future::poll_fn(|cx| self.poll_io(Side::Read, cx, || self.try_peek(buf))).await
+        std::future::poll_fn(|cx| self.poll_io(IoInterest::Read, cx, || self.try_peek(buf))).await
     }
 
     // -- the connection --
@@ -202,7 +202,7 @@ impl Stream {
     /// Ready when the peer has closed its side or the connection is broken. Consumes nothing that the peer has
     /// sent.
     pub fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
-        match self.poll_ready(Side::Closed, cx) {
+        match self.poll_ready(IoInterest::Closed, cx) {
             Poll::Pending => Poll::Pending,
             // The socket cannot be watched, so nothing is known about the peer; the next write will show.
             Poll::Ready(Err(_)) => Poll::Pending,
@@ -214,7 +214,7 @@ impl Stream {
     /// call, so it does not know what has arrived since the loop last asked epoll.
     pub fn is_quiet(&self) -> bool {
         let quiet = |registration: &Registration| {
-            !registration.is_ready(Side::Read) && !registration.is_ready(Side::Closed)
+            !registration.is_ready(IoInterest::Read) && !registration.is_ready(IoInterest::Closed)
         };
         self.registration.get().is_some_and(quiet)
     }
@@ -224,8 +224,8 @@ impl Stream {
     pub fn look_again(&self) {
         self.drained.set(false);
         if let Some(registration) = self.registration.get() {
-            registration.suppose(Side::Read);
-            registration.suppose(Side::Write);
+            registration.assume_ready(IoInterest::Read);
+            registration.assume_ready(IoInterest::Write);
         }
     }
 
@@ -236,12 +236,12 @@ impl Stream {
 
     /// Ready when a read would probably return something.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_ready(Side::Read, cx)
+        self.poll_ready(IoInterest::Read, cx)
     }
 
     /// Ready when the socket would probably take bytes.
     pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_ready(Side::Write, cx)
+        self.poll_ready(IoInterest::Write, cx)
     }
 
     // -- how all of these wait --
@@ -253,7 +253,7 @@ impl Stream {
     ) -> io::Result<usize> {
         let registration = self.registration.get();
         match registration {
-            Some(registration) if !registration.is_ready(Side::Read) => {
+            Some(registration) if !registration.is_ready(IoInterest::Read) => {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             _ => {}
@@ -262,7 +262,7 @@ impl Stream {
         if self.is_fresh.take() {
             let in_vain =
                 matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-            with_first_reads(|first| first.learn(in_vain));
+            with_first_reads(|first| first.note_first_read(in_vain));
         }
         let drained = match &result {
             // Not on a unix socket, where a read also ends where passed descriptors begin.
@@ -271,8 +271,8 @@ impl Stream {
         };
         match registration {
             // After a hang-up no further event comes, and the end of the stream still has to be read.
-            Some(registration) if drained && !registration.is_ready(Side::Closed) => {
-                registration.clear(Side::Read);
+            Some(registration) if drained && !registration.is_ready(IoInterest::Closed) => {
+                registration.clear_ready(IoInterest::Read);
             }
             Some(_) => {}
             None => self.drained.set(drained),
@@ -282,14 +282,14 @@ impl Stream {
 
     fn attempt_write(&self, write: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {
         let registration = self.registration.get();
-        if registration.is_some_and(|registration| !registration.is_ready(Side::Write)) {
+        if registration.is_some_and(|registration| !registration.is_ready(IoInterest::Write)) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let result = retry(write);
         if let (Err(error), Some(registration)) = (&result, registration)
             && error.kind() == io::ErrorKind::WouldBlock
         {
-            registration.clear(Side::Write);
+            registration.clear_ready(IoInterest::Write);
         }
         result
     }
@@ -301,7 +301,7 @@ impl Stream {
         mut call: impl FnMut(BorrowedFd<'_>) -> rustix::io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         // It may return less than was asked for although more is there, so the socket does not count as emptied.
-        self.poll_io(Side::Read, cx, || {
+        self.poll_io(IoInterest::Read, cx, || {
             self.attempt_read(0, || call(self.fd.as_fd()))
         })
     }
@@ -312,14 +312,14 @@ impl Stream {
         cx: &mut Context<'_>,
         mut call: impl FnMut(BorrowedFd<'_>) -> rustix::io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
-        self.poll_io(Side::Write, cx, || {
+        self.poll_io(IoInterest::Write, cx, || {
             self.attempt_write(|| call(self.fd.as_fd()))
         })
     }
 
     fn poll_io(
         &self,
-        side: Side,
+        side: IoInterest,
         cx: &mut Context<'_>,
         attempt: impl FnOnce() -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
@@ -327,18 +327,18 @@ impl Stream {
             return Poll::Pending;
         }
         // A socket that was just emptied is registered without another try: epoll reports data that came meanwhile.
-        if side == Side::Write || self.registration.get().is_some() || !self.drained.get() {
+        if side == IoInterest::Write || self.registration.get().is_some() || !self.drained.get() {
             match attempt() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => {
-                    event_loop::spend(*result.as_ref().unwrap_or(&0));
+                    event_loop::count_transfer(*result.as_ref().unwrap_or(&0));
                     return Poll::Ready(result);
                 }
             }
         }
         match self.registration(side) {
             // (`peek` does not clear: it has the edge from the read that comes after it.)
-            Ok(registration) => registration.clear(side),
+            Ok(registration) => registration.clear_ready(side),
             Err(error) => return Poll::Ready(Err(error)),
         }
         match self.poll_ready(side, cx) {
@@ -347,7 +347,11 @@ impl Stream {
         }
     }
 
-    pub(super) fn poll_ready(&self, side: Side, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_ready(
+        &self,
+        side: IoInterest,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         let registration = match self.registration(side) {
             Ok(registration) => registration,
             Err(error) => return Poll::Ready(Err(error)),
@@ -355,7 +359,7 @@ impl Stream {
         if registration.is_ready(side) {
             return Poll::Ready(Ok(()));
         }
-        if side == Side::Write
+        if side == IoInterest::Write
             && let Err(error) = registration.watch_writes(self.fd.as_fd())
         {
             return Poll::Ready(Err(error));
@@ -364,13 +368,13 @@ impl Stream {
         Poll::Pending
     }
 
-    fn registration(&self, side: Side) -> io::Result<&Registration> {
+    fn registration(&self, side: IoInterest) -> io::Result<&Registration> {
         if let Some(registration) = self.registration.get() {
             return Ok(registration);
         }
         // A new registration starts without readiness for this side; epoll reports the present state in the next
         // turn.
-        let registration = Registration::edge(self.fd.as_fd(), side)?;
+        let registration = Registration::register_edge(self.fd.as_fd(), side)?;
         Ok(self.registration.get_or_init(|| registration))
     }
 }
@@ -384,13 +388,13 @@ fn retry(mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usiz
     }
 }
 
-impl AsFd for Stream {
+impl AsFd for StreamSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl fmt::Debug for Stream {
+impl fmt::Debug for StreamSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream")
             .field("fd", &self.fd)

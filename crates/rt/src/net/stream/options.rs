@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-use super::Stream;
-use crate::net::{Address, TcpInfo, tcp_info};
+use super::StreamSocket;
+use crate::net::{SocketAddress, TcpInfo, tcp_info};
 use crate::socket_option;
 
-impl Stream {
+impl StreamSocket {
     /// The peer's address.
-    pub fn peer_addr(&self) -> &Address {
+    pub fn peer_addr(&self) -> &SocketAddress {
         &self.peer
     }
 
     /// Our own address: asked for once.
-    pub fn local_addr(&self) -> io::Result<&Address> {
+    pub fn local_addr(&self) -> io::Result<&SocketAddress> {
         if let Some(address) = self.local.get() {
             return Ok(address);
         }
-        let address = Address::from_any(Some(rustix::net::getsockname(&self.fd)?));
+        let address = SocketAddress::from_any(Some(rustix::net::getsockname(&self.fd)?));
         Ok(self.local.get_or_init(|| address))
     }
 

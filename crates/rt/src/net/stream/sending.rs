@@ -5,20 +5,20 @@ use std::task::{Context, Poll};
 
 use rustix::net::{SendFlags, Shutdown};
 
-use super::Stream;
+use super::StreamSocket;
 use crate::file::File;
-use crate::pool::Pool;
-use crate::reactor::Side;
+use crate::pool::PoolHandle;
+use crate::reactor::IoInterest;
 
-/// Buffers that go out in one call of [`Stream::write_all_vectored`].
+/// Buffers that go out in one call of [`StreamSocket::write_all_vectored`].
 pub const VECTORS: usize = 16;
 
-/// How much [`Stream::sendfile`] probes or loads and then sends at a time.
+/// How much [`StreamSocket::sendfile`] probes or loads and then sends at a time.
 const SENDFILE_PIECE: u64 = 256 * 1024;
 /// How much it copies at a time if it cannot send from the page cache.
 const COPIED_PIECE: usize = 64 * 1024;
 
-impl Stream {
+impl StreamSocket {
     /// Writes what the socket takes now (`WouldBlock` if nothing).
     pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
         self.attempt_write(|| rustix::net::send(&self.fd, buf, SendFlags::NOSIGNAL))
@@ -46,7 +46,7 @@ impl Stream {
 
     /// [`Self::try_write`], or waits.
     pub fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_io(Side::Write, cx, || self.try_write(buf))
+        self.poll_io(IoInterest::Write, cx, || self.try_write(buf))
     }
 
     /// [`Self::try_writev`], or waits.
@@ -55,7 +55,7 @@ impl Stream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.poll_io(Side::Write, cx, || self.try_writev(bufs))
+        self.poll_io(IoInterest::Write, cx, || self.try_writev(bufs))
     }
 
     /// [`Self::try_sendfile`], or waits for the socket.
@@ -66,7 +66,9 @@ impl Stream {
         offset: &mut u64,
         len: usize,
     ) -> Poll<io::Result<usize>> {
-        self.poll_io(Side::Write, cx, || self.try_sendfile(file, offset, len))
+        self.poll_io(IoInterest::Write, cx, || {
+            self.try_sendfile(file, offset, len)
+        })
     }
 
     /// Writes some of `buf`, at least a byte of it.
@@ -128,7 +130,7 @@ impl Stream {
         file: &File,
         offset: &mut u64,
         len: u64,
-        pool: &Pool,
+        pool: &PoolHandle,
     ) -> io::Result<u64> {
         let end = offset.saturating_add(len);
         let begin = *offset;
@@ -137,7 +139,7 @@ impl Stream {
             let mut ready = file.resident_prefix(*offset, piece);
             if ready == 0 && file.tells_residency() {
                 let rest = end - *offset - piece;
-                file.load(*offset, piece, rest, pool).await?;
+                file.load_range(*offset, piece, rest, pool).await?;
                 ready = file.resident_prefix(*offset, piece);
             }
             if ready == 0 {

@@ -5,7 +5,7 @@
 //! location apply. Places that only local programs can reach are not reported.
 
 use base::ByteSlice as _;
-use conf::Node;
+use conf::DirectiveNode;
 
 use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::value::{client_variable, names};
@@ -134,13 +134,13 @@ pub(super) const RULES: &[CheckRule] = &[
     },
 ];
 
-fn is_all(node: &Node) -> bool {
+fn is_all(node: &DirectiveNode) -> bool {
     first(node) == b"all"
 }
 
 /// Reported once, at the last `allow` of the block.
 fn allow_without_deny(view: &DirectiveView, found: &mut Vec<RuleHit>) {
-    let allows: Vec<&Node> = named(view.here(), "allow").collect();
+    let allows: Vec<&DirectiveNode> = named(view.here(), "allow").collect();
     let is_last = allows
         .last()
         .is_some_and(|last| std::ptr::eq(*last, view.node));
@@ -184,7 +184,7 @@ fn return_before_access(view: &DirectiveView, found: &mut Vec<RuleHit>) {
 
 /// `auth_basic` without any file that applies here or further inside.
 fn auth_basic_without_users(view: &DirectiveView, found: &mut Vec<RuleHit>) {
-    fn has_file(nodes: &[Node]) -> bool {
+    fn has_file(nodes: &[DirectiveNode]) -> bool {
         nodes
             .iter()
             .any(|node| node.name.is("auth_basic_user_file") || has_file(node.block.nodes()))
@@ -249,7 +249,7 @@ fn access_by_prefix_only(view: &DirectiveView, found: &mut Vec<RuleHit>) {
             continue;
         };
         let around = [view.around, &[other]].concat();
-        let root = |around: &[&Node]| {
+        let root = |around: &[&DirectiveNode]| {
             inherited(around, "root")
                 .last()
                 .map(|node| first(node).to_vec())
@@ -286,7 +286,7 @@ fn access_by_prefix_only(view: &DirectiveView, found: &mut Vec<RuleHit>) {
 /// `set_real_ip_from` with all addresses, unless the server is only reachable locally.
 fn real_ip_from_anybody(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     // In `http` it is harmless if every server listens locally only.
-    let servers = |nodes: &[Node]| {
+    let servers = |nodes: &[DirectiveNode]| {
         let mut servers = named(nodes, "server").peekable();
         servers.peek().is_some() && servers.all(is_local)
     };

@@ -2,7 +2,7 @@
 //! response depends on has to be in the key, or has to keep the response out.
 
 use base::ByteSlice as _;
-use conf::Node;
+use conf::DirectiveNode;
 
 use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::value::names;
@@ -34,20 +34,20 @@ pub(super) const RULES: &[CheckRule] = &[
 ];
 
 /// The prefix of a directive's family: `proxy_`, `fastcgi_`.
-fn family(node: &Node) -> String {
+fn family(node: &DirectiveNode) -> String {
     let name = node.name.text.to_str_lossy();
     let end = name.find('_').map_or(0, |at| at + 1);
     name[..end].to_owned()
 }
 
 /// Whether caching is on in these blocks.
-fn is_cached(around: &[&Node], family: &str) -> bool {
+fn is_cached(around: &[&DirectiveNode], family: &str) -> bool {
     let cache = inherited(around, &format!("{family}cache"));
     cache.last().is_some_and(|node| first(node) != b"off")
 }
 
 /// Whether anything is cached in this block or within it.
-fn caches_within(around: &[&Node], nodes: &[Node], family: &str) -> bool {
+fn caches_within(around: &[&DirectiveNode], nodes: &[DirectiveNode], family: &str) -> bool {
     is_cached(around, family)
         || nodes.iter().any(|node| {
             let is_cache = node.name.text == format!("{family}cache").as_bytes();

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use base::ByteSlice as _;
-use conf::Node;
+use conf::DirectiveNode;
 
 use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::view::{
@@ -121,14 +121,14 @@ struct ServedFolder<'t> {
     /// The directory.
     folder: PathBuf,
     /// The `root` or `alias`.
-    node: &'t Node,
+    node: &'t DirectiveNode,
 }
 
 /// Collects the directories that these nodes serve. Those with variables are left out: their value
 /// is not known.
 fn served_folders<'t>(
     view: &DirectiveView<'_, 't>,
-    nodes: &'t [Node],
+    nodes: &'t [DirectiveNode],
     prefix: &'t [u8],
     all: &mut Vec<ServedFolder<'t>>,
 ) {
@@ -212,7 +212,7 @@ fn named_files(site: &CheckedTree) -> Vec<PathBuf> {
 }
 
 /// Collects the paths that directives name, in all blocks.
-fn named_within(site: &CheckedTree, nodes: &[Node], all: &mut Vec<PathBuf>) {
+fn named_within(site: &CheckedTree, nodes: &[DirectiveNode], all: &mut Vec<PathBuf>) {
     for node in nodes {
         let path = first(node);
         let is_named = NAMED.iter().any(|name| node.name.is(name));
@@ -241,7 +241,7 @@ fn is_served(view: &DirectiveView, path: &[u8], place: &ServedFolder) -> bool {
         || server
             .iter()
             .any(|node| node.name.is("return") || node.name.is("rewrite"));
-    let tries = |node: &&Node| {
+    let tries = |node: &&DirectiveNode| {
         node.args
             .iter()
             .any(|word| word.text.contains_str("uri") || word.text.contains_str("filename"))
@@ -252,7 +252,7 @@ fn is_served(view: &DirectiveView, path: &[u8], place: &ServedFolder) -> bool {
 
 /// Whether an `if` in these blocks matches the path. Whatever it does, the operator has thought of
 /// such paths.
-fn is_turned_away(view: &DirectiveView, around: &[&Node], path: &[u8]) -> bool {
+fn is_turned_away(view: &DirectiveView, around: &[&DirectiveNode], path: &[u8]) -> bool {
     let mut ifs = around
         .iter()
         .flat_map(|block| named(block.block.nodes(), "if"));
@@ -295,7 +295,7 @@ fn root_of_the_system(view: &DirectiveView, found: &mut Vec<RuleHit>) {
 
 /// Listings for the whole of a server that runs an application.
 fn listing_of_an_application(view: &DirectiveView, found: &mut Vec<RuleHit>) {
-    fn runs(nodes: &[Node]) -> bool {
+    fn runs(nodes: &[DirectiveNode]) -> bool {
         nodes.iter().any(|node| {
             let name = node.name.text.as_slice();
             matches!(name, b"fastcgi_pass" | b"uwsgi_pass" | b"scgi_pass")
@@ -328,8 +328,9 @@ fn script_by_any_name(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let name = b"/uploads/photo.php.jpg";
     let is_php = view.site.matches(pattern, caseless, b"/uploads/photo.php")
         && !view.site.matches(pattern, caseless, b"/uploads/photo");
-    let tests =
-        |node: &Node| node.name.is("if") && matches!(condition(node)[..], [b"!-f" | b"!-e", ..]);
+    let tests = |node: &DirectiveNode| {
+        node.name.is("if") && matches!(condition(node)[..], [b"!-f" | b"!-e", ..])
+    };
     let checked = view
         .here()
         .iter()

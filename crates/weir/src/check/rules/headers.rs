@@ -6,7 +6,7 @@
 //! which upstream servers trust.
 
 use base::ByteSlice as _;
-use conf::Node;
+use conf::DirectiveNode;
 
 use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::value::{ValuePart, value_parts};
@@ -89,7 +89,7 @@ const PROTECTIVE: [&str; 11] = [
 ];
 
 /// The names of the headers, in lower case.
-fn fields<'t>(nodes: impl Iterator<Item = &'t Node>) -> Vec<String> {
+fn fields<'t>(nodes: impl Iterator<Item = &'t DirectiveNode>) -> Vec<String> {
     nodes
         .map(|node| first(node).to_str_lossy().to_lowercase())
         .collect()
@@ -97,7 +97,10 @@ fn fields<'t>(nodes: impl Iterator<Item = &'t Node>) -> Vec<String> {
 
 /// The headers that a block does not inherit because it sets some of its own, and its first own
 /// line.
-fn lost<'t>(view: &DirectiveView<'_, 't>, directive: &str) -> Option<(&'t Node, Vec<String>)> {
+fn lost<'t>(
+    view: &DirectiveView<'_, 't>,
+    directive: &str,
+) -> Option<(&'t DirectiveNode, Vec<String>)> {
     let mut own = named(view.node.block.nodes(), directive);
     let begins = own.next()?;
     let own = fields(named(view.node.block.nodes(), directive));

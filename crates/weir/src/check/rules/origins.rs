@@ -3,7 +3,7 @@
 //! could register.
 
 use base::ByteSlice as _;
-use conf::Node;
+use conf::DirectiveNode;
 
 use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::view::{DirectiveView, condition, first, word};
@@ -143,7 +143,7 @@ fn tests<'t>(view: &DirectiveView<'_, 't>) -> Vec<OriginTest<'t>> {
 }
 
 /// A row of a `map` that gives something to matching origins.
-fn map_row(row: &Node, subject: TestSubject) -> Option<OriginTest<'_>> {
+fn map_row(row: &DirectiveNode, subject: TestSubject) -> Option<OriginTest<'_>> {
     let key = row.name.text.as_slice();
     let caseless = key.starts_with(b"~*");
     let pattern = key.strip_prefix(b"~*").or(key.strip_prefix(b"~"))?;
@@ -207,12 +207,12 @@ fn subject(host: &str, subject: TestSubject) -> String {
 /// it.
 fn any_origin_with_credentials(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let fields = view.inherited("add_header");
-    let is = |node: &Node, name: &str| first(node).eq_ignore_ascii_case(name.as_bytes());
+    let is = |node: &DirectiveNode, name: &str| first(node).eq_ignore_ascii_case(name.as_bytes());
     let credentials = fields.iter().any(|node| {
         is(node, "access-control-allow-credentials") && word(node, 1).eq_ignore_ascii_case(b"true")
     });
     let any = is(view.node, "access-control-allow-origin") && word(view.node, 1) == b"$http_origin";
-    let asks = |node: &Node| {
+    let asks = |node: &DirectiveNode| {
         node.name.is("if")
             && node
                 .args

@@ -3,7 +3,7 @@
 //! address, which is the first one unless another is marked.
 
 use base::ByteSlice as _;
-use conf::Node;
+use conf::DirectiveNode;
 
 use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::view::{DirectiveView, first, named, word};
@@ -39,7 +39,7 @@ pub(super) const RULES: &[CheckRule] = &[
 ];
 
 /// The addresses of a server's `listen` lines. Without one it is port 80.
-fn addresses(server: &Node) -> Vec<&[u8]> {
+fn addresses(server: &DirectiveNode) -> Vec<&[u8]> {
     let listens: Vec<&[u8]> = named(server.block.nodes(), "listen").map(first).collect();
     match listens.is_empty() {
         // nginx's default for `server_name`: requests without a host.
@@ -49,7 +49,7 @@ fn addresses(server: &Node) -> Vec<&[u8]> {
 }
 
 /// Whether the server is marked as the default of this address.
-fn marks_default(server: &Node, address: &[u8]) -> bool {
+fn marks_default(server: &DirectiveNode, address: &[u8]) -> bool {
     named(server.block.nodes(), "listen").any(|node| {
         first(node) == address
             && node
@@ -61,7 +61,7 @@ fn marks_default(server: &Node, address: &[u8]) -> bool {
 
 /// Whether the server has no site of its own but takes the remaining requests: it refuses them, or
 /// has a name that is no site's.
-fn is_catch_all(server: &Node) -> bool {
+fn is_catch_all(server: &DirectiveNode) -> bool {
     let mut names = named(server.block.nodes(), "server_name")
         .flat_map(|node| &node.args)
         .peekable();
@@ -121,8 +121,8 @@ fn no_default_server(view: &DirectiveView, found: &mut Vec<RuleHit>) {
 
 /// Whether both have the same registered name, as with and without `www.`. Then it matters little
 /// which one gets a stray request.
-fn is_same_site(one: &Node, other: &Node) -> bool {
-    let site = |server: &Node| {
+fn is_same_site(one: &DirectiveNode, other: &DirectiveNode) -> bool {
+    let site = |server: &DirectiveNode| {
         let name = named(server.block.nodes(), "server_name")
             .next()
             .map(first)

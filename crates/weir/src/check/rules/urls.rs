@@ -5,7 +5,7 @@
 //! [`super::super::value`], so a capture that matches no dot or slash is no finding.
 
 use base::{BStr, ByteSlice as _};
-use conf::Node;
+use conf::DirectiveNode;
 
 use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::value::{ValuePart, value_parts};
@@ -238,10 +238,10 @@ fn upstream_by_client(view: &DirectiveView, found: &mut Vec<RuleHit>) {
 }
 
 /// Whether requests for other names go to another server.
-fn has_only_names(view: &DirectiveView, server: &Node) -> bool {
+fn has_only_names(view: &DirectiveView, server: &DirectiveNode) -> bool {
     let names = || named(server.block.nodes(), "server_name").flat_map(|node| &node.args);
     let any = |name: &BStr| matches!(name.as_bytes(), b"_" | b"" | b"*") || name.starts_with(b"~");
-    let answers_to_all = |listen: &Node| {
+    let answers_to_all = |listen: &DirectiveNode| {
         let default = view.site.default_server(first(listen));
         default.is_none_or(|default| std::ptr::eq(default, server))
     };
@@ -410,7 +410,7 @@ fn resolver_of_strangers(view: &DirectiveView, found: &mut Vec<RuleHit>) {
 }
 
 /// Whether anything in a block has its host looked up at run time, by the resolver of that block.
-fn asks(around: &[&Node], nodes: &[Node]) -> bool {
+fn asks(around: &[&DirectiveNode], nodes: &[DirectiveNode]) -> bool {
     nodes.iter().any(|node| {
         let is_pass = ["proxy_pass", "fastcgi_pass", "grpc_pass"]
             .iter()

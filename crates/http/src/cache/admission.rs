@@ -1,0 +1,187 @@
+//! Where requests enter the cache: which of them concern it, and the hits that can be answered at once.
+
+use std::sync::Arc;
+
+use cache::{CacheKey, CacheStore};
+use proto::caching::RequestControl;
+use proto::message::Method;
+
+use super::cache_settings::{CacheChoice, CacheSettings};
+use super::cache_status::UpstreamCacheStatus;
+use super::cached_protocol::CachedProtocol;
+use super::decide::RequestTerms;
+use super::invalidate::purge_by_key;
+use super::key::{HEAD_ONLY, key_text};
+use super::lookup::CacheRequest;
+use super::zone::{CacheZone, CacheZones};
+use crate::module::{HandlerOutcome, HandlerStep};
+use crate::request::{Request, RequestPurpose};
+use crate::upstream::{self, SettingsRef};
+
+/// Answers a request from the cache, through it, or past it.
+pub fn serve_cached<'a>(
+    request: &'a mut Request,
+    settings: SettingsRef,
+    source: &'static CachedProtocol,
+) -> HandlerStep<'a> {
+    if !settings.cache.is_on() {
+        return go_past(request, source);
+    }
+    // Read once: everything up to the first wait is decided on this time.
+    let now_ms = rt::wall_millis();
+    match CacheAdmission::of(request, settings, source, now_ms) {
+        CacheAdmission::Answered(outcome) => outcome.into(),
+        CacheAdmission::Uncached => go_past(request, source),
+        CacheAdmission::Invalidating(asker) => {
+            HandlerStep::later(asker.pass_and_invalidate(request))
+        }
+        CacheAdmission::Cached(asker) => HandlerStep::later(asker.answer_request(request, now_ms)),
+    }
+}
+
+/// Passes the request on as a location without a cache does.
+fn go_past<'a>(request: &'a mut Request, source: &'static CachedProtocol) -> HandlerStep<'a> {
+    match (source.plan)(request) {
+        Ok(plan) => HandlerStep::later(upstream::exchange_and_respond(request, plan)),
+        Err(outcome) => outcome.into(),
+    }
+}
+
+/// How the cache treats a request.
+enum CacheAdmission {
+    /// It has been answered.
+    Answered(HandlerOutcome),
+    /// It does not concern the cache, and is passed on as if there were none.
+    Uncached,
+    /// Its method is unsafe: if it succeeds, the stored response is outdated (RFC 9111, section 4.4).
+    Invalidating(Box<CacheRequest>),
+    /// It must wait for the store or for the origin.
+    Cached(Box<CacheRequest>),
+}
+
+/// What a request wants of the cache, by its method and the directives alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CachePurpose {
+    LookUp,
+    Invalidate,
+    Purge,
+}
+
+impl CachePurpose {
+    fn of(request: &mut Request, settings: &CacheSettings) -> Option<CachePurpose> {
+        // As in nginx's commercial version, `…_cache_purge` comes first: a request that purges is never answered from
+        // the cache.
+        let purges =
+            !settings.purge.is_empty() && settings.purge.iter().any(|value| request.is_true(value));
+        if purges {
+            return Some(CachePurpose::Purge);
+        }
+        if settings.has_method(request.method) {
+            return Some(CachePurpose::LookUp);
+        }
+        // A safe method that the cache does not handle, such as OPTIONS, changes nothing (RFC 9110, section 9.2.1).
+        let invalidates = settings.invalidate && !request.method.is_safe();
+        invalidates.then_some(CachePurpose::Invalidate)
+    }
+}
+
+impl CacheAdmission {
+    fn of(
+        request: &mut Request,
+        settings: SettingsRef,
+        source: &'static CachedProtocol,
+        now_ms: u64,
+    ) -> CacheAdmission {
+        let conf = &settings.cache;
+        let Some(purpose) = CachePurpose::of(request, conf) else {
+            return CacheAdmission::Uncached;
+        };
+        // The store comes before the key: without one there is no use in evaluating the key's variables.
+        let (cache, store) = match choose(request, &conf.cache) {
+            Ok(Some(chosen)) => chosen,
+            Ok(None) => return CacheAdmission::Uncached,
+            Err(status) => return CacheAdmission::Answered(HandlerOutcome::Status(status)),
+        };
+        let mut text = match key_text(request, conf.key.as_ref(), source) {
+            Ok(text) => text,
+            Err(outcome) => return CacheAdmission::Answered(outcome),
+        };
+        if purpose == CachePurpose::Purge {
+            return CacheAdmission::Answered(purge_by_key(&store, &text));
+        }
+        let mut key_of_get = None;
+        if request.method == Method::Head && !conf.convert_head {
+            // A response to HEAD has no body, so it must never answer GET. A response to GET does answer HEAD.
+            key_of_get = Some(CacheKey::new(&text));
+            text.extend_from_slice(HEAD_ONLY);
+        }
+        let mut asker = CacheRequest {
+            primary: CacheKey::new(&text),
+            key_of_get,
+            terms: RequestTerms {
+                control: conf
+                    .request_control
+                    .then(|| RequestControl::parse(&request.head.wire.fields)),
+                is_background: request.flow.purpose == RequestPurpose::Background,
+                ..RequestTerms::default()
+            },
+            is_bypassed: false,
+            known_marker: None,
+            source,
+            store,
+            settings,
+        };
+        if purpose == CachePurpose::Invalidate {
+            return CacheAdmission::Invalidating(Box::new(asker));
+        }
+        // Only what is looked up can be bypassed. An unsafe request outdates the stored response in any case.
+        let conf = &asker.settings.cache;
+        asker.is_bypassed = conf.bypass.iter().any(|value| request.is_true(value));
+        if asker.is_bypassed {
+            return CacheAdmission::Cached(Box::new(asker));
+        }
+        if conf.min_uses > 1 {
+            // As in nginx, each request counts, hits included.
+            let least = u64::try_from(conf.min_uses).unwrap_or(0);
+            asker.terms.is_below_min_uses = cache.count_use(&text) < least;
+        }
+        // Hits in memory are answered here, without a future. Two kinds of request need one: a body must be read before
+        // the response, and a HEAD request has two keys to look up.
+        if !request.body.exists()
+            && asker.key_of_get.is_none()
+            && let Some((object, stored)) = asker.find_in_memory(request, now_ms)
+        {
+            let outcome =
+                asker.serve_object(request, &object, &stored, UpstreamCacheStatus::Hit, now_ms);
+            return CacheAdmission::Answered(outcome);
+        }
+        CacheAdmission::Cached(Box::new(asker))
+    }
+}
+
+/// The cache of the location, with its store. `None` if the directive's value says so, or if the store cannot be used
+/// at the moment. The error is the status to answer with; it has been logged.
+fn choose(
+    request: &mut Request,
+    which: &CacheChoice,
+) -> Result<Option<(Arc<CacheZone>, CacheStore)>, u16> {
+    let cache = match which {
+        CacheChoice::Off => return Ok(None),
+        CacheChoice::Cache(cache) => Arc::clone(cache),
+        CacheChoice::Value(value) => {
+            let name = request.value(&value.clone());
+            if name.is_empty() || name == "off" {
+                return Ok(None);
+            }
+            match request.site.main_confs.get::<CacheZones>().find_zone(&name) {
+                Some(cache) => cache,
+                None => {
+                    request.error(format_args!("cache \"{name}\" not found"));
+                    return Err(500);
+                }
+            }
+        }
+    };
+    // A store that failed must not take the site down. `None` sends the request to the origin.
+    Ok(cache.store().map(|store| (cache, store)))
+}

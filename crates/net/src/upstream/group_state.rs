@@ -1,0 +1,445 @@
+//! The state of a group: shared by all loops, and kept over reloads.
+//!
+//! One lock guards it. It is held for the length of one choice and never across a wait, so loops contend for
+//! microseconds at most.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use base::sync::{Mutex, MutexGuard};
+use bstr::BString;
+
+use super::balance::{
+    AfterHead, BalanceMethod, GroupBalancer, PickState, RequestObserver, RoundRobin,
+};
+use super::idle::IdlePool;
+use super::lease::{LeaseObservation, PeerLease};
+use super::outcome::{NoPeer, PeerOutcome, ReleasedPeer, UpstreamTimes};
+use super::peer::{PeerHealth, PeerStatus, UpstreamPeer, milliseconds, moving_average, now_ms};
+use super::peer_list::{PeerList, PeerRound, next_id};
+use super::queue::WaitQueue;
+use super::server::{NameToResolve, ResolvedAddress, UpstreamServer};
+use super::settings::{GroupSettings, QueueSettings};
+use super::sticky::{CreateSession, StickyMethod, StickySessions};
+
+/// The most addresses of one name in a group.
+const MAX_RESOLVED: usize = 1024;
+
+/// The state of a group.
+pub struct GroupState {
+    locked: Mutex<LockedState>,
+    /// The number of tries of a request. A copy outside the lock: every request reads it.
+    tries: AtomicU32,
+    /// Empty until a configuration has `keepalive`.
+    idle: OnceLock<Arc<IdlePool>>,
+    /// The sessions of `sticky learn`. A lock of its own: they are found before a choice and learned after it.
+    sessions: Mutex<Option<StickySessions>>,
+}
+
+/// The part under the lock.
+pub(super) struct LockedState {
+    servers: Vec<UpstreamServer>,
+    /// The addresses of names that are resolved at run time, by [`NameToResolve::key`].
+    resolved: HashMap<(BString, BString), Vec<ResolvedAddress>>,
+    method: Option<Arc<dyn BalanceMethod>>,
+    observer: Option<&'static dyn RequestObserver>,
+    balancer: GroupBalancer,
+    pub(super) queue: Option<QueueSettings>,
+    pub(super) waiting: WaitQueue,
+}
+
+impl GroupState {
+    /// The state of a group that has no servers yet.
+    pub fn new() -> GroupState {
+        GroupState {
+            locked: Mutex::new(LockedState {
+                servers: Vec::new(),
+                resolved: HashMap::new(),
+                method: None,
+                observer: None,
+                balancer: GroupBalancer::new(&RoundRobin, Vec::new(), Vec::new(), 1),
+                queue: None,
+                waiting: WaitQueue::default(),
+            }),
+            tries: AtomicU32::new(0),
+            idle: OnceLock::new(),
+            sessions: Mutex::new(None),
+        }
+    }
+
+    /// Applies a configuration: servers that stay keep their counters, and the round robin starts again.
+    pub fn configure(self: &Arc<Self>, settings: &GroupSettings, loops: usize) {
+        let idle = match settings.keepalive {
+            Some(_) => Some(self.idle.get_or_init(Arc::default)),
+            None => self.idle.get(),
+        };
+        if let Some(idle) = idle {
+            idle.configure(settings.keepalive, loops);
+        }
+        self.configure_sessions(settings);
+        let mut locked = self.lock();
+        let named = settings.servers.iter();
+        let named = named.filter_map(|server| server.resolve.as_ref());
+        let named: HashSet<_> = named.map(NameToResolve::key).collect();
+        // Addresses of names that are still configured stay usable until the new configuration's first lookup.
+        locked.resolved.retain(|key, _| named.contains(key));
+        locked.servers.clone_from(&settings.servers);
+        locked.queue = settings.queue;
+        locked.method.clone_from(&settings.balance);
+        locked.observer = settings.method().observer();
+        locked.rebuild(PeerRound::Anew);
+        self.publish_tries(&locked);
+        // The new servers may be free for requests that wait.
+        self.grant_waiting(&mut locked);
+    }
+
+    fn configure_sessions(&self, settings: &GroupSettings) {
+        let mut sessions = self.sessions.lock();
+        match settings.sticky.as_ref().map(|sticky| &sticky.method) {
+            Some(StickyMethod::Learn(learn)) => {
+                let timeout = milliseconds(learn.timeout);
+                match &mut *sessions {
+                    Some(sessions) => sessions.set_timeout(timeout),
+                    none => *none = Some(StickySessions::new(learn.size, timeout)),
+                }
+            }
+            Some(StickyMethod::Cookie(_) | StickyMethod::Route) | None => *sessions = None,
+        }
+    }
+
+    /// Sets the addresses of a name. Those that stay keep their connections, counters and position in the round
+    /// robin.
+    pub fn set_resolved(self: &Arc<Self>, at: &NameToResolve, mut addresses: Vec<ResolvedAddress>) {
+        addresses.truncate(MAX_RESOLVED);
+        let mut locked = self.lock();
+        // Unchanged, as after most lookups: the peers and the hash ring need not be built again.
+        if locked.resolved.get(&at.key()) == Some(&addresses) {
+            return;
+        }
+        locked.resolved.insert(at.key(), addresses);
+        locked.rebuild(PeerRound::GoesOn);
+        self.publish_tries(&locked);
+        self.grant_waiting(&mut locked);
+    }
+
+    fn publish_tries(&self, locked: &LockedState) {
+        self.tries.store(locked.balancer.tries(), Ordering::Relaxed);
+    }
+
+    /// The addresses of a name at its last lookup.
+    pub fn resolved(&self, at: &NameToResolve) -> Option<Vec<ResolvedAddress>> {
+        self.lock().resolved.get(&at.key()).cloned()
+    }
+
+    /// All peers.
+    pub fn peers(&self) -> Vec<Arc<UpstreamPeer>> {
+        self.lock()
+            .balancer
+            .peers()
+            .map(|(peer, _)| peer.clone())
+            .collect()
+    }
+
+    /// A snapshot of all peers.
+    pub fn status(&self) -> Vec<PeerStatus> {
+        let now = now_ms();
+        self.lock()
+            .balancer
+            .peers()
+            .map(|(peer, backup)| peer.status(backup, now))
+            .collect()
+    }
+
+    /// Sets the result of active checks. A peer that recovers starts slowly if `slow_start` is set.
+    pub fn set_health(self: &Arc<Self>, peer: &UpstreamPeer, health: PeerHealth) {
+        // Under the lock, although the health itself is atomic: waiting requests may be granted this peer at once.
+        let mut locked = self.lock();
+        if peer.health() == PeerHealth::Unhealthy && health == PeerHealth::Healthy {
+            peer.load.started.set(now_ms());
+        }
+        peer.set_health(health);
+        self.grant_waiting(&mut locked);
+    }
+
+    /// How many requests wait.
+    pub fn waiting(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
+    /// How many connections are idle.
+    pub fn idle_connections(&self) -> usize {
+        self.idle.get().map_or(0, |idle| idle.len())
+    }
+
+    /// Remembers the server of a session (`sticky learn`): the session that the response created, or else the one
+    /// in the request.
+    pub fn learn_session(&self, created: &[u8], requested: &[u8], peer: &UpstreamPeer) {
+        let (session, create) = match (created, requested) {
+            (b"", b"") => return,
+            (b"", requested) => (requested, CreateSession::No),
+            (created, _) => (created, CreateSession::Yes),
+        };
+        if let Some(sessions) = &mut *self.sessions.lock() {
+            sessions.learn(session, create, peer.sid(), now_ms());
+        }
+    }
+
+    /// The identifier of the server that a request is bound to. With `learn_session` the value is a session; otherwise it
+    /// is the identifier itself.
+    pub(crate) fn server_of(&self, sticky: &[u8]) -> Option<BString> {
+        if sticky.is_empty() {
+            return None;
+        }
+        match &mut *self.sessions.lock() {
+            Some(sessions) => sessions.find(sticky, now_ms()),
+            None => Some(sticky.into()),
+        }
+    }
+
+    pub(crate) fn tries(&self) -> u32 {
+        self.tries.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn idle(&self) -> Option<&Arc<IdlePool>> {
+        self.idle.get()
+    }
+
+    pub(super) fn pick(self: &Arc<Self>, pick: &mut PickState) -> Result<PeerLease, NoPeer> {
+        let mut locked = self.lock();
+        if !locked.waiting.is_empty() {
+            // A server may have become available by the passing of time. Requests that wait come before this one.
+            self.grant_waiting(&mut locked);
+        }
+        self.choose(&mut locked, pick, now_ms())
+    }
+
+    /// Chooses a peer and counts the request there.
+    pub(super) fn choose(
+        self: &Arc<Self>,
+        locked: &mut LockedState,
+        pick: &mut PickState,
+        now: i64,
+    ) -> Result<PeerLease, NoPeer> {
+        let Some(peer) = locked.balancer.choose(pick, now) else {
+            let wait = locked.balancer.is_worth_waiting(pick, now);
+            return Err(match wait {
+                true => NoPeer::Occupied,
+                false => NoPeer::NoneAlive,
+            });
+        };
+        peer.load.connections.add(1);
+        peer.load.requests.add(1);
+        let observation = match locked.observer {
+            None => LeaseObservation::TimesAtEnd,
+            Some(observer) => {
+                observer.request_began(&peer, now);
+                LeaseObservation::UnderWay(observer)
+            }
+        };
+        Ok(PeerLease::new(self.clone(), peer, observation))
+    }
+
+    /// Ends a lease. Without an outcome, the exchange says nothing about the peer.
+    pub(super) fn release(
+        self: &Arc<Self>,
+        peer: &UpstreamPeer,
+        outcome: Option<PeerOutcome>,
+        observation: LeaseObservation,
+    ) -> ReleasedPeer {
+        let mut locked = self.lock();
+        let released = locked.count_end(peer, outcome, observation, now_ms());
+        if !locked.waiting.is_empty() {
+            self.grant_waiting(&mut locked);
+        }
+        released
+    }
+
+    /// See [`PeerLease::head_arrived`].
+    pub(super) fn head_arrived(
+        &self,
+        peer: &UpstreamPeer,
+        took: Duration,
+        observer: &'static dyn RequestObserver,
+    ) -> LeaseObservation {
+        // The peer's numbers may only change under this lock.
+        let _locked = self.lock();
+        match observer.head_arrived(peer, milliseconds(took), now_ms()) {
+            AfterHead::UnderWay => LeaseObservation::UnderWay(observer),
+            AfterHead::Ended => LeaseObservation::TimesButHeader,
+        }
+    }
+
+    /// See [`PeerLease::connected`].
+    pub(super) fn connected(&self, peer: &UpstreamPeer, took: Duration) {
+        let _locked = self.lock();
+        moving_average(&peer.load.connect_time, milliseconds(took));
+        peer.pass_check(now_ms());
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, LockedState> {
+        // No code panics under this lock; and even after a panic the counters would still be numbers.
+        self.locked.lock()
+    }
+}
+
+impl Default for GroupState {
+    fn default() -> Self {
+        GroupState::new()
+    }
+}
+
+impl fmt::Debug for GroupState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GroupState")
+            .field("peers", &self.status())
+            .field("waiting", &self.waiting())
+            .finish_non_exhaustive()
+    }
+}
+
+impl LockedState {
+    /// Builds the peers from the servers and the resolved addresses.
+    fn rebuild(&mut self, round: PeerRound) {
+        let old: Vec<Arc<UpstreamPeer>> = self
+            .balancer
+            .peers()
+            .map(|(peer, _)| peer.clone())
+            .collect();
+        let resolved = |server: &UpstreamServer| {
+            let known = server.resolve.as_ref().map(NameToResolve::key);
+            let known = known.and_then(|key| self.resolved.get(&key));
+            known.map(Vec::as_slice).unwrap_or_default()
+        };
+        let PeerList { primary, backup } = PeerList::of(&self.servers, resolved, &old, round);
+        let method = self.method.as_deref().unwrap_or(&RoundRobin);
+        self.balancer = GroupBalancer::new(method, primary, backup, next_id());
+    }
+
+    /// Counts the end of an exchange, under the lock.
+    pub(super) fn count_end(
+        &mut self,
+        peer: &UpstreamPeer,
+        outcome: Option<PeerOutcome>,
+        observation: LeaseObservation,
+        now: i64,
+    ) -> ReleasedPeer {
+        let load = &peer.load;
+        load.connections.add(-1);
+        let mut released = ReleasedPeer {
+            disabled: false,
+            is_only_peer: self.balancer.is_single(),
+        };
+        let times = match outcome {
+            Some(
+                PeerOutcome::Ok(times) | PeerOutcome::Failed(times) | PeerOutcome::Next(times),
+            ) => times,
+            None => UpstreamTimes::default(),
+        };
+        if let LeaseObservation::UnderWay(observer) = observation {
+            observer.request_ended(peer, times.response.map_or(0, milliseconds), now);
+        }
+        // The client left, or the lease was dropped: no verdict on the server.
+        let Some(outcome) = outcome else {
+            return released;
+        };
+        if let PeerOutcome::Ok(times) = outcome {
+            count_times(peer, times, observation);
+        }
+        match outcome {
+            // The only peer is never disabled, so its failures need not be counted.
+            _ if released.is_only_peer => load.fails.set(0),
+            PeerOutcome::Failed(_) => released.disabled = peer.count_failure(now),
+            PeerOutcome::Ok(_) | PeerOutcome::Next(_) => peer.pass_check(now),
+        }
+        released
+    }
+}
+
+/// Updates the moving averages of a peer with the times of a response.
+fn count_times(peer: &UpstreamPeer, times: UpstreamTimes, observation: LeaseObservation) {
+    let load = &peer.load;
+    if let Some(connect) = times.connect {
+        moving_average(&load.connect_time, milliseconds(connect));
+    }
+    // Without a header there was no response: its times would make a failing peer look fast.
+    let Some(header) = times.header else { return };
+    if let Some(response) = times.response {
+        moving_average(&load.response_time, milliseconds(response));
+    }
+    if !matches!(observation, LeaseObservation::TimesButHeader) {
+        moving_average(&load.header_time, milliseconds(header));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::super::balance::{LeastTime, TimeMetric};
+    use super::super::settings::GroupOrigin;
+    use super::*;
+
+    fn settings(method: Option<LeastTime>) -> GroupSettings {
+        let mut settings = GroupSettings::new("u", GroupOrigin::Block);
+        settings.balance = method.map(|method| Arc::new(method) as _);
+        for port in [1, 2] {
+            let address = (Ipv4Addr::LOCALHOST, port).into();
+            let name = format!("127.0.0.1:{port}");
+            settings.servers.push(UpstreamServer::new(
+                name,
+                vec![std::net::SocketAddr::into(address)],
+            ));
+        }
+        settings
+    }
+
+    #[test]
+    fn a_request_under_way_does_not_count_for_ever_when_a_reload_changes_the_method() {
+        let inflight = |metric| LeastTime {
+            metric,
+            inflight: true,
+        };
+        for metric in [TimeMetric::Header, TimeMetric::LastByte] {
+            let state = Arc::new(GroupState::new());
+            state.configure(&settings(Some(inflight(metric))), 1);
+            let lease = state.pick(&mut PickState::default()).expect("alive");
+            let load = lease.peer().load.clone();
+            assert_eq!(load.inflight.get(), 1);
+            state.configure(&settings(None), 1);
+            let mut before = lease;
+            before.head_arrived(Duration::from_millis(5));
+            drop(before);
+            assert_eq!(load.inflight.get(), 0, "{metric:?}");
+            assert_eq!(load.connections.get(), 0);
+        }
+    }
+
+    #[test]
+    fn the_time_of_a_head_counts_once() {
+        for (metric, inflight) in [
+            (TimeMetric::Header, true),
+            (TimeMetric::Header, false),
+            (TimeMetric::LastByte, true),
+        ] {
+            let state = Arc::new(GroupState::new());
+            state.configure(&settings(Some(LeastTime { metric, inflight })), 1);
+            for took in [100, 300] {
+                let took = Duration::from_millis(took);
+                let mut lease = state.pick(&mut PickState::default()).expect("alive");
+                lease.head_arrived(took);
+                let times = UpstreamTimes {
+                    header: Some(took),
+                    response: Some(took),
+                    ..UpstreamTimes::default()
+                };
+                lease.end_exchange(PeerOutcome::Ok(times));
+            }
+            let means = state.status();
+            let means = means.iter().map(|peer| peer.header_time.as_millis());
+            assert_eq!(means.sum::<u128>(), 400, "one value for each of two peers");
+        }
+    }
+}
