@@ -1,4 +1,5 @@
-//! The words every other crate of Weir uses: byte strings, source positions, units, hashes, a bounded map.
+//! The words every other crate of Weir uses: byte strings, source positions, units, hashes, a bounded map, handlers by
+//! phase.
 //!
 //! It exists so that two crates that must not know each other can still speak of the same things.
 //! It does no I/O, keeps no global state and knows neither a protocol nor the configuration language.

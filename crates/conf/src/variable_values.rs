@@ -2,7 +2,9 @@
 //! computed or set, and the groups of the last match.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::regex::{Captures, Regex};
 use crate::variable::{VarId, VariableDefinition};
@@ -71,9 +73,15 @@ enum ValueSlot {
     Value(Rc<[u8]>),
 }
 
-/// The value of a variable depends on itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VariableCycle;
+/// The value of this variable depends on itself.
+#[derive(Clone, Debug)]
+pub struct VariableCycle(Arc<str>);
+
+impl fmt::Display for VariableCycle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cycle while evaluating variable \"{}\"", self.0)
+    }
+}
 
 impl VariableValues {
     /// Drops all values and keeps the memory.
@@ -136,7 +144,7 @@ impl<R: 'static> VariableDefinition<R> {
         let depth = values(of).depth.get();
         // A `map` may name itself through other variables: without a bound its evaluation would not end.
         if depth == MAX_VARIABLE_DEPTH {
-            return Err(VariableCycle);
+            return Err(VariableCycle(Arc::clone(&self.name)));
         }
         values(of).depth.set(depth + 1);
         let start = out.len();

@@ -147,11 +147,7 @@ impl HttpLoop {
             client,
             endpoint: &endpoint,
         };
-        // `debug_connection` logs this client at debug level, whatever level `error_log` has.
-        match client.debug {
-            true => log.debug_connection().log(level, &context, message),
-            false => log.log(level, &context, message),
-        }
+        log.of_client(client.debug).log(level, &context, message);
     }
 
     /// Writes a line at level `debug` about a connection that has no request.

@@ -13,10 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bstr::{BStr, BString};
-use conf::{
-    CapturedGroups, CapturingPattern, Expression, VarId, VariableCycle, VariableScope,
-    VariableValues,
-};
+use conf::{CapturedGroups, CapturingPattern, Expression, VarId, VariableScope, VariableValues};
 use host::error_log::{LogLevel, Logger};
 use net::client::RemoteClient;
 use proto::message::Method;
@@ -519,13 +516,8 @@ impl Request {
 
     /// Writes a line about this request to the error log of its location.
     pub fn log(&self, level: LogLevel, message: fmt::Arguments<'_>) {
-        let logger = self.logger();
-        // `debug_connection`: this client is logged at debug level, whatever `error_log` says.
-        if self.client.debug {
-            logger.debug_connection().log(level, self, message);
-        } else if logger.enabled(level) {
-            logger.log(level, self, message);
-        }
+        let logger = self.logger().of_client(self.client.debug);
+        logger.log(level, self, message);
     }
 
     /// Writes a line at level `debug`.
@@ -549,9 +541,8 @@ impl VariableScope for Request {
         let definition = site.variables.get(id);
         match definition.known_or_new_value(id, self, |request| &request.variables.values, out) {
             Ok(found) => found,
-            Err(VariableCycle) => {
-                let name = &definition.name;
-                self.error(format_args!("cycle while evaluating variable \"{name}\""));
+            Err(cycle) => {
+                self.error(format_args!("{cycle}"));
                 false
             }
         }

@@ -1,8 +1,8 @@
-//! Connections: accepting them, TLS on them, resolving names, and groups of upstream servers with the choice among
-//! them and the idle connections that are kept for reuse.
+//! Connections to other machines: groups of upstream servers, the choice among them, connections kept for reuse.
 //!
-//! The http and the stream engine both use this, so it knows neither. To it, a request is a hash key, an address
-//! and a few bytes of a session; a response is the time it took and whether it failed.
+//! What is here serves the HTTP engine and the stream engine alike, so it knows neither: a request is a key, an
+//! address and a few bytes, and a response is the time that it took and whether it failed. The rows and variables that both
+//! have are here too: [`core_rows`], [`endpoint`], [`server_name`], [`resolver::directives`], [`client`].
 #![forbid(unsafe_code)]
 
 pub mod acceptor;

@@ -9,10 +9,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use bstr::{BStr, BString};
-use conf::{
-    CapturedGroups, CapturingPattern, Expression, VarId, VariableCycle, VariableScope,
-    VariableValues,
-};
+use conf::{CapturedGroups, CapturingPattern, Expression, VarId, VariableScope, VariableValues};
 use host::error_log::{LogContext, LogLevel, Logger};
 use net::client::RemoteClient;
 use net::endpoint::ListenEndpoint;
@@ -199,13 +196,8 @@ impl StreamSession {
     }
 
     fn write(&self, level: LogLevel, context: &dyn LogContext, message: fmt::Arguments<'_>) {
-        let logger = self.logger();
-        // `debug_connection` wins over the level of the log.
-        if self.client.debug {
-            logger.debug_connection().log(level, context, message);
-        } else if logger.enabled(level) {
-            logger.log(level, context, message);
-        }
+        let logger = self.logger().of_client(self.client.debug);
+        logger.log(level, context, message);
     }
 }
 
@@ -216,9 +208,8 @@ impl VariableScope for StreamSession {
         let definition = site.variables.get(id);
         match definition.known_or_new_value(id, self, |session| &session.values, out) {
             Ok(found) => found,
-            Err(VariableCycle) => {
-                let name = &definition.name;
-                self.error(format_args!("cycle while evaluating variable \"{name}\""));
+            Err(cycle) => {
+                self.error(format_args!("{cycle}"));
                 false
             }
         }

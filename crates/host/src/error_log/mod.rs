@@ -150,9 +150,16 @@ impl Logger {
         }
     }
 
+    /// The logger of lines about a client. One that `debug_connection` names has all of them written.
+    pub fn of_client(&self, is_debugged: bool) -> Cow<'_, Logger> {
+        match is_debugged {
+            true => Cow::Owned(self.debug_connection()),
+            false => Cow::Borrowed(self),
+        }
+    }
+
     /// The same targets, each taking every line: for `debug_connection`.
-    #[must_use]
-    pub fn debug_connection(&self) -> Logger {
+    fn debug_connection(&self) -> Logger {
         let Some(entries) = &self.targets else {
             return Logger::default();
         };

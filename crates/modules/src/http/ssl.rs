@@ -14,10 +14,10 @@ use conf::{DirectiveTable, SERVER, Variable};
 use http::{HttpModule, Request};
 use net::tls::TlsSession;
 
-use crate::shared::tls::TlsConf;
 use crate::shared::tls::build::{self, TlsEngineOptions};
 use crate::shared::tls::rows::{self, EngineKind};
 use crate::shared::tls::variables::{self, HasTls};
+use crate::shared::tls::{self, TlsConf};
 
 pub(crate) static MODULE: HttpModule = HttpModule {
     name: "ssl",
@@ -26,16 +26,13 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     tls: |confs| confs.get::<TlsConf>().service.clone(),
     variables: &VARIABLES,
     start: |engine| {
-        if engine
-            .site()
-            .servers
-            .iter()
-            .any(|server| server.tls.is_some())
-        {
-            // The first use takes many milliseconds to collect randomness: better now than while a
-            // client waits. Without TLS it is not needed.
-            net::tls::warm_up();
-        }
+        tls::warm_up(
+            engine
+                .site()
+                .servers
+                .iter()
+                .any(|server| server.tls.is_some()),
+        )
     },
     ..HttpModule::EMPTY
 };

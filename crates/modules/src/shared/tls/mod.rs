@@ -20,6 +20,14 @@ use conf::Expression;
 use net::tls::ocsp::OcspScope;
 use net::tls::{ServerTls, VerifyClient};
 
+/// Gets TLS ready where a server uses it: the first use takes many milliseconds to collect
+/// randomness, which is better now than while a client waits.
+pub(crate) fn warm_up(is_used: bool) {
+    if is_used {
+        net::tls::warm_up();
+    }
+}
+
 /// A server's settings as written. They become a [`ServerTls`] once the block is complete, because
 /// several lines have to be seen together.
 #[derive(Clone, Default)]
