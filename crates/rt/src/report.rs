@@ -167,6 +167,7 @@ pub fn set_reporter(reporter: impl Fn(&RuntimeEvent<'_>) + Send + Sync + 'static
 }
 
 /// When something that may happen very often was last reported.
+#[derive(Default)]
 pub struct ReportLimit(AtomicU64);
 
 impl ReportLimit {
