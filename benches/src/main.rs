@@ -63,22 +63,22 @@ type Experiment = fn(&Bench, &mut Flags) -> Result<Section, String>;
 const EXPERIMENTS: &[(&str, &str, Experiment)] = &[
     (
         "micro",
-        "P4 P5 P7 P9: CPU time per request beside nginx and h2o: return, 1 KB to 4 MB, new connections, TLS, HTTP/2",
+        "P4 P5 P7 P9: CPU time per request, compared with nginx and h2o: return, 1 KB to 4 MB, new connections, TLS, HTTP/2",
         micro::run,
     ),
     (
         "proxy",
-        "P6: a proxied request beside nginx and HAProxy, and the connections that an origin sees",
+        "P6: a proxied request, compared with nginx and HAProxy, and the connections at an origin",
         proxy::run,
     ),
     (
         "hits",
-        "P8: CPU time per hit of the cache beside nginx and Varnish",
+        "P8: CPU time per cache hit, compared with nginx and Varnish",
         coalesce::hits::run,
     ),
     (
         "restart",
-        "a start with a million objects in the cache: first hit, whole index, memory of an object, beside nginx",
+        "a start with a million objects in the cache: first hit, complete index, memory per object, compared with nginx",
         restart::run,
     ),
     (
@@ -88,37 +88,37 @@ const EXPERIMENTS: &[(&str, &str, Experiment)] = &[
     ),
     (
         "cache-disks",
-        "a cache on each of three disks, one of them degraded, beside nginx; root",
+        "a cache on each of three disks, one of them degraded, compared with nginx; root",
         cache_disks::run,
     ),
     (
         "coalesce",
-        "E2, C1–C8: many clients for one key that is not cached, beside nginx and Varnish",
+        "E2, C1–C8: many clients for one uncached key, compared with nginx and Varnish",
         coalesce::run,
     ),
     (
         "kills",
-        "kill -9 in the middle of fetches, again and again on the same cache: every byte compared",
+        "kill -9 during fetches, repeatedly on the same cache: every byte compared",
         coalesce::kills::run,
     ),
     (
         "connections",
-        "E3, P2, R1–R4: sharding, reloads, upgrades, crashes and stalls, beside nginx and HAProxy",
+        "E3, P2, R1–R4: sharding, reloads, upgrades, crashes and stalls, compared with nginx and HAProxy",
         connections::run,
     ),
     (
         "lua",
-        "CPU time per request with scripts, beside lua-nginx-module, and what others notice of endless ones",
+        "CPU time per request with scripts, compared with lua-nginx-module, and the effect of endless ones on other requests",
         lua::run,
     ),
     (
         "php",
-        "E4, P3: bursts of clients for a slow PHP page, beside nginx and Apache",
+        "E4, P3: bursts of clients for a slow PHP page, compared with nginx and Apache",
         php::run,
     ),
     (
         "hostile",
-        "S4: a good client and the server's memory while clients of HTTP/2 attack, beside nginx",
+        "S4: a good client and the server's memory during HTTP/2 attacks, compared with nginx",
         hostile::run,
     ),
 ];
@@ -146,12 +146,12 @@ usage: weir-bench [EXPERIMENT] [flags]      without a name: all, and a report
   --haproxy PATH   HAProxy to compare with (/usr/sbin/haproxy)
   --weir PATH      a built Weir (default: builds one; without sources, the one in the path)
   --seconds N      for one measurement (2)
-  --rounds N       rounds, of which the median counts (5)
+  --rounds N       rounds, of which the median is reported (5)
   --rows A,B       only these rows
   --cpus S,L       cores of the server and of the load (0,1)
-  --tcp NAME       how TCP decides how much is under way: in a network namespace of its own, as root
-                   (default: as the system has it)
-  --keep FOLDER    figures and page go there, in place of an earlier run's of the same experiment
+  --tcp NAME       TCP congestion control, in a separate network namespace, as root
+                   (default: that of the system)
+  --keep FOLDER    directory for figures and page; replaces those of an earlier run of the same experiment
                    (default for all: benches/runs/DATE and benches/report; for one: not kept)
 ";
 

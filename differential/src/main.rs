@@ -19,19 +19,19 @@ use xtask::flags::Flags;
 const HELP: &str = "\
 cargo xtask differential [flags]
 
-  --oracle PATH   nginx; otherwise what ORACLE names, or /usr/sbin/nginx
-  --weir PATH     Weir; otherwise the debug build
-  --area NAME     only this area; more with commas
-  --seed N        other cases (1)
+  --oracle PATH   nginx (default: $ORACLE, or /usr/sbin/nginx)
+  --weir PATH     Weir (default: the debug build)
+  --area NAME     only this area, or several separated by commas
+  --seed N        seed of the random cases (1)
   --cases N       ends after this many
   --time T        ends after this time: 30s, 2m, 3h (2m)
-  --reduce        makes what differs as small as it can be
-  --each N        how many cases of a class are looked at (1)
-  --batch N       cases in a start (200)
-  --lanes N       starts at a time (4)
-  --allow-open    differences that a rule calls open are no failure
-  --keep DIR      writes what differs into files that --replay takes
-  --replay FILE   runs one case, or those of a folder, and shows all that differs
+  --reduce        minimises each case that differs
+  --each N        number of cases to examine per class (1)
+  --batch N       cases per start (200)
+  --lanes N       concurrent starts (4)
+  --allow-open    differences with an open rule are not failures
+  --keep DIR      writes cases that differ to files for --replay
+  --replay FILE   runs one case, or those of a directory, and shows all differences
   --show AREA     prints a case of this seed, without running it
   --compat        writes the known differences into docs/compat.md (with --check: only compares)
 ";

@@ -33,8 +33,8 @@ usage: weir-suites [NAME…] [flags]      without a name: all
   --oracle PATH    nginx to compare with (/usr/sbin/nginx)
   --weir PATH      a built Weir (target/debug/weir)
   --suite DIR      a copy of github.com/tlsfuzzer/tlsfuzzer, for `tlsfuzzer`
-  --lines          shows what each client saw
-  --keep           keeps the folders of the cases
+  --lines          shows the output of each client
+  --keep           keeps the directories of the cases
 
 Names:";
 

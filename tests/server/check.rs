@@ -65,7 +65,7 @@ fn findings_are_there_for_programs_too() {
     for part in [
         "{\"rule\": \"alias-traversal\", \"danger\": \"attack\", \"message\": \"\\\"/img../\\\" escapes from",
         "nginx.conf\", \"line\": 4, \"column\": 21, \"text\": \"alias /srv/img/;\", \"why\": \"",
-        "{\"rule\": \"line-ends\", \"danger\": \"risk\"",
+        "{\"rule\": \"line-breaks\", \"danger\": \"risk\"",
     ] {
         assert!(text.contains(part), "{part} in {text}");
     }
@@ -124,7 +124,7 @@ fn a_comment_says_what_is_meant() {
     );
     let above = at_the_end.replace(
         "    location /old",
-        "    # weir check: allow line-ends, other\n    location /old",
+        "    # weir check: allow line-breaks, other\n    location /old",
     );
     let finished = check(&written(&above), &[]);
     assert_eq!(

@@ -30,12 +30,12 @@ const TASKS: &[(&str, &str, Task)] = &[
     ),
     (
         "ci",
-        "everything that must hold: fmt, clippy, tidy, docs, test, some cases of differential",
+        "everything that must pass: fmt, clippy, tidy, docs, test, some cases of differential",
         suites::ci,
     ),
     (
         "tidy",
-        "the rules that a compiler does not check",
+        "the rules that the compiler does not check",
         tidy::run,
     ),
     (
@@ -50,12 +50,12 @@ const TASKS: &[(&str, &str, Task)] = &[
     ),
     (
         "differential",
-        "compares Weir with nginx on configurations of its own making (--help lists the flags)",
+        "compares Weir with nginx on generated configurations (--help lists the flags)",
         differential,
     ),
     (
         "bench",
-        "everything beside its peers, with a report; or one experiment: bench NAME (--help lists them)",
+        "all experiments, compared with other servers, with a report; or one: bench NAME (--help lists them)",
         bench,
     ),
     (
@@ -70,7 +70,7 @@ const TASKS: &[(&str, &str, Task)] = &[
     ),
     (
         "strangers",
-        "other people's configurations on nginx and on Weir: --repositories DIR [--oracle PATH] [--only TEXT]",
+        "third-party configurations on nginx and on Weir: --repositories DIR [--oracle PATH] [--only TEXT]",
         strangers,
     ),
 ];

@@ -240,7 +240,7 @@ impl WorkerLoops {
                 .map_err(|error| {
                     let error = base::ErrnoText(&error);
                     let text = format_args!(
-                        "pthread_create() failed{error}, no help for stalled event loops"
+                        "pthread_create() failed{error}, stalled event loops will not be rescued"
                     );
                     self.log.log_plain(LogLevel::Alert, text);
                 })

@@ -27,7 +27,7 @@ pub(super) const CACHING: &[Rule] = &[
         },
     },
     Rule {
-        name: "unasked-304-is-not-stored",
+        name: "unconditional-304-is-not-stored",
         text: "A 304 to an unconditional request is sent to its client and not stored; nginx stores it and sends it to \
                every client.",
         reason: Reason::Rfc("RFC 9110, section 15.4.5: a 304 responds to a conditional request"),
@@ -37,7 +37,7 @@ pub(super) const CACHING: &[Rule] = &[
         },
     },
     Rule {
-        name: "unasked-206-is-not-stored",
+        name: "unrequested-206-is-not-stored",
         text: "A 206 to a request without `Range` is sent to its client and not stored; nginx stores it as the whole \
                response.",
         reason: Reason::Rfc(
@@ -50,7 +50,7 @@ pub(super) const CACHING: &[Rule] = &[
         },
     },
     Rule {
-        name: "answers-to-users",
+        name: "responses-to-authorization",
         text: "The response to a request with `Authorization` is stored only if it has `public`, `s-maxage` or \
                `must-revalidate`, or if the key contains the user; nginx stores it for all users.",
         reason: Reason::Rfc("RFC 9111, section 3.5"),
@@ -61,7 +61,7 @@ pub(super) const CACHING: &[Rule] = &[
         },
     },
     Rule {
-        name: "stored-to-be-validated",
+        name: "no-cache-is-stored",
         text: "A response with `no-cache` or `max-age=0` that has a lifetime or a validator is stored, and validated on \
                each use; nginx does not store it.",
         reason: Reason::Rfc("RFC 9111, section 5.2.2.4"),
@@ -83,7 +83,7 @@ pub(super) const CACHING: &[Rule] = &[
         },
     },
     Rule {
-        name: "answers-to-head",
+        name: "responses-to-head",
         text: "The response to a HEAD that was forwarded as HEAD does not answer a GET; nginx answers GET with it.",
         reason: Reason::Rfc("RFC 9111, section 4: the method of the stored response must allow it"),
         before: None,
@@ -111,7 +111,7 @@ pub(super) const CACHING: &[Rule] = &[
         },
     },
     Rule {
-        name: "head-before-content",
+        name: "get-after-head",
         text: "A request that arrives after the response to a HEAD, but before nginx has stored the GET behind it, causes \
                another fetch in nginx; in Weir it follows the first fetch.",
         reason: Reason::Chance("it depends on which comes first"),
@@ -128,7 +128,7 @@ pub(super) const CACHING: &[Rule] = &[
         },
     },
     Rule {
-        name: "ranges-of-what-passes",
+        name: "ranges-of-uncached-responses",
         text: "A response that is not stored is sent whole if the whole was requested from its origin; nginx extracts the \
                range if the response could have been stored.",
         reason: Reason::Rfc("RFC 9110, section 14.2: a server may ignore Range"),

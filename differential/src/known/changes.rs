@@ -27,7 +27,7 @@ pub const CHANGES: &[Rule] = &[
         },
     },
     Rule {
-        name: "connection-to-servers-behind",
+        name: "connection-to-upstreams",
         text: "Requests to upstream servers have no `Connection: close` (and use HTTP/1.1, which the machine sets for \
                both).",
         reason: Reason::Changed("the default was 1.0, without keep-alive connections"),
@@ -37,7 +37,7 @@ pub const CHANGES: &[Rule] = &[
         },
     },
     Rule {
-        name: "fields-of-one-name",
+        name: "repeated-request-headers",
         text: "Request headers with the same name are one value in variables, separated by commas.",
         reason: Reason::Changed("the first one, or the last, was the value"),
         before: Some(LISTS),
@@ -48,7 +48,7 @@ pub const CHANGES: &[Rule] = &[
         },
     },
     Rule {
-        name: "first-of-a-name",
+        name: "repeated-response-headers",
         text: "Of several upstream headers that may appear only once (`Expires`, `Content-Type`), the first one counts.",
         reason: Reason::Changed("all were passed on, or the last one counted"),
         before: Some(LISTS),
@@ -69,7 +69,7 @@ pub const CHANGES: &[Rule] = &[
         },
     },
     Rule {
-        name: "newer-words",
+        name: "newer-directives",
         text: "Directives, parameters and variables that are newer than the oracle.",
         reason: Reason::Changed("not there before"),
         before: Some(NEWEST),

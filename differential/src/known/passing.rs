@@ -29,7 +29,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "unasked-101",
+        name: "unrequested-101",
         text: "A 101 that was not requested becomes a 502; nginx forwards it and becomes a tunnel.",
         reason: Reason::Rfc(
             "RFC 9110, section 7.8: a server switches only to a protocol that was requested",
@@ -45,7 +45,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "answers-without-a-status",
+        name: "responses-without-a-status-line",
         text: "What does not begin as an HTTP/1 response becomes a 502; nginx forwards it unchanged, as the response of an \
                HTTP/0.9 server.",
         reason: Reason::Rfc("RFC 9110, section 15.6.3: an invalid response is a 502"),
@@ -73,7 +73,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "length-of-content-that-is-not-sent",
+        name: "length-of-a-suppressed-body",
         text: "`proxy_pass_request_body off` and its equivalents omit the length of the body; nginx announces the body and \
                does not send it.",
         reason: Reason::Safety(
@@ -91,7 +91,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "beginnings-of-broken-answers",
+        name: "partial-interrupted-responses",
         text: "How much of an interrupted response has been sent: its header and part of the body, or nothing.",
         reason: Reason::Chance("an aborted response may end anywhere"),
         before: None,
@@ -109,7 +109,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "sizes-of-chunks",
+        name: "chunk-sizes",
         text: "How a body is divided into chunks, and so how many bytes frame it.",
         reason: Reason::Chance("a chunk's size has no meaning (RFC 9112, section 7.1)"),
         before: None,
@@ -161,7 +161,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "reads-after-heads",
+        name: "reads-of-unused-bodies",
         text: "How much is read of a body that is not used: that of a response to HEAD, of one that an error page or a \
                redirect replaces, of one that may not have a body, or of one that is aborted; and what follows the body in \
                FastCGI.",
@@ -189,7 +189,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "content-of-errors-for-the-cache",
+        name: "bodies-behind-error-pages",
         text: "If a response that an error page replaces is stored, it is read, and appears in variables; nginx stores only \
                its status.",
         reason: Reason::Chance("a client sees the page"),
@@ -206,7 +206,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "nothing-that-is-packed",
+        name: "empty-gzip-responses",
         text: "An empty response with `Content-Encoding: gzip` stays empty with `gunzip`; nginx aborts it.",
         reason: Reason::Rfc("RFC 9112, section 8: a complete message is not aborted"),
         before: None,
@@ -248,7 +248,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "numbers-of-temporary-files",
+        name: "temporary-file-numbers",
         text: "The numbers of temporary files.",
         reason: Reason::Chance("they only have to differ from each other"),
         before: None,
@@ -262,7 +262,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "boundaries",
+        name: "multipart-boundaries",
         text: "The boundary between the parts of a multi-range response.",
         reason: Reason::Chance("it only has to be absent from the content"),
         before: None,
@@ -289,7 +289,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "fields-of-refused-answers",
+        name: "headers-of-invalid-responses",
         text: "Headers of an upstream response whose header is invalid do not appear in `$upstream_http_…` and \
                `$upstream_cookie_…`; nginx shows those before the error.",
         reason: Reason::Safety("what is rejected is not trusted"),
@@ -303,7 +303,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "connections-after-complete-answers",
+        name: "connections-after-complete-responses",
         text: "A complete response leaves the client's connection open, even if a FastCGI connection that was to be kept \
                breaks; nginx closes it.",
         reason: Reason::Rfc("RFC 9112, section 9.3"),
@@ -315,7 +315,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "content-of-refused-requests",
+        name: "bodies-of-rejected-requests",
         text: "How much was read of a request body that is rejected for its size.",
         reason: Reason::Chance("the kernel splits the bytes"),
         before: None,
@@ -354,7 +354,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "content-after-the-answer",
+        name: "body-after-the-response",
         text: "How much of a request body is still sent after the response has arrived, and whether the client's connection \
                is reusable after that.",
         reason: Reason::Chance("it depends on which comes first"),
@@ -378,7 +378,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "fields-of-another-response",
+        name: "error-page-after-accel-redirect",
         text: "The error page after an `X-Accel-Redirect` does not have the charset and the freshness lifetime of the \
                response that named the path; nginx keeps them.",
         reason: Reason::Rfc("RFC 9110, section 8.3: the type is that of the content"),
@@ -407,7 +407,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "content-without-framing",
+        name: "body-without-framing",
         text: "With `proxy_request_buffering off`, a chunked body that arrives completely with its header is sent in \
                chunks; nginx sends it with neither a length nor chunks.",
         reason: Reason::Safety("a body that is taken for the next request (RFC 9112, section 6.3)"),
@@ -428,7 +428,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "connections-with-rests",
+        name: "connections-with-extra-data",
         text: "An upstream connection on which data follows the response to HEAD is not reused; nginx takes the data for \
                the next response if it arrives late enough.",
         reason: Reason::Safety("a response that another client gets"),
@@ -457,7 +457,7 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "numbers-of-addresses",
+        name: "incomplete-addresses",
         text: "`.0.0.1` is not an address: a number is missing. nginx takes it for 0.",
         reason: Reason::Rfc("RFC 3986, section 3.2.2"),
         before: None,

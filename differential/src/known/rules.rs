@@ -44,7 +44,7 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "type-of-304",
+        name: "content-type-of-304",
         text: "A 304 has no `Content-Type`, even if `more_set_headers` sets one.",
         reason: Reason::Rfc("RFC 9110, section 15.4.5"),
         before: None,
@@ -136,7 +136,7 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "cut-is-cut",
+        name: "interrupted-fastcgi-responses",
         text: "A FastCGI response that is interrupted is aborted, so that it cannot be mistaken for a complete one; nginx \
                ends it properly. One that is shorter than its length is logged as incomplete.",
         reason: Reason::Rfc("RFC 9112, section 8: an incomplete message must be recognisable"),
@@ -179,7 +179,7 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "ranges-of-what-is-stored",
+        name: "ranges-of-stored-responses",
         text: "Ranges are served from every stored 200 without `Accept-Ranges: none`; nginx requires `Accept-Ranges`.",
         reason: Reason::Rfc(
             "RFC 9110, section 14.2: any response whose content is known may be sent in part",
@@ -208,7 +208,7 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "marks-of-users",
+        name: "userid-cookies",
         text: "The cookie of `userid` contains the server's address and the time.",
         reason: Reason::Chance("it distinguishes users and has no other meaning"),
         before: None,
@@ -221,7 +221,7 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "packed-length",
+        name: "compressed-length",
         text: "The compressed length of a body.",
         reason: Reason::Chance("compressors differ"),
         before: None,
@@ -240,7 +240,7 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "fields-once",
+        name: "add-header-once",
         text: "A 416 or 412 has the headers of `add_header` once. nginx adds those with `always` to the response that it \
                would have sent, and again to the error page.",
         reason: Reason::Rfc("RFC 9110, section 5.3: a header that is not a list appears once"),
@@ -253,7 +253,7 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "fields-of-refused-targets",
+        name: "headers-of-rejected-targets",
         text: "A request whose target is rejected is logged with its target and its headers; nginx has not read them.",
         reason: Reason::Open("the log has more than nginx's"),
         before: None,
@@ -364,7 +364,7 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "nothing-sent",
+        name: "variables-without-a-response",
         text: "Response variables in the log of a 444 or 499.",
         reason: Reason::Chance("no response was sent"),
         before: None,
@@ -375,7 +375,7 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "length-of-refused-targets",
+        name: "length-of-rejected-targets",
         text: "`$request_length` of a request whose target is rejected covers the whole header; nginx has read only the \
                first line.",
         reason: Reason::Open("nginx's figure is the smaller one"),
@@ -408,7 +408,7 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "hash-that-is-none",
+        name: "invalid-password-hash",
         text: "A password in an `auth_basic_user_file` that is not a hash causes a 500; nginx's `crypt` treats it as a \
                mismatch, 401.",
         reason: Reason::Open("found with a one-letter password"),

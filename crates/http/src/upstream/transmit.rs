@@ -301,7 +301,12 @@ impl RequestTransmit {
                 let piece = piece.map_err(|error| {
                     let error = base::ErrnoText(&error);
                     // The failure is this server's, so no other upstream is tried.
-                    request.log(host::error_log::LogLevel::Crit, format_args!("read() of request content failed{error} while sending request to upstream"));
+                    request.log(
+                        host::error_log::LogLevel::Crit,
+                        format_args!(
+                            "read() of request body failed{error} while sending request to upstream"
+                        ),
+                    );
                     SendFailure::Client(NoResponse::new(500))
                 })?;
                 self.position += piece.len() as u64;

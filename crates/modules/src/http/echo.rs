@@ -236,14 +236,14 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
     ),
     row(
         "echo_subrequest",
-        "method path [-q arguments] [-b content]",
+        "method path [-q arguments] [-b body]",
         Arity::between(2, 6),
         "Writes the response of another URI, requested with the given method and, with `-b`, a body.",
         |conf, line| echo_subrequest(conf, line, false),
     ),
     row(
         "echo_subrequest_async",
-        "method path [-q arguments] [-b content]",
+        "method path [-q arguments] [-b body]",
         Arity::between(2, 6),
         "The same as `echo_subrequest`, but the following commands run at the same time; the output keeps its order.",
         |conf, line| echo_subrequest(conf, line, true),

@@ -186,7 +186,7 @@ impl std::fmt::Display for PermissiveMode {
         match self.mended {
             Some(now) => write!(
                 f,
-                "had mode {mode:04o}, which lets others write; it is {now:04o} now"
+                "had mode {mode:04o}, which lets others write; changed to {now:04o}"
             ),
             None => write!(
                 f,

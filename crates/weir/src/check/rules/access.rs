@@ -70,7 +70,7 @@ pub(super) const RULES: &[CheckRule] = &[
         find: access_by_prefix_only,
     },
     CheckRule {
-        name: "real-ip-from-anybody",
+        name: "real-ip-from-anyone",
         danger: RuleDanger::Attack,
         at: &["set_real_ip_from"],
         why: "any client can claim any address, and so evade \"allow\" rules, limits and logs",
@@ -80,7 +80,7 @@ pub(super) const RULES: &[CheckRule] = &[
         find: real_ip_from_anybody,
     },
     CheckRule {
-        name: "limit-by-what-clients-say",
+        name: "limit-key-from-client",
         danger: RuleDanger::Attack,
         at: &["limit_req_zone", "limit_conn_zone"],
         why: "a client that sends a different value each time is never limited: proxies append to this header, and its \
@@ -91,7 +91,7 @@ pub(super) const RULES: &[CheckRule] = &[
         find: limit_by_what_clients_say,
     },
     CheckRule {
-        name: "client-certificate-not-looked-at",
+        name: "client-certificate-unchecked",
         danger: RuleDanger::Attack,
         at: &["ssl_verify_client"],
         why: "clients without a certificate, or with an untrusted one, are served like all others, because nothing \
@@ -112,7 +112,7 @@ pub(super) const RULES: &[CheckRule] = &[
         find: secure_link_without_secret,
     },
     CheckRule {
-        name: "open-to-changes",
+        name: "unprotected-writes",
         danger: RuleDanger::Attack,
         at: &["dav_methods", "cache_purge", "tunnel_pass"],
         why: "anyone who can reach the server can use it",
@@ -122,7 +122,7 @@ pub(super) const RULES: &[CheckRule] = &[
         find: open_to_changes,
     },
     CheckRule {
-        name: "status-for-everybody",
+        name: "public-status",
         danger: RuleDanger::Risk,
         at: &["stub_status", "weir_status"],
         why: "it tells anyone how busy the server is, and with what",

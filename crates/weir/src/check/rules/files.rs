@@ -41,7 +41,7 @@ pub(super) const RULES: &[CheckRule] = &[
         find: secret_served,
     },
     CheckRule {
-        name: "root-of-the-system",
+        name: "system-root-served",
         danger: RuleDanger::Attack,
         at: &["root", "alias"],
         why: "it contains passwords, keys and the configuration itself",
@@ -51,7 +51,7 @@ pub(super) const RULES: &[CheckRule] = &[
         find: root_of_the_system,
     },
     CheckRule {
-        name: "listing-of-an-application",
+        name: "application-listing",
         danger: RuleDanger::Risk,
         at: &["autoindex"],
         why: "listings reveal the names of backups, uploads and libraries of the application that runs here",
@@ -62,7 +62,7 @@ pub(super) const RULES: &[CheckRule] = &[
         find: listing_of_an_application,
     },
     CheckRule {
-        name: "script-by-any-name",
+        name: "script-pattern-unanchored",
         danger: RuleDanger::Risk,
         at: &["fastcgi_pass"],
         why: "files with \".php\" anywhere in their names are executed, such as an uploaded \"photo.php.jpg\"",

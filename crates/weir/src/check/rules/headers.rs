@@ -50,7 +50,7 @@ pub(super) const RULES: &[CheckRule] = &[
         find: proxy_set_header_replaces,
     },
     CheckRule {
-        name: "field-of-several-lines",
+        name: "multiline-header",
         danger: RuleDanger::Risk,
         at: &["add_header", "proxy_set_header"],
         why: "multi-line headers are no longer allowed: proxies and browsers reject the response, or see only the \
@@ -61,7 +61,7 @@ pub(super) const RULES: &[CheckRule] = &[
         find: field_of_several_lines,
     },
     CheckRule {
-        name: "markup-by-client",
+        name: "markup-from-client",
         danger: RuleDanger::Attack,
         at: &["return"],
         why: "the path of a link is inserted into the page verbatim, including scripts, which then run in the context of the site (cross-site scripting)",

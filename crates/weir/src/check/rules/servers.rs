@@ -24,7 +24,7 @@ pub(super) const RULES: &[CheckRule] = &[
         find: no_default_server,
     },
     CheckRule {
-        name: "host-by-client",
+        name: "host-from-client",
         danger: RuleDanger::Risk,
         at: &["proxy_set_header"],
         why: "$http_host is the header as the client sent it, even if the request line names another host, by which \

@@ -13,7 +13,7 @@ use crate::check::view::{DirectiveView, LocationMatch, first, inherited, matches
 
 pub(super) const RULES: &[CheckRule] = &[
     CheckRule {
-        name: "upstream-by-client",
+        name: "upstream-from-client",
         danger: RuleDanger::Attack,
         at: &[
             "proxy_pass",
@@ -32,7 +32,7 @@ pub(super) const RULES: &[CheckRule] = &[
         find: upstream_by_client,
     },
     CheckRule {
-        name: "redirect-by-client",
+        name: "open-redirect",
         danger: RuleDanger::Attack,
         at: &["return", "rewrite"],
         why: "a link to your site can lead anywhere, under your name (open redirect)",
@@ -54,7 +54,7 @@ pub(super) const RULES: &[CheckRule] = &[
         find: pass_traversal,
     },
     CheckRule {
-        name: "line-ends",
+        name: "line-breaks",
         danger: RuleDanger::Risk,
         at: &[
             "return",
@@ -73,7 +73,7 @@ pub(super) const RULES: &[CheckRule] = &[
         find: line_ends,
     },
     CheckRule {
-        name: "resolver-of-strangers",
+        name: "public-resolver",
         danger: RuleDanger::Risk,
         at: &["resolver"],
         why: "DNS responses cross the public network unauthenticated, and decide which host gets the requests",
