@@ -80,7 +80,7 @@ pub(crate) struct WriterQueue {
     pub(crate) running: bool,
 }
 
-/// What `load.rs` found on the disk.
+/// What `open_store.rs` found on the disk.
 pub(crate) struct LoadedStore {
     pub(crate) seed: u64,
     pub(crate) lock: File,

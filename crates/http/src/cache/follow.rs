@@ -361,8 +361,8 @@ impl CacheRequest {
 }
 
 /// Switches to another fill, if that is what the fetch says.
-fn turns_to(follower: &mut FillFollower, instead: &FillMessage) -> bool {
-    let Some(FetchResult::FollowOther(other)) = instead.get::<FetchResult>() else {
+fn turns_to(follower: &mut FillFollower, message: &FillMessage) -> bool {
+    let Some(FetchResult::FollowOther(other)) = message.get::<FetchResult>() else {
         return false;
     };
     // Cloned under the lock: several followers, on different loops, switch to the same fill.

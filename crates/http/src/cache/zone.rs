@@ -90,7 +90,9 @@ pub struct CacheZones(Arc<Mutex<BTreeMap<BString, Arc<CacheZone>>>>);
 
 impl fmt::Debug for CacheZone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cache").field("name", &self.name).finish()
+        f.debug_struct("CacheZone")
+            .field("name", &self.name)
+            .finish()
     }
 }
 
@@ -194,7 +196,7 @@ impl CacheZones {
     pub fn declare_zone(
         line: &mut DirectiveLine,
         name: &BStr,
-        declared: ZoneParameters,
+        parameters: ZoneParameters,
     ) -> Result<(), Diagnostic> {
         let place = line.sources().place(line.node.span).unwrap_or_default();
         let cache = CacheZones::refer_to_zone(line, name);
@@ -202,13 +204,13 @@ impl CacheZones {
         // Two stores in one directory would delete each other's files.
         let same_path = others.iter().find_map(|other| {
             let (known, place) = other.declared.get()?;
-            (known.path == declared.path && other.name != name).then_some(place)
+            (known.path == parameters.path && other.name != name).then_some(place)
         });
         if let Some(other) = same_path {
-            let path = declared.path.display();
+            let path = parameters.path.display();
             return Err(line.error(format!("the same path name \"{path}\" used in {other} and")));
         }
-        if cache.declared.set((declared, place)).is_err() {
+        if cache.declared.set((parameters, place)).is_err() {
             return Err(line.error(format!("duplicate zone \"{name}\"")));
         }
         Ok(())
@@ -379,9 +381,9 @@ struct ZoneStoreState {
 }
 
 impl ZoneStore {
-    fn new(declared: &ZoneParameters) -> ZoneStore {
+    fn new(parameters: &ZoneParameters) -> ZoneStore {
         ZoneStore {
-            declared: Mutex::new(declared.clone()),
+            declared: Mutex::new(parameters.clone()),
             state: Mutex::default(),
             changed: Condvar::new(),
             uses: Mutex::new(Lru::new(COUNTED_KEYS)),
@@ -398,15 +400,15 @@ impl ZoneStore {
     }
 
     /// Applies the limits of a new configuration to the open store.
-    fn adopt(&self, declared: &ZoneParameters) {
+    fn adopt(&self, parameters: &ZoneParameters) {
         let mut known = self.declared.lock();
-        if *known == *declared {
+        if *known == *parameters {
             return;
         }
-        known.clone_from(declared);
+        known.clone_from(parameters);
         drop(known);
         if let Some(store) = self.store() {
-            store.set_limits(&declared.options());
+            store.set_limits(&parameters.options());
         }
     }
 

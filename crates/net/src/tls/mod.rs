@@ -1,7 +1,7 @@
 //! TLS, by rustls: accepting it from clients and speaking it to upstream servers.
 //!
 //! - [`TlsSession`] is the TLS of an established connection; a [`crate::Transport`] carries it.
-//! - [`accept`] reads a client's hello first, so that the configuration can be chosen by the name in it;
+//! - `accept` reads a client's hello first, so that the configuration can be chosen by the name in it;
 //!   [`connect`] is the client's side.
 //! - [`TlsIdentity`] is a certificate chain with its key; [`TrustStore`] says which certificates to believe. An [`HandshakeOffer`]
 //!   lets a script choose the chain while the client waits.

@@ -6,8 +6,8 @@
 //! connection.
 //!
 //! ```text
-//!   begin(), content(), trailers() ──▶ output of the request
-//!   input ──▶ next() ──▶ Incoming::Head, Data, …
+//!   begin_request(), append_content(), end_request() ──▶ output of the request
+//!   input ──▶ next_event() ──▶ ResponseEvent::Head, Data, …
 //!   take_control() ──▶ acknowledgements and window updates, to be sent at any time
 //! ```
 

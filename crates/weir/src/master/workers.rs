@@ -120,8 +120,8 @@ impl MasterProcess {
                 self.workers[index].process
             ));
             self.send_configuration(index);
-            if let Some(parcels) = self.other.as_ref().and_then(OtherMaster::parcels) {
-                self.send(index, MessageKind::Peer, b"", &[parcels]);
+            if let Some(connections) = self.other.as_ref().and_then(OtherMaster::connections) {
+                self.send(index, MessageKind::Peer, b"", &[connections]);
             }
         }
     }
