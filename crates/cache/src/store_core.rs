@@ -196,8 +196,8 @@ impl StoreCore {
         );
     }
 
-    pub(crate) fn report_error(&self, trouble: &str) {
-        *self.last_error.lock() = Some(trouble.to_owned());
+    pub(crate) fn report_error(&self, error: &str) {
+        *self.last_error.lock() = Some(error.to_owned());
     }
 
     pub(crate) fn clear_error(&self) {

@@ -42,7 +42,7 @@ pub struct LoopArrival {
     pub connection: ArrivingConnection,
 }
 
-/// The connection of an [`LoopArrival`].
+/// The connection of a [`LoopArrival`].
 pub enum ArrivingConnection {
     /// One that was just accepted.
     New {
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_seat_gives_everything_back() {
+    fn a_closed_slot_gives_everything_back() {
         let slots = slots(1);
         let slot = &slots.list[0];
         assert!(slot.give_connection(arrival()).is_ok() && slot.give_connection(arrival()).is_ok());

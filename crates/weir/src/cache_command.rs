@@ -145,7 +145,7 @@ pub(crate) fn run(arguments: &CacheCommand) -> i32 {
     };
     match done {
         Ok(code) => code,
-        // The reader of a pipe, such as `opaque`, has seen enough.
+        // The reader of a pipe, such as `head`, has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(error) => {
             eprintln!("weir: cache \"{}\": {error}", path.display());

@@ -340,7 +340,7 @@ impl CacheRequest {
         status: UpstreamCacheStatus,
         now_ms: u64,
     ) -> HandlerOutcome {
-        // STALE and UPDATING are hits for `Cache-UpstreamCacheStatus`: this request was not forwarded (RFC 9211, section 2.2).
+        // STALE and UPDATING are hits for `Cache-Status`: this request was not forwarded (RFC 9211, section 2.2).
         let forwarded = (status == UpstreamCacheStatus::Revalidated).then_some(ForwardStatus {
             why: ForwardReason::Stale,
             is_collapsed: false,

@@ -126,7 +126,7 @@ impl CacheZone {
 
     /// What is wrong with the store, for the error log and the status page.
     pub fn last_error(&self) -> Option<String> {
-        self.opened.get()?.trouble()
+        self.opened.get()?.last_error()
     }
 
     /// The store's figures, if it is open.
@@ -298,8 +298,8 @@ impl CacheZones {
             match opened.store() {
                 // The directory was removed or replaced. What the old store writes from now on is lost.
                 Some(store) if store.has_vanished() => {
-                    let trouble = opened.give_up(&store);
-                    news.extend(trouble.map(|why| (Arc::clone(&cache), ZoneEvent::Trouble(why))));
+                    let error = opened.give_up(&store);
+                    news.extend(error.map(|why| (Arc::clone(&cache), ZoneEvent::Trouble(why))));
                     Arc::clone(opened).open_soon();
                     continue;
                 }
@@ -372,11 +372,11 @@ struct ZoneStoreState {
     given_away: bool,
     /// The store that was given away, until its end has been waited for.
     leaving: Option<cache::CacheStore>,
-    trouble: Option<String>,
-    /// What the log was told last, so that the same trouble is reported once.
-    said: Option<String>,
+    last_error: Option<String>,
+    /// What was logged last, so that the same error is logged once.
+    logged: Option<String>,
     found: Option<OpenedStore>,
-    /// The log has not been told about `found_at_open` yet.
+    /// `found_at_open` has not been logged yet.
     found_lately: bool,
 }
 
@@ -412,11 +412,11 @@ impl ZoneStore {
         }
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn last_error(&self) -> Option<String> {
         let state = self.state();
         match &state.store {
             Some(store) => store.last_error(),
-            None => state.trouble.clone(),
+            None => state.last_error.clone(),
         }
     }
 
@@ -426,12 +426,12 @@ impl ZoneStore {
         state.store = None;
         // It is to be opened again at once, not after the usual pause.
         state.failed = None;
-        state.said = store.last_error();
-        state.trouble = state.said.clone();
-        state.said.clone()
+        state.logged = store.last_error();
+        state.last_error = state.logged.clone();
+        state.logged.clone()
     }
 
-    /// What the store contained when it was opened, if the log has not been told yet.
+    /// What the store contained when it was opened, if that has not been logged yet.
     fn found_lately(&self) -> Option<OpenedStore> {
         let mut state = self.state();
         std::mem::take(&mut state.found_lately)
@@ -439,15 +439,15 @@ impl ZoneStore {
             .flatten()
     }
 
-    /// The trouble, if the log was told something else last.
+    /// The error, if another one was logged last.
     fn news(&self) -> Option<Option<String>> {
-        let trouble = self.trouble();
+        let error = self.last_error();
         let mut state = self.state();
-        if state.said == trouble {
+        if state.logged == error {
             return None;
         }
-        state.said.clone_from(&trouble);
-        Some(trouble)
+        state.logged.clone_from(&error);
+        Some(error)
     }
 
     /// Opens the store on a thread of the pool, unless it is open or the last attempt was too recent. Requests call
@@ -493,7 +493,7 @@ impl ZoneStore {
                 state.store = Some(store);
                 state.failed = None;
                 state.locked = None;
-                state.trouble = None;
+                state.last_error = None;
             }
             Err(error) => {
                 let now = rt::clock::read_clock();
@@ -510,7 +510,7 @@ impl ZoneStore {
                 // After an upgrade the previous process still holds the lock for a moment. That is worth a message only
                 // if it lasts.
                 if state.locked.is_none() || rt::clock::elapsed(since) >= LOCKED_PATIENCE {
-                    state.trouble = Some(error.to_string());
+                    state.last_error = Some(error.to_string());
                 }
             }
         }

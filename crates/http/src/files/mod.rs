@@ -42,7 +42,7 @@ pub struct OpenFile {
 pub struct FileError {
     /// The error number.
     pub errno: i32,
-    /// The call that failed, as the log names it: `open_request_file()`.
+    /// The call that failed, as the log names it: `open()`.
     pub call: &'static str,
 }
 

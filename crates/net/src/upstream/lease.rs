@@ -53,7 +53,7 @@ impl PeerLease {
         &self.peer
     }
 
-    /// An idle connection to this peer, from any loop. `take_idle_connection` says what it must have in common with the request.
+    /// An idle connection to this peer, from any loop. `reuse` says what it must have in common with the request.
     pub async fn take_idle_connection(&self, reuse: ReuseTerms) -> Option<PeerConnection> {
         self.state.idle()?.take_connection(&self.peer, reuse).await
     }

@@ -241,7 +241,7 @@ impl AccelExpires {
 /// What a response says about its caching.
 struct ResponseDirectives {
     control: CacheControl,
-    /// `targeted_cache_control` is from a targeted field, so Expires is ignored.
+    /// `control` is from a targeted field, so Expires is ignored.
     is_targeted: bool,
 }
 

@@ -156,7 +156,7 @@ impl H2ClientConnection {
         }
     }
 
-    /// Begins the next stream, and the connection if this is its first one. `end_request` if no content
+    /// Begins the next stream, and the connection if this is its first one. `end` if no content
     /// follows.
     pub fn begin_request(&mut self, head: OutgoingHead<'_>, end: bool, out: &mut Vec<u8>) {
         if self.stream == 0 {

@@ -44,7 +44,7 @@ pub(crate) fn turn_begins() {
     }
 }
 
-/// What a loop is doing in its turn of number `turn_number`, innermost call first, or a line that says why that
+/// What a loop is doing in its turn of number `turn`, innermost call first, or a line that says why that
 /// is not known; `None` when the turn has ended meanwhile. Takes tens of milliseconds: not for a loop's
 /// thread.
 pub fn sample(handle: &LoopHandle, turn: u64) -> Option<Vec<String>> {

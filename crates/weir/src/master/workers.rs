@@ -306,7 +306,7 @@ impl MasterProcess {
         }
         self.end = MasterEnd::Terminate(rt::clock::read_clock() + KILL_AFTER);
         for worker in &self.workers {
-            // It may have exited a moment ago; then `reap_child` will find it.
+            // It may have exited a moment ago; then `reap` will find it.
             let _ = process::kill(worker.process, Signal::Kill);
         }
     }

@@ -48,7 +48,7 @@ pub struct StatusCheck {
     /// The cache of responses.
     pub cache: Option<Arc<StatusCache>>,
     /// The function that sends the request.
-    pub ask: SendOcspRequest,
+    pub send: SendOcspRequest,
 }
 
 impl StatusCheck {
@@ -132,7 +132,7 @@ impl StatusCheck {
             Some(responder) => responder.clone(),
             None => named()?,
         };
-        let asked = (self.ask)(responder, id.encode_request(), resolver.clone());
+        let asked = (self.send)(responder, id.encode_request(), resolver.clone());
         let answer = rt::timeout(PATIENCE, asked)
             .await
             .unwrap_or_else(|_| Err("OCSP responder timed out".to_owned()))?;

@@ -26,7 +26,7 @@ pub struct OcspStaple {
     issuer: Certificate,
     responder: OcspResponder,
     signer: SignerPolicy,
-    ask: SendOcspRequest,
+    send: SendOcspRequest,
     state: Mutex<StapleState>,
 }
 
@@ -79,7 +79,7 @@ impl OcspStaple {
                 true => SignerPolicy::Entitled,
                 false => SignerPolicy::Anybody,
             },
-            ask: send,
+            send,
             state: Mutex::default(),
         }))
     }
@@ -130,7 +130,7 @@ impl OcspStaple {
     }
 
     async fn fetch(&self, resolver: OcspResolver) -> Result<(), String> {
-        let asked = (self.ask)(self.responder.clone(), self.id.encode_request(), resolver);
+        let asked = (self.send)(self.responder.clone(), self.id.encode_request(), resolver);
         let bytes = rt::timeout(PATIENCE, asked)
             .await
             .unwrap_or_else(|_| Err("OCSP responder timed out".to_owned()))?;
