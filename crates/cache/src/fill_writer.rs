@@ -90,12 +90,12 @@ impl FillWriter {
         self.start_storing(head);
     }
 
-    /// There is no body to follow. All that wait are told `instead`; from now on none can join.
-    pub fn end_with_message(self, instead: FillMessage) {
+    /// There is no body to follow. All that wait get `message`; from now on none can join.
+    pub fn end_with_message(self, message: FillMessage) {
         self.core.fills.remove(&self.fill);
         self.fill.update_and_wake(|state| {
             state.phase = FillPhase::Passing;
-            state.message = Some(instead);
+            state.message = Some(message);
             state.end = Some(Err(FillFailure::ProducerGone));
         });
     }

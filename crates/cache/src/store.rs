@@ -225,7 +225,7 @@ impl CacheStore {
         }
     }
 
-    /// Stores a marker ([`crate::Kind::Variants`]) and returns its birth. The birth is known before the marker is
+    /// Stores a marker ([`crate::ObjectKind::Variants`]) and returns its birth. The birth is known before the marker is
     /// written, so that the fetch goes on under the key of its variant ([`CacheKey::variant_of`]) without waiting for the
     /// disk.
     pub fn put_marker(&self, key: &CacheKey, head: ObjectHead, now_ms: u64) -> u64 {

@@ -3,7 +3,7 @@
 //! Everything above the protocols asks here whether the client is still there, hands interim responses to it and goes on
 //! in another protocol with it; nothing there knows whether the request has a connection of its own. There are two
 //! contracts: [`ClientStream`] is what a request sees of its protocol, [`ClientConnection`] what is known of the connection
-//! as a whole. How a protocol takes part in a request's life is the third: [`crate::lifecycle::RequestCarrier`].
+//! as a whole. How a protocol takes part in a request's life is the third: `crate::lifecycle::RequestCarrier`.
 //!
 //! | | HTTP/1 | HTTP/2 | HTTP/3 will |
 //! |---|---|---|---|

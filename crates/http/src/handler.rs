@@ -1,4 +1,4 @@
-//! The phases that handlers run in, and what handlers and filters give back. Their own types are in [`crate::site`], with
+//! The phases that handlers run in, and what handlers and filters give back. Their own types are in [`crate::http_site`], with
 //! what runs in a location.
 
 /// The phases of a request, in the order in which they run.

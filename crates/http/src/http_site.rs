@@ -145,7 +145,7 @@ pub type PhaseHandler = for<'a> fn(&'a mut Request) -> HandlerStep<'a>;
 /// Changes a response whose head is complete and not yet sent.
 ///
 /// It reads and changes `request.out`. A filter that works on the content wraps `request.out.body` in a
-/// [`Source`](crate::body::Source) of its own and calls `request.out.content_changes()`.
+/// [`BodySource`](crate::response_body::BodySource) of its own and calls `request.out.content_changes()`.
 pub type ResponseFilter = fn(&mut Request) -> FilterVerdict;
 
 /// Handles one moment of a handshake. The request has no head; it exists to evaluate variables about the client, and is

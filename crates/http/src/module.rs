@@ -68,7 +68,7 @@ pub struct HttpModule {
     pub nested: fn(&mut BlockConfs),
     /// Called when all of `http {}` has been read, with its line: reports references to names that nothing declares.
     pub complete: fn(&mut DirectiveLine),
-    /// What has to be tried before a configuration is accepted: [`host::engine::Configuration::trials`].
+    /// What has to be tried before a configuration is accepted: [`host::engine::EngineConfiguration::configuration_tests`].
     pub trial: fn(&FrozenHttp) -> Option<host::engine::ConfigurationTest>,
     /// Called once per generation in the worker, before it serves: finds or creates shared zones.
     pub commit: fn(&FrozenHttp, &host::engine::ZoneRegistry) -> Result<(), String>,
@@ -77,7 +77,7 @@ pub struct HttpModule {
     pub start: fn(&HttpLoop),
     /// Called on each loop that ends, once it has stopped accepting.
     pub stop: fn(&HttpLoop),
-    /// Called when the process ends, off the loops: [`host::engine::Configuration::end`].
+    /// Called when the process ends, off the loops: [`host::engine::EngineConfiguration::before_exit`].
     pub end: fn(&FrozenHttp, Instant),
 }
 

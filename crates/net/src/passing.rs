@@ -1,4 +1,4 @@
-//! `pass_connection` of the stream module: a connection is handed to another listening address of the same loop, as if it had
+//! `pass` of the stream module: a connection is handed to another listening address of the same loop, as if it had
 //! been accepted there.
 //!
 //! The http and stream engines do not know each other. Each registers here the addresses it listens on, with a

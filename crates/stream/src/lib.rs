@@ -4,7 +4,7 @@
 //! as a list; the engine knows only their shape. It knows neither processes, signals nor configuration files: those
 //! meet it at [`host::engine`]. It knows nothing of HTTP.
 //!
-//! Begin to read at [`serve`], the course of a session; then [`engine`], where sessions come from.
+//! Begin to read at [`serve_session`], the course of a session; then [`engine`], where sessions come from.
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -1,6 +1,6 @@
 //! HTTP/1 with a client: requests in, responses out, one after the other (RFC 9112).
 //!
-//! One task serves a connection from its first byte to its last. It reads a head ([`reading`]), has the request served
+//! One task serves a connection from its first byte to its last. It reads a head ([`head_reading`]), has the request served
 //! ([`crate::lifecycle`]), sends the response ([`head`], [`sender`]) and begins again. Pipelined requests wait in the
 //! input until their turn.
 //!

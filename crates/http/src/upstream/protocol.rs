@@ -50,8 +50,8 @@ pub trait UpstreamProtocol {
         false
     }
 
-    /// Appends the head for a connection. `carried` is what [`UpstreamProtocol::take_carried_state`] returned after the previous request on
-    /// it; `None` on a new connection.
+    /// Appends the head for a connection. `carried` is what [`UpstreamProtocol::take_carried_state`]
+    /// returned after the previous request on it; `None` on a new connection.
     fn begin_request(&mut self, _carried: Option<CarriedState>, _out: &mut Vec<u8>) {}
 
     /// What to keep with the connection for its next request. Called after the exchange if [`UpstreamProtocol::keeps_alive`].

@@ -69,7 +69,7 @@ impl fmt::Debug for UpstreamGroup {
             balance,
             ..
         } = &self.settings;
-        f.debug_struct("Group")
+        f.debug_struct("UpstreamGroup")
             .field("name", name)
             .field("origin", origin)
             .field("servers", servers)
