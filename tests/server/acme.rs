@@ -193,11 +193,11 @@ fn what_is_wrong_in_an_issuer_is_named() {
     for (block, server, message) in [
         ("ssl_verify off;", "", "issuer \"a\" has no \"uri\""),
         ("uri x y;", "", "invalid parameters of \"uri\""),
-        ("uri http://a/;", "", "begins with https://"),
+        ("uri http://a/;", "", "must begin with https://"),
         (
             "uri https://a/; ssl_verify off; external_account_key id data:!;",
             "",
-            "is written in base64url",
+            "must be in base64url",
         ),
         ("speed 1;", "", "unknown directive \"speed\" in an issuer"),
         (issuer, "acme_certificate b;", "unknown issuer \"b\""),

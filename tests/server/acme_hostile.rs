@@ -336,7 +336,7 @@ fn what_an_authority_says_about_renewal_is_believed_within_limits() {
         (past, "18446744073709551615", 1, early),
         (past, "soon", 1, early),
         (future, "0", 0, "between 9990-01-01"),
-        (reversed, "0", 0, "its window has no width"),
+        (reversed, "0", 0, "its window is empty"),
         (
             "{\"suggestedWindow\":7}",
             "0",

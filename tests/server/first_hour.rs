@@ -121,7 +121,7 @@ fn a_folder_of_somebody_else_is_not_used() {
         return;
     };
     assert_eq!(finished.code, 1);
-    let told = "folder \"/tmp/weir-65534\" belongs to another user";
+    let told = "directory \"/tmp/weir-65534\" belongs to another user";
     assert!(finished.stderr.contains(told), "{}", finished.stderr);
 }
 

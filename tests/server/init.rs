@@ -76,7 +76,7 @@ fn a_file_that_is_there_is_left_alone() {
     let refused = run(&["init", "static", &path("old.conf")]);
     assert_eq!(refused.code, 1);
     assert!(
-        refused.stderr.contains("is there already"),
+        refused.stderr.contains("already exists"),
         "{}",
         refused.stderr
     );

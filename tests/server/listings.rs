@@ -25,7 +25,7 @@ fn the_page_stands_by_itself() {
         "<a href=\"file%20%3C1%3E.txt\">file &lt;1&gt;.txt</a>",
         ">4 B<",
         ">1.5 KB<",
-        "1 folder, 2 files, 1.5 KB",
+        "1 directory, 2 files, 1.5 KB",
         "prefers-color-scheme",
     ] {
         assert!(text.contains(wanted), "{wanted} is missing in {text}");
@@ -44,5 +44,5 @@ fn an_empty_folder_says_so() {
         return;
     }
     let text = site().start().get("/empty/").expect(200).text();
-    assert!(text.contains("This folder is empty."), "{text}");
+    assert!(text.contains("This directory is empty."), "{text}");
 }

@@ -273,7 +273,7 @@ fn slips_of_the_pen() {
         (
             server("listen 8080;;"),
             "unexpected \";\" in %%DIR%%/nginx.conf:4",
-            "= nothing stands before it: one \";\" is too many",
+            "= there is no directive before it: remove this \";\"",
         ),
         (
             server("}"),
@@ -283,7 +283,7 @@ fn slips_of_the_pen() {
         (
             server("location / { fastcgi_pass /run/php.sock; }"),
             "invalid host in upstream \"/run/php.sock\" in %%DIR%%/nginx.conf:4",
-            "= a socket is written unix:/run/php.sock",
+            "= write a socket as unix:/run/php.sock",
         ),
         (
             "events {}\nhttp {\n  upstream b {\n    server http://127.0.0.1:1;\n  }\n}\n"

@@ -170,7 +170,7 @@ fn what_is_no_origin_is_told() {
         (&["proxy", "ftp://a"][..], "use http or https"),
         (&["proxy", ":"], "is not a URL"),
         (&["proxy", "70000"], "is not a port number"),
-        (&["proxy", "nonsense"], "there is no host \"nonsense\""),
+        (&["proxy", "nonsense"], "host \"nonsense\" not found"),
         (&["proxy", "http://a b"][..], "is not a URL"),
         (&["proxy", "a", "--porte", "1"][..], "usage: weir proxy URL"),
     ] {

@@ -201,7 +201,7 @@ fn the_listing_has_an_order_for_people_and_a_box_to_filter() {
     assert!(at("sub/") < at("a.css") && at("a.css") < at("file1.txt"));
     assert!(at("file1.txt") < at("file2.txt") && at("file2.txt") < at("file10.txt"));
     assert!(page.contains("type=\"search\""), "{page}");
-    assert!(page.contains("<footer>1 folder, 4 files, "), "{page}");
+    assert!(page.contains("<footer>1 directory, 4 files, "), "{page}");
     assert!(page.contains("<title>Index of /</title>"), "{page}");
 }
 
@@ -215,7 +215,7 @@ fn what_is_not_there_has_a_page_of_its_own() {
     assert_eq!(page.field("Content-Type"), "text/html; charset=utf-8");
     let text = page.text();
     assert!(
-        text.contains("Nothing is here") && !text.contains("no<b>ne"),
+        text.contains("There is nothing here") && !text.contains("no<b>ne"),
         "{text}"
     );
     let own = site()

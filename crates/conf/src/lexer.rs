@@ -339,7 +339,7 @@ impl<'t> Lexer<'t> {
 fn unexpected(sign: char, span: Span) -> Diagnostic {
     let error = Diagnostic::error(format!("unexpected \"{sign}\""), span);
     match sign {
-        ';' => error.note("nothing stands before it: one \";\" is too many"),
+        ';' => error.note("there is no directive before it: remove this \";\""),
         _ => error,
     }
 }

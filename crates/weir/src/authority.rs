@@ -53,7 +53,7 @@ pub(crate) fn data_folder() -> Result<PathBuf, String> {
     };
     let data = folder("XDG_DATA_HOME").or_else(|| Some(folder("HOME")?.join(".local/share")));
     let data = data.filter(|data| modes::could_make(data).is_ok());
-    let data = data.ok_or("there is no folder to keep keys in; name one in XDG_DATA_HOME")?;
+    let data = data.ok_or("there is no directory for the keys; set XDG_DATA_HOME")?;
     let folder = data.join("weir");
     modes::make_folders(&folder, modes::PRIVATE_FOLDER)
         .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;

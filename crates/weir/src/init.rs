@@ -20,17 +20,17 @@ struct InitTemplate {
 const TEMPLATES: [InitTemplate; 8] = [
     InitTemplate {
         name: "static",
-        about: "A folder of files as a site",
+        about: "A directory of files as a site",
         text: include_str!("init/static.conf"),
     },
     InitTemplate {
         name: "spa",
-        about: "A single-page application, with its hashed assets cached for good",
+        about: "A single-page application, with hashed assets that are cached forever",
         text: include_str!("init/spa.conf"),
     },
     InitTemplate {
         name: "php",
-        about: "PHP by php-fpm: WordPress, Laravel, Symfony",
+        about: "PHP with php-fpm: WordPress, Laravel, Symfony",
         text: include_str!("init/php.conf"),
     },
     InitTemplate {
@@ -45,7 +45,7 @@ const TEMPLATES: [InitTemplate; 8] = [
     },
     InitTemplate {
         name: "s3",
-        about: "A public bucket of S3 as a cached site",
+        about: "A public S3 bucket as a cached site",
         text: include_str!("init/s3.conf"),
     },
     InitTemplate {
@@ -55,7 +55,7 @@ const TEMPLATES: [InitTemplate; 8] = [
     },
     InitTemplate {
         name: "stream",
-        about: "TCP and UDP: databases, names, TLS by name",
+        about: "TCP and UDP: databases, DNS, TLS by name",
         text: include_str!("init/stream.conf"),
     },
 ];
@@ -87,7 +87,7 @@ fn write(arguments: &InitArguments) -> Result<(), String> {
     let file = std::fs::File::create_new(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| match error.kind() {
-        std::io::ErrorKind::AlreadyExists => format!("\"{shown}\" is there already"),
+        std::io::ErrorKind::AlreadyExists => format!("\"{shown}\" already exists"),
         _ => format!("\"{shown}\" cannot be written: {error}"),
     })?;
     eprintln!("Written to {shown}. Check it with: weir -t -c {shown}");
@@ -106,7 +106,7 @@ fn text(name: &str, domain: Option<&str>) -> Result<String, String> {
         let near = near.map(|near| format!("\n  did you mean \"{near}\"?"));
         let near = near.unwrap_or_default();
         return Err(format!(
-            "there is no \"{name}\" to begin with{near}\n{}",
+            "unknown kind \"{name}\"{near}\n{}",
             list().trim_end()
         ));
     };

@@ -332,8 +332,8 @@ fn finish(
 
 /// What else can be started when there is no configuration yet.
 const WITHOUT_A_FILE: [&str; 3] = [
-    "\"weir serve DIR\" serves a folder",
-    "\"weir proxy URL\" caches in front of a server",
+    "\"weir serve DIR\" serves a directory",
+    "\"weir proxy URL\" is a cache in front of a server",
     "\"weir -c FILE\" starts with a configuration, yours or one from examples/",
 ];
 

@@ -142,7 +142,7 @@ fn make_own_folders(loaded: &LoadedConfiguration) -> Result<(), String> {
         let is_private = *mode == modes::PRIVATE_FOLDER && path.starts_with(std::env::temp_dir());
         if is_private && !modes::is_ours_alone(path).is_ok_and(|ours| ours) {
             let path = path.display();
-            return Err(format!("folder \"{path}\" belongs to another user"));
+            return Err(format!("directory \"{path}\" belongs to another user"));
         }
     }
     Ok(())
@@ -188,7 +188,7 @@ pub(crate) fn make_directories(
         // If it cannot be inspected, using it will say why.
         if let Ok(Some(wrong)) = modes::check_folder(path) {
             let path = path.display();
-            startup_log.log(LogLevel::Warn, format_args!("folder \"{path}\" {wrong}"));
+            startup_log.log(LogLevel::Warn, format_args!("directory \"{path}\" {wrong}"));
         }
         give_to_user(path, user)?;
     }

@@ -95,7 +95,7 @@ fn system_trust() -> Result<PathBuf, String> {
         return Ok(path.into());
     }
     net::tls::system_trust().map(PathBuf::from).ok_or_else(|| {
-        "no certificates are installed that an https server could be verified with\n  \
+        "no CA certificates are installed, so https servers cannot be verified\n  \
          install ca-certificates, name a file in SSL_CERT_FILE, or use --insecure"
             .to_owned()
     })
@@ -174,7 +174,7 @@ impl ProxyOrigin {
             return Ok(());
         }
         Err(format!(
-            "there is no host \"{name}\"\n  a URL, a host or a port of this machine, such as weir proxy 3000"
+            "host \"{name}\" not found\n  give a URL, a host, or a port of this machine: weir proxy 3000"
         ))
     }
 

@@ -92,7 +92,7 @@ fn start(prepared: PreparedServe, arguments: &ServeArguments) -> i32 {
         eprint!("{}", advice(&authority));
     }
     if arguments.password.is_some() && !arguments.is_secure() && !address.ip().is_loopback() {
-        eprintln!("The password can be read on its way; --tls encrypts it.");
+        eprintln!("The password is sent unencrypted; --tls encrypts it.");
     }
     if arguments.open {
         open_browser(&url);
@@ -196,8 +196,8 @@ fn prepare(arguments: &ServeArguments, temporary: &Path) -> Result<PreparedServe
 fn readable_folder(directory: &Path) -> Result<PathBuf, String> {
     let shown = directory.display();
     let refused = |error: std::io::Error| match error.kind() {
-        ErrorKind::NotFound => format!("there is no folder \"{shown}\""),
-        ErrorKind::NotADirectory => format!("\"{shown}\" is not a folder"),
+        ErrorKind::NotFound => format!("there is no directory \"{shown}\""),
+        ErrorKind::NotADirectory => format!("\"{shown}\" is not a directory"),
         ErrorKind::PermissionDenied => format!("\"{shown}\" cannot be read by this user"),
         _ => format!("\"{shown}\" cannot be opened: {error}"),
     };
@@ -298,10 +298,12 @@ fn configuration(
 ) -> Result<String, String> {
     let path = directory
         .to_str()
-        .ok_or("the folder's name is not valid UTF-8")?;
+        .ok_or("the directory's name is not valid UTF-8")?;
     // Nothing in the configuration's language can escape it.
     if path.contains('$') {
-        return Err("the folder's name has a \"$\", which would be a variable".to_owned());
+        return Err(
+            "the directory's name contains a \"$\", which would be read as a variable".to_owned(),
+        );
     }
     let log = if colour { COLOUR_LOG } else { PLAIN_LOG };
     let secure = if serve.is_secure() { " ssl" } else { "" };
@@ -317,12 +319,9 @@ fn configuration(
         .replace("@MISSING@", if own { "/404.html" } else { "@missing" })
         .replace(
             "@PAGE404@",
-            &error_page(404, "Not Found", "Nothing is here"),
+            &error_page(404, "Not Found", "There is nothing here"),
         )
-        .replace(
-            "@PAGE403@",
-            &error_page(403, "Forbidden", "This is not served"),
-        )
+        .replace("@PAGE403@", &error_page(403, "Forbidden", "Access denied"))
         .replace("@TEMP@", &quoted(&temporary.to_string_lossy()))
         .replace("@LOG@", log)
         .replace("@CACHE@", ""))
@@ -493,7 +492,7 @@ fn banner(serve: &ServeArguments, address: SocketAddr, shown: &str) -> String {
     }
     if serve.upload && serve.password.is_none() && !address.ip().is_loopback() {
         text.push_str(
-            "Everybody who reaches it may send files; --password USER:PASSWORD asks first.\n",
+            "Anyone who can reach it may upload files; --password USER:PASSWORD prevents that.\n",
         );
     }
     text.push_str("Ctrl-C stops.\n");
@@ -504,7 +503,7 @@ fn banner(serve: &ServeArguments, address: SocketAddr, shown: &str) -> String {
 fn advice(authority: &Path) -> String {
     let file = authority.display();
     format!(
-        "Its certificate is signed by {file}, which a browser does not know until it is told:
+        "Its certificate is signed by {file}. To make browsers trust it:
   sudo cp {file} /usr/local/share/ca-certificates/weir.crt && sudo update-ca-certificates
   (Firefox: Settings, Certificates, Authorities, Import; curl: --cacert {file})\n"
     )

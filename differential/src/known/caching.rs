@@ -12,7 +12,8 @@ use crate::case::Step;
 pub(super) const CACHING: &[Rule] = &[
     Rule {
         name: "unsafe-methods-invalidate",
-        text: "A POST, or another unsafe method, that succeeds takes what is stored for its target away; nginx goes on serving it.",
+        text: "A successful POST or other unsafe request removes what is stored for its target; nginx continues to serve \
+               it.",
         reason: Reason::Rfc("RFC 9111, section 4.4"),
         before: None,
         matches: |seen| {
@@ -27,9 +28,9 @@ pub(super) const CACHING: &[Rule] = &[
     },
     Rule {
         name: "unasked-304-is-not-stored",
-        text: "A 304 to a request without a condition goes to its client, and is not stored; nginx stores it and answers everybody \
-               with it.",
-        reason: Reason::Rfc("RFC 9110, section 15.4.5: a 304 is the answer to a condition"),
+        text: "A 304 to an unconditional request is sent to its client and not stored; nginx stores it and sends it to \
+               every client.",
+        reason: Reason::Rfc("RFC 9110, section 15.4.5: a 304 responds to a conditional request"),
         before: None,
         matches: |seen| {
             follows(seen) && given(seen, |status, head| status == 304 && !is_conditional(head))
@@ -37,8 +38,11 @@ pub(super) const CACHING: &[Rule] = &[
     },
     Rule {
         name: "unasked-206-is-not-stored",
-        text: "A 206 to a request without `Range` goes to its client, and is not stored; nginx stores it as the whole.",
-        reason: Reason::Rfc("RFC 9111, section 3.3: an incomplete response is stored as such"),
+        text: "A 206 to a request without `Range` is sent to its client and not stored; nginx stores it as the whole \
+               response.",
+        reason: Reason::Rfc(
+            "RFC 9111, section 3.3: an incomplete response is stored as incomplete",
+        ),
         before: None,
         matches: |seen| {
             let has_range = |head: &str| head.to_ascii_lowercase().contains("range: ");
@@ -47,8 +51,8 @@ pub(super) const CACHING: &[Rule] = &[
     },
     Rule {
         name: "answers-to-users",
-        text: "What a request with `Authorization` brought is stored only where it says `public`, `s-maxage` or `must-revalidate`, or \
-               where the key has the user in it; nginx stores it for everybody.",
+        text: "The response to a request with `Authorization` is stored only if it has `public`, `s-maxage` or \
+               `must-revalidate`, or if the key contains the user; nginx stores it for all users.",
         reason: Reason::Rfc("RFC 9111, section 3.5"),
         before: None,
         matches: |seen| {
@@ -58,8 +62,8 @@ pub(super) const CACHING: &[Rule] = &[
     },
     Rule {
         name: "stored-to-be-validated",
-        text: "What says `no-cache` or `max-age=0` and has a lifetime or a validator is stored, and validated at each use; nginx does \
-               not store it.",
+        text: "A response with `no-cache` or `max-age=0` that has a lifetime or a validator is stored, and validated on \
+               each use; nginx does not store it.",
         reason: Reason::Rfc("RFC 9111, section 5.2.2.4"),
         before: None,
         matches: |seen| {
@@ -80,8 +84,8 @@ pub(super) const CACHING: &[Rule] = &[
     },
     Rule {
         name: "answers-to-head",
-        text: "What HEAD brought where it is asked as HEAD answers no GET; nginx answers GET with it.",
-        reason: Reason::Rfc("RFC 9111, section 4: the stored response's method allows it"),
+        text: "The response to a HEAD that was forwarded as HEAD does not answer a GET; nginx answers GET with it.",
+        reason: Reason::Rfc("RFC 9111, section 4: the method of the stored response must allow it"),
         before: None,
         matches: |seen| {
             let is_head =
@@ -91,8 +95,8 @@ pub(super) const CACHING: &[Rule] = &[
     },
     Rule {
         name: "several-lifetimes",
-        text: "Of several lifetimes of a response `s-maxage` counts, and of one kind the first; in nginx the last one does, and \
-               `max-age=0` forbids.",
+        text: "Of several freshness lifetimes, `s-maxage` wins, and of the same kind the first; in nginx the last one wins, \
+               and `max-age=0` forbids storing.",
         reason: Reason::Rfc("RFC 9111, sections 4.2.1 and 5.2.2.10"),
         before: None,
         matches: |seen| {
@@ -108,9 +112,9 @@ pub(super) const CACHING: &[Rule] = &[
     },
     Rule {
         name: "head-before-content",
-        text: "A request that comes after the response to HEAD, and before nginx has stored what it asked for by GET, asks again in \
-               nginx; in Weir it follows the first one.",
-        reason: Reason::Chance("who is first"),
+        text: "A request that arrives after the response to a HEAD, but before nginx has stored the GET behind it, causes \
+               another fetch in nginx; in Weir it follows the first fetch.",
+        reason: Reason::Chance("it depends on which comes first"),
         before: None,
         matches: |seen| {
             let more = seen.sides.is_some_and(|[a, b]| {
@@ -125,8 +129,8 @@ pub(super) const CACHING: &[Rule] = &[
     },
     Rule {
         name: "ranges-of-what-passes",
-        text: "A response that is not stored is sent as a whole where its origin was asked for the whole; nginx makes ranges of it if \
-               it could have been stored.",
+        text: "A response that is not stored is sent whole if the whole was requested from its origin; nginx extracts the \
+               range if the response could have been stored.",
         reason: Reason::Rfc("RFC 9110, section 14.2: a server may ignore Range"),
         before: None,
         matches: |seen| {

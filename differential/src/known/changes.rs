@@ -14,7 +14,7 @@ const LISTS: Version = Version(1, 23, 0);
 pub const CHANGES: &[Rule] = &[
     Rule {
         name: "ranges-of-gzip-static",
-        text: "Files of `gzip_static` are sent in parts.",
+        text: "Files of `gzip_static` are sent with ranges.",
         reason: Reason::Changed("not there before"),
         before: Some(NEWEST),
         matches: |seen| {
@@ -28,8 +28,9 @@ pub const CHANGES: &[Rule] = &[
     },
     Rule {
         name: "connection-to-servers-behind",
-        text: "Requests to servers behind have no `Connection: close` (and are HTTP/1.1, which the machine sets for both).",
-        reason: Reason::Changed("the default was 1.0, without kept connections"),
+        text: "Requests to upstream servers have no `Connection: close` (and use HTTP/1.1, which the machine sets for \
+               both).",
+        reason: Reason::Changed("the default was 1.0, without keep-alive connections"),
         before: Some(NEWEST),
         matches: |seen| {
             seen.is("behind: field Connection missing") && seen.difference.oracle == "close"
@@ -37,7 +38,7 @@ pub const CHANGES: &[Rule] = &[
     },
     Rule {
         name: "fields-of-one-name",
-        text: "Fields of a request that have one name are one value in variables, with commas between.",
+        text: "Request headers with the same name are one value in variables, separated by commas.",
         reason: Reason::Changed("the first one, or the last, was the value"),
         before: Some(LISTS),
         matches: |seen| {
@@ -48,7 +49,7 @@ pub const CHANGES: &[Rule] = &[
     },
     Rule {
         name: "first-of-a-name",
-        text: "Of fields of an upstream's response that can be there once (`Expires`, `Content-Type`) the first one counts.",
+        text: "Of several upstream headers that may appear only once (`Expires`, `Content-Type`), the first one counts.",
         reason: Reason::Changed("all were passed on, or the last one counted"),
         before: Some(LISTS),
         matches: |seen| {
@@ -69,7 +70,7 @@ pub const CHANGES: &[Rule] = &[
     },
     Rule {
         name: "newer-words",
-        text: "Directives, parameters and variables that came after the oracle.",
+        text: "Directives, parameters and variables that are newer than the oracle.",
         reason: Reason::Changed("not there before"),
         before: Some(NEWEST),
         matches: |seen| {

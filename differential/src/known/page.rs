@@ -18,12 +18,12 @@ pub fn page() -> String {
             Reason::Rfc(why) => format!("({why})"),
             Reason::Safety(why) => format!("(safety: {why})"),
             Reason::Changed(why) => format!("(nginx changed: {why})"),
-            Reason::Chance(why) => format!("(no promise of either: {why})"),
+            Reason::Chance(why) => format!("(unspecified: {why})"),
             Reason::Open(why) => format!("(open: {why})"),
         };
         let _ = writeln!(out, "- `{}`: {} {why}", rule.name, rule.text);
     }
-    out.push_str("\nOlder nginx differs from the one that Weir follows in this, as far as the machine has met it:\n\n");
+    out.push_str("\nOlder versions of nginx differ from the one that Weir follows in these points, as far as the machine has seen:\n\n");
     for rule in CHANGES {
         let version = rule
             .before

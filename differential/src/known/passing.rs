@@ -12,8 +12,8 @@ use crate::side::reply::Framing;
 pub(super) const PASSING: &[Rule] = &[
     Rule {
         name: "interim-responses",
-        text: "An interim response of a server behind is passed on or dropped, and the final one is waited for; nginx takes a 100 or \
-               103 for the final one, and what follows for its content.",
+        text: "An interim response of an upstream server is forwarded or dropped, and the final one is awaited; nginx takes \
+               a 100 or 103 for the final one, and what follows for its body.",
         reason: Reason::Rfc("RFC 9110, section 15.2"),
         before: None,
         matches: |seen| {
@@ -30,8 +30,10 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "unasked-101",
-        text: "A 101 that was not asked for is a 502; nginx passes it on and becomes a tunnel.",
-        reason: Reason::Rfc("RFC 9110, section 7.8: a server switches only to what was asked for"),
+        text: "A 101 that was not requested becomes a 502; nginx forwards it and becomes a tunnel.",
+        reason: Reason::Rfc(
+            "RFC 9110, section 7.8: a server switches only to a protocol that was requested",
+        ),
         before: None,
         matches: |seen| {
             is_of_traffic(seen)
@@ -44,7 +46,8 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "answers-without-a-status",
-        text: "What does not begin as an HTTP/1 response is a 502; nginx passes it on as it is, as the response of an HTTP/0.9 server.",
+        text: "What does not begin as an HTTP/1 response becomes a 502; nginx forwards it unchanged, as the response of an \
+               HTTP/0.9 server.",
         reason: Reason::Rfc("RFC 9110, section 15.6.3: an invalid response is a 502"),
         before: None,
         matches: |seen| {
@@ -71,9 +74,10 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "length-of-content-that-is-not-sent",
-        text: "`proxy_pass_request_body off` and its kin leave the length of the content out; nginx announces it, and does not send it.",
+        text: "`proxy_pass_request_body off` and its equivalents omit the length of the body; nginx announces the body and \
+               does not send it.",
         reason: Reason::Safety(
-            "a server behind that waits for content, or takes the next request for it (RFC 9112, section 6.3)",
+            "an upstream server waits for the body, or takes the next request for it (RFC 9112, section 6.3)",
         ),
         before: None,
         matches: |seen| {
@@ -88,8 +92,8 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "beginnings-of-broken-answers",
-        text: "How much of a response that breaks off has gone out: its head and some content, or nothing.",
-        reason: Reason::Chance("what is cut may be cut anywhere"),
+        text: "How much of an interrupted response has been sent: its header and part of the body, or nothing.",
+        reason: Reason::Chance("an aborted response may end anywhere"),
         before: None,
         matches: |seen| {
             let is_one = |a: &Event, b: &Event| matches!((a, b), (Event::Closed, Event::Response(b)) if b.cut);
@@ -106,7 +110,7 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "sizes-of-chunks",
-        text: "How content is cut into chunks, and so how many bytes frame it.",
+        text: "How a body is divided into chunks, and so how many bytes frame it.",
         reason: Reason::Chance("a chunk's size has no meaning (RFC 9112, section 7.1)"),
         before: None,
         matches: |seen| {
@@ -119,7 +123,7 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "no-reason",
-        text: "A status line without a reason gets the usual one; nginx's has not even the space that must stand there.",
+        text: "A status line without a reason gets the standard one; nginx's lacks even the mandatory space.",
         reason: Reason::Rfc("RFC 9112, section 4"),
         before: None,
         matches: |seen| {
@@ -131,7 +135,7 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "no-length-of-204",
-        text: "A 204 or 304 has no `Content-Length`; nginx passes that of an origin on.",
+        text: "A 204 or 304 has no `Content-Length`; nginx forwards that of an origin.",
         reason: Reason::Rfc("RFC 9110, sections 8.6 and 15.4.5"),
         before: None,
         matches: |seen| {
@@ -146,9 +150,9 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "ranges-of-another-resource",
-        text: "The `Accept-Ranges` of a response with `X-Accel-Redirect` is not that of the file which it names; nginx keeps it, and \
-               adds that of the file.",
-        reason: Reason::Rfc("RFC 9110, section 14.3: it is said of the target resource"),
+        text: "The `Accept-Ranges` of a response with `X-Accel-Redirect` is not applied to the file that it names; nginx \
+               keeps it, and adds that of the file.",
+        reason: Reason::Rfc("RFC 9110, section 14.3: it describes the target resource"),
         before: None,
         matches: |seen| {
             seen.is("field Accept-Ranges")
@@ -158,9 +162,10 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "reads-after-heads",
-        text: "How much of what nobody waits for was read with a response: to HEAD, of a response that an error page or a redirect \
-               stands for, of one that has no content, or that is cut; and what follows the content in FastCGI.",
-        reason: Reason::Chance("the kernel cuts the bytes"),
+        text: "How much is read of a body that is not used: that of a response to HEAD, of one that an error page or a \
+               redirect replaces, of one that may not have a body, or of one that is aborted; and what follows the body in \
+               FastCGI.",
+        reason: Reason::Chance("the kernel splits the bytes"),
         before: None,
         matches: |seen| {
             let variable = seen.difference.class.strip_prefix("log: $").unwrap_or("");
@@ -185,7 +190,8 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "content-of-errors-for-the-cache",
-        text: "What an error page stands for is read and told where it is stored; nginx stores its status alone.",
+        text: "If a response that an error page replaces is stored, it is read, and appears in variables; nginx stores only \
+               its status.",
         reason: Reason::Chance("a client sees the page"),
         before: None,
         matches: |seen| {
@@ -201,8 +207,8 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "nothing-that-is-packed",
-        text: "An empty response that says `Content-Encoding: gzip` stays empty with `gunzip`; nginx breaks it off.",
-        reason: Reason::Rfc("RFC 9112, section 8: what is complete is not cut"),
+        text: "An empty response with `Content-Encoding: gzip` stays empty with `gunzip`; nginx aborts it.",
+        reason: Reason::Rfc("RFC 9112, section 8: a complete message is not aborted"),
         before: None,
         matches: |seen| {
             let classes = [
@@ -225,7 +231,8 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "ranges-of-known-lengths",
-        text: "Ranges are made with `fastcgi_force_ranges` and its kin also of a response whose length was not said, if all of it has come.",
+        text: "With `fastcgi_force_ranges` and its equivalents, ranges are also served from a response of undeclared \
+               length, once all of it has arrived.",
         reason: Reason::Rfc("RFC 9110, section 14.2"),
         before: None,
         matches: |seen| {
@@ -256,8 +263,8 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "boundaries",
-        text: "What stands between the parts of a response of several ranges.",
-        reason: Reason::Chance("it only has to be unlike the content"),
+        text: "The boundary between the parts of a multi-range response.",
+        reason: Reason::Chance("it only has to be absent from the content"),
         before: None,
         matches: |seen| {
             let plain = |text: &str| {
@@ -283,9 +290,9 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "fields-of-refused-answers",
-        text: "Fields of an answer whose head makes no sense are not told by `$upstream_http_…` and `$upstream_cookie_…`; nginx tells \
-               those that came before the fault.",
-        reason: Reason::Safety("what is refused is not taken for true"),
+        text: "Headers of an upstream response whose header is invalid do not appear in `$upstream_http_…` and \
+               `$upstream_cookie_…`; nginx shows those before the error.",
+        reason: Reason::Safety("what is rejected is not trusted"),
         before: None,
         matches: |seen| {
             (seen.is("log: $upstream_http_") || seen.is("log: $upstream_cookie_"))
@@ -297,8 +304,8 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "connections-after-complete-answers",
-        text: "A response that is complete leaves the client's connection open, also where FastCGI's connection is to be kept and \
-               breaks; nginx closes.",
+        text: "A complete response leaves the client's connection open, even if a FastCGI connection that was to be kept \
+               breaks; nginx closes it.",
         reason: Reason::Rfc("RFC 9112, section 9.3"),
         before: None,
         matches: |seen| {
@@ -309,8 +316,8 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "content-of-refused-requests",
-        text: "How much of the content of a request that is refused for its size was read.",
-        reason: Reason::Chance("the kernel cuts the bytes"),
+        text: "How much was read of a request body that is rejected for its size.",
+        reason: Reason::Chance("the kernel splits the bytes"),
         before: None,
         matches: |seen| {
             let variable = seen.difference.class.strip_prefix("log: $").unwrap_or("");
@@ -322,8 +329,8 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "status-in-the-log",
-        text: "The log has the status that the client got; with `error_page … =200` nginx logs 200 also for a 304 or a 206.",
-        reason: Reason::Safety("a log that tells otherwise misleads who looks for a fault"),
+        text: "The log has the status that the client got; with `error_page … =200` nginx logs 200 even for a 304 or a 206.",
+        reason: Reason::Safety("a wrong status in the log misleads the search for a fault"),
         before: None,
         matches: |seen| {
             let sent =
@@ -335,8 +342,8 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "spaces-in-targets",
-        text: "A path of which variables are made for `proxy_pass` has no space in it; nginx sends `GET /a b HTTP/1.1`.",
-        reason: Reason::Safety("a target that ends where a client says (RFC 9112, section 3.2)"),
+        text: "A path built from variables for `proxy_pass` contains no space; nginx sends `GET /a b HTTP/1.1`.",
+        reason: Reason::Safety("a request target that a client can end (RFC 9112, section 3.2)"),
         before: None,
         matches: |seen| {
             let line = |text: &str| text.split("\\r\\n").next().unwrap_or("").to_owned();
@@ -348,9 +355,9 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "content-after-the-answer",
-        text: "How much of a request's content is still sent when the response has come, and whether the client's connection can be \
-               used after that.",
-        reason: Reason::Chance("who is first"),
+        text: "How much of a request body is still sent after the response has arrived, and whether the client's connection \
+               is reusable after that.",
+        reason: Reason::Chance("it depends on which comes first"),
         before: None,
         matches: |seen| {
             let cut = |sides: &[crate::observe::Observation; 2]| {
@@ -372,8 +379,8 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "fields-of-another-response",
-        text: "The page of an error after `X-Accel-Redirect` has no charset and no lifetime of the response that named the path; nginx \
-               keeps them.",
+        text: "The error page after an `X-Accel-Redirect` does not have the charset and the freshness lifetime of the \
+               response that named the path; nginx keeps them.",
         reason: Reason::Rfc("RFC 9110, section 8.3: the type is that of the content"),
         before: None,
         matches: |seen| {
@@ -390,8 +397,8 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "ranges-of-changed-content",
-        text: "Content that `sub_filter` changes has no `Accept-Ranges`; nginx passes that of the origin on.",
-        reason: Reason::Rfc("RFC 9110, section 14.3: ranges are those of what is sent"),
+        text: "A body that `sub_filter` changes has no `Accept-Ranges`; nginx forwards that of the origin.",
+        reason: Reason::Rfc("RFC 9110, section 14.3: ranges apply to what is sent"),
         before: None,
         matches: |seen| {
             seen.is("field Accept-Ranges missing")
@@ -401,11 +408,9 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "content-without-framing",
-        text: "Content in chunks of which all has come with its head is sent in chunks with `proxy_request_buffering off`; nginx sends it \
-               with neither a length nor chunks.",
-        reason: Reason::Safety(
-            "content that is taken for the next request (RFC 9112, section 6.3)",
-        ),
+        text: "With `proxy_request_buffering off`, a chunked body that arrives completely with its header is sent in \
+               chunks; nginx sends it with neither a length nor chunks.",
+        reason: Reason::Safety("a body that is taken for the next request (RFC 9112, section 6.3)"),
         before: None,
         matches: |seen| {
             let classes = [
@@ -424,8 +429,8 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "connections-with-rests",
-        text: "A connection to a server behind on which something follows the response to HEAD is not used again; nginx takes the rest \
-               for the next response if it comes late enough.",
+        text: "An upstream connection on which data follows the response to HEAD is not reused; nginx takes the data for \
+               the next response if it arrives late enough.",
         reason: Reason::Safety("a response that another client gets"),
         before: None,
         matches: |seen| {
@@ -437,9 +442,9 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "trailers-once",
-        text: "A field of `add_trailer` stands once, also where `add_after_body` or `add_before_body` join responses; nginx sends it \
-               twice.",
-        reason: Reason::Rfc("RFC 9110, section 5.3: a field that is no list stands once"),
+        text: "A trailer of `add_trailer` appears once, even if `add_after_body` or `add_before_body` join responses; nginx \
+               sends it twice.",
+        reason: Reason::Rfc("RFC 9110, section 5.3: a field that is not a list appears once"),
         before: None,
         matches: |seen| {
             let twice = format!("{0} | {0}", seen.difference.weir);
@@ -453,7 +458,7 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "numbers-of-addresses",
-        text: "`.0.0.1` is no address: a number is missing. nginx takes it for 0.",
+        text: "`.0.0.1` is not an address: a number is missing. nginx takes it for 0.",
         reason: Reason::Rfc("RFC 3986, section 3.2.2"),
         before: None,
         matches: |seen| {

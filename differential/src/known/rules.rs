@@ -10,8 +10,9 @@ use crate::side::reply::Response;
 pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "client-port",
-        text: "The port of a client in a header of the PROXY protocol, and whether the header comes alone or with what follows it.",
-        reason: Reason::Chance("the kernel chooses the port, and cuts the bytes"),
+        text: "The client's port in a PROXY protocol header, and whether the header arrives alone or together with what \
+               follows it.",
+        reason: Reason::Chance("the kernel chooses the port and splits the bytes"),
         before: None,
         matches: |seen| {
             let without = |text: &str| {
@@ -44,7 +45,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "type-of-304",
-        text: "A 304 has no `Content-Type`, also where `more_set_headers` names one.",
+        text: "A 304 has no `Content-Type`, even if `more_set_headers` sets one.",
         reason: Reason::Rfc("RFC 9110, section 15.4.5"),
         before: None,
         matches: |seen| {
@@ -55,10 +56,11 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "lua-body-filter",
-        text: "Content that `body_filter_by_lua` sees has no `Content-Length` and no `Accept-Ranges`, and a strong `ETag` becomes a weak \
-               one; with nginx the head stays as it was, and what a script makes longer is taken for the next response.",
+        text: "A response that passes through `body_filter_by_lua` has no `Content-Length` and no `Accept-Ranges`, and its \
+               strong `ETag` becomes weak; with nginx the header stays unchanged, and a body that the script made longer \
+               runs into the next response.",
         reason: Reason::Safety(
-            "a response that another one is hidden in (RFC 9112, section 11.1; RFC 9110, section 8.8.1)",
+            "one response hidden in another (RFC 9112, section 11.1; RFC 9110, section 8.8.1)",
         ),
         before: None,
         matches: |seen| {
@@ -85,9 +87,9 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "length-instead-of-chunks",
-        text: "A response of which all has come before its head goes out has a `Content-Length`, also where its origin sent \
-               chunks or closed the connection; nginx sends chunks.",
-        reason: Reason::Rfc("RFC 9110, section 8.6: a length should be sent where it is known"),
+        text: "A response that is complete before its header is sent has a `Content-Length`, even if its origin sent chunks \
+               or closed the connection; nginx sends chunks.",
+        reason: Reason::Rfc("RFC 9110, section 8.6: a length should be sent if it is known"),
         before: None,
         matches: |seen| {
             let framing = seen.is("framing Chunked Length") || seen.is("framing Close Length");
@@ -116,9 +118,9 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "kept-after-412-and-416",
-        text: "A 412 or 416 that takes the place of a response is complete, and leaves the connection open as its head says; nginx \
-               says `keep-alive`, closes, and logs it as not completed and as from nowhere.",
-        reason: Reason::Rfc("RFC 9112, section 9.6: who closes says so"),
+        text: "A 412 or 416 that replaces a response is complete and leaves the connection open, as its header says; nginx \
+               says `keep-alive`, closes the connection, and logs the response as incomplete and without an upstream.",
+        reason: Reason::Rfc("RFC 9112, section 9.6: a server that closes says so"),
         before: None,
         matches: |seen| {
             let classes = [
@@ -135,9 +137,9 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "cut-is-cut",
-        text: "A response of FastCGI that breaks off is cut, so that it cannot be taken for whole; nginx ends it properly. One that is \
-               shorter than its length is no complete one in the log.",
-        reason: Reason::Rfc("RFC 9112, section 8: an incomplete message must be seen as such"),
+        text: "A FastCGI response that is interrupted is aborted, so that it cannot be mistaken for a complete one; nginx \
+               ends it properly. One that is shorter than its length is logged as incomplete.",
+        reason: Reason::Rfc("RFC 9112, section 8: an incomplete message must be recognisable"),
         before: None,
         matches: |seen| {
             let classes = [
@@ -178,7 +180,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "ranges-of-what-is-stored",
-        text: "Ranges are made of every stored 200 that does not say `Accept-Ranges: none`; nginx wants `Accept-Ranges`.",
+        text: "Ranges are served from every stored 200 without `Accept-Ranges: none`; nginx requires `Accept-Ranges`.",
         reason: Reason::Rfc(
             "RFC 9110, section 14.2: any response whose content is known may be sent in part",
         ),
@@ -207,8 +209,8 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "marks-of-users",
-        text: "The cookie of `userid` has the server's address and the time in it.",
-        reason: Reason::Chance("it tells users apart, and has no other meaning"),
+        text: "The cookie of `userid` contains the server's address and the time.",
+        reason: Reason::Chance("it distinguishes users and has no other meaning"),
         before: None,
         matches: |seen| {
             let is_mark = |text: &str| text.starts_with("u=") || text.starts_with("uid=");
@@ -220,7 +222,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "packed-length",
-        text: "How well content is packed.",
+        text: "The compressed length of a body.",
         reason: Reason::Chance("compressors differ"),
         before: None,
         matches: |seen| {
@@ -239,9 +241,9 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "fields-once",
-        text: "A 416 or 412 has the fields of `add_header` once. nginx adds those that say `always` to the content that it would have \
-               sent, and to the page again.",
-        reason: Reason::Rfc("RFC 9110, section 5.3: a field that is no list stands once"),
+        text: "A 416 or 412 has the headers of `add_header` once. nginx adds those with `always` to the response that it \
+               would have sent, and again to the error page.",
+        reason: Reason::Rfc("RFC 9110, section 5.3: a header that is not a list appears once"),
         before: None,
         matches: |seen| {
             let twice = format!("{0} | {0}", seen.difference.weir);
@@ -252,8 +254,8 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "fields-of-refused-targets",
-        text: "A request whose target is refused is logged with its target and its fields; nginx has not read them.",
-        reason: Reason::Open("the log tells more than nginx's"),
+        text: "A request whose target is rejected is logged with its target and its headers; nginx has not read them.",
+        reason: Reason::Open("the log has more than nginx's"),
         before: None,
         matches: |seen| {
             let names = [
@@ -278,7 +280,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "status-of-try-files",
-        text: "`try_files … =200` and other codes that are no errors answer without content; nginx never answers.",
+        text: "`try_files … =200` and other codes that are not errors send a response without a body; nginx never responds.",
         reason: Reason::Safety("a client that waits for nothing holds a connection"),
         before: None,
         matches: |seen| {
@@ -299,9 +301,9 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "keepalive-of-the-last-location",
-        text: "`keepalive_timeout` and `keepalive_requests` count in the location that answers; in nginx in each that a request went through, but for \
-               internal ones that refuse it.",
-        reason: Reason::Open("nginx's rule is an effect of its order"),
+        text: "`keepalive_timeout` and `keepalive_requests` are those of the location that responds; in nginx every \
+               location that a request passes through counts, except internal ones that reject it.",
+        reason: Reason::Open("nginx's rule is a side effect of its order"),
         before: None,
         matches: |seen| {
             let classes = [
@@ -317,7 +319,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "alias-after-a-cycle",
-        text: "`$request_filename` in a location by expression with `alias`, after a request that failed.",
+        text: "`$request_filename` in a location with a regular expression and `alias`, after a request that failed.",
         reason: Reason::Open("nginx's is empty"),
         before: None,
         matches: |seen| {
@@ -328,8 +330,8 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "preconditions",
-        text: "`If-None-Match` and `If-Match` win over dates, and a response without a validator meets no condition; nginx wants all \
-               of them to hold.",
+        text: "`If-None-Match` and `If-Match` take precedence over dates, and a response without a validator satisfies no \
+               condition; nginx requires all of them to hold.",
         reason: Reason::Rfc("RFC 9110, section 13.2.2"),
         before: None,
         matches: |seen| {
@@ -344,8 +346,8 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "pages-of-conditions",
-        text: "The page of a 412 or 416 that `error_page` names has its own fields; nginx keeps those of the response that it stands \
-               for, so that there are two `ETag`.",
+        text: "The page for a 412 or 416 set by `error_page` has its own headers; nginx keeps those of the response that it \
+               replaces, so there are two `ETag` headers.",
         reason: Reason::Rfc("RFC 9110, section 8.8.3: a response has one entity tag"),
         before: None,
         matches: |seen| {
@@ -363,7 +365,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "nothing-sent",
-        text: "Variables of a response in the log of a 444 or 499.",
+        text: "Response variables in the log of a 444 or 499.",
         reason: Reason::Chance("no response was sent"),
         before: None,
         matches: |seen| {
@@ -374,7 +376,8 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "length-of-refused-targets",
-        text: "`$request_length` of a request whose target is refused has all of its head; nginx has read the first line.",
+        text: "`$request_length` of a request whose target is rejected covers the whole header; nginx has read only the \
+               first line.",
         reason: Reason::Open("nginx's figure is the smaller one"),
         before: None,
         matches: |seen| {
@@ -388,7 +391,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "length-of-chunks-in-http-1.0",
-        text: "`$content_length` of a request of HTTP/1.0 that is refused since its content comes in chunks is 0; nginx's is empty.",
+        text: "`$content_length` of an HTTP/1.0 request that is rejected for its chunked body is 0; nginx's is empty.",
         reason: Reason::Open("nothing was read"),
         before: None,
         matches: |seen| {
@@ -406,8 +409,9 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "hash-that-is-none",
-        text: "A password in a file of `auth_basic_user_file` that is no hash answers 500; nginx's `crypt` finds that it is another one, 401.",
-        reason: Reason::Open("found with a password of one letter"),
+        text: "A password in an `auth_basic_user_file` that is not a hash causes a 500; nginx's `crypt` treats it as a \
+               mismatch, 401.",
+        reason: Reason::Open("found with a one-letter password"),
         before: None,
         matches: |seen| {
             let classes = ["status 401 500", "event kept closed", "log: $"];
@@ -418,17 +422,17 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "limit-except-twice",
-        text: "A second `limit_except` in a location is taken; nginx refuses it.",
+        text: "A second `limit_except` in a location is accepted; nginx rejects it.",
         reason: Reason::Open(
-            "a configuration that nginx refuses is no loss, but the second counts in no way that a user expects",
+            "nothing is lost by accepting what nginx rejects, but the second one does not do what a user expects",
         ),
         before: None,
         matches: |seen| seen.is("refused by nginx alone: \"limit_except\" directive is duplicate"),
     },
     Rule {
         name: "first-of-several-errors",
-        text: "Of several errors in a configuration another one is named first.",
-        reason: Reason::Chance("all are errors, and Weir tells all"),
+        text: "Which of several configuration errors is named first.",
+        reason: Reason::Chance("all are errors, and Weir reports all of them"),
         before: None,
         matches: |seen| seen.is("refused for another line"),
     },

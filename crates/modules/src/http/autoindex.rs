@@ -88,8 +88,8 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether the pretty `html` listing lets its reader choose files to send into the directory, by `PUT`. \
-              `dav_methods PUT` is what takes them.",
+        doc: "Whether visitors can upload files to the directory from the pretty `html` listing, by `PUT`. Requires \
+              `dav_methods PUT`.",
         set: Setter::Flag(|c| &mut c.upload),
     },
     Directive {

@@ -21,7 +21,7 @@ use crate::shared::html_page;
 
 pub(crate) static MODULE: HttpModule = HttpModule {
     name: "markdown",
-    doc: "Shows texts in Markdown as pages.",
+    doc: "Shows Markdown files as pages.",
     location: &DIRECTIVES,
     phases: &[(HttpPhase::Content, serve)],
     enabled: |location| location.confs.get::<Conf>().on,
@@ -34,9 +34,9 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     default: Some("off"),
     contexts: HTTP_SERVER_LOCATION,
     since: "0.1",
-    doc: "Whether files that end in `.md` or `.markdown` are shown as pages to clients whose `Accept` names `text/html`. HTML \
-          in them is shown as text, links lead to `http`, `https`, `mailto` and relative addresses only, and scripts are \
-          forbidden. Others get the file, as does everybody when it is longer than 1 MB.",
+    doc: "Whether to show files that end in `.md` or `.markdown` as pages to clients whose `Accept` names `text/html`. HTML \
+          in them is shown as text, only `http`, `https`, `mailto` and relative links work, and scripts are forbidden. \
+          Other clients get the file itself; so do all clients if it is larger than 1 MB.",
     set: Setter::Flag(|c| &mut c.on),
 }]);
 

@@ -106,7 +106,7 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
         default: None,
         contexts: LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "The memcached server that is asked for the key in `$memcached_key`, which must be `set`.",
+        doc: "The memcached server in which to look up the key `$memcached_key`, which must be `set`.",
         set: Setter::Custom(Arity::exactly(1), RepeatRule::Once, memcached_pass),
     },
     Directive {

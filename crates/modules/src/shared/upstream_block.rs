@@ -32,7 +32,7 @@ pub(crate) fn invalid_address(line: &DirectiveLine, message: String) -> Diagnost
     let text = line.text(0);
     let error = line.error_at(0, message);
     if text.starts_with(b"/") {
-        return error.note(format!("a socket is written unix:{text}"));
+        return error.note(format!("write a socket as unix:{text}"));
     }
     match text.find("://") {
         Some(end) => error.note(format!("without a scheme: {}", text[end + 3..].as_bstr())),

@@ -143,7 +143,7 @@ async fn request_with_redirects(
         let Some(to) = elsewhere else {
             return checked_response(access, &parts.method, &head, answer);
         };
-        uri = redirect_target(&uri, to).ok_or_else(|| format!("it redirects to \"{to}\""))?;
+        uri = redirect_target(&uri, to).ok_or_else(|| format!("invalid redirect to \"{to}\""))?;
     }
     Err("too many redirects".to_owned())
 }

@@ -206,7 +206,7 @@ impl IssuerDraft {
         let known = || net::tls::system_trust().map(Path::to_owned);
         let Some(trusted) = self.trusted.take().or_else(known) else {
             return Err(line.error(
-                "no certificates are installed that an authority could be verified with: install \
+                "no CA certificates are installed, so the authority cannot be verified: install \
                  ca-certificates, or name a file with \"ssl_trusted_certificate\"",
             ));
         };
@@ -240,7 +240,7 @@ impl IssuerDraft {
             (b"uri", [uri]) => {
                 // RFC 8555, section 6.1.
                 if !is_https(uri) {
-                    return Err(invalid().note("the address of an authority begins with https://"));
+                    return Err(invalid().note("the URL of an authority must begin with https://"));
                 }
                 self.uri = Some((*uri).to_owned());
             }
@@ -257,7 +257,7 @@ impl IssuerDraft {
             // The kind that is generated anyway.
             (b"account_key", ["ecdsa" | "ecdsa:256"]) => self.account_key = None,
             (b"account_key", [kind]) if kind.starts_with("rsa:") || kind.starts_with("ecdsa:") => {
-                return Err(invalid().note("account keys are ecdsa:256, or a file with such a key"));
+                return Err(invalid().note("it must be ecdsa:256, or a file with such a key"));
             }
             (b"account_key", [_]) => {
                 let text = read_named(line, entry, 0)?;
@@ -265,7 +265,7 @@ impl IssuerDraft {
             }
             (b"external_account_key", [id, key]) => {
                 let secret = read_secret(line, entry, key)?
-                    .ok_or_else(|| invalid().note("the key is written in base64url"))?;
+                    .ok_or_else(|| invalid().note("the key must be in base64url"))?;
                 self.external = Some(((*id).to_owned(), secret));
             }
             (b"profile", [name]) => self.profile = Some(((*name).to_owned(), false)),
@@ -280,7 +280,7 @@ impl IssuerDraft {
             // Accepted, as nginx's module has it.
             (b"preferred_chain", [_]) => {
                 line.level.report(Diagnostic::warning(
-                    "\"preferred_chain\" has no effect: the chain that the server sends is taken",
+                    "\"preferred_chain\" has no effect: the chain that the server sends is used",
                     entry.name.span,
                 ));
             }

@@ -173,21 +173,22 @@ impl CertificateRenewer {
         let names = wanted.names.join(", ");
         let access = self.access();
         let obtained = rt::timeout(ORDER_TIMEOUT, self.obtain(wanted, &access)).await;
-        let failure = match obtained.unwrap_or_else(|_| Err("the order takes too long".into())) {
-            Ok(next) if !DueTime::Wall(next).wait().is_zero() => {
-                self.log.log_plain(
-                    LogLevel::Notice,
-                    format_args!("acme: a certificate for {names} was issued"),
-                );
-                return (DueTime::Wall(next), FIRST_RETRY);
-            }
-            // The certificate is in use nevertheless. But treating this as success would order the
-            // next one immediately, and so on forever.
-            Ok(_) => OrderFailure::from(
-                "the issued certificate is already due for renewal: is the clock right?",
-            ),
-            Err(failure) => failure,
-        };
+        let failure =
+            match obtained.unwrap_or_else(|_| Err("timed out waiting for the order".into())) {
+                Ok(next) if !DueTime::Wall(next).wait().is_zero() => {
+                    self.log.log_plain(
+                        LogLevel::Notice,
+                        format_args!("acme: a certificate for {names} was issued"),
+                    );
+                    return (DueTime::Wall(next), FIRST_RETRY);
+                }
+                // The certificate is in use nevertheless. But treating this as success would order the
+                // next one immediately, and so on forever.
+                Ok(_) => OrderFailure::from(
+                    "the issued certificate is already due for renewal: is the clock right?",
+                ),
+                Err(failure) => failure,
+            };
         let floor = match failure.kind {
             OrderFailureKind::RateLimited => RATE_RETRY,
             OrderFailureKind::NoAccount | OrderFailureKind::Other => Duration::ZERO,
@@ -294,7 +295,7 @@ impl CertificateRenewer {
         self.wait_for(&mut order, OrderStatus::Valid, access, ISSUANCE_TIMEOUT)
             .await?;
         let certificate = order.certificate().await?;
-        let certificate = certificate.ok_or("the certificate is not there")?;
+        let certificate = certificate.ok_or("the order is valid, but has no certificate")?;
         // The authority is not trusted to have signed our key: a wrong pair would fail in every handshake.
         credential::load_pair(&certificate, &key)?;
         let due =
@@ -475,7 +476,7 @@ impl CertificateRenewer {
             }
             // After a poll, so that the last one happens at the deadline and not an interval before it.
             if rt::now() >= deadline {
-                return Err("the server takes too long".into());
+                return Err("timed out waiting for the server".into());
             }
             let left = deadline.saturating_duration_since(rt::now());
             // Never shorter than our own interval, and never past the deadline.

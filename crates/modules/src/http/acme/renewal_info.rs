@@ -144,7 +144,7 @@ impl CertificateRenewer {
         let why = match asked {
             Ok(Ok(())) => return,
             Ok(Err(why)) => why,
-            Err(_) => "it takes too long".to_owned(),
+            Err(_) => "timed out".to_owned(),
         };
         if let Some(asked) = access.rate_limited_for() {
             self.state.set_pause(&self.issuer.account_name(), asked);
@@ -188,7 +188,7 @@ impl CertificateRenewer {
             let window = &info.suggested_window;
             let (start, end) = (window.start.unix_timestamp(), window.end.unix_timestamp());
             let Some(at) = pick_moment((start, end), life, credential::random_fraction()) else {
-                self.log_no_renewal_info(&wanted.names.join(", "), "its window has no width");
+                self.log_no_renewal_info(&wanted.names.join(", "), "its window is empty");
                 continue;
             };
             self.schedule_query(wanted, wait.clamp(MIN_QUERY_INTERVAL, MAX_QUERY_INTERVAL));

@@ -59,7 +59,7 @@ const UPLOAD: &str = "\
 b.hidden=false;b.onclick=function(){u.click()};\
 u.onchange=async function(){for(var f of u.files){s.textContent='sending '+f.name;\
 var r=await fetch(encodeURIComponent(f.name),{method:'PUT',body:f});\
-if(!r.ok){s.textContent=f.name+': '+(r.status==409?'there is such a file':r.status+' '+r.statusText);return}}\
+if(!r.ok){s.textContent=f.name+': '+(r.status==409?'a file with this name exists':r.status+' '+r.statusText);return}}\
 location.reload()}})();";
 
 /// The icons, as paths in SVG so that they follow the colours of the page.
@@ -266,18 +266,17 @@ fn write_totals(entries: &[ListingEntry], out: &mut Vec<u8>) {
         .filter(|entry| entry.kind == InodeKind::Regular)
         .map(|entry| entry.size)
         .sum();
-    let many =
-        |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let counted = |count: usize, one: &str, several: &str| match count {
+        1 => format!("1 {one}"),
+        _ => format!("{count} {several}"),
+    };
+    let directories = || counted(folders, "directory", "directories");
+    let file_count = || counted(files, "file", "files");
     let text = match (folders, files) {
-        (0, 0) => "This folder is empty.".to_owned(),
-        (_, 0) => many(folders, "folder"),
-        (0, _) => format!("{}, {}", many(files, "file"), readable(size)),
-        _ => format!(
-            "{}, {}, {}",
-            many(folders, "folder"),
-            many(files, "file"),
-            readable(size)
-        ),
+        (0, 0) => "This directory is empty.".to_owned(),
+        (_, 0) => directories(),
+        (0, _) => format!("{}, {}", file_count(), readable(size)),
+        _ => format!("{}, {}, {}", directories(), file_count(), readable(size)),
     };
     out.extend_from_slice(format!("<footer>{text}</footer>\n").as_bytes());
 }
