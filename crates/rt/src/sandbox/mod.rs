@@ -3,7 +3,7 @@
 //! Three locks, each of which holds without the others:
 //!
 //! - *capabilities*: `no_new_privs`, an empty bounding set, and of a worker that stays root all but a few;
-//! - *system calls*: a seccomp filter that lets through those of a list ([`system_calls`]); what is not on it gets
+//! - *system calls*: a seccomp filter that lets through those of a list (`system_calls`); what is not on it gets
 //!   `EPERM`, and the master is told of it by a [`SeccompListener`], so that there is a line in the log;
 //! - *files*: Landlock, with the folders that a configuration names ([`SandboxRules`]).
 //!
