@@ -117,8 +117,8 @@ pub enum FillCoverage {
     Whole,
     /// A part that begins at this byte.
     Part(u64),
-    /// What a `Range` field asks for, by its hash ([`crate::CacheStore::asked_in`]). Which part of the body that is can be
-    /// told from the head of the response; another fill brings it.
+    /// What a `Range` field asks for, by its hash ([`crate::CacheStore::asked_in`]). Which part of the body that is can
+    /// be told from the head of the response; another fill brings it.
     Asked(u64),
 }
 

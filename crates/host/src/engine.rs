@@ -123,8 +123,8 @@ pub trait LoopEngine {
     /// From now on, until [`LoopEngine::move_busy_connections`], counts the work that each connection causes.
     fn start_counting_work(&self) {}
 
-    /// Gives connections that caused about this part of the loop's work since [`LoopEngine::start_counting_work`] to `sink`,
-    /// each at the end of its present request.
+    /// Gives connections that caused about this part of the loop's work since [`LoopEngine::start_counting_work`] to
+    /// `sink`, each at the end of its present request.
     fn move_busy_connections(&self, part: f64, sink: ConnectionSink) {
         let _ = (part, sink);
     }

@@ -2,9 +2,10 @@
 //! which one leaves connections for another.
 //!
 //! This serves three needs. Long-lived connections should be spread evenly although the kernel wakes any loop that
-//! waits: a loop with more than its share passes a new connection to the one with the fewest ([`LoopSlots::less_loaded_than`]).
-//! A loop that a reload removes passes its idle connections to those that stay. And connections that were left for
-//! a loop that then stalls are taken back by another one ([`LoopSlot::take_arrivals`] may be called by any thread).
+//! waits: a loop with more than its share passes a new connection to the one with the fewest
+//! ([`LoopSlots::less_loaded_than`]). A loop that a reload removes passes its idle connections to those that stay. And
+//! connections that were left for a loop that then stalls are taken back by another one ([`LoopSlot::take_arrivals`]
+//! may be called by any thread).
 //!
 //! A connection does not travel in a message of the loop's inbox, which only that loop could read, but in a queue
 //! here; the message only says that the queue is not empty.

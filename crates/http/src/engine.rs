@@ -289,7 +289,8 @@ impl LoopEngine for HttpLoopEngine {
         let scope = sink.scope;
         *self.0.sink.borrow_mut() = Some(sink);
         let connections = self.0.connections.borrow();
-        // Those that have waited longest. Which connections cause the work is another question: see `move_busy_connections`.
+        // Those that have waited longest. Which connections cause the work is another question: see
+        // `move_busy_connections`.
         let mut movable: Vec<_> = connections
             .values()
             .map(|connection| &connection.control)
@@ -486,7 +487,8 @@ impl LoopConnections {
         self.sockets.loop_slot().count_opened();
     }
 
-    /// Counts a connection that wants to be served, and makes room for it. `false`: all of `worker_connections` are busy.
+    /// Counts a connection that wants to be served, and makes room for it. `false`: all of `worker_connections` are
+    /// busy.
     fn admit(&self, newness: Newness) -> bool {
         let is_new = newness == Newness::New;
         self.http.counters.accepted.add(u64::from(is_new));

@@ -6,8 +6,8 @@
 //!                                └────────────▶ refuse_request ◀───────┴──────────────────────────┘
 //! ```
 //!
-//! A protocol takes part as a [`RequestCarrier`]: it knows how its content is framed, how a response is written, and what
-//! becomes of its connection or stream afterwards. The order, and what is logged, is decided here, once.
+//! A protocol takes part as a [`RequestCarrier`]: it knows how its content is framed, how a response is written, and
+//! what becomes of its connection or stream afterwards. The order, and what is logged, is decided here, once.
 
 use std::borrow::Cow;
 

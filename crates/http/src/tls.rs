@@ -228,8 +228,8 @@ fn refresh_staples(site: &Rc<HttpSite>, server: &TlsServer<'_>) {
     });
 }
 
-/// Asks for the status of the client's certificate, where `ssl_ocsp` wants it. What it says is noted in the session, and
-/// [`check_tls`] judges it with each request.
+/// Asks for the status of the client's certificate, where `ssl_ocsp` wants it. What it says is noted in the session,
+/// and [`check_tls`] judges it with each request.
 async fn check_status(
     http: &HttpLoop,
     site: &HttpSite,

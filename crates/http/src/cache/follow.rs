@@ -127,7 +127,8 @@ impl CacheRequest {
         request: &mut Request,
         fill: &mut FollowedFill,
     ) -> Result<Arc<cache::ObjectHead>, FollowStep> {
-        // The client's disconnection is watched for during the wait, since nothing is being read from it or written to it.
+        // The client's disconnection is watched for during the wait, since nothing is being read from it or written to
+        // it.
         let client = Rc::clone(&request.stream);
         let watch = self.watches_client(request);
         let FollowedFill {

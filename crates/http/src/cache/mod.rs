@@ -22,8 +22,8 @@
 //! zone                  `…_cache_path`: the stores, their opening and their upkeep
 //! ```
 //!
-//! The bytes are kept by the crate `cache`, which knows no HTTP; the rules of RFC 9111 are `proto::caching`, which knows
-//! no I/O. Here they meet: directives, requests, exchanges.
+//! The bytes are kept by the crate `cache`, which knows no HTTP; the rules of RFC 9111 are `proto::caching`, which
+//! knows no I/O. Here they meet: directives, requests, exchanges.
 //!
 //! A miss starts one fetch, which belongs to no request: each client that asks for the key, including the first,
 //! follows it with a cursor of its own, so that a slow or disconnected client does not affect the others. If the

@@ -1,9 +1,9 @@
 //! Finds files for handlers, opened or only examined, with the settings of the location.
 //!
-//! Whatever the kernel or the cache of open files ([`open_file_cache`]) has in memory is answered at once by [`try_open`]; the
-//! rest waits in the location's thread pool ([`open_request_file`]). `disable_symlinks`, `directio`, `read_ahead` and
-//! `open_file_cache` take effect here. Which path belongs to a request, and what is done with the file, is the
-//! handlers' business.
+//! Whatever the kernel or the cache of open files (`open_file_cache`) has in memory is answered at once by
+//! [`try_open`]; the rest waits in the location's thread pool ([`open_request_file`]). `disable_symlinks`, `directio`,
+//! `read_ahead` and `open_file_cache` take effect here. Which path belongs to a request, and what is done with the
+//! file, is the handlers' business.
 
 mod file_content;
 mod open_file_cache;

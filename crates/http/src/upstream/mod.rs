@@ -2,7 +2,8 @@
 //!
 //! This is everything that HTTP, FastCGI, SCGI, uwsgi and memcached upstreams have in common: choosing a server,
 //! connecting or taking an idle connection, sending, waiting, trying the next server, reading the head, streaming the
-//! body, and keeping the connection. A protocol module contributes a codec, an [`UpstreamProtocol`], and its directives.
+//! body, and keeping the connection. A protocol module contributes a codec, an [`UpstreamProtocol`], and its
+//! directives.
 //!
 //! ```text
 //! handler (modules/http/proxy) → ExchangePlan { settings, target, protocol }

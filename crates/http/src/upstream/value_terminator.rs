@@ -4,8 +4,8 @@
 //! `$remote_user`, the body. With CR and LF in a line of HTTP/1, such a value would become two lines, or two requests,
 //! the second of which was written by the client (request smuggling; RFC 9112, section 11.2). If a protocol frames a
 //! head by lines (HTTP/1, and HTTP/2, whose fields become lines elsewhere) or by zero bytes (SCGI), every value passes
-//! through [`ValueTerminator::write_value`]. If such a byte comes from a client, the request is refused. Text from the configuration is
-//! left as it is. Request targets are never refused: their control characters and spaces are escaped
+//! through [`ValueTerminator::write_value`]. If such a byte comes from a client, the request is refused. Text from the
+//! configuration is left as it is. Request targets are never refused: their control characters and spaces are escaped
 //! ([`proto::uri::make_target`]).
 //!
 //! FastCGI and uwsgi send the length of each value, so any byte is harmless there.

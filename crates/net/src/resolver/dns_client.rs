@@ -4,7 +4,8 @@
 //! socket, with a port that the kernel chooses at random, and a random number in the query. The socket is
 //! connected, so the kernel drops datagrams from any address but the server's. The letters of the name are in
 //! random case, which the answer must repeat ("0x20", the bit in which the cases of an ASCII letter differ): one
-//! more bit to guess for each letter. How servers that do not repeat the case are handled is in [`super::case_randomization`].
+//! more bit to guess for each letter. How servers that do not repeat the case are handled is in
+//! [`super::case_randomization`].
 
 use std::io;
 use std::time::Duration;

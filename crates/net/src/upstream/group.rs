@@ -18,7 +18,8 @@ pub struct UpstreamGroup {
 }
 
 impl UpstreamGroup {
-    /// A new group. It gets a fresh state at first use, unless [`UpstreamGroup::adopt_state`] finds an older one before.
+    /// A new group. It gets a fresh state at first use, unless [`UpstreamGroup::adopt_state`] finds an older one
+    /// before.
     pub fn new(settings: GroupSettings) -> UpstreamGroup {
         UpstreamGroup {
             settings,

@@ -12,8 +12,8 @@ use super::peer::UpstreamPeer;
 
 /// A peer in use by a request, counted towards its `max_conns`.
 ///
-/// Dropping it frees the peer without a result of the exchange; [`PeerSelection::release_peer`](super::PeerSelection::release_peer)
-/// gives one.
+/// Dropping it frees the peer without a result of the exchange;
+/// [`PeerSelection::release_peer`](super::PeerSelection::release_peer) gives one.
 #[derive(Debug)]
 pub struct PeerLease {
     state: Arc<GroupState>,

@@ -7,8 +7,8 @@
 //! - An [`UpstreamGroup`] is what the configuration says; it does not change. One exists per generation.
 //! - A [`GroupState`] is what is going on: connections in use, failures, waiters, idle connections. It is shared by all
 //!   loops, so that the balancers and limits behave as if there were one worker, and a reload keeps it by name.
-//! - A [`PeerSelection`] is what one request remembers of its tries; a [`PeerLease`] is a peer that it was given, for as long as
-//!   the request uses it.
+//! - A [`PeerSelection`] is what one request remembers of its tries; a [`PeerLease`] is a peer that it was given, for
+//!   as long as the request uses it.
 //!
 //! ```text
 //! let mut selection = PeerSelection::new(group, &SelectionRequest { key, client, sticky });

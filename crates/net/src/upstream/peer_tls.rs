@@ -1,8 +1,8 @@
 //! TLS to upstream servers: the `…_ssl_…` directives, and the handshake.
 //!
-//! The directives fill in an [`UpstreamTls`]. [`UpstreamTls::build_client`] turns it into settings when the configuration is read,
-//! if anything is proxied over TLS at all. For a connection, the variables are evaluated first ([`UpstreamTls::handshake_parameters`]),
-//! so that the handshake needs nothing of the request.
+//! The directives fill in an [`UpstreamTls`]. [`UpstreamTls::build_client`] turns it into settings when the
+//! configuration is read, if anything is proxied over TLS at all. For a connection, the variables are evaluated first
+//! ([`UpstreamTls::handshake_parameters`]), so that the handshake needs nothing of the request.
 
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};

@@ -8,15 +8,15 @@
 //! nowait reads of two bytes that straddle a page boundary, each of which proves two pages: 4.1 µs,
 //! exact, on every kernel that has the flag.
 //!
-//! A block that was proven again, some time after it was first proven, is believed for [`BELIEVED_TICKS`]: it is in use,
-//! and among the last that the kernel would drop. So a hot file costs next to nothing. What was just read for one client
-//! is among the first: it is proven each time. Several clients that take a block soon one after the other show sooner that
-//! it is in use than the time alone: the kernel, too, counts a page as in use from its second reader on.
+//! A block that was proven again, some time after it was first proven, is believed for [`BELIEVED_TICKS`]: it is in
+//! use, and among the last that the kernel would drop. So a hot file costs next to nothing. What was just read for one
+//! client is among the first: it is proven each time. Several clients that take a block soon one after the other show
+//! sooner that it is in use than the time alone: the kernel, too, counts a page as in use from its second reader on.
 //!
-//! While files are being loaded nothing is believed, and a block is proven just before it is sent: memory is being turned
-//! over, and the kernel drops what is in use as well. In a disk's load one believed page in a second was gone, and each
-//! made a loop wait behind everything that the disk had to do, 300 ms. Blocks that are in use then are locked into memory
-//! ([`super::locked_blocks`]), and these are believed as before.
+//! While files are being loaded nothing is believed, and a block is proven just before it is sent: memory is being
+//! turned over, and the kernel drops what is in use as well. In a disk's load one believed page in a second was gone,
+//! and each made a loop wait behind everything that the disk had to do, 300 ms. Blocks that are in use then are locked
+//! into memory ([`super::locked_blocks`]), and these are believed as before.
 
 use std::cell::RefCell;
 use std::io;
@@ -268,8 +268,8 @@ pub(super) fn load_pages(file: &File, offset: u64, len: u64, ahead: u64) -> io::
     let _ = rustix::fs::fadvise(file, offset, NonZeroU64::new(asked), Advice::WillNeed);
     let mut page = offset / PAGE;
     while page * PAGE < end {
-        // Two bytes across a page boundary, as in `prove`: a copy of the range would cost more. But for the last page: what
-        // is behind it would be read for nothing, with all that the kernel reads ahead of it.
+        // Two bytes across a page boundary, as in `prove`: a copy of the range would cost more. But for the last page:
+        // what is behind it would be read for nothing, with all that the kernel reads ahead of it.
         let mut scratch = [0; 2];
         let want = match (page + 1) * PAGE < end {
             true => 2,

@@ -1,8 +1,8 @@
 //! Loops that are late: who notices, and what the loop was doing.
 //!
 //! A loop that is stuck in a task cannot report it. A watchdog thread looks at the heartbeats
-//! ([`crate::LoopHandle::turn_duration`]) while any loop works, and sleeps while none does ([`sleep_until_turn`]). What it does about a late
-//! loop is decided there; this module takes a [sample](sample()) of the loop's stack.
+//! ([`crate::LoopHandle::turn_duration`]) while any loop works, and sleeps while none does ([`sleep_until_turn`]). What
+//! it does about a late loop is decided there; this module takes a [sample](sample()) of the loop's stack.
 
 mod sample;
 mod unwind;
