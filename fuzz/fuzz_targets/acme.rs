@@ -15,8 +15,8 @@ use instant_acme::{
 };
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/modules/src/http/acme/answer.rs"]
-mod answer;
+#[path = "../../crates/modules/src/http/acme/answer_http_challenge.rs"]
+mod answer_http_challenge;
 
 /// Answers, separated by a byte that is in no UTF-8: one byte for the status, one for the fields, then the content.
 struct Server(Mutex<VecDeque<Vec<u8>>>);
@@ -37,7 +37,7 @@ impl HttpClient for Server {
 fn respond(method: &http_types::Method, text: &[u8]) -> Result<BytesResponse, Error> {
     let (&[status, fields], content) = text.split_first_chunk().ok_or(Error::Str("too short"))?;
     let status = [200, 201, 204, 302, 400, 404, 429, 500][usize::from(status % 8)];
-    if !answer::is_sound(method, status, content) {
+    if !answer_http_challenge::is_sound(method, status, content) {
         return Err(Error::Str("no ACME"));
     }
     let mut response = http_types::Response::builder().status(status);
@@ -54,7 +54,7 @@ fn respond(method: &http_types::Method, text: &[u8]) -> Result<BytesResponse, Er
         .split(|byte| *byte == b'\n')
         .next_back()
         .unwrap_or_default();
-    if let Some(wait) = answer::wait(line, 1_700_000_000) {
+    if let Some(wait) = answer_http_challenge::parse_retry_after(line, 1_700_000_000) {
         assert!(wait.as_secs() <= 86_400);
         response = response.header("retry-after", wait.as_secs());
     }

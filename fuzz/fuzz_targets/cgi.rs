@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::cgi::{HeadParser, StatusLine};
+use proto::cgi::{CgiStatusLine, HeadParser};
 use proto::message::ResponseHead;
 use proto::{scgi, uwsgi};
 
@@ -11,7 +11,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let cut = usize::from(cut).min(wire.len());
-    for kind in [StatusLine::Never, StatusLine::Tolerated] {
+    for kind in [CgiStatusLine::Never, CgiStatusLine::Tolerated] {
         let (mut parser, mut head) = (HeadParser::new(kind), ResponseHead::default());
         let whole = parser.parse(wire, 512, &mut head);
         let (mut parser, mut other) = (HeadParser::new(kind), ResponseHead::default());
@@ -32,10 +32,10 @@ fuzz_target!(|data: &[u8]| {
     let (mut params, mut out) = (Vec::new(), Vec::new());
     scgi::push_param(name, value, &mut params);
     assert_eq!(params.iter().filter(|&&byte| byte == 0).count(), 2);
-    let mut vars = uwsgi::Vars::new();
+    let mut vars = uwsgi::UwsgiVars::new();
     vars.push(name, value);
     assert_eq!(
         vars.write_head(0, 0, &mut out).is_ok(),
-        wire.len() + 4 <= uwsgi::Vars::MAX_SIZE
+        wire.len() + 4 <= uwsgi::UwsgiVars::MAX_SIZE
     );
 });

@@ -2,20 +2,20 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::h1::body::{ChunkDecoder, ChunkError, Piece};
+use proto::h1::body::{ChunkDecoder, ChunkError, ChunkPiece};
 
 fn decode(wire: &[u8], step: usize) -> Result<(Vec<u8>, Option<usize>), ChunkError> {
     let (mut decoder, mut body, mut used) = (ChunkDecoder::new(), Vec::new(), 0);
     while used < wire.len() {
         let input = &wire[used..wire.len().min(used + step)];
         let least = decoder.minimum_left();
-        match decoder.next(input)? {
-            Piece::Data(range) => {
+        match decoder.next_piece(input)? {
+            ChunkPiece::Data(range) => {
                 body.extend_from_slice(&input[range.clone()]);
                 used += range.end;
             }
-            Piece::More => used += input.len(),
-            Piece::End(length) => {
+            ChunkPiece::More => used += input.len(),
+            ChunkPiece::End(length) => {
                 assert!(
                     length as u64 >= least,
                     "a promise of bytes that did not come"

@@ -2,30 +2,30 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::fastcgi::{Decoder, Event};
+use proto::fastcgi::{FastcgiEvent, RecordDecoder};
 
 /// The output, the messages, and whether it came to an end; an error ends it too.
 type Meaning = (Vec<u8>, Vec<u8>, bool, Option<String>);
 
 fn decode(pieces: &[&[u8]]) -> Meaning {
-    let mut decoder = Decoder::new();
+    let mut decoder = RecordDecoder::new();
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     for piece in pieces {
         let mut input = *piece;
         loop {
-            let (event, used) = match decoder.next(input) {
+            let (event, used) = match decoder.next_event(input) {
                 Ok(next) => next,
                 Err(line) => return (stdout, stderr, false, Some(line)),
             };
             match event {
-                Event::More => {
+                FastcgiEvent::More => {
                     assert_eq!(used, input.len());
                     break;
                 }
-                Event::Stdout(range) => stdout.extend_from_slice(&input[range]),
-                Event::Stderr(range, _) => stderr.extend_from_slice(&input[range]),
-                Event::StdoutEnd => {}
-                Event::End => return (stdout, stderr, true, None),
+                FastcgiEvent::Stdout(range) => stdout.extend_from_slice(&input[range]),
+                FastcgiEvent::Stderr(range, _) => stderr.extend_from_slice(&input[range]),
+                FastcgiEvent::StdoutEnd => {}
+                FastcgiEvent::End => return (stdout, stderr, true, None),
             }
             assert!(used > 0);
             input = &input[used..];

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use proto::cache_control::CacheControl;
-use proto::range::{Ranges, parse, parse_content_range};
+use proto::range::{SelectedRanges, parse, parse_content_range};
 use proto::{accept_encoding, conditional, cookie, date, etag, form, host, mime};
 
 fuzz_target!(|data: &[u8]| {
@@ -12,9 +12,9 @@ fuzz_target!(|data: &[u8]| {
     };
     let length = u64::from(length);
     let ranges = match parse(value, length, None) {
-        Ranges::Ignore | Ranges::Unsatisfiable => Vec::new(),
-        Ranges::One(range) => vec![range],
-        Ranges::Many(ranges) => ranges,
+        SelectedRanges::Ignore | SelectedRanges::Unsatisfiable => Vec::new(),
+        SelectedRanges::One(range) => vec![range],
+        SelectedRanges::Many(ranges) => ranges,
     };
     assert!(
         ranges

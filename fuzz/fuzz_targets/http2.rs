@@ -2,9 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::h2::hpack::{Decoder, Encoder, ListLimits, Secrecy};
-use proto::h2::request::{RequestLimits, RequestReader, Underscores};
-use proto::h2::{Event, FrameReader, Priority, Settings};
+use proto::h2::hpack::{FieldSecrecy, HpackDecoder, HpackEncoder, ListLimits};
+use proto::h2::request::{RequestLimits, RequestReader, UnderscorePolicy};
+use proto::h2::{FrameEvent, FrameReader, H2Settings, ResponsePriority};
 use proto::message::{InvalidHeaders, RequestHead};
 
 const LIST: ListLimits = ListLimits {
@@ -13,7 +13,7 @@ const LIST: ListLimits = ListLimits {
 };
 
 const REQUEST: RequestLimits = RequestLimits {
-    underscores_in_headers: Underscores::Invalid,
+    underscores_in_headers: UnderscorePolicy::Invalid,
     invalid_headers: InvalidHeaders::Ignored,
     max_headers: 100,
     max_text: 8 * 1024,
@@ -39,29 +39,29 @@ fuzz_target!(|data: &[u8]| {
 #[derive(Default)]
 struct Connection {
     reader: FrameReader,
-    decoder: Decoder,
+    decoder: HpackDecoder,
     requests: RequestReader,
-    settings: Settings,
+    settings: H2Settings,
     /// What was understood is written again, and must come back.
-    encoder: Encoder,
-    mirror: Decoder,
+    encoder: HpackEncoder,
+    mirror: HpackDecoder,
 }
 
 impl Connection {
     fn take(&mut self, input: &[u8]) -> Option<usize> {
         let mut used = 0;
         loop {
-            let (event, n) = self.reader.next(&input[used..]).ok()?;
+            let (event, n) = self.reader.next_event(&input[used..]).ok()?;
             used += n;
             match event {
-                Event::More => return Some(used),
-                Event::Data { bytes, counted, .. } => assert!(bytes.len() <= counted as usize),
-                Event::Headers { block, .. } | Event::PushPromise { block, .. } => {
+                FrameEvent::More => return Some(used),
+                FrameEvent::Data { bytes, counted, .. } => assert!(bytes.len() <= counted as usize),
+                FrameEvent::Headers { block, .. } | FrameEvent::PushPromise { block, .. } => {
                     self.headers(&block)?;
                 }
-                Event::Settings(payload) => self.settings.apply(payload).ok()?,
-                Event::PriorityUpdate { value, .. } => {
-                    assert!(Priority::parse(value).urgency <= 7);
+                FrameEvent::Settings(payload) => self.settings.apply(payload).ok()?,
+                FrameEvent::PriorityUpdate { value, .. } => {
+                    assert!(ResponsePriority::parse(value).urgency <= 7);
                 }
                 _ => {}
             }
@@ -73,7 +73,7 @@ impl Connection {
         let mut fields = Vec::new();
         let requests = &mut self.requests;
         let decoded = self.decoder.decode(block, LIST, |field| {
-            requests.take(field, &REQUEST, &mut head);
+            requests.add_field(field, &REQUEST, &mut head);
             fields.push((field.known, field.name.to_vec(), field.value.to_vec()));
         });
         let verdict = requests.finish(block.len() as u32, &mut head);
@@ -87,12 +87,12 @@ impl Connection {
         Some(())
     }
 
-    fn again(&mut self, fields: &[(proto::Known, Vec<u8>, Vec<u8>)]) {
+    fn again(&mut self, fields: &[(proto::KnownField, Vec<u8>, Vec<u8>)]) {
         let mut out = Vec::new();
         self.encoder.begin(&mut out);
         for (known, name, value) in fields {
             self.encoder
-                .field(*known, name, value, Secrecy::Open, &mut out);
+                .field(*known, name, value, FieldSecrecy::Open, &mut out);
         }
         let mut n = 0;
         let limits = ListLimits {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::memcached::{Head, escape_key, read_head};
+use proto::memcached::{MemcachedHead, escape_key, read_head};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&cut, wire)) = data.split_first() else {
@@ -12,8 +12,10 @@ fuzz_target!(|data: &[u8]| {
     let key = escape_key(&wire[..cut]);
     assert!(key.iter().all(|&byte| byte > b' '));
     match read_head(wire, &key) {
-        Ok(Head::Partial) => assert!(!wire.contains(&b'\n')),
-        Ok(Head::Missing(used) | Head::Value { used, .. }) => assert_eq!(wire[used - 1], b'\n'),
+        Ok(MemcachedHead::Partial) => assert!(!wire.contains(&b'\n')),
+        Ok(MemcachedHead::Missing(used) | MemcachedHead::Value { used, .. }) => {
+            assert_eq!(wire[used - 1], b'\n')
+        }
         Err(line) => assert!(line.starts_with(b"memcached sent invalid ")),
     }
 });

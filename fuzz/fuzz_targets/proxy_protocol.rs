@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::proxy_protocol::{MAX_HEADER, Status, parse};
+use proto::proxy_protocol::{MAX_HEADER, ProxyHeaderStatus, parse};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&cut, wire)) = data.split_first() else {
@@ -11,11 +11,11 @@ fuzz_target!(|data: &[u8]| {
     let whole = parse(wire);
     let first = parse(&wire[..usize::from(cut).min(wire.len())]);
     match (&first, &whole) {
-        (Ok(Status::Partial), _) => {}
-        (Ok(Status::Complete(..)), _) => assert_eq!(first, whole),
+        (Ok(ProxyHeaderStatus::Partial), _) => {}
+        (Ok(ProxyHeaderStatus::Complete(..)), _) => assert_eq!(first, whole),
         (Err(_), whole) => assert!(whole.is_err()),
     }
-    if let Ok(Status::Complete(length, header)) = whole {
+    if let Ok(ProxyHeaderStatus::Complete(length, header)) = whole {
         assert!(length <= wire.len().min(MAX_HEADER));
         for name in ["alpn", "ssl", "ssl_cn", "ssl_verify", "0xff"] {
             let _ = header.as_ref().map(|header| header.tlv(name));

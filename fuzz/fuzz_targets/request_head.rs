@@ -2,16 +2,19 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::h1::{Limits, Parser, Status};
-use proto::message::{Reject, RequestHead};
-use proto::{Known, host, uri};
+use proto::h1::{HeadLimits, RequestParser, RequestProgress};
+use proto::message::{RejectedHead, RequestHead};
+use proto::{KnownField, host, uri};
 
-fn parse(pieces: &[&[u8]], limits: &Limits) -> (Result<Status, Reject>, RequestHead) {
-    let (mut parser, mut head) = (Parser::new(), RequestHead::new());
-    let mut last = Ok(Status::Partial);
+fn parse(
+    pieces: &[&[u8]],
+    limits: &HeadLimits,
+) -> (Result<RequestProgress, RejectedHead>, RequestHead) {
+    let (mut parser, mut head) = (RequestParser::new(), RequestHead::new());
+    let mut last = Ok(RequestProgress::Partial);
     for piece in pieces {
         last = parser.parse(piece, limits, &mut head);
-        if last != Ok(Status::Partial) {
+        if last != Ok(RequestProgress::Partial) {
             break;
         }
     }
@@ -22,16 +25,16 @@ fuzz_target!(|data: &[u8]| {
     let Some((&cut, wire)) = data.split_first() else {
         return;
     };
-    let limits = Limits {
+    let limits = HeadLimits {
         client_header_buffer_size: 64,
         large_client_header_buffer_size: 256,
-        ..Limits::default()
+        ..HeadLimits::default()
     };
     let cut = usize::from(cut).min(wire.len());
     let (whole, head) = parse(&[wire], &limits);
     let (pieces, other) = parse(&[&wire[..cut], wire], &limits);
     match (&whole, &pieces) {
-        (Ok(Status::Complete(length)), _) => {
+        (Ok(RequestProgress::Complete(length)), _) => {
             assert_eq!(whole, pieces);
             assert!(*length <= wire.len() && wire[..*length].ends_with(b"\n"));
             assert!(head.fields.iter().eq(other.fields.iter()));
@@ -44,7 +47,7 @@ fuzz_target!(|data: &[u8]| {
         assert!(reject.status() >= 400 && !reject.log_line(&head).is_empty());
         return;
     }
-    if !matches!(whole, Ok(Status::Complete(_))) {
+    if !matches!(whole, Ok(RequestProgress::Complete(_))) {
         return;
     }
     for (name, value) in head.fields.iter() {
@@ -57,10 +60,10 @@ fuzz_target!(|data: &[u8]| {
         assert!(!name.is_empty() && value.trim_ascii().len() <= value.len());
     }
     let mut path = Vec::new();
-    let _ = uri::normalize(head.target(), uri::Slashes::Merge, &mut path);
+    let _ = uri::normalize_path(head.target(), uri::SlashMerging::Merge, &mut path);
     let _ = host::parse(
         head.authority()
-            .or(head.fields.get_known(Known::Host))
+            .or(head.fields.get_known(KnownField::Host))
             .unwrap_or_default(),
     );
     let _ = head.check(true);

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::h1::response::{Parser, Status};
+use proto::h1::response::{ResponseParser, ResponseProgress};
 use proto::message::ResponseHead;
 use proto::message::{Method, ResponseFraming};
 
@@ -11,11 +11,11 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let cut = usize::from(cut).min(wire.len());
-    let (mut parser, mut head) = (Parser::new(), ResponseHead::default());
+    let (mut parser, mut head) = (ResponseParser::new(), ResponseHead::default());
     let whole = parser.parse(wire, 512, &mut head);
-    let (mut parser, mut other) = (Parser::new(), ResponseHead::default());
+    let (mut parser, mut other) = (ResponseParser::new(), ResponseHead::default());
     let first = parser.parse(&wire[..cut], 512, &mut other);
-    let pieces = if first == Ok(Status::Partial) {
+    let pieces = if first == Ok(ResponseProgress::Partial) {
         parser.parse(wire, 512, &mut other)
     } else {
         first
@@ -23,11 +23,11 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(whole, pieces);
     match whole {
         Err(error) => assert!(!error.log_line().is_empty()),
-        Ok(Status::Complete(length)) => {
+        Ok(ResponseProgress::Complete(length)) => {
             assert!(length <= wire.len().min(512) && (100..1000).contains(&head.status));
             assert!(head.status_text().len() >= 3);
             let _ = ResponseFraming::of_response(Method::Get, head.status, &head.fields);
         }
-        Ok(Status::Partial | Status::NotHttp) => {}
+        Ok(ResponseProgress::Partial | ResponseProgress::NotHttp) => {}
     }
 });

@@ -2,12 +2,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::uri::{Escape, Slashes, escape, normalize, parse_internal};
+use proto::uri::{EscapeClass, SlashMerging, escape, normalize_path, parse_internal};
 
 fuzz_target!(|target: &[u8]| {
-    for slashes in [Slashes::Merge, Slashes::Keep] {
+    for slashes in [SlashMerging::Merge, SlashMerging::Keep] {
         let mut path = Vec::new();
-        let Ok(found) = normalize(target, slashes, &mut path) else {
+        let Ok(found) = normalize_path(target, slashes, &mut path) else {
             assert!(path.is_empty());
             continue;
         };
@@ -18,10 +18,10 @@ fuzz_target!(|target: &[u8]| {
         );
         assert!(found.args.end <= target.len());
         let mut escaped = Vec::new();
-        escape(Escape::Uri, &path, &mut escaped);
+        escape(EscapeClass::Uri, &path, &mut escaped);
         if !path.contains(&0) {
             let mut again = Vec::new();
-            assert!(normalize(&escaped, slashes, &mut again).is_ok());
+            assert!(normalize_path(&escaped, slashes, &mut again).is_ok());
             assert_eq!(again, path);
         }
     }

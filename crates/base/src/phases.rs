@@ -1,5 +1,5 @@
-//! Handlers that run in phases, as http and stream both have them: what a handler gives back, and the handlers of a block
-//! by phase. Which phases there are, and what ends one, is each engine's own.
+//! Handlers that run in phases, as http and stream both have them: what a handler gives back, and the handlers of a
+//! block by phase. Which phases there are, and what ends one, is each engine's own.
 
 use std::marker::PhantomData;
 use std::ops::Index;

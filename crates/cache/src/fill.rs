@@ -117,8 +117,8 @@ pub enum FillCoverage {
     Whole,
     /// A part that begins at this byte.
     Part(u64),
-    /// What a `Range` field asks for, by its hash ([`crate::Store::asked_in`]). Which part of the body that is can be
-    /// told from the head of the response; another fill brings it.
+    /// What a `Range` field asks for, by its hash ([`crate::CacheStore::asked_in`]). Which part of the body that is can
+    /// be told from the head of the response; another fill brings it.
     Asked(u64),
 }
 
@@ -369,7 +369,7 @@ impl Fill {
     }
 }
 
-/// Copies `len` bytes from `first_byte` on out of consecutive chunks; without a copy when one chunk has them.
+/// Copies `len` bytes from `begin` on out of consecutive chunks; without a copy when one chunk has them.
 pub(crate) fn copy_range(chunks: &VecDeque<(u64, Bytes)>, begin: u64, len: usize) -> Bytes {
     let end = begin + len as u64;
     let parts = chunks.iter().filter_map(|(offset, chunk)| {

@@ -65,8 +65,8 @@ impl FillTable {
         self.tables.lock()
     }
 
-    /// From now on, until [`FillTable::remove_refreshed`], a lookup that finds the object at this place returns it with its new
-    /// head.
+    /// From now on, until [`FillTable::remove_refreshed`], a lookup that finds the object at this place returns it with
+    /// its new head.
     pub(crate) fn add_refreshed(&self, hash: u64, object: CachedObject) {
         if self.lock().renewed.insert(hash, object).is_none() {
             self.renewed.fetch_add(1, Relaxed);

@@ -76,9 +76,9 @@ impl FillWriter {
         }
     }
 
-    /// As [`FillWriter::start_storing`], but stored under the key of the variant that the head turned out to be. Requests join under
-    /// either key. Those that came by the first key compare their own values with the head, and look again if theirs is
-    /// another variant.
+    /// As [`FillWriter::start_storing`], but stored under the key of the variant that the head turned out to be.
+    /// Requests join under either key. Those that came by the first key compare their own values with the head, and
+    /// look again if theirs is another variant.
     pub fn head_as(&mut self, key: CacheKey, head: ObjectHead) {
         let hash = self.core.hash(&key);
         if key != self.fill.key && self.fill.stored_as.set((key, hash)).is_ok() {
@@ -90,12 +90,12 @@ impl FillWriter {
         self.start_storing(head);
     }
 
-    /// There is no body to follow. All that wait are told `instead`; from now on none can join.
-    pub fn end_with_message(self, instead: FillMessage) {
+    /// There is no body to follow. All that wait get `message`; from now on none can join.
+    pub fn end_with_message(self, message: FillMessage) {
         self.core.fills.remove(&self.fill);
         self.fill.update_and_wake(|state| {
             state.phase = FillPhase::Passing;
-            state.message = Some(instead);
+            state.message = Some(message);
             state.end = Some(Err(FillFailure::ProducerGone));
         });
     }
@@ -156,8 +156,8 @@ impl FillWriter {
         });
     }
 
-    /// Adds a piece of the body, and waits while too much of it is neither stored nor taken. Call [`FillWriter::start_storing`] or
-    /// [`FillWriter::start_passing`] before.
+    /// Adds a piece of the body, and waits while too much of it is neither stored nor taken. Call
+    /// [`FillWriter::start_storing`] or [`FillWriter::start_passing`] before.
     ///
     /// The last byte of a body of known length ends the fill: what is written after it is ignored, and how the producer
     /// ends no longer matters.

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! store               64 bytes; locked by the process that has the store open
-//! checkpoint          the index as it was at some moment (load.rs); may be missing or torn
+//! checkpoint          the index as it was at some moment (open_store.rs); may be missing or torn
 //! 00000001.segment …  segments, numbered upwards; a number is never used twice
 //! ```
 //!
@@ -317,7 +317,7 @@ impl ObjectRecord {
             names.push(Bytes::copy_from_slice(rest.split_off(..len)?));
         }
         let key = CacheKey::new(rest.split_off(..key)?);
-        let head = Bytes::copy_from_slice(rest.split_off(..head)?);
+        let opaque = Bytes::copy_from_slice(rest.split_off(..head)?);
         let length = u64_at(meta, 32);
         let meta = ObjectMeta {
             stored_ms: u64_at(meta, 0),
@@ -332,7 +332,7 @@ impl ObjectRecord {
         };
         let head = ObjectHead {
             meta,
-            opaque: head,
+            opaque,
             tags: names,
             length: (length != UNKNOWN_LENGTH).then_some(length),
         };

@@ -18,9 +18,9 @@ impl CacheKey {
         &self.0
     }
 
-    /// The secondary key of one variant below a [`ObjectKind::Variants`] object. The birth of the marker is part of it: once
-    /// the marker is purged or replaced, none of its variants can be found any more, however many there are. It is
-    /// known before the marker can be found ([`crate::Store::put_marker`]).
+    /// The secondary key of one variant below an [`ObjectKind::Variants`] object. The birth of the marker is part of it:
+    /// once the marker is purged or replaced, none of its variants can be found any more, however many there are. It is
+    /// known before the marker can be found ([`crate::CacheStore::put_marker`]).
     pub fn variant_of(&self, born: u64, values: &[u8]) -> Self {
         let mut text = Vec::with_capacity(self.0.len() + values.len() + 9);
         text.extend_from_slice(&self.0);

@@ -14,7 +14,7 @@ use crate::{CacheKey, PurgeMode};
 /// What a lookup found. Whether a stale object may be served all the same is for the caller's rules.
 #[derive(Debug)]
 pub enum LookupResult {
-    /// A fresh object (perhaps a partial one: see [`CachedObject::hole`]).
+    /// A fresh object (perhaps a partial one: see [`CachedObject::first_hole`]).
     Hit(CachedObject),
     /// One that must be validated, or may be served if the caller's rules allow.
     Stale(CachedObject, StaleReason),

@@ -15,7 +15,7 @@ const OVERHEAD: usize = 512;
 pub(crate) struct MemoryTier(Vec<Mutex<S3Fifo<u64, CachedObject>>>);
 
 impl MemoryTier {
-    /// Holds about `body_in_memory`; 0 switches it off.
+    /// Holds about `bytes`; 0 switches it off.
     pub(crate) fn new(bytes: usize) -> Self {
         Self(
             (0..SHARDS)

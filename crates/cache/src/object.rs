@@ -116,7 +116,7 @@ impl CachedObject {
         self.0.born
     }
 
-    /// What the index said when it was found, for [`crate::Store::join_or_start_fill`].
+    /// What the index said when it was found, for [`crate::CacheStore::join_or_start_fill`].
     pub fn seen_location(&self) -> SeenLocation {
         SeenLocation(Some(self.0.location))
     }
@@ -413,7 +413,7 @@ pub(crate) async fn read_extent(
 
 impl fmt::Debug for CachedObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Object")
+        f.debug_struct("CachedObject")
             .field("key", &self.0.key)
             .field("length", &self.length())
             .finish()

@@ -17,7 +17,7 @@ const NAMES_MAX: usize = 65_536;
 /// What to purge.
 #[derive(Clone, Copy, Debug)]
 pub enum PurgeRequest<'a> {
-    /// One key; with a [`Kind::Variants`](crate::Kind::Variants) marker, all its variants.
+    /// One key; with an [`ObjectKind::Variants`](crate::ObjectKind::Variants) marker, all its variants.
     Key(&'a CacheKey),
     /// All keys that begin with these bytes.
     Prefix(&'a [u8]),

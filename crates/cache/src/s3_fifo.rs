@@ -1,9 +1,9 @@
 //! S3-FIFO in memory: three queues and a counter, resistant to scans, nothing to move at a hit.
 //!
-//! New values enter a small queue (a tenth of the capacity). A value that is used again before it reaches the end goes to
-//! the main queue, the others leave and are remembered as ghosts; a ghost that comes back enters the main queue at
-//! once. The main queue gives each value a new turn for each use, up to three.
-//! (Yang and others, "FIFO queues are all you need for cache eviction", SOSP 2023.)
+//! New values enter a small queue (a tenth of the capacity). A value that is used again before it reaches the end goes
+//! to the main queue, the others leave and are remembered as ghosts; a ghost that comes back enters the main queue at
+//! once. The main queue gives each value a new turn for each use, up to three. (Yang and others, "FIFO queues are all
+//! you need for cache eviction", SOSP 2023.)
 //!
 //! The memory tier uses it as it stands here; on disk the two queues are the two sides of the log
 //! (`reclaim.rs`), with the same rules.

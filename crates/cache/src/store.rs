@@ -225,9 +225,9 @@ impl CacheStore {
         }
     }
 
-    /// Stores a marker ([`crate::Kind::Variants`]) and returns its birth. The birth is known before the marker is
-    /// written, so that the fetch goes on under the key of its variant ([`CacheKey::variant_of`]) without waiting for the
-    /// disk.
+    /// Stores a marker ([`crate::ObjectKind::Variants`]) and returns its birth. The birth is known before the marker is
+    /// written, so that the fetch goes on under the key of its variant ([`CacheKey::variant_of`]) without waiting for
+    /// the disk.
     pub fn put_marker(&self, key: &CacheKey, head: ObjectHead, now_ms: u64) -> u64 {
         let hash = self.0.hash(key);
         let born = self.0.next_sequence();
@@ -442,8 +442,8 @@ impl CacheStore {
         .await
     }
 
-    /// Ends as [`CacheStore::close`] does, and then lets another process open the directory. What was found here can still be
-    /// read; what is stored here from now on is lost. Does not wait.
+    /// Ends as [`CacheStore::close`] does, and then lets another process open the directory. What was found here can
+    /// still be read; what is stored here from now on is lost. Does not wait.
     pub fn give_away(&self) {
         self.0.enqueue(Box::new(|core, log| {
             let ended = log
@@ -461,7 +461,8 @@ impl CacheStore {
         }));
     }
 
-    /// Calls `done`, on a thread of the pool, when everything handed in before has been done: for callers without a loop.
+    /// Calls `done`, on a thread of the pool, when everything handed in before has been done: for callers without a
+    /// loop.
     pub fn after_pending_jobs(&self, done: impl FnOnce() + Send + 'static) {
         self.0.enqueue(Box::new(move |_, _| done()));
     }

@@ -80,7 +80,7 @@ pub(crate) struct WriterQueue {
     pub(crate) running: bool,
 }
 
-/// What `load.rs` found on the disk.
+/// What `open_store.rs` found on the disk.
 pub(crate) struct LoadedStore {
     pub(crate) seed: u64,
     pub(crate) lock: File,
@@ -196,8 +196,8 @@ impl StoreCore {
         );
     }
 
-    pub(crate) fn report_error(&self, trouble: &str) {
-        *self.last_error.lock() = Some(trouble.to_owned());
+    pub(crate) fn report_error(&self, error: &str) {
+        *self.last_error.lock() = Some(error.to_owned());
     }
 
     pub(crate) fn clear_error(&self) {

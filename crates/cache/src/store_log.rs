@@ -2,8 +2,8 @@
 //!
 //! Work comes as jobs in a queue; a pool thread runs them in order until the queue is empty. Records are gathered in
 //! a buffer per side and written a megabyte at a time, or when nothing more is to do. Only then does the index learn
-//! of them ([`WriteCallback`]): a reader never meets a record that is not in the file. What this does not do: choose what
-//! to let go (`reclaim.rs`), decide what is stored (`fill`).
+//! of them ([`WriteCallback`]): a reader never meets a record that is not in the file. What this does not do: choose
+//! what to let go (`reclaim.rs`), decide what is stored (`fill`).
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

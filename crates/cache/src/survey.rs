@@ -55,8 +55,8 @@ struct NewestRecord {
 /// The most damage that is listed. A file full of it must not fill the memory as well.
 const MOST_DAMAGE: usize = 1000;
 
-/// Reads the store at `path` and gives each live object to `each`, in the order of their keys' hashes. With `verify` all
-/// bytes of bodies are read and compared with their checksums. Blocks.
+/// Reads the store at `path` and gives each live object to `each`, in the order of their keys' hashes. With `verify`
+/// all bytes of bodies are read and compared with their checksums. Blocks.
 pub fn survey_store(
     path: &Path,
     verify: bool,

@@ -39,11 +39,11 @@ pub type TableSet = Vec<&'static dyn DirectiveRows>;
 /// structs and its row allows the context.
 ///
 /// ```text
-/// let mut http = Confs::new(vec![main_tables, server_tables, location_tables]);
+/// let mut http = BlockConfs::new(vec![main_tables, server_tables, location_tables]);
 /// dispatch(nodes, &mut http, None, &mut level);
 /// …in the setter of `server`, which is given `confs`, those of http…
 /// let mut server = confs.child(1);
-/// dispatch(line.node.block.nodes(), &mut server, Some(confs), &mut line.level.inner(SERVER));
+/// dispatch(line.node.block.nodes(), &mut server, Some(confs), &mut line.level.inner_block(SERVER));
 /// ```
 ///
 /// A struct is that of the block around it until something changes it here.

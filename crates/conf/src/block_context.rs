@@ -25,7 +25,7 @@ pub const MAX_SHOWN: usize = 200;
 /// One build of a configuration, from tree to structs.
 pub struct ConfigurationBuild {
     /// The base of most relative paths. It is private, so that each use must declare the kind of
-    /// access: see [`crate::needs`].
+    /// access: see [`crate::system_needs`].
     prefix: PathBuf,
     /// The base of temporary directories that the configuration does not name.
     pub temporary: PathBuf,
@@ -111,17 +111,17 @@ impl ConfigurationBuild {
     }
 
     /// A path of the configuration, and what it is for; a relative one counts from the prefix.
-    pub fn in_prefix(&self, access: PathUse, path: impl AsRef<Path>) -> PathBuf {
+    pub fn in_prefix(&self, path_use: PathUse, path: impl AsRef<Path>) -> PathBuf {
         let path = self.prefix.join(path);
-        self.needs.borrow_mut().add(access, path.clone());
+        self.needs.borrow_mut().add(path_use, path.clone());
         path
     }
 
     /// A path of the configuration, and what it is for; a relative one counts from the directory of
     /// the configuration file.
-    pub fn in_conf_prefix(&self, access: PathUse, path: impl AsRef<Path>) -> PathBuf {
+    pub fn in_conf_prefix(&self, path_use: PathUse, path: impl AsRef<Path>) -> PathBuf {
         let path = self.conf_prefix.join(path);
-        self.needs.borrow_mut().add(access, path.clone());
+        self.needs.borrow_mut().add(path_use, path.clone());
         path
     }
 
@@ -141,16 +141,16 @@ impl ConfigurationBuild {
 
     /// The prefix, for a path that is known only while serving: `text` with its variables filled
     /// in.
-    pub fn prefix_for(&self, access: PathUse, text: &[u8]) -> PathBuf {
+    pub fn prefix_for(&self, path_use: PathUse, text: &[u8]) -> PathBuf {
         let folder = literal_folder(text, &self.prefix);
-        self.needs.borrow_mut().add(access, folder);
+        self.needs.borrow_mut().add(path_use, folder);
         self.prefix.clone()
     }
 
     /// The same, of the directory of the configuration file.
-    pub fn conf_prefix_for(&self, access: PathUse, text: &[u8]) -> PathBuf {
+    pub fn conf_prefix_for(&self, path_use: PathUse, text: &[u8]) -> PathBuf {
         let folder = literal_folder(text, &self.conf_prefix);
-        self.needs.borrow_mut().add(access, folder);
+        self.needs.borrow_mut().add(path_use, folder);
         self.conf_prefix.clone()
     }
 
@@ -215,7 +215,7 @@ pub struct BlockContext<'b> {
 
 impl<'b> BlockContext<'b> {
     /// In a server, asks for the variables of what it has or inherits to exist
-    /// ([`Line::expression_if_inherited`](crate::Line::expression_if_inherited)).
+    /// ([`DirectiveLine::expression_if_inherited`](crate::DirectiveLine::expression_if_inherited)).
     pub fn require_defined<'a>(&mut self, values: impl Iterator<Item = &'a Expression>) {
         if self.context != SERVER {
             return;

@@ -181,7 +181,7 @@ impl<'a> DirectiveLine<'a, '_> {
     }
 
     /// The same, for a directive that nginx evaluates only in servers: a variable in `http {}` need
-    /// not exist unless a server inherits the line ([`BlockContext::require`]).
+    /// not exist unless a server inherits the line ([`BlockContext::require_defined`]).
     pub fn expression_if_inherited(&mut self, i: usize) -> Result<Expression, Diagnostic> {
         self.level.names.set_tentative(self.level.context == HTTP);
         let expression = self.expression(i);
@@ -379,15 +379,15 @@ impl<'a> DirectiveLine<'a, '_> {
 
     /// The path of a word, and what it is for; a relative one counts from the directory of the
     /// configuration file.
-    pub fn path(&self, access: PathUse, word: &DirectiveWord) -> PathBuf {
+    pub fn path(&self, path_use: PathUse, word: &DirectiveWord) -> PathBuf {
         let path = parse::path(&word.text);
-        self.level.build.in_conf_prefix(access, path)
+        self.level.build.in_conf_prefix(path_use, path)
     }
 
     /// The path of a word, and what it is for; a relative one counts from the prefix.
-    pub fn prefix_path(&self, access: PathUse, word: &DirectiveWord) -> PathBuf {
+    pub fn prefix_path(&self, path_use: PathUse, word: &DirectiveWord) -> PathBuf {
         let path = parse::path(&word.text);
-        self.level.build.in_prefix(access, path)
+        self.level.build.in_prefix(path_use, path)
     }
 
     /// The path of a folder for temporary files: as [`DirectiveLine::prefix_path`], but for a row's default,

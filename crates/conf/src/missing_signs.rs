@@ -71,7 +71,7 @@ struct UnclosedBrace {
 impl UnclosedBrace {
     /// The inner indentation, if it is deeper than the block's: only then does the depth of a line
     /// mean anything.
-    fn told(&self) -> Option<usize> {
+    fn outer_indent(&self) -> Option<usize> {
         self.indent
             .filter(|indent| self.inner.is_some_and(|inner| inner > *indent))
     }
@@ -103,7 +103,7 @@ pub(crate) fn missing_braces(text: &[u8], file: base::FileId) -> Vec<MissingBrac
         }
         // A line that is no deeper than the block's own is not in it.
         while let (Some(column), Some(block)) = (indent, blocks.last()) {
-            if block.told().is_none_or(|outer| column > outer) {
+            if block.outer_indent().is_none_or(|outer| column > outer) {
                 break;
             }
             missing.push(missing_in(&mut blocks, start));
@@ -146,7 +146,7 @@ fn close(
     else {
         return;
     };
-    while blocks.len() > meant + 1 && blocks[blocks.len() - 1].told().is_some() {
+    while blocks.len() > meant + 1 && blocks[blocks.len() - 1].outer_indent().is_some() {
         missing.push(missing_in(blocks, at));
     }
 }

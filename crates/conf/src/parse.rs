@@ -1,4 +1,4 @@
-//! Parsers of single values. They return `None` for invalid text; [`crate::Line`] has the same
+//! Parsers of single values. They return `None` for invalid text; [`crate::DirectiveLine`] has the same
 //! parsers with nginx's error messages.
 //!
 //! Sizes, times and rates are in [`base::units`], addresses and networks in [`crate::address`].

@@ -1,6 +1,6 @@
 //! What a configuration needs from the system while it runs: what a worker in a sandbox must keep.
 //!
-//! No module can forget to declare it. A relative path can only be resolved by [`crate::Build`],
+//! No module can forget to declare it. A relative path can only be resolved by [`crate::ConfigurationBuild`],
 //! which asks for the kind of access; unix sockets are seen in the words of directives; and machine
 //! code comes from regular expressions and from modules that declare it.
 
@@ -13,7 +13,7 @@ use crate::tree::DirectiveNode;
 /// How a path of the configuration is used while serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathUse {
-    /// Not at all: it is read as part of the configuration, through [`crate::Files`], or opened by
+    /// Not at all: it is read as part of the configuration, through [`crate::FileSource`], or opened by
     /// the master.
     Opened,
     /// It is read.
@@ -46,8 +46,8 @@ pub struct SystemNeeds {
 
 impl SystemNeeds {
     /// Adds an absolute path.
-    pub(crate) fn add(&mut self, access: PathUse, path: PathBuf) {
-        let set = match access {
+    pub(crate) fn add(&mut self, path_use: PathUse, path: PathBuf) {
+        let set = match path_use {
             PathUse::Opened => return,
             PathUse::Read => &mut self.read,
             PathUse::Write => &mut self.write,

@@ -53,8 +53,8 @@ pub fn connect(name: &str) -> io::Result<(OwnedFd, u32)> {
     Ok((socket, process))
 }
 
-/// Connects to a name for messages with descriptors; the number of the process that listens there, and of its user when it
-/// began to.
+/// Connects to a name for messages with descriptors; the number of the process that listens there, and of its user when
+/// it began to.
 pub fn connect_channel(name: &str) -> io::Result<(Channel, u32, u32)> {
     let (socket, process) = connect(name)?;
     let user = sockopt::socket_peercred(&socket)?.uid.as_raw();

@@ -4,16 +4,19 @@
 //! protocol. They meet here, and neither sees more of the other. The order of events:
 //!
 //! ```text
-//! configuration is built    (master: to check it; worker: to run it)   no side effects
-//! Configuration::trials     in a process that is thrown away            nothing is left
-//! Configuration::commit     once in the worker                          zones are found or made
-//! Configuration::start_loop on each loop: the first configuration       accepting begins
-//! LoopEngine::reload        on each loop: every later configuration     connections stay
-//! LoopEngine::adopt         on a loop: a connection of another loop or process
-//! LoopEngine::hand_over     graceful end of a loop whose idle connections go elsewhere
-//! LoopEngine::stop          graceful end: no accepts, idle ones closed
-//! LoopEngine::cut           worker_shutdown_timeout has passed
-//! LoopEngine::abort         a moment later
+//! configuration is built     (master: to check it; worker: to run it)   no side effects
+//!
+//! EngineConfiguration
+//!   configuration_tests      in a process that is thrown away            nothing is left
+//!   commit                   once in the worker                          zones are found or made
+//!   start_loop               on each loop: the first configuration       accepting begins
+//! LoopEngine
+//!   reload                   on each loop: every later configuration     connections stay
+//!   adopt_connection         on a loop: a connection of another loop or process
+//!   hand_over                graceful end of a loop whose idle connections go elsewhere
+//!   stop                     graceful end: no accepts, idle ones closed
+//!   shut_down_connections    worker_shutdown_timeout has passed
+//!   abort                    a moment later
 //! ```
 
 use std::any::{Any, TypeId};
@@ -120,8 +123,8 @@ pub trait LoopEngine {
     /// From now on, until [`LoopEngine::move_busy_connections`], counts the work that each connection causes.
     fn start_counting_work(&self) {}
 
-    /// Gives connections that caused about this part of the loop's work since [`LoopEngine::start_counting_work`] to `sink`,
-    /// each at the end of its present request.
+    /// Gives connections that caused about this part of the loop's work since [`LoopEngine::start_counting_work`] to
+    /// `sink`, each at the end of its present request.
     fn move_busy_connections(&self, part: f64, sink: ConnectionSink) {
         let _ = (part, sink);
     }

@@ -5,13 +5,13 @@
 //!
 //! - [`process`], [`signal`] and [`channel`]: the master, the worker, and what they tell each other;
 //! - [`listen`]: listening sockets, with every option of `listen`;
-//! - [`seats`]: the loops of a process as they see each other, and connections that move between them;
-//! - [`log`] and [`error_log`]: files that no loop waits for, and nginx's line format;
+//! - [`loop_slots`]: the loops of a process as they see each other, and connections that move between them;
+//! - [`log_sink`] and [`error_log`]: files that no loop waits for, and nginx's line format;
 //! - [`generation`]: the configurations that follow each other, as each loop holds them;
-//! - [`watch`]: sockets by which a command finds a running server.
+//! - [`abstract_socket`]: sockets by which a command finds a running server.
 //!
 //! This crate knows no protocol and reads no configuration: what a line of the configuration says arrives as a value
-//! ([`engine::Main`], [`listen::ListenOptions`]), so that it can be tested, and changed, without the language.
+//! ([`engine::MainSettings`], [`listen::ListenOptions`]), so that it can be tested, and changed, without the language.
 #![forbid(unsafe_code)]
 
 pub mod abstract_socket;

@@ -185,7 +185,7 @@ impl LogSink {
 
 impl fmt::Debug for LogSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Sink").field(&self.0.name).finish()
+        f.debug_tuple("LogSink").field(&self.0.name).finish()
     }
 }
 

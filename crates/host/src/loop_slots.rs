@@ -2,9 +2,10 @@
 //! which one leaves connections for another.
 //!
 //! This serves three needs. Long-lived connections should be spread evenly although the kernel wakes any loop that
-//! waits: a loop with more than its share passes a new connection to the one with the fewest ([`LoopSlots::less_loaded_than`]).
-//! A loop that a reload removes passes its idle connections to those that stay. And connections that were left for
-//! a loop that then stalls are taken back by another one ([`LoopSlot::take_arrivals`] may be called by any thread).
+//! waits: a loop with more than its share passes a new connection to the one with the fewest
+//! ([`LoopSlots::less_loaded_than`]). A loop that a reload removes passes its idle connections to those that stay. And
+//! connections that were left for a loop that then stalls are taken back by another one ([`LoopSlot::take_arrivals`]
+//! may be called by any thread).
 //!
 //! A connection does not travel in a message of the loop's inbox, which only that loop could read, but in a queue
 //! here; the message only says that the queue is not empty.
@@ -42,7 +43,7 @@ pub struct LoopArrival {
     pub connection: ArrivingConnection,
 }
 
-/// The connection of an [`LoopArrival`].
+/// The connection of a [`LoopArrival`].
 pub enum ArrivingConnection {
     /// One that was just accepted.
     New {
@@ -105,8 +106,8 @@ enum SlotState {
 }
 
 impl LoopSlot {
-    /// The seat of a loop. `arrive` runs on it when something was left for it, and should
-    /// [`take_arrivals`](Seat::take) it.
+    /// The slot of a loop. `arrive` runs on it when something was left for it, and should
+    /// [`take_arrivals`](LoopSlot::take_arrivals).
     pub fn new(index: usize, handle: LoopHandle, arrive: fn()) -> Arc<LoopSlot> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         Arc::new(LoopSlot {
@@ -210,12 +211,12 @@ impl LoopSlots {
             return None;
         }
         let load = own.connection_count();
-        let open = || self.list.iter().filter(|seat| seat.open.load(Relaxed));
+        let open = || self.list.iter().filter(|slot| slot.open.load(Relaxed));
         let has_more = |than: &LoopSlot| {
             let fewest = than.connection_count();
             load > fewest + SLACK + fewest / SLACK_SHARE
         };
-        let least = open().min_by_key(|seat| seat.connection_count())?;
+        let least = open().min_by_key(|slot| slot.connection_count())?;
         if !has_more(least) {
             return None;
         }
@@ -223,21 +224,21 @@ impl LoopSlots {
         match least.is_responsive() {
             true => Some(least),
             false => open()
-                .filter(|seat| seat.is_responsive())
-                .min_by_key(|seat| seat.connection_count())
-                .filter(|seat| has_more(seat)),
+                .filter(|slot| slot.is_responsive())
+                .min_by_key(|slot| slot.connection_count())
+                .filter(|slot| has_more(slot)),
         }
     }
 
     /// The loop with the fewest connections of those that are not late.
     pub fn least_loaded(&self) -> Option<&Arc<LoopSlot>> {
-        let responsive = self.list.iter().filter(|seat| seat.is_responsive());
+        let responsive = self.list.iter().filter(|slot| slot.is_responsive());
         // All are late: a loop that answers late is better than none.
         responsive
-            .min_by_key(|seat| seat.connection_count())
+            .min_by_key(|slot| slot.connection_count())
             .or_else(|| {
-                let open = self.list.iter().filter(|seat| seat.open.load(Relaxed));
-                open.min_by_key(|seat| seat.connection_count())
+                let open = self.list.iter().filter(|slot| slot.open.load(Relaxed));
+                open.min_by_key(|slot| slot.connection_count())
             })
     }
 }
@@ -247,23 +248,23 @@ mod tests {
     use super::*;
     use rt::{EventLoop, LoopOptions};
 
-    fn seats(number: usize) -> LoopSlots {
-        let seat = |index| {
+    fn slots(number: usize) -> LoopSlots {
+        let slot = |index| {
             let event_loop = EventLoop::new(LoopOptions::default()).expect("an eventfd");
-            let seat = LoopSlot::new(index, event_loop.handle(), || {});
+            let slot = LoopSlot::new(index, event_loop.handle(), || {});
             assert!(
-                seat.give_connection(parcel()).is_err(),
+                slot.give_connection(arrival()).is_err(),
                 "it has no configuration yet"
             );
-            seat.open_slot();
-            seat
+            slot.open_slot();
+            slot
         };
         LoopSlots {
-            list: (0..number).map(seat).collect(),
+            list: (0..number).map(slot).collect(),
         }
     }
 
-    fn parcel() -> LoopArrival {
+    fn arrival() -> LoopArrival {
         let file = std::fs::File::open("/dev/null").expect("always there");
         LoopArrival {
             kind: "http",
@@ -278,51 +279,54 @@ mod tests {
 
     #[test]
     fn a_loop_with_more_than_its_share_finds_a_lighter_one() {
-        let seats = seats(3);
-        let own = &seats.list[0];
+        let slots = slots(3);
+        let own = &slots.list[0];
         for _ in 0..SLACK {
             own.count_opened();
             assert!(
-                seats.less_loaded_than(own).is_none(),
+                slots.less_loaded_than(own).is_none(),
                 "small differences stay"
             );
         }
         own.count_opened();
-        assert_eq!(seats.less_loaded_than(own).expect("lighter ones").index, 1);
-        seats.list[1].give_connection(parcel()).ok().expect("taken");
-        assert_eq!(seats.less_loaded_than(own).expect("one is left").index, 2);
-        seats.list[2].count_opened();
-        assert!(seats.less_loaded_than(own).is_none());
+        assert_eq!(slots.less_loaded_than(own).expect("lighter ones").index, 1);
+        slots.list[1]
+            .give_connection(arrival())
+            .ok()
+            .expect("taken");
+        assert_eq!(slots.less_loaded_than(own).expect("one is left").index, 2);
+        slots.list[2].count_opened();
+        assert!(slots.less_loaded_than(own).is_none());
         own.count_closed();
         assert_eq!(own.connection_count(), SLACK);
     }
 
     #[test]
-    fn a_closed_seat_gives_everything_back() {
-        let seats = seats(1);
-        let seat = &seats.list[0];
-        assert!(seat.give_connection(parcel()).is_ok() && seat.give_connection(parcel()).is_ok());
-        assert_eq!(seat.connection_count(), 2);
-        assert_eq!(seat.close_slot().len(), 2);
-        assert!(seat.give_connection(parcel()).is_err());
-        assert_eq!(seat.connection_count(), 0);
+    fn a_closed_slot_gives_everything_back() {
+        let slots = slots(1);
+        let slot = &slots.list[0];
+        assert!(slot.give_connection(arrival()).is_ok() && slot.give_connection(arrival()).is_ok());
+        assert_eq!(slot.connection_count(), 2);
+        assert_eq!(slot.close_slot().len(), 2);
+        assert!(slot.give_connection(arrival()).is_err());
+        assert_eq!(slot.connection_count(), 0);
     }
 
     #[test]
     fn the_queue_has_an_end() {
-        let seats = seats(1);
+        let slots = slots(1);
         for _ in 0..QUEUE_LIMIT {
-            assert!(seats.list[0].give_connection(parcel()).is_ok());
+            assert!(slots.list[0].give_connection(arrival()).is_ok());
         }
-        assert!(seats.list[0].give_connection(parcel()).is_err());
+        assert!(slots.list[0].give_connection(arrival()).is_err());
     }
 
     #[test]
     fn what_is_closed_stays_closed() {
-        let seats = seats(2);
-        assert!(seats.list[0].close_slot().is_empty());
-        seats.list[0].open_slot();
-        assert!(seats.list[0].give_connection(parcel()).is_err());
-        assert_eq!(seats.least_loaded().expect("one is open").index, 1);
+        let slots = slots(2);
+        assert!(slots.list[0].close_slot().is_empty());
+        slots.list[0].open_slot();
+        assert!(slots.list[0].give_connection(arrival()).is_err());
+        assert_eq!(slots.least_loaded().expect("one is open").index, 1);
     }
 }

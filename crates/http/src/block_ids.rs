@@ -2,6 +2,6 @@
 
 pub use net::server_name::ServerId;
 
-/// The number of a location in its [`Frozen`](crate::site::Frozen).
+/// The number of a location in its [`FrozenHttp`](crate::http_site::FrozenHttp).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LocationId(pub u32);

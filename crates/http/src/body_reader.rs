@@ -62,7 +62,8 @@ pub(crate) async fn read_arrived(request: &mut Request) -> Result<(), u16> {
 }
 
 /// Reads the whole content into a file with a name, for a handler that renames it to its place
-/// ([`TemporaryFile::moved`]). A file that is not moved is removed with the request. Errors are those of [`read_body`].
+/// ([`TemporaryFile::mark_moved`]). A file that is not moved is removed with the request. Errors are those of
+/// [`read_body`].
 pub async fn read_to_file(request: &mut Request) -> Result<Rc<TemporaryFile>, u16> {
     let earlier = request.body.file.take();
     let file = open_file(request, BodyInFile::Clean).await?;

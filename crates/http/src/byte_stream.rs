@@ -1,6 +1,6 @@
 //! A client's byte stream over TCP or a UNIX domain socket, plain or in TLS: the transport of HTTP/1 and HTTP/2.
 //!
-//! How HTTP/1 serves requests on it is in [`crate::h1`]; HTTP/2 puts streams of its own on it.
+//! How HTTP/1 serves requests on it is in `crate::h1`; HTTP/2 puts streams of its own on it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

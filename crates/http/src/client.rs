@@ -153,7 +153,7 @@ pub struct ConnectionControl {
     order: Cell<ConnectionOrder>,
     mobility: Cell<ConnectionMobility>,
     /// How far an order to move leads: to another loop, or to another process.
-    reach: Cell<Option<MoveScope>>,
+    scope: Cell<Option<MoveScope>>,
     waker: RefCell<Option<Waker>>,
     /// Its client, once requests are served. Weak, because the client owns this.
     client: RefCell<Weak<HttpClient>>,
@@ -262,10 +262,10 @@ impl ConnectionControl {
 
     /// Orders it to move: at once if it waits, otherwise after its request. It closes instead if it cannot move that
     /// far.
-    pub fn request_transfer(&self, reach: MoveScope) {
+    pub fn request_transfer(&self, scope: MoveScope) {
         // An order to close is final: its reason (a stop, a full table) still holds.
         if self.order.get() != ConnectionOrder::Close {
-            self.reach.set(Some(reach));
+            self.scope.set(Some(scope));
             self.give_order(ConnectionOrder::Transfer);
         }
     }
@@ -283,10 +283,10 @@ impl ConnectionControl {
     }
 
     /// Whether the connection may move that far.
-    pub fn may_move(&self, reach: MoveScope) -> bool {
+    pub fn may_move(&self, scope: MoveScope) -> bool {
         match self.mobility.get() {
             ConnectionMobility::Anywhere => true,
-            ConnectionMobility::ThisProcess => reach == MoveScope::Process,
+            ConnectionMobility::ThisProcess => scope == MoveScope::Process,
             ConnectionMobility::Nowhere => false,
         }
     }
@@ -310,7 +310,7 @@ impl ConnectionControl {
 
     /// Its order, as far as it can follow it: a move that is not possible is a close.
     pub fn pending_order(&self) -> ConnectionOrder {
-        let may_move = || self.reach.get().is_some_and(|reach| self.may_move(reach));
+        let may_move = || self.scope.get().is_some_and(|scope| self.may_move(scope));
         match self.order.get() {
             ConnectionOrder::Transfer if !may_move() => ConnectionOrder::Close,
             order => order,

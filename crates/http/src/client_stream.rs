@@ -1,9 +1,10 @@
 //! The stream that a request came on, whichever version of HTTP its client speaks.
 //!
-//! Everything above the protocols asks here whether the client is still there, hands interim responses to it and goes on
-//! in another protocol with it; nothing there knows whether the request has a connection of its own. There are two
-//! contracts: [`ClientStream`] is what a request sees of its protocol, [`ClientConnection`] what is known of the connection
-//! as a whole. How a protocol takes part in a request's life is the third: [`crate::lifecycle::RequestCarrier`].
+//! Everything above the protocols asks here whether the client is still there, hands interim responses to it and goes
+//! on in another protocol with it; nothing there knows whether the request has a connection of its own. There are two
+//! contracts: [`ClientStream`] is what a request sees of its protocol, [`ClientConnection`] what is known of the
+//! connection as a whole. How a protocol takes part in a request's life is the third:
+//! `crate::lifecycle::RequestCarrier`.
 //!
 //! | | HTTP/1 | HTTP/2 | HTTP/3 will |
 //! |---|---|---|---|
@@ -18,11 +19,12 @@
 //!
 //! - A stream belongs to one loop, like its request. Its methods never block, and wake the task that asked last.
 //! - Content from the client is bounded by what the protocol lets it send before it is asked for
-//!   ([`BodyInput`](crate::body_reader::BodyInput)), content to it by what it takes: a producer is polled for more only then.
-//! - Trailers of the request are the input's, those of the response are [`Response::trailers`](crate::response::Response);
-//!   a protocol sends them or drops them.
-//! - A request that arrives before the handshake is complete (early data) is not started before that, unless repeating it is
-//!   harmless; a server behind this one learns of it by `Early-Data` (RFC 8470).
+//!   ([`BodyInput`](crate::body_reader::BodyInput)), content to it by what it takes: a producer is polled for more only
+//!   then.
+//! - Trailers of the request are the input's, those of the response are
+//!   [`Response::trailers`](crate::response::Response); a protocol sends them or drops them.
+//! - A request that arrives before the handshake is complete (early data) is not started before that, unless repeating
+//!   it is harmless; a server behind this one learns of it by `Early-Data` (RFC 8470).
 
 use std::rc::Rc;
 use std::task::{Context, Poll};

@@ -26,7 +26,7 @@ use crate::request::Request;
 
 pub use crate::core::blocks::{PresentLocation, RequiredDirectories, WantedPools};
 
-/// The group of tables whose settings exist once for `read_http_block`.
+/// The group of tables whose settings exist once for `http`.
 const MAIN_GROUP: usize = 0;
 /// The group of tables whose settings exist once for each server.
 const SERVER_GROUP: usize = 1;
@@ -130,7 +130,7 @@ pub fn read_http_block(
     });
     let mut confs = BlockConfs::new(table_groups(modules));
     if let Some(core) = confs.get_mut::<LocationConf>() {
-        // `error_log` of the main context is inherited like the settings of `read_http_block`.
+        // `error_log` of the main context is inherited like the settings of `http`.
         core.log = line.shared::<host::error_log::MainLog>().0.clone();
     }
     {

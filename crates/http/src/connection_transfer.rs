@@ -73,9 +73,9 @@ pub(crate) fn is_movable(client: &Rc<HttpClient>) -> bool {
 pub(crate) fn pack_connection(
     client: Rc<HttpClient>,
     bytes: Rc<ByteStream>,
-    reach: MoveScope,
+    scope: MoveScope,
 ) -> Option<MovingConnection> {
-    if !client.control.may_move(reach) {
+    if !client.control.may_move(scope) {
         bytes.transport.say_goodbye();
         return None;
     }
@@ -108,29 +108,29 @@ pub(crate) fn pack_connection(
         socket,
         descriptor,
         facts,
-        state: (reach == MoveScope::Process).then(|| Box::new(state) as Box<dyn Any + Send>),
+        state: (scope == MoveScope::Process).then(|| Box::new(state) as Box<dyn Any + Send>),
     })
 }
 
 /// Unpacks a connection on its new loop; `None` if its state is not understood.
 pub(crate) fn unpack_connection(
-    parcel: MovingConnection,
+    moving: MovingConnection,
 ) -> Option<(AcceptedConnection, ConnectionState)> {
-    let mut moved = ConnectionState::decode(&parcel.facts)?;
-    let local = parcel
+    let mut state = ConnectionState::decode(&moving.facts)?;
+    let local = moving
         .state
         .and_then(|state| state.downcast::<LocalState>().ok());
     let (mut tls, mut passed_at) = (None, None);
     if let Some(local) = local {
         tls = local.tls;
         passed_at = local.passed_at;
-        moved.asked_name = local.asked_name;
-        moved.number = Some(local.number);
+        state.asked_name = local.asked_name;
+        state.number = Some(local.number);
     }
-    let fd = parcel.descriptor;
+    let fd = moving.descriptor;
     let transport = Transport::from_parts(TransportParts { fd, tls }).ok()?;
-    let accepted = AcceptedConnection::new(transport, parcel.socket, passed_at);
-    Some((accepted, moved))
+    let accepted = AcceptedConnection::new(transport, moving.socket, passed_at);
+    Some((accepted, state))
 }
 
 impl ConnectionState {

@@ -274,7 +274,7 @@ impl LoopEngine for HttpLoopEngine {
             ArrivingConnection::New { spec, stream } => {
                 self.0.open_connection(stream.attach(), &spec)
             }
-            ArrivingConnection::Idle(parcel) => self.0.resume(parcel),
+            ArrivingConnection::Idle(moving) => self.0.resume(moving),
         }
     }
 
@@ -286,15 +286,16 @@ impl LoopEngine for HttpLoopEngine {
         if self.0.leaving.get().is_some() {
             return;
         }
-        let reach = sink.scope;
+        let scope = sink.scope;
         *self.0.sink.borrow_mut() = Some(sink);
         let connections = self.0.connections.borrow();
-        // Those that have waited longest. Which connections cause the work is another question: see `move_busy_connections`.
+        // Those that have waited longest. Which connections cause the work is another question: see
+        // `move_busy_connections`.
         let mut movable: Vec<_> = connections
             .values()
             .map(|connection| &connection.control)
             // Only those that can really move: an order to the others would close them, and here nothing has to end.
-            .filter(|idle| idle.may_move(reach))
+            .filter(|idle| idle.may_move(scope))
             .filter_map(|idle| Some((idle.waiting_since()?, idle)))
             .collect();
         if count < movable.len() {
@@ -302,7 +303,7 @@ impl LoopEngine for HttpLoopEngine {
             movable.select_nth_unstable_by_key(count, |(since, _)| *since);
         }
         for (_, idle) in movable.into_iter().take(count) {
-            idle.request_transfer(reach);
+            idle.request_transfer(scope);
         }
     }
 
@@ -322,7 +323,7 @@ impl LoopEngine for HttpLoopEngine {
         if self.0.leaving.get().is_some() {
             return;
         }
-        let reach = sink.scope;
+        let scope = sink.scope;
         *self.0.sink.borrow_mut() = Some(sink);
         let connections = self.0.connections.borrow();
         let works: Vec<_> = connections
@@ -337,21 +338,21 @@ impl LoopEngine for HttpLoopEngine {
         let mut wanted = (all * part) as u64;
         for (work, idle) in works {
             // A connection that causes more work than is to be moved would only make the other loop the busy one.
-            if work > 0 && work <= wanted && idle.may_move(reach) {
+            if work > 0 && work <= wanted && idle.may_move(scope) {
                 wanted -= work;
-                idle.request_transfer(reach);
+                idle.request_transfer(scope);
             }
         }
     }
 
     fn hand_over(&self, sink: ConnectionSink) {
-        let reach = sink.scope;
+        let scope = sink.scope;
         // First, so that a connection that is taken in from here on gets the order at once.
-        self.0.leaving.set(Some(reach));
+        self.0.leaving.set(Some(scope));
         self.0.stop_accepting();
         *self.0.sink.borrow_mut() = Some(sink);
         for connection in self.0.connections.borrow().values() {
-            connection.control.request_transfer(reach);
+            connection.control.request_transfer(scope);
         }
     }
 
@@ -424,8 +425,8 @@ impl LoopConnections {
     }
 
     /// Continues a connection from another loop or process. One whose state cannot be read is closed.
-    fn resume(self: &Rc<Self>, parcel: MovingConnection) {
-        if let Some((accepted, facts)) = connection_transfer::unpack_connection(parcel) {
+    fn resume(self: &Rc<Self>, moving: MovingConnection) {
+        if let Some((accepted, facts)) = connection_transfer::unpack_connection(moving) {
             self.take_in(accepted, Some(Box::new(facts)));
         }
     }
@@ -442,8 +443,8 @@ impl LoopConnections {
         };
         self.http
             .debug_client(&client, format_args!("http connection moves"));
-        if let Some(parcel) = connection_transfer::pack_connection(client, bytes, sink.scope) {
-            (sink.take)(parcel);
+        if let Some(moving) = connection_transfer::pack_connection(client, bytes, sink.scope) {
+            (sink.take)(moving);
         }
     }
 
@@ -474,8 +475,8 @@ impl LoopConnections {
         self.next_key.set(key + 1);
         accepted.key = key;
         // It arrived while the loop hands everything over: it goes after the others.
-        if let Some(reach) = self.leaving.get() {
-            control.request_transfer(reach);
+        if let Some(scope) = self.leaving.get() {
+            control.request_transfer(scope);
         }
         // The task does not run before this returns, so the table has the connection by the time it may end.
         let task = self.tasks.assign_connection(self, (accepted, moved));
@@ -486,7 +487,8 @@ impl LoopConnections {
         self.sockets.loop_slot().count_opened();
     }
 
-    /// Counts a connection that wants to be served, and makes room for it. `false`: all of `worker_connections` are busy.
+    /// Counts a connection that wants to be served, and makes room for it. `false`: all of `worker_connections` are
+    /// busy.
     fn admit(&self, newness: Newness) -> bool {
         let is_new = newness == Newness::New;
         self.http.counters.accepted.add(u64::from(is_new));

@@ -1,5 +1,5 @@
-//! The phases that handlers run in, and what handlers and filters give back. Their own types are in [`crate::site`], with
-//! what runs in a location.
+//! The phases that handlers run in, and what handlers and filters give back. Their own types are in
+//! [`crate::http_site`], with what runs in a location.
 
 /// The phases of a request, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

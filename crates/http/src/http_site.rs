@@ -1,8 +1,8 @@
 //! The frozen configuration of `http {}`: servers, locations and the handlers that run in each.
 //!
 //! One [`FrozenHttp`] exists per generation of the configuration and is shared by all loops. Each loop wraps it in an
-//! `Rc<HttpSite>`: every request changes a reference count, and a shared atomic one would move its cache line between all
-//! processors.
+//! `Rc<HttpSite>`: every request changes a reference count, and a shared atomic one would move its cache line between
+//! all processors.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -138,14 +138,14 @@ pub type HttpPhaseHandlers = PhaseHandlers<HttpPhase, PhaseHandler, PHASES>;
 
 /// Handles a request in a phase.
 ///
-/// It answers at once with [`HandlerStep::Now`], which costs no allocation, or returns a future. It must not block: whatever
-/// may wait for a device goes through `rt::file` or a pool.
+/// It answers at once with [`HandlerStep::Now`], which costs no allocation, or returns a future. It must not block:
+/// whatever may wait for a device goes through `rt::file` or a pool.
 pub type PhaseHandler = for<'a> fn(&'a mut Request) -> HandlerStep<'a>;
 
 /// Changes a response whose head is complete and not yet sent.
 ///
 /// It reads and changes `request.out`. A filter that works on the content wraps `request.out.body` in a
-/// [`Source`](crate::body::Source) of its own and calls `request.out.content_changes()`.
+/// [`BodySource`](crate::response_body::BodySource) of its own and calls `request.out.content_changes()`.
 pub type ResponseFilter = fn(&mut Request) -> FilterVerdict;
 
 /// Handles one moment of a handshake. The request has no head; it exists to evaluate variables about the client, and is

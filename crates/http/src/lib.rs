@@ -1,7 +1,7 @@
 //! The HTTP engine: connections, requests, routing, phases, filters, responses.
 //!
-//! It names no module. The program passes in a list of [`module::HttpModule`]s that say what a location does; the engine
-//! knows only their shape. It does not know processes, signals or configuration files either: those meet it in
+//! It names no module. The program passes in a list of [`module::HttpModule`]s that say what a location does; the
+//! engine knows only their shape. It does not know processes, signals or configuration files either: those meet it in
 //! [`host::engine`].
 //!
 //! Start reading at `lifecycle`, the life of a request from its head to its last log line; then [`phase`], which

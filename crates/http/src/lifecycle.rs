@@ -1,13 +1,13 @@
 //! The life of a client's request, from its head to its last line in a log, whichever version of HTTP brings it.
 //!
 //! ```text
-//!   head ──▶ begin ──▶ check ──▶ process_request ──▶ content that nothing has read ──▶ respond ──▶ finish
-//!                        │                                     │ malformed                ▲      (log phase)
-//!                        └────────────▶ refuse_request ◀───────┴──────────────────────────┘
+//!   head ──▶ start_request ──▶ check ──▶ process_request ──▶ content that nothing has read ──▶ respond ──▶ finish
+//!                                │                                     │ malformed                ▲      (log phase)
+//!                                └────────────▶ refuse_request ◀───────┴──────────────────────────┘
 //! ```
 //!
-//! A protocol takes part as a [`RequestCarrier`]: it knows how its content is framed, how a response is written, and what
-//! becomes of its connection or stream afterwards. The order, and what is logged, is decided here, once.
+//! A protocol takes part as a [`RequestCarrier`]: it knows how its content is framed, how a response is written, and
+//! what becomes of its connection or stream afterwards. The order, and what is logged, is decided here, once.
 
 use std::borrow::Cow;
 
@@ -117,7 +117,7 @@ pub(crate) fn start_request(http: &HttpLoop, request: &mut Request, server: Serv
     request.delivery.header_only = request.method == Method::Head;
 }
 
-/// Serves a request that has [begun](begin). `head` is what its protocol has found wrong with it so far.
+/// Serves a request that has [begun](start_request). `head` is what its protocol has found wrong with it so far.
 pub(crate) async fn run_lifecycle<C: RequestCarrier>(
     carrier: &mut C,
     request: &mut Request,

@@ -1,5 +1,5 @@
-//! What a location is frozen into, made once for all that are alike: its pipeline, the engine's settings, the structs of
-//! modules. A configuration may have hundreds of thousands of locations.
+//! What a location is frozen into, made once for all that are alike: its pipeline, the engine's settings, the structs
+//! of modules. A configuration may have hundreds of thousands of locations.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -40,8 +40,8 @@ pub struct HttpModule {
     pub blocks: &'static [&'static dyn DirectiveRows],
     /// For modules that give a location all of its content (`proxy_pass`): no other content handler runs there.
     pub content_handler: Option<ContentHandler>,
-    /// The group of servers that a location passes its requests to, for modules that do that; `None` for a location that
-    /// does not, or whose group is only known for a request.
+    /// The group of servers that a location passes its requests to, for modules that do that; `None` for a location
+    /// that does not, or whose group is only known for a request.
     pub group: fn(&Location) -> Option<Arc<net::upstream::UpstreamGroup>>,
     /// The TLS settings of a server, from the module that has the directives for them.
     pub tls: fn(&ConfSet) -> Option<Arc<net::tls::ServerTls>>,
@@ -68,7 +68,8 @@ pub struct HttpModule {
     pub nested: fn(&mut BlockConfs),
     /// Called when all of `http {}` has been read, with its line: reports references to names that nothing declares.
     pub complete: fn(&mut DirectiveLine),
-    /// What has to be tried before a configuration is accepted: [`host::engine::Configuration::trials`].
+    /// What has to be tried before a configuration is accepted:
+    /// [`host::engine::EngineConfiguration::configuration_tests`].
     pub trial: fn(&FrozenHttp) -> Option<host::engine::ConfigurationTest>,
     /// Called once per generation in the worker, before it serves: finds or creates shared zones.
     pub commit: fn(&FrozenHttp, &host::engine::ZoneRegistry) -> Result<(), String>,
@@ -77,7 +78,7 @@ pub struct HttpModule {
     pub start: fn(&HttpLoop),
     /// Called on each loop that ends, once it has stopped accepting.
     pub stop: fn(&HttpLoop),
-    /// Called when the process ends, off the loops: [`host::engine::Configuration::end`].
+    /// Called when the process ends, off the loops: [`host::engine::EngineConfiguration::before_exit`].
     pub end: fn(&FrozenHttp, Instant),
 }
 
@@ -160,8 +161,9 @@ pub trait ScriptTask {
     fn poll(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<HandlerOutcome>;
 }
 
-/// The steps of the block that is being read, each with its position in the block: [`DirectiveLine::index`]. Directive rows add
-/// theirs with [`ScriptSteps::add`]; the module that runs scripts takes them once all rows of the block have been read.
+/// The steps of the block that is being read, each with its position in the block: [`DirectiveLine::index`]. Directive
+/// rows add theirs with [`ScriptSteps::add`]; the module that runs scripts takes them once all rows of the block have
+/// been read.
 #[derive(Default)]
 pub struct ScriptSteps(pub Vec<(usize, Arc<dyn ScriptStep>)>);
 

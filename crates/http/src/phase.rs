@@ -7,8 +7,9 @@
 //! location:  rewrite (→ find again, if the path changed) → preaccess → access → precontent → content
 //! ```
 //!
-//! A handler that redirects the request internally (`HandlerOutcome::Jump`) starts the next pass, at most [`MAX_JUMPS`] times.
-//! A status without content goes through `error_page` (see [`crate::special`]), which may redirect as well.
+//! A handler that redirects the request internally (`HandlerOutcome::Jump`) starts the next pass, at most [`MAX_JUMPS`]
+//! times. A status without content goes through `error_page` (see [`crate::status_response`]), which may redirect as
+//! well.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -4,7 +4,8 @@ use crate::module::{FilterVerdict, HandlerOutcome};
 use crate::request::Request;
 use crate::{filter, phase, status_response, tls};
 
-/// Runs the phases and then the filters. Afterwards `request.out` can be sent, or `delivery.is_silent()` says that nothing is.
+/// Runs the phases and then the filters. Afterwards `request.out` can be sent, or `delivery.is_silent()` says that
+/// nothing is.
 pub async fn process_request(request: &mut Request) {
     // A client certificate is judged before any handler runs: `error_page 495` may answer, a location must not.
     if let Err(status) = tls::check_tls(request) {

@@ -61,8 +61,8 @@ pub enum ErrorPages {
 /// How the response gets to the client, and what becomes of the connection. Handlers and filters set it; the protocol
 /// reads it.
 ///
-/// The flags are independent of each other: two are about the head, one about its time, one about content, and one about
-/// the request that is answered.
+/// The flags are independent of each other: two are about the head, one about its time, one about content, and one
+/// about the request that is answered.
 #[derive(Default)]
 pub struct ResponseDelivery {
     /// The response is sent without its content, for HEAD (RFC 9110, section 9.3.2). Its `Content-Length` stays.

@@ -28,7 +28,7 @@ pub struct RequestTimes {
 }
 
 impl RequestTimes {
-    /// A ledger that starts at the loop's current time.
+    /// Times that start at the loop's current time.
     pub fn begin() -> RequestTimes {
         RequestTimes {
             started: rt::now(),

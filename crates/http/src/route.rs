@@ -1,7 +1,7 @@
 //! `find_config`: finds the location of a path, as nginx does. The server of a host is found by
-//! [`crate::virtual_server`].
+//! `crate::virtual_server`.
 //!
-//! Among the locations ([`crate::location_tree`]) an exact one wins; then the first matching regular expression, unless
+//! Among the locations (`crate::location_tree`) an exact one wins; then the first matching regular expression, unless
 //! the longest prefix was written with `^~`; then the longest prefix
 //! (<https://nginx.org/en/docs/http/ngx_http_core_module.html#location>).
 

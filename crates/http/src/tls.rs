@@ -228,8 +228,8 @@ fn refresh_staples(site: &Rc<HttpSite>, server: &TlsServer<'_>) {
     });
 }
 
-/// Asks for the status of the client's certificate, where `ssl_ocsp` wants it. What it says is noted in the session, and
-/// [`check_tls`] judges it with each request.
+/// Asks for the status of the client's certificate, where `ssl_ocsp` wants it. What it says is noted in the session,
+/// and [`check_tls`] judges it with each request.
 async fn check_status(
     http: &HttpLoop,
     site: &HttpSite,
@@ -278,10 +278,10 @@ async fn consult(
     site: &Rc<HttpSite>,
     client: &Rc<HttpClient>,
     server: ServerId,
-    moment: HandshakePhase,
+    phase: HandshakePhase,
     offer: HandshakeOffer,
 ) -> Result<Option<Vec<Arc<TlsIdentity>>>, HandshakeRefused> {
-    let offer = ask(site, client, server, moment, offer).await?;
+    let offer = ask(site, client, server, phase, offer).await?;
     Ok(offer.borrow_mut().chosen.take())
 }
 
@@ -290,13 +290,13 @@ async fn ask(
     site: &Rc<HttpSite>,
     client: &Rc<HttpClient>,
     server: ServerId,
-    moment: HandshakePhase,
+    phase: HandshakePhase,
     offer: HandshakeOffer,
 ) -> Result<Rc<RefCell<HandshakeOffer>>, HandshakeRefused> {
     let offer = Rc::new(RefCell::new(offer));
     if let Some((handler, _)) = site.server(server).handshake {
         let mut request = Request::new(Rc::clone(site), Rc::clone(client), Rc::default(), server);
-        handler(&mut request, moment, Rc::clone(&offer)).await?;
+        handler(&mut request, phase, Rc::clone(&offer)).await?;
     }
     Ok(offer)
 }

@@ -4,7 +4,7 @@
 //! depends on none of the others. A script is a coroutine. Whatever it waits for (a socket, a
 //! timer, a subrequest) is a future that the event loop polls, so a waiting script costs the loop
 //! nothing; a script that computes without ever waiting is interrupted by the watchdog
-//! ([`luajit::watchdog`]).
+//! (`luajit::watchdog`).
 //!
 //! Where to begin reading:
 //!
@@ -18,7 +18,7 @@
 //! luajit                   the safe interface to LuaJIT's C API
 //! ```
 //!
-//! `unsafe` is allowed in [`luajit`], [`pcre`] and [`scope`] only; each says why it is sound.
+//! `unsafe` is allowed in `luajit`, `pcre` and `scope` only; each says why it is sound.
 #![deny(unsafe_code)]
 
 mod api;

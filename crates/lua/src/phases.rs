@@ -144,7 +144,7 @@ fn run_script<'a>(request: &'a mut Request, chunk: &LuaChunk) -> HandlerStep<'a>
 }
 
 /// Drives a run that waits until it has ended, or its output is to be sent. From then on the
-/// response body drives it (`Speech`).
+/// response body drives it (`StreamedOutput`).
 async fn drive_run(
     request: &mut Request,
     mut run: ScriptRun,

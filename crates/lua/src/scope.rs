@@ -81,7 +81,7 @@ pub(crate) struct RunScope {
 /// What other coroutines may ask about a light thread.
 pub(crate) struct LightThread {
     /// The coroutine that spawned it. Only the parent may wait for it or kill it, as in
-    /// lua-nginx-module: [`crate::luajit::Stack::identity`].
+    /// lua-nginx-module: [`crate::luajit::stack::LuaStack::identity`].
     pub(crate) parent: usize,
     /// It has ended, and nothing has waited for it yet: a "zombie".
     pub(crate) ended: bool,

@@ -234,23 +234,20 @@ async fn accept<E: AcceptingEngine>(
 /// Serves a connection that was just accepted, or passes it on to a loop that has fewer.
 fn accepted<E: AcceptingEngine>(engine: &Rc<E>, stream: StreamSocket, spec: &Arc<ListenerSpec>) {
     let sockets = engine.sockets();
-    let seats = sockets.loop_slots.borrow();
-    let Some(lighter) = seats.less_loaded_than(&sockets.loop_slot) else {
+    let loop_slots = sockets.loop_slots.borrow();
+    let Some(lighter) = loop_slots.less_loaded_than(&sockets.loop_slot) else {
         // Released before the engine runs: what it opens may need the list of loops.
-        drop(seats);
+        drop(loop_slots);
         return engine.open_connection(stream, spec);
     };
     // Out of this loop's epoll set, so that the other loop can register it in its own.
-    let what = ArrivingConnection::New {
+    let connection = ArrivingConnection::New {
         spec: Arc::clone(spec),
         stream: stream.detach(),
     };
     let kind = E::KIND;
-    let given = lighter.give_connection(LoopArrival {
-        kind,
-        connection: what,
-    });
-    drop(seats);
+    let given = lighter.give_connection(LoopArrival { kind, connection });
+    drop(loop_slots);
     // The other loop is ending or its queue is full. The client has been accepted and must not pay for that: it is
     // served here.
     if let Err(LoopArrival {
@@ -387,7 +384,7 @@ mod tests {
                 .borrow()
                 .list
                 .iter()
-                .map(|seat| seat.connection_count())
+                .map(|loop_slot| loop_slot.connection_count())
                 .sum::<usize>()
                 < clients.len()
             {

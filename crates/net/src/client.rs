@@ -1,5 +1,5 @@
-//! Who is at the other end of an accepted connection, and the variables that http and stream both have: of the two ends of
-//! the connection, and of the server itself.
+//! Who is at the other end of an accepted connection, and the variables that http and stream both have: of the two ends
+//! of the connection, and of the server itself.
 
 use std::fmt;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! What the engine's own directives of http and of stream have in common: rows, and setters of rows that differ in their
-//! texts only. `listen` is in [`crate::endpoint`], `server_name` in [`crate::server_name`], `resolver` in
+//! What the engine's own directives of http and of stream have in common: rows, and setters of rows that differ in
+//! their texts only. `listen` is in [`crate::endpoint`], `server_name` in [`crate::server_name`], `resolver` in
 //! [`crate::resolver`].
 
 use conf::{Arity, Contexts, Diagnostic, Directive, DirectiveLine, RepeatRule, Setter};

@@ -272,13 +272,13 @@ mod tests {
         let numbers = |counters: &ConnectionCounters| {
             [&counters.waiting, &counters.reading, &counters.writing].map(SingleWriterCounter::get)
         };
-        let staged = CountedConnection::new(&counters);
+        let counted = CountedConnection::new(&counters);
         assert_eq!(numbers(&counters), [1, 0, 0]);
-        staged.enter_stage(ConnectionStage::Reading);
-        staged.enter_stage(ConnectionStage::Reading);
+        counted.enter_stage(ConnectionStage::Reading);
+        counted.enter_stage(ConnectionStage::Reading);
         assert_eq!(numbers(&counters), [0, 1, 0]);
-        staged.enter_stage(ConnectionStage::Writing);
-        drop(staged);
+        counted.enter_stage(ConnectionStage::Writing);
+        drop(counted);
         assert_eq!(numbers(&counters), [0, 0, 0]);
     }
 }

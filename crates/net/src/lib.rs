@@ -1,8 +1,8 @@
 //! Connections to other machines: groups of upstream servers, the choice among them, connections kept for reuse.
 //!
 //! What is here serves the HTTP engine and the stream engine alike, so it knows neither: a request is a key, an
-//! address and a few bytes, and a response is the time that it took and whether it failed. The rows and variables that both
-//! have are here too: [`core_rows`], [`endpoint`], [`server_name`], [`resolver::directives`], [`client`].
+//! address and a few bytes, and a response is the time that it took and whether it failed. The rows and variables that
+//! both have are here too: [`core_rows`], [`endpoint`], [`server_name`], [`resolver::directives`], [`client`].
 #![forbid(unsafe_code)]
 
 pub mod acceptor;

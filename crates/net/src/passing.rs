@@ -1,4 +1,4 @@
-//! `pass_connection` of the stream module: a connection is handed to another listening address of the same loop, as if it had
+//! `pass` of the stream module: a connection is handed to another listening address of the same loop, as if it had
 //! been accepted there.
 //!
 //! The http and stream engines do not know each other. Each registers here the addresses it listens on, with a
@@ -65,8 +65,8 @@ pub fn has_listener(address: &SocketAddress) -> bool {
     find(address).is_some()
 }
 
-/// Passes a connection to the engine that listens on [`PassedConnection::local`]. If none does, the connection is closed: a
-/// reload may have removed the server since the check.
+/// Passes a connection to the engine that listens on [`PassedConnection::local`]. If none does, the connection is
+/// closed: a reload may have removed the server since the check.
 pub fn pass_connection(passed: PassedConnection) {
     // The registry is not borrowed during this call: the taker may pass the connection on at once.
     if let Some((take, socket)) = find(&passed.local) {

@@ -1,6 +1,6 @@
 //! Response heads of CGI and its relatives FastCGI, SCGI and uwsgi (RFC 3875, section 6).
 //!
-//! They are header lines as in HTTP, without a status line: the field `ResponseProgress` has the status, and
+//! They are header lines as in HTTP, without a status line: the field `Status` has the status, and
 //! without it the status is 302 if there is a `Location`, else 200. Some SCGI and uwsgi
 //! applications send a status line nevertheless.
 
@@ -60,7 +60,7 @@ impl HeadParser {
                 }
                 ResponseProgress::NotHttp => *self = HeadParser::new(CgiStatusLine::Never),
                 ResponseProgress::Complete(length) => {
-                    // A status line takes precedence over `ResponseProgress`.
+                    // A status line takes precedence over `Status`.
                     if head.status == 0 {
                         status_from_fields(head)?;
                     }

@@ -8,7 +8,7 @@
 //!   of HTTP has.
 //! - [`h1`]: how HTTP/1 writes them, both directions.
 //! - [`h2`], [`huffman`]: HTTP/2 frames and header compression, both directions.
-//! - [`fields`], [`known`]: the header fields of a message, and the names the server acts upon.
+//! - [`fields`], [`known_fields`]: the header fields of a message, and the names the server acts upon.
 //! - [`uri`], [`host`]: the request target and the host name as nginx understands them.
 //! - [`range`], [`conditional`], [`etag`], [`date`], [`cache_control`], [`accept_encoding`],
 //!   [`connection`], [`cookie`], [`form`], [`mime`], [`list`]: grammars of single fields.

@@ -173,7 +173,7 @@ pub fn parse_content_range(value: &[u8]) -> Option<(Option<Range<u64>>, Option<u
 }
 
 /// The writer of a multipart/byteranges body (RFC 9110 section 14.6): before each part
-/// [`part_head`](Multipart::write_part_head), after the last [`end`](Multipart::write_end).
+/// its [head](MultipartRanges::write_part_head), after the last its [end](MultipartRanges::write_end).
 #[derive(Clone, Debug)]
 pub struct MultipartRanges<'a> {
     /// A number that is unlikely to occur in the content; nginx uses a counter.

@@ -1,9 +1,9 @@
 //! A fixed answer over keep-alive connections: what the loop itself costs for each request.
 //!
-//! `bench_return PORT [close]` serves 128 bytes for whatever ends in an empty line; docs/design/2026-11-21-event-loop.md
-//! compares its CPU time per request with that of other servers. It is not an HTTP server: it parses
-//! nothing, but it does what one has to do around the parser (a task and a buffer for each connection, an
-//! idle timer set at each request, one write for head and body).
+//! `bench_return PORT [close]` serves 128 bytes for whatever ends in an empty line;
+//! docs/design/2026-11-21-event-loop.md compares its CPU time per request with that of other servers. It is not an HTTP
+//! server: it parses nothing, but it does what one has to do around the parser (a task and a buffer for each
+//! connection, an idle timer set at each request, one write for head and body).
 
 use std::cell::RefCell;
 use std::net::SocketAddr;

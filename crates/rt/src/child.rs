@@ -217,7 +217,9 @@ impl Drop for ChildProcess {
 
 impl fmt::Debug for ChildProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Child").field("id", &self.id).finish()
+        f.debug_struct("ChildProcess")
+            .field("id", &self.id)
+            .finish()
     }
 }
 
@@ -237,20 +239,20 @@ impl ChildPipe {
         })
     }
 
-    fn poll_ready(&self, side: IoInterest, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_ready(&self, interest: IoInterest, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let registration = match self.registration.get() {
             Some(registration) => registration,
             None => {
-                let made = Registration::register_edge(self.descriptor.as_fd(), side)?;
+                let made = Registration::register_edge(self.descriptor.as_fd(), interest)?;
                 self.registration.get_or_init(|| made)
             }
         };
         // The previous call would have blocked. An event since then is a reason to try again.
-        if registration.is_ready(side) {
-            registration.clear_ready(side);
+        if registration.is_ready(interest) {
+            registration.clear_ready(interest);
             context.waker().wake_by_ref();
         }
-        registration.arm(side, context);
+        registration.arm(interest, context);
         Poll::Pending
     }
 
@@ -298,6 +300,6 @@ impl ChildPipe {
 
 impl fmt::Debug for ChildPipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pipe").finish_non_exhaustive()
+        f.debug_struct("ChildPipe").finish_non_exhaustive()
     }
 }

@@ -116,8 +116,8 @@ pub fn now() -> Instant {
     NOW.get().unwrap_or_else(read_clock)
 }
 
-/// Milliseconds of the monotonic clock since a moment some seconds before the start of the process, as of this turn: one
-/// scale for all threads.
+/// Milliseconds of the monotonic clock since a moment some seconds before the start of the process, as of this turn:
+/// one scale for all threads.
 pub fn monotonic_millis() -> u64 {
     tick()
 }

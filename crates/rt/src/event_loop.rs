@@ -6,11 +6,10 @@
 //!            └─────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A turn polls [`POLLS_PER_TURN`] tasks, and one more for each event, before it looks at the sockets again, so that tasks
-//! that wake each other cannot keep events out. Accounting costs two clock reads a turn (20 ns each),
-//! and one more for each [`CLOCK_EVERY`] polls; after a slow turn every poll is timed for
-//! [`PROBATION_TURNS`] turns, so that a task which is slow again is named exactly. See
-//! docs/design/2026-11-21-event-loop.md.
+//! A turn polls [`POLLS_PER_TURN`] tasks, and one more for each event, before it looks at the sockets again, so that
+//! tasks that wake each other cannot keep events out. Accounting costs two clock reads a turn (20 ns each), and one
+//! more for each [`CLOCK_EVERY`] polls; after a slow turn every poll is timed for [`PROBATION_TURNS`] turns, so that a
+//! task which is slow again is named exactly. See docs/design/2026-11-21-event-loop.md.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell, RefMut};

@@ -114,7 +114,7 @@ impl LoopHandle {
 
 impl fmt::Debug for LoopHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle")
+        f.debug_struct("LoopHandle")
             .field("name", &self.0.name)
             .finish_non_exhaustive()
     }
@@ -148,7 +148,7 @@ pub(crate) struct TaskId {
 /// Messages from other threads.
 #[derive(Default)]
 pub(crate) struct LoopInbox {
-    /// Tasks to poll. At most one entry for each living task (`Header::posted`), hence bounded.
+    /// Tasks to poll. At most one entry for each living task (`TaskHeader::posted`), hence bounded.
     pub(crate) wakes: Vec<TaskId>,
     pub(crate) posts: VecDeque<PostedCall>,
     pub(crate) closed: bool,

@@ -27,7 +27,7 @@ thread_local! {
     static DROPPING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`, its panic noted for [`report_event`] or [`report_elsewhere`].
+/// Runs `f`, its panic noted for [`report()`] or [`report_elsewhere`].
 pub(crate) fn catch<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     let outer = CATCHING.replace(true);
     // The caller drops what `f` was working on, so no half-changed state is used afterwards.

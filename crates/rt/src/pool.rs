@@ -318,7 +318,7 @@ impl PoolHandle {
 
 impl fmt::Debug for PoolHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Pool").field(&self.name()).finish()
+        f.debug_tuple("PoolHandle").field(&self.name()).finish()
     }
 }
 

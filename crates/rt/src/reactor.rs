@@ -126,8 +126,8 @@ pub(crate) struct Registration {
 impl Registration {
     /// Registers a connected or connecting socket, edge-triggered, after a call for this side would have blocked. A
     /// socket that is not waited for in order to write counts as writable until a call has said otherwise.
-    pub(crate) fn register_edge(fd: BorrowedFd<'_>, side: IoInterest) -> io::Result<Self> {
-        if side == IoInterest::Write {
+    pub(crate) fn register_edge(fd: BorrowedFd<'_>, interest: IoInterest) -> io::Result<Self> {
+        if interest == IoInterest::Write {
             let registration = Self::new(fd, READS | EventFlags::OUT, None)?;
             registration.source.for_write.set(true);
             return Ok(registration);
@@ -177,29 +177,29 @@ impl Registration {
     }
 
     /// Whether the last edge still stands for this side.
-    pub(crate) fn is_ready(&self, side: IoInterest) -> bool {
-        self.source.ready.get() & (1 << side as u8) != 0
+    pub(crate) fn is_ready(&self, interest: IoInterest) -> bool {
+        self.source.ready.get() & (1 << interest as u8) != 0
     }
 
     /// A call said `EAGAIN`: the next edge will tell.
-    pub(crate) fn clear_ready(&self, side: IoInterest) {
+    pub(crate) fn clear_ready(&self, interest: IoInterest) {
         self.source
             .ready
-            .set(self.source.ready.get() & !(1 << side as u8));
+            .set(self.source.ready.get() & !(1 << interest as u8));
     }
 
     /// As if an edge had come, so that the next call is made.
-    pub(crate) fn assume_ready(&self, side: IoInterest) {
+    pub(crate) fn assume_ready(&self, interest: IoInterest) {
         self.source
             .ready
-            .set(self.source.ready.get() | 1 << side as u8);
+            .set(self.source.ready.get() | 1 << interest as u8);
     }
 
     /// Wakes the task at the next edge of this side.
-    pub(crate) fn arm(&self, side: IoInterest, cx: &Context<'_>) {
+    pub(crate) fn arm(&self, interest: IoInterest, cx: &Context<'_>) {
         let source = &self.source;
-        source.armed.set(source.armed.get() | 1 << side as u8);
-        let place = &source.wakers[side as usize];
+        source.armed.set(source.armed.get() | 1 << interest as u8);
+        let place = &source.wakers[interest as usize];
         let waker = match place.take() {
             Some(waker) if waker.will_wake(cx.waker()) => waker,
             _ => cx.waker().clone(),

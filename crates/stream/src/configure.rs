@@ -19,7 +19,7 @@ static HASH_SIZE_ROWS: [Directive<HashSizes>; 4] = core_rows::hash_sizes(STREAM)
 /// The rows of hash tables' sizes.
 pub static HASH_SIZES: DirectiveTable<HashSizes> = DirectiveTable::new(&HASH_SIZE_ROWS);
 
-/// What `server` leaves in `read_stream_block` itself: nothing.
+/// What `server` leaves in `stream` itself: nothing.
 #[derive(Clone, Debug, Default)]
 pub struct StreamMainConf;
 
@@ -34,7 +34,7 @@ pub static MAIN: DirectiveTable<StreamMainConf> = DirectiveTable::new(&[Directiv
     set: Setter::Deferred(Arity::NONE, server),
 }]);
 
-/// The group of tables whose structs belong to `read_stream_block`.
+/// The group of tables whose structs belong to `stream`.
 const MAIN_GROUP: usize = 0;
 /// The group of tables whose structs belong to a server.
 const SERVER_GROUP: usize = 1;

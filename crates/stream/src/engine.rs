@@ -297,9 +297,9 @@ impl LoopSessions {
     }
 
     /// Begins a session, unless the loop has as many as `worker_connections` allows.
-    fn take_in(self: &Rc<Self>, newcomer: AcceptedSession) {
+    fn take_in(self: &Rc<Self>, accepted: AcceptedSession) {
         // A connection that another address passed on was counted when it was accepted.
-        let is_new = newcomer.passed_at.is_none();
+        let is_new = accepted.passed_at.is_none();
         let limit = self.limit.get();
         if self.underway.borrow().len() >= limit {
             self.stream.log.log_plain(
@@ -308,7 +308,7 @@ impl LoopSessions {
             );
             // A connection is closed by being dropped. A client of datagrams has to be forgotten, so that its next one
             // may begin a session when there is room.
-            if let SessionTransport::Datagrams(flow) = newcomer.transport {
+            if let SessionTransport::Datagrams(flow) = accepted.transport {
                 flow.refuse_session();
             }
             return;
@@ -323,7 +323,7 @@ impl LoopSessions {
         let stream = Rc::clone(&self.stream);
         let task = rt::spawn_handle("stream session", async move {
             let _given_back_last = slot;
-            crate::serve_session::serve_session(stream, newcomer).await;
+            crate::serve_session::serve_session(stream, accepted).await;
         });
         // The task is polled later, so its entry is there before it can end.
         let generation = self.stream.site.borrow().generation;

@@ -1,10 +1,10 @@
 //! The stream engine: TCP connections and UDP sessions, their phases, and their variables.
 //!
-//! It names no module. What a server does with a session is up to the [`module::StreamModule`]s that the program hands over
-//! as a list; the engine knows only their shape. It knows neither processes, signals nor configuration files: those
-//! meet it at [`host::engine`]. It knows nothing of HTTP.
+//! It names no module. What a server does with a session is up to the [`module::StreamModule`]s that the program hands
+//! over as a list; the engine knows only their shape. It knows neither processes, signals nor configuration files:
+//! those meet it at [`host::engine`]. It knows nothing of HTTP.
 //!
-//! Begin to read at [`serve`], the course of a session; then [`engine`], where sessions come from.
+//! Begin to read at [`serve_session`], the course of a session; then [`engine`], where sessions come from.
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -1,5 +1,6 @@
-//! Where servers listen: the `listen` directive (<https://nginx.org/en/docs/stream/ngx_stream_core_module.html#listen>).
-//! How the claims of all servers become sockets is `net::endpoint`.
+//! Where servers listen: the `listen` directive
+//! (<https://nginx.org/en/docs/stream/ngx_stream_core_module.html#listen>). How the claims of all servers become
+//! sockets is `net::endpoint`.
 
 use conf::{Diagnostic, DirectiveLine};
 use host::listen::ListenAddress;

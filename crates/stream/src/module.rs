@@ -41,7 +41,8 @@ pub struct StreamModule {
     pub variables: &'static [Variable<StreamSession>],
     /// Called when all of `stream {}` was read, with its line: reports names that are used and not declared.
     pub complete: fn(&mut DirectiveLine),
-    /// What has to be tried before a configuration takes effect: [`host::engine::Configuration::trials`].
+    /// What has to be tried before a configuration takes effect:
+    /// [`host::engine::EngineConfiguration::configuration_tests`].
     pub trial: fn(&FrozenStream) -> Option<host::engine::ConfigurationTest>,
     /// Called once for each generation in the worker, before it serves: finds or makes shared zones.
     pub commit: fn(&FrozenStream, &host::engine::ZoneRegistry) -> Result<(), String>,

@@ -31,7 +31,8 @@ impl From<StreamPhase> for usize {
 
 /// A handler of a phase. It must not block.
 ///
-/// It answers at once with [`Step::Now`], which costs no allocation, or returns a future.
+/// It answers at once with [`PhaseStep::Now`](base::phases::PhaseStep::Now), which costs no allocation, or returns a
+/// future.
 pub type StreamHandler = for<'a> fn(&'a mut StreamSession) -> SessionStep<'a>;
 
 /// The answer of a handler.

@@ -1,6 +1,7 @@
 //! Reading the first bytes of a client before it is decided what becomes of the session.
 //!
-//! What was read stays in [`Client::input`](crate::client::Client::input), where the content handler finds it.
+//! What was read stays in [`StreamClient::input`](crate::client::StreamClient::input), where the content handler finds
+//! it.
 
 use std::task::Poll;
 

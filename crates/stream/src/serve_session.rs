@@ -56,10 +56,10 @@ impl AcceptedSession {
 }
 
 /// Serves one session.
-pub(crate) async fn serve_session(engine: Rc<StreamLoop>, newcomer: AcceptedSession) {
+pub(crate) async fn serve_session(engine: Rc<StreamLoop>, accepted: AcceptedSession) {
     // Made first: it takes the session off the counters however this ends, also when the task is dropped.
-    let datagrams = DatagramSlot(flow(&newcomer.transport));
-    let Some(mut session) = begin(engine, newcomer) else {
+    let datagrams = DatagramSlot(flow(&accepted.transport));
+    let Some(mut session) = begin(engine, accepted) else {
         return;
     };
     session.status = match read_proxy_header(&mut session).await {
@@ -167,10 +167,10 @@ fn next_connection() -> u64 {
 }
 
 /// Makes a session of what was accepted, at the default server of its address.
-fn begin(engine: Rc<StreamLoop>, newcomer: AcceptedSession) -> Option<StreamSession> {
+fn begin(engine: Rc<StreamLoop>, accepted: AcceptedSession) -> Option<StreamSession> {
     let site = engine.site();
-    let socket = &newcomer.socket;
-    let address = match &newcomer.transport {
+    let socket = &accepted.socket;
+    let address = match &accepted.transport {
         SessionTransport::Stream(stream) => stream.socket().peer_addr().clone(),
         SessionTransport::Datagrams(flow) => flow.client().clone(),
     };
@@ -181,17 +181,17 @@ fn begin(engine: Rc<StreamLoop>, newcomer: AcceptedSession) -> Option<StreamSess
     }
     let client = StreamClient {
         number: next_connection(),
-        transport: newcomer.transport,
+        transport: accepted.transport,
         remote: RemoteClient::from_address(address),
         debug,
         proxy: None,
         accepted: rt::now(),
         sent: Cell::new(0),
-        input: RefCell::new(newcomer.input),
+        input: RefCell::new(accepted.input),
         asked_name: RefCell::default(),
         socket: socket.address.clone(),
-        passed_at: newcomer.passed_at,
-        passes: newcomer.passes,
+        passed_at: accepted.passed_at,
+        passes: accepted.passes,
     };
     // None after a reload that took the address away while the connection was in a queue: it is closed.
     let endpoint =

@@ -1,4 +1,5 @@
-//! Stream on one loop, as sessions, modules and variables know it: the present configuration, and where to count and log.
+//! Stream on one loop, as sessions, modules and variables know it: the present configuration, and where to count and
+//! log.
 //!
 //! It knows no session: accepting, counting and ending those is [`crate::engine`]'s, which is above the phases.
 

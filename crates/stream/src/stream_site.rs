@@ -1,7 +1,7 @@
 //! The configuration of `stream {}` once it is built: its servers, and the handlers that run in each.
 //!
-//! There is one [`FrozenStream`] for each generation, shared by all loops and never changed. A session keeps the one under
-//! which it began until it ends, so that a reload cannot change the rules in the middle of it.
+//! There is one [`FrozenStream`] for each generation, shared by all loops and never changed. A session keeps the one
+//! under which it began until it ends, so that a reload cannot change the rules in the middle of it.
 
 use std::any::Any;
 use std::ops::Deref;

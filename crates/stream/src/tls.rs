@@ -202,20 +202,20 @@ fn refresh_staples(site: &Rc<StreamSite>, server: ServerId, settings: &ServerSet
 /// Asks the handler that takes part in the handshakes of the server. Gives the certificates that it chose, if any.
 async fn consult(
     session: &mut StreamSession,
-    moment: HandshakePhase,
+    phase: HandshakePhase,
     offer: HandshakeOffer,
 ) -> Result<Option<Vec<Arc<TlsIdentity>>>, HandshakeRefused> {
     let Some(handler) = session.server().handshake else {
         return Ok(None);
     };
     let offer = Rc::new(RefCell::new(offer));
-    handler(session, moment, Rc::clone(&offer)).await?;
+    handler(session, phase, Rc::clone(&offer)).await?;
     Ok(offer.borrow_mut().chosen.take())
 }
 
 /// The settings for handshakes, if the service has a certificate.
-fn settings(service: &Arc<ServerTls>) -> Option<(&ServerTls, &ServerSettings)> {
-    Some((service, service.settings.as_ref()?))
+fn settings(tls: &Arc<ServerTls>) -> Option<(&ServerTls, &ServerSettings)> {
+    Some((tls, tls.settings.as_ref()?))
 }
 
 /// Loads the certificates whose names contain variables.

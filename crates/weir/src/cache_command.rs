@@ -145,7 +145,7 @@ pub(crate) fn run(arguments: &CacheCommand) -> i32 {
     };
     match done {
         Ok(code) => code,
-        // The reader of a pipe, such as `opaque`, has seen enough.
+        // The reader of a pipe, such as `head`, has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(error) => {
             eprintln!("weir: cache \"{}\": {error}", path.display());
@@ -181,19 +181,19 @@ fn list_objects(path: &Path, prefix: &[u8]) -> io::Result<()> {
 
 /// An object's line: status, remaining freshness, size and key. A head from another version of the
 /// server has no status that could be shown.
-fn write_line(out: &mut impl Write, listed: &SurveyedObject, now_ms: u64) -> io::Result<()> {
-    let stored = StoredHead::decode(&listed.head.opaque);
-    let (status, left) = match (&stored, listed.head.meta.kind) {
+fn write_line(out: &mut impl Write, object: &SurveyedObject, now_ms: u64) -> io::Result<()> {
+    let stored = StoredHead::decode(&object.head.opaque);
+    let (status, left) = match (&stored, object.head.meta.kind) {
         (_, ObjectKind::Variants) => ("vary".to_owned(), String::new()),
-        (Some(_), _) if listed.is_softened => (stored_status(&stored), "purged".to_owned()),
+        (Some(_), _) if object.is_softened => (stored_status(&stored), "purged".to_owned()),
         (Some(head), _) => (
             stored_status(&stored),
             head.freshness.ttl_s(now_ms).to_string(),
         ),
         (None, _) => ("?".to_owned(), String::new()),
     };
-    let key = printable(listed.key.text());
-    writeln!(out, "{status:<6}{left:>14}{:>12}  {key}", listed.held)
+    let key = printable(object.key.text());
+    writeln!(out, "{status:<6}{left:>14}{:>12}  {key}", object.held)
 }
 
 /// Replaces what is no printable text. The keys of variants contain zeros and any bytes that a
@@ -257,11 +257,11 @@ fn path_of(url: &[u8]) -> &[u8] {
 }
 
 /// An object as text: the store's record of it, then its header.
-fn describe_object(listed: &SurveyedObject, now_ms: u64) -> String {
-    let head = &listed.head;
-    let mut out = format!("key       {}\n", printable(listed.key.text()));
+fn describe_object(object: &SurveyedObject, now_ms: u64) -> String {
+    let head = &object.head;
+    let mut out = format!("key       {}\n", printable(object.key.text()));
     let whole = match head.length {
-        Some(length) if length == listed.held => ", complete".to_owned(),
+        Some(length) if length == object.held => ", complete".to_owned(),
         Some(length) => format!(" of {length}, incomplete"),
         None => String::new(),
     };
@@ -272,7 +272,7 @@ fn describe_object(listed: &SurveyedObject, now_ms: u64) -> String {
         out.push_str(&format!("varies    by {}\n", names.join(", ")));
         return out;
     }
-    out.push_str(&format!("body      {} bytes{whole}\n", listed.held));
+    out.push_str(&format!("body      {} bytes{whole}\n", object.held));
     for tag in &head.tags {
         out.push_str(&format!("tag       {}\n", printable(tag)));
     }
@@ -283,7 +283,7 @@ fn describe_object(listed: &SurveyedObject, now_ms: u64) -> String {
     };
     let ttl = stored.freshness.ttl_s(now_ms);
     let fresh = match ttl {
-        _ if listed.is_softened => "no, purged softly".to_owned(),
+        _ if object.is_softened => "no, purged softly".to_owned(),
         0.. => format!("for {ttl} seconds"),
         _ => format!("no, expired {} seconds ago", -ttl),
     };

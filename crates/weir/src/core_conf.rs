@@ -89,15 +89,15 @@ pub(crate) struct CoreConf {
 /// What the main context's directives need to know that is not in the configuration.
 #[derive(Clone, Default)]
 pub(crate) struct RowContext {
-    /// See [`Identity::program`].
+    /// See [`crate::identity::ProgramIdentity::program`].
     pub(crate) program: &'static str,
-    /// See [`Identity::token`].
+    /// See [`crate::identity::ProgramIdentity::token`].
     pub(crate) version: &'static str,
-    /// See [`Startup::testing`].
+    /// See [`crate::load_configuration::StartupSettings::testing`].
     pub(crate) testing: bool,
-    /// See [`Paths::pid`].
+    /// See [`crate::paths::ServerPaths::pid`].
     pub(crate) pid: PathBuf,
-    /// See [`Paths::error_log`].
+    /// See [`crate::paths::ServerPaths::error_log`].
     pub(crate) error_log: Option<PathBuf>,
 }
 

@@ -23,9 +23,9 @@ use host::listen::ListenAddress;
 use host::loop_slots::MovingConnection;
 
 /// The kind of these messages on the pair.
-const PARCEL: u8 = 1;
+const CONNECTION: u8 = 1;
 
-/// Sends the parcels of the loops from a thread of its own, because the other worker may be slow,
+/// Sends the connections of the loops from a thread of its own, because the other worker may be slow,
 /// and loops must not block. The queue is as long as the loops have connections, at most.
 pub(crate) struct ConnectionSender {
     /// The queue. The thread ends when all its senders are dropped.
@@ -38,20 +38,20 @@ impl ConnectionSender {
     pub(crate) fn start(channel: Channel) -> io::Result<ConnectionSender> {
         // Unbounded on purpose: the sender is a loop, which must not block, and it has a limited number of
         // connections to send.
-        let (to, parcels) = mpsc::channel();
+        let (to, connections) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("hand over".to_owned())
-            .spawn(move || send_parcels(&channel, &parcels))?;
+            .spawn(move || send_connections(&channel, &connections))?;
         Ok(ConnectionSender { to, thread })
     }
 
-    /// The queue for a loop's parcels.
+    /// The queue for a loop's connections.
     pub(crate) fn sender(&self) -> mpsc::Sender<(&'static str, MovingConnection)> {
         self.to.clone()
     }
 
     /// Waits until everything is sent. The loops must have ended: as long as one has a sender, the
-    /// thread waits for its parcels.
+    /// thread waits for its connections.
     pub(crate) fn finish(self) {
         drop(self.to);
         // A panic has been reported already, and the connections are closed.
@@ -60,12 +60,15 @@ impl ConnectionSender {
 }
 
 /// The body of the thread: sends until the last loop has dropped its sender.
-fn send_parcels(channel: &Channel, parcels: &mpsc::Receiver<(&'static str, MovingConnection)>) {
-    for (kind, parcel) in parcels {
-        let body = encode(kind, &parcel);
+fn send_connections(
+    channel: &Channel,
+    connections: &mpsc::Receiver<(&'static str, MovingConnection)>,
+) {
+    for (kind, moving) in connections {
+        let body = encode(kind, &moving);
         // If the other side is gone, the connections end with this process.
         if channel
-            .send(PARCEL, &body, &[parcel.descriptor.as_fd()])
+            .send(CONNECTION, &body, &[moving.descriptor.as_fd()])
             .is_err()
         {
             return;
@@ -74,16 +77,16 @@ fn send_parcels(channel: &Channel, parcels: &mpsc::Receiver<(&'static str, Movin
 }
 
 /// The message's body.
-fn encode(kind: &str, parcel: &MovingConnection) -> Vec<u8> {
+fn encode(kind: &str, moving: &MovingConnection) -> Vec<u8> {
     let mut body = Vec::new();
     // Little-endian lengths, and text for the address: both processes are on this machine, but may be different
     // releases.
-    for part in [kind.as_bytes(), &address_text(&parcel.socket)] {
+    for part in [kind.as_bytes(), &address_text(&moving.socket)] {
         let length = u32::try_from(part.len()).expect("names and paths are short");
         body.extend_from_slice(&length.to_le_bytes());
         body.extend_from_slice(part);
     }
-    body.extend_from_slice(&parcel.facts);
+    body.extend_from_slice(&moving.facts);
     body
 }
 
@@ -93,7 +96,7 @@ pub(crate) fn decode(
     message: ChannelMessage,
     kinds: &[&'static str],
 ) -> Option<(&'static str, MovingConnection)> {
-    if message.kind != PARCEL {
+    if message.kind != CONNECTION {
         return None;
     }
     let mut rest = message.body.as_slice();
@@ -104,13 +107,13 @@ pub(crate) fn decode(
     let socket = parse_address(take(&mut rest)?)?;
     let descriptor = message.descriptors.into_iter().next()?;
     let facts = rest.to_vec();
-    let parcel = MovingConnection {
+    let moving = MovingConnection {
         socket,
         descriptor,
         facts,
         state: None,
     };
-    Some((kind, parcel))
+    Some((kind, moving))
 }
 
 /// Takes a part with its length in front.
@@ -156,7 +159,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
 
-    fn parcel(socket: ListenAddress) -> MovingConnection {
+    fn moving(socket: ListenAddress) -> MovingConnection {
         let (one, _) = UnixStream::pair().expect("a socket pair");
         MovingConnection {
             socket,
@@ -167,29 +170,29 @@ mod tests {
     }
 
     #[test]
-    fn a_parcel_arrives() {
+    fn a_connection_arrives() {
         let (ours, theirs) = Channel::pair().expect("a socket pair");
-        let courier = ConnectionSender::start(ours).expect("a thread");
+        let sender = ConnectionSender::start(ours).expect("a thread");
         let address: ListenAddress = ListenAddress::Tcp("[::1]:80".parse().expect("an address"));
         for _ in 0..100 {
-            let sent = courier.sender().send(("http", parcel(address.clone())));
+            let sent = sender.sender().send(("http", moving(address.clone())));
             assert!(sent.is_ok());
         }
         for _ in 0..100 {
             let message = theirs.receive().expect("received").expect("a message");
-            let (kind, parcel) = decode(message, &["stream", "http"]).expect("the same format");
-            assert_eq!((kind, &parcel.socket), ("http", &address));
-            assert_eq!(parcel.facts, b"facts");
+            let (kind, moving) = decode(message, &["stream", "http"]).expect("the same format");
+            assert_eq!((kind, &moving.socket), ("http", &address));
+            assert_eq!(moving.facts, b"facts");
         }
-        courier.finish();
+        sender.finish();
     }
 
     #[test]
-    fn a_damaged_parcel_is_refused() {
-        let whole = encode("http", &parcel(ListenAddress::Unix("/x".into())));
+    fn a_damaged_message_is_refused() {
+        let whole = encode("http", &moving(ListenAddress::Unix("/x".into())));
         for cut in 0..whole.len() - b"facts".len() {
             let message = ChannelMessage {
-                kind: PARCEL,
+                kind: CONNECTION,
                 body: whole[..cut].to_vec(),
                 descriptors: Vec::new(),
             };

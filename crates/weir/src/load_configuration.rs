@@ -5,8 +5,8 @@
 //! no side effects, so `-t` and a failed reload leave nothing behind.
 //!
 //! ```text
-//! master   disk ─▶ recorder ─▶ parse ─▶ apply to structs ─▶ Loaded, with the recording
-//! worker                recording ─▶ parse ─▶ apply ─▶ Loaded, whose engines start on the loops
+//! master   disk ─▶ recorder ─▶ parse ─▶ apply to structs ─▶ LoadedConfiguration, with the recording
+//! worker                recording ─▶ parse ─▶ apply ─▶ LoadedConfiguration, whose engines start on the loops
 //! ```
 
 use std::collections::HashSet;

@@ -4,11 +4,11 @@
 //! order of a start:
 //!
 //! ```text
-//! main → cli → run        arguments, `-t`, `-s`
-//!          load           configuration files → core, events and the engines' parts
-//!          prepare        folders, logs, listening sockets (sockets)
-//!          master         forks worker_process, sends it a message::Generation
-//!          worker         loops on threads; the same for the first configuration and a reload
+//! main → cli → run            arguments, `-t`, `-s`
+//!          load_configuration configuration files → core, events and the engines' parts
+//!          prepare            folders, logs, listening sockets (sockets)
+//!          master             forks worker_process, sends it a message::GenerationMessage
+//!          worker             loops on threads; the same for the first configuration and a reload
 //! ```
 #![forbid(unsafe_code)]
 

@@ -6,7 +6,7 @@
 //! descriptor and in their order, followed by the recorded files:
 //!
 //! ```text
-//! number u64 | role count u32 | roles | rest: conf::Snapshot
+//! number u64 | role count u32 | roles | rest: conf::FileSnapshot
 //! role: 'S' id u64, member u32, key length u32, key     a listening socket
 //!       'L' path length u32, path                       a log file
 //! ```

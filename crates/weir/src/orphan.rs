@@ -9,8 +9,8 @@
 //! master   listens under a name in Linux's abstract namespace: the configuration's path, its process number
 //! worker   has that socket too, and accepts no connection while its master lives
 //! orphan   the channel to the master has ended: takes in who connects, if it is root or the master's user
-//! new      looks for such names, connects, is sent the listening sockets          (Kind::Sockets)
-//! master   its worker serves: sends the orphan its end of a socket pair, and QUIT (Kind::Peer, Kind::Quit)
+//! new      looks for such names, connects, is sent the listening sockets    (MessageKind::Sockets)
+//! master   its worker serves: sends the orphan its end of a socket pair, and QUIT (MessageKind::Peer, Quit)
 //! ```
 //!
 //! Any process can take such a name. Proof are the credentials that the kernel records at `listen`:

@@ -36,13 +36,14 @@ pub(crate) struct OpenedResources {
 pub(crate) fn open(
     loaded: &LoadedConfiguration,
     before: &ListeningSockets,
-    voice: StartupLog<'_>,
+    startup_log: StartupLog<'_>,
 ) -> Result<OpenedResources, String> {
     make_own_folders(loaded)?;
-    make_directories(loaded, voice)?;
-    let logs = open_logs(&loaded.files.all_paths(), voice)?;
+    make_directories(loaded, startup_log)?;
+    let logs = open_logs(&loaded.files.all_paths(), startup_log)?;
     attach(&loaded.files, &logs)?;
-    let sockets = before.opened_for(listeners(loaded), loaded.core.worker_processes, voice)?;
+    let sockets =
+        before.opened_for(listeners(loaded), loaded.core.worker_processes, startup_log)?;
     Ok(OpenedResources { sockets, logs })
 }
 
@@ -56,15 +57,18 @@ pub(crate) fn listeners(loaded: &LoadedConfiguration) -> Vec<ListenerSpec> {
 }
 
 /// Opens log files for appending. If a file has been moved away, this creates a new one.
-pub(crate) fn open_logs(paths: &[PathBuf], voice: StartupLog<'_>) -> Result<OpenLogs, String> {
+pub(crate) fn open_logs(
+    paths: &[PathBuf],
+    startup_log: StartupLog<'_>,
+) -> Result<OpenLogs, String> {
     paths
         .iter()
-        .map(|path| Ok((path.clone(), Arc::new(open_log(path, voice)?))))
+        .map(|path| Ok((path.clone(), Arc::new(open_log(path, startup_log)?))))
         .collect()
 }
 
 /// Opens a log file for appending, and warns if its mode lets others write to it.
-fn open_log(path: &Path, voice: StartupLog<'_>) -> Result<OwnedFd, String> {
+fn open_log(path: &Path, startup_log: StartupLog<'_>) -> Result<OwnedFd, String> {
     let opened = match path.to_str() {
         // A service manager may have made these streams sockets, which cannot be opened by name.
         Some("/dev/stderr") => process::duplicate_stderr(),
@@ -72,7 +76,7 @@ fn open_log(path: &Path, voice: StartupLog<'_>) -> Result<OwnedFd, String> {
         Some(_) | None => modes::open_to_append(path).map(|(file, wrong)| {
             if let Some(wrong) = wrong {
                 let path = path.display();
-                voice.log(LogLevel::Warn, format_args!("log file \"{path}\" {wrong}"));
+                startup_log.log(LogLevel::Warn, format_args!("log file \"{path}\" {wrong}"));
             }
             OwnedFd::from(file)
         }),
@@ -145,7 +149,10 @@ fn make_own_folders(loaded: &LoadedConfiguration) -> Result<(), String> {
 }
 
 /// Fails as [`open`] would, without creating anything: for `-t`.
-pub(crate) fn test_open(loaded: &LoadedConfiguration, voice: StartupLog<'_>) -> Result<(), String> {
+pub(crate) fn test_open(
+    loaded: &LoadedConfiguration,
+    startup_log: StartupLog<'_>,
+) -> Result<(), String> {
     let own: Vec<&OwnFolder> = own_folders_in_use(loaded).collect();
     let could = |path: &Path| match own.iter().any(|own| path.parent() == Some(&own.path)) {
         true => modes::could_make(path),
@@ -166,13 +173,13 @@ pub(crate) fn test_open(loaded: &LoadedConfiguration, voice: StartupLog<'_>) -> 
     for path in absent {
         could(&path).map_err(|error| open_failed(&path, &error))?;
     }
-    open_logs(&there, voice).map(drop)
+    open_logs(&there, startup_log).map(drop)
 }
 
 /// Creates the directories of engines, accessible to the worker's user only.
 pub(crate) fn make_directories(
     loaded: &LoadedConfiguration,
-    voice: StartupLog<'_>,
+    startup_log: StartupLog<'_>,
 ) -> Result<(), String> {
     let user = loaded.core.user.as_ref().filter(|_| process::is_root());
     for path in &loaded.directories {
@@ -181,7 +188,7 @@ pub(crate) fn make_directories(
         // If it cannot be inspected, using it will say why.
         if let Ok(Some(wrong)) = modes::check_folder(path) {
             let path = path.display();
-            voice.log(LogLevel::Warn, format_args!("directory \"{path}\" {wrong}"));
+            startup_log.log(LogLevel::Warn, format_args!("directory \"{path}\" {wrong}"));
         }
         give_to_user(path, user)?;
     }

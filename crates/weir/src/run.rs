@@ -63,7 +63,7 @@ pub(crate) fn run(
     // the umask was.
     modes::narrow_umask();
     let log = early_log(&startup);
-    let voice = StartupLog::with_stderr(&log, identity.program());
+    let startup_log = StartupLog::with_stderr(&log, identity.program());
     let mut loaded = match load_from_disk(&startup) {
         Ok(loaded) => loaded,
         Err(failure) => return report_failure(&startup, options, &failure, &log),
@@ -79,10 +79,10 @@ pub(crate) fn run(
     loaded.messages.print(identity.program());
     loaded.messages.log(&log);
     if options.test {
-        return test_configuration(&startup, options, &loaded, voice);
+        return test_configuration(&startup, options, &loaded, startup_log);
     }
     if let Some(signal) = options.signal {
-        return send_signal(signal, &loaded, voice);
+        return send_signal(signal, &loaded, startup_log);
     }
     start(Arc::new(startup), loaded, log)
 }
@@ -189,15 +189,15 @@ fn test_configuration(
     startup: &StartupSettings,
     options: &NginxOptions,
     loaded: &LoadedConfiguration,
-    voice: StartupLog<'_>,
+    startup_log: StartupLog<'_>,
 ) -> i32 {
     let program = startup.identity.program();
     let file = startup.paths.configuration.display();
     if !options.quiet {
         eprintln!("{program}: the configuration file {file} syntax is ok");
     }
-    if let Err(error) = try_all(loaded, voice) {
-        voice.log(LogLevel::Emerg, format_args!("{error}"));
+    if let Err(error) = try_all(loaded, startup_log) {
+        startup_log.log(LogLevel::Emerg, format_args!("{error}"));
         eprintln!("{program}: configuration file {file} test failed");
         return 1;
     }
@@ -211,9 +211,9 @@ fn test_configuration(
 }
 
 /// The tests of `-t` that need the system: files, sockets, and code that only running can check.
-fn try_all(loaded: &LoadedConfiguration, voice: StartupLog<'_>) -> Result<(), String> {
+fn try_all(loaded: &LoadedConfiguration, startup_log: StartupLog<'_>) -> Result<(), String> {
     // In the order of a start, so that the first error is the one that a start would have.
-    prepare::test_open(loaded, voice)?;
+    prepare::test_open(loaded, startup_log)?;
     sockets::test_addresses(&prepare::listeners(loaded))?;
     crate::trial::run(loaded)
 }
@@ -267,17 +267,17 @@ fn dump(loaded: &LoadedConfiguration) {
 }
 
 /// The number in the pid file. If there is none, this has reported it.
-fn master_of(loaded: &LoadedConfiguration, voice: StartupLog<'_>) -> Option<u32> {
+fn master_of(loaded: &LoadedConfiguration, startup_log: StartupLog<'_>) -> Option<u32> {
     let path = &loaded.core.pid;
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) => {
             let error = ErrnoText(&error);
-            voice.log(
+            startup_log.log(
                 LogLevel::Error,
                 format_args!("open() \"{}\" failed{error}", path.display()),
             );
-            voice.hint(match error.0.kind() {
+            startup_log.hint(match error.0.kind() {
                 ErrorKind::NotFound => "no server is running with this configuration",
                 _ => "the file names the server's process; it cannot be read",
             });
@@ -287,25 +287,25 @@ fn master_of(loaded: &LoadedConfiguration, voice: StartupLog<'_>) -> Option<u32>
     let number = text.trim().parse().ok().filter(|number| *number > 0);
     if number.is_none() {
         let text = text.trim();
-        voice.log(
+        startup_log.log(
             LogLevel::Error,
             format_args!("invalid PID number \"{text}\" in \"{}\"", path.display()),
         );
-        voice.hint("no server has written this file; it can be removed if none is running");
+        startup_log.hint("no server has written this file; it can be removed if none is running");
     }
     number
 }
 
 /// Sends a signal to the master, and explains a failure.
-fn send_to_master(master: u32, signal: Signal, voice: StartupLog<'_>) -> bool {
+fn send_to_master(master: u32, signal: Signal, startup_log: StartupLog<'_>) -> bool {
     let sent = process::kill(master, signal);
     if let Err(error) = &sent {
         let number = signal.number();
-        voice.log(
+        startup_log.log(
             LogLevel::Alert,
             format_args!("kill({master}, {number}) failed{}", ErrnoText(error)),
         );
-        voice.hint(match error.kind() {
+        startup_log.hint(match error.kind() {
             ErrorKind::PermissionDenied => "the server belongs to another user",
             _ => "no server is running: the last one left its pid file",
         });
@@ -329,13 +329,13 @@ pub(crate) fn upgrade(
         }
     };
     let log = Logger::default();
-    let voice = StartupLog::with_stderr(&log, identity.program());
+    let startup_log = StartupLog::with_stderr(&log, identity.program());
     // The new binary would reject it, too.
     let loaded = match load_from_disk(&startup) {
         Ok(loaded) => loaded,
         Err(failure) => return report_failure(&startup, options, &failure, &log),
     };
-    let Some(old) = master_of(&loaded, voice) else {
+    let Some(old) = master_of(&loaded, startup_log) else {
         return 1;
     };
     // Before USR2: without a way to hear the outcome, the old server would have to be trusted blindly with the next
@@ -343,21 +343,21 @@ pub(crate) fn upgrade(
     let Some(watch) = MasterWatch::new(old) else {
         let text =
             "it is not a Weir process of this user; try the manual procedure (USR2, WINCH, QUIT)";
-        voice.log(
+        startup_log.log(
             LogLevel::Error,
             format_args!("process {old} does not answer: {text}"),
         );
         return 1;
     };
-    if !send_to_master(old, Signal::Usr2, voice) || report_outcome(watch, voice) != 0 {
+    if !send_to_master(old, Signal::Usr2, startup_log) || report_outcome(watch, startup_log) != 0 {
         return 1;
     }
-    let Some(new) = master_of(&loaded, voice).filter(|new| *new != old) else {
+    let Some(new) = master_of(&loaded, startup_log).filter(|new| *new != old) else {
         let text = "the pid file does not name the new master process; both are serving";
-        voice.log(LogLevel::Error, format_args!("{text}"));
+        startup_log.log(LogLevel::Error, format_args!("{text}"));
         return 1;
     };
-    if !send_to_master(old, Signal::Quit, voice) {
+    if !send_to_master(old, Signal::Quit, startup_log) {
         return 1;
     }
     eprintln!(
@@ -367,8 +367,12 @@ pub(crate) fn upgrade(
 }
 
 /// `-s`: sends a signal to the master that the pid file names.
-fn send_signal(signal: SignalOption, loaded: &LoadedConfiguration, voice: StartupLog<'_>) -> i32 {
-    let Some(master) = master_of(loaded, voice) else {
+fn send_signal(
+    signal: SignalOption,
+    loaded: &LoadedConfiguration,
+    startup_log: StartupLog<'_>,
+) -> i32 {
+    let Some(master) = master_of(loaded, startup_log) else {
         return 1;
     };
     // Before the signal: the answer must not get lost.
@@ -383,8 +387,8 @@ fn send_signal(signal: SignalOption, loaded: &LoadedConfiguration, voice: Startu
         SignalOption::Reopen => Signal::Usr1,
         SignalOption::Reload => Signal::Hup,
     };
-    match send_to_master(master, signal, voice) {
-        true => watch.map_or(0, |watch| report_outcome(watch, voice)),
+    match send_to_master(master, signal, startup_log) {
+        true => watch.map_or(0, |watch| report_outcome(watch, startup_log)),
         false => 1,
     }
 }
@@ -393,7 +397,7 @@ fn send_signal(signal: SignalOption, loaded: &LoadedConfiguration, voice: Startu
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits for the outcome of a reload, and prints why it was rejected. Returns the exit code.
-fn report_outcome(watch: MasterWatch, voice: StartupLog<'_>) -> i32 {
+fn report_outcome(watch: MasterWatch, startup_log: StartupLog<'_>) -> i32 {
     match watch.outcome(RELOAD_TIMEOUT) {
         Ok(Some(outcome)) => {
             eprint!("{}", outcome.lines);
@@ -402,11 +406,11 @@ fn report_outcome(watch: MasterWatch, voice: StartupLog<'_>) -> i32 {
         // Not an error: the signal was delivered, and a slow reload may still succeed.
         Ok(None) => {
             let text = "the server did not report the result; see the error log";
-            voice.log(LogLevel::Warn, format_args!("{text}"));
+            startup_log.log(LogLevel::Warn, format_args!("{text}"));
             0
         }
         Err(error) => {
-            voice.log(
+            startup_log.log(
                 LogLevel::Warn,
                 format_args!("recv() failed{}", ErrnoText(&error)),
             );
@@ -425,25 +429,25 @@ pub(crate) fn start(
     early: Logger,
 ) -> i32 {
     modes::narrow_umask();
-    let voice = StartupLog::with_stderr(&early, startup.identity.program());
+    let startup_log = StartupLog::with_stderr(&early, startup.identity.program());
     let left = crate::upgrade::inherited();
     let is_upgrade = left.is_some();
     let numbers = left.as_ref().map(|left| left.sockets.clone());
     let inherited = numbers
         .as_deref()
-        .map(|numbers| ListeningSockets::inherited(numbers, voice));
+        .map(|numbers| ListeningSockets::inherited(numbers, startup_log));
     let mut inherited = inherited.unwrap_or_default();
     // An upgrade has its predecessor's sockets already, and `weir serve` has no predecessor.
     let orphans = match !is_upgrade && startup.text.is_none() && loaded.core.master_process {
-        true => take_over(&startup, &mut inherited, voice),
+        true => take_over(&startup, &mut inherited, startup_log),
         false => Vec::new(),
     };
     let has_orphans = !orphans.is_empty();
     let other = left.and_then(|left| left.other);
-    let opened = match prepare::open(&loaded, &inherited, voice) {
+    let opened = match prepare::open(&loaded, &inherited, startup_log) {
         Ok(opened) => opened,
         Err(error) => {
-            voice.log(LogLevel::Emerg, format_args!("{error}"));
+            startup_log.log(LogLevel::Emerg, format_args!("{error}"));
             return 1;
         }
     };
@@ -467,7 +471,7 @@ pub(crate) fn start(
             serve(startup, loaded, opened, signals, public, (other, orphans))
         }
         Err(error) => {
-            voice.log(LogLevel::Emerg, format_args!("{error}"));
+            startup_log.log(LogLevel::Emerg, format_args!("{error}"));
             // The files of unix sockets that this process has created. With another master or an
             // orphan they are in use.
             if !is_upgrade && !has_orphans {
@@ -485,7 +489,7 @@ pub(crate) fn start(
 fn take_over(
     startup: &StartupSettings,
     sockets: &mut ListeningSockets,
-    voice: StartupLog<'_>,
+    startup_log: StartupLog<'_>,
 ) -> Vec<OrphanWorker> {
     let mut orphans = crate::orphan::find(&startup.paths);
     for socket in orphans
@@ -495,7 +499,7 @@ fn take_over(
         if let Err(error) = sockets.add_inherited(socket) {
             let error = ErrnoText(&error);
             let text = "a socket of a worker process without a master cannot be used";
-            voice.log(LogLevel::Alert, format_args!("{text}{error}, ignored"));
+            startup_log.log(LogLevel::Alert, format_args!("{text}{error}, ignored"));
         }
     }
     orphans

@@ -1,6 +1,6 @@
 //! `worker_sandbox`: what a worker may do under a configuration.
 //!
-//! The configuration declares its needs ([`conf::needs`]); this adds what the program and its
+//! The configuration declares its needs ([`conf::system_needs`]); this adds what the program and its
 //! libraries need in any case, and what `worker_sandbox_path` names for code that no directive
 //! describes, such as scripts. The master decides before it forks, so that a worker cannot grant
 //! itself anything; and it logs what it has decided, so that an administrator can see what a worker

@@ -70,7 +70,7 @@ pub(crate) struct ListeningSockets {
 impl ListeningSockets {
     /// The sockets that the previous binary has left open, by their numbers: `6;7;`, as nginx
     /// writes them. What is no listening socket is reported and skipped.
-    pub(crate) fn inherited(numbers: &str, voice: StartupLog<'_>) -> ListeningSockets {
+    pub(crate) fn inherited(numbers: &str, startup_log: StartupLog<'_>) -> ListeningSockets {
         let mut sockets = ListeningSockets::default();
         for number in numbers.split([';', ':']).filter(|word| !word.is_empty()) {
             let socket = number
@@ -79,7 +79,7 @@ impl ListeningSockets {
                 .and_then(host::process::inherit);
             match socket.and_then(|socket| sockets.add_inherited(socket)) {
                 Ok(()) => {}
-                Err(error) => voice.log(
+                Err(error) => startup_log.log(
                     LogLevel::Emerg,
                     format_args!(
                         "inherited socket #{number} cannot be used{}, ignored",
@@ -127,7 +127,7 @@ impl ListeningSockets {
         &self,
         wanted: Vec<ListenerSpec>,
         loops: usize,
-        voice: StartupLog<'_>,
+        startup_log: StartupLog<'_>,
     ) -> Result<ListeningSockets, String> {
         let mut next = ListeningSockets {
             list: Vec::new(),
@@ -137,10 +137,10 @@ impl ListeningSockets {
         for spec in wanted {
             let socket = match self.find(&spec) {
                 // Kept rather than reopened: closing would reset the connections in its queue.
-                Some(old) => old.kept_for(spec, loops, voice)?,
+                Some(old) => old.kept_for(spec, loops, startup_log)?,
                 None => {
                     next.next_id += 1;
-                    ListeningSocket::open(ListenerId(next.next_id), spec, loops, voice)?
+                    ListeningSocket::open(ListenerId(next.next_id), spec, loops, startup_log)?
                 }
             };
             next.list.push(socket);
@@ -194,7 +194,7 @@ impl ListeningSocket {
         id: ListenerId,
         spec: ListenerSpec,
         loops: usize,
-        voice: StartupLog<'_>,
+        startup_log: StartupLog<'_>,
     ) -> Result<ListeningSocket, String> {
         // Unix sockets cannot be shared by `SO_REUSEPORT`.
         let members = if spec.options.reuse_port && spec.address.path().is_none() {
@@ -204,7 +204,7 @@ impl ListeningSocket {
         };
         // If one of them fails, those opened before are closed by being dropped.
         let members = (0..members)
-            .map(|_| open_with_retries(&spec, voice))
+            .map(|_| open_with_retries(&spec, startup_log))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(ListeningSocket {
             id,
@@ -218,7 +218,7 @@ impl ListeningSocket {
         &self,
         spec: ListenerSpec,
         loops: usize,
-        voice: StartupLog<'_>,
+        startup_log: StartupLog<'_>,
     ) -> Result<ListeningSocket, String> {
         let mut members = self.members.clone();
         if spec.options.reuse_port && spec.address.path().is_none() {
@@ -232,14 +232,14 @@ impl ListeningSocket {
             // Additional loops get sockets of their own. With fewer loops the surplus sockets stay:
             // clients may wait in their queues.
             while members.len() < loops {
-                members.push(open_with_retries(&spec, voice)?);
+                members.push(open_with_retries(&spec, startup_log)?);
             }
         }
         // Options that cannot be changed on an open socket, such as `ipv6only`, remain what they
         // were, as with nginx.
         if self.spec.options != spec.options {
             for member in &members {
-                apply_changes(member, &self.spec, &spec, voice);
+                apply_changes(member, &self.spec, &spec, startup_log);
             }
         }
         Ok(ListeningSocket {
@@ -251,12 +251,15 @@ impl ListeningSocket {
 }
 
 /// Opens a socket. If the address is in use, tries again for two seconds.
-fn open_with_retries(spec: &ListenerSpec, voice: StartupLog<'_>) -> Result<Arc<OwnedFd>, String> {
+fn open_with_retries(
+    spec: &ListenerSpec,
+    startup_log: StartupLog<'_>,
+) -> Result<Arc<OwnedFd>, String> {
     for attempt in 1.. {
         let error = match open_once(spec) {
             Ok(socket) => {
                 // A refused option is only logged: a socket without it still serves.
-                apply_options(&socket, spec, voice);
+                apply_options(&socket, spec, startup_log);
                 return Ok(Arc::new(socket));
             }
             Err(error) => error,
@@ -265,11 +268,11 @@ fn open_with_retries(spec: &ListenerSpec, voice: StartupLog<'_>) -> Result<Arc<O
         if !error.in_use() {
             return Err(bind_error(&spec.address, &error));
         }
-        voice.log(LogLevel::Emerg, format_args!("{error}"));
+        startup_log.log(LogLevel::Emerg, format_args!("{error}"));
         if attempt == BIND_ATTEMPTS {
             break;
         }
-        voice.log(
+        startup_log.log(
             LogLevel::Notice,
             format_args!("try again to bind() after {}ms", BIND_PAUSE.as_millis()),
         );
@@ -317,9 +320,9 @@ fn is_abandoned(address: &ListenAddress) -> bool {
     refused.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
-fn apply_options(socket: &OwnedFd, spec: &ListenerSpec, voice: StartupLog<'_>) {
+fn apply_options(socket: &OwnedFd, spec: &ListenerSpec, startup_log: StartupLog<'_>) {
     for refused in listen::configure(socket, &spec.address, &spec.options) {
-        voice.log(LogLevel::Alert, format_args!("{refused}"));
+        startup_log.log(LogLevel::Alert, format_args!("{refused}"));
     }
 }
 
@@ -329,7 +332,7 @@ fn apply_changes(
     socket: &OwnedFd,
     before: &ListenerSpec,
     spec: &ListenerSpec,
-    voice: StartupLog<'_>,
+    startup_log: StartupLog<'_>,
 ) {
     let mut changed = spec.clone();
     if before.options.deferred.is_some() && spec.options.deferred.is_none() {
@@ -338,14 +341,14 @@ fn apply_changes(
     if before.options.fast_open.is_some() && spec.options.fast_open.is_none() {
         changed.options.fast_open = Some(0);
     }
-    apply_options(socket, &changed, voice);
+    apply_options(socket, &changed, startup_log);
     let backlog = spec.options.backlog;
     if spec.address.is_stream()
         && before.options.backlog != backlog
         && let Err(error) = listen::set_backlog(socket, backlog)
     {
         let error = base::ErrnoText(&error);
-        voice.log(
+        startup_log.log(
             LogLevel::Alert,
             format_args!(
                 "listen() to {}, backlog {backlog} failed{error}, ignored",

@@ -10,7 +10,7 @@
 //! The numbers of the listening sockets are passed in the variable `NGINX`, as by nginx, so that
 //! Weir can replace nginx in this way, and nginx Weir. Two masters of Weir have two socket pairs
 //! besides, named in `WEIR_UPGRADE`. On the *link* each tells whether it has a serving worker
-//! ([`UpgradeMessage`]), so that connections are handed over only if there is a recipient; on the *parcels*
+//! ([`UpgradeMessage`]), so that connections are handed over only if there is a recipient; on the *connections*
 //! pair the workers send them ([`crate::handover`]).
 
 use std::ffi::{OsStr, OsString};
@@ -97,7 +97,7 @@ struct UpgradePairs {
     /// For [`UpgradeMessage`]s.
     link: Channel,
     /// For connections; handed to the worker that sends or receives them.
-    parcels: OwnedFd,
+    connections: OwnedFd,
 }
 
 impl OtherMaster {
@@ -107,8 +107,8 @@ impl OtherMaster {
     }
 
     /// This side of the pair on which connections are sent.
-    pub(crate) fn parcels(&self) -> Option<BorrowedFd<'_>> {
-        self.pairs.as_ref().map(|pairs| pairs.parcels.as_fd())
+    pub(crate) fn connections(&self) -> Option<BorrowedFd<'_>> {
+        self.pairs.as_ref().map(|pairs| pairs.connections.as_fd())
     }
 
     /// Sends a message.
@@ -159,12 +159,12 @@ pub(crate) fn inherited() -> Option<InheritedSockets> {
         if master.parse() != Ok(process::parent_id()) {
             return None;
         }
-        let (link, parcels) = rest.split_once(',')?;
+        let (link, connections) = rest.split_once(',')?;
         let link = process::inherit(link.parse().ok()?).ok()?;
-        let parcels = process::inherit(parcels.parse().ok()?).ok()?;
+        let connections = process::inherit(connections.parse().ok()?).ok()?;
         Some(UpgradePairs {
             link: Channel::from_fd(link),
-            parcels,
+            connections,
         })
     });
     let other = pairs.map(|pairs| OtherMaster {
@@ -180,21 +180,21 @@ pub(crate) fn inherited() -> Option<InheritedSockets> {
 pub(crate) fn start(command: &CommandLine, sockets: &ListeningSockets) -> io::Result<OtherMaster> {
     use std::os::fd::AsRawFd as _;
     let (link, their_link) = Channel::pair()?;
-    let (parcels, their_parcels) = Channel::pair()?;
+    let (connections, their_connections) = Channel::pair()?;
     // All other descriptors are closed on exec.
     let mut keep: Vec<BorrowedFd<'_>> = sockets.descriptors().collect();
     let numbers: String = keep
         .iter()
         .map(|socket| format!("{};", socket.as_raw_fd()))
         .collect();
-    let pairs = [their_link.as_fd(), their_parcels.as_fd()];
-    let [link_number, parcels_number] = pairs.map(|end| end.as_raw_fd());
+    let pairs = [their_link.as_fd(), their_connections.as_fd()];
+    let [link_number, connections_number] = pairs.map(|end| end.as_raw_fd());
     keep.extend(pairs);
     let variables = [
         (SOCKETS, numbers),
         (
             PAIRS,
-            format!("{}:{link_number},{parcels_number}", std::process::id()),
+            format!("{}:{link_number},{connections_number}", std::process::id()),
         ),
     ];
     let number = process::execute(&command.program, &command.arguments, &variables, &keep)?;
@@ -203,7 +203,7 @@ pub(crate) fn start(command: &CommandLine, sockets: &ListeningSockets) -> io::Re
         serves: false,
         pairs: Some(UpgradePairs {
             link,
-            parcels: parcels.into(),
+            connections: connections.into(),
         }),
     })
 }

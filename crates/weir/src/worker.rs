@@ -61,7 +61,7 @@ pub(crate) struct WorkerLoops {
     log: Logger,
     /// The serving loops, by index.
     loops: Vec<Arc<LoopSlot>>,
-    /// Loops that a reload has removed and that finish their requests, by the number of their seat.
+    /// Loops that a reload has removed and that finish their requests, by the number of their slot.
     retiring: HashSet<u64>,
     /// The configuration in use.
     current: Vec<Arc<dyn EngineConfiguration>>,
@@ -69,7 +69,7 @@ pub(crate) struct WorkerLoops {
     old: Vec<Vec<Weak<dyn EngineConfiguration>>>,
     /// `worker_shutdown_timeout`; zero means no limit.
     shutdown_timeout: Duration,
-    /// Each loop writes its seat's number here when it ends.
+    /// Each loop writes its slot's number here when it ends.
     loop_ended: (PipeReader, PipeWriter),
     /// How many loops have ended, besides those that were leaving.
     ended_count: usize,
@@ -186,19 +186,19 @@ impl WorkerLoops {
             self.log.log_plain(LogLevel::Emerg, format_args!("{text}"));
             text
         })?;
-        let seats = LoopSlots {
+        let loop_slots = LoopSlots {
             list: self.loops.iter().cloned().collect(),
         };
         // Room for all answers, so that no loop waits for this thread.
         let (done, dones) = mpsc::sync_channel(self.loops.len());
         for index in 0..self.loops.len() {
-            self.post_configuration(index, &seats, &loaded, generation, done.clone());
+            self.post_configuration(index, &loop_slots, &loaded, generation, done.clone());
         }
         drop(done);
         await_loops(&dones);
         // Only after the others have the configuration: they are where the connections go.
-        self.retire_loops(removed, &seats);
-        self.configure_watchdog(&seats, loaded.core.slow_turn());
+        self.retire_loops(removed, &loop_slots);
+        self.configure_watchdog(&loop_slots, loaded.core.slow_turn());
         // Weak references: this list must not itself keep a configuration alive.
         let old = std::mem::replace(&mut self.current, loaded.engines);
         if !first {
@@ -216,19 +216,19 @@ impl WorkerLoops {
         loaded: &LoadedConfiguration,
     ) -> io::Result<Vec<Arc<LoopSlot>>> {
         let wanted = loaded.main.worker_processes.max(1);
-        for seat in &self.loops {
-            seat.handle().set_slow_turn(loaded.core.slow_turn());
+        for loop_slot in &self.loops {
+            loop_slot.handle().set_slow_turn(loaded.core.slow_turn());
         }
         while self.loops.len() < wanted {
-            let seat = self.start_loop(self.loops.len(), loaded)?;
-            self.loops.push(seat);
+            let loop_slot = self.start_loop(self.loops.len(), loaded)?;
+            self.loops.push(loop_slot);
         }
         Ok(self.loops.split_off(wanted))
     }
 
     /// Starts the watchdog, or tells it the current loops. The server works without it, so a
     /// failure is only logged.
-    fn configure_watchdog(&mut self, seats: &LoopSlots, limit: Duration) {
+    fn configure_watchdog(&mut self, loop_slots: &LoopSlots, limit: Duration) {
         if self.watchdog.is_none() {
             let help = LoopActions {
                 rescue,
@@ -247,7 +247,7 @@ impl WorkerLoops {
                 .ok();
         }
         if let Some(watchdog) = &self.watchdog {
-            watchdog.set(seats, limit);
+            watchdog.set(loop_slots, limit);
         }
     }
 
@@ -259,41 +259,35 @@ impl WorkerLoops {
             slow_turn: loaded.core.slow_turn(),
             ..Default::default()
         })?;
-        let seat = LoopSlot::new(index, event_loop.handle(), take_arrivals);
-        let ended = LoopEndGuard(self.loop_ended.1.try_clone()?, seat.id);
+        let loop_slot = LoopSlot::new(index, event_loop.handle(), take_arrivals);
+        let ended = LoopEndGuard(self.loop_ended.1.try_clone()?, loop_slot.id);
         let affinity = loaded.core.affinity.clone();
         let log = self.log.clone();
-        let own = seat.clone();
+        let own = loop_slot.clone();
         std::thread::Builder::new()
             .name(name)
             .spawn(move || run_loop(event_loop, own, &affinity, &log, ended))?;
-        Ok(seat)
+        Ok(loop_slot)
     }
 
     /// Ends loops that the configuration no longer has. Their idle connections move to the other
     /// loops, and the busy ones as soon as they are idle.
-    fn retire_loops(&mut self, removed: Vec<Arc<LoopSlot>>, seats: &LoopSlots) {
-        for seat in removed {
-            self.retiring.insert(seat.id);
+    fn retire_loops(&mut self, removed: Vec<Arc<LoopSlot>>, loop_slots: &LoopSlots) {
+        for loop_slot in removed {
+            self.retiring.insert(loop_slot.id);
             // Closed first, so that no other loop leaves a connection there that nothing would take.
-            for arrival in seat.close_slot() {
-                place_connection(arrival, seats);
+            for arrival in loop_slot.close_slot() {
+                place_connection(arrival, loop_slots);
             }
-            let seats = seats.clone();
+            let loop_slots = loop_slots.clone();
             let leave = move || {
-                drain_loop_to(MoveScope::Process, move |kind, parcel| {
-                    let what = ArrivingConnection::Idle(parcel);
-                    place_connection(
-                        LoopArrival {
-                            kind,
-                            connection: what,
-                        },
-                        &seats,
-                    );
+                drain_loop_to(MoveScope::Process, move |kind, moving| {
+                    let connection = ArrivingConnection::Idle(moving);
+                    place_connection(LoopArrival { kind, connection }, &loop_slots);
                 })
             };
             // A loop that cannot be reached has ended already.
-            let _ = seat.handle().post(leave);
+            let _ = loop_slot.handle().post(leave);
         }
     }
 
@@ -301,7 +295,7 @@ impl WorkerLoops {
     fn post_configuration(
         &self,
         index: usize,
-        seats: &LoopSlots,
+        loop_slots: &LoopSlots,
         loaded: &LoadedConfiguration,
         generation: &GenerationMessage,
         done: mpsc::SyncSender<()>,
@@ -310,7 +304,7 @@ impl WorkerLoops {
         let context = LoopContext {
             index,
             loops,
-            loop_slots: seats.clone(),
+            loop_slots: loop_slots.clone(),
             loop_slot: self.loops[index].clone(),
             main: loaded.main.clone(),
             log: self.log.clone(),
@@ -370,24 +364,18 @@ impl WorkerLoops {
             }
         };
         let kinds: Vec<&'static str> = self.current.iter().map(|engine| engine.kind()).collect();
-        if let Some((kind, parcel)) = handover::decode(message, &kinds) {
-            let what = ArrivingConnection::Idle(parcel);
-            let seats = LoopSlots {
+        if let Some((kind, moving)) = handover::decode(message, &kinds) {
+            let connection = ArrivingConnection::Idle(moving);
+            let loop_slots = LoopSlots {
                 list: self.loops.iter().cloned().collect(),
             };
             // The master may have named this worker while its loops are still taking their
             // configuration.
             let deadline = rt::clock::read_clock() + PEER_TIMEOUT;
-            while seats.least_loaded().is_none() && rt::clock::read_clock() < deadline {
+            while loop_slots.least_loaded().is_none() && rt::clock::read_clock() < deadline {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            place_connection(
-                LoopArrival {
-                    kind,
-                    connection: what,
-                },
-                &seats,
-            );
+            place_connection(LoopArrival { kind, connection }, &loop_slots);
         }
         true
     }
@@ -453,7 +441,7 @@ impl WorkerLoops {
         // The latest peer is the newest worker, which will serve longest.
         let peer = self.peers.pop().filter(|_| hand_over);
         self.connection_sender = peer.and_then(|peer| match ConnectionSender::start(peer) {
-            Ok(courier) => Some(courier),
+            Ok(sender) => Some(sender),
             Err(error) => {
                 let error = base::ErrnoText(&error);
                 self.log.log_plain(
@@ -463,38 +451,38 @@ impl WorkerLoops {
                 None
             }
         });
-        for seat in &self.loops {
+        for loop_slot in &self.loops {
             let to = self
                 .connection_sender
                 .as_ref()
                 .map(ConnectionSender::sender);
             let stop = move || match to {
-                // If the courier has given up, the connection is dropped with its parcel.
-                Some(to) => drain_loop_to(MoveScope::Beyond, move |kind, parcel| {
-                    drop(to.send((kind, parcel)));
+                // If the sender has given up, the connection is dropped with its descriptor.
+                Some(to) => drain_loop_to(MoveScope::Beyond, move |kind, moving| {
+                    drop(to.send((kind, moving)));
                 }),
                 None => stop_loop(),
             };
             // A loop that cannot be reached has ended already.
-            let _ = seat.handle().post(stop);
+            let _ = loop_slot.handle().post(stop);
         }
     }
 
     /// Cuts the remaining connections, so that their requests end and are logged.
     fn cut(&mut self) {
         self.stopping = StopStage::Cut(rt::clock::read_clock() + CUT_GRACE);
-        for seat in &self.loops {
+        for loop_slot in &self.loops {
             // As in `stop`.
-            let _ = seat.handle().post(cut_loop);
+            let _ = loop_slot.handle().post(cut_loop);
         }
     }
 
     /// Closes everything and ends the loops.
     fn abort(&mut self) {
         self.stopping = StopStage::Aborted(rt::clock::read_clock() + ABORT_GRACE);
-        for seat in &self.loops {
+        for loop_slot in &self.loops {
             // As in `stop`.
-            let _ = seat.handle().post(abort_loop);
+            let _ = loop_slot.handle().post(abort_loop);
         }
     }
 
@@ -575,9 +563,9 @@ impl WorkerLoops {
 
     /// Waits until all log lines are written. The last call before the process exits.
     pub(crate) fn flush(&mut self) {
-        if let Some(courier) = self.connection_sender.take() {
+        if let Some(sender) = self.connection_sender.take() {
             // Before the logs are flushed: the thread may still have something to report.
-            courier.finish();
+            sender.finish();
         }
         self.files.flush();
     }

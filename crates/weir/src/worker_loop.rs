@@ -1,7 +1,7 @@
 //! What a loop of the worker runs: its engines, and what the control thread asks of it.
 //!
 //! Everything here runs on the thread of a loop. [`crate::worker`] posts to it and never touches
-//! the state of a loop; what a loop answers goes through its slot ([`host::seats`]) or through the
+//! the state of a loop; what a loop answers goes through its slot ([`host::loop_slots`]) or through the
 //! pipe that tells of its end.
 //!
 //! An engine is stopped in the loop, not in the process: it stops accepting, and the loop goes on
@@ -28,14 +28,14 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
 /// The body of a loop's thread.
 pub(crate) fn run_loop(
     event_loop: rt::EventLoop,
-    seat: Arc<LoopSlot>,
+    loop_slot: Arc<LoopSlot>,
     affinity: &CpuAffinity,
     log: &Logger,
     ended: LoopEndGuard,
 ) {
     // Dropped last, also by a panic.
     let _ended = ended;
-    let index = seat.index;
+    let index = loop_slot.index;
     if let Some(processors) = affinity.of_loop(index)
         && let Err(error) = host::process::pin_thread(&processors)
     {
@@ -46,7 +46,7 @@ pub(crate) fn run_loop(
         );
     }
     // Before the first message, which is a configuration.
-    LOOP.with_borrow_mut(|state| state.seat = Some(seat));
+    LOOP.with_borrow_mut(|state| state.loop_slot = Some(loop_slot));
     let main = || async {
         let done = Rc::new(rt::sync::Notify::new());
         LOOP.with_borrow_mut(|state| state.done = Some(done.clone()));
@@ -83,7 +83,7 @@ struct LoopState {
     /// Notified to end the loop's main task.
     done: Option<Rc<rt::sync::Notify>>,
     /// Where others leave connections for this loop.
-    seat: Option<Arc<LoopSlot>>,
+    loop_slot: Option<Arc<LoopSlot>>,
 }
 
 rt::local! {
@@ -127,8 +127,8 @@ pub(crate) fn configure_loop(
     LOOP.with_borrow_mut(|state| {
         state.engines = now;
         // From now on other loops may leave connections here: there are engines to take them.
-        if let Some(seat) = &state.seat {
-            seat.open_slot();
+        if let Some(loop_slot) = &state.loop_slot {
+            loop_slot.open_slot();
         }
         state.retired.retain(|engine| engine.active() > 0);
         state.retired.extend(before.into_values());
@@ -156,14 +156,14 @@ fn finish_loop() {
 }
 
 /// Gives a connection to the loop with the fewest connections.
-pub(crate) fn place_connection(mut arrival: LoopArrival, seats: &LoopSlots) {
-    // A loop may just have closed its seat, and is not found again then. A connection that no loop
+pub(crate) fn place_connection(mut arrival: LoopArrival, loop_slots: &LoopSlots) {
+    // A loop may just have closed its slot, and is not found again then. A connection that no loop
     // takes is closed, as an idle one may be.
-    for _ in seats.list.iter() {
-        let Some(seat) = seats.least_loaded() else {
+    for _ in loop_slots.list.iter() {
+        let Some(loop_slot) = loop_slots.least_loaded() else {
             return;
         };
-        match seat.give_connection(arrival) {
+        match loop_slot.give_connection(arrival) {
             Ok(()) => return,
             Err(refused) => arrival = refused,
         }
@@ -172,10 +172,11 @@ pub(crate) fn place_connection(mut arrival: LoopArrival, seats: &LoopSlots) {
 
 /// Runs on a loop: adopts the connections that others have given it.
 pub(crate) fn take_arrivals() {
-    let (seat, engines) = LOOP.with_borrow(|state| (state.seat.clone(), state.engines.clone()));
-    let Some(seat) = seat else { return };
+    let (loop_slot, engines) =
+        LOOP.with_borrow(|state| (state.loop_slot.clone(), state.engines.clone()));
+    let Some(loop_slot) = loop_slot else { return };
     // A kind that this loop no longer has is dropped, which closes the connection.
-    for arrival in seat.take_arrivals() {
+    for arrival in loop_slot.take_arrivals() {
         if let Some(engine) = engines.get(arrival.kind) {
             engine.adopt_connection(arrival.connection);
         }
@@ -199,19 +200,13 @@ pub(crate) fn rescue(late: Arc<LoopSlot>, limit: Duration) {
 }
 
 /// Runs on a loop: moves this number of its connections to other loops.
-pub(crate) fn move_connections(count: usize, seats: LoopSlots) {
+pub(crate) fn move_connections(count: usize, loop_slots: LoopSlots) {
     let engines = LOOP.with_borrow(|state| state.engines.clone());
     for (kind, engine) in engines {
-        let seats = seats.clone();
-        let sink = move |parcel| {
-            let what = ArrivingConnection::Idle(parcel);
-            place_connection(
-                LoopArrival {
-                    kind,
-                    connection: what,
-                },
-                &seats,
-            );
+        let loop_slots = loop_slots.clone();
+        let sink = move |moving| {
+            let connection = ArrivingConnection::Idle(moving);
+            place_connection(LoopArrival { kind, connection }, &loop_slots);
         };
         let sink = ConnectionSink {
             scope: MoveScope::Process,
@@ -228,24 +223,21 @@ pub(crate) fn count_work() {
     }
 }
 
-/// Runs on a loop: moves connections that cause this part of its work to the loop with the seat
+/// Runs on a loop: moves connections that cause this part of its work to the loop with the slot
 /// `to`. If that has ended meanwhile, any other loop will do.
-pub(crate) fn move_work(part: f64, to: u64, seats: LoopSlots) {
+pub(crate) fn move_work(part: f64, to: u64, loop_slots: LoopSlots) {
     let engines = LOOP.with_borrow(|state| state.engines.clone());
     for (kind, engine) in engines {
-        let seats = seats.clone();
-        let sink = move |parcel| {
-            let what = ArrivingConnection::Idle(parcel);
-            let arrival = LoopArrival {
-                kind,
-                connection: what,
-            };
-            let refused = match seats.list.iter().find(|seat| seat.id == to) {
+        let loop_slots = loop_slots.clone();
+        let sink = move |moving| {
+            let connection = ArrivingConnection::Idle(moving);
+            let arrival = LoopArrival { kind, connection };
+            let refused = match loop_slots.list.iter().find(|loop_slot| loop_slot.id == to) {
                 Some(calm) => calm.give_connection(arrival),
                 None => Err(arrival),
             };
             if let Err(arrival) = refused {
-                place_connection(arrival, &seats);
+                place_connection(arrival, &loop_slots);
             }
         };
         let sink = ConnectionSink {
@@ -256,10 +248,13 @@ pub(crate) fn move_work(part: f64, to: u64, seats: LoopSlots) {
     }
 }
 
-/// Closes the loop's seat: others can give it nothing any more, and what they gave is adopted.
-fn close_seat() {
-    let (seat, engines) = LOOP.with_borrow(|state| (state.seat.clone(), state.engines.clone()));
-    let arrivals = seat.map(|seat| seat.close_slot()).unwrap_or_default();
+/// Closes the loop's slot: others can give it nothing any more, and what they gave is adopted.
+fn close_loop_slot() {
+    let (loop_slot, engines) =
+        LOOP.with_borrow(|state| (state.loop_slot.clone(), state.engines.clone()));
+    let arrivals = loop_slot
+        .map(|loop_slot| loop_slot.close_slot())
+        .unwrap_or_default();
     for arrival in arrivals {
         if let Some(engine) = engines.get(arrival.kind) {
             engine.adopt_connection(arrival.connection);
@@ -269,23 +264,23 @@ fn close_seat() {
 
 /// Runs on a loop: ends it when its last connection is closed. Idle connections go to `sink`.
 pub(crate) fn drain_loop_to(
-    reach: MoveScope,
+    scope: MoveScope,
     sink: impl Fn(&'static str, MovingConnection) + Clone + 'static,
 ) {
     // Before the engines are asked: what others left here counts as this loop's connections.
-    close_seat();
+    close_loop_slot();
     let engines = LOOP.with_borrow(|state| state.engines.clone());
     for (kind, engine) in engines {
         let sink = sink.clone();
-        let take = Rc::new(move |parcel| sink(kind, parcel));
-        engine.hand_over(ConnectionSink { scope: reach, take });
+        let take = Rc::new(move |moving| sink(kind, moving));
+        engine.hand_over(ConnectionSink { scope, take });
     }
     end_when_idle();
 }
 
 /// Runs on a loop: ends it when its last connection is closed.
 pub(crate) fn stop_loop() {
-    close_seat();
+    close_loop_slot();
     for engine in all_engines() {
         engine.stop();
     }

@@ -59,7 +59,7 @@ impl RustFile {
         self.path.split('/').nth(1).unwrap_or_default()
     }
 
-    /// The modules of a path in the crate: `h1/reading.rs` is `["h1", "reading"]`, `lib.rs` is `[]`.
+    /// The modules of a path in the crate: `h1/sender.rs` is `["h1", "sender"]`, `lib.rs` is `[]`.
     pub(crate) fn module(&self) -> Vec<&str> {
         let inside = self.path.split_once("/src/").map_or("", |(_, path)| path);
         let inside = inside.strip_suffix(".rs").unwrap_or(inside);

@@ -37,13 +37,13 @@ pub(super) const ALL: &[Measure] = &[
     },
     Measure {
         name: "one-word-type-percent",
-        bound: Bound::AtMost(40),
+        bound: Bound::AtMost(10),
         of: one_word_types,
         remedy: "give types names of two words that say what they are here; `cargo xtask figures --types` lists them",
     },
     Measure {
         name: "shared-type-name-percent",
-        bound: Bound::AtMost(25),
+        bound: Bound::AtMost(5),
         of: shared_type_names,
         remedy: "give a type a name that no other has; `cargo xtask figures --types` lists them",
     },

@@ -72,6 +72,7 @@ const PROJECT_RULES: &[ProjectRule] = &[
     ratchet::nothing_gets_worse,
     text::no_file_names_a_machine,
     text::the_map_is_short,
+    text::the_map_names_every_file,
 ];
 
 pub(crate) fn run(flags: &mut Flags) -> Outcome {

@@ -1,11 +1,16 @@
 //! Rules about the text of files.
 
+use std::collections::HashSet;
 use std::fs;
 
 use super::Finding;
 use super::source::{Source, files, without_comment};
 
-const MAP_LINES: usize = 200;
+/// Long enough for a line about each file of the crates in [`MAPPED`], short enough to be read on the first day.
+const MAP_LINES: usize = 280;
+
+/// The crates whose files the map names one by one: those that a newcomer meets first, and that are too large to guess.
+const MAPPED: [&str; 3] = ["crates/http/src/", "crates/rt/src/", "crates/host/src/"];
 
 pub(super) fn begins_with_what_and_why(source: &Source, findings: &mut Vec<Finding>) {
     if !source.text.starts_with("//! ") {
@@ -142,5 +147,29 @@ pub(super) fn the_map_is_short(_: &[Source], findings: &mut Vec<Finding>) {
             "ARCHITECTURE.md",
             format!("{lines} lines: keep the map between 1 and {MAP_LINES}"),
         ));
+    }
+}
+
+pub(super) fn the_map_names_every_file(sources: &[Source], findings: &mut Vec<Finding>) {
+    let map = fs::read_to_string("ARCHITECTURE.md").unwrap_or_default();
+    let words: HashSet<&str> = map
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .collect();
+    for source in sources {
+        let Some(file) = MAPPED
+            .iter()
+            .find_map(|folder| source.path.strip_prefix(folder))
+        else {
+            continue;
+        };
+        // A folder is named by its folder, not by its `mod.rs`.
+        let stem = file.trim_end_matches(".rs").trim_end_matches("/mod");
+        let name = stem.rsplit('/').next().unwrap_or(stem);
+        if name != "lib" && !words.contains(name) {
+            findings.push(Finding::new(
+                &source.path,
+                format!("the map in ARCHITECTURE.md does not name `{name}`: say there what it is"),
+            ));
+        }
     }
 }

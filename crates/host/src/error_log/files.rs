@@ -40,25 +40,25 @@ pub trait LineBuffer: Send + Sync {
 pub struct LogFiles {
     by_path: Arc<Mutex<BTreeMap<PathBuf, Arc<LogFile>>>>,
     /// Those that write to files which are not in this set.
-    holders: Arc<Mutex<LineBuffers>>,
+    buffers: Arc<Mutex<LineBuffers>>,
 }
 
-/// Holders that may be gone by now.
+/// Buffers that may be gone by now.
 #[derive(Default)]
 struct LineBuffers(Vec<Weak<dyn LineBuffer>>);
 
 impl LineBuffers {
-    fn add(&mut self, holder: Weak<dyn LineBuffer>) {
+    fn add(&mut self, buffer: Weak<dyn LineBuffer>) {
         self.0.retain(|known| known.strong_count() > 0);
-        self.0.push(holder);
+        self.0.push(buffer);
     }
 }
 
-/// Has every holder write what it holds. The list is not locked meanwhile: a holder may be slow.
-fn release(holders: &Mutex<LineBuffers>) {
-    let list = holders.lock().0.clone();
-    for holder in list.iter().filter_map(Weak::upgrade) {
-        holder.flush_lines();
+/// Has every buffer write its lines. The list is not locked meanwhile: a buffer may be slow.
+fn release(buffers: &Mutex<LineBuffers>) {
+    let list = buffers.lock().0.clone();
+    for buffer in list.iter().filter_map(Weak::upgrade) {
+        buffer.flush_lines();
     }
 }
 
@@ -72,7 +72,7 @@ impl LogFiles {
         let file = Arc::new(LogFile {
             path: path.to_path_buf(),
             writer: OnceLock::new(),
-            holders: Mutex::default(),
+            buffers: Mutex::default(),
         });
         files.insert(path.to_path_buf(), file.clone());
         file
@@ -99,16 +99,16 @@ impl LogFiles {
         files.retain(|_, file| Arc::strong_count(file) > 1);
     }
 
-    /// Has `holder` asked at [`LogFiles::flush`] too.
-    pub fn add_buffer(&self, holder: Weak<dyn LineBuffer>) {
-        self.holders.lock().add(holder);
+    /// Has `buffer` asked at [`LogFiles::flush`] too.
+    pub fn add_buffer(&self, buffer: Weak<dyn LineBuffer>) {
+        self.buffers.lock().add(buffer);
     }
 
     /// Waits until everything written so far has left the process. For the end of the process.
     pub fn flush(&self) {
-        release(&self.holders);
+        release(&self.buffers);
         for file in self.all_files() {
-            release(&file.holders);
+            release(&file.buffers);
             if let Some(LogFileWriter::Queued(sink)) = file.writer.get() {
                 sink.flush_blocking();
             }
@@ -121,7 +121,7 @@ pub struct LogFile {
     path: PathBuf,
     /// Unset until a descriptor is attached; lines before that are dropped, which only `-t` does.
     writer: OnceLock<LogFileWriter>,
-    holders: Mutex<LineBuffers>,
+    buffers: Mutex<LineBuffers>,
 }
 
 enum LogFileWriter {
@@ -170,14 +170,14 @@ impl LogFile {
         }
     }
 
-    /// Has `holder` asked for its lines before this file is reopened, and at the end of the process.
-    pub fn add_buffer(&self, holder: Weak<dyn LineBuffer>) {
-        self.holders.lock().add(holder);
+    /// Has `buffer` asked for its lines before this file is reopened, and at the end of the process.
+    pub fn add_buffer(&self, buffer: Weak<dyn LineBuffer>) {
+        self.buffers.lock().add(buffer);
     }
 
     fn attach(&self, descriptor: OwnedFd, how: LogWriteMode) {
         // Lines of before belong to the old file.
-        release(&self.holders);
+        release(&self.buffers);
         let mut fresh = Some(descriptor);
         let writer = self.writer.get_or_init(|| {
             let descriptor = fresh.take().expect("the closure runs at most once");

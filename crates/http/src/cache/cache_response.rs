@@ -42,7 +42,7 @@ impl From<FillChunk> for BodyChunk {
     }
 }
 
-/// That and why the origin was asked, for `Cache-UpstreamCacheStatus` (RFC 9211, section 2.2).
+/// That and why the origin was asked, for `Cache-Status` (RFC 9211, section 2.2).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ForwardStatus {
     pub(super) why: ForwardReason,
@@ -155,7 +155,7 @@ impl CacheResponse<'_> {
     }
 
     fn add_cache_status(&self, request: &mut Request) {
-        // `Cache-UpstreamCacheStatus` shows a full disk: the response is passed on, but not stored.
+        // `Cache-Status` shows a full disk: the response is passed on, but not stored.
         let full = self.forwarded.is_some() && self.store.lacks_room(self.length);
         add_status_field(request, self.settings, |name| CacheStatus {
             name,
@@ -228,7 +228,7 @@ fn make_ranges(request: &mut Request) -> bool {
     has_ranges
 }
 
-/// Adds `Cache-UpstreamCacheStatus` if `…_cache_status` asks for it.
+/// Adds `Cache-Status` if `…_cache_status` asks for it.
 fn add_status_field<'a>(
     request: &mut Request,
     settings: &'a SettingsRef,

@@ -52,7 +52,7 @@ pub struct CacheSettings {
     pub repeat_max: u64,
     /// How long a key is remembered as hit-for-miss.
     pub uncacheable_time: Duration,
-    /// The client's `CacheZone-Control` is observed; nginx ignores it.
+    /// The client's `Cache-Control` is observed; nginx ignores it.
     pub request_control: bool,
     /// A variant by `Accept-Language` is served to all clients that prefer its language.
     pub language: bool,
@@ -60,7 +60,7 @@ pub struct CacheSettings {
     pub post: bool,
     /// A successful unsafe request purges the key.
     pub invalidate: bool,
-    /// The `CacheZone-Status` header of responses.
+    /// The `Cache-Status` header of responses.
     pub status_header: StatusHeader,
     /// The rules that decide whether a response may be stored, and for how long.
     pub rules: StoringRules,
@@ -84,7 +84,7 @@ pub enum StatusHeader {
     /// No.
     #[default]
     Off,
-    /// In `CacheZone-Status` (RFC 9211), with this name for the cache.
+    /// In `Cache-Status` (RFC 9211), with this name for the cache.
     Named(bstr::BString),
 }
 

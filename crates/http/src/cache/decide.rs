@@ -6,7 +6,7 @@
 //! action because it changed in the meantime: another request has started the same fill, or the key was marked
 //! hit-for-miss. The executor then puts that into the input and asks again.
 //!
-//! What happens to a response once the origin has sent its head is the other table: `verdict`.
+//! What happens to a response once the origin has sent its head is the other table: `fetch_verdict`.
 
 use std::time::Duration;
 
@@ -166,7 +166,7 @@ pub(super) enum LockWait {
 }
 
 /// Decides what happens to a request. Whether a stale object may replace an error is not decided here, but when the
-/// origin fails (`verdict`): only then is the kind of error known.
+/// origin fails (`fetch_verdict`): only then is the kind of error known.
 pub(super) fn decide(
     now_ms: u64,
     found: FoundEntry<'_>,

@@ -189,7 +189,8 @@ impl CacheRequest {
     ) -> HandlerOutcome {
         let mut now_ms = now_ms;
         request.upstream.get_or_make();
-        // As in nginx, the request's body is read even where a hit needs none: the connection cannot be reused with it unread.
+        // As in nginx, the request's body is read even where a hit needs none: the connection cannot be reused with it
+        // unread.
         if request.body.exists() {
             if let Err(status) = crate::body_reader::read_body(request).await {
                 return HandlerOutcome::Status(status);

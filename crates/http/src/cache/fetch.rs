@@ -1,5 +1,5 @@
 //! A fetch: a request of its own to the origin, which belongs to no client. This file says what it consists of and what
-//! it asks for. `storing` stores the response; `content` handles a body that breaks off.
+//! it asks for. `storing` stores the response; `fetch_content` handles a body that breaks off.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -97,7 +97,7 @@ impl CacheFetch {
         request: &Request,
         at: StorageKey,
         stale: Option<StaleObject>,
-        ask: FetchFields,
+        fields: FetchFields,
     ) -> CacheFetch {
         let mut own = request.fork();
         // No client is attached to it: nothing is written to a connection, and a disconnection does not cancel it.
@@ -107,7 +107,7 @@ impl CacheFetch {
             own.method = Method::Get;
         }
         own.delivery.header_only = own.method == Method::Head;
-        own.set_state(ask);
+        own.set_state(fields);
         CacheFetch {
             request: own,
             settings: asker.settings.clone(),

@@ -317,7 +317,7 @@ impl CacheFetch {
         &mut self,
         content: &ArrivingContent<'_>,
         position: u64,
-        ask: FetchFields,
+        fields: FetchFields,
     ) -> ResumeResponse {
         let length = content.length.unwrap_or(0);
         self.request.log(
@@ -326,7 +326,7 @@ impl CacheFetch {
                 "upstream response was interrupted at {position} of {length} bytes, requesting the rest"
             ),
         );
-        self.request.set_state(ask);
+        self.request.set_state(fields);
         let Ok(exchange) = self.exchange_with_origin().await else {
             return ResumeResponse::Nothing;
         };

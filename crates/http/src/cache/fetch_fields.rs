@@ -56,8 +56,8 @@ impl FetchFields {
 
     /// Whether the client's field is not sent to the origin.
     pub fn replaces_field(field: KnownField) -> bool {
-        // With the client's conditions, the origin could answer 304 or 412, which says nothing to other clients. With its
-        // range, the stored response would lack the rest.
+        // With the client's conditions, the origin could answer 304 or 412, which says nothing to other clients. With
+        // its range, the stored response would lack the rest.
         matches!(
             field,
             KnownField::IfModifiedSince

@@ -127,7 +127,8 @@ impl CacheRequest {
         request: &mut Request,
         fill: &mut FollowedFill,
     ) -> Result<Arc<cache::ObjectHead>, FollowStep> {
-        // The client's disconnection is watched for during the wait, since nothing is being read from it or written to it.
+        // The client's disconnection is watched for during the wait, since nothing is being read from it or written to
+        // it.
         let client = Rc::clone(&request.stream);
         let watch = self.watches_client(request);
         let FollowedFill {
@@ -340,7 +341,7 @@ impl CacheRequest {
         status: UpstreamCacheStatus,
         now_ms: u64,
     ) -> HandlerOutcome {
-        // STALE and UPDATING are hits for `Cache-UpstreamCacheStatus`: this request was not forwarded (RFC 9211, section 2.2).
+        // STALE and UPDATING are hits for `Cache-Status`: this request was not forwarded (RFC 9211, section 2.2).
         let forwarded = (status == UpstreamCacheStatus::Revalidated).then_some(ForwardStatus {
             why: ForwardReason::Stale,
             is_collapsed: false,
@@ -361,8 +362,8 @@ impl CacheRequest {
 }
 
 /// Switches to another fill, if that is what the fetch says.
-fn turns_to(follower: &mut FillFollower, instead: &FillMessage) -> bool {
-    let Some(FetchResult::FollowOther(other)) = instead.get::<FetchResult>() else {
+fn turns_to(follower: &mut FillFollower, message: &FillMessage) -> bool {
+    let Some(FetchResult::FollowOther(other)) = message.get::<FetchResult>() else {
         return false;
     };
     // Cloned under the lock: several followers, on different loops, switch to the same fill.

@@ -1,29 +1,29 @@
 //! The cache of responses: between a location and its upstream exchange.
 //!
 //! ```text
-//! handler (proxy, fastcgi, …) → serve
-//!   serve        how a request concerns the cache; hits in memory end here
-//!   execute      carries out what `decide` says, and looks up again if the store has changed
-//!     unshared   an exchange for one client, stored if it turns out to be for all
-//!     follow     a client that follows a fill, whichever request started it
-//!     parts      a partial object: the stored part is served, the rest is fetched alone
-//!     answer     the response from a stored object or from a fill
-//!   invalidate   purges, and unsafe methods, which outdate what is stored
-//!   lookup       the keys of a request, and what is stored under them
+//! handler (proxy, fastcgi, …) → admission
+//!   admission           how a request concerns the cache; hits in memory end here
+//!   execute             carries out what `decide` says, and looks up again if the store has changed
+//!     unshared          an exchange for one client, stored if it turns out to be for all
+//!     follow            a client that follows a fill, whichever request started it
+//!     partial_content   a partial object: the stored part is served, the rest is fetched alone
+//!     cache_response    the response from a stored object or from a fill
+//!   invalidate          purges, and unsafe methods, which outdate what is stored
+//!   lookup              the keys of a request, and what is stored under them
 //!
-//! fetch          a request of its own to the origin, in a task of its own
-//!   storing      from the response head into the store, as `verdict` says
-//!   content      the body, and what happens if it breaks off
-//!   judging      whether a response may be stored
+//! fetch                 a request of its own to the origin, in a task of its own
+//!   storing             from the response head into the store, as `fetch_verdict` says
+//!   fetch_content       the body, and what happens if it breaks off
+//!   storable_response   whether a response may be stored
 //!
-//! decide         what is done with a request: a table without I/O, clock or store
-//! verdict        what is done with a response: the same
-//! head           the format of a stored response's head
-//! zone           `…_cache_path`: the stores, their opening and their upkeep
+//! decide                what is done with a request: a table without I/O, clock or store
+//! fetch_verdict         what is done with a response: the same
+//! stored_head           the format of a stored response's head
+//! zone                  `…_cache_path`: the stores, their opening and their upkeep
 //! ```
 //!
-//! The bytes are kept by the crate `cache`, which knows no HTTP; the rules of RFC 9111 are `proto::caching`, which knows
-//! no I/O. Here they meet: directives, requests, exchanges.
+//! The bytes are kept by the crate `cache`, which knows no HTTP; the rules of RFC 9111 are `proto::caching`, which
+//! knows no I/O. Here they meet: directives, requests, exchanges.
 //!
 //! A miss starts one fetch, which belongs to no request: each client that asks for the key, including the first,
 //! follows it with a cursor of its own, so that a slow or disconnected client does not affect the others. If the

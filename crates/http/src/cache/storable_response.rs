@@ -1,4 +1,4 @@
-//! How a response of the origin is judged: the input for the tables of `verdict`, computed from the request, the
+//! How a response of the origin is judged: the input for the tables of `fetch_verdict`, computed from the request, the
 //! settings and the head.
 
 use std::ops::Range;

@@ -56,7 +56,7 @@ pub struct StoredVariant {
     pub born: u64,
     /// The request fields that select the variant.
     pub names: Vec<Box<[u8]>>,
-    /// Their values in the request, encoded by [`variant_values`]. A request that followed the fill compares its own with
+    /// Their values in the request, encoded by `variant_values`. A request that followed the fill compares its own with
     /// these.
     pub values: Vec<u8>,
 }

@@ -8,7 +8,7 @@
 //!                           └─ broken ────▶ the rest is fetched, or the whole again (`store_content`); else it has failed
 //! ```
 //!
-//! Which branch is taken is decided by the tables in `verdict`.
+//! Which branch is taken is decided by the tables in `fetch_verdict`.
 
 use std::rc::Rc;
 use std::sync::Arc;

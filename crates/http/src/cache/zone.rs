@@ -90,7 +90,9 @@ pub struct CacheZones(Arc<Mutex<BTreeMap<BString, Arc<CacheZone>>>>);
 
 impl fmt::Debug for CacheZone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cache").field("name", &self.name).finish()
+        f.debug_struct("CacheZone")
+            .field("name", &self.name)
+            .finish()
     }
 }
 
@@ -124,7 +126,7 @@ impl CacheZone {
 
     /// What is wrong with the store, for the error log and the status page.
     pub fn last_error(&self) -> Option<String> {
-        self.opened.get()?.trouble()
+        self.opened.get()?.last_error()
     }
 
     /// The store's figures, if it is open.
@@ -194,7 +196,7 @@ impl CacheZones {
     pub fn declare_zone(
         line: &mut DirectiveLine,
         name: &BStr,
-        declared: ZoneParameters,
+        parameters: ZoneParameters,
     ) -> Result<(), Diagnostic> {
         let place = line.sources().place(line.node.span).unwrap_or_default();
         let cache = CacheZones::refer_to_zone(line, name);
@@ -202,13 +204,13 @@ impl CacheZones {
         // Two stores in one directory would delete each other's files.
         let same_path = others.iter().find_map(|other| {
             let (known, place) = other.declared.get()?;
-            (known.path == declared.path && other.name != name).then_some(place)
+            (known.path == parameters.path && other.name != name).then_some(place)
         });
         if let Some(other) = same_path {
-            let path = declared.path.display();
+            let path = parameters.path.display();
             return Err(line.error(format!("the same path name \"{path}\" used in {other} and")));
         }
-        if cache.declared.set((declared, place)).is_err() {
+        if cache.declared.set((parameters, place)).is_err() {
             return Err(line.error(format!("duplicate zone \"{name}\"")));
         }
         Ok(())
@@ -296,8 +298,8 @@ impl CacheZones {
             match opened.store() {
                 // The directory was removed or replaced. What the old store writes from now on is lost.
                 Some(store) if store.has_vanished() => {
-                    let trouble = opened.give_up(&store);
-                    news.extend(trouble.map(|why| (Arc::clone(&cache), ZoneEvent::Trouble(why))));
+                    let error = opened.give_up(&store);
+                    news.extend(error.map(|why| (Arc::clone(&cache), ZoneEvent::Trouble(why))));
                     Arc::clone(opened).open_soon();
                     continue;
                 }
@@ -370,18 +372,18 @@ struct ZoneStoreState {
     given_away: bool,
     /// The store that was given away, until its end has been waited for.
     leaving: Option<cache::CacheStore>,
-    trouble: Option<String>,
-    /// What the log was told last, so that the same trouble is reported once.
-    said: Option<String>,
+    last_error: Option<String>,
+    /// What was logged last, so that the same error is logged once.
+    logged: Option<String>,
     found: Option<OpenedStore>,
-    /// The log has not been told about `found_at_open` yet.
+    /// `found_at_open` has not been logged yet.
     found_lately: bool,
 }
 
 impl ZoneStore {
-    fn new(declared: &ZoneParameters) -> ZoneStore {
+    fn new(parameters: &ZoneParameters) -> ZoneStore {
         ZoneStore {
-            declared: Mutex::new(declared.clone()),
+            declared: Mutex::new(parameters.clone()),
             state: Mutex::default(),
             changed: Condvar::new(),
             uses: Mutex::new(Lru::new(COUNTED_KEYS)),
@@ -398,23 +400,23 @@ impl ZoneStore {
     }
 
     /// Applies the limits of a new configuration to the open store.
-    fn adopt(&self, declared: &ZoneParameters) {
+    fn adopt(&self, parameters: &ZoneParameters) {
         let mut known = self.declared.lock();
-        if *known == *declared {
+        if *known == *parameters {
             return;
         }
-        known.clone_from(declared);
+        known.clone_from(parameters);
         drop(known);
         if let Some(store) = self.store() {
-            store.set_limits(&declared.options());
+            store.set_limits(&parameters.options());
         }
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn last_error(&self) -> Option<String> {
         let state = self.state();
         match &state.store {
             Some(store) => store.last_error(),
-            None => state.trouble.clone(),
+            None => state.last_error.clone(),
         }
     }
 
@@ -424,12 +426,12 @@ impl ZoneStore {
         state.store = None;
         // It is to be opened again at once, not after the usual pause.
         state.failed = None;
-        state.said = store.last_error();
-        state.trouble = state.said.clone();
-        state.said.clone()
+        state.logged = store.last_error();
+        state.last_error = state.logged.clone();
+        state.logged.clone()
     }
 
-    /// What the store contained when it was opened, if the log has not been told yet.
+    /// What the store contained when it was opened, if that has not been logged yet.
     fn found_lately(&self) -> Option<OpenedStore> {
         let mut state = self.state();
         std::mem::take(&mut state.found_lately)
@@ -437,15 +439,15 @@ impl ZoneStore {
             .flatten()
     }
 
-    /// The trouble, if the log was told something else last.
+    /// The error, if another one was logged last.
     fn news(&self) -> Option<Option<String>> {
-        let trouble = self.trouble();
+        let error = self.last_error();
         let mut state = self.state();
-        if state.said == trouble {
+        if state.logged == error {
             return None;
         }
-        state.said.clone_from(&trouble);
-        Some(trouble)
+        state.logged.clone_from(&error);
+        Some(error)
     }
 
     /// Opens the store on a thread of the pool, unless it is open or the last attempt was too recent. Requests call
@@ -491,7 +493,7 @@ impl ZoneStore {
                 state.store = Some(store);
                 state.failed = None;
                 state.locked = None;
-                state.trouble = None;
+                state.last_error = None;
             }
             Err(error) => {
                 let now = rt::clock::read_clock();
@@ -508,7 +510,7 @@ impl ZoneStore {
                 // After an upgrade the previous process still holds the lock for a moment. That is worth a message only
                 // if it lasts.
                 if state.locked.is_none() || rt::clock::elapsed(since) >= LOCKED_PATIENCE {
-                    state.trouble = Some(error.to_string());
+                    state.last_error = Some(error.to_string());
                 }
             }
         }

@@ -50,8 +50,8 @@ impl ErrorPage {
                     format!("value \"{text}\" must be between 300 and 599"),
                 ));
             }
-            // nginx's own codes (494 to 497: oversized header, certificate errors, HTTP on an HTTPS port) never reach the
-            // client.
+            // nginx's own codes (494 to 497: oversized header, certificate errors, HTTP on an HTTPS port) never reach
+            // the client.
             let shown = match status {
                 494..=497 if answer.is_none() => Some(400),
                 _ => answer,

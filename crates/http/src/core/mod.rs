@@ -2,7 +2,7 @@
 //!
 //! They are rows of tables, like those of a module. The blocks of the configuration (`server`, `location`,
 //! `limit_except`) are rows too. What they do is in [`crate::configure`], which is a layer above and hands its
-//! functions down ([`blocks`]).
+//! functions down (`blocks`).
 
 pub(crate) mod blocks;
 mod choices;

@@ -56,8 +56,8 @@ impl LocationRoot {
                     line.error("the \"alias\" directive cannot be used inside the named location")
                 );
             }
-            // A prefix is removed by its length. A regular expression has no fixed length, so the value must be the whole
-            // file name.
+            // A prefix is removed by its length. A regular expression has no fixed length, so the value must be the
+            // whole file name.
             PresentLocation::Regex => RootKind::Whole,
             PresentLocation::Prefix(length) => RootKind::Alias(length),
         };

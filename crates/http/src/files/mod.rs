@@ -1,9 +1,9 @@
 //! Finds files for handlers, opened or only examined, with the settings of the location.
 //!
-//! Whatever the kernel or the cache of open files ([`cache`]) has in memory is answered at once by [`try_open`]; the
-//! rest waits in the location's thread pool ([`open_request_file`]). `disable_symlinks`, `directio`, `read_ahead` and
-//! `open_file_cache` take effect here. Which path belongs to a request, and what is done with the file, is the
-//! handlers' business.
+//! Whatever the kernel or the cache of open files (`open_file_cache`) has in memory is answered at once by
+//! [`try_open`]; the rest waits in the location's thread pool ([`open_request_file`]). `disable_symlinks`, `directio`,
+//! `read_ahead` and `open_file_cache` take effect here. Which path belongs to a request, and what is done with the
+//! file, is the handlers' business.
 
 mod file_content;
 mod open_file_cache;
@@ -42,7 +42,7 @@ pub struct OpenFile {
 pub struct FileError {
     /// The error number.
     pub errno: i32,
-    /// The call that failed, as the log names it: `open_request_file()`.
+    /// The call that failed, as the log names it: `open()`.
     pub call: &'static str,
 }
 
@@ -183,11 +183,11 @@ pub fn as_path(path: &[u8]) -> &Path {
 fn probe(
     delivery: &DeliveryConf,
     path: &[u8],
-    judged: Option<SymlinkCheck>,
+    check: Option<SymlinkCheck>,
     purpose: FilePurpose,
 ) -> Option<OpenFileResult> {
     let path = as_path(path);
-    Some(match (judged, purpose) {
+    Some(match (check, purpose) {
         (None, FilePurpose::Look) => {
             let metadata = rt::file::try_stat(path)?;
             metadata
@@ -200,8 +200,8 @@ fn probe(
                 .and_then(|file| opened_with(delivery, file))
                 .map_err(|error| FileError::of(&error, "open()"))
         }
-        (Some(judged), purpose) => {
-            let opened = rt::file::try_open_judged(path, options(purpose), judged)?;
+        (Some(check), purpose) => {
+            let opened = rt::file::try_open_judged(path, options(purpose), check)?;
             finish_judged(delivery, opened, purpose)
         }
     })

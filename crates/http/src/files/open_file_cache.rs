@@ -31,7 +31,7 @@ struct OpenFiles {
 
 struct OpenFileEntry {
     found: OpenFileResult,
-    judged: Option<SymlinkCheck>,
+    check: Option<SymlinkCheck>,
     checked: Instant,
     used: Instant,
     uses: i64,
@@ -51,7 +51,7 @@ pub(super) fn lookup_file(
     settings: OpenFileCache,
     delivery: &DeliveryConf,
     path: &[u8],
-    judged: Option<SymlinkCheck>,
+    check: Option<SymlinkCheck>,
     purpose: FilePurpose,
 ) -> OpenFileLookup {
     with(settings, |cache| {
@@ -64,7 +64,7 @@ pub(super) fn lookup_file(
         entry.uses += 1;
         // Another location may refuse links that this entry was found through: what one may see does not answer for the
         // other.
-        if entry.judged != judged || !entry.serves(purpose) {
+        if entry.check != check || !entry.serves(purpose) {
             return OpenFileLookup::Miss;
         }
         if now.saturating_duration_since(entry.checked) < delivery.open_file_cache_valid {
@@ -98,7 +98,7 @@ pub(super) fn store_entry(
     settings: OpenFileCache,
     delivery: &DeliveryConf,
     path: &[u8],
-    judged: Option<SymlinkCheck>,
+    check: Option<SymlinkCheck>,
     found: &OpenFileResult,
 ) {
     with(settings, |cache| {
@@ -120,7 +120,7 @@ pub(super) fn store_entry(
             path.to_vec(),
             OpenFileEntry {
                 found,
-                judged,
+                check,
                 checked: now,
                 used: now,
                 uses,

@@ -39,7 +39,7 @@ pub(super) struct Http1Connection<'a> {
     pub(super) bytes: &'a Rc<ByteStream>,
     pub(super) reading: HeadReading,
     /// Counts the connection as reading, writing or waiting, for `stub_status`.
-    pub(super) staged: CountedConnection,
+    pub(super) counted: CountedConnection,
     sender: Http1Sender,
     /// The struct of the last request, which the next one reuses; `None` while a request is being served, and before
     /// the first.
@@ -88,7 +88,7 @@ impl<'a> Http1Connection<'a> {
             reading: HeadReading::default(),
             request: None,
             last_server: LastVirtualServer::default(),
-            staged: CountedConnection::new(&http.counters),
+            counted: CountedConnection::new(&http.counters),
             content: (RequestFraming::None, false),
             may_linger: true,
             http,
@@ -157,7 +157,7 @@ impl<'a> Http1Connection<'a> {
     fn begin(&mut self, request: &mut Request) {
         // Rejected requests count, too: `keepalive_requests` and `$connection_requests` are nginx's.
         self.client.requests.set(self.client.requests.get() + 1);
-        self.staged.enter_stage(ConnectionStage::Writing);
+        self.counted.enter_stage(ConnectionStage::Writing);
         lifecycle::start_request(self.http, request, self.client.first_server());
         if host::error_log::debug_is_on() {
             debug_head(request);

@@ -1,5 +1,5 @@
-//! Sends what a response takes from files: by `sendfile` what is in memory, by a copy what is small, what TLS encrypts, and what
-//! cannot be had or asked for otherwise.
+//! Sends what a response takes from files: by `sendfile` what is in memory, by a copy what is small, what TLS encrypts,
+//! and what cannot be had or asked for otherwise.
 
 use std::io;
 

@@ -122,7 +122,7 @@ impl Http1Connection<'_> {
         self.client
             .control
             .begin_waiting(rt::now(), self.bytes.sent.get());
-        self.staged.enter_stage(ConnectionStage::Waiting);
+        self.counted.enter_stage(ConnectionStage::Waiting);
     }
 
     fn poll_head(
@@ -258,7 +258,7 @@ impl Http1Connection<'_> {
             return;
         }
         self.reading.progress = HeadReadStage::Partial;
-        self.staged.enter_stage(ConnectionStage::Reading);
+        self.counted.enter_stage(ConnectionStage::Reading);
         // A head in pieces may come from a slow client, or from a flood that never completes one: complete requests go
         // first.
         rt::set_rank(rt::TaskRank::Patient);

@@ -1,8 +1,8 @@
 //! HTTP/1 with a client: requests in, responses out, one after the other (RFC 9112).
 //!
-//! One task serves a connection from its first byte to its last. It reads a head ([`reading`]), has the request served
-//! ([`crate::lifecycle`]), sends the response ([`head`], [`sender`]) and begins again. Pipelined requests wait in the
-//! input until their turn.
+//! One task serves a connection from its first byte to its last. It reads a head ([`head_reading`]), has the request
+//! served ([`crate::lifecycle`]), sends the response ([`head`], [`sender`]) and begins again. Pipelined requests wait
+//! in the input until their turn.
 //!
 //! It does not accept connections, and does not move them: a connection that is asked to move is given back between two
 //! requests.

@@ -6,8 +6,8 @@
 //! credit gets ENHANCE_YOUR_CALM (RFC 9113, section 10.5), and its connection ends.
 //!
 //! Other clients must not notice it before that. A client that is new, or low on credit, runs in patient rank
-//! ([`rt::Rank`]) with all of its streams: everything else goes first, and all such clients together get a bounded part
-//! of an iteration of the loop.
+//! ([`rt::TaskRank`]) with all of its streams: everything else goes first, and all such clients together get a bounded
+//! part of an iteration of the loop.
 
 use std::time::{Duration, Instant};
 

@@ -81,7 +81,7 @@ pub(super) struct Http2Connection {
     pub(super) write_timer: rt::Timer,
     pub(super) little_timer: rt::Timer,
     pub(super) spares_timer: rt::Timer,
-    staged: CountedConnection,
+    counted: CountedConnection,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl Http2Connection {
             write_timer: rt::Timer::new(),
             little_timer: rt::Timer::new(),
             spares_timer: rt::Timer::new(),
-            staged: CountedConnection::new(&http.counters),
+            counted: CountedConnection::new(&http.counters),
             limits,
         };
         // Until the client has shown that it uses what it asks for: see [`super::budget`].
@@ -304,14 +304,14 @@ impl Http2Connection {
             client
                 .control
                 .begin_waiting(rt::now(), self.link.bytes.sent.get());
-            self.staged.enter_stage(ConnectionStage::Waiting);
+            self.counted.enter_stage(ConnectionStage::Waiting);
         }
     }
 
     /// Notes that a stream has begun: the loop does not close the connection to make room any more.
     pub(super) fn is_busy(&mut self) {
         self.link.client.control.begin_request();
-        self.staged.enter_stage(ConnectionStage::Writing);
+        self.counted.enter_stage(ConnectionStage::Writing);
     }
 
     // -- writing --

@@ -165,8 +165,8 @@ impl Http2Link {
         }
     }
 
-    /// Appends frames and wakes the connection's task to send them. Returns what `append_frames` returns, and how many bytes it
-    /// appended.
+    /// Appends frames and wakes the connection's task to send them. Returns what `write` returns, and how many bytes
+    /// it appended.
     pub(super) fn append_frames<T>(
         &self,
         write: impl FnOnce(&mut ConnectionOutput) -> T,

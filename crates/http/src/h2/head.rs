@@ -34,7 +34,7 @@ pub(super) fn response_length(request: &mut Request) -> ResponseLength {
     }
     out.drop_unfit_date();
     if matches!(out.status, 204 | 304) || (100..200).contains(&out.status) {
-        // RFC 9110, section 8.6: no `ResponseLength-Length` here, as on HTTP/1.
+        // RFC 9110, section 8.6: no `Content-Length` here, as on HTTP/1.
         out.content_type.clear();
         out.content_length = None;
         return ResponseLength::None;

@@ -1,15 +1,16 @@
 //! An HTTP/2 client connection (RFC 9113): many requests at once.
 //!
 //! One task reads the connection's frames and writes what there is to write; each stream is a task of its own, which
-//! takes its request through the engine as HTTP/1 does. They meet in a [`link::Link`]: a stream appends its frames to the
-//! connection's output and wakes the connection, which sends what all streams have appended in one call. A stream that
-//! has content to send first asks for room ([`stream::Stream::poll_room`]): the client's windows, a bound on the output,
-//! and the priorities of RFC 9218 decide whether it may, and a producer that may not is not asked for more.
+//! takes its request through the engine as HTTP/1 does. They meet in an [`Http2Link`](connection_link::Http2Link): a
+//! stream appends its frames to the connection's output and wakes the connection, which sends what all streams have
+//! appended in one call. A stream that has content to send first asks for room
+//! ([`poll_room`](stream::Http2Stream::poll_room)): the client's windows, a bound on the output, and the priorities of
+//! RFC 9218 decide whether it may, and a producer that may not is not asked for more.
 //!
 //! ```text
 //!   socket ─▶ connection ─▶ events ─▶ stream_task ─▶ head, sender ───┐
 //!      ▲         (frames)     │ DATA ─▶ body                         │ room?
-//!      └──────── link.output ◀┴──────────────────────────────────────┘
+//!      └── Http2Link::output ◀┴──────────────────────────────────────┘
 //! ```
 //!
 //! Everything that a client can make the server do cheaply has a price, and its account is bounded: see [`budget`].

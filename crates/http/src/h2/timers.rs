@@ -12,7 +12,8 @@ use proto::h2::ErrorCode;
 use super::connection::{ConnectionEnd, Http2Connection, Http2Phase};
 use super::connection_link::{ClosedHttp2Stream, Http2StreamEnd};
 
-/// How long a little piece of content waits for the client's window to become larger ([`Link::usable`](super::link::Link::usable)).
+/// How long a little piece of content waits for the client's window to become larger
+/// ([`Http2Link::usable_window`](super::connection_link::Http2Link::usable_window)).
 const LITTLE_WAIT: Duration = Duration::from_millis(50);
 
 /// How long a connection is idle before it frees the request structs that it keeps for reuse.

@@ -8,8 +8,8 @@
 //!                                                  └─▶ no response: a status for the client
 //! ```
 //!
-//! A server is leased from its group when it is chosen. The lease goes back with what the try says about the server, or is
-//! dropped if it says nothing: the balancer counts connections and failures by it.
+//! A server is leased from its group when it is chosen. The lease goes back with what the try says about the server, or
+//! is dropped if it says nothing: the balancer counts connections and failures by it.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -41,31 +41,31 @@ impl fmt::Display for ExchangeStage {
 pub(super) fn log_exchange_failure(
     request: &Request,
     text: impl fmt::Display,
-    doing: ExchangeStage,
+    stage: ExchangeStage,
 ) {
-    request.error(format_args!("{text} while {doing}"));
+    request.error(format_args!("{text} while {stage}"));
 }
 
 /// An error in the response that a codec found.
 #[cold]
-pub(super) fn invalid_response(request: &Request, message: &[u8], doing: ExchangeStage) {
-    log_exchange_failure(request, message.as_bstr(), doing);
+pub(super) fn invalid_response(request: &Request, message: &[u8], stage: ExchangeStage) {
+    log_exchange_failure(request, message.as_bstr(), stage);
 }
 
 /// The upstream did not accept or send anything for the time that a directive allows.
 #[cold]
-pub(super) fn timed_out(request: &Request, doing: ExchangeStage) {
+pub(super) fn timed_out(request: &Request, stage: ExchangeStage) {
     log_exchange_failure(
         request,
         format_args!("upstream timed out {TIMED_OUT}"),
-        doing,
+        stage,
     );
 }
 
 /// Reading from the upstream failed.
 #[cold]
-pub(super) fn read_failed(request: &Request, error: &io::Error, doing: ExchangeStage) {
-    log_exchange_failure(request, net::ReadFailed(error), doing);
+pub(super) fn read_failed(request: &Request, error: &io::Error, stage: ExchangeStage) {
+    log_exchange_failure(request, net::ReadFailed(error), stage);
 }
 
 /// Sending failed. The upstream may have answered before it closed the connection, so this alone is no error.

@@ -2,23 +2,25 @@
 //!
 //! This is everything that HTTP, FastCGI, SCGI, uwsgi and memcached upstreams have in common: choosing a server,
 //! connecting or taking an idle connection, sending, waiting, trying the next server, reading the head, streaming the
-//! body, and keeping the connection. A protocol module contributes a codec, a [`UpstreamProtocol`], and its directives.
+//! body, and keeping the connection. A protocol module contributes a codec, an [`UpstreamProtocol`], and its
+//! directives.
 //!
 //! ```text
-//! handler (modules/http/proxy) → Plan { settings, target, protocol }
+//! handler (modules/http/proxy) → ExchangePlan { settings, target, protocol }
 //!   exchange          tries: server → (queue) → connection → request → head → (another try …)
-//!     target          the group of the plan, and the input of its balancer
+//!     exchange_target the group of the plan, and the input of its balancer
 //!     connect         an idle connection, or a new one, with TLS
 //!     transmit        the request: head, and body from memory, a file or the client (request_content)
-//!     response_head   the response's head; interim responses are passed on (interim)
+//!     response_head   the response's head; interim responses are passed on (interim_response)
 //!     retry           pure: whether a failed try is repeated on another server
 //!     no_response     why there is no response, and the status for the client
 //!   respond           the head → request.out
-//!     content         the body → a body::Source, with read-ahead and a temporary file (spool, store, kept)
+//!     response_reader the body → a BodySource, with read-ahead and a temporary file (spool, store_response,
+//!                     detached_reader)
 //!     tunnel          after 101 or CONNECT: both directions until both have ended
-//!   lines             keeps a client from ending a line of a head
-//!   record            what `$upstream_…` shows (variables)
-//!   log               the error log lines, in nginx's wording
+//!   value_terminator  keeps a client from ending a line of a head
+//!   upstream_record   what `$upstream_…` shows (variables)
+//!   exchange_log      the error log lines, in nginx's wording
 //! ```
 //!
 //! An exchange belongs to a [`Request`](crate::Request), but not to that request's client. The client is watched only

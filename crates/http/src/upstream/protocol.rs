@@ -44,17 +44,18 @@ pub trait UpstreamProtocol {
     }
 
     /// Whether a request is written differently on each connection, as in HTTP/2 with its header compression and stream
-    /// numbers. Then [`UpstreamProtocol::write_head`] appends nothing, and [`UpstreamProtocol::begin_request`] writes the head for each
-    /// try.
+    /// numbers. Then [`UpstreamProtocol::write_head`] appends nothing, and [`UpstreamProtocol::begin_request`] writes
+    /// the head for each try.
     fn is_framed(&self) -> bool {
         false
     }
 
-    /// Appends the head for a connection. `carried` is what [`UpstreamProtocol::take_carried_state`] returned after the previous request on
-    /// it; `None` on a new connection.
+    /// Appends the head for a connection. `carried` is what [`UpstreamProtocol::take_carried_state`]
+    /// returned after the previous request on it; `None` on a new connection.
     fn begin_request(&mut self, _carried: Option<CarriedState>, _out: &mut Vec<u8>) {}
 
-    /// What to keep with the connection for its next request. Called after the exchange if [`UpstreamProtocol::keeps_alive`].
+    /// What to keep with the connection for its next request. Called after the exchange if
+    /// [`UpstreamProtocol::keeps_alive`].
     fn take_carried_state(&mut self) -> Option<CarriedState> {
         None
     }
@@ -127,8 +128,8 @@ pub trait UpstreamProtocol {
         input: &[u8],
     ) -> Result<ChunkPiece, ProtocolFault>;
 
-    /// The upstream closed the connection before [`ChunkPiece::End`]. `Ok` if that is a valid end of the body; otherwise the
-    /// line for the log.
+    /// The upstream closed the connection before [`ChunkPiece::End`]. `Ok` if that is a valid end of the body;
+    /// otherwise the line for the log.
     fn end_of_input(&mut self) -> Result<(), ProtocolFault>;
 
     /// The fields after the body.

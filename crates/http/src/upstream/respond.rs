@@ -197,13 +197,13 @@ pub(crate) fn copy_head(
         }
     }
     // `…_pass_header Date` leaves the field to the upstream: if that sent none, none is added here.
-    let unsaid = |known, name: &str| {
+    let omitted = |known, name: &str| {
         let passed = |passed: &BString| passed.eq_ignore_ascii_case(name.as_bytes());
         settings.pass_header.iter().any(passed) && !head.fields.has(known)
     };
     request.out.omitted = OmittedFields {
-        server: unsaid(KnownField::Server, "Server"),
-        date: unsaid(KnownField::Date, "Date"),
+        server: omitted(KnownField::Server, "Server"),
+        date: omitted(KnownField::Date, "Date"),
         expires: false,
     };
     // `…_force_ranges`: ranges are cut out of the response regardless of what the upstream supports, one range at most.

@@ -4,8 +4,8 @@
 //! `$remote_user`, the body. With CR and LF in a line of HTTP/1, such a value would become two lines, or two requests,
 //! the second of which was written by the client (request smuggling; RFC 9112, section 11.2). If a protocol frames a
 //! head by lines (HTTP/1, and HTTP/2, whose fields become lines elsewhere) or by zero bytes (SCGI), every value passes
-//! through [`ValueTerminator::write_value`]. If such a byte comes from a client, the request is refused. Text from the configuration is
-//! left as it is. Request targets are never refused: their control characters and spaces are escaped
+//! through [`ValueTerminator::write_value`]. If such a byte comes from a client, the request is refused. Text from the
+//! configuration is left as it is. Request targets are never refused: their control characters and spaces are escaped
 //! ([`proto::uri::make_target`]).
 //!
 //! FastCGI and uwsgi send the length of each value, so any byte is harmless there.
@@ -46,7 +46,7 @@ impl ValueTerminator {
         self,
         request: &mut Request,
         value: &Expression,
-        place: ValueOrigin<'_>,
+        origin: ValueOrigin<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), NoResponse> {
         // A constant was written by the operator.
@@ -61,7 +61,7 @@ impl ValueTerminator {
             None => Ok(()),
             Some(_) => {
                 out.truncate(start);
-                self.write_parts(request, value, place, out)
+                self.write_parts(request, value, origin, out)
             }
         }
     }
@@ -78,11 +78,11 @@ impl ValueTerminator {
         self,
         request: &Request,
         text: &[u8],
-        place: ValueOrigin<'_>,
+        origin: ValueOrigin<'_>,
     ) -> Result<(), NoResponse> {
         match self.find(text) {
             None => Ok(()),
-            Some(at) => Err(refuse(request, text[at], place)),
+            Some(at) => Err(refuse(request, text[at], origin)),
         }
     }
 
@@ -102,7 +102,7 @@ impl ValueTerminator {
         self,
         request: &mut Request,
         value: &Expression,
-        place: ValueOrigin<'_>,
+        origin: ValueOrigin<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), NoResponse> {
         for part in value.parts() {
@@ -125,7 +125,7 @@ impl ValueTerminator {
             if let Some(at) = self.find(text)
                 && !variable.is_some_and(|id| is_ours(request, id, text))
             {
-                return Err(refuse(request, text[at], place));
+                return Err(refuse(request, text[at], origin));
             }
         }
         Ok(())
@@ -150,14 +150,14 @@ fn is_ours(request: &mut Request, id: VarId, text: &[u8]) -> bool {
 
 /// Logs the refusal, and returns 400.
 #[cold]
-fn refuse(request: &Request, byte: u8, place: ValueOrigin<'_>) -> NoResponse {
+fn refuse(request: &Request, byte: u8, origin: ValueOrigin<'_>) -> NoResponse {
     let what = match byte {
         b'\r' => "a CR",
         b'\n' => "a LF",
         b' ' => "a space",
         _ => "a NUL",
     };
-    let ValueOrigin { directive, name } = place;
+    let ValueOrigin { directive, name } = origin;
     let (blank, name): (&str, &BStr) = match name {
         [] => ("", BStr::new("")),
         name => (" ", name.as_bstr()),

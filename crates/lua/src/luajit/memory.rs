@@ -59,12 +59,12 @@ impl LuaHeap {
     /// The accounts of the state that `l` belongs to.
     ///
     /// # Safety
-    /// `l` is a living state that [`super::State`] created; the result is used while it lives.
+    /// `l` is a living state that [`super::state::LuaState`] created; the result is used while it lives.
     pub(crate) unsafe fn of<'a>(l: *mut ffi::lua_State) -> &'a LuaHeap {
         let mut data = ptr::null_mut();
         // SAFETY: reads a field of the state.
         unsafe { ffi::lua_getallocf(l, &mut data) };
-        // SAFETY: the state was made with a `Memory` that its owner keeps until the state is
+        // SAFETY: the state was made with a `LuaHeap` that its owner keeps until the state is
         // closed.
         // JUSTIFICATION: the one place that finds the bound from a bare state, as a function called
         // by Lua must.
@@ -80,14 +80,14 @@ impl LuaHeap {
 /// The allocator that LuaJIT calls for every block.
 ///
 /// # Safety
-/// Called by LuaJIT with the `Memory` of the state, and with blocks and sizes that it got here.
+/// Called by LuaJIT with the `LuaHeap` of the state, and with blocks and sizes that it got here.
 pub(crate) unsafe extern "C" fn allocate(
     data: *mut c_void,
     block: *mut c_void,
     old: usize,
     new: usize,
 ) -> *mut c_void {
-    // SAFETY: see `Memory::of`.
+    // SAFETY: see `LuaHeap::of`.
     let memory = unsafe { &*data.cast::<LuaHeap>() };
     let layout = |size: usize| Layout::from_size_align(size, ALIGN).ok();
     let old = if block.is_null() { 0 } else { old };

@@ -89,13 +89,13 @@ pub(crate) unsafe extern "C-unwind" fn call(l: *mut ffi::lua_State) -> c_int {
 /// # Safety
 /// As [`call`].
 unsafe fn call_guarded(l: *mut ffi::lua_State) -> GuardedOutcome {
-    // SAFETY: a thread of a state that `State` made.
+    // SAFETY: a thread of a state that `LuaState` made.
     let memory = unsafe { LuaHeap::of(l) };
     let strict = memory.set_enforced(false);
     // SAFETY: the thread runs, so its state lives.
     let stack = unsafe { LuaStack::new(l) };
-    // SAFETY: the upvalue is the address of a `Native`, put there by `push_native`; such closures
-    // are made nowhere else.
+    // SAFETY: the upvalue is the address of a `NativeFunction`, put there by `push_native`; such
+    // closures are made nowhere else.
     // JUSTIFICATION: Lua has no other place to keep a function pointer.
     let native: NativeFunction =
         unsafe { std::mem::transmute(ffi::lua_touserdata(l, ffi::lua_upvalueindex(1))) };

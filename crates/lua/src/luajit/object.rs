@@ -53,7 +53,7 @@ pub(crate) fn push(stack: &LuaStack, class: &'static ObjectClass, object: Rc<dyn
 /// Pushes the userdata of an object, without the table around it.
 pub(crate) fn push_userdata(stack: &LuaStack, class: &'static ObjectClass, object: Rc<dyn Any>) {
     stack.reserve(4);
-    // SAFETY: the block is large enough for a `Slot` and aligned to 16 bytes. It is initialized
+    // SAFETY: the block is large enough for a `UserdataSlot` and aligned to 16 bytes. It is initialized
     // before a script can see it, and emptied only by `collect`, which leaves a `None` behind.
     // JUSTIFICATION: Lua's collector decides how long an object lives.
     unsafe {

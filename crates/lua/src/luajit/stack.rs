@@ -61,7 +61,7 @@ pub(crate) const REGISTRY: c_int = ffi::LUA_REGISTRYINDEX;
 pub(crate) const GLOBALS: c_int = ffi::LUA_GLOBALSINDEX;
 
 // SAFETY, for every block below: `self.l` is a living state of this thread (the promise of
-// `Stack::new`), each call is one that cannot raise while memory is unlimited, which it is while
+// `LuaStack::new`), each call is one that cannot raise while memory is unlimited, which it is while
 // our code runs (see the module's page), and room was reserved where values are pushed.
 // JUSTIFICATION: this is the seam; without it there is no Lua.
 impl LuaStack {

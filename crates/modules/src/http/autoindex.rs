@@ -8,9 +8,9 @@
 //! ```
 //!
 //! It responds where no index file did. Names that begin with a dot are left out, and directories
-//! come first. The directory is read in the location's thread pool. The formats are in [`plain`]
-//! (nginx's page, which scripts parse), [`pretty`] (a page for people, with `autoindex_style
-//! pretty`) and [`data`].
+//! come first. The directory is read in the location's thread pool. The formats are in [`plain_page`]
+//! (nginx's page, which scripts parse), [`pretty_page`] (a page for people, with `autoindex_style
+//! pretty`) and [`data_formats`].
 
 mod data_formats;
 mod escape;

@@ -7,8 +7,8 @@
 //!
 //! `PURGE` (or `POST`, `DELETE`) purges; `GET` shows the stored header of a key. The arguments
 //! select the objects: `?key=…`, `?prefix=…`, `?tag=…` or `?all`, each with `&soft` to make objects
-//! stale instead of removing them. Tags can also come in the request's `Surrogate-CacheKey` and
-//! `CacheZone-Tag` fields. The second parameter sets the key; with a trailing `*` it is a prefix.
+//! stale instead of removing them. Tags can also come in the request's `Surrogate-Key` and
+//! `Cache-Tag` fields. The second parameter sets the key; with a trailing `*` it is a prefix.
 //! Responses are JSON.
 //!
 //! A purge is recorded under its name, whatever it applies to, so its time does not depend on the

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The directives are those of the third-party module of this name and run in the order in which a
-//! location has them. This file reads them and runs what precedes the response; [`page`] is the
+//! location has them. This file reads them and runs what precedes the response; [`body`] is the
 //! response. What the third-party module has and this one lacks is refused when the configuration
 //! is read: `-f` of `echo_subrequest`, and `echo_abort_parent`.
 

@@ -5,7 +5,7 @@
 //! filter that changed the content has cleared `transforms.ranges`.
 //!
 //! A stored response is served in ranges even if its origin did not offer them, unless it says
-//! `Accept-SelectedRanges: none`; nginx requires the offer.
+//! `Accept-Ranges: none`; nginx requires the offer.
 
 use std::collections::VecDeque;
 use std::ops::Range;

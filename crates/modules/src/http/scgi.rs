@@ -141,7 +141,7 @@ impl CgiHead for ScgiHead {
         let mut params = Vec::new();
         let fields = settings.pass_request_headers;
         let ending = ValueEnding::Zero("scgi_param");
-        let asks = self
+        let traits = self
             .conf
             .params
             .write(request, fields, ending, |name, value| {
@@ -152,6 +152,6 @@ impl CgiHead for ScgiHead {
             RequestLength::None | RequestLength::Unknown => 0,
         };
         scgi::write_head(length, &params, out);
-        Ok(asks)
+        Ok(traits)
     }
 }

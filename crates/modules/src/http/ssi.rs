@@ -9,10 +9,10 @@
 //! <!--#if expr="$remote_user" --> Welcome, <!--#echo var="remote_user" -->. <!--#endif -->
 //! ```
 //!
-//! How a page is processed: [`scanner`] finds the commands, [`weaver`] executes them in order and
-//! is the resulting body, [`page`] is the state that a page shares with all that it includes,
+//! How a page is processed: [`scanner`] finds the commands, [`ssi_body`] executes them in order and
+//! is the resulting body, [`shared_page`] is the state that a page shares with all that it includes,
 //! [`condition`] evaluates the expressions of `if`. Includes run concurrently, as far ahead as
-//! [`weaver`] looks; their content is pulled when its turn comes. Commands: `include`, `echo`,
+//! [`ssi_body`] looks; their content is pulled when its turn comes. Commands: `include`, `echo`,
 //! `set`, `config`, `if` `elif` `else` `endif`, `block` `endblock`. Unlike in nginx, an `if` may be
 //! nested in another.
 //!

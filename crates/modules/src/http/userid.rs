@@ -327,12 +327,12 @@ struct UseridState {
 fn received_uid(request: &mut Request, conf: &Conf) -> UseridState {
     let known = request.shared::<SharedUserid>();
     // Parsed once: the messages about an invalid cookie must not be repeated for every use of a variable.
-    if let Some(visit) = &*known.0.borrow() {
-        return visit.clone();
+    if let Some(state) = &*known.0.borrow() {
+        return state.clone();
     }
-    let mut visit = UseridState::default();
+    let mut state = UseridState::default();
     if let Some(cookie) = proto::cookie::find(&request.head.wire.fields, &conf.name) {
-        visit.cookie = cookie.into();
+        state.cookie = cookie.into();
         // The whole field, as nginx logs it.
         let line = request.head.known(KnownField::Cookie).unwrap_or_default();
         match cookie.get(..ENCODED) {
@@ -342,34 +342,34 @@ fn received_uid(request: &mut Request, conf: &Conf) -> UseridState {
             // What follows the identifier is only compared with the mark.
             Some(text) => match UserId::decode(text) {
                 None => request.error(format_args!("client sent invalid userid cookie \"{line}\"")),
-                Some(uid) => visit.got = uid,
+                Some(uid) => state.got = uid,
             },
         }
     }
-    *known.0.borrow_mut() = Some(visit.clone());
-    visit
+    *known.0.borrow_mut() = Some(state.clone());
+    state
 }
 
 /// Decides what the client is given; `set` is an identifier then.
 fn issue_uid(request: &mut Request, conf: &Conf) -> UseridState {
-    let mut visit = received_uid(request, conf);
+    let mut state = received_uid(request, conf);
     // Decided already, by a variable or by a subrequest: there must be one identifier per request.
-    if visit.set.is_set() {
-        return visit;
+    if state.set.is_set() {
+        return state;
     }
-    if visit.got.is_set() {
+    if state.got.is_set() {
         let reset = request.value(&conf.reset);
         if reset.is_empty() || reset == "0" {
             // The same identifier again, with the current mark and attributes.
-            if !conf.is_marked(&visit.cookie) {
-                visit.set = visit.got;
+            if !conf.is_marked(&state.cookie) {
+                state.set = state.got;
             }
-            return store(request, visit);
+            return store(request, state);
         }
-        visit.is_reset = true;
+        state.is_reset = true;
         if reset == "log" {
             let mut uid = Vec::new();
-            visit.got.write_hex(&mut uid);
+            state.got.write_hex(&mut uid);
             let (name, uid) = (&conf.name, uid.as_bstr());
             request.log(
                 LogLevel::Notice,
@@ -377,14 +377,14 @@ fn issue_uid(request: &mut Request, conf: &Conf) -> UseridState {
             );
         }
     }
-    visit.set = new_uid(request, conf);
-    store(request, visit)
+    state.set = new_uid(request, conf);
+    store(request, state)
 }
 
 /// Stores what was decided for the rest of the request: the variables and the cookie must agree.
-fn store(request: &mut Request, visit: UseridState) -> UseridState {
-    *request.shared::<SharedUserid>().0.borrow_mut() = Some(visit.clone());
-    visit
+fn store(request: &mut Request, state: UseridState) -> UseridState {
+    *request.shared::<SharedUserid>().0.borrow_mut() = Some(state.clone());
+    state
 }
 
 impl Conf {
@@ -452,9 +452,9 @@ fn set_cookie(request: &mut Request) -> FilterVerdict {
         return FilterVerdict::Pass;
     }
     let conf = request.conf::<Conf>();
-    let visit = issue_uid(request, &conf);
-    if visit.set.is_set() {
-        let cookie = cookie(&conf, &visit);
+    let state = issue_uid(request, &conf);
+    if state.set.is_set() {
+        let cookie = cookie(&conf, &state);
         request.out.fields.push(b"Set-Cookie", &cookie);
         if !conf.p3p.is_empty() {
             request.out.fields.push(b"P3P", &conf.p3p);
@@ -464,10 +464,10 @@ fn set_cookie(request: &mut Request) -> FilterVerdict {
 }
 
 /// The value of the `Set-Cookie` header.
-fn cookie(conf: &Conf, visit: &UseridState) -> Vec<u8> {
+fn cookie(conf: &Conf, state: &UseridState) -> Vec<u8> {
     let mut out = [&conf.name[..], b"="].concat();
-    if !visit.got.is_set() || visit.is_reset {
-        let mut text = STANDARD.encode(visit.set.0).into_bytes();
+    if !state.got.is_set() || state.is_reset {
+        let mut text = STANDARD.encode(state.set.0).into_bytes();
         // The mark takes the place of the first padding character, so it costs no length.
         if let Some(mark) = conf.mark {
             text[ENCODED] = mark;
@@ -475,7 +475,7 @@ fn cookie(conf: &Conf, visit: &UseridState) -> Vec<u8> {
         out.extend_from_slice(&text);
     } else {
         // Only the mark or the attributes change; the identifier is returned as it was sent.
-        out.extend_from_slice(&visit.cookie[..ENCODED]);
+        out.extend_from_slice(&state.cookie[..ENCODED]);
         out.extend(conf.mark);
         out.push(b'=');
     }
@@ -511,22 +511,22 @@ fn got(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if conf.mode == UseridMode::Off && !request.is_subrequest() {
         return false;
     }
-    let visit = received_uid(request, &conf);
-    write(conf.name.as_bstr(), visit.got, out)
+    let state = received_uid(request, &conf);
+    write(conf.name.as_bstr(), state.got, out)
 }
 
 /// `$uid_set`. Using it decides whether the client gets a new identifier.
 fn set(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let conf = request.conf::<Conf>();
     if request.is_subrequest() {
-        let visit = received_uid(request, &conf);
-        return write(conf.name.as_bstr(), visit.set, out);
+        let state = received_uid(request, &conf);
+        return write(conf.name.as_bstr(), state.set, out);
     }
     if !conf.mode.issues() {
         return false;
     }
-    let visit = issue_uid(request, &conf);
-    write(conf.name.as_bstr(), visit.set, out)
+    let state = issue_uid(request, &conf);
+    write(conf.name.as_bstr(), state.set, out)
 }
 
 /// Appends `name=` and the identifier, the form of the two variables.

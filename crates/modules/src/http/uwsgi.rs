@@ -195,7 +195,7 @@ impl CgiHead for UwsgiHead {
     ) -> Result<RequestTraits, NoResponse> {
         let mut vars = UwsgiVars::new();
         let fields = settings.pass_request_headers;
-        let asks =
+        let traits =
             self.conf
                 .params
                 .write(request, fields, ValueEnding::Counted, |name, value| {
@@ -213,6 +213,6 @@ impl CgiHead for UwsgiHead {
             );
             NoResponse::new(500)
         })?;
-        Ok(asks)
+        Ok(traits)
     }
 }

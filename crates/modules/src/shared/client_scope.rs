@@ -40,8 +40,8 @@ pub(crate) fn multi_line_texts<'a>(texts: impl Iterator<Item = &'a BStr>) -> Vec
         .collect()
 }
 
-/// Defines the variable named by word `index` of a block's line. `texts` are the values [with line
-/// ends](of_several_lines) that the block can give it.
+/// Defines the variable named by word `index` of a block's line. `texts` are the values with line
+/// ends that the block can give it ([`multi_line_texts`]).
 pub(crate) fn define_variable<S: ClientScope>(
     line: &mut DirectiveLine,
     index: usize,

@@ -1,6 +1,6 @@
 //! Responses compressed as they are sent: what `gzip`, `brotli` and `zstd` share.
 //!
-//! [`CompressedBody`] pulls content, has an [`ContentEncoder`] compress one step of it, and passes the output
+//! [`CompressedBody`] pulls content, has a [`ContentEncoder`] compress one step of it, and passes the output
 //! on once there is enough for a write. Compression is the most expensive thing an event loop does
 //! itself, so the body checks the clock between steps ([`LoopTurn`]) and gives way to other tasks. An
 //! encoder whose single step would outlast a turn runs on the thread pool instead.

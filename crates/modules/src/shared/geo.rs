@@ -74,7 +74,7 @@ fn read<S: ClientScope>(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let mut reader = GeoReader::default();
     for entry in line.entries() {
         match reader.read_entry(entry) {
-            // The reader does not hold the block's `Level`, so it returns warnings.
+            // The reader does not hold the block's `BlockContext`, so it returns warnings.
             Ok(warnings) => warnings
                 .into_iter()
                 .for_each(|warning| line.level.report(warning)),

@@ -30,10 +30,10 @@ const READ_SIZE: usize = 16 * 1024;
 pub(crate) fn query_responder(
     responder: OcspResponder,
     question: Vec<u8>,
-    network: OcspResolver,
+    resolver: OcspResolver,
 ) -> OcspResponseFuture {
     Box::pin(async move {
-        let stream = connect(&responder, &network).await?;
+        let stream = connect(&responder, &resolver).await?;
         let host = match responder.host.contains(':') {
             true => format!("[{}]", responder.host),
             false => responder.host.clone(),

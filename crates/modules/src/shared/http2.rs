@@ -148,7 +148,7 @@ impl<S: Http2Profile> Http2Exchange<S> {
         content.get(from..).unwrap_or_default()
     }
 
-    /// Evaluates a response head. `end_request`: the stream ended with it.
+    /// Evaluates a response head. `end`: the stream ended with it.
     fn accept_head(
         &mut self,
         request: &Request,

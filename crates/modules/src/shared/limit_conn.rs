@@ -1,6 +1,6 @@
 //! The counters of `limit_conn`: how many requests or sessions of each key are in progress.
 //!
-//! [`ConnLimitPolicy::take`] takes places. Each goes back when its [`ConnSlot`] is dropped, so that no way of
+//! [`ConnLimitPolicy::take_slots`] takes slots. Each goes back when its [`ConnSlot`] is dropped, so that no way of
 //! ending a request can forget to return it.
 
 use std::collections::HashMap;

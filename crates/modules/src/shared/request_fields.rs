@@ -36,7 +36,7 @@ pub(crate) struct FieldPlan {
     lines: Vec<(KnownField, PlannedField)>,
     /// Names of client fields that are not passed on.
     replaced: FieldSet,
-    /// Whether `RequestLength-Length` is generated here, which it is unless a line sets it.
+    /// Whether `Content-Length` is generated here, which it is unless a line sets it.
     makes_length: bool,
     /// The same for `Transfer-Encoding`.
     makes_chunked: bool,
@@ -133,11 +133,11 @@ impl FieldPlan {
     fn write_lines(
         &self,
         request: &mut Request,
-        ask: Option<&FetchFields>,
+        fields: Option<&FetchFields>,
         out: &mut Vec<u8>,
     ) -> Result<RequestTraits, NoResponse> {
         let mut asks = RequestTraits::default();
-        let asks_for_a_part = ask.is_some_and(|ask| ask.range.is_some());
+        let asks_for_a_part = fields.is_some_and(|fields| fields.range.is_some());
         for (known, line) in &self.lines {
             let start = out.len();
             match line {
@@ -184,9 +184,9 @@ impl FieldPlan {
 
     /// Appends the conditions and ranges of a fetch for the cache. Returns whether it requests a
     /// part.
-    fn write_ask(&self, ask: &FetchFields, out: &mut Vec<u8>) -> bool {
+    fn write_ask(&self, fields: &FetchFields, out: &mut Vec<u8>) -> bool {
         let mut asks_for_a_part = false;
-        for (known, value) in ask.fields() {
+        for (known, value) in fields.fields() {
             // Lines of the configuration take precedence, except when a fetch resumes where another
             // broke off and needs exactly the rest.
             let goes_on = matches!(known, KnownField::Range | KnownField::IfRange);

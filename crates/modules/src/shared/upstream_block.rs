@@ -2,7 +2,7 @@
 //! balancing methods.
 //!
 //! Each engine has its own rows; their setters are here. A block is read into a [`GroupDraft`], which
-//! becomes the settings of a `net::upstream::Group` at its end, because servers and method can come
+//! becomes the settings of a `net::upstream::UpstreamGroup` at its end, because servers and method can come
 //! in any order.
 
 use std::sync::Arc;

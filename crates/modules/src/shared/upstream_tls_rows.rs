@@ -196,7 +196,7 @@ pub(crate) fn require_tls(line: &mut DirectiveLine, prefix: &'static str) {
     line.shared::<TlsPrefixes>().0.insert(prefix);
 }
 
-/// Whether [`want`] has been called in this block.
+/// Whether [`require_tls`] has been called in this block.
 pub(crate) fn is_tls_required(prefix: &str, level: &mut BlockContext) -> bool {
     level.shared::<TlsPrefixes>().0.contains(prefix)
 }
@@ -204,11 +204,11 @@ pub(crate) fn is_tls_required(prefix: &str, level: &mut BlockContext) -> bool {
 /// Builds the TLS settings of a block, if they are used. Called when its rows have been applied.
 /// `prefix` is `proxy_`, for example.
 pub(crate) fn finish(
-    secure: &mut UpstreamTls,
+    tls: &mut UpstreamTls,
     prefix: &str,
     level: &mut BlockContext,
 ) -> Result<(), Diagnostic> {
-    secure.is_used |= level.shared::<TlsPrefixes>().0.remove(prefix);
+    tls.is_used |= level.shared::<TlsPrefixes>().0.remove(prefix);
     // A block without lines of its own shares what the outer block built.
     let seen = |row| {
         level
@@ -217,14 +217,14 @@ pub(crate) fn finish(
     };
     let changed = (0..ROWS.len()).any(seen);
     let build = &mut *level.build;
-    let named = secure.files_named_while_serving();
+    let named = tls.files_named_while_serving();
     // Files named by variables are opened by the worker, in a sandbox that has to know where.
     for text in named {
         build.conf_prefix_for(conf::PathUse::Read, &text);
     }
     let conf_prefix = build.in_conf_prefix(conf::PathUse::Opened, "");
     let files = &mut build.files;
-    let missing = secure
+    let missing = tls
         .build_client(changed, prefix, &conf_prefix, &mut |path| files.read(path))
         .map_err(|problem| unplaced_error(problem.message))?;
     if !missing.is_empty() {

@@ -96,7 +96,7 @@ impl<T> ZoneShards<T> {
 }
 
 impl<D, S> SharedZone<D, S> {
-    /// The declaration; `None` until its line has been read. [`check`] guarantees one afterwards.
+    /// The declaration; `None` until its line has been read. [`report_undeclared`] guarantees one afterwards.
     pub(crate) fn declared(&self) -> Option<&D> {
         self.declared.get().map(|(_, declared)| declared)
     }

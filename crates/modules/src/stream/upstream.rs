@@ -1,7 +1,7 @@
 //! `upstream` in stream: groups of servers for `proxy_pass`.
 //!
 //! The groups and all that happens in them are in `net::upstream`; most directives are read in
-//! [`crate::shared::upstream`]. Groups of http and of stream are separate, even if they have the
+//! [`crate::shared::upstream_block`]. Groups of http and of stream are separate, even if they have the
 //! same name.
 //!
 //! ```nginx

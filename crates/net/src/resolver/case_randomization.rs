@@ -99,14 +99,14 @@ impl ServerCaseSupport {
     pub(super) fn judge_answer(
         &self,
         server: usize,
-        asked: QueryCase,
+        case: QueryCase,
         answer: &DnsAnswer,
     ) -> CaseVerdict {
         let state = self.state(server);
         if state == KEPT || state == NOT_KEPT {
             return CaseVerdict::Good;
         }
-        match (asked, answer.has_records()) {
+        match (case, answer.has_records()) {
             (QueryCase::Randomly, true) => self.0[server].store(KEPT, Ordering::Relaxed),
             // Response codes 0 (no such record), 3 (no such name) and 5 (refused: not one of its zones): what a
             // server says that does not recognize the name in mixed case.

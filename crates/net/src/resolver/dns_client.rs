@@ -4,7 +4,8 @@
 //! socket, with a port that the kernel chooses at random, and a random number in the query. The socket is
 //! connected, so the kernel drops datagrams from any address but the server's. The letters of the name are in
 //! random case, which the answer must repeat ("0x20", the bit in which the cases of an ASCII letter differ): one
-//! more bit to guess for each letter. How servers that do not repeat the case are handled is in [`super::case`].
+//! more bit to guess for each letter. How servers that do not repeat the case are handled is in
+//! [`super::case_randomization`].
 
 use std::io;
 use std::time::Duration;
@@ -270,14 +271,14 @@ fn read(
     server: NumberedServer<'_>,
     questions: &[PendingQuestion],
     bytes: &[u8],
-    way: DnsTransport,
+    transport: DnsTransport,
 ) -> (Option<usize>, DnsReply) {
     // An answered question is not matched again: a late duplicate must not replace the first answer.
     let open: Vec<usize> = (0..questions.len())
         .filter(|&index| questions[index].answer.is_none())
         .collect();
     let queries: Vec<&DnsQuery> = open.iter().map(|&index| &questions[index].query).collect();
-    let (index, reply) = message::read(bytes, &queries, way);
+    let (index, reply) = message::read(bytes, &queries, transport);
     if let DnsReply::Useless(why) = &reply {
         let server = server.address;
         resolver

@@ -176,7 +176,7 @@ impl DnsQuery {
 pub(super) fn read(
     bytes: &[u8],
     queries: &[&DnsQuery],
-    way: DnsTransport,
+    transport: DnsTransport,
 ) -> (Option<usize>, DnsReply) {
     let useless = |text: String| (None, DnsReply::Useless(text));
     let Ok(message) = Message::from_octets(bytes) else {
@@ -196,7 +196,10 @@ pub(super) fn read(
     match message.sole_question() {
         Ok(question) if queries[index].asked(&question) => {
             let query = queries[index];
-            if way == DnsTransport::Datagram && query.random_case && !query.has_case_of(&question) {
+            if transport == DnsTransport::Datagram
+                && query.random_case
+                && !query.has_case_of(&question)
+            {
                 return (Some(index), DnsReply::OtherCase);
             }
         }

@@ -280,12 +280,12 @@ impl Resolver {
         Err(ResolveError::UNKNOWN)
     }
 
-    fn addresses(&self, located: &ResolvedName) -> Vec<IpAddr> {
-        let ResolvedRecords::Addresses(addresses) = &*located.found else {
+    fn addresses(&self, name: &ResolvedName) -> Vec<IpAddr> {
+        let ResolvedRecords::Addresses(addresses) = &*name.found else {
             return Vec::new();
         };
         let mut addresses = addresses.clone();
-        if located.remembered {
+        if name.remembered {
             let turn = self.rotation.fetch_add(1, Ordering::Relaxed) % addresses.len().max(1);
             addresses.rotate_left(turn);
         }
@@ -358,8 +358,8 @@ impl Resolver {
     }
 
     /// The record types to ask for. Both address types unless one is switched off (`ipv6=off`).
-    fn kinds(&self, want: LookupKind) -> &'static [RecordType] {
-        match (want, self.settings.ipv4, self.settings.ipv6) {
+    fn kinds(&self, kind: LookupKind) -> &'static [RecordType] {
+        match (kind, self.settings.ipv4, self.settings.ipv6) {
             (LookupKind::Services, ..) => &[RecordType::Srv],
             (LookupKind::Addresses, true, false) => &[RecordType::A],
             (LookupKind::Addresses, false, true) => &[RecordType::Aaaa],

@@ -73,7 +73,7 @@ impl ClientSessions {
 
 impl fmt::Debug for ClientSessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sessions").finish_non_exhaustive()
+        f.debug_struct("ClientSessions").finish_non_exhaustive()
     }
 }
 
@@ -234,7 +234,8 @@ struct FixedClientCertificate(Option<Arc<TlsIdentity>>);
 
 impl fmt::Debug for FixedClientCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shows").finish_non_exhaustive()
+        f.debug_struct("FixedClientCertificate")
+            .finish_non_exhaustive()
     }
 }
 

@@ -105,8 +105,8 @@ pub(super) fn oneline(name: &X509Name<'_>) -> String {
 mod tests {
     use super::*;
 
-    /// Parts of a name may have several attributes, with a plus between: the old form keeps their order, the other turns
-    /// it round like that of the parts.
+    /// Parts of a name may have several attributes, with a plus between: the old form keeps their order, the other
+    /// turns it round like that of the parts.
     #[test]
     fn names_with_two_attributes_in_a_part() {
         let attribute = |number: u8, value: u8| {

@@ -121,7 +121,8 @@ struct ExternalSessionStore {
 
 impl fmt::Debug for ExternalSessionStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").finish_non_exhaustive()
+        f.debug_struct("ExternalSessionStore")
+            .finish_non_exhaustive()
     }
 }
 

@@ -32,7 +32,7 @@ pub struct TlsIdentity {
 
 impl fmt::Debug for TlsIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Identity").finish_non_exhaustive()
+        f.debug_struct("TlsIdentity").finish_non_exhaustive()
     }
 }
 

@@ -1,10 +1,10 @@
 //! TLS, by rustls: accepting it from clients and speaking it to upstream servers.
 //!
 //! - [`TlsSession`] is the TLS of an established connection; a [`crate::Transport`] carries it.
-//! - [`accept`] reads a client's hello first, so that the configuration can be chosen by the name in it;
+//! - `accept` reads a client's hello first, so that the configuration can be chosen by the name in it;
 //!   [`connect`] is the client's side.
-//! - [`TlsIdentity`] is a certificate chain with its key; [`TrustStore`] says which certificates to believe. An [`HandshakeOffer`]
-//!   lets a script choose the chain while the client waits.
+//! - [`TlsIdentity`] is a certificate chain with its key; [`TrustStore`] says which certificates to believe. A
+//!   [`HandshakeOffer`] lets a script choose the chain while the client waits.
 //! - [`ServerSettings`] and [`ClientSettings`] are built when the configuration is read and do not change.
 //! - [`ocsp`] asks authorities whether certificates are revoked.
 //! - Ticket keys and remembered sessions outlive configurations: [`TicketKeys`], [`SessionCache`].

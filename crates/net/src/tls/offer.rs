@@ -1,4 +1,4 @@
-//! Certificates that a script chooses or builds while a client waits: it gets an [`HandshakeOffer`] and changes what the
+//! Certificates that a script chooses or builds while a client waits: it gets a [`HandshakeOffer`] and changes what the
 //! client will be shown.
 
 use std::cell::RefCell;

@@ -281,7 +281,8 @@ struct CertificateResolver {
 
 impl fmt::Debug for CertificateResolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Resolver").finish_non_exhaustive()
+        f.debug_struct("CertificateResolver")
+            .finish_non_exhaustive()
     }
 }
 

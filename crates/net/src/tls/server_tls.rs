@@ -75,10 +75,10 @@ impl VerifyClient {
     /// Whether a client with this result is served.
     pub fn check_verify_result(
         self,
-        assessment: Option<&VerifyResult>,
+        verify_result: Option<&VerifyResult>,
     ) -> Result<(), CertificateRefusal> {
-        let assessment = assessment.unwrap_or(&VerifyResult::Absent);
-        match (self, assessment) {
+        let verify_result = verify_result.unwrap_or(&VerifyResult::Absent);
+        match (self, verify_result) {
             (VerifyClient::No, _) | (_, VerifyResult::Good) => Ok(()),
             (VerifyClient::Required, VerifyResult::Absent) => Err(CertificateRefusal::Missing),
             (_, VerifyResult::Absent) => Ok(()),

@@ -554,8 +554,8 @@ impl TlsSession {
     }
 
     /// Replaces the result: a later check (OCSP) has found more.
-    pub(super) fn set_verify_result(&mut self, assessment: VerifyResult) {
-        self.facts.verify_result = Some(assessment);
+    pub(super) fn set_verify_result(&mut self, verify_result: VerifyResult) {
+        self.facts.verify_result = Some(verify_result);
     }
 
     /// The path from the peer's certificate to a trusted one.

@@ -113,7 +113,8 @@ pub(super) struct ContextSessionCache {
 
 impl fmt::Debug for ContextSessionCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Storage").finish_non_exhaustive()
+        f.debug_struct("ContextSessionCache")
+            .finish_non_exhaustive()
     }
 }
 

@@ -168,7 +168,7 @@ pub(super) struct SessionTicketer {
 
 impl fmt::Debug for SessionTicketer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ticketer").finish_non_exhaustive()
+        f.debug_struct("SessionTicketer").finish_non_exhaustive()
     }
 }
 

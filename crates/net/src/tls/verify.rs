@@ -303,8 +303,8 @@ impl<'a> PathVerification<'a> {
         }
     }
 
-    fn found(&mut self, fault: VerifyError) {
-        self.fault = Some(fault);
+    fn found(&mut self, error: VerifyError) {
+        self.fault = Some(error);
     }
 
     fn run(

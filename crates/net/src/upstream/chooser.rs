@@ -1,7 +1,7 @@
 //! A choice of servers that is not a balancing method but a script's (`balancer_by_lua`).
 //!
 //! The directive in an `upstream` block leaves a [`ServerChooser`] with the group, and
-//! [`Selection::ask_chooser`](super::Selection::ask_chooser) asks it before each try. `R` is what the engine
+//! [`PeerSelection::ask_chooser`](super::PeerSelection::ask_chooser) asks it before each try. `R` is what the engine
 //! serves: an http request or a stream session.
 
 use std::sync::Arc;

@@ -18,7 +18,8 @@ pub struct UpstreamGroup {
 }
 
 impl UpstreamGroup {
-    /// A new group. It gets a fresh state at first use, unless [`UpstreamGroup::adopt_state`] finds an older one before.
+    /// A new group. It gets a fresh state at first use, unless [`UpstreamGroup::adopt_state`] finds an older one
+    /// before.
     pub fn new(settings: GroupSettings) -> UpstreamGroup {
         UpstreamGroup {
             settings,
@@ -69,7 +70,7 @@ impl fmt::Debug for UpstreamGroup {
             balance,
             ..
         } = &self.settings;
-        f.debug_struct("Group")
+        f.debug_struct("UpstreamGroup")
             .field("name", name)
             .field("origin", origin)
             .field("servers", servers)

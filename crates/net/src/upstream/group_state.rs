@@ -187,7 +187,7 @@ impl GroupState {
         }
     }
 
-    /// The identifier of the server that a request is bound to. With `learn_session` the value is a session; otherwise it
+    /// The identifier of the server that a request is bound to. With `learn` the value is a session; otherwise it
     /// is the identifier itself.
     pub(crate) fn server_of(&self, sticky: &[u8]) -> Option<BString> {
         if sticky.is_empty() {

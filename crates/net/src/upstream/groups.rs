@@ -23,7 +23,7 @@ pub struct UpstreamGroups(Arc<GroupRegistry>);
 #[derive(Default)]
 struct GroupRegistry {
     groups: RwLock<Vec<Arc<UpstreamGroup>>>,
-    /// See [`Settings::realm`].
+    /// See [`GroupSettings::realm`].
     realm: &'static str,
     /// The system's resolver settings, read only if some name has to be resolved at run time.
     system: OnceLock<resolver::ResolverSettings>,
@@ -185,7 +185,7 @@ impl UpstreamGroups {
         }
     }
 
-    /// The system's resolver settings; empty before [`UpstreamGroups::commit`].
+    /// The system's resolver settings; empty before [`UpstreamGroups::adopt_states`].
     pub(super) fn system_resolver(&self) -> resolver::ResolverSettings {
         self.0.system.get().cloned().unwrap_or_default()
     }

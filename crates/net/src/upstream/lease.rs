@@ -12,8 +12,8 @@ use super::peer::UpstreamPeer;
 
 /// A peer in use by a request, counted towards its `max_conns`.
 ///
-/// Dropping it frees the peer without a result of the exchange; [`Selection::release`](super::Selection::release)
-/// gives one.
+/// Dropping it frees the peer without a result of the exchange;
+/// [`PeerSelection::release_peer`](super::PeerSelection::release_peer) gives one.
 #[derive(Debug)]
 pub struct PeerLease {
     state: Arc<GroupState>,
@@ -53,7 +53,7 @@ impl PeerLease {
         &self.peer
     }
 
-    /// An idle connection to this peer, from any loop. `take_idle_connection` says what it must have in common with the request.
+    /// An idle connection to this peer, from any loop. `reuse` says what it must have in common with the request.
     pub async fn take_idle_connection(&self, reuse: ReuseTerms) -> Option<PeerConnection> {
         self.state.idle()?.take_connection(&self.peer, reuse).await
     }

@@ -4,31 +4,35 @@
 //!
 //! - A *server* is a line of the configuration. It has one or more addresses.
 //! - A *peer* is one of those addresses: what a connection is made to.
-//! - A [`UpstreamGroup`] is what the configuration says; it does not change. One exists per generation.
+//! - An [`UpstreamGroup`] is what the configuration says; it does not change. One exists per generation.
 //! - A [`GroupState`] is what is going on: connections in use, failures, waiters, idle connections. It is shared by all
 //!   loops, so that the balancers and limits behave as if there were one worker, and a reload keeps it by name.
-//! - A [`PeerSelection`] is what one request remembers of its tries; a [`PeerLease`] is a peer that it was given, for as long as
-//!   the request uses it.
+//! - A [`PeerSelection`] is what one request remembers of its tries; a [`PeerLease`] is a peer that it was given, for
+//!   as long as the request uses it.
 //!
 //! ```text
-//! let mut selection = Selection::new(group, &SelectionRequest { key, client, sticky });
+//! let mut selection = PeerSelection::new(group, &SelectionRequest { key, client, sticky });
 //! let lease = selection.acquire().await?;              // may wait in the queue of the group
-//! let connection = match lease.reuse(Reuse::of(tag)).await {
+//! let connection = match lease.take_idle_connection(ReuseTerms::of(tag)).await {
 //!     Some(connection) => connection,
-//!     None => Connection::new(Transport::plain(net::connect(lease.address(), &options).await?), Reuse::of(tag)),
+//!     None => {
+//!         let socket = net::connect(lease.address(), &options).await?;
+//!         PeerConnection::new(Transport::plain(socket), ReuseTerms::of(tag))
+//!     }
 //! };
 //! …
-//! lease.keep(connection);
-//! selection.release(lease, Outcome::Ok(times));
+//! lease.keep_connection(connection);
+//! selection.release_peer(lease, PeerOutcome::Ok(times));
 //! ```
 //!
 //! ```text
 //! settings · server   what directives say          groups · group   by name, and with its state
-//! lookup · names      the addresses of names       secure           TLS to peers
-//! selection           the tries of a request       chooser          a script that chooses instead
-//!   state             the choice, under the lock   peer_list        the peers of the servers
-//!     balance         which peer is next           queue            requests that wait for one
-//!     peer · sticky   numbers, sessions            idle             connections that wait for a request
+//! configured_lookup   addresses at the start       name_watchers    addresses that change later
+//! peer_tls            TLS to peers                 chooser          a script that chooses instead
+//! selection           the tries of a request       peer_list        the peers of the servers
+//!   group_state       the choice, under the lock   queue            requests that wait for one
+//!     balance         which peer is next           idle             connections that wait for a request
+//!     peer · sticky   numbers, sessions
 //!   lease · outcome   a peer in use, and its end
 //! ```
 //!

@@ -24,8 +24,8 @@ pub struct NameWatchers {
 impl NameWatchers {
     /// Begins to look up the names of all groups, on this loop.
     ///
-    /// `outer` is what the engine's outermost block says of resolving, for groups without their own. Where there is none
-    /// either, the system's resolver is used.
+    /// `outer` is what the engine's outermost block says of resolving, for groups without their own. Where there is
+    /// none either, the system's resolver is used.
     pub fn watch_group_names(
         groups: &UpstreamGroups,
         outer: &ResolverConf,

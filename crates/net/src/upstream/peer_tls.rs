@@ -1,8 +1,8 @@
 //! TLS to upstream servers: the `…_ssl_…` directives, and the handshake.
 //!
-//! The directives fill in a [`UpstreamTls`]. [`UpstreamTls::build_client`] turns it into settings when the configuration is read,
-//! if anything is proxied over TLS at all. For a connection, the variables are evaluated first ([`UpstreamTls::handshake_parameters`]),
-//! so that the handshake needs nothing of the request.
+//! The directives fill in an [`UpstreamTls`]. [`UpstreamTls::build_client`] turns it into settings when the
+//! configuration is read, if anything is proxied over TLS at all. For a connection, the variables are evaluated first
+//! ([`UpstreamTls::handshake_parameters`]), so that the handshake needs nothing of the request.
 
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -61,7 +61,7 @@ pub struct UpstreamTls {
 
 impl fmt::Debug for UpstreamTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Secure")
+        f.debug_struct("UpstreamTls")
             .field("name", &self.name)
             .field("verify", &self.verify)
             .field("is_used", &self.is_used)
@@ -347,22 +347,22 @@ impl UpstreamTls {
     pub async fn handshake(
         &self,
         transport: &mut Transport,
-        asked: &HandshakeParameters,
+        parameters: &HandshakeParameters,
         patience: Duration,
     ) -> Result<(), UpstreamTlsError> {
         let Some(built) = &self.built else {
             return Err(UpstreamTlsError::Ours("TLS is not configured".to_owned()));
         };
-        let identity = match &asked.certificate {
+        let identity = match &parameters.certificate {
             None => None,
             Some(paths) => Some(self.load(paths).await?),
         };
-        let settings = match asked.alpn.is_empty() {
+        let settings = match parameters.alpn.is_empty() {
             true => built.settings.clone(),
-            false => built.settings.with_alpn(asked.alpn.clone()),
+            false => built.settings.with_alpn(parameters.alpn.clone()),
         };
         let name = ClientName {
-            name: &asked.name,
+            name: &parameters.name,
             identity,
         };
         // The caller's time limit covers the handshake: a server that accepts and then stays silent would hold the
@@ -379,10 +379,10 @@ impl UpstreamTls {
                     "upstream SSL certificate verify error: {error}"
                 )));
             }
-            if !session.is_for(&asked.name) {
+            if !session.is_for(&parameters.name) {
                 return Err(UpstreamTlsError::Peer(format!(
                     "upstream SSL certificate does not match \"{}\"",
-                    asked.name
+                    parameters.name
                 )));
             }
         }

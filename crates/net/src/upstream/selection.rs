@@ -170,7 +170,7 @@ impl PeerSelection {
 
 impl fmt::Debug for PeerSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Selection")
+        f.debug_struct("PeerSelection")
             .field("pick", &self.present().pick)
             .field("tries_left", &self.tries_left)
             .finish_non_exhaustive()

@@ -1,13 +1,13 @@
 //! The rules of HTTP caches (RFC 9111), without I/O and without a clock.
 //!
 //! ```text
-//! a response from the origin  → judge    store it, for how long, or why not
-//!   what of it is stored      → keep     without what belongs to one connection or one client
-//! a request and what is stored → vary     which of the variants
-//!                              → reuse    serve it, serve it and renew it, or ask the origin first
-//! the origin's 304            → merge    the stored fields, renewed
-//! a POST that succeeded       → invalidation
-//! what a cache did            → status   the Cache-Status field (RFC 9211)
+//! a response from the origin   → storing          store it, for how long, or why not
+//!   what of it is stored       → storable_fields  without what belongs to one connection or one client
+//! a request and what is stored → vary             which of the variants
+//!                              → reuse            serve it, serve it and renew it, or ask the origin first
+//! the origin's 304             → merge            the stored fields, renewed
+//! a POST that succeeded        → invalidation
+//! what a cache did             → status           the Cache-Status field (RFC 9211)
 //! ```
 //!
 //! Who decides: the origin by Cache-Control, by the fields addressed to caches like this one

@@ -144,7 +144,7 @@ impl NotStoredReason {
 /// of Cache-Control.
 pub fn decide_storing(
     response: &ReceivedResponse<'_>,
-    asked: &StoringRequest,
+    request: &StoringRequest,
     rules: &StoringRules,
     configured_s: Option<u32>,
 ) -> StoringVerdict {
@@ -162,7 +162,7 @@ pub fn decide_storing(
             .get_known(KnownField::XAccelExpires)
             .and_then(AccelExpires::parse),
     };
-    if let Err(why) = said.permission(response.status, asked, rules, accelerated.is_some()) {
+    if let Err(why) = said.permission(response.status, request, rules, accelerated.is_some()) {
         return StoringVerdict::Pass(why);
     }
     let lifetime = match accelerated {
@@ -241,7 +241,7 @@ impl AccelExpires {
 /// What a response says about its caching.
 struct ResponseDirectives {
     control: CacheControl,
-    /// `targeted_cache_control` is from a targeted field, so Expires is ignored.
+    /// `control` is from a targeted field, so Expires is ignored.
     is_targeted: bool,
 }
 
@@ -270,7 +270,7 @@ impl ResponseDirectives {
     fn permission(
         &self,
         status: u16,
-        asked: &StoringRequest,
+        request: &StoringRequest,
         rules: &StoringRules,
         is_accelerated: bool,
     ) -> Result<(), NotStoredReason> {
@@ -292,7 +292,7 @@ impl ResponseDirectives {
         // These permit sharing in spite of `Authorization` (section 3.5).
         let for_all =
             control.public || control.must_revalidate || control.s_maxage != DeltaSeconds::Absent;
-        if asked.authorization && !for_all && !rules.share_authorized {
+        if request.authorization && !for_all && !rules.share_authorized {
             return Err(NotStoredReason::Authorization);
         }
         Ok(())

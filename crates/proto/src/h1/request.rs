@@ -19,7 +19,7 @@ use crate::message::{
 use memchr::memchr;
 use std::ops::Range;
 
-/// Reads one request head. Make a new one, or [`reset`](Parser::reset) it, for each request.
+/// Reads one request head. Make a new one, or [`reset`](RequestParser::reset) it, for each request.
 ///
 /// `buf` must begin with the same bytes at every call, and only grow.
 #[derive(Clone, Debug, Default)]
@@ -109,7 +109,7 @@ impl RequestParser {
     }
 
     /// Whether nothing but line ends has come yet. The caller may then empty its buffer,
-    /// [`reset`](Parser::reset), and not count the client as having begun a request.
+    /// [`reset`](RequestParser::reset), and not count the client as having begun a request.
     pub fn is_blank(&self) -> bool {
         self.stage == RequestStage::Start
     }

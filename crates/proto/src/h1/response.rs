@@ -299,8 +299,8 @@ struct StatusLine {
     text: usize,
 }
 
-/// `HTTP/1.x CODE[ REASON]`. Several spaces before the code, and `.` after it, are tolerated; another protocol than HTTP/1
-/// is not, nor is what ends a text in a reason phrase (RFC 9112, section 4).
+/// `HTTP/1.x CODE[ REASON]`. Several spaces before the code, and `.` after it, are tolerated; another protocol than
+/// HTTP/1 is not, nor is what ends a text in a reason phrase (RFC 9112, section 4).
 fn parse_status_line(line: &[u8]) -> Option<StatusLine> {
     let rest = line.strip_prefix(b"HTTP/")?;
     let (major, rest) = parse_number(rest)?;

@@ -6,8 +6,8 @@
 //! connection.
 //!
 //! ```text
-//!   begin(), content(), trailers() ──▶ output of the request
-//!   input ──▶ next() ──▶ Incoming::Head, Data, …
+//!   begin_request(), append_content(), end_request() ──▶ output of the request
+//!   input ──▶ next_event() ──▶ ResponseEvent::Head, Data, …
 //!   take_control() ──▶ acknowledgements and window updates, to be sent at any time
 //! ```
 
@@ -156,7 +156,7 @@ impl H2ClientConnection {
         }
     }
 
-    /// Begins the next stream, and the connection if this is its first one. `end_request` if no content
+    /// Begins the next stream, and the connection if this is its first one. `end` if no content
     /// follows.
     pub fn begin_request(&mut self, head: OutgoingHead<'_>, end: bool, out: &mut Vec<u8>) {
         if self.stream == 0 {

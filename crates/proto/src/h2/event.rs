@@ -45,7 +45,7 @@ pub enum FrameEvent<'a> {
         /// The reason.
         code: ErrorCode,
     },
-    /// SETTINGS, for [`Settings::apply`](super::Settings::apply); must be acknowledged.
+    /// SETTINGS, for [`H2Settings::apply`](super::H2Settings::apply); must be acknowledged.
     Settings(&'a [u8]),
     /// The acknowledgement of our SETTINGS.
     SettingsAck,

@@ -2,7 +2,7 @@
 //!
 //! DATA and unknown frames are passed on in the pieces they arrive in; other frames are awaited as
 //! a whole. Since frames may be large (16 MB), those have limits of their own: a header block that
-//! of [`ReaderLimits`], all others [`MAX_CONTROL`]. A frame that exceeds its limit is rejected
+//! of [`ReaderLimits`], all others `MAX_CONTROL`. A frame that exceeds its limit is rejected
 //! before its payload arrives. A header block is one event, however many CONTINUATION frames it
 //! has; its size and the number of its frames are limited, too.
 //!

@@ -111,8 +111,8 @@ impl RequestHead {
         })
     }
 
-    /// The head as text, from its request line to the empty line at its end: as it came, or assembled from its fields for
-    /// versions that do not send it as text.
+    /// The head as text, from its request line to the empty line at its end: as it came, or assembled from its fields
+    /// for versions that do not send it as text.
     pub fn as_text(&self) -> Cow<'_, [u8]> {
         let sent = self.as_sent();
         if !sent.is_empty() {

@@ -4,7 +4,7 @@
 //!   or fails for good (`ENOENT`, `EACCES`), without looking at a disk, or says `EAGAIN`.
 //! - [`File::read_at`] tries `preadv2(RWF_NOWAIT)`, which copies only what is in the page cache.
 //! - Before `sendfile`, which has no such flag, [`File::resident_prefix`] says how far the page cache
-//!   reaches, and [`File::load`] brings in what is missing.
+//!   reaches, and [`File::load_range`] brings in what is missing.
 //!
 //! Where the kernel (before 5.12, or a seccomp profile) refuses these calls, everything goes to the
 //! pool; that is decided once and reported. A file system may refuse `RWF_NOWAIT` by itself; that is

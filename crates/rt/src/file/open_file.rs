@@ -311,7 +311,7 @@ impl File {
     /// As [`File::resident_prefix`], and says whether it is asked for another client: a range that many clients
     /// take is in use and need not be probed each time. While files are being loaded, the answer ends at the first
     /// block of 128 KB that is not locked into memory; the caller sends that much before it asks about the next.
-    pub fn resident_prefix_for(&self, taker: ProbeClient, offset: u64, max: u64) -> u64 {
+    pub fn resident_prefix_for(&self, client: ProbeClient, offset: u64, max: u64) -> u64 {
         if self.never_waits() {
             return max;
         }
@@ -319,7 +319,7 @@ impl File {
             self,
             offset,
             residency::asked_at_once(self, offset, max),
-            taker,
+            client,
         )
     }
 

@@ -46,7 +46,7 @@ fn under_way() -> MutexGuard<'static, Option<HashMap<LoadRange, UnderWay>>> {
     UNDER_WAY.lock()
 }
 
-/// Brings a range into the page cache; see [`File::load`].
+/// Brings a range into the page cache; see [`File::load_range`].
 pub(super) async fn load_shared(
     file: &File,
     offset: u64,

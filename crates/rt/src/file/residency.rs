@@ -8,15 +8,15 @@
 //! nowait reads of two bytes that straddle a page boundary, each of which proves two pages: 4.1 µs,
 //! exact, on every kernel that has the flag.
 //!
-//! A block that was proven again, some time after it was first proven, is believed for [`BELIEVED_TICKS`]: it is in use,
-//! and among the last that the kernel would drop. So a hot file costs next to nothing. What was just read for one client
-//! is among the first: it is proven each time. Several clients that take a block soon one after the other show sooner that
-//! it is in use than the time alone: the kernel, too, counts a page as in use from its second reader on.
+//! A block that was proven again, some time after it was first proven, is believed for [`BELIEVED_TICKS`]: it is in
+//! use, and among the last that the kernel would drop. So a hot file costs next to nothing. What was just read for one
+//! client is among the first: it is proven each time. Several clients that take a block soon one after the other show
+//! sooner that it is in use than the time alone: the kernel, too, counts a page as in use from its second reader on.
 //!
-//! While files are being loaded nothing is believed, and a block is proven just before it is sent: memory is being turned
-//! over, and the kernel drops what is in use as well. In a disk's load one believed page in a second was gone, and each
-//! made a loop wait behind everything that the disk had to do, 300 ms. Blocks that are in use then are locked into memory
-//! ([`super::locked`]), and these are believed as before.
+//! While files are being loaded nothing is believed, and a block is proven just before it is sent: memory is being
+//! turned over, and the kernel drops what is in use as well. In a disk's load one believed page in a second was gone,
+//! and each made a loop wait behind everything that the disk had to do, 300 ms. Blocks that are in use then are locked
+//! into memory ([`super::locked_blocks`]), and these are believed as before.
 
 use std::cell::RefCell;
 use std::io;
@@ -80,14 +80,14 @@ impl ResidencyProof {
     }
 
     /// Adds a probe of further pages of the block.
-    fn add(&mut self, begin: u64, end: u64, now: u64, taker: ProbeClient) {
+    fn add(&mut self, begin: u64, end: u64, now: u64, client: ProbeClient) {
         let is_recent = now.saturating_sub(self.last) <= BELIEVED_TICKS;
         let touches = begin <= self.end && end >= self.begin;
         if begin <= self.begin {
             // From the beginning again: another client takes it too.
             let joined = if is_recent && touches { self.end } else { end };
             (self.begin, self.end, self.last) = (begin, end.max(joined), now);
-            if taker == ProbeClient::New {
+            if client == ProbeClient::New {
                 self.takers = self.takers.saturating_add(1);
             }
         } else if is_recent && touches {
@@ -147,7 +147,7 @@ pub(super) fn asked_at_once(file: &File, offset: u64, max: u64) -> u64 {
 }
 
 /// Bytes from `offset` on, at most `max`, that are in memory.
-pub(super) fn resident_prefix(file: &File, offset: u64, max: u64, taker: ProbeClient) -> u64 {
+pub(super) fn resident_prefix(file: &File, offset: u64, max: u64, client: ProbeClient) -> u64 {
     let now = clock::tick();
     let turned_over = is_turned_over(now);
     let end = offset.saturating_add(max);
@@ -164,7 +164,7 @@ pub(super) fn resident_prefix(file: &File, offset: u64, max: u64, taker: ProbeCl
             if reached < stop {
                 return reached - offset;
             }
-            let in_use = note(file, block, pages, taker);
+            let in_use = note(file, block, pages, client);
             if in_use && may_be_gone {
                 locked_blocks::request_lock(file, block);
             }
@@ -175,7 +175,7 @@ pub(super) fn resident_prefix(file: &File, offset: u64, max: u64, taker: ProbeCl
 }
 
 /// Records that pages of a block were probed; returns whether the block is in use.
-fn note(file: &File, block: u64, (begin, end): (u64, u64), taker: ProbeClient) -> bool {
+fn note(file: &File, block: u64, (begin, end): (u64, u64), client: ProbeClient) -> bool {
     let (file, now) = (file.identity(), clock::tick());
     PROOFS.with(|proofs| {
         let mut proofs = proofs.borrow_mut();
@@ -184,7 +184,7 @@ fn note(file: &File, block: u64, (begin, end): (u64, u64), taker: ProbeClient) -
         }
         let old = &mut proofs[place(file, block)];
         if old.is_of(file, block) && now.saturating_sub(old.last) <= APART_TICKS {
-            old.add(begin, end, now, taker);
+            old.add(begin, end, now, client);
             return old.holds(now);
         }
         if !old.holds(now) {
@@ -268,8 +268,8 @@ pub(super) fn load_pages(file: &File, offset: u64, len: u64, ahead: u64) -> io::
     let _ = rustix::fs::fadvise(file, offset, NonZeroU64::new(asked), Advice::WillNeed);
     let mut page = offset / PAGE;
     while page * PAGE < end {
-        // Two bytes across a page boundary, as in `prove`: a copy of the range would cost more. But for the last page: what
-        // is behind it would be read for nothing, with all that the kernel reads ahead of it.
+        // Two bytes across a page boundary, as in `prove`: a copy of the range would cost more. But for the last page:
+        // what is behind it would be read for nothing, with all that the kernel reads ahead of it.
         let mut scratch = [0; 2];
         let want = match (page + 1) * PAGE < end {
             true => 2,

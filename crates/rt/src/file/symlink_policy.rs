@@ -43,9 +43,9 @@ pub struct SymlinkCheck {
 pub fn try_open_judged(
     path: &Path,
     options: OpenOptions,
-    judged: SymlinkCheck,
+    check: SymlinkCheck,
 ) -> Option<io::Result<File>> {
-    match walk(path, options, judged, open_cached) {
+    match walk(path, options, check, open_cached) {
         Ok(fd) => Some(Ok(File::from_fd(fd))),
         Err(WalkStop::Wait) => None,
         Err(WalkStop::Error(error)) => Some(Err(error.into())),
@@ -56,16 +56,16 @@ pub fn try_open_judged(
 pub async fn open_judged(
     path: &Path,
     options: OpenOptions,
-    judged: SymlinkCheck,
+    check: SymlinkCheck,
     pool: &PoolHandle,
 ) -> io::Result<File> {
-    if let Some(result) = try_open_judged(path, options, judged) {
+    if let Some(result) = try_open_judged(path, options, check) {
         return result;
     }
     let device = device_of(path, pool);
     let path: PathBuf = path.to_owned();
     let opened = pool
-        .run_on(device, move || walk(&path, options, judged, open_waiting))
+        .run_on(device, move || walk(&path, options, check, open_waiting))
         .await;
     match opened {
         Ok(fd) => Ok(File::from_fd(fd)),
@@ -85,12 +85,12 @@ type CachedOpener = fn(BorrowedFd<'_>, &Path, OpenOptions) -> CachedOpen;
 fn walk(
     path: &Path,
     options: OpenOptions,
-    judged: SymlinkCheck,
+    check: SymlinkCheck,
     opener: CachedOpener,
 ) -> Result<OwnedFd, WalkStop> {
     use std::os::unix::ffi::OsStrExt;
     let text = path.as_os_str().as_bytes();
-    let (start, rest) = match judged.from {
+    let (start, rest) = match check.from {
         0 if text.first() == Some(&b'/') => (Some(&b"/"[..]), &text[1..]),
         0 => (None, text),
         from => (
@@ -103,7 +103,7 @@ fn walk(
         Some(start) => Some(outcome(opener(CWD, as_path(start), step))?),
         None => None,
     };
-    if judged.links == SymlinkPolicy::Outside {
+    if check.links == SymlinkPolicy::Outside {
         let below = at.as_ref().map_or(CWD, |fd| fd.as_fd());
         let inside: Vec<u8> = match rest.iter().all(|byte| *byte == b'/') {
             true => b".".to_vec(),
@@ -126,20 +126,14 @@ fn walk(
             last = Some(component).filter(|name| !name.is_empty());
         } else if !component.is_empty() {
             let below = at.as_ref().map_or(CWD, |fd| fd.as_fd());
-            at = Some(open_component(
-                below,
-                component,
-                step,
-                judged.links,
-                opener,
-            )?);
+            at = Some(open_component(below, component, step, check.links, opener)?);
         }
     }
     let below = at.as_ref().map_or(CWD, |fd| fd.as_fd());
     match last {
         // The path ends with a slash: the directory itself, opened as asked for.
         None => outcome(opener(below, Path::new("."), options)),
-        Some(name) => open_component(below, name, options, judged.links, opener),
+        Some(name) => open_component(below, name, options, check.links, opener),
     }
 }
 
@@ -195,8 +189,8 @@ mod tests {
         from: 0,
     };
 
-    fn opens(path: &Path, judged: SymlinkCheck) -> Result<(), Errno> {
-        match walk(path, OpenOptions::READ, judged, open_waiting) {
+    fn opens(path: &Path, check: SymlinkCheck) -> Result<(), Errno> {
+        match walk(path, OpenOptions::READ, check, open_waiting) {
             Ok(_) => Ok(()),
             Err(WalkStop::Error(error)) => Err(error),
             Err(WalkStop::Wait) => Err(Errno::AGAIN),

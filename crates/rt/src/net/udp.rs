@@ -12,7 +12,7 @@ use super::SocketAddress;
 use crate::event_loop;
 use crate::reactor::{IoInterest, Registration};
 
-/// A datagram socket, UDP or unix, edge-triggered as [`super::Stream`] is.
+/// A datagram socket, UDP or unix, edge-triggered as [`super::StreamSocket`] is.
 pub struct UdpSocket {
     registration: OnceCell<Registration>,
     fd: OwnedFd,
@@ -120,11 +120,11 @@ impl UdpSocket {
 
     fn attempt<R>(
         &self,
-        side: IoInterest,
+        interest: IoInterest,
         mut call: impl FnMut() -> rustix::io::Result<R>,
     ) -> io::Result<R> {
         let registration = self.registration.get();
-        if registration.is_some_and(|registration| !registration.is_ready(side)) {
+        if registration.is_some_and(|registration| !registration.is_ready(interest)) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         loop {
@@ -132,7 +132,7 @@ impl UdpSocket {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     if let Some(registration) = registration {
-                        registration.clear_ready(side);
+                        registration.clear_ready(interest);
                     }
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
@@ -143,7 +143,7 @@ impl UdpSocket {
 
     fn poll_io<R>(
         &self,
-        side: IoInterest,
+        interest: IoInterest,
         cx: &mut Context<'_>,
         mut attempt: impl FnMut() -> io::Result<R>,
     ) -> Poll<io::Result<R>> {
@@ -160,17 +160,17 @@ impl UdpSocket {
         }
         let registration = match self.registration.get() {
             Some(registration) => registration,
-            None => match Registration::register_edge(self.fd.as_fd(), side) {
+            None => match Registration::register_edge(self.fd.as_fd(), interest) {
                 Ok(registration) => self.registration.get_or_init(|| registration),
                 Err(error) => return Poll::Ready(Err(error)),
             },
         };
-        if side == IoInterest::Write
+        if interest == IoInterest::Write
             && let Err(error) = registration.watch_writes(self.fd.as_fd())
         {
             return Poll::Ready(Err(error));
         }
-        registration.arm(side, cx);
+        registration.arm(interest, cx);
         Poll::Pending
     }
 }

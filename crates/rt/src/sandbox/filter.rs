@@ -3,8 +3,8 @@
 //! Since Linux 5.11 the kernel knows by itself for which numbers the answer is always the same, and does not run the
 //! program for those: the calls that a request makes cost nothing more.
 //!
-//! Crates that make such programs (`seccompiler`) have no action that tells another process, which is what the line in the
-//! log is made of, so the few instructions are put together here.
+//! Crates that make such programs (`seccompiler`) have no action that tells another process, which is what the line in
+//! the log is made of, so the few instructions are put together here.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};

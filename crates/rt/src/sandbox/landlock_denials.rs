@@ -26,7 +26,7 @@ struct DenialLog {
 #[derive(Default)]
 struct DeniedPaths {
     waiting: Vec<PathBuf>,
-    told: HashSet<PathBuf>,
+    reported: HashSet<PathBuf>,
 }
 
 /// Starts to record denials.
@@ -88,9 +88,9 @@ impl LandlockDenials {
                     == Err(rustix::io::Errno::NOENT)
         });
         let any = !waiting.is_empty();
-        let room = MAX_PATHS.saturating_sub(paths.told.len());
+        let room = MAX_PATHS.saturating_sub(paths.reported.len());
         waiting.truncate(room);
-        waiting.retain(|path| paths.told.insert(path.clone()));
+        waiting.retain(|path| paths.reported.insert(path.clone()));
         (waiting, any)
     }
 }

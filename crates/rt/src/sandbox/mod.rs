@@ -3,13 +3,13 @@
 //! Three locks, each of which holds without the others:
 //!
 //! - *capabilities*: `no_new_privs`, an empty bounding set, and of a worker that stays root all but a few;
-//! - *system calls*: a seccomp filter that lets through those of a list ([`calls`]); what is not on it gets `EPERM`, and the
-//!   master is told of it by a [`SeccompListener`], so that there is a line in the log;
+//! - *system calls*: a seccomp filter that lets through those of a list (`system_calls`); what is not on it gets
+//!   `EPERM`, and the master is told of it by a [`SeccompListener`], so that there is a line in the log;
 //! - *files*: Landlock, with the folders that a configuration names ([`SandboxRules`]).
 //!
 //! All hold for good and for every thread that is started later, so [`enter`] is called while there is one. The master
-//! decides what [`SandboxRules`] say. The kernel, or a container's own filter, may lack any of the three: [`SandboxResult`] says so, and the
-//! others hold all the same.
+//! decides what [`SandboxRules`] say. The kernel, or a container's own filter, may lack any of the three:
+//! [`SandboxResult`] says so, and the others hold all the same.
 
 mod filter;
 mod landlock_denials;
@@ -68,7 +68,8 @@ impl SandboxRules {
             && self.transparent <= wider.transparent
     }
 
-    /// What is at the paths now. When it changes, rules that were made of it are out of date: Landlock holds files, not names.
+    /// What is at the paths now. When it changes, rules that were made of it are out of date: Landlock holds files, not
+    /// names.
     pub fn path_identities(&self) -> Vec<Option<(u64, u64)>> {
         let paths = self.read.iter().chain(&self.write).chain(&self.execute);
         paths.map(|path| identity(path)).collect()
@@ -89,7 +90,8 @@ pub struct SandboxResult {
     pub missing: Vec<String>,
 }
 
-/// Gives up what is not needed to become another user and nothing else. To be called as root, before the change of user.
+/// Gives up what is not needed to become another user and nothing else. To be called as root, before the change of
+/// user.
 pub fn drop_bounding_set() -> io::Result<()> {
     for number in 0..=MAX_CAPABILITY {
         let capability = CapabilitySet::from_bits_retain(1 << number);

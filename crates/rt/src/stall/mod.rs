@@ -1,8 +1,8 @@
 //! Loops that are late: who notices, and what the loop was doing.
 //!
 //! A loop that is stuck in a task cannot report it. A watchdog thread looks at the heartbeats
-//! ([`crate::LoopHandle::late`]) while any loop works, and sleeps while none does ([`sleep_until_turn`]). What it does about a late
-//! loop is decided there; this module takes a [`sample`] of the loop's stack.
+//! ([`crate::LoopHandle::turn_duration`]) while any loop works, and sleeps while none does ([`sleep_until_turn`]). What
+//! it does about a late loop is decided there; this module takes a [sample](sample()) of the loop's stack.
 
 mod sample;
 mod unwind;
@@ -44,7 +44,7 @@ pub(crate) fn turn_begins() {
     }
 }
 
-/// What a loop is doing in its turn of number `turn_number`, innermost call first, or a line that says why that
+/// What a loop is doing in its turn of number `turn`, innermost call first, or a line that says why that
 /// is not known; `None` when the turn has ended meanwhile. Takes tens of milliseconds: not for a loop's
 /// thread.
 pub fn sample(handle: &LoopHandle, turn: u64) -> Option<Vec<String>> {

@@ -18,7 +18,7 @@ pub struct Notify {
 
 #[derive(Default)]
 struct NotifyWaiter {
-    told: Cell<bool>,
+    notified: Cell<bool>,
     gone: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
@@ -65,7 +65,7 @@ impl Notify {
     pub fn notified(&self) -> Notified<'_> {
         let waiting = Rc::new(NotifyWaiter::default());
         if self.kept.take() {
-            waiting.told.set(true);
+            waiting.notified.set(true);
         } else {
             self.waiting.borrow_mut().push_back(Rc::clone(&waiting));
         }
@@ -84,7 +84,7 @@ impl Notify {
 
 impl NotifyWaiter {
     fn tell(&self) {
-        self.told.set(true);
+        self.notified.set(true);
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
@@ -102,7 +102,7 @@ impl Future for Notified<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.waiting.told.get() {
+        if self.waiting.notified.get() {
             self.done = true;
             return Poll::Ready(());
         }
@@ -117,7 +117,7 @@ impl Drop for Notified<'_> {
         if self.done {
             return;
         }
-        if self.waiting.told.get() {
+        if self.waiting.notified.get() {
             // Notified, but dropped before it could look: the notification goes to the next task.
             self.notify.notify_one();
             return;

@@ -8,8 +8,8 @@ use std::path::Path;
 /// Runs another program beside this one. It keeps this one's environment, with `variables` besides,
 /// and has the descriptors of `keep` open at the numbers that they have here. The answer is its number.
 ///
-/// A file that the kernel does not take for a program is an error. `execvp`, which the standard library calls, gives such
-/// a file to `/bin/sh`: a binary that was cut off or overwritten would be read as commands, by root.
+/// A file that the kernel does not take for a program is an error. `execvp`, which the standard library calls, gives
+/// such a file to `/bin/sh`: a binary that was cut off or overwritten would be read as commands, by root.
 pub fn execute(
     program: &Path,
     arguments: &[OsString],
@@ -33,8 +33,8 @@ pub fn execute(
                 return Err(io::Error::last_os_error());
             }
         }
-        // The last thing that the child does of its own: what comes behind it is reached only if this fails, and is told
-        // to the parent as the reason.
+        // The last thing that the child does of its own: what comes behind it is reached only if this fails, and is
+        // told to the parent as the reason.
         Err(image.execute())
     };
     // SAFETY: between fork and exec the closure makes only the system calls above: no allocation, no

@@ -1,7 +1,7 @@
 //! The timers of a loop.
 //!
-//! They are as fine as a tick, a millisecond, and never fire early by the loop's clock ([`crate::clock`]). A [`Timer`] that is set
-//! again and again (an idle timeout at each request) costs a store: its entry stays where it is in the
+//! They are as fine as a tick, a millisecond, and never fire early by the loop's clock ([`crate::clock`]). A [`Timer`]
+//! that is set again and again (an idle timeout at each request) costs a store: its entry stays where it is in the
 //! wheel until the wheel comes to it.
 
 pub(crate) mod wheel;

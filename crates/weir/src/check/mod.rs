@@ -12,7 +12,7 @@
 //! rules     the rows, a file for each subject
 //! view      a directive and the blocks around it: what is inherited, which location has a path
 //! value     what clients can make of a text with variables
-//! bytes     what a group of a regular expression can match
+//! byte_set  what a group of a regular expression can match
 //! ```
 
 mod byte_set;

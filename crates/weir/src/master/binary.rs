@@ -79,11 +79,11 @@ impl MasterProcess {
         if let MasterRole::New(process) = other.role {
             self.notice(format_args!("start new binary process {process}"));
         }
-        if let Some(parcels) = other.parcels() {
+        if let Some(connections) = other.connections() {
             // The worker gets its end of the pair now: once it is told to quit, it must already know where to send.
             let serving = self.workers.iter().rposition(|worker| !worker.is_exiting);
             if let Some(index) = serving {
-                self.send(index, MessageKind::Peer, b"", &[parcels]);
+                self.send(index, MessageKind::Peer, b"", &[connections]);
             }
         }
         self.other = Some(other);

@@ -120,8 +120,8 @@ impl MasterProcess {
                 self.workers[index].process
             ));
             self.send_configuration(index);
-            if let Some(parcels) = self.other.as_ref().and_then(OtherMaster::parcels) {
-                self.send(index, MessageKind::Peer, b"", &[parcels]);
+            if let Some(connections) = self.other.as_ref().and_then(OtherMaster::connections) {
+                self.send(index, MessageKind::Peer, b"", &[connections]);
             }
         }
     }
@@ -306,7 +306,7 @@ impl MasterProcess {
         }
         self.end = MasterEnd::Terminate(rt::clock::read_clock() + KILL_AFTER);
         for worker in &self.workers {
-            // It may have exited a moment ago; then `reap_child` will find it.
+            // It may have exited a moment ago; then `reap` will find it.
             let _ = process::kill(worker.process, Signal::Kill);
         }
     }

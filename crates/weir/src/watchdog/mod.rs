@@ -35,7 +35,7 @@ const BALANCE_BATCH: usize = 256;
 #[derive(Default)]
 struct WatchedLoops {
     /// The loops.
-    seats: LoopSlots,
+    loop_slots: LoopSlots,
     /// Zero means that loops are never late.
     limit: Duration,
 }
@@ -52,7 +52,7 @@ pub(crate) struct LoopActions {
     pub(crate) move_connections: fn(usize, LoopSlots),
     /// Begin to count the work that each connection causes.
     pub(crate) count_work: fn(),
-    /// Move connections that cause this part of the work to the loop with this seat.
+    /// Move connections that cause this part of the work to the loop with this slot.
     pub(crate) move_work: fn(f64, u64, LoopSlots),
 }
 
@@ -68,17 +68,17 @@ impl LoopWatchdog {
     }
 
     /// Sets the loops to watch, and the limit.
-    pub(crate) fn set(&self, seats: &LoopSlots, limit: Duration) {
+    pub(crate) fn set(&self, loop_slots: &LoopSlots, limit: Duration) {
         let mut state = self.0.lock();
-        state.seats = seats.clone();
+        state.loop_slots = loop_slots.clone();
         state.limit = limit;
     }
 }
 
 /// An iteration that takes too long, and the loop that helps.
 struct LoopStall {
-    /// The late loop, by the number of its seat.
-    seat: u64,
+    /// The late loop, by the number of its slot.
+    loop_slot: u64,
     /// The number of the iteration: the next one is another stall.
     turn: u64,
     /// The helper; 0 if none was free.
@@ -88,27 +88,30 @@ struct LoopStall {
 /// The body of the thread.
 fn watch(state: &Weak<Mutex<WatchedLoops>>, help: LoopActions) {
     let mut stalls: Vec<LoopStall> = Vec::new();
-    let mut told = None;
+    let mut reported = None;
     let mut quiet = 0;
     let mut balanced = rt::clock::read_clock();
     let mut work = WorkBalance::default();
     while let Some(shared) = state.upgrade() {
-        let (seats, limit) = {
+        let (loop_slots, limit) = {
             let state = shared.lock();
-            (state.seats.clone(), state.limit)
+            (state.loop_slots.clone(), state.limit)
         };
         // Not held during the sleep, or the thread would never end.
         drop(shared);
         if !limit.is_zero() {
-            rescue_late_loops(&seats, limit, &mut stalls, &mut told, help);
+            rescue_late_loops(&loop_slots, limit, &mut stalls, &mut reported, help);
         }
         let passed = rt::clock::elapsed(balanced);
         if passed >= BALANCE_EVERY {
             balanced = rt::clock::read_clock();
-            balance(&seats, help);
-            work.balance(&seats, passed, help);
+            balance(&loop_slots, help);
+            work.balance(&loop_slots, passed, help);
         }
-        let all_parked = seats.list.iter().all(|seat| seat.handle().is_parked());
+        let all_parked = loop_slots
+            .list
+            .iter()
+            .all(|loop_slot| loop_slot.handle().is_parked());
         quiet = if all_parked { quiet + 1 } else { 0 };
         if quiet > QUIET_CHECKS {
             // One more round follows each doze, for a balance that has not been checked meanwhile.
@@ -130,16 +133,18 @@ fn pause(limit: Duration) -> Duration {
 /// Finds a helper for each late loop that has none. The least loaded loop is chosen among those
 /// that are not late themselves.
 fn rescue_late_loops(
-    seats: &LoopSlots,
+    loop_slots: &LoopSlots,
     limit: Duration,
     stalls: &mut Vec<LoopStall>,
-    told: &mut Option<Instant>,
+    reported: &mut Option<Instant>,
     help: LoopActions,
 ) {
-    for seat in seats.list.iter() {
-        let turn = seat.handle().turn_number();
-        let late = seat.handle().turn_duration();
-        let known = stalls.iter().position(|stall| stall.seat == seat.id);
+    for loop_slot in loop_slots.list.iter() {
+        let turn = loop_slot.handle().turn_number();
+        let late = loop_slot.handle().turn_duration();
+        let known = stalls
+            .iter()
+            .position(|stall| stall.loop_slot == loop_slot.id);
         // It has recovered: the next delay is another stall, with its own report.
         if late < limit {
             if let Some(known) = known {
@@ -150,30 +155,33 @@ fn rescue_late_loops(
         let same = known.filter(|known| stalls[*known].turn == turn);
         if same.is_none() {
             // Once for each iteration: the stack of a loop that is still in the same one says nothing new.
-            report_stall(seat, turn, late, told);
+            report_stall(loop_slot, turn, late, reported);
         }
         // The helper may become late, too; then the next one helps.
         let helped = same.is_some_and(|known| {
-            let buddy = seats
+            let buddy = loop_slots
                 .list
                 .iter()
-                .find(|seat| seat.id == stalls[known].rescuer);
+                .find(|loop_slot| loop_slot.id == stalls[known].rescuer);
             buddy.is_some_and(|buddy| buddy.handle().turn_duration() < limit)
         });
         if helped {
             continue;
         }
-        let well = seats.list.iter().filter(|other| other.id != seat.id);
+        let well = loop_slots
+            .list
+            .iter()
+            .filter(|other| other.id != loop_slot.id);
         let well = well.filter(|other| other.handle().turn_duration() < limit);
         // If every loop is late, none helps: the next check tries again.
         let buddy = well.min_by_key(|other| other.connection_count());
         if let Some(buddy) = buddy {
-            let stuck = seat.clone();
+            let stuck = loop_slot.clone();
             // A helper that has ended is replaced at the next check.
             let _ = buddy.handle().post(move || (help.rescue)(stuck, limit));
         }
         let stall = LoopStall {
-            seat: seat.id,
+            loop_slot: loop_slot.id,
             turn,
             rescuer: buddy.map_or(0, |buddy| buddy.id),
         };
@@ -186,16 +194,21 @@ fn rescue_late_loops(
 
 /// Logs what a loop is stuck in, now and then. Resolving the names takes a while, and the next late
 /// loop must not wait for it, hence the thread.
-fn report_stall(seat: &Arc<LoopSlot>, turn: u64, late: Duration, told: &mut Option<Instant>) {
-    if told.is_some_and(|told| rt::clock::elapsed(told) < REPORT_EVERY) {
+fn report_stall(
+    loop_slot: &Arc<LoopSlot>,
+    turn: u64,
+    late: Duration,
+    reported: &mut Option<Instant>,
+) {
+    if reported.is_some_and(|reported| rt::clock::elapsed(reported) < REPORT_EVERY) {
         return;
     }
-    *told = Some(rt::clock::read_clock());
-    let seat = seat.clone();
+    *reported = Some(rt::clock::read_clock());
+    let loop_slot = loop_slot.clone();
     let report = move || {
-        if let Some(frames) = rt::stall::sample(seat.handle(), turn) {
+        if let Some(frames) = rt::stall::sample(loop_slot.handle(), turn) {
             rt::report::report_event(&RuntimeEvent::Stalled {
-                name: seat.handle().name(),
+                name: loop_slot.handle().name(),
                 late,
                 frames: &frames,
             });
@@ -209,12 +222,12 @@ fn report_stall(seat: &Arc<LoopSlot>, turn: u64, late: Duration, told: &mut Opti
 
 /// Has the loop with the most connections move some, if it has many more than the mean and the loop
 /// with the fewest.
-fn balance(seats: &LoopSlots, help: LoopActions) {
+fn balance(loop_slots: &LoopSlots, help: LoopActions) {
     let loads = || {
-        seats
+        loop_slots
             .list
             .iter()
-            .map(|seat| (seat.connection_count(), seat))
+            .map(|loop_slot| (loop_slot.connection_count(), loop_slot))
     };
     let most = loads().max_by_key(|(load, _)| *load);
     let fewest = loads().min_by_key(|(load, _)| *load);
@@ -222,7 +235,7 @@ fn balance(seats: &LoopSlots, help: LoopActions) {
         return;
     };
     let sum: usize = loads().map(|(load, _)| load).sum();
-    let mean = sum / seats.list.len().max(1);
+    let mean = sum / loop_slots.list.len().max(1);
     let slack = mean / BALANCE_SHARE + BALANCE_SLACK;
     if most <= mean + slack || most <= fewest + slack {
         return;
@@ -230,11 +243,11 @@ fn balance(seats: &LoopSlots, help: LoopActions) {
     // Down to the mean, not to the lightest loop: several loops may take a part, and it must not become the
     // lightest itself.
     let count = (most - mean).min(BALANCE_BATCH);
-    let seats = seats.clone();
+    let loop_slots = loop_slots.clone();
     // A loop that has ended has nothing to move.
     let _ = heavy
         .handle()
-        .post(move || (help.move_connections)(count, seats));
+        .post(move || (help.move_connections)(count, loop_slots));
 }
 
 #[cfg(test)]
@@ -256,20 +269,23 @@ mod tests {
     fn only_a_loop_that_has_many_more_moves_some() {
         let make = |index| {
             let event_loop = rt::EventLoop::new(rt::LoopOptions::default()).expect("an eventfd");
-            let seat = LoopSlot::new(index, event_loop.handle(), || {});
-            (event_loop, seat)
+            let loop_slot = LoopSlot::new(index, event_loop.handle(), || {});
+            (event_loop, loop_slot)
         };
         let mut loops: Vec<_> = (0..4).map(make).collect();
-        let seats = LoopSlots {
-            list: loops.iter().map(|(_, seat)| seat.clone()).collect(),
+        let loop_slots = LoopSlots {
+            list: loops
+                .iter()
+                .map(|(_, loop_slot)| loop_slot.clone())
+                .collect(),
         };
         let fill = |counts: [usize; 4]| {
-            for ((_, seat), count) in loops.iter().zip(counts) {
-                while seat.connection_count() < count {
-                    seat.count_opened();
+            for ((_, loop_slot), count) in loops.iter().zip(counts) {
+                while loop_slot.connection_count() < count {
+                    loop_slot.count_opened();
                 }
             }
-            balance(&seats, HELP);
+            balance(&loop_slots, HELP);
         };
         fill([2, 0, 0, 0]);
         fill([50, 50, 49, 46]);

@@ -23,7 +23,7 @@ const PAUSE_AFTER_MOVE: u32 = 3;
 /// The state between two checks.
 #[derive(Default)]
 pub(super) struct WorkBalance {
-    /// The time each loop had been busy, by the number of its seat.
+    /// The time each loop had been busy, by the number of its slot.
     before: Vec<(u64, Duration)>,
     /// The loop that was too busy at the last check, and has been counting since.
     counting: Option<u64>,
@@ -31,7 +31,7 @@ pub(super) struct WorkBalance {
     pause_left: u32,
 }
 
-/// The next step, with the numbers of seats.
+/// The next step, with the numbers of slots.
 #[derive(Debug, PartialEq)]
 enum BalanceStep {
     /// Have the busy loop count what its connections cause.
@@ -42,17 +42,17 @@ enum BalanceStep {
 
 impl WorkBalance {
     /// Checks the work of the loops during `passed`, the time since the last check.
-    pub(super) fn balance(&mut self, seats: &LoopSlots, passed: Duration, help: LoopActions) {
-        let shares = self.shares(seats, passed);
-        let of = |id| seats.list.iter().find(|seat| seat.id == id);
+    pub(super) fn balance(&mut self, loop_slots: &LoopSlots, passed: Duration, help: LoopActions) {
+        let shares = self.shares(loop_slots, passed);
+        let of = |id| loop_slots.list.iter().find(|loop_slot| loop_slot.id == id);
         // A loop that has ended takes no message, and has nothing to move.
         match self.next_step(&shares) {
             Some(BalanceStep::Count { busy }) => {
                 let _ = of(busy).map(|busy| busy.handle().post(help.count_work));
             }
             Some(BalanceStep::Move { part, busy, calm }) => {
-                let seats = seats.clone();
-                let shed = move || (help.move_work)(part, calm, seats);
+                let loop_slots = loop_slots.clone();
+                let shed = move || (help.move_work)(part, calm, loop_slots);
                 let _ = of(busy).map(|busy| busy.handle().post(shed));
             }
             None => {}
@@ -61,16 +61,16 @@ impl WorkBalance {
 
     /// The part of the time in which each loop was busy, of those that were there at the last
     /// check.
-    fn shares(&mut self, seats: &LoopSlots, passed: Duration) -> Vec<(u64, f64)> {
+    fn shares(&mut self, loop_slots: &LoopSlots, passed: Duration) -> Vec<(u64, f64)> {
         let (mut now, mut shares) = (Vec::new(), Vec::new());
-        for seat in seats.list.iter() {
-            let busy = seat.handle().busy_time();
-            if let Some((_, before)) = self.before.iter().find(|(id, _)| *id == seat.id) {
+        for loop_slot in loop_slots.list.iter() {
+            let busy = loop_slot.handle().busy_time();
+            if let Some((_, before)) = self.before.iter().find(|(id, _)| *id == loop_slot.id) {
                 // The sum has completed iterations only; the current one is added.
-                let time = busy.saturating_sub(*before) + seat.handle().turn_duration();
-                shares.push((seat.id, time.as_secs_f64() / passed.as_secs_f64()));
+                let time = busy.saturating_sub(*before) + loop_slot.handle().turn_duration();
+                shares.push((loop_slot.id, time.as_secs_f64() / passed.as_secs_f64()));
             }
-            now.push((seat.id, busy));
+            now.push((loop_slot.id, busy));
         }
         self.before = now;
         shares

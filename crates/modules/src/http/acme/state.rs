@@ -30,7 +30,7 @@ pub(super) struct IssuedCertificate {
 pub(super) struct AcmeState {
     /// By order; no more than the configuration names.
     issued: Mutex<HashMap<String, Arc<IssuedCertificate>>>,
-    /// By [`super::issuer::Issuer::account_name`]; no more than the configuration has issuers.
+    /// By `account_name` of an issuer; no more than the configuration has issuers.
     issuers: Mutex<HashMap<String, IssuerState>>,
     /// By order, too.
     advice: Mutex<HashMap<String, RenewalAdvice>>,

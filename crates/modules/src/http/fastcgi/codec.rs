@@ -24,7 +24,7 @@ pub(super) struct FastcgiCodec {
     conf: ConfRef<Conf>,
     settings: SettingsRef,
     /// What the request asks of the response, such as a protocol switch.
-    asks: RequestTraits,
+    traits: RequestTraits,
     decoder: RecordDecoder,
     parser: HeadParser,
     /// The response header as far as received, without record framing.
@@ -51,7 +51,7 @@ impl FastcgiCodec {
         FastcgiCodec {
             conf,
             settings,
-            asks: RequestTraits::default(),
+            traits: RequestTraits::default(),
             decoder: RecordDecoder::new(),
             parser: HeadParser::new(CgiStatusLine::Never),
             head_bytes: Vec::new(),
@@ -116,7 +116,7 @@ impl UpstreamProtocol for FastcgiCodec {
     ) -> Result<(), NoResponse> {
         let mut params = Vec::new();
         let fields = self.settings.pass_request_headers;
-        self.asks =
+        self.traits =
             self.conf
                 .params
                 .write(request, fields, ValueEnding::Counted, |name, value| {
@@ -139,7 +139,7 @@ impl UpstreamProtocol for FastcgiCodec {
         RequestTraits {
             // FastCGI cannot switch protocols.
             upgrade: false,
-            ..self.asks
+            ..self.traits
         }
     }
 

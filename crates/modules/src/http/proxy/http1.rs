@@ -29,7 +29,7 @@ pub(super) struct Http1Exchange {
     /// Whether the content is sent in chunks, because its length is unknown.
     chunked_request: bool,
     /// What the request asks of the response, such as a protocol switch.
-    asks: RequestTraits,
+    traits: RequestTraits,
     parser: ResponseParser,
     /// The framing of the content, and how much of it is left.
     body: Http1Body,
@@ -63,7 +63,7 @@ impl Http1Exchange {
             // Set with the request line.
             method: Method::Get,
             chunked_request: false,
-            asks: RequestTraits::default(),
+            traits: RequestTraits::default(),
             parser: ResponseParser::new(),
             body: Http1Body::None,
             length: ContentLength::None,
@@ -241,7 +241,7 @@ impl UpstreamProtocol for Http1Exchange {
             .map_or(content, |body| RequestLength::Length(body.len() as u64));
         let pass_fields = self.settings.pass_request_headers;
         let fields = &self.conf.fields;
-        self.asks = fields.write(
+        self.traits = fields.write(
             request,
             content,
             &address.host_header,
@@ -375,6 +375,6 @@ impl UpstreamProtocol for Http1Exchange {
     }
 
     fn request_traits(&self) -> RequestTraits {
-        self.asks
+        self.traits
     }
 }

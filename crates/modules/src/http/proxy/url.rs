@@ -35,7 +35,7 @@ pub(super) enum ProxyPass {
 /// The parts of a URL.
 #[derive(Debug, Default)]
 pub(super) struct ProxyAddress {
-    /// `$proxy_host`, and the default `AddressHost` field: without the port if it is the default one.
+    /// `$proxy_host`, and the default `Host` field: without the port if it is the default one.
     pub(super) host_header: BString,
     /// `$proxy_port`; empty for unix sockets.
     pub(super) port: BString,

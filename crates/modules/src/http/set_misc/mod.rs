@@ -398,7 +398,7 @@ fn add_step(
     add_step_with(line, words, function)
 }
 
-/// As [`add`], for closures.
+/// As [`add_step`], for closures.
 fn add_step_with<F>(
     line: &mut DirectiveLine,
     words: &[usize],

@@ -112,12 +112,12 @@ impl CgiParams {
         ending: ValueEnding,
         mut add: impl FnMut(&[u8], &[u8]),
     ) -> Result<RequestTraits, NoResponse> {
-        let mut asks = RequestTraits::default();
+        let mut traits = RequestTraits::default();
         let mut add = |name: &[u8], value: &[u8]| {
             // The exchange must know whether a 101 or a 206 in response is something that was asked
             // for.
-            asks.upgrade |= name == b"HTTP_UPGRADE" && !value.is_empty();
-            asks.part |= is_range(name) && !value.is_empty();
+            traits.upgrade |= name == b"HTTP_UPGRADE" && !value.is_empty();
+            traits.part |= is_range(name) && !value.is_empty();
             add(name, value);
         };
         let mut value = Vec::new();
@@ -166,7 +166,7 @@ impl CgiParams {
                 }
             }
         }
-        Ok(asks)
+        Ok(traits)
     }
 
     /// Passes on the client's fields; for a fetch by the cache, without its conditions and ranges.

@@ -57,7 +57,7 @@ impl GatewaySchemes {
 
 impl GatewayPass {
     /// The host to use TLS with, or `None` for a plain connection. `secure` is what
-    /// [`GatewaySchemes::settle`] returned for the line.
+    /// [`GatewaySchemes::note_tls`] returned for the line.
     pub(crate) fn secure_host(
         &self,
         request: &mut Request,

@@ -45,7 +45,7 @@ pub(crate) fn plan(
     let has_length = !request.head.wire.fields.has(KnownField::TransferEncoding);
     let exchange = CgiExchange {
         head,
-        asks: RequestTraits::default(),
+        traits: RequestTraits::default(),
         parser: HeadParser::new(CgiStatusLine::Tolerated),
         head_limit: usize::try_from(settings.buffer_size).unwrap_or(usize::MAX),
         content: ContentLength::Unknown,
@@ -68,7 +68,7 @@ struct CgiExchange<H> {
     head: H,
     settings: SettingsRef,
     /// What the request asks of the response, such as a protocol switch.
-    asks: RequestTraits,
+    traits: RequestTraits,
     parser: HeadParser,
     /// The largest head of a response, in bytes (`…_buffer_size`).
     head_limit: usize,
@@ -92,7 +92,7 @@ impl<H: CgiHead> UpstreamProtocol for CgiExchange<H> {
         content: RequestLength,
         out: &mut Vec<u8>,
     ) -> Result<(), NoResponse> {
-        self.asks = self.head.write(request, &self.settings, content, out)?;
+        self.traits = self.head.write(request, &self.settings, content, out)?;
         Ok(())
     }
 
@@ -162,7 +162,7 @@ impl<H: CgiHead> UpstreamProtocol for CgiExchange<H> {
     }
 
     fn request_traits(&self) -> RequestTraits {
-        self.asks
+        self.traits
     }
 }
 

@@ -81,8 +81,8 @@ impl BufferedLog {
             compressor: OrderedWork::new(GzipBatch::run),
             weak_self: itself.clone(),
         });
-        let holder: Weak<dyn LineBuffer> = buffered.weak_self.clone();
-        buffered.file.add_buffer(holder);
+        let buffer: Weak<dyn LineBuffer> = buffered.weak_self.clone();
+        buffered.file.add_buffer(buffer);
         buffered
     }
 

@@ -1,11 +1,11 @@
 //! Access logs: formats and destinations, one implementation for http and stream.
 //!
 //! ```text
-//! Format        a log_format, compiled to operations that append to one buffer
-//! Destination   where a line goes: ├ LogFile    a file, written by rt's writer thread
-//!                                  ├ Buffered   the same, in batches, perhaps compressed
-//!                                  ├ Named      a file whose name has variables
-//!                                  └ Syslog
+//! LogFormat        a log_format, compiled to operations that append to one buffer
+//! LogDestination   where a line goes: ├ LogFile      a file, written by a thread of its own
+//!                                     ├ BufferedLog  the same, in batches, perhaps compressed
+//!                                     ├ VariableLog  a file whose name has variables
+//!                                     └ Syslog
 //! ```
 //!
 //! Which formats and logs exist and what is logged is decided by the modules. Nothing here blocks

@@ -65,8 +65,8 @@ impl VariableLog {
             batch,
             lost: AtomicU64::new(0),
         });
-        let holder: Weak<VariableLog> = Arc::downgrade(&named);
-        files.add_buffer(holder);
+        let buffer: Weak<VariableLog> = Arc::downgrade(&named);
+        files.add_buffer(buffer);
         named
     }
 

@@ -114,8 +114,8 @@ fn without_certificates(conf: &TlsConf) -> Result<ServerTls, Diagnostic> {
 }
 
 /// A TLS problem as an error at a place in the configuration.
-fn problem_at(problem: TlsConfigError, span: impl Into<Option<Span>>) -> Diagnostic {
-    Diagnostic::error(problem.message, span)
+fn problem_at(error: TlsConfigError, span: impl Into<Option<Span>>) -> Diagnostic {
+    Diagnostic::error(error.message, span)
 }
 
 /// A file's content; a failure is an error at its word.

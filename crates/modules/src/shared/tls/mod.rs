@@ -41,7 +41,7 @@ pub(crate) struct TlsConf {
     pub(crate) has_ech_file: bool,
     /// `ssl_certificate_compression`.
     pub(crate) compress: bool,
-    /// Bits of [`net::tls::Protocols::WORDS`].
+    /// Bits of [`net::tls::TlsProtocols::WORDS`].
     pub(crate) protocols: u32,
     pub(crate) ciphers: SpannedWord,
     /// `ssl_ecdh_curve`.

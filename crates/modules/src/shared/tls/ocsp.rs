@@ -34,7 +34,7 @@ pub(super) fn status_check(conf: &TlsConf) -> Result<Option<StatusCheck>, Diagno
         checks,
         responder,
         cache: cache.map(|(name, size)| StatusCache::shared(name, *size)),
-        ask: query_responder,
+        send: query_responder,
     }))
 }
 

@@ -1,5 +1,5 @@
 //! `proxy_ssl` and its kin: TLS to upstream servers. The directives are those of http
-//! ([`crate::shared::tls_rows`]) and two that only stream has.
+//! ([`crate::shared::upstream_tls_rows`]) and two that only stream has.
 //!
 //! ```nginx
 //! server {

@@ -48,7 +48,7 @@ pub struct StatusCheck {
     /// The cache of responses.
     pub cache: Option<Arc<StatusCache>>,
     /// The function that sends the request.
-    pub ask: SendOcspRequest,
+    pub send: SendOcspRequest,
 }
 
 impl StatusCheck {
@@ -58,7 +58,7 @@ impl StatusCheck {
         &self,
         session: &mut TlsSession,
         trust: &TrustStore,
-        network: &OcspResolver,
+        resolver: &OcspResolver,
     ) -> Option<String> {
         if session.verify_result() != Some(&VerifyResult::Good) {
             return None;
@@ -70,7 +70,7 @@ impl StatusCheck {
             OcspScope::All => usize::MAX,
         });
         for pair in pairs {
-            let (fault, line) = match self.status(&pair[0], &pair[1], network).await {
+            let (fault, line) = match self.status(&pair[0], &pair[1], resolver).await {
                 Ok(CertStatus::Good) => continue,
                 Ok(CertStatus::Revoked) => (
                     VerifyError {
@@ -92,11 +92,11 @@ impl StatusCheck {
         &self,
         certificate: &Certificate,
         issuer: &Certificate,
-        network: &OcspResolver,
+        resolver: &OcspResolver,
     ) -> Result<CertStatus, String> {
         let id = CertId::of(certificate, issuer);
         let Some(cache) = &self.cache else {
-            let answer = self.question(certificate, issuer, &id, network).await?;
+            let answer = self.question(certificate, issuer, &id, resolver).await?;
             return Ok(answer.status);
         };
         loop {
@@ -109,7 +109,7 @@ impl StatusCheck {
                 },
                 StatusLookup::Ask(asking) => asking,
             };
-            let answer = self.question(certificate, issuer, &id, network).await;
+            let answer = self.question(certificate, issuer, &id, resolver).await;
             return asking.tell(answer);
         }
     }
@@ -120,7 +120,7 @@ impl StatusCheck {
         certificate: &Certificate,
         issuer: &Certificate,
         id: &CertId,
-        network: &OcspResolver,
+        resolver: &OcspResolver,
     ) -> Result<OcspAnswer, String> {
         let named = || {
             let url = certificate.responder.as_deref();
@@ -132,7 +132,7 @@ impl StatusCheck {
             Some(responder) => responder.clone(),
             None => named()?,
         };
-        let asked = (self.ask)(responder, id.encode_request(), network.clone());
+        let asked = (self.send)(responder, id.encode_request(), resolver.clone());
         let answer = rt::timeout(PATIENCE, asked)
             .await
             .unwrap_or_else(|_| Err("OCSP responder timed out".to_owned()))?;

@@ -26,7 +26,7 @@ pub struct OcspStaple {
     issuer: Certificate,
     responder: OcspResponder,
     signer: SignerPolicy,
-    ask: SendOcspRequest,
+    send: SendOcspRequest,
     state: Mutex<StapleState>,
 }
 
@@ -58,7 +58,7 @@ impl OcspStaple {
         issuer: &[u8],
         responder: Option<OcspResponder>,
         verifies: bool,
-        ask: SendOcspRequest,
+        send: SendOcspRequest,
     ) -> Result<Arc<OcspStaple>, String> {
         let unreadable = || "the certificate cannot be read".to_owned();
         let certificate = Certificate::parse(certificate).ok_or_else(unreadable)?;
@@ -79,7 +79,7 @@ impl OcspStaple {
                 true => SignerPolicy::Entitled,
                 false => SignerPolicy::Anybody,
             },
-            ask,
+            send,
             state: Mutex::default(),
         }))
     }
@@ -129,8 +129,8 @@ impl OcspStaple {
         });
     }
 
-    async fn fetch(&self, network: OcspResolver) -> Result<(), String> {
-        let asked = (self.ask)(self.responder.clone(), self.id.encode_request(), network);
+    async fn fetch(&self, resolver: OcspResolver) -> Result<(), String> {
+        let asked = (self.send)(self.responder.clone(), self.id.encode_request(), resolver);
         let bytes = rt::timeout(PATIENCE, asked)
             .await
             .unwrap_or_else(|_| Err("OCSP responder timed out".to_owned()))?;

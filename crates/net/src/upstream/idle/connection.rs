@@ -13,8 +13,9 @@ pub struct ReuseTerms {
     pub tag: u64,
     /// The version of the protocol that was spoken on it: an HTTP/2 connection is no use to an HTTP/1.1 request.
     pub dialect: &'static str,
-    /// The TLS settings that it was opened with ([`Asked::key`](crate::upstream::Asked::key)); 0 without TLS. A
-    /// connection that was verified for one name must not be used for another.
+    /// The TLS settings that it was opened with
+    /// ([`HandshakeParameters::key`](crate::upstream::HandshakeParameters::key)); 0 without TLS. A connection that was
+    /// verified for one name must not be used for another.
     pub secure: u64,
 }
 
@@ -71,7 +72,7 @@ impl PeerConnection {
 
 impl fmt::Debug for PeerConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
+        f.debug_struct("PeerConnection")
             .field("stream", &self.stream)
             .field("requests", &self.requests)
             .finish_non_exhaustive()

@@ -82,14 +82,14 @@ pub(super) fn park(
 }
 
 /// Takes a connection, if it is still there: it may have expired, or another loop may have had it.
-pub(super) fn unpark(place: ParkedIndex, key: ParkedKey) -> Option<PeerConnection> {
+pub(super) fn unpark(index: ParkedIndex, key: ParkedKey) -> Option<PeerConnection> {
     PARKED.with_borrow_mut(|parked| {
-        let slot = parked.slots.get_mut(place.0 as usize)?;
+        let slot = parked.slots.get_mut(index.0 as usize)?;
         if slot.key != key {
             return None;
         }
         let connection = slot.connection.take()?;
-        parked.free.push(place.0);
+        parked.free.push(index.0);
         Some(connection)
     })
 }

@@ -320,42 +320,42 @@ impl IdlePoolState {
 
     // -- rows --
 
-    fn ends(&mut self, row: IdleList) -> &mut ChainEnds {
-        match row {
+    fn ends(&mut self, list: IdleList) -> &mut ChainEnds {
+        match list {
             IdleList::Age => &mut self.ages,
             IdleList::Chain(chain) => &mut self.chains[chain as usize].ends,
         }
     }
 
-    fn links(&mut self, row: IdleList, index: u32) -> &mut ChainLinks {
+    fn links(&mut self, list: IdleList, index: u32) -> &mut ChainLinks {
         let entry = &mut self.entries[index as usize];
-        match row {
+        match list {
             IdleList::Age => &mut entry.age,
             IdleList::Chain(_) => &mut entry.in_chain,
         }
     }
 
-    fn append(&mut self, row: IdleList, index: u32) {
-        let last = std::mem::replace(&mut self.ends(row).last, index);
-        *self.links(row, index) = ChainLinks {
+    fn append(&mut self, list: IdleList, index: u32) {
+        let last = std::mem::replace(&mut self.ends(list).last, index);
+        *self.links(list, index) = ChainLinks {
             before: last,
             after: NONE,
         };
         match last {
-            NONE => self.ends(row).first = index,
-            last => self.links(row, last).after = index,
+            NONE => self.ends(list).first = index,
+            last => self.links(list, last).after = index,
         }
     }
 
-    fn detach(&mut self, row: IdleList, index: u32) {
-        let ChainLinks { before, after } = *self.links(row, index);
+    fn detach(&mut self, list: IdleList, index: u32) {
+        let ChainLinks { before, after } = *self.links(list, index);
         match before {
-            NONE => self.ends(row).first = after,
-            before => self.links(row, before).after = after,
+            NONE => self.ends(list).first = after,
+            before => self.links(list, before).after = after,
         }
         match after {
-            NONE => self.ends(row).last = before,
-            after => self.links(row, after).before = before,
+            NONE => self.ends(list).last = before,
+            after => self.links(list, after).before = before,
         }
     }
 }

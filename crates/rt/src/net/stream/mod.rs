@@ -319,7 +319,7 @@ impl StreamSocket {
 
     fn poll_io(
         &self,
-        side: IoInterest,
+        interest: IoInterest,
         cx: &mut Context<'_>,
         attempt: impl FnOnce() -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
@@ -327,7 +327,8 @@ impl StreamSocket {
             return Poll::Pending;
         }
         // A socket that was just emptied is registered without another try: epoll reports data that came meanwhile.
-        if side == IoInterest::Write || self.registration.get().is_some() || !self.drained.get() {
+        if interest == IoInterest::Write || self.registration.get().is_some() || !self.drained.get()
+        {
             match attempt() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => {
@@ -336,12 +337,12 @@ impl StreamSocket {
                 }
             }
         }
-        match self.registration(side) {
+        match self.registration(interest) {
             // (`peek` does not clear: it has the edge from the read that comes after it.)
-            Ok(registration) => registration.clear_ready(side),
+            Ok(registration) => registration.clear_ready(interest),
             Err(error) => return Poll::Ready(Err(error)),
         }
-        match self.poll_ready(side, cx) {
+        match self.poll_ready(interest, cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
         }
@@ -349,32 +350,32 @@ impl StreamSocket {
 
     pub(super) fn poll_ready(
         &self,
-        side: IoInterest,
+        interest: IoInterest,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        let registration = match self.registration(side) {
+        let registration = match self.registration(interest) {
             Ok(registration) => registration,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        if registration.is_ready(side) {
+        if registration.is_ready(interest) {
             return Poll::Ready(Ok(()));
         }
-        if side == IoInterest::Write
+        if interest == IoInterest::Write
             && let Err(error) = registration.watch_writes(self.fd.as_fd())
         {
             return Poll::Ready(Err(error));
         }
-        registration.arm(side, cx);
+        registration.arm(interest, cx);
         Poll::Pending
     }
 
-    fn registration(&self, side: IoInterest) -> io::Result<&Registration> {
+    fn registration(&self, interest: IoInterest) -> io::Result<&Registration> {
         if let Some(registration) = self.registration.get() {
             return Ok(registration);
         }
         // A new registration starts without readiness for this side; epoll reports the present state in the next
         // turn.
-        let registration = Registration::register_edge(self.fd.as_fd(), side)?;
+        let registration = Registration::register_edge(self.fd.as_fd(), interest)?;
         Ok(self.registration.get_or_init(|| registration))
     }
 }
@@ -396,7 +397,7 @@ impl AsFd for StreamSocket {
 
 impl fmt::Debug for StreamSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream")
+        f.debug_struct("StreamSocket")
             .field("fd", &self.fd)
             .field("peer", &self.peer)
             .finish_non_exhaustive()
