@@ -12,7 +12,7 @@
 //!   lookup       the keys of a request, and what is stored under them
 //!
 //! fetch          a request of its own to the origin, in a task of its own
-//!   storing      from the response head into the store, as `verdict` says
+//!   storing      from the response head into the store, as `fetch_verdict` says
 //!   content      the body, and what happens if it breaks off
 //!   judging      whether a response may be stored
 //!

@@ -1,4 +1,4 @@
-//! How a response of the origin is judged: the input for the tables of `verdict`, computed from the request, the
+//! How a response of the origin is judged: the input for the tables of `fetch_verdict`, computed from the request, the
 //! settings and the head.
 
 use std::ops::Range;
@@ -109,7 +109,7 @@ pub(super) struct ReceivedPart {
 
 impl JudgedResponse {
     /// Judges the response of an exchange.
-    pub(super) fn judge_exchange(
+    pub(super) fn of_exchange(
         request: &mut Request,
         settings: &SettingsRef,
         store: &CacheStore,
