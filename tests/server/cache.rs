@@ -123,6 +123,32 @@ fn keys_bypass_and_no_cache() {
     assert_seen(&server, "/a", "HIT", "answer 3");
 }
 
+#[test]
+fn a_bypass_does_not_overrule_what_the_client_asks_of_caches() {
+    if skip_on_oracle("nginx has no `proxy_cache_request_control`") {
+        return;
+    }
+    let origin = counting("Cache-Control: max-age=60\r\n");
+    let server = cached(
+        &origin,
+        "proxy_cache_key $uri; proxy_cache_bypass $arg_bypass; proxy_cache_request_control on;",
+    );
+    let seen = |target: &str, control: &str| {
+        let reply = server.get_with(target, &[&format!("Cache-Control: {control}")]);
+        (reply.status, reply.text())
+    };
+    assert_seen(&server, "/a", "MISS", "answer 1");
+    // RFC 9111, section 5.2.1.5: the response is not stored.
+    assert_eq!(
+        seen("/a?bypass=1", "no-store"),
+        (200, "answer 2".to_owned())
+    );
+    assert_seen(&server, "/a", "HIT", "answer 1");
+    // Section 5.2.1.7: the origin is not asked.
+    assert_eq!(seen("/a?bypass=1", "only-if-cached").0, 504);
+    assert_seen(&server, "/a?bypass=1", "BYPASS", "answer 3");
+}
+
 /// nginx stores them under any key; that differs (docs/compat.md).
 #[test]
 fn what_credentials_brought_is_for_those_with_the_same_key() {

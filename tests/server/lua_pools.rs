@@ -141,6 +141,90 @@ fn the_time_of_a_read_is_that_of_each_piece() {
 }
 
 #[test]
+fn the_end_of_the_data_ends_each_way_of_reading() {
+    let Some(server) = with(
+        r#"local function open()
+            local socket = ngx.socket.tcp()
+            assert(socket:connect("127.0.0.1", ngx.var.arg_port))
+            socket:settimeout(10000)
+            return socket
+        end
+        local function show(...)
+            local values = {}
+            for at = 1, select('#', ...) do values[at] = tostring((select(at, ...))) end
+            ngx.say(table.concat(values, ","))
+        end
+        local socket = open()
+        show(socket:receive("*a"))
+        -- The end is no error for this pattern, so it can be used again.
+        show(socket:receive("*a"))
+        show(socket:receive("*l"))
+        show(socket:receive("*a"))
+        socket = open()
+        local read = socket:receiveuntil("--")
+        -- What may have been the beginning of the delimiter is in no result.
+        show(read())
+        show(read())
+        show(socket:receive("*a"))
+        socket = open()
+        read = socket:receiveuntil("--", { inclusive = false })
+        show(read(3))
+        show(read(3))
+        show(read(3))"#,
+    ) else {
+        return;
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let peer = thread::spawn(move || {
+        for _ in 0..3 {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            stream.write_all(b"abc-").expect("it is read");
+        }
+    });
+    assert_eq!(
+        said(&server, port),
+        "abc-\n\nnil,closed,\nnil,closed\n\
+         nil,closed,abc\nnil,closed\nnil,closed\n\
+         abc\nnil,closed,\nnil,closed\n"
+    );
+    peer.join().expect("the peer");
+}
+
+/// Each read takes up the search for the delimiter where the last one left it.
+#[test]
+fn a_delimiter_is_found_in_data_that_comes_byte_by_byte() {
+    let Some(server) = with(
+        r#"local socket = ngx.socket.tcp()
+        assert(socket:connect("127.0.0.1", ngx.var.arg_port))
+        socket:settimeout(10000)
+        local read = socket:receiveuntil("abcabd")
+        local pieces = {}
+        while true do
+            local piece = read(4)
+            if not piece then break end
+            pieces[#pieces + 1] = piece
+        end
+        ngx.say(table.concat(pieces, ","), ",", socket:receive("*a"))"#,
+    ) else {
+        return;
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let peer = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.set_nodelay(true).expect("a socket");
+        for byte in b"xyzabcabcabcabdrest" {
+            stream.write_all(&[*byte]).expect("it is read");
+            // Long enough for a read of its own in most runs; the result must not depend on it.
+            thread::yield_now();
+        }
+    });
+    assert_eq!(said(&server, port), "xyzabc,abc,rest\n");
+    peer.join().expect("the peer");
+}
+
+#[test]
 fn what_may_begin_a_mark_stays_for_the_next_read() {
     let Some(server) = with(
         r#"local socket = ngx.socket.tcp()

@@ -100,10 +100,10 @@ impl FillWriter {
         });
     }
 
-    /// Continues the fetch as a fill of the whole body of `key`, or of the part that begins at `part`. It is as old as
-    /// this fill, so that a purge since then hits it too. The follower is to be cloned for each client. `None`: what
-    /// this fill fetched was purged, or is not stored.
-    pub fn turn_into(
+    /// Starts the fill in which the fetch continues, of the whole body of `key` or of the part that begins at `part`. It is
+    /// as old as this fill, so that a purge since then hits it too. This fill remains, to tell its followers. The new
+    /// fill's follower is to be cloned for each of them. `None`: what this fill fetched was purged, or is not stored.
+    pub fn start_successor(
         &self,
         key: &CacheKey,
         part: Option<u64>,

@@ -32,10 +32,12 @@ pub fn serve_cached<'a>(
     match CacheAdmission::of(request, settings, source, now_ms) {
         CacheAdmission::Answered(outcome) => outcome.into(),
         CacheAdmission::Uncached => go_past(request, source),
-        CacheAdmission::Invalidating(asker) => {
-            HandlerStep::later(asker.pass_and_invalidate(request))
+        CacheAdmission::Invalidating(cache_request) => {
+            HandlerStep::later(cache_request.pass_and_invalidate(request))
         }
-        CacheAdmission::Cached(asker) => HandlerStep::later(asker.answer_request(request, now_ms)),
+        CacheAdmission::Cached(cache_request) => {
+            HandlerStep::later(cache_request.answer_request(request, now_ms))
+        }
     }
 }
 
@@ -115,7 +117,7 @@ impl CacheAdmission {
             key_of_get = Some(CacheKey::new(&text));
             text.extend_from_slice(HEAD_ONLY);
         }
-        let mut asker = CacheRequest {
+        let mut cache_request = CacheRequest {
             primary: CacheKey::new(&text),
             key_of_get,
             terms: RequestTerms {
@@ -132,30 +134,35 @@ impl CacheAdmission {
             settings,
         };
         if purpose == CachePurpose::Invalidate {
-            return CacheAdmission::Invalidating(Box::new(asker));
+            return CacheAdmission::Invalidating(Box::new(cache_request));
         }
         // Only what is looked up can be bypassed. An unsafe request outdates the stored response in any case.
-        let conf = &asker.settings.cache;
-        asker.is_bypassed = conf.bypass.iter().any(|value| request.is_true(value));
-        if asker.is_bypassed {
-            return CacheAdmission::Cached(Box::new(asker));
+        let conf = &cache_request.settings.cache;
+        cache_request.is_bypassed = conf.bypass.iter().any(|value| request.is_true(value));
+        if cache_request.is_bypassed {
+            return CacheAdmission::Cached(Box::new(cache_request));
         }
         if conf.min_uses > 1 {
             // As in nginx, each request counts, hits included.
             let least = u64::try_from(conf.min_uses).unwrap_or(0);
-            asker.terms.is_below_min_uses = cache.count_use(&text) < least;
+            cache_request.terms.is_below_min_uses = cache.count_use(&text) < least;
         }
         // Hits in memory are answered here, without a future. Two kinds of request need one: a body must be read before
         // the response, and a HEAD request has two keys to look up.
         if !request.body.exists()
-            && asker.key_of_get.is_none()
-            && let Some((object, stored)) = asker.find_in_memory(request, now_ms)
+            && cache_request.key_of_get.is_none()
+            && let Some((object, stored)) = cache_request.find_in_memory(request, now_ms)
         {
-            let outcome =
-                asker.serve_object(request, &object, &stored, UpstreamCacheStatus::Hit, now_ms);
+            let outcome = cache_request.serve_object(
+                request,
+                &object,
+                &stored,
+                UpstreamCacheStatus::Hit,
+                now_ms,
+            );
             return CacheAdmission::Answered(outcome);
         }
-        CacheAdmission::Cached(Box::new(asker))
+        CacheAdmission::Cached(Box::new(cache_request))
     }
 }
 

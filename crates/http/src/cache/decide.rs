@@ -6,7 +6,7 @@
 //! action because it changed in the meantime: another request has started the same fill, or the key was marked
 //! hit-for-miss. The executor then puts that into the input and asks again.
 //!
-//! What happens to a response once the origin has sent its head is the other table: `fetch_verdict`.
+//! What happens to a response once the origin has sent its head is decided by the other tables: `fetch_verdict`.
 
 use std::time::Duration;
 
@@ -35,7 +35,8 @@ pub(super) enum FoundEntry<'a> {
         is_purged: bool,
         missing: MissingContent,
     },
-    /// A fill that has received its last byte, but is not in the index yet. It is newer than anything in the index.
+    /// A fill that had received its last byte when the key was looked up, but was not in the index yet. It is newer than
+    /// anything in the index. A fill that receives its last byte after the lookup is [`FillFacts::current`] instead.
     Committing {
         /// `None`: the stored head cannot be read.
         freshness: Option<&'a Freshness>,
@@ -64,20 +65,19 @@ pub(super) struct FillFacts {
     /// Earlier responses of this key could not be shared (`private`, `Set-Cookie`, …). Waiting for another request's
     /// fill would be in vain, and would serialize the clients.
     pub(super) is_hit_for_miss: bool,
-    /// The fill of the whole response that is in progress.
-    pub(super) running: Option<RunningFill>,
+    /// The fill of the whole response that requests may join: in progress, or ended and not committed.
+    pub(super) current: Option<CurrentFill>,
 }
 
 /// A fill of the whole response that another request started.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RunningFill {
+pub(super) struct CurrentFill {
     pub(super) began_ms: u64,
-    /// The last byte has arrived: its content is newer than what is stored.
+    /// The last byte has arrived since the lookup: the content is newer than what the lookup found.
     pub(super) is_complete: bool,
 }
 
-/// What counts about the request. It is derived from fields and directives once, so that the function above needs no
-/// request.
+/// What counts about the request. It is derived from fields and directives once, so that [`decide`] needs no request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RequestTerms {
     /// The client's `Cache-Control`; `None` where `…_cache_request_control` is off, since nginx ignores that header.
@@ -98,8 +98,8 @@ impl RequestTerms {
         self.control.is_some_and(|control| control.only_if_cached())
     }
 
-    /// Whether the request itself rules out storing the response (RFC 9111, section 5.2.1.5, or a range that is not
-    /// cached).
+    /// Whether the response must not be stored: the client says so (`no-store`, RFC 9111, section 5.2.1.5), or the
+    /// operator does, for ranges that begin this far into the body (`…_cache_max_range_offset`).
     fn forbids_storing(&self) -> bool {
         self.range == WantedRange::Beyond || self.control.is_some_and(|control| control.no_store())
     }
@@ -177,9 +177,9 @@ pub(super) fn decide(
     match found {
         // `…_cache_bypass` skips the lookup only. As in nginx, the response is stored; `…_no_cache` is what prevents
         // that.
-        FoundEntry::Bypassed => CacheAction::FetchUnshared(UpstreamCacheStatus::Bypass),
-        // A store that keeps changing must not keep the client waiting. This row needs nothing from the store.
-        FoundEntry::Unsettled => CacheAction::FetchUnshared(UpstreamCacheStatus::Miss),
+        FoundEntry::Bypassed => on_unusable(UpstreamCacheStatus::Bypass, terms),
+        // A store that keeps changing must not keep the client waiting.
+        FoundEntry::Unsettled => on_unusable(UpstreamCacheStatus::Miss, terms),
         FoundEntry::Nothing => on_miss(now_ms, fill, terms, settings),
         FoundEntry::Complete {
             freshness,
@@ -213,12 +213,13 @@ pub(super) fn decide(
             has_waited: false, ..
         } => CacheAction::AwaitCommit,
         // The commit takes longer than the client should wait. The origin is asked without conditions instead.
-        FoundEntry::Committing { .. } => CacheAction::FetchUnshared(UpstreamCacheStatus::Expired),
+        FoundEntry::Committing { .. } => on_unusable(UpstreamCacheStatus::Expired, terms),
     }
 }
 
-/// Whether a complete object is fresh. This is the most common row, split off so that a hit needs none of the other
-/// input.
+/// Whether a whole body may be served as a hit: one that the lookup in memory found, before `decide` is asked at all, or
+/// that of a fill which is being committed. A soft purge is not asked about: the store calls a purged object stale, and
+/// gives no follower of a purged fill, so neither comes here.
 pub(super) fn is_fresh(
     now_ms: u64,
     freshness: &Freshness,
@@ -254,6 +255,18 @@ pub(super) fn reuse_of_stored(
     caching::decide_reuse(freshness, now_ms, rules, terms.control.as_ref())
 }
 
+/// The store may hold something, but not for this request. Neither the object nor a fill is looked at, so only the
+/// request's own limits are left to observe.
+fn on_unusable(status: UpstreamCacheStatus, terms: &RequestTerms) -> CacheAction {
+    if terms.wants_only_stored() {
+        return CacheAction::GatewayTimeout;
+    }
+    match terms.forbids_storing() {
+        true => CacheAction::Pass(status),
+        false => CacheAction::FetchUnshared(status),
+    }
+}
+
 /// The store has nothing to serve.
 fn on_miss(
     now_ms: u64,
@@ -270,21 +283,22 @@ fn on_miss(
         return CacheAction::Pass(status);
     }
     let is_unshared = fill.is_hit_for_miss || terms.was_refused;
-    match (terms.range, fill.running) {
+    match (terms.range, fill.current) {
         // A range response does not tell whether the whole would be storable, so unlike below, there is no attempt to
         // store it.
         (WantedRange::Part, _) if is_unshared => CacheAction::Pass(status),
-        // The whole is on its way, and the range is in it.
-        (WantedRange::Part, Some(running)) => {
-            CacheAction::Collapse(status, lock_wait(now_ms, running, settings))
+        // The whole is on its way, and the range is in it. `…_cache_lock` is not asked: nginx's default of one fetch per
+        // request is about whole responses, and `…_cache_partial`, which nginx lacks, always shares its fetches.
+        (WantedRange::Part, Some(current)) => {
+            CacheAction::Collapse(status, lock_wait(now_ms, current, settings))
         }
         (WantedRange::Part, None) => CacheAction::FetchRange,
         // `Beyond` forbids storing and has returned above; it is listed to keep the match exhaustive.
         (WantedRange::Whole | WantedRange::Beyond, _) if is_unshared => {
             CacheAction::FetchUnshared(status)
         }
-        (WantedRange::Whole | WantedRange::Beyond, running) => {
-            fetch_or_collapse(now_ms, status, running, settings)
+        (WantedRange::Whole | WantedRange::Beyond, current) => {
+            fetch_or_collapse(now_ms, status, current, settings)
         }
     }
 }
@@ -301,20 +315,22 @@ fn on_stale(
     if terms.wants_only_stored() {
         return CacheAction::GatewayTimeout;
     }
+    // With `no-store` even a fresh object comes here, since `reuse_of_stored` counts the field as a wish for a newer
+    // response. Hence EXPIRED, as for every object that may not be served as it is.
     if terms.forbids_storing() {
         return CacheAction::Pass(status);
     }
     // For a background subrequest there is no client to spare the wait, and it may be the one that has to renew the
     // object.
     if is_served_meanwhile && !terms.is_background {
-        match fill.running {
+        match fill.current {
             // Hit-for-miss responses cannot be shared, so a fill in progress for another client does not renew the
             // object.
             _ if settings.background_update && fill.is_hit_for_miss => {
                 return CacheAction::ServeAndRevalidate(FetchSharing::Apart);
             }
             // Complete but not committed: the new response is available, so there is no reason to serve the stale one.
-            Some(running) if running.is_complete => return CacheAction::ServeCompleted,
+            Some(current) if current.is_complete => return CacheAction::ServeCompleted,
             Some(_) => return CacheAction::Serve(UpstreamCacheStatus::Updating),
             None if settings.background_update => {
                 return CacheAction::ServeAndRevalidate(FetchSharing::Collapsed);
@@ -328,7 +344,7 @@ fn on_stale(
         // `FetchUnshared` would not do: this fetch must be able to revalidate the stale object, and to fall back on it
         // when the origin fails.
         true => CacheAction::Fetch(status, FetchSharing::Apart),
-        false => fetch_or_collapse(now_ms, status, fill.running, settings),
+        false => fetch_or_collapse(now_ms, status, fill.current, settings),
     }
 }
 
@@ -340,7 +356,7 @@ fn on_partial(
     terms: &RequestTerms,
     settings: &CacheSettings,
 ) -> CacheAction {
-    match (missing, fill.running) {
+    match (missing, fill.current) {
         (MissingContent::Nothing, _) => CacheAction::Serve(UpstreamCacheStatus::Hit),
         // The missing part cannot be verified, so the whole is fetched as if nothing were stored.
         (MissingContent::Unfetchable, _) => on_miss(now_ms, fill, terms, settings),
@@ -348,15 +364,16 @@ fn on_partial(
         (MissingContent::Fetchable, _) if terms.wants_only_stored() || terms.forbids_storing() => {
             on_miss(now_ms, fill, terms, settings)
         }
-        // The fill of the whole brings the missing part with it.
-        (MissingContent::Fetchable, Some(running)) => CacheAction::Collapse(
-            UpstreamCacheStatus::Miss,
-            lock_wait(now_ms, running, settings),
-        ),
-        // A range request could return a response for this client alone, which must not be joined with the stored part.
-        (MissingContent::Fetchable, None) if fill.is_hit_for_miss => {
+        // The response may be for one client alone. Then it must not be joined with the stored part, and following
+        // another request's fetch would end in a release again, even that of the whole.
+        (MissingContent::Fetchable, _) if fill.is_hit_for_miss || terms.was_refused => {
             on_miss(now_ms, fill, terms, settings)
         }
+        // The fill of the whole brings the missing part with it. As with every part, `…_cache_lock` is not asked.
+        (MissingContent::Fetchable, Some(current)) => CacheAction::Collapse(
+            UpstreamCacheStatus::Miss,
+            lock_wait(now_ms, current, settings),
+        ),
         (MissingContent::Fetchable, None) => CacheAction::FetchMissing,
     }
 }
@@ -365,21 +382,23 @@ fn on_partial(
 fn fetch_or_collapse(
     now_ms: u64,
     status: UpstreamCacheStatus,
-    running: Option<RunningFill>,
+    current: Option<CurrentFill>,
     settings: &CacheSettings,
 ) -> CacheAction {
-    match running {
+    match current {
         // nginx's default: without `…_cache_lock`, each request that misses goes to the origin.
         _ if !settings.lock => CacheAction::Fetch(status, FetchSharing::Apart),
-        Some(running) => CacheAction::Collapse(status, lock_wait(now_ms, running, settings)),
+        // A complete fill needs no row of its own: its head is there, so the wait ends at once, and the follower answers
+        // HIT. Only where the alternative is a stale object does it make a difference (`on_stale`).
+        Some(current) => CacheAction::Collapse(status, lock_wait(now_ms, current, settings)),
         None => CacheAction::Fetch(status, FetchSharing::Collapsed),
     }
 }
 
 /// How long a request may wait for a fill, by `…_cache_lock_age` and `…_cache_lock_timeout`.
-fn lock_wait(now_ms: u64, running: RunningFill, settings: &CacheSettings) -> LockWait {
+fn lock_wait(now_ms: u64, fill: CurrentFill, settings: &CacheSettings) -> LockWait {
     // The age counts from the start of the fill, the timeout from the arrival of this request. The earlier one wins.
-    let age = Duration::from_millis(now_ms.saturating_sub(running.began_ms));
+    let age = Duration::from_millis(now_ms.saturating_sub(fill.began_ms));
     let left = settings.lock_age.map(|most| most.saturating_sub(age));
     match (left, settings.lock_timeout) {
         (None, None) => LockWait::Unlimited,
@@ -501,6 +520,10 @@ mod tests {
         RFC 9111, 3.4            | partial missing     | running       | -                | lock age=5                    | Collapse(Miss, ThenFetch(2s))
         RFC 9111, 3.4            | partial missing     | hit-for-miss  | -                | lock                          | FetchUnshared(Miss)
         RFC 9111, 3.4            | partial missing     | hit-for-miss  | range part       | lock                          | Pass(Miss)
+        RFC 9111, 3.4            | partial missing     | both          | -                | lock                          | FetchUnshared(Miss)
+        RFC 9111, 3.4            | partial missing     | running       | refused          | lock                          | FetchUnshared(Miss)
+        RFC 9111, 3.4            | partial missing     | -             | refused          | lock                          | FetchUnshared(Miss)
+        RFC 9111, 3.4            | partial missing     | running       | range part refused | lock                        | Pass(Miss)
         RFC 9111, 3.4            | partial missing     | -             | no-store         | lock                          | Pass(Miss)
         RFC 9111, 3.4            | partial missing     | -             | range beyond     | lock                          | Pass(Miss)
         RFC 9111, 3.3            | partial unfetchable | -             | -                | lock                          | Fetch(Miss, Collapsed)
@@ -513,8 +536,13 @@ mod tests {
         commit                   | committing unread   | -             | -                | lock                          | AwaitCommit
         commit                   | committing waited   | -             | -                | lock                          | FetchUnshared(Expired)
         bypass                   | bypassed            | -             | -                | lock                          | FetchUnshared(Bypass)
-        bypass                   | bypassed            | running       | only-if-cached   | lock updating                 | FetchUnshared(Bypass)
+        bypass                   | bypassed            | running       | only-if-cached   | lock updating                 | GatewayTimeout
+        bypass                   | bypassed            | -             | no-store         | lock                          | Pass(Bypass)
+        commit                   | committing waited   | -             | only-if-cached   | lock                          | GatewayTimeout
+        commit                   | committing waited   | -             | no-store         | lock                          | Pass(Expired)
         too many lookups         | unsettled           | running       | -                | lock                          | FetchUnshared(Miss)
+        too many lookups         | unsettled           | -             | only-if-cached   | lock                          | GatewayTimeout
+        too many lookups         | unsettled           | -             | range beyond     | lock                          | Pass(Miss)
     ";
 
     const NOW_MS: u64 = 100_000;
@@ -599,12 +627,12 @@ mod tests {
 
     fn fill(text: &str) -> FillFacts {
         let running = |is_complete| {
-            Some(RunningFill {
+            Some(CurrentFill {
                 began_ms: NOW_MS - 3_000,
                 is_complete,
             })
         };
-        let (is_hit_for_miss, running) = match text {
+        let (is_hit_for_miss, current) = match text {
             "-" => (false, None),
             "running" => (false, running(false)),
             "complete" => (false, running(true)),
@@ -614,7 +642,7 @@ mod tests {
         };
         FillFacts {
             is_hit_for_miss,
-            running,
+            current,
         }
     }
 
@@ -657,7 +685,7 @@ mod tests {
         settings
     }
 
-    /// The table, and what is done by it. `cargo test -p weir-http decide -- --nocapture` prints it.
+    /// Asks `decide` for each row, and lists the rows with another answer. `cargo test -p weir-http decide -- --nocapture` prints it.
     #[test]
     fn the_table_holds_row_by_row() {
         let mut wrong = Vec::new();

@@ -24,7 +24,7 @@ use proto::caching::Freshness;
 
 use super::cache_status::UpstreamCacheStatus;
 use super::decide::{
-    self, CacheAction, FetchSharing, FillFacts, FoundEntry, LockWait, RunningFill, decide,
+    self, CacheAction, CurrentFill, FetchSharing, FillFacts, FoundEntry, LockWait, decide,
 };
 use super::fetch::{CacheFetch, FetchResult, StaleObject};
 use super::fetch_fields::{FetchFields, RequestedRange};
@@ -54,7 +54,7 @@ enum CacheCandidate {
 }
 
 impl CacheCandidate {
-    fn of(asker: &CacheRequest, content: EntryContent, at: &StorageKey) -> CacheCandidate {
+    fn of(cache_request: &CacheRequest, content: EntryContent, at: &StorageKey) -> CacheCandidate {
         let (object, is_purged) = match content {
             EntryContent::Stored(LookupResult::Hit(object)) => (object, false),
             EntryContent::Stored(LookupResult::Stale(object, why)) => {
@@ -73,7 +73,7 @@ impl CacheCandidate {
                 CacheCandidate::Complete(object, stored, is_purged)
             }
             Some(stored) => {
-                let parts = PartialContent::of_object(asker, object, stored, at.clone());
+                let parts = PartialContent::of_object(cache_request, object, stored, at.clone());
                 CacheCandidate::Partial(Box::new(parts), is_purged)
             }
             // Another version of Weir wrote the head. It is fetched anew, which replaces it.
@@ -102,11 +102,11 @@ impl CacheCandidate {
     }
 
     /// The object, for a fetch that revalidates it or falls back on it. A partial object is neither: see `decide`.
-    fn into_stale(self, asker: &CacheRequest, now_ms: u64) -> Option<StaleObject> {
+    fn into_stale(self, cache_request: &CacheRequest, now_ms: u64) -> Option<StaleObject> {
         let CacheCandidate::Complete(object, stored, is_purged) = self else {
             return None;
         };
-        let (terms, settings) = (&asker.terms, &asker.settings.cache);
+        let (terms, settings) = (&cache_request.terms, &cache_request.settings.cache);
         let reuse = decide::reuse_of_stored(now_ms, &stored.freshness, is_purged, terms, settings);
         Some(StaleObject {
             object,
@@ -116,7 +116,8 @@ impl CacheCandidate {
     }
 }
 
-/// The complete state that a decision is made on.
+/// What the store knows at the time of a decision. With the request's terms and the settings it is all that the decision
+/// depends on.
 struct DecisionInput {
     candidate: CacheCandidate,
     /// Where the candidate is stored, or would be.
@@ -130,10 +131,10 @@ struct DecisionInput {
 
 impl DecisionInput {
     /// Asks the table.
-    fn action(&self, asker: &CacheRequest, request: &Request) -> CacheAction {
+    fn action(&self, cache_request: &CacheRequest, request: &Request) -> CacheAction {
         let fill = FillFacts {
             is_hit_for_miss: self.fill.is_hit_for_miss,
-            running: self.fill.running.as_ref().map(|running| RunningFill {
+            current: self.fill.running.as_ref().map(|running| CurrentFill {
                 began_ms: running.began_ms(),
                 is_complete: running.is_complete(),
             }),
@@ -143,8 +144,8 @@ impl DecisionInput {
             self.now_ms,
             found,
             fill,
-            &asker.terms,
-            &asker.settings.cache,
+            &cache_request.terms,
+            &cache_request.settings.cache,
         )
     }
 }
@@ -228,14 +229,17 @@ impl CacheRequest {
         let fill = FillFacts::default();
         match decide(now_ms, found, fill, &self.terms, &self.settings.cache) {
             CacheAction::FetchUnshared(status) => self.fetch_unshared(request, status).await,
-            // `found` is one of the rows that the table answers in this way.
+            CacheAction::Pass(status) => self.pass_request(request, status).await,
+            CacheAction::GatewayTimeout => HandlerOutcome::Status(504),
+            // The table has no other action for what callers give as `found`. Passing needs nothing from the store, so it
+            // would be safe even then.
             _ => self.pass_request(request, UpstreamCacheStatus::Miss).await,
         }
     }
 
     /// Decides on what was found, carries out the action, and waits for it.
     async fn act(&mut self, request: &mut Request, entry: CacheEntry, now_ms: u64) -> FollowStep {
-        match self.start(request, entry, now_ms) {
+        match self.start_action(request, entry, now_ms) {
             StartedAction::Answered(outcome) => outcome.into(),
             StartedAction::LookAgain => FollowStep::LookAgain,
             StartedAction::Following(fill) => self.follow_fill(request, fill).await,
@@ -261,52 +265,61 @@ impl CacheRequest {
         }
     }
 
-    /// Asks the table until something has started. There is no `await` in it, so everything is decided on one state of
-    /// this loop; other loops can still change the store, which is what the loop below deals with.
-    fn start(&mut self, request: &mut Request, entry: CacheEntry, now_ms: u64) -> StartedAction {
+    /// Asks the table until something has started. There is no `await` in it, so no other task of this thread comes in
+    /// between. Other threads can still change the store; then a fill is refused, and the table is asked again.
+    fn start_action(
+        &mut self,
+        request: &mut Request,
+        entry: CacheEntry,
+        now_ms: u64,
+    ) -> StartedAction {
         let CacheEntry { content, at } = entry;
         let seen = match &content {
             EntryContent::Stored(lookup) => lookup.seen_location(),
+            // Not used: the table starts no fill beside one that is being committed.
             EntryContent::Committing(_) => SeenLocation::NOTHING,
         };
-        let mut now = DecisionInput {
+        let mut input = DecisionInput {
             candidate: CacheCandidate::of(self, content, &at),
             at,
             seen,
             fill: FillState::default(),
             now_ms,
         };
-        let mut action = now.action(self, request);
+        let mut action = input.action(self, request);
         // A hit depends on nothing else. So the fill table, which is behind a lock, and the client's `Range` are not
         // looked at for the most common case.
         if action != CacheAction::Serve(UpstreamCacheStatus::Hit) {
             self.terms.range = range_wanted(request, &self.settings.cache);
-            now.fill = self.store.fill_state(&now.at.key, now_ms);
-            action = now.action(self, request);
+            input.fill = self.store.fill_state(&input.at.key, now_ms);
+            action = input.action(self, request);
         }
-        // Two iterations at most. A fill that could not be started is either in progress or hit-for-miss, and with that
-        // as its input the table has no row that starts a fill which the store would refuse.
+        // Two iterations at most. A refusal puts its reason into the input. With a fill to join, the rows that had started
+        // one collapse or serve (UPDATING, or the completed fill); with hit-for-miss they pass, fetch for this client alone,
+        // or start a fill with `FetchSharing::Apart`, which the store never refuses.
         loop {
-            // The cursor is taken out of the state. If it stayed there while something else is done, the writer of that
-            // fill would wait for a follower that never reads.
-            let running = now.fill.running.take();
+            // Taken out, because following a fill takes the follower itself. If nothing does, it is dropped before
+            // this function returns: the fill's writer waits for a follower that does not read.
+            let running = input.fill.running.take();
             match (action, running) {
                 (CacheAction::GatewayTimeout, _) => {
                     return StartedAction::Answered(HandlerOutcome::Status(504));
                 }
-                (CacheAction::Serve(status), _) => return self.serve(request, now, status),
-                (CacheAction::ServeCompleted, running) => return completed(now.candidate, running),
+                (CacheAction::Serve(status), _) => return self.serve(request, input, status),
+                (CacheAction::ServeCompleted, running) => {
+                    return follow_completed(input.candidate, running);
+                }
                 (CacheAction::AwaitCommit, _) => return StartedAction::Commit,
                 (CacheAction::Collapse(status, wait), Some(follower)) => {
                     let fill = FollowedFill {
                         follower,
                         first_client: None,
                         status,
-                        stale: now.candidate.into_stale(self, now_ms),
+                        stale: input.candidate.into_stale(self, now_ms),
                     };
-                    return StartedAction::Collapsed(fill, wait, now.at);
+                    return StartedAction::Collapsed(fill, wait, input.at);
                 }
-                // The table saw a fill; without its cursor the state is outdated.
+                // The table answers so only if there is a fill, so this does not occur. Another lookup would be right.
                 (CacheAction::Collapse(..), None) => return StartedAction::LookAgain,
                 (CacheAction::FetchUnshared(status), _) => return StartedAction::Unshared(status),
                 (CacheAction::Pass(status), _) => return StartedAction::Passed(status),
@@ -316,22 +329,29 @@ impl CacheRequest {
                     | CacheAction::FetchMissing
                     | CacheAction::ServeAndRevalidate(_),
                     _,
-                ) => match self.begin(request, &mut now, action) {
+                ) => match self.begin_fill(request, &mut input, action) {
                     BegunFill::Fill(writer, follower) => {
-                        return self.fetch(request, now, action, (writer, follower));
+                        return self.fetch_into(request, input, action, (writer, follower));
                     }
-                    BegunFill::Part(fetched) => return missing(now.candidate, fetched),
-                    BegunFill::DecideAgain => action = now.action(self, request),
+                    BegunFill::Part(fetched) => {
+                        return follow_missing_part(input.candidate, fetched);
+                    }
+                    BegunFill::DecideAgain => action = input.action(self, request),
                     BegunFill::LookAgain => return StartedAction::LookAgain,
                 },
             }
         }
     }
 
-    /// Starts the fill of an action, unless the store has learned something that the decision did not know.
-    fn begin(&self, request: &Request, now: &mut DecisionInput, action: CacheAction) -> BegunFill {
+    /// Starts the fill of an action in the store, unless the store has learned something that the decision did not know.
+    fn begin_fill(
+        &self,
+        request: &Request,
+        input: &mut DecisionInput,
+        action: CacheAction,
+    ) -> BegunFill {
         let (coverage, sharing) = match action {
-            CacheAction::FetchMissing => return self.begin_missing(request, now),
+            CacheAction::FetchMissing => return self.begin_missing_fill(request, input),
             CacheAction::FetchRange => {
                 let range = asked_range(request);
                 // A fetch for a range is identified by the words of the request, since the bytes that they select are
@@ -349,13 +369,13 @@ impl CacheRequest {
         };
         // A separate fetch does not ask what is in progress, and cannot be refused.
         if sharing == FetchSharing::Apart {
-            let (writer, follower) = self.store.start_fill(&now.at.key, now.now_ms);
+            let (writer, follower) = self.store.start_fill(&input.at.key, input.now_ms);
             return BegunFill::Fill(writer, follower);
         }
-        let key = &now.at.key;
+        let key = &input.at.key;
         match self
             .store
-            .join_or_start_fill(key, coverage, now.seen, now.now_ms)
+            .join_or_start_fill(key, coverage, input.seen, input.now_ms)
         {
             FillStart::Started(writer, follower) => {
                 // As soon as the head of such a fetch arrives, its fill moves to the byte range that the head names,
@@ -368,17 +388,17 @@ impl CacheRequest {
                 if part.is_some() {
                     // Only this request follows the new fill so far. It ends before it asks the origin.
                     writer.end_with_message(FillMessage::new(FetchResult::LookAgain));
-                    now.fill.running = part;
+                    input.fill.running = part;
                     return BegunFill::DecideAgain;
                 }
                 BegunFill::Fill(writer, follower)
             }
             FillStart::Joined(follower) => {
-                now.fill.running = Some(follower);
+                input.fill.running = Some(follower);
                 BegunFill::DecideAgain
             }
             FillStart::HitForMiss { .. } => {
-                now.fill.is_hit_for_miss = true;
+                input.fill.is_hit_for_miss = true;
                 BegunFill::DecideAgain
             }
             FillStart::Changed => BegunFill::LookAgain,
@@ -386,15 +406,15 @@ impl CacheRequest {
     }
 
     /// Starts the fill of what is missing of a partial object, or joins the one that brings it.
-    fn begin_missing(&self, request: &Request, now: &mut DecisionInput) -> BegunFill {
-        let CacheCandidate::Partial(parts, _) = &now.candidate else {
+    fn begin_missing_fill(&self, request: &Request, input: &mut DecisionInput) -> BegunFill {
+        let CacheCandidate::Partial(parts, _) = &input.candidate else {
             return BegunFill::LookAgain;
         };
-        match parts.fetch_missing(request, now.now_ms) {
+        match parts.fetch_missing(request, input.now_ms) {
             Ok(fetched) => BegunFill::Part(fetched),
             Err(PartRefusal::Changed) => BegunFill::LookAgain,
             Err(PartRefusal::HitForMiss) => {
-                now.fill.is_hit_for_miss = true;
+                input.fill.is_hit_for_miss = true;
                 BegunFill::DecideAgain
             }
         }
@@ -412,10 +432,10 @@ impl CacheRequest {
     }
 
     /// Starts the task that fetches into a fill.
-    fn fetch(
+    fn fetch_into(
         &self,
         request: &mut Request,
-        now: DecisionInput,
+        input: DecisionInput,
         action: CacheAction,
         (writer, follower): (FillWriter, FillFollower),
     ) -> StartedAction {
@@ -424,7 +444,7 @@ impl CacheRequest {
             at,
             now_ms,
             ..
-        } = now;
+        } = input;
         let stale = candidate.into_stale(self, now_ms);
         let (fetch, status) = match action {
             CacheAction::FetchRange => {
@@ -469,11 +489,11 @@ impl CacheRequest {
     fn serve(
         &self,
         request: &mut Request,
-        now: DecisionInput,
+        input: DecisionInput,
         status: UpstreamCacheStatus,
     ) -> StartedAction {
-        let now_ms = now.now_ms;
-        StartedAction::Answered(match now.candidate {
+        let now_ms = input.now_ms;
+        StartedAction::Answered(match input.candidate {
             CacheCandidate::Complete(object, stored, _) => {
                 self.serve_object(request, &object, &stored, status, now_ms)
             }
@@ -537,7 +557,7 @@ impl CacheRequest {
 }
 
 /// Follows content that is complete: the candidate itself, or the fill that is newer than the stored candidate.
-fn completed(candidate: CacheCandidate, running: Option<FillFollower>) -> StartedAction {
+fn follow_completed(candidate: CacheCandidate, running: Option<FillFollower>) -> StartedAction {
     let follower = match candidate {
         CacheCandidate::Committing(follower, _) => Some(follower),
         CacheCandidate::Nothing | CacheCandidate::Complete(..) | CacheCandidate::Partial(..) => {
@@ -555,7 +575,7 @@ fn completed(candidate: CacheCandidate, running: Option<FillFollower>) -> Starte
 }
 
 /// Serves what is stored of a partial object, and what is being fetched.
-fn missing(candidate: CacheCandidate, fetched: FetchedPart) -> StartedAction {
+fn follow_missing_part(candidate: CacheCandidate, fetched: FetchedPart) -> StartedAction {
     match candidate {
         CacheCandidate::Partial(parts, _) => StartedAction::Missing(parts, fetched),
         CacheCandidate::Nothing | CacheCandidate::Complete(..) | CacheCandidate::Committing(..) => {

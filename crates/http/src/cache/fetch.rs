@@ -46,7 +46,8 @@ pub(super) enum FetchResult {
     Failed(u16),
     /// The stored response has changed: look up again.
     LookAgain,
-    /// Follow this fill instead: a range was asked for and the whole arrived, or the bytes of the range became known.
+    /// Follow this fill instead: a range was asked for and the whole arrived, or the bytes of the range became known. The
+    /// mutex is there because followers on several threads clone this one, and reading moves a follower.
     FollowOther(Mutex<FillFollower>),
 }
 
@@ -93,7 +94,7 @@ pub(super) struct CacheFetch {
 impl CacheFetch {
     /// Makes a fetch on behalf of a request. `ask` replaces the client's conditions and range.
     pub(super) fn new(
-        asker: &CacheRequest,
+        cache_request: &CacheRequest,
         request: &Request,
         at: StorageKey,
         stale: Option<StaleObject>,
@@ -102,7 +103,7 @@ impl CacheFetch {
         let mut own = request.fork();
         // No client is attached to it: nothing is written to a connection, and a disconnection does not cancel it.
         own.flow.purpose = RequestPurpose::Background;
-        if is_converted(&asker.settings, &own) {
+        if is_converted(&cache_request.settings, &own) {
             // As in nginx (`…_cache_convert_head`), the body is fetched even for HEAD, so that the next GET is a hit.
             own.method = Method::Get;
         }
@@ -110,10 +111,10 @@ impl CacheFetch {
         own.set_state(fields);
         CacheFetch {
             request: own,
-            settings: asker.settings.clone(),
-            source: asker.source,
-            store: asker.store.clone(),
-            primary: asker.primary.clone(),
+            settings: cache_request.settings.clone(),
+            source: cache_request.source,
+            store: cache_request.store.clone(),
+            primary: cache_request.primary.clone(),
             at,
             stale,
             missing: None,
@@ -127,14 +128,14 @@ impl CacheFetch {
     /// Makes a fetch of the whole response. With `…_cache_revalidate`, a stale object is validated by a conditional
     /// request.
     pub(super) fn of_whole(
-        asker: &CacheRequest,
+        cache_request: &CacheRequest,
         request: &Request,
         at: StorageKey,
         stale: Option<StaleObject>,
     ) -> CacheFetch {
         let mut ask = FetchFields::default();
         if let Some(stale) = &stale
-            && asker.settings.cache.revalidate
+            && cache_request.settings.cache.revalidate
             // A HEAD response and a stored error have no content that a 304 could confirm.
             && stale.stored.kind == StoredKind::Content
             && caching::is_validated(stale.stored.head.status)
@@ -143,7 +144,7 @@ impl CacheFetch {
             ask.etag = validators.etag.map(BString::from);
             ask.last_modified = validators.last_modified.map(BString::from);
         }
-        CacheFetch::new(asker, request, at, stale, ask)
+        CacheFetch::new(cache_request, request, at, stale, ask)
     }
 
     /// Asks the origin, and waits for the head of the response.

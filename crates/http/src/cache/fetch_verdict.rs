@@ -167,7 +167,8 @@ pub(super) enum FetchedCoverage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StoreAction {
     /// Hand the exchange to the client that started the fetch; the others ask the origin themselves. `remember`: mark
-    /// the key as hit-for-miss, so that for a while its requests do not wait for each other.
+    /// the key as hit-for-miss, so that for a while its requests do not wait for each other. Not marked: what says nothing
+    /// about the next response (an error of the origin, `…_no_cache`, a range that cannot be placed).
     Release { remember: bool },
     /// Store it.
     Store,

@@ -38,7 +38,7 @@ const HOLES_MAX: usize = 16;
 
 /// The body of a response, of which a part is stored and a part may be on its way.
 pub(super) struct PartialContent {
-    asker: Box<CacheRequest>,
+    cache_request: Box<CacheRequest>,
     /// What is stored; `None` while only a fetched part is known.
     object: Option<CachedObject>,
     pub(super) stored: Arc<StoredHead>,
@@ -76,13 +76,13 @@ pub(super) struct FetchedPart {
 impl PartialContent {
     /// A stored object with holes.
     pub(super) fn of_object(
-        asker: &CacheRequest,
+        cache_request: &CacheRequest,
         object: CachedObject,
         stored: Arc<StoredHead>,
         at: StorageKey,
     ) -> PartialContent {
         PartialContent {
-            asker: Box::new(asker.clone()),
+            cache_request: Box::new(cache_request.clone()),
             position: 0,
             length: object.length(),
             end: object.length(),
@@ -97,14 +97,14 @@ impl PartialContent {
 
     /// A part that is being fetched, of a body of `length` bytes of which nothing usable is stored.
     pub(super) fn of_fetch(
-        asker: &CacheRequest,
+        cache_request: &CacheRequest,
         fetched: FetchedPart,
         stored: Arc<StoredHead>,
         at: StorageKey,
         (length, version): (u64, u64),
     ) -> PartialContent {
         PartialContent {
-            asker: Box::new(asker.clone()),
+            cache_request: Box::new(cache_request.clone()),
             position: 0,
             length,
             end: length,
@@ -200,9 +200,9 @@ impl PartialContent {
         status: UpstreamCacheStatus,
         forwarded: Option<ForwardStatus>,
     ) -> HandlerOutcome {
-        let settings = self.asker.settings.clone();
+        let settings = self.cache_request.settings.clone();
         let stored = Arc::clone(&self.stored);
-        let (source, length) = (self.asker.source, self.length);
+        let (source, length) = (self.cache_request.source, self.length);
         // Without a version nothing can be fetched to complete the part. It is answered as the 206 that it is, so that
         // no filter asks this body for more than it has.
         let as_it_is = match self.version {
@@ -213,7 +213,7 @@ impl PartialContent {
             let wanted = self.wanted(request);
             (self.position, self.end) = (wanted.start, wanted.end);
         }
-        let store = self.asker.store.clone();
+        let store = self.cache_request.store.clone();
         let outcome = CacheResponse {
             now_ms,
             settings: &settings,
@@ -252,7 +252,7 @@ impl PartialContent {
         let Some(object) = self.object.as_ref().filter(|_| self.version != 0) else {
             return Err(PartRefusal::Changed);
         };
-        let (store, seen) = (&self.asker.store, object.seen_location());
+        let (store, seen) = (&self.cache_request.store, object.seen_location());
         // Fills of parts are identified by their first byte, so clients that meet the same hole share one request.
         let part = FillCoverage::Part(begin);
         match store.join_or_start_fill(&self.at.key, part, seen, now_ms) {
@@ -265,7 +265,8 @@ impl PartialContent {
                 let validator = strong_validator(&self.stored.head.fields);
                 let ask = validator.map(|validator| FetchFields::for_part(&range, validator));
                 let ask = ask.unwrap_or_default();
-                let mut fetch = CacheFetch::new(&self.asker, request, self.at.clone(), None, ask);
+                let mut fetch =
+                    CacheFetch::new(&self.cache_request, request, self.at.clone(), None, ask);
                 // The task checks the answer against the stored object: only the same version may fill the hole.
                 fetch.missing = Some(MissingPart {
                     range,
@@ -292,7 +293,7 @@ impl PartialContent {
 
     /// Looks up the object again, after the fetched part has been received and committed.
     fn look_again(&mut self) {
-        let (store, key) = (self.asker.store.clone(), self.at.key.clone());
+        let (store, key) = (self.cache_request.store.clone(), self.at.key.clone());
         let fetched = self.fetched.take();
         self.looking = Some(Box::pin(async move {
             // The fill may not have come to its end. The rest of it is read and dropped, since the commit follows the

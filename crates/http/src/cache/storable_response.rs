@@ -109,7 +109,7 @@ pub(super) struct ReceivedPart {
 
 impl JudgedResponse {
     /// Judges the response of an exchange.
-    pub(super) fn judge_exchange(
+    pub(super) fn of_exchange(
         request: &mut Request,
         settings: &SettingsRef,
         store: &CacheStore,

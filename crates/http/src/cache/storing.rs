@@ -111,7 +111,7 @@ impl CacheFetch {
                     self.discard();
                     return tell(writer, FetchResult::LookAgain);
                 }
-                HeadAction::Judge => return self.judge(writer, exchange, &head).await,
+                HeadAction::Judge => return self.store_or_release(writer, exchange, &head).await,
             }
         }
         tell(writer, FetchResult::Failed(502));
@@ -216,10 +216,16 @@ impl CacheFetch {
         stored
     }
 
-    /// Continues with a response that is neither about the stale object nor about a missing part.
-    async fn judge(mut self, writer: FillWriter, exchange: Box<Exchange>, head: &ResponseHead) {
+    /// Continues with a response that neither renews the stale object nor is the missing part that was asked for: stores
+    /// it, or hands it to one client.
+    async fn store_or_release(
+        mut self,
+        writer: FillWriter,
+        exchange: Box<Exchange>,
+        head: &ResponseHead,
+    ) {
         let (settings, times) = (self.settings.clone(), self.times);
-        let judged = JudgedResponse::judge_exchange(
+        let judged = JudgedResponse::of_exchange(
             &mut self.request,
             &settings,
             &self.store,
@@ -236,18 +242,23 @@ impl CacheFetch {
                 self.store_part(writer, exchange, part, head).await;
             }
             (StoreAction::StoreWhole, JudgedResponse::Whole(freshness)) => {
-                // A range was asked for, and the whole came. Followers of the range switch to the fill of the whole.
-                let Some((whole, follower)) = writer.turn_into(&self.at.key, None) else {
+                // A range was asked for, and the whole came. Followers of the range switch to the fill of the whole, each to a
+                // clone of its follower: they want this version, and another lookup could lead them elsewhere.
+                let Some((whole, follower)) = writer.start_successor(&self.at.key, None) else {
+                    // A purge has hit the key since the request was sent, or the disk has failed. Either way nothing is
+                    // stored, so the response is for one client.
                     return self.release(writer, exchange);
                 };
                 tell(writer, FetchResult::FollowOther(Mutex::new(follower)));
                 self.store(whole, exchange, head, freshness).await;
             }
             (StoreAction::Replace, JudgedResponse::Whole(freshness)) => {
-                // Followers want a part of the old version, which no request may get any more. They look up again and
-                // find the new fill, which must therefore have started before they are told.
+                // The origin has shown a newer version, so no request may get parts of the stored one any more. The removal is
+                // a purge, which hits every fill that is older: the new one starts after it.
                 self.discard();
                 let now_ms = self.times.received_ms;
+                // Followers want a part of the old version. They look up again and find the new fill, which must therefore
+                // have started before they are told. Until then it needs no follower: a fill that stores goes on without.
                 let (whole, _) = self.store.start_fill(&self.at.key, now_ms);
                 tell(writer, FetchResult::LookAgain);
                 self.store(whole, exchange, head, freshness).await;
@@ -256,8 +267,15 @@ impl CacheFetch {
                 self.remember_hit_for_miss();
                 self.release(writer, exchange);
             }
-            // The table stores only what was judged as storable, so the other combinations do not occur.
-            _ => self.release(writer, exchange),
+            (StoreAction::Release { remember: false }, _) => self.release(writer, exchange),
+            // The table stores only what was judged as storable, and as what it was judged. These do not occur.
+            (
+                StoreAction::Store
+                | StoreAction::StorePart
+                | StoreAction::StoreWhole
+                | StoreAction::Replace,
+                _,
+            ) => self.release(writer, exchange),
         }
     }
 
@@ -353,7 +371,8 @@ impl CacheFetch {
         self.store.forget_hit_for_miss(&self.at.key);
         let key = self.key_of(&mut stored);
         // From here on the fill is identified by the bytes that it brings, so that requests in other words can join it.
-        let Some((mut brings, follower)) = writer.turn_into(&self.at.key, Some(range.start)) else {
+        let Some((mut brings, follower)) = writer.start_successor(&self.at.key, Some(range.start))
+        else {
             return self.release(writer, exchange);
         };
         brings.ends_at(range.end);

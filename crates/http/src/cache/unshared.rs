@@ -34,7 +34,7 @@ impl CacheRequest {
             Err(none) => return respond_failed(request, none.status, status),
         };
         let head = Arc::clone(&request.upstream.get_or_make().head);
-        let judged = JudgedResponse::judge_exchange(
+        let judged = JudgedResponse::of_exchange(
             request,
             &self.settings,
             &self.store,

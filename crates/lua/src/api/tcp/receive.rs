@@ -2,7 +2,6 @@
 //! whatever there is, or up to a delimiter. `ngx.pipe` reads with the same patterns.
 
 use std::cell::Cell;
-use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -39,7 +38,8 @@ pub(in crate::api) enum ReadPattern {
     Any(usize),
     /// This many bytes, which remain unread.
     Peek(usize),
-    /// Up to a delimiter, at most this many bytes at a time.
+    /// Up to a delimiter; with a number in pieces of that size. A piece is longer by what looked like the beginning of
+    /// the delimiter and was not, and the last one is shorter.
     Until(Rc<ReadDelimiter>, Option<usize>),
 }
 
@@ -48,8 +48,8 @@ pub(in crate::api) struct ReadDelimiter {
     /// The delimiter.
     text: Vec<u8>,
     /// The failure table of the Knuth–Morris–Pratt search: for each prefix, the length of its
-    /// longest proper prefix that is also its suffix. With it each byte is looked at once, however
-    /// the data is split and however the delimiter repeats itself.
+    /// longest proper prefix that is also its suffix. With it the time is linear in the data,
+    /// however the delimiter repeats itself.
     borders: Vec<usize>,
     /// The delimiter is part of the result.
     inclusive: bool,
@@ -84,18 +84,21 @@ impl ReadPattern {
                 let n = input.len().min(*most);
                 (n > 0).then(|| vec![LuaValue::Bytes(input.drain(..n).collect())])
             }
-            ReadPattern::Until(mark, None) => mark.find(input, scanned),
-            ReadPattern::Until(mark, Some(most)) => mark.find_within(input, *most),
+            ReadPattern::Until(delimiter, None) => delimiter.find(input, scanned),
+            ReadPattern::Until(delimiter, Some(most)) => {
+                delimiter.find_within(input, scanned, *most)
+            }
         }
     }
 
-    /// What there is of it when no more comes: the "partial" result of an error.
+    /// Takes what there is of it when no more comes: the "partial" result of an error.
     pub(in crate::api) fn partial(&self, input: &mut Vec<u8>) -> Vec<u8> {
         match self {
-            ReadPattern::Until(mark, _) => {
-                // What may be the start of the delimiter stays: it is not known yet whether it is
-                // data.
-                let keep = mark.beginning_at_end_of(input);
+            ReadPattern::Until(delimiter, _) => {
+                // What may be the beginning of the delimiter is not returned: after a timeout the next
+                // call needs it to recognize the delimiter. As in lua-nginx-module, that is so at the end
+                // of the connection too, where these bytes are lost.
+                let keep = delimiter.beginning_at_end_of(input);
                 let sure = input.len() - keep;
                 input.drain(..sure).collect()
             }
@@ -110,6 +113,8 @@ impl ReadPattern {
         }
         let rest = self.partial(input);
         match self {
+            // The end is what was waited for, and no error. So the socket stays readable, and as in
+            // lua-nginx-module another `receive("*a")` returns an empty string.
             ReadPattern::All => vec![LuaValue::Bytes(rest)],
             _ => vec![
                 LuaValue::Nil,
@@ -158,26 +163,36 @@ impl ReadDelimiter {
         vec![LuaValue::Bytes(data)]
     }
 
-    /// At least `most` bytes of the data before the delimiter, if they are there. There may be a
-    /// few more, where they looked like its beginning, as in lua-nginx-module.
-    fn find_within(&self, input: &mut Vec<u8>, most: usize) -> Option<ResumeValues> {
-        let (mut state, mut sure) = (0, 0);
-        for at in 0..input.len() {
+    /// At least `least` bytes of the data before the delimiter, or all of it. There may be a few
+    /// more, where they looked like the delimiter's beginning, as in lua-nginx-module.
+    fn find_within(
+        &self,
+        input: &mut Vec<u8>,
+        scanned: &mut usize,
+        least: usize,
+    ) -> Option<ResumeValues> {
+        let known = std::mem::replace(scanned, input.len());
+        // How much of the delimiter had been seen before `known` follows from the bytes there, of which
+        // the delimiter without its last byte is the most that matters.
+        let from = known.saturating_sub(self.text.len() - 1);
+        let mut seen = 0;
+        for at in from..input.len() {
             let byte = input[at];
-            while state > 0 && self.text[state] != byte {
-                state = self.borders[state];
+            while seen > 0 && self.text[seen] != byte {
+                seen = self.borders[seen];
             }
-            state += usize::from(self.text[state] == byte);
-            if state == self.text.len() {
+            seen += usize::from(self.text[seen] == byte);
+            if seen == self.text.len() {
                 self.reached.set(true);
-                return Some(self.up_to(input, at + 1 - state));
+                return Some(self.up_to(input, at + 1 - seen));
             }
-            sure = at + 1 - state;
-            if sure >= most {
-                break;
+            // Before `known` the count is still too low, and there were too few bytes anyway.
+            let data = at + 1 - seen;
+            if at >= known && data >= least {
+                return Some(vec![LuaValue::Bytes(input.drain(..data).collect())]);
             }
         }
-        (sure >= most).then(|| vec![LuaValue::Bytes(input.drain(..sure).collect())])
+        None
     }
 
     /// How many bytes at the end may belong to the delimiter.
@@ -199,8 +214,8 @@ pub(super) fn receive(stack: &LuaStack) -> CallResult {
         ));
     }
     let socket = this_socket(stack)?;
-    let wire = match transport_to_read(stack, &socket)? {
-        Ok(wire) => wire,
+    let transport = match transport_to_read(stack, &socket)? {
+        Ok(transport) => transport,
         Err(called) => return called,
     };
     let wanted = match (stack.type_at(2), stack.number(2)) {
@@ -223,7 +238,7 @@ pub(super) fn receive(stack: &LuaStack) -> CallResult {
         stack.push_bytes("");
         return ONE;
     }
-    take(stack, socket, wire, wanted)
+    reply_or_wait(stack, socket, transport, wanted)
 }
 
 /// `sock:receiveany(max)`.
@@ -235,12 +250,14 @@ pub(super) fn receive_any(stack: &LuaStack) -> CallResult {
         ));
     }
     let socket = this_socket(stack)?;
-    let wire = match transport_to_read(stack, &socket)? {
-        Ok(wire) => wire,
+    let transport = match transport_to_read(stack, &socket)? {
+        Ok(transport) => transport,
         Err(called) => return called,
     };
     match stack.number(2) {
-        Some(most) if most >= 1.0 => take(stack, socket, wire, ReadPattern::Any(most as usize)),
+        Some(most) if most >= 1.0 => {
+            reply_or_wait(stack, socket, transport, ReadPattern::Any(most as usize))
+        }
         _ => Err(stack.bad_argument(2, "bad max argument")),
     }
 }
@@ -256,7 +273,7 @@ pub(super) fn peek(stack: &LuaStack) -> CallResult {
         return fail("API disabled in the current context: only preread_by_lua* may peek");
     }
     match transport_to_read(stack, &socket)? {
-        Ok(wire) => take(stack, socket, wire, ReadPattern::Peek(n as usize)),
+        Ok(transport) => reply_or_wait(stack, socket, transport, ReadPattern::Peek(n as usize)),
         Err(called) => called,
     }
 }
@@ -267,8 +284,8 @@ fn transport_to_read(
     socket: &Rc<TcpCosocket>,
 ) -> Result<Result<CosocketTransport, CallResult>, crate::luajit::LuaError> {
     socket.check_closed_with_owner()?;
-    let wire = match socket.readable() {
-        Ok(wire) => wire,
+    let transport = match socket.readable() {
+        Ok(transport) => transport,
         Err(message) => {
             send::closed(socket, "receive")?;
             return Ok(Err(refuse(stack, message)));
@@ -276,16 +293,16 @@ fn transport_to_read(
     };
     socket.check_owner()?;
     Ok(match socket.check_not_busy(true, false) {
-        Ok(()) => Ok(wire),
+        Ok(()) => Ok(transport),
         Err(message) => Err(refuse(stack, message)),
     })
 }
 
 /// Returns the data if it is buffered, else waits for it.
-fn take(
+fn reply_or_wait(
     stack: &LuaStack,
     socket: Rc<TcpCosocket>,
-    wire: CosocketTransport,
+    transport: CosocketTransport,
     wanted: ReadPattern,
 ) -> CallResult {
     let mut scanned = 0;
@@ -294,16 +311,17 @@ fn take(
     }
     let busy = SocketBusyGuard::new(&socket, |socket| &socket.reading);
     wait(YieldOperation::task(async move {
-        let reply = fill(&socket, &wire, &wanted, scanned).await;
+        let reply = read_reply(&socket, &transport, &wanted, scanned).await;
         busy.over();
         reply
     }))
 }
 
-/// Reads until the pattern is satisfied. The timeout applies to each read, as in lua-nginx-module.
-async fn fill(
+/// Reads until the pattern is satisfied, and returns what the script gets. The timeout applies to each
+/// read, as in lua-nginx-module.
+async fn read_reply(
     socket: &TcpCosocket,
-    wire: &CosocketTransport,
+    transport: &CosocketTransport,
     wanted: &ReadPattern,
     mut scanned: usize,
 ) -> ResumeValues {
@@ -311,9 +329,11 @@ async fn fill(
     loop {
         buffer.clear();
         let time: Duration = socket.read_timeout.get();
-        let read = rt::timeout(time, wire.read(&mut buffer, READ_SIZE)).await;
+        let read = rt::timeout(time, transport.read(&mut buffer, READ_SIZE)).await;
+        // Borrowed after the wait: meanwhile other coroutines may close the socket, which empties the input.
         let mut input = socket.input.borrow_mut();
         match read {
+            // `peek` takes nothing, so there is no partial result either.
             Err(_) if matches!(wanted, ReadPattern::Peek(_)) => {
                 return LuaValue::failure("timeout");
             }
@@ -321,9 +341,11 @@ async fn fill(
             Err(_) => return with_partial("timeout", wanted.partial(&mut input)),
             Ok(Ok(0)) => {
                 let reply = wanted.at_end(&mut input);
+                // `All` has found what it wanted, and what `Peek` has seen is still to be read. For all
+                // others the end is an error, after which the socket cannot be read any more.
                 if !matches!(wanted, ReadPattern::All | ReadPattern::Peek(_)) {
                     input.clear();
-                    // The other direction stays open: the server may have shut down only its side.
+                    // Only this direction: the server may have shut down its side alone.
                     socket.read_closed.set(true);
                 }
                 return reply;
@@ -337,10 +359,14 @@ async fn fill(
                 // The pattern may never be satisfied, and a server must not fill the memory
                 // meanwhile.
                 if input.len() > MAX_INPUT {
+                    if let ReadPattern::Peek(_) = wanted {
+                        return LuaValue::failure("too much data");
+                    }
+                    // All of it, even what may be a delimiter's beginning: the script is not expected to
+                    // go on reading.
                     return with_partial("too much data", std::mem::take(&mut input));
                 }
             }
-            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(Err(error)) => {
                 let partial = wanted.partial(&mut input);
                 input.clear();
@@ -363,7 +389,7 @@ fn with_partial(error: &str, partial: Vec<u8>) -> ResumeValues {
 /// The iterator of `receiveuntil`.
 struct DelimiterReader {
     socket: Rc<TcpCosocket>,
-    mark: Rc<ReadDelimiter>,
+    delimiter: Rc<ReadDelimiter>,
 }
 
 static UNTIL: ObjectClass = ObjectClass {
@@ -396,12 +422,16 @@ pub(super) fn receive_until(stack: &LuaStack) -> CallResult {
         stack.pop(1);
     }
     let socket = this_socket(stack)?;
-    let mark = arguments::text(stack, 2)?;
-    if mark.is_empty() {
+    let delimiter = arguments::text(stack, 2)?;
+    if delimiter.is_empty() {
         return refuse(stack, "pattern is empty");
     }
-    let mark = Rc::new(ReadDelimiter::new(mark, inclusive));
-    object::push(stack, &UNTIL, Rc::new(DelimiterReader { socket, mark }));
+    let delimiter = Rc::new(ReadDelimiter::new(delimiter, inclusive));
+    object::push(
+        stack,
+        &UNTIL,
+        Rc::new(DelimiterReader { socket, delimiter }),
+    );
     ONE
 }
 
@@ -422,20 +452,20 @@ fn read_until(stack: &LuaStack) -> CallResult {
     if socket.readable().is_err() {
         return refuse(stack, "closed");
     }
-    let wire = match transport_to_read(stack, &socket)? {
-        Ok(wire) => wire,
+    let transport = match transport_to_read(stack, &socket)? {
+        Ok(transport) => transport,
         Err(called) => return called,
     };
-    // The last call reached the delimiter: this one is the documented end of the iteration, and the
-    // next one begins anew.
-    if until.mark.reached.take() {
+    // A read in pieces reached the delimiter with its last piece. This call is the documented end of the
+    // iteration, and the next one begins anew.
+    if until.delimiter.reached.take() {
         return answer(stack, vec![LuaValue::Nil, LuaValue::Nil, LuaValue::Nil]);
     }
-    let mark = Rc::clone(&until.mark);
-    take(
+    let delimiter = Rc::clone(&until.delimiter);
+    reply_or_wait(
         stack,
         socket,
-        wire,
-        ReadPattern::Until(mark, most.map(|n| n as usize)),
+        transport,
+        ReadPattern::Until(delimiter, most.map(|n| n as usize)),
     )
 }
