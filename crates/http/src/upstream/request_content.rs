@@ -63,7 +63,7 @@ pub(super) fn describe_content(
         return (announced, ContentSource::Client);
     }
     if body.length() == 0 {
-        // The client sent an empty body explicitly: `RequestLength-Length: 0`, or chunks or frames without data. That is
+        // The client sent an empty body explicitly: `Content-Length: 0`, or chunks or frames without data. That is
         // passed on, because for some methods it differs from no body (RFC 9110, section 8.6).
         let fields = &request.head.wire.fields;
         let says_so = body.has_come()

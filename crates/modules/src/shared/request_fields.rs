@@ -36,7 +36,7 @@ pub(crate) struct FieldPlan {
     lines: Vec<(KnownField, PlannedField)>,
     /// Names of client fields that are not passed on.
     replaced: FieldSet,
-    /// Whether `RequestLength-Length` is generated here, which it is unless a line sets it.
+    /// Whether `Content-Length` is generated here, which it is unless a line sets it.
     makes_length: bool,
     /// The same for `Transfer-Encoding`.
     makes_chunked: bool,
