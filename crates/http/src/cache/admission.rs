@@ -35,6 +35,7 @@ pub fn serve_cached<'a>(
         CacheAdmission::Invalidating(asker) => {
             HandlerStep::later(asker.pass_and_invalidate(request))
         }
+        CacheAdmission::Purging(store, key) => HandlerStep::later(purge_by_key(store, key)),
         CacheAdmission::Cached(asker) => HandlerStep::later(asker.answer_request(request, now_ms)),
     }
 }
@@ -55,6 +56,8 @@ enum CacheAdmission {
     Uncached,
     /// Its method is unsafe: if it succeeds, the stored response is outdated (RFC 9111, section 4.4).
     Invalidating(Box<CacheRequest>),
+    /// It purges a key (`…_cache_purge`).
+    Purging(CacheStore, Vec<u8>),
     /// It must wait for the store or for the origin.
     Cached(Box<CacheRequest>),
 }
@@ -107,7 +110,7 @@ impl CacheAdmission {
             Err(outcome) => return CacheAdmission::Answered(outcome),
         };
         if purpose == CachePurpose::Purge {
-            return CacheAdmission::Answered(purge_by_key(&store, &text));
+            return CacheAdmission::Purging(store, text);
         }
         let mut key_of_get = None;
         if request.method == Method::Head && !conf.convert_head {
