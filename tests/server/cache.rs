@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rustix::process::{Pid, kill_process};
 use weir_tests::{Scripted, Server, Signal, http, read_until, run, send, skip_on_oracle, until};
 
 /// An origin that answers each request with these fields and a body that counts the requests.
@@ -366,6 +367,34 @@ fn purges_by_key_and_by_prefix() {
     server.get_with("/a/*", &["X-Purge: 1"]).expect(204);
     assert_seen(&server, "/a/1", "MISS", "answer 4");
     assert_seen(&server, "/a/2", "MISS", "answer 5");
+}
+
+/// What an earlier purge has hit is not stored any more, though the index of the cache still has it after a restart.
+#[test]
+fn a_purge_of_what_was_purged_by_its_prefix_finds_nothing() {
+    if weir_tests::skip_on_oracle("proxy_cache_purge is in the commercial version") {
+        return;
+    }
+    let origin = counting("Cache-Control: max-age=600\r\n");
+    let server = cached(
+        &origin,
+        "proxy_cache_key $uri; proxy_cache_purge $http_x_purge; add_header X-Pid $pid;
+            add_header X-Cache $upstream_cache_status;",
+    );
+    let worker = || server.get("/pid").field("X-Pid").to_owned();
+    for path in ["/a/1", "/b/1"] {
+        server.get(path).expect(200);
+        assert_eq!(server.get(path).field("X-Cache"), "HIT");
+    }
+    server.get_with("/a/*", &["X-Purge: 1"]).expect(204);
+    // A new worker has nothing in memory.
+    let old = worker();
+    let process = old.parse().ok().and_then(Pid::from_raw);
+    kill_process(process.expect("a process"), Signal::QUIT).expect("it runs");
+    until(|| (!server.refuses() && worker() != old).then_some(())).expect("a new worker");
+    server.get_with("/a/1", &["X-Purge: 1"]).expect(412);
+    server.get_with("/b/1", &["X-Purge: 1"]).expect(204);
+    server.get_with("/b/1", &["X-Purge: 1"]).expect(412);
 }
 
 #[test]

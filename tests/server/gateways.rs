@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use weir_tests::{Application, Scripted, Site, http, read_until, send};
+use weir_tests::{Application, Heard, Http2, Scripted, Site, http, is_oracle, read_until, send};
 
 const WSGI: &str = "
 def application(env, start_response):
@@ -196,4 +196,64 @@ fn memcached_has_values_or_not() {
         server.request("POST", "/", &["Content-Length: 0"]).status,
         405
     );
+}
+
+/// SCGI, uwsgi and FastCGI announce a length, so a body of unknown length is read before it is sent.
+#[test]
+fn a_body_of_unknown_length_is_announced_with_its_length() {
+    let end_of_stdin: &[u8] = &[1, 5, 0, 1, 0, 0, 0, 0];
+    let cgi = "Status: 200 OK\r\n\r\n";
+    for (prefix, end) in [
+        ("scgi", &b"content"[..]),
+        ("uwsgi", b"content"),
+        ("fastcgi", end_of_stdin),
+    ] {
+        let application = Scripted::start(move |stream, _| {
+            let request = read_until(stream, end);
+            let name = b"CONTENT_LENGTH";
+            let at = request.windows(name.len()).position(|part| part == name);
+            let value = at.map(|at| &request[at + name.len()..][..4]);
+            let digits = value
+                .unwrap_or(b"none")
+                .iter()
+                .filter(|byte| byte.is_ascii_alphanumeric());
+            let text: String = digits.take(1).map(|&byte| char::from(byte)).collect();
+            match prefix {
+                "fastcgi" => {
+                    let answer = format!("{cgi}{text}");
+                    let mut out = vec![1, 6, 0, 1, 0, answer.len() as u8, 0, 0];
+                    out.extend(answer.as_bytes());
+                    out.extend([1, 3, 0, 1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+                    send(stream, out);
+                }
+                _ => send(stream, format!("{cgi}{text}")),
+            }
+        });
+        let (before, parameter) = match is_oracle() {
+            true => ("", "http2"),
+            false => ("http2 on;", ""),
+        };
+        let port = application.port();
+        let server = http(&format!(
+            "{before} server {{ listen 127.0.0.1:%%PORT%% {parameter}; listen 127.0.0.1:%%PORT1%%;
+                location / {{ {prefix}_request_buffering off; {prefix}_pass 127.0.0.1:{port};
+                    {prefix}_param CONTENT_LENGTH $content_length; }} }}"
+        ))
+        .start();
+        // nginx knows the length of such a body only if it has all of it in time.
+        if !is_oracle() {
+            let mut client = Http2::connect(&server, &[]);
+            let expect = [("expect", "100-continue")];
+            let stream = client.request("POST", "/", &expect, false);
+            // The head has been judged when this comes, and none of the body has been sent.
+            client.hear(|heard| matches!(heard, Heard::Headers { ends: false, .. }));
+            client.data(stream, b"content", true);
+            assert_eq!(client.reply(stream).text(), "7", "{prefix} over HTTP/2");
+        }
+        let mut client = server.connect_to(1);
+        client.request("POST", "/", &["Transfer-Encoding: chunked"]);
+        client.send("3\r\ncon\r\n");
+        client.send("4\r\ntent\r\n0\r\n\r\n");
+        assert_eq!(client.reply().text(), "7", "{prefix} over HTTP/1");
+    }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use proto::h2::ErrorCode;
 use proto::h2::frame::{self, flag, kind};
 use proto::h2::settings::id;
-use weir_tests::{Heard, Http2, Server, http, skip_on_oracle};
+use weir_tests::{Heard, Http2, Scripted, Server, http, skip_on_oracle};
 
 const WHY: &str = "what nginx does about these is its own affair";
 
@@ -94,6 +94,33 @@ fn streams_that_the_server_is_made_to_reset() {
         client.window(stream, 0)
     });
     is_calmed(&mut client);
+}
+
+#[test]
+fn requests_after_the_goaway() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let origin = Scripted::start(move |_, _| {
+        let _ = held.recv_timeout(weir_tests::PATIENCE);
+    });
+    let port = origin.port();
+    let server = http(&format!(
+        "http2 on; server {{ listen 127.0.0.1:%%PORT%%; location /pid {{ return 200 $pid; }}
+            location /slow {{ keepalive_requests 1; proxy_pass http://127.0.0.1:{port}; }} keepalive_requests 1; }}"
+    ))
+    .start();
+    let mut client = Http2::connect(&server, &[]);
+    client.request("GET", "/slow", &[], true);
+    client.hear(|heard| matches!(heard, Heard::GoAway(..)));
+    let n = until_over(&server, &mut client, |client, _| {
+        client.request("GET", "/slow", &[], true);
+        true
+    });
+    // Those that crossed the GOAWAY are no attack.
+    assert!((1000..100_000).contains(&n), "{n}");
+    drop(release);
 }
 
 #[test]

@@ -536,6 +536,11 @@ fn json() {
         r#"require("cjson").encode({ 1, 2.5, { a = "x/y" } }), require("cjson").decode('{"a":[1,null,"\\u00e9"]}').a[3]"#,
         r#"[1,2.5,{"a":"x\/y"}],é"#,
     );
+    // As `%.14g` has them.
+    lists(
+        r#"require("cjson").encode({ 0.0001, 0.00012345, 0.00001, 1.5e-7, -0.5, 99999999999999, 1e14, 0.1 + 0.2 })"#,
+        "[0.0001,0.00012345,1e-05,1.5e-07,-0.5,99999999999999,1e+14,0.3]",
+    );
     lists(
         r#"require("cjson.safe").decode("{"), require("cjson").decode("null") == ngx.null"#,
         "nil,true",

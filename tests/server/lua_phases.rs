@@ -344,7 +344,12 @@ fn a_file_of_a_script_may_come_after_the_start() {
 #[test]
 fn a_light_thread_cannot_end_a_request_that_waits_for_subrequests() {
     let Some(server) = with(
-        "location = /wait { content_by_lua_block { ngx.sleep(0.05) ngx.say('waited') } }
+        "location = /wait { content_by_lua_block {
+            local turns = package.loaded.turns
+            turns.began:post()
+            turns.tried:wait(30)
+            ngx.say('waited')
+        } }
         location = /elsewhere { return 200 elsewhere; }
         location / { content_by_lua_block {
             local ends = {
@@ -352,10 +357,14 @@ fn a_light_thread_cannot_end_a_request_that_waits_for_subrequests() {
                 exec = function() ngx.exec('/elsewhere') end,
                 redirect = function() ngx.redirect('/elsewhere') end,
             }
+            local new = require('ngx.semaphore').new
+            local turns = { began = new(), tried = new() }
+            package.loaded.turns = turns
             local why
             ngx.thread.spawn(function()
-                ngx.sleep(0.001)
+                turns.began:wait(30)
                 why = select(2, pcall(ends[ngx.var.arg_by]))
+                turns.tried:post()
             end)
             local one = ngx.location.capture('/wait')
             ngx.print(one.body, why)

@@ -89,6 +89,7 @@ mod records;
 mod referer;
 mod reload;
 mod resolver;
+mod retries;
 mod rewriting;
 mod sandbox;
 mod secure_link;

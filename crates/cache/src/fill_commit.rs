@@ -87,11 +87,8 @@ impl Fill {
         let committed = move |core: &StoreCore, _| {
             let hash = fill.storage_key().1;
             // A soft purge has come between the end of the body and this commit: it had no entry to mark.
-            if fill.state().softened
-                && let Some(entry) = core.index.get(hash, None)
-            {
-                core.index
-                    .update(hash, entry.location(), |entry| entry.with_stale(true));
+            if fill.state().softened {
+                crate::store::mark_stale(core, hash);
             }
             // After the index has the object: in between a request would find neither, and fetch.
             core.fills.remove(&fill);

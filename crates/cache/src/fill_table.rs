@@ -32,10 +32,17 @@ pub(crate) struct FillMaps {
     /// Hash, and until when it is remembered, in milliseconds.
     hit_for_miss: HashMap<u64, u64>,
     /// Objects with a new head that is not written yet, by hash. At most one for each job that waits.
-    renewed: HashMap<u64, CachedObject>,
+    renewed: HashMap<u64, RenewedObject>,
     /// Fills that have ended and are not committed yet, by the hashes of their keys. At most one for each job that
     /// waits.
     pub(crate) arrived: HashMap<u64, Arc<Fill>>,
+}
+
+/// An object with a new head that is not written yet.
+struct RenewedObject {
+    object: CachedObject,
+    /// A soft purge of its key has come since. The mark in the index is for the old head, and goes with it.
+    softened: bool,
 }
 
 impl FillTable {
@@ -68,22 +75,48 @@ impl FillTable {
     /// From now on, until [`FillTable::remove_refreshed`], a lookup that finds the object at this place returns it with
     /// its new head.
     pub(crate) fn add_refreshed(&self, hash: u64, object: CachedObject) {
-        if self.lock().renewed.insert(hash, object).is_none() {
+        let renewed = RenewedObject {
+            object,
+            softened: false,
+        };
+        if self.lock().renewed.insert(hash, renewed).is_none() {
             self.renewed.fetch_add(1, Relaxed);
         }
     }
 
-    /// The object of this hash and place with its new head, if there is one.
+    /// The object of this hash and place with its new head, if there is one; and whether a soft purge has come since an
+    /// object of this hash was renewed. The latter holds at any place: the record with the new head is in the index a
+    /// moment before its mark.
     pub(crate) fn refreshed_object(
         &self,
         hash: u64,
         location: RecordLocation,
-    ) -> Option<CachedObject> {
+    ) -> (Option<CachedObject>, bool) {
         if self.renewed.load(Relaxed) == 0 {
-            return None;
+            return (None, false);
         }
-        let found = self.lock().renewed.get(&hash).cloned()?;
-        (found.location() == location).then_some(found)
+        let tables = self.lock();
+        let Some(found) = tables.renewed.get(&hash) else {
+            return (None, false);
+        };
+        let is_there = found.object.location() == location;
+        (is_there.then(|| found.object.clone()), found.softened)
+    }
+
+    /// A soft purge of its key hits an object whose new head is not written yet.
+    pub(crate) fn soften_refreshed(&self, hash: u64) {
+        if let Some(found) = self.lock().renewed.get_mut(&hash) {
+            found.softened = true;
+        }
+    }
+
+    /// Whether a soft purge has come since an object of this hash was renewed.
+    pub(crate) fn is_softened(&self, hash: u64) -> bool {
+        let tables = self.lock();
+        tables
+            .renewed
+            .get(&hash)
+            .is_some_and(|found| found.softened)
     }
 
     /// The new head was written, or never will be.
@@ -93,7 +126,7 @@ impl FillTable {
         let same = tables
             .renewed
             .get(&hash)
-            .is_some_and(|found| found.is_same(object));
+            .is_some_and(|found| found.object.is_same(object));
         if same {
             tables.renewed.remove(&hash);
             self.renewed.fetch_sub(1, Relaxed);

@@ -319,6 +319,13 @@ impl StoreIndex {
         if same { shard.remove(hash) } else { None }
     }
 
+    /// Removes the entry if it is still what `copy` says: neither replaced nor used since the copy was made.
+    pub(crate) fn remove_unchanged(&self, copy: &IndexEntry) -> Option<IndexEntry> {
+        let mut shard = self.shard(copy.hash);
+        let same = shard.get(copy.hash).is_some_and(|entry| entry == copy);
+        if same { shard.remove(copy.hash) } else { None }
+    }
+
     pub(crate) const fn shard_count() -> usize {
         SHARDS
     }
@@ -358,6 +365,21 @@ mod tests {
             at: 1,
             units: 2,
         }
+    }
+
+    #[test]
+    fn an_entry_that_was_used_or_replaced_is_not_the_one_that_was_copied() {
+        let index = StoreIndex::new();
+        index.insert(IndexEntry::new(7, place(1), 100));
+        let copy = index.entries(0)[0];
+        index.get(7, Some(200));
+        assert_eq!(index.remove_unchanged(&copy), None, "it was used");
+        let copy = index.entries(0)[0];
+        index.insert(IndexEntry::new(7, place(2), 200));
+        assert_eq!(index.remove_unchanged(&copy), None, "it was replaced");
+        let copy = index.entries(0)[0];
+        assert_eq!(index.remove_unchanged(&copy), Some(copy));
+        assert_eq!(index.remove_unchanged(&copy), None, "it is gone");
     }
 
     #[test]

@@ -100,6 +100,22 @@ impl CacheStore {
         })
     }
 
+    /// Judges the object that stands where the index says.
+    fn judge_entry(
+        &self,
+        object: CachedObject,
+        hash: u64,
+        entry: IndexEntry,
+        now_ms: u64,
+    ) -> LookupResult {
+        match self.0.fills.refreshed_object(hash, entry.location()) {
+            // Validated, but not written yet: judged by its new head, without the mark that the index may have for the
+            // old one.
+            (Some(renewed), softened) => self.judge(renewed, softened, now_ms),
+            (None, softened) => self.judge(object, softened || entry.is_stale(), now_ms),
+        }
+    }
+
     /// Decides between fresh, stale and gone.
     fn judge(&self, object: CachedObject, softened: bool, now_ms: u64) -> LookupResult {
         let head = object.head();
@@ -142,10 +158,7 @@ impl CacheStore {
             return Some(self.absent(hash, SeenLocation(Some(entry.location())), now_ms));
         }
         core.memory_hits.fetch_add(1, Relaxed);
-        Some(match core.fills.refreshed_object(hash, entry.location()) {
-            Some(object) => self.judge(object, false, now_ms),
-            None => self.judge(object, entry.is_stale(), now_ms),
-        })
+        Some(self.judge_entry(object, hash, entry, now_ms))
     }
 
     /// Looks a key up: one read at most, from the page cache at once, else on the pool.
@@ -229,11 +242,6 @@ impl CacheStore {
             return LookupResult::Miss(MissReason::Damaged, SeenLocation(None));
         }
         core.memory.insert(hash, &object);
-        // Validated, but not written yet: judged by its new head, without the mark that the index may have for the old
-        // one.
-        match core.fills.refreshed_object(hash, location) {
-            Some(object) => self.judge(object, false, now_ms),
-            None => self.judge(object, entry.is_stale(), now_ms),
-        }
+        self.judge_entry(object, hash, entry, now_ms)
     }
 }

@@ -305,7 +305,13 @@ impl CacheStore {
                 frequency: current.map_or(0, |entry| entry.frequency()),
             };
             let done = object.clone();
-            let committed = move |core: &StoreCore, _| core.fills.remove_refreshed(hash, &done);
+            let committed = move |core: &StoreCore, _| {
+                // Before the object leaves the table: in between a lookup would find no mark.
+                if core.fills.is_softened(hash) {
+                    mark_stale(core, hash);
+                }
+                core.fills.remove_refreshed(hash, &done);
+            };
             // A failure has been reported. The old metadata stays: the object is validated once more when it is asked
             // for.
             if commit_object(core, log, entry, committed).is_err() {
@@ -359,6 +365,10 @@ impl CacheStore {
         let hash = core.hash(key);
         // At once, for lookups that come now. The job below does it again, for what is committed before it runs.
         self.purge_entry(hash, mode);
+        // Not in the job: what is validated from here on is newer than this purge.
+        if mode == PurgeMode::Soft {
+            core.fills.soften_refreshed(hash);
+        }
         let fills: Vec<Arc<Fill>> = {
             let tables = core.fills.lock();
             let of_key = tables.running.iter().filter(|((of, _), _)| *of == hash);
@@ -398,9 +408,7 @@ impl CacheStore {
             (PurgeMode::Hard, Some(_)) => {
                 index.remove(hash);
             }
-            (PurgeMode::Soft, Some(entry)) => {
-                index.update(hash, entry.location(), |entry| entry.with_stale(true));
-            }
+            (PurgeMode::Soft, Some(_)) => mark_stale(&self.0, hash),
             (PurgeMode::Hard | PurgeMode::Soft, None) => {}
         }
     }
@@ -521,5 +529,13 @@ impl CacheStore {
             fills: core.fills.lock().running.len(),
             mended: core.mended,
         }
+    }
+}
+
+/// Marks the object of a key as hit by a soft purge.
+pub(crate) fn mark_stale(core: &StoreCore, hash: u64) {
+    if let Some(entry) = core.index.get(hash, None) {
+        core.index
+            .update(hash, entry.location(), |entry| entry.with_stale(true));
     }
 }

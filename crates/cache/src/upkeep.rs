@@ -96,10 +96,13 @@ fn thin_out(core: &Arc<StoreCore>, log: &mut StoreLog) -> io::Result<()> {
             .min(entries.len());
         entries.sort_unstable_by_key(|entry| (entry.frequency() > 0, entry.accessed));
         for entry in &entries[..share] {
-            let gone = core.index.remove_at(entry.hash, entry.location());
+            // The entries are copies: one that was used or replaced meanwhile stays.
+            let Some(gone) = core.index.remove_unchanged(entry) else {
+                continue;
+            };
             core.evicted.fetch_add(1, Relaxed);
-            if gone.is_some_and(|entry| entry.supersedes()) {
-                append_tombstone(core, log, entry.hash)?;
+            if gone.supersedes() {
+                append_tombstone(core, log, gone.hash)?;
             }
         }
     }
@@ -126,7 +129,8 @@ fn expire_inactive(core: &Arc<StoreCore>, log: &mut StoreLog, now_ms: u64) {
             .iter()
             .filter(|entry| entry.accessed < oldest)
         {
-            let gone = core.index.remove_at(entry.hash, entry.location());
+            // The entries are copies: one that was used or replaced meanwhile stays.
+            let gone = core.index.remove_unchanged(entry);
             if gone.is_some_and(|entry| entry.supersedes())
                 && append_tombstone(core, log, entry.hash).is_err()
             {

@@ -206,6 +206,40 @@ fn what_was_renewed_is_renewed_at_once() {
 }
 
 #[test]
+fn a_soft_purge_hits_what_was_renewed_and_is_not_written_yet() {
+    let directory = Directory::new();
+    let mut options = directory.options();
+    options.pool = rt::pool::register("cache-test-renewed", 1, 1000);
+    let pool = options.pool.clone();
+    let store = CacheStore::open(options, NOW).unwrap();
+    run(async move {
+        let key = CacheKey::new(b"key");
+        put(&store, &key, head("old", NOW), "body").await;
+        let LookupResult::Stale(object, StaleReason::Expired) = store.lookup(&key, NOW).await
+        else {
+            panic!("it should be stale");
+        };
+        let held = hold(&pool);
+        let renewed = head("renewed", NOW + 5).meta;
+        store.refresh(&object, renewed, None, 0);
+        assert!(matches!(
+            store.lookup_in_memory(&key, NOW),
+            Some(LookupResult::Hit(_))
+        ));
+        store.purge(PurgeRequest::Key(&key), cache::PurgeMode::Soft);
+        let is_purged = |found| matches!(found, Some(LookupResult::Stale(_, StaleReason::Purged)));
+        assert!(is_purged(store.lookup_in_memory(&key, NOW)));
+        // What is validated after the purge is not hit by it.
+        store.refresh(&object, renewed, None, 0);
+        assert!(!is_purged(store.lookup_in_memory(&key, NOW)));
+        store.purge(PurgeRequest::Key(&key), cache::PurgeMode::Soft);
+        drop(held);
+        store.flush().await;
+        assert!(is_purged(Some(store.lookup(&key, NOW).await)));
+    });
+}
+
+#[test]
 fn a_complete_fill_gives_its_body_at_once() {
     let directory = Directory::new();
     let store = directory.open();

@@ -212,7 +212,7 @@ pub(crate) fn refuse_body(request: &mut Request, error: BodyReadError) -> u16 {
         }
         BodyReadError::Malformed => {
             request.log(
-                LogLevel::Info,
+                LogLevel::Error,
                 format_args!("client sent invalid chunked body"),
             );
             400

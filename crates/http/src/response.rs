@@ -159,6 +159,15 @@ impl Response {
         self.length() == Some(0) && !self.transforms.unannounced_length
     }
 
+    /// Removes what a response without content (1xx, 204, 304) must not say about it: no `Content-Length` (RFC 9110,
+    /// section 8.6). A response that was passed on keeps its media type: a 304 may describe what a 200 would have shown.
+    pub(crate) fn drop_content_fields(&mut self) {
+        if !self.is_upstream_status {
+            self.content_type.clear();
+        }
+        self.content_length = None;
+    }
+
     /// Must be called by a filter that changes the content: its length becomes unknown, ranges of it make no sense any
     /// more, and a strong validator becomes a weak one (RFC 9110, section 8.8.1).
     pub fn content_changes(&mut self) {

@@ -38,6 +38,7 @@ pub fn serve_cached<'a>(
         CacheAdmission::Cached(cache_request) => {
             HandlerStep::later(cache_request.answer_request(request, now_ms))
         }
+        CacheAdmission::Purging(store, key) => HandlerStep::later(purge_by_key(store, key)),
     }
 }
 
@@ -57,6 +58,8 @@ enum CacheAdmission {
     Uncached,
     /// Its method is unsafe: if it succeeds, the stored response is outdated (RFC 9111, section 4.4).
     Invalidating(Box<CacheRequest>),
+    /// It purges a key (`…_cache_purge`).
+    Purging(CacheStore, Vec<u8>),
     /// It must wait for the store or for the origin.
     Cached(Box<CacheRequest>),
 }
@@ -109,7 +112,7 @@ impl CacheAdmission {
             Err(outcome) => return CacheAdmission::Answered(outcome),
         };
         if purpose == CachePurpose::Purge {
-            return CacheAdmission::Answered(purge_by_key(&store, &text));
+            return CacheAdmission::Purging(store, text);
         }
         let mut key_of_get = None;
         if request.method == Method::Head && !conf.convert_head {

@@ -116,21 +116,19 @@ impl CacheRequest {
 }
 
 /// Purges a key, or all keys that begin with it if it ends in `*` (`…_cache_purge`).
-pub(super) fn purge_by_key(store: &CacheStore, text: &[u8]) -> HandlerOutcome {
+pub(super) async fn purge_by_key(store: CacheStore, text: Vec<u8>) -> HandlerOutcome {
     if let Some(prefix) = text.strip_suffix(b"*") {
         store.purge(PurgeRequest::Prefix(prefix), PurgeMode::Hard);
         return HandlerOutcome::Status(204);
     }
-    let key = CacheKey::new(text);
-    // A fill that is in progress, or not committed yet, counts as present: a request would be answered from it. If the
-    // index would have to be read from disk (`None`), the answer is 204 as well, since a purge does not wait.
+    let key = CacheKey::new(&text);
+    // A fill that is in progress, or not committed yet, counts as present: a request would be answered from it. The
+    // index may still refer to what an earlier purge has hit, so the object itself is asked for.
     let is_there = store.completed_fill(&key).is_some()
         || store.running_fill(&key, FillCoverage::Whole).is_some()
         || store.is_committing(&key)
-        || store
-            .lookup_in_memory(&key, 0)
-            .is_none_or(|found| !matches!(found, LookupResult::Miss(..)));
-    purge_key(store, &key);
+        || !matches!(store.lookup(&key, 0).await, LookupResult::Miss(..));
+    purge_key(&store, &key);
     HandlerOutcome::Status(if is_there { 204 } else { 412 })
 }
 

@@ -122,13 +122,8 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (ResponseFraming, bool) 
     let out = &mut request.out;
     out.drop_unfit_date();
     if matches!(out.status, 204 | 304) || (100..200).contains(&out.status) {
-        // No `Content-Length` with 1xx or 204 (RFC 9110, section 8.6). A response that was passed on keeps its media
-        // type: a 304 may describe what a 200 would have shown.
         if out.status != 101 {
-            if !out.is_upstream_status {
-                out.content_type.clear();
-            }
-            out.content_length = None;
+            out.drop_content_fields();
         }
         // A handler may answer with an interim status of its own. The client then waits for the final response, which
         // does not come, and must not take the next response for it (RFC 9110, section 15.2): so the connection closes.

@@ -234,7 +234,9 @@ impl Http2Connection {
         // Its number is above the one in our GOAWAY: the client knows that it was not served, and needs no reset.
         if self.is_draining() {
             self.debug(format_args!("skipping http2 HEADERS frame"));
-            return self.skip_block(block);
+            self.skip_block(block)?;
+            // Not the price of a stream: requests that crossed the GOAWAY must not cost a client its other responses.
+            return self.spend(price::FRAME);
         }
         if depends_on_itself {
             self.skip_block(block)?;

@@ -34,9 +34,7 @@ pub(super) fn response_length(request: &mut Request) -> ResponseLength {
     }
     out.drop_unfit_date();
     if matches!(out.status, 204 | 304) || (100..200).contains(&out.status) {
-        // RFC 9110, section 8.6: no `Content-Length` here, as on HTTP/1.
-        out.content_type.clear();
-        out.content_length = None;
+        out.drop_content_fields();
         return ResponseLength::None;
     }
     match out.length() {
@@ -145,14 +143,9 @@ fn each_field(request: &Request, mut take: impl FnMut(KnownField, &[u8], &[u8]))
         add(KnownField::Date, &text);
     }
     if !response.content_type.is_empty() {
-        let has_charset =
-            response.charset.is_empty() || response.content_type.contains_str("charset=");
-        if has_charset {
-            add(KnownField::ContentType, &response.content_type);
-        } else {
-            let parts = [&response.content_type[..], b"; charset=", &response.charset];
-            add(KnownField::ContentType, &parts.concat());
-        }
+        text.clear();
+        response.write_content_type(&mut text);
+        add(KnownField::ContentType, &text);
     }
     if let Some(length) = response
         .content_length

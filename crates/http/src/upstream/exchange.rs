@@ -419,7 +419,7 @@ impl Exchange {
         record.current_try().set_response_time(began);
         self.learn(request, LearnMoment::End);
         // An unsent rest of the request would be taken for the beginning of the next one.
-        let reusable = reusable && self.transmit.is_done() && self.send_control();
+        let reusable = reusable && self.transmit.is_complete() && self.send_control();
         let Some(PeerLink {
             lease,
             mut connection,

@@ -55,7 +55,7 @@ impl Exchange {
             }
         }
         if self.timer.poll_expired(context).is_ready() {
-            let doing = match self.transmit.is_done() {
+            let doing = match self.transmit.is_over() {
                 true => ExchangeStage::ReadingHeader,
                 false => ExchangeStage::SendingRequest,
             };
@@ -132,7 +132,7 @@ impl Exchange {
             Ok(n) => {
                 request.upstream.get_or_make().current_try().bytes_received += n as u64;
                 // While the request is being sent, `…_send_timeout` counts, whatever the upstream sends.
-                if self.transmit.is_done() {
+                if self.transmit.is_over() {
                     self.timer.set(self.settings.read_timeout);
                 }
                 Ok(())

@@ -147,7 +147,7 @@ impl ResponseReader {
     /// Whether the response is being stored, and can be without the client. A request body that still comes from the
     /// client cannot.
     pub(super) fn is_saving(&self) -> bool {
-        self.saving.is_some() && self.state != ReaderState::Cut && self.exchange.transmit.is_done()
+        self.saving.is_some() && self.state != ReaderState::Cut && self.exchange.transmit.is_over()
     }
 
     /// Decodes what has been received.

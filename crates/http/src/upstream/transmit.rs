@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use host::error_log::LogLevel;
 use net::Transport;
 use proto::fields::Fields;
 use rt::file::File;
@@ -44,12 +45,32 @@ pub(super) struct RequestTransmit {
     position: u64,
     /// The position in the body at which `first` ends, for sending again.
     first_end: u64,
-    done: bool,
+    stage: TransmitStage,
     reading: Option<PendingFileRead>,
     /// The number of bytes sent on the current connection.
     sent: u64,
     scratch: Vec<u8>,
     client_timer: rt::Timer,
+}
+
+/// How far a request has been put into the buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TransmitStage {
+    /// More of the body follows.
+    Filling,
+    /// All of it is in the buffers, or has left them.
+    Filled,
+    /// The upstream does not take the rest. The source stays as it was, because another upstream needs all of it.
+    Stopped,
+}
+
+impl TransmitStage {
+    fn filled_if(is_filled: bool) -> TransmitStage {
+        match is_filled {
+            true => TransmitStage::Filled,
+            false => TransmitStage::Filling,
+        }
+    }
 }
 
 /// Where the body comes from.
@@ -127,7 +148,7 @@ impl RequestTransmit {
             source,
             position: first_end,
             first_end,
-            done,
+            stage: TransmitStage::filled_if(done),
             reading: None,
             sent: 0,
             scratch: Vec::new(),
@@ -149,12 +170,24 @@ impl RequestTransmit {
 
     /// Whether there is something to send.
     pub(super) fn has_work(&self, protocol: &dyn UpstreamProtocol) -> bool {
-        !self.is_done() || protocol.has_control()
+        match self.stage {
+            TransmitStage::Stopped => false,
+            TransmitStage::Filling | TransmitStage::Filled => {
+                !self.is_complete() || protocol.has_control()
+            }
+        }
+    }
+
+    /// Whether nothing more of the request will be sent on this connection.
+    pub(super) fn is_over(&self) -> bool {
+        self.stage == TransmitStage::Stopped || self.is_complete()
     }
 
     /// Whether everything has been sent.
-    pub(super) fn is_done(&self) -> bool {
-        self.done && self.first_sent == self.first.len() && self.out_sent == self.out.len()
+    pub(super) fn is_complete(&self) -> bool {
+        self.stage == TransmitStage::Filled
+            && self.first_sent == self.first.len()
+            && self.out_sent == self.out.len()
     }
 
     /// The number of bytes sent on the current connection.
@@ -179,7 +212,7 @@ impl RequestTransmit {
         self.out.clear();
         self.out_sent = 0;
         self.position = self.first_end;
-        self.done = matches!(self.source, ContentSource::None);
+        self.stage = TransmitStage::filled_if(matches!(self.source, ContentSource::None));
         self.reading = None;
         self.sent = 0;
     }
@@ -187,17 +220,16 @@ impl RequestTransmit {
     /// Releases the memory at the end of the exchange.
     pub(super) fn release(&mut self) {
         self.stop_sending();
+        self.source = ContentSource::None;
         self.first_sent = 0;
         crate::buffers::give_buffer(std::mem::take(&mut self.first));
     }
 
-    /// Stops sending: the upstream does not want the rest.
+    /// Stops sending on this connection: the upstream does not want the rest.
     pub(super) fn stop_sending(&mut self) {
-        self.first_sent = self.first.len();
         self.out.clear();
         self.out_sent = 0;
-        self.source = ContentSource::None;
-        self.done = true;
+        self.stage = TransmitStage::Stopped;
     }
 
     /// Sends as much as can be sent now.
@@ -209,8 +241,13 @@ impl RequestTransmit {
         context: &mut Context<'_>,
     ) -> Result<TransmitProgress, SendFailure> {
         let before = self.sent;
-        if self.sent == 0 && self.out.is_empty() && !self.done {
-            // The part of the body that is already available is sent together with the head.
+        // The part of the body that is at hand leaves together with the head. What the client still sends does not: it
+        // is gone once it has been taken, and as long as nothing has been sent another upstream may be tried.
+        if self.sent == 0
+            && self.out.is_empty()
+            && self.stage == TransmitStage::Filling
+            && !matches!(self.source, ContentSource::Client)
+        {
             self.poll_refill(request, protocol, context)?;
         }
         loop {
@@ -243,7 +280,7 @@ impl RequestTransmit {
             if !self.out.is_empty() {
                 continue;
             }
-            if self.done {
+            if self.stage != TransmitStage::Filling {
                 // With TLS, accepted bytes may still be in the session's buffer.
                 return match stream.poll_flush(context) {
                     Poll::Ready(Ok(())) => Ok(TransmitProgress::Done),
@@ -279,10 +316,10 @@ impl RequestTransmit {
         let room = protocol.send_window();
         // The flow-control window is closed (RFC 9113, section 5.2). The upstream's next frame opens it.
         if room == 0 {
-            return Ok(self.done);
+            return Ok(self.stage != TransmitStage::Filling);
         }
         match &self.source {
-            ContentSource::None => self.done = true,
+            ContentSource::None => self.stage = TransmitStage::Filled,
             ContentSource::Memory => {
                 let content = request.body.in_memory().unwrap_or_default();
                 let from = usize::try_from(self.position)
@@ -294,21 +331,12 @@ impl RequestTransmit {
                 self.put(piece, is_last.then_some(&request.body.trailers), protocol);
             }
             ContentSource::File(file, length) => {
-                let (file, length) = (file.file.clone(), *length);
+                let (temporary, length) = (Rc::clone(file), *length);
+                let file = temporary.file.clone();
                 let Some(piece) = self.poll_read_file(file, length, room, context) else {
                     return Ok(false);
                 };
-                let piece = piece.map_err(|error| {
-                    let error = base::ErrnoText(&error);
-                    // The failure is this server's, so no other upstream is tried.
-                    request.log(
-                        host::error_log::LogLevel::Crit,
-                        format_args!(
-                            "read() of request body failed{error} while sending request to upstream"
-                        ),
-                    );
-                    SendFailure::Client(NoResponse::new(500))
-                })?;
+                let piece = piece.map_err(|error| read_failed(request, &temporary, &error))?;
                 self.position += piece.len() as u64;
                 let is_last = piece.is_empty() || self.position >= length;
                 self.put(&piece, is_last.then_some(&request.body.trailers), protocol);
@@ -330,7 +358,7 @@ impl RequestTransmit {
         match trailers {
             Some(trailers) => {
                 protocol.write_last_content(piece, trailers, &mut self.out);
-                self.done = true;
+                self.stage = TransmitStage::Filled;
             }
             None => protocol.write_content(piece, &mut self.out),
         }
@@ -418,6 +446,16 @@ impl RequestTransmit {
         self.scratch = piece;
         Ok(true)
     }
+}
+
+/// The failure if the body's file cannot be read. It is this server's, so no other upstream is tried.
+fn read_failed(request: &Request, file: &TemporaryFile, error: &io::Error) -> SendFailure {
+    let (path, error) = (file.path.display(), base::ErrnoText(error));
+    request.log(
+        LogLevel::Crit,
+        format_args!("pread() \"{path}\" failed{error} while sending request to upstream"),
+    );
+    SendFailure::Client(NoResponse::new(500))
 }
 
 /// The failure for a client that does not send what it announced.

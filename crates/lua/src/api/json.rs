@@ -97,6 +97,10 @@ fn number(value: f64, out: &mut Vec<u8>) -> Result<(), LuaError> {
     if !value.is_finite() {
         return fail("Cannot serialise number: must not be NaN or Infinity");
     }
+    if value == 0.0 && value.is_sign_negative() {
+        out.extend_from_slice(b"-0");
+        return Ok(());
+    }
     // Whole numbers are the common case, and up to here they have at most 14 digits.
     if value == value.trunc() && value.abs() < 1e14 {
         out.extend_from_slice(format!("{}", value as i64).as_bytes());
@@ -106,7 +110,8 @@ fn number(value: f64, out: &mut Vec<u8>) -> Result<(), LuaError> {
     let text = format!("{value:.13e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    if (-5..14).contains(&exponent) {
+    // The bounds of C's `%.14g`.
+    if (-4..14).contains(&exponent) {
         let places = usize::try_from(13 - exponent).unwrap_or(0);
         let plain = format!("{value:.places$}");
         let plain = match plain.contains('.') {

@@ -12,13 +12,13 @@ pub(crate) use response::CgiHead;
 use http::Request;
 use http::upstream::{RequestContent, UpstreamSettings};
 
-/// What to do with the request body. `streams`: the protocol can send content before all of it has
-/// arrived. One that must announce the length first has to buffer, whatever `…_request_buffering`
-/// says.
-pub(crate) fn request_content(settings: &UpstreamSettings, streams: bool) -> RequestContent {
+/// What to do with the request body. These protocols announce its length first, FastCGI by a
+/// parameter: a body of unknown length is buffered, whatever `…_request_buffering` says.
+pub(crate) fn request_content(request: &Request, settings: &UpstreamSettings) -> RequestContent {
+    let has_length = request.body.announced_length().is_some();
     match (
         settings.pass_request_body,
-        settings.request_buffering || !streams,
+        settings.request_buffering || !has_length,
     ) {
         (false, _) => RequestContent::Dropped,
         (true, true) => RequestContent::Buffered,

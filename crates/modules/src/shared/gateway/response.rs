@@ -41,8 +41,6 @@ pub(crate) fn plan(
     target: ExchangeTarget,
     head: impl CgiHead,
 ) -> ExchangePlan {
-    // A chunked body has no known length until all of it has arrived, so it must be buffered.
-    let has_length = !request.head.wire.fields.has(KnownField::TransferEncoding);
     let exchange = CgiExchange {
         head,
         traits: RequestTraits::default(),
@@ -53,7 +51,7 @@ pub(crate) fn plan(
         settings: settings.clone(),
     };
     ExchangePlan {
-        content: request_content(&settings, has_length),
+        content: request_content(request, &settings),
         protocol: Box::new(exchange),
         settings,
         target,
