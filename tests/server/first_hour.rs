@@ -257,7 +257,10 @@ fn words_that_others_have_for_it_are_understood() {
         (&["init", "pph"], "did you mean \"php\"?"),
         (&["proxy", "ftp://a"], "use http or https"),
         (&["serve", ".", "--port", "0"], "is not a port number"),
-        (&["serve", ".", "--password", "secret"], "USER:PASSWORD"),
+        (
+            &["serve", ".", "--password", "secret"],
+            "no password for the user",
+        ),
     ] {
         let finished = run(words);
         assert_eq!(finished.code, 1, "{words:?}");

@@ -156,6 +156,8 @@ fn runs(line: &str) -> bool {
             serves(&words, &folder, number);
             true
         }
+        // Where the script goes is the shell's.
+        "completions" => in_folder(&words[..2.min(words.len())], &folder).0,
         "help" | "init" | "--version" | "--help" | "-t" | "-h" => {
             let finished = in_folder(&words, &folder);
             assert!(finished.0, "{line}: {}", finished.1);

@@ -22,6 +22,7 @@ mod cache_repeats;
 mod charset;
 mod check;
 mod command_line;
+mod completions;
 mod compression;
 mod conditional;
 mod config_errors;

@@ -43,6 +43,63 @@ fn a_missing_semicolon_before_the_next_directive() {
     );
 }
 
+/// The directive that was read as parameters is read again, with its block.
+#[test]
+fn a_missing_semicolon_hides_no_other_mistake() {
+    for (lines, complaints) in [
+        (
+            "root /srv\n location / {\n autoindex onn;\n fooo;\n }",
+            &[
+                "directive \"root\" is not terminated by \";\" in %%DIR%%/nginx.conf:5",
+                "invalid value \"onn\" in \"autoindex\" directive, it must be \"on\" or \"off\" in %%DIR%%/nginx.conf:6",
+                "unknown directive \"fooo\" in %%DIR%%/nginx.conf:7",
+            ][..],
+        ),
+        (
+            "rooot /srv\n location / {\n fooo;\n }",
+            &[
+                "unknown directive \"rooot\" in %%DIR%%/nginx.conf:5",
+                "unknown directive \"fooo\" in %%DIR%%/nginx.conf:6",
+            ],
+        ),
+        (
+            "listen 8080\n server_name x\n location / { fooo; }",
+            &[
+                "directive \"listen\" is not terminated by \";\" in %%DIR%%/nginx.conf:6",
+                "directive \"server_name\" is not terminated by \";\" in %%DIR%%/nginx.conf:6",
+                "unknown directive \"fooo\" in %%DIR%%/nginx.conf:6",
+            ],
+        ),
+        (
+            "listen 8080\n autoindex onn;",
+            &[
+                "invalid parameter \"autoindex\" in %%DIR%%/nginx.conf:5",
+                "invalid value \"onn\" in \"autoindex\" directive, it must be \"on\" or \"off\" in %%DIR%%/nginx.conf:5",
+            ],
+        ),
+        // What the two define is there for other lines.
+        (
+            "}\n limit_req_zone $uri zone=a:1m rate=1r/s\n server {\n limit_req zone=a;",
+            &["directive \"limit_req_zone\" is not terminated by \";\" in %%DIR%%/nginx.conf:6"],
+        ),
+    ] {
+        let text = format!("events {{}}\nhttp {{\n server {{\n {lines}\n }}\n}}\n");
+        let finished = whole(&text).test();
+        let found: Vec<&str> = finished
+            .stderr
+            .lines()
+            .filter_map(|line| Some(line.split_once("[emerg] ")?.1))
+            .map(|line| line.trim_start_matches(|c: char| c.is_ascii_digit() || "#: ".contains(c)))
+            .collect();
+        let expected = if is_oracle() {
+            &complaints[..1]
+        } else {
+            complaints
+        };
+        assert_eq!(found, expected, "{}", finished.stderr);
+    }
+}
+
 #[test]
 fn a_missing_semicolon_before_a_brace() {
     mistake(
@@ -194,15 +251,163 @@ fn what_was_removed_has_its_own_help() {
     }
 }
 
+/// The first line is nginx's; below it is what was probably meant.
 #[test]
-fn a_misspelt_signal() {
-    if skip_on_oracle("nginx has one line") {
+fn misspelt_options() {
+    for (words, first, meant) in [
+        (&["-x"][..], "invalid option: \"x\"", "see \"weir --help\""),
+        (
+            &["-C", "a"],
+            "invalid option: \"C\"",
+            "did you mean \"-c\"?",
+        ),
+        (
+            &["-t", "serve"],
+            "invalid option: \"serve\"",
+            "a command comes first: weir serve",
+        ),
+        (
+            &["-c"],
+            "option \"-c\" requires file name",
+            "see \"weir --help\"",
+        ),
+        (
+            &["-s"],
+            "option \"-s\" requires parameter",
+            "see \"weir --help\"",
+        ),
+        (
+            &["-s", "relaod"],
+            "invalid option: \"-s relaod\"",
+            "did you mean \"reload\"? -s takes stop, quit, reopen, reload",
+        ),
+    ] {
+        let finished = run(words);
+        let line = finished.first_line();
+        let complaint = line
+            .split_once(": ")
+            .map_or(line, |(_, complaint)| complaint);
+        assert_eq!(complaint, first, "{}", finished.stderr);
+        assert_eq!(finished.code, 1);
+        if !is_oracle() {
+            assert!(finished.stderr.contains(meant), "{}", finished.stderr);
+        }
+    }
+}
+
+#[test]
+fn misspelt_commands_and_long_options() {
+    if skip_on_oracle("nginx has neither") {
         return;
     }
-    let finished = run(&["-s", "relaod"]);
-    assert_eq!(finished.first_line(), "weir: invalid option: \"-s relaod\"");
-    let help = "did you mean \"reload\"? -s takes stop, quit, reopen, reload";
-    assert!(finished.stderr.contains(help), "{}", finished.stderr);
+    for (words, first, meant) in [
+        (
+            "--vesrion",
+            "invalid option: \"--vesrion\"",
+            "did you mean \"--version\"?",
+        ),
+        (
+            "-t --hepl",
+            "invalid option: \"--hepl\"",
+            "did you mean \"--help\"?",
+        ),
+        (
+            "--config x",
+            "invalid option: \"--config\"",
+            "did you mean \"-c FILE\"?",
+        ),
+        (
+            "--relaod",
+            "invalid option: \"--relaod\"",
+            "did you mean \"-s reload\"?",
+        ),
+        (
+            "--port 80 serve .",
+            "invalid option: \"--port\"",
+            "\"--port\" is an option of \"weir serve\" and \"weir proxy\", and follows the command",
+        ),
+        (
+            "relaod",
+            "unknown command \"relaod\"",
+            "did you mean \"weir -s reload\"?",
+        ),
+        (
+            "sevre .",
+            "unknown command \"sevre\"",
+            "did you mean \"serve\"?",
+        ),
+        (
+            "serve . --pasword a",
+            "invalid option '--pasword'",
+            "did you mean \"--password\"?",
+        ),
+        (
+            "serve . -o",
+            "invalid option '-o'",
+            "did you mean \"--open\"?",
+        ),
+        (
+            "serve . --port",
+            "missing argument for option '--port'",
+            "usage: weir serve DIR [OPTION ...]",
+        ),
+        (
+            "proxy --prot 80",
+            "invalid option '--prot'",
+            "did you mean \"--port\"?",
+        ),
+        (
+            "init --domian x",
+            "invalid option '--domian'",
+            "did you mean \"--domain\"?",
+        ),
+        (
+            "check --jsno",
+            "invalid option '--jsno'",
+            "did you mean \"--json\"?",
+        ),
+        (
+            "check --config x",
+            "invalid option '--config'",
+            "did you mean \"-c FILE\"?",
+        ),
+        (
+            "upgrade --config x",
+            "invalid option: \"--config\"",
+            "did you mean \"-c FILE\"?",
+        ),
+        (
+            "check --explain alias-travesal",
+            "unknown rule \"alias-travesal\"",
+            "did you mean \"alias-traversal\"?",
+        ),
+        (
+            "cache purg d",
+            "unknown task \"purg\"",
+            "did you mean \"purge\"?",
+        ),
+        (
+            "cache purge d --tga x",
+            "invalid option '--tga'",
+            "did you mean \"--tag\"?",
+        ),
+        (
+            "completions bahs",
+            "no completions for \"bahs\"",
+            "did you mean \"bash\"?",
+        ),
+        (
+            "help $hots",
+            "unknown variable \"$hots\"",
+            "did you mean \"$host\"? weir help '$host'",
+        ),
+    ] {
+        let finished = run(&words.split(' ').collect::<Vec<_>>());
+        assert_eq!(finished.first_line(), format!("weir: {first}"), "{words}");
+        assert_ne!(finished.code, 0, "{words}");
+        let is_told = finished.stderr.lines().any(|line| line.trim() == meant);
+        assert!(is_told, "{words}: {}", finished.stderr);
+    }
 }
 
 #[test]

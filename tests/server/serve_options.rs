@@ -88,14 +88,73 @@ fn a_password_is_asked_for() {
     if skip_on_oracle(WHY) {
         return;
     }
-    let server = serve(&["--password", "me:a:b"]);
-    assert!(server.get("/").expect(401).has("WWW-Authenticate"));
-    let login = |pair: &str| {
-        let word = base64::engine::general_purpose::STANDARD.encode(pair);
-        server.get_with("/file1.txt", &[&format!("Authorization: Basic {word}")])
-    };
-    assert_eq!(login("me:a:b").expect(200).text(), "one");
-    login("me:a").expect(401);
+    let environment = |value: &str| site().environment("WEIR_PASSWORD", value);
+    let port = ["--port", "%%PORT%%"];
+    for server in [
+        site().serve(&[&port[..], &["--password", "me:a:b"]].concat()),
+        site().serve(&[&port[..], &["--password=me:a:b"]].concat()),
+        environment("a:b").serve(&[&port[..], &["--password", "me"]].concat()),
+        // What is written counts more than what is around.
+        environment("c").serve(&[&port[..], &["--password", "me:a:b"]].concat()),
+    ] {
+        assert!(server.get("/").expect(401).has("WWW-Authenticate"));
+        let login = |pair: &str| {
+            let word = base64::engine::general_purpose::STANDARD.encode(pair);
+            server.get_with("/file1.txt", &[&format!("Authorization: Basic {word}")])
+        };
+        assert_eq!(login("me:a:b").expect(200).text(), "one");
+        login("me:a").expect(401);
+        // Any user can read the command line of a process.
+        let shown = fs::read(format!("/proc/{}/cmdline", server.pid())).expect("it runs");
+        let shown = String::from_utf8_lossy(&shown);
+        assert!(!shown.contains("a:b"), "{shown:?}");
+    }
+}
+
+#[test]
+fn a_password_is_read_from_standard_input() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    // The directory is looked at first, so this needs no port.
+    let missing = run(&["serve", "/", "--password", "me"]);
+    let told =
+        "weir: no password for the user \"me\": set WEIR_PASSWORD, or give it on standard input";
+    assert_eq!(missing.first_line(), told);
+    let empty = run(&["serve", "/", "--password", ":x"]);
+    let told = "weir: --password takes USER or USER:PASSWORD";
+    assert_eq!(empty.first_line(), told);
+    let site = site();
+    fs::write(site.path("secret"), "from a file\nnothing\n").expect("writable");
+    let mut child = std::process::Command::new(server_path())
+        .args(["serve", "html", "--password", "me"])
+        .current_dir(site.path("."))
+        .stdin(fs::File::open(site.path("secret")).expect("written"))
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("the binary can be executed");
+    let mut said = std::io::BufReader::new(child.stderr.take().expect("piped"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut said, &mut line).expect("it says where it is");
+    let port = line
+        .trim()
+        .rsplit(':')
+        .next()
+        .and_then(|port| port.parse().ok());
+    let port: u16 = port.unwrap_or_else(|| panic!("a port in {line:?}"));
+    let word = base64::engine::general_purpose::STANDARD.encode("me:from a file");
+    let request = format!("GET /file1.txt HTTP/1.0\r\nAuthorization: Basic {word}\r\n\r\n");
+    let mut answer = String::new();
+    let talked =
+        until(|| std::net::TcpStream::connect(("127.0.0.1", port)).ok()).map(|mut client| {
+            std::io::Write::write_all(&mut client, request.as_bytes())?;
+            std::io::Read::read_to_string(&mut client, &mut answer)
+        });
+    child.kill().expect("it runs");
+    child.wait().expect("it was started");
+    assert!(talked.is_some_and(|talked| talked.is_ok()), "{line}");
+    assert!(answer.ends_with("\r\n\r\none"), "{answer}");
 }
 
 #[test]

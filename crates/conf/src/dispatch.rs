@@ -7,6 +7,8 @@
 //!
 //! An error in one directive does not stop the others: one run shows them all.
 
+use std::borrow::Cow;
+
 use base::{BString, ByteSlice, FileId, Span};
 
 use crate::block_confs::{BlockConfs, RowId};
@@ -34,54 +36,95 @@ pub fn dispatch(
     }
     let mut deferred = Vec::new();
     for (index, node) in nodes.iter().enumerate() {
-        let Some(id) = find(node, confs, level) else {
-            continue;
-        };
-        let info = confs.index().info(id);
-        // If a `;` is missing, the next directive is among the words, and that explains more than
-        // the error.
-        let swallowed = missing_signs::missing_semicolon(node, &level.build.sources, |name| {
-            confs.find(name, level.context).is_some()
-        });
-        if let Err(error) = check_form(node, &info) {
-            level.report(explain(error, swallowed));
-            continue;
+        let mut next = Some(Cow::Borrowed(node));
+        while let Some(node) = next {
+            next = apply_node(node, index, confs, level, &mut deferred).map(Cow::Owned);
         }
-        let repeated = remember(id, &info, node, level);
-        if info.kind == SetterKind::Deferred {
-            deferred.push((index, id, repeated, swallowed));
-            continue;
-        }
-        let table = confs.index().table(id);
-        let Some(conf) = confs.slot(id.group, id.table) else {
-            continue;
-        };
-        let result = table.apply(
-            id.row,
-            conf,
-            &mut DirectiveLine {
-                node,
-                level,
-                index,
-                repeated,
-            },
-        );
-        report_failure(result, node, &info, swallowed, level);
     }
     finish(confs, parents, level);
-    for (index, id, repeated, swallowed) in deferred {
-        let (node, index_of_rows) = (&nodes[index], confs.index());
+    for deferred in deferred {
+        let index_of_rows = confs.index();
         let mut line = DirectiveLine {
-            node,
+            node: &deferred.node,
             level,
-            index,
-            repeated,
+            index: deferred.index,
+            repeated: deferred.repeated,
         };
-        let result = index_of_rows
-            .table(id)
-            .apply_deferred(id.row, &mut line, confs);
-        report_failure(result, node, &index_of_rows.info(id), swallowed, level);
+        let result =
+            index_of_rows
+                .table(deferred.row)
+                .apply_deferred(deferred.row.row, &mut line, confs);
+        report_failure(
+            result,
+            &deferred.node,
+            &index_of_rows.info(deferred.row),
+            deferred.swallowed,
+            level,
+        );
     }
+}
+
+/// A directive whose block inherits, so that it is applied after all others.
+struct DeferredNode<'n> {
+    node: Cow<'n, DirectiveNode>,
+    index: usize,
+    row: RowId,
+    repeated: Option<Span>,
+    swallowed: Option<Span>,
+}
+
+/// Applies one directive, or keeps it for later. If it is invalid because its `;` is missing, the next
+/// directive was read as its parameters: that one is returned, so that its errors are found too, and
+/// nothing that it defines seems to be missing elsewhere.
+fn apply_node<'n>(
+    node: Cow<'n, DirectiveNode>,
+    index: usize,
+    confs: &mut BlockConfs,
+    level: &mut BlockContext,
+    deferred: &mut Vec<DeferredNode<'n>>,
+) -> Option<DirectiveNode> {
+    let swallowed = missing_signs::swallowed_directive(&node, &level.build.sources, |name| {
+        confs.find(name, level.context).is_some()
+    });
+    let rest = |node: &DirectiveNode| swallowed.map(|swallowed| swallowed.split(node).1);
+    let missing = swallowed.map(|swallowed| swallowed.missing);
+    let Some(id) = find(&node, confs, level) else {
+        return rest(&node);
+    };
+    let info = confs.index().info(id);
+    if let Err(error) = check_form(&node, &info) {
+        // The missing `;` explains more than the error.
+        level.report(explain(error, missing));
+        let (first, rest) = swallowed.map(|swallowed| swallowed.split(&node))?;
+        if check_form(&first, &info).is_ok() {
+            // Its parameters end before the line that makes no sense, so it cannot swallow again.
+            apply_node(Cow::Owned(first), index, confs, level, deferred);
+        }
+        return Some(rest);
+    }
+    let repeated = remember(id, &info, &node, level);
+    if info.kind == SetterKind::Deferred {
+        deferred.push(DeferredNode {
+            node,
+            index,
+            row: id,
+            repeated,
+            swallowed: missing,
+        });
+        return None;
+    }
+    let table = confs.index().table(id);
+    let conf = confs.slot(id.group, id.table)?;
+    let mut line = DirectiveLine {
+        node: &node,
+        level,
+        index,
+        repeated,
+    };
+    let result = table.apply(id.row, conf, &mut line);
+    let is_invalid = result.is_err();
+    report_failure(result, &node, &info, missing, level);
+    rest(&node).filter(|_| is_invalid)
 }
 
 /// Passes the defaults of all rows to their setters, except for directives that the block contains:

@@ -11,21 +11,62 @@ use base::Span;
 use crate::lexer::{Lexer, StatementEnd};
 use crate::lua;
 use crate::source_map::SourceMap;
-use crate::tree::DirectiveNode;
+use crate::tree::{BlockContent, DirectiveNode};
 
-/// The place of a missing `;`: after the word that should have been the last one. A later word
-/// starts a line there, and is the name of a directive that is allowed here.
-pub(crate) fn missing_semicolon(
+/// A directive that was read as parameters of the one before it, whose `;` is missing.
+#[derive(Clone, Copy)]
+pub(crate) struct SwallowedDirective {
+    /// The place of the `;`: after the word that should have been the last one.
+    pub(crate) missing: Span,
+    /// The argument that is the second directive's name.
+    at: usize,
+}
+
+impl SwallowedDirective {
+    /// The two directives, as if the `;` were there.
+    pub(crate) fn split(&self, node: &DirectiveNode) -> (DirectiveNode, DirectiveNode) {
+        let (first, rest) = node.args.split_at(self.at.min(node.args.len()));
+        let head = Span {
+            end: self.missing.end,
+            ..node.head
+        };
+        let first = DirectiveNode {
+            name: node.name.clone(),
+            args: first.to_vec(),
+            block: BlockContent::None,
+            head,
+            span: head,
+        };
+        let mut words = rest.iter().cloned();
+        let name = words.next().unwrap_or_else(|| node.name.clone());
+        let from = |span: Span| Span {
+            start: name.span.start,
+            ..span
+        };
+        let rest = DirectiveNode {
+            head: from(node.head),
+            span: from(node.span),
+            args: words.collect(),
+            block: node.block.clone(),
+            name,
+        };
+        (first, rest)
+    }
+}
+
+/// Finds a directive among the words of another one: a later word starts a line, and is the name of
+/// a directive that is allowed here.
+pub(crate) fn swallowed_directive(
     node: &DirectiveNode,
     sources: &SourceMap,
     is_directive: impl Fn(&str) -> bool,
-) -> Option<Span> {
+) -> Option<SwallowedDirective> {
     // Most directives are on one line, and cost no more than this check.
     if !sources.text(node.head)?.contains(&b'\n') {
         return None;
     }
     let mut before = &node.name;
-    for word in &node.args {
+    for (at, word) in node.args.iter().enumerate() {
         let begins_line = || {
             let (line, start) = sources.line(word.span)?;
             let indent = line.get(..word.span.start as usize - start)?;
@@ -33,7 +74,10 @@ pub(crate) fn missing_semicolon(
         };
         let is_name = || std::str::from_utf8(&word.text).is_ok_and(&is_directive);
         if !word.quoted && begins_line()? && is_name() {
-            return Some(after(before.span, before.quoted));
+            return Some(SwallowedDirective {
+                missing: after(before.span, before.quoted),
+                at,
+            });
         }
         before = word;
     }

@@ -55,7 +55,7 @@ pub(crate) struct ServeArguments {
     pub(crate) tls: bool,
     /// TLS with a certificate of a public authority for this name.
     pub(crate) domain: Option<String>,
-    /// `USER:PASSWORD` for Basic authentication.
+    /// `USER` or `USER:PASSWORD` for Basic authentication.
     pub(crate) password: Option<String>,
     /// Requests for paths that do not exist get the index.
     pub(crate) spa: bool,

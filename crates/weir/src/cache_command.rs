@@ -7,6 +7,7 @@
 //! The exit code is 1 if the directory cannot be read, if nothing was found, or if something is
 //! damaged.
 
+use std::ffi::OsStr;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,9 @@ use http::cache::{
     StoreOptions, StoreSurvey, StoredHead, SurveyedObject, survey_store,
 };
 use lexopt::prelude::*;
+
+use crate::command_hints::{nearest_hint, unexpected};
+use crate::commands;
 
 /// The parsed command line.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,32 +53,9 @@ pub(crate) enum PurgeSelection {
     All,
 }
 
-/// The page of `weir cache --help`.
-pub(crate) const USAGE: &str = "\
-usage: weir cache ls PATH [--prefix TEXT]
-       weir cache show PATH URL
-       weir cache stat PATH
-       weir cache verify PATH
-       weir cache purge PATH (--key TEXT | --prefix TEXT | --tag TEXT | --all) [--soft]
-
-  ls       list the stored objects
-  show     show the stored response header of a URL or key
-  stat     show figures of the cache
-  verify   compare all stored bytes with their checksums
-  purge    remove objects or, with --soft, mark them as stale; not while a server is running
-
-PATH is the directory of a \"proxy_cache_path\".
-";
-
-/// The page's first paragraph, for error messages.
-fn usage_lines() -> &'static str {
-    USAGE.split("\n\n").next().unwrap_or(USAGE)
-}
-
 /// Reads the arguments after `cache`.
 pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<CacheCommand, String> {
     let (mut words, mut named, mut soft) = (Vec::new(), None, false);
-    let refuse = |what: String| format!("{what}\n{}", usage_lines());
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
         let name = match argument {
             Value(word) => {
@@ -95,14 +76,15 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<CacheCommand, String> 
                 let text = parser.value().map_err(|error| error.to_string())?;
                 make(std::os::unix::ffi::OsStringExt::into_vec(text))
             }
-            other => return Err(refuse(other.unexpected().to_string())),
+            other => return Err(unexpected(&commands::CACHE, other)),
         };
         // Two selections would be a union or an intersection: an irreversible command must not guess.
         if named.replace(name).is_some() {
-            return Err(refuse(
-                "give only one of --key, --prefix, --tag and --all".to_owned(),
-            ));
+            return Err("give only one of --key, --prefix, --tag and --all".to_owned());
         }
+    }
+    if let Some(task) = words.first().filter(|task| !is_task(task)) {
+        return Err(unknown_task(task));
     }
     let (task, path) = match &words[..] {
         [task, path] => (task, path),
@@ -112,9 +94,9 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<CacheCommand, String> 
                 task: CacheTask::Show(url.as_encoded_bytes().to_vec()),
             });
         }
-        [] => return Err(refuse("missing command".to_owned())),
-        [_] => return Err(refuse("missing argument PATH".to_owned())),
-        _ => return Err(refuse("unexpected argument".to_owned())),
+        [] => return Err("missing task".to_owned()),
+        [_] => return Err("missing argument PATH".to_owned()),
+        _ => return Err("unexpected argument".to_owned()),
     };
     let task = match (task.to_str(), named) {
         (Some("ls"), None) if !soft => CacheTask::List(Vec::new()),
@@ -123,14 +105,25 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<CacheCommand, String> 
         (Some("verify"), None) if !soft => CacheTask::Verify,
         (Some("purge"), Some(named)) => CacheTask::Purge(named, soft),
         (Some("purge"), None) => {
-            return Err(refuse("missing --key, --prefix, --tag or --all".to_owned()));
+            return Err("missing --key, --prefix, --tag or --all".to_owned());
         }
-        _ => return Err(refuse("unknown command or option".to_owned())),
+        (Some("show"), None) if !soft => return Err("missing argument URL".to_owned()),
+        _ => return Err(format!("\"{}\" does not take this option", task.display())),
     };
     Ok(CacheCommand {
         path: path.into(),
         task,
     })
+}
+
+fn is_task(word: &OsStr) -> bool {
+    commands::CACHE_TASKS.iter().any(|task| word == *task)
+}
+
+fn unknown_task(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let near = nearest_hint(&word, commands::CACHE_TASKS);
+    format!("unknown task \"{word}\"{near}")
 }
 
 /// Runs the command. Returns the exit code.

@@ -8,10 +8,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use conf::spelling::nearest_name;
 use lexopt::prelude::*;
 
 use crate::arguments::{InitArguments, NginxOptions, ProxyArguments, ServeArguments, SignalOption};
+use crate::command_hints::{self, unexpected};
+use crate::commands::{self, CommandRow};
+use crate::completions::CompletionShell;
 use crate::help;
 use crate::identity::ProgramIdentity;
 
@@ -35,23 +37,12 @@ pub(crate) enum CliCommand {
     /// `weir help [DIRECTIVE]`.
     Help(Option<String>),
     /// `weir --help`, `weir COMMAND --help`.
-    Usage(&'static str),
+    Usage(String),
+    /// `weir completions SHELL`.
+    Completions(CompletionShell),
     /// `weir reference DIR`: writes the reference pages.
     Reference(PathBuf),
 }
-
-/// The subcommands.
-const SUBCOMMANDS: [&str; 9] = [
-    "cache",
-    "check",
-    "serve",
-    "help",
-    "init",
-    "proxy",
-    "reference",
-    "upgrade",
-    "version",
-];
 
 /// Parses the arguments after argument zero. The error is complete but for the program's name in
 /// front.
@@ -63,7 +54,7 @@ pub(crate) fn parse(
     if identity == ProgramIdentity::Weir {
         let word = arguments.first().map(|word| word.to_string_lossy());
         match word.as_deref() {
-            Some("--help") => return Ok(CliCommand::Usage(help::USAGE)),
+            Some("--help") => return Ok(CliCommand::Usage(help::usage())),
             Some("--version" | "version") => {
                 return Ok(CliCommand::Run(NginxOptions {
                     version: true,
@@ -91,8 +82,7 @@ pub(crate) fn parse(
             "invalid option: \"-\"".to_owned()
         }
         ProgramIdentity::Weir => {
-            let more = signal_help(&error).or_else(|| long_help(&error));
-            let more = more.unwrap_or_default();
+            let more = command_hints::nginx_option(&error);
             format!("{error}{more}\n  see \"weir --help\"")
         }
         ProgramIdentity::Nginx => error,
@@ -150,26 +140,6 @@ fn value(parser: &mut lexopt::Parser, letter: char, what: &str) -> Result<OsStri
         .map_err(|_| format!("option \"-{letter}\" requires {what}"))
 }
 
-/// The values of `-s`.
-const SIGNALS: [&str; 4] = ["stop", "quit", "reopen", "reload"];
-
-/// A hint for an unknown value of `-s`.
-fn signal_help(error: &str) -> Option<String> {
-    let word = error
-        .strip_prefix("invalid option: \"-s ")?
-        .strip_suffix('"')?;
-    let meant = nearest_name(word, SIGNALS).map(|near| format!("did you mean \"{near}\"? "));
-    let meant = meant.unwrap_or_default();
-    Some(format!("\n  {meant}-s takes {}", SIGNALS.join(", ")))
-}
-
-/// A hint for an unknown long option.
-fn long_help(error: &str) -> Option<String> {
-    let word = error.strip_prefix("invalid option: \"--")?;
-    let near = nearest_name(word.strip_suffix('"')?, ["help", "version"])?;
-    Some(format!("\n  did you mean \"--{near}\"?"))
-}
-
 /// The signal with this name, or nginx's message.
 fn signal(word: &OsStr) -> Result<SignalOption, String> {
     match word.as_bytes() {
@@ -181,29 +151,46 @@ fn signal(word: &OsStr) -> Result<SignalOption, String> {
     }
 }
 
-/// Parses the arguments of a subcommand.
+/// Parses the arguments of a subcommand. An error ends with the command's usage.
 fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<CliCommand, String> {
-    match word {
+    let Some(row) = commands::find_command(word) else {
+        return Err(command_hints::unknown_command(word));
+    };
+    let parsed = match row.name {
         "serve" => parse_serve(parser).map(CliCommand::Serve),
-        "help" => parse_one(parser)
+        "help" => parse_one(row, parser)
             .map(|word| CliCommand::Help(word.map(|word| word.to_string_lossy().into_owned()))),
-        "reference" => match parse_one(parser)? {
-            Some(directory) => Ok(CliCommand::Reference(directory.into())),
-            None => Err("\"reference\" requires an output directory".to_owned()),
-        },
-        // Other tools call it `new`.
-        "init" | "new" => parse_init(parser).map(CliCommand::Init),
+        "reference" => parse_one(row, parser).and_then(|directory| {
+            let directory = directory.ok_or("missing argument DIR")?;
+            Ok(CliCommand::Reference(directory.into()))
+        }),
+        "completions" => parse_one(row, parser)
+            .and_then(parse_shell)
+            .map(CliCommand::Completions),
+        "init" => parse_init(parser).map(CliCommand::Init),
         "proxy" => parse_proxy(parser).map(CliCommand::Proxy),
         "cache" => crate::cache_command::parse(parser).map(CliCommand::Cache),
         "check" => crate::check::parse(parser).map(CliCommand::Check),
         "upgrade" => parse_upgrade(parser).map(CliCommand::Upgrade),
-        _ => Err(unknown_subcommand(word)),
-    }
+        _ => Err(command_hints::unknown_command(word)),
+    };
+    parsed.map_err(|error| format!("{error}\n{}", row.usage_lines()))
+}
+
+/// The argument of `weir completions`.
+fn parse_shell(word: Option<OsString>) -> Result<CompletionShell, String> {
+    let word = word.ok_or("missing argument SHELL")?;
+    let word = word.to_string_lossy();
+    CompletionShell::of(&word).ok_or_else(|| {
+        let near = command_hints::nearest_hint(&word, commands::SHELLS);
+        format!("no completions for \"{word}\"{near}")
+    })
 }
 
 /// `weir upgrade` takes nginx's options, but only those that identify a server.
 fn parse_upgrade(parser: lexopt::Parser) -> Result<NginxOptions, String> {
-    let options = parse_options(parser).map_err(|error| refuse(&error, help::UPGRADE))?;
+    let options = parse_options(parser)
+        .map_err(|error| format!("{error}{}", command_hints::nginx_option(&error)))?;
     let only_places = NginxOptions {
         prefix: options.prefix.clone(),
         configuration: options.configuration.clone(),
@@ -213,54 +200,17 @@ fn parse_upgrade(parser: lexopt::Parser) -> Result<NginxOptions, String> {
     };
     match options == only_places {
         true => Ok(options),
-        false => Err(refuse("only -c, -p, -e and -g are accepted", help::UPGRADE)),
-    }
-}
-
-/// A message, followed by the first line of the command's page.
-fn refuse(error: &str, page: &str) -> String {
-    let usage = page.lines().next().unwrap_or_default();
-    format!("{error}\n  {usage}")
-}
-
-/// The message for an unknown subcommand, with a guess at what was meant.
-fn unknown_subcommand(word: &str) -> String {
-    let mut text = format!("unknown command \"{word}\"");
-    if std::path::Path::new(word).is_dir() {
-        text.push_str(&format!("\n  to serve this directory: weir serve {word}"));
-    } else if word.ends_with(".conf") {
-        text.push_str(&format!("\n  to run this configuration: weir -c {word}"));
-    } else if let Some(option) = option_for(word) {
-        text.push_str(&format!("\n  that is: weir {option}"));
-    } else if let Some(near) = nearest_name(word, SUBCOMMANDS) {
-        text.push_str(&format!("\n  did you mean \"{near}\"?"));
-    }
-    text.push_str("\n  see \"weir --help\"");
-    text
-}
-
-/// The option that does what other servers have a command for.
-fn option_for(word: &str) -> Option<&'static str> {
-    match word {
-        "test" | "validate" | "configtest" => Some("-t"),
-        "reload" => Some("-s reload"),
-        "stop" => Some("-s stop"),
-        "quit" => Some("-s quit"),
-        "reopen" => Some("-s reopen"),
-        "run" | "start" => Some("-g 'daemon off;'"),
-        _ => None,
+        false => Err("only -c, -p, -e and -g are accepted".to_owned()),
     }
 }
 
 /// At most one argument.
-fn parse_one(mut parser: lexopt::Parser) -> Result<Option<OsString>, String> {
+fn parse_one(row: &CommandRow, mut parser: lexopt::Parser) -> Result<Option<OsString>, String> {
     let mut found = None;
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
         match argument {
             Value(word) if found.is_none() => found = Some(word),
-            other => {
-                return Err(format!("{}\n  see \"weir --help\"", other.unexpected()));
-            }
+            other => return Err(unexpected(row, other)),
         }
     }
     Ok(found)
@@ -284,26 +234,19 @@ fn parse_serve(mut parser: lexopt::Parser) -> Result<ServeArguments, String> {
             Short('p') | Long("port") => place.port = Some(port(&mut parser)?),
             Short('l') | Long("listen") => place.listen = Some(text(&mut parser)?),
             Value(word) if place.word.is_none() && !word.is_empty() => place.word = Some(word),
-            other => return Err(refuse(&other.unexpected().to_string(), help::SERVE)),
+            other => return Err(unexpected(&commands::SERVE, other)),
         }
     }
-    let word = place
-        .word
-        .ok_or_else(|| refuse("missing argument DIR", help::SERVE))?;
+    let word = place.word.ok_or("missing argument DIR")?;
     // A password may contain colons, a user name cannot (RFC 7617).
-    let is_pair = |pair: &String| {
-        pair.split_once(':')
-            .is_some_and(|(user, _)| !user.is_empty())
-    };
-    if serve.password.as_ref().is_some_and(|pair| !is_pair(pair)) {
-        return Err(refuse("--password takes USER:PASSWORD", help::SERVE));
+    if let Some(user) = &serve.password
+        && (user.is_empty() || user.starts_with(':'))
+    {
+        return Err("--password takes USER or USER:PASSWORD".to_owned());
     }
     // The two differ in who signs the certificate.
     if serve.tls && serve.domain.is_some() {
-        return Err(refuse(
-            "--domain has TLS already; leave out --tls",
-            help::SERVE,
-        ));
+        return Err("--domain has TLS already; leave out --tls".to_owned());
     }
     Ok(ServeArguments {
         directory: word.into(),
@@ -323,12 +266,10 @@ fn parse_proxy(mut parser: lexopt::Parser) -> Result<ProxyArguments, String> {
             Short('l') | Long("listen") => place.listen = Some(text(&mut parser)?),
             Short('k') | Long("insecure") => insecure = true,
             Value(word) if place.word.is_none() && !word.is_empty() => place.word = Some(word),
-            other => return Err(refuse(&other.unexpected().to_string(), help::PROXY)),
+            other => return Err(unexpected(&commands::PROXY, other)),
         }
     }
-    let word = place
-        .word
-        .ok_or_else(|| refuse("missing argument URL", help::PROXY))?;
+    let word = place.word.ok_or("missing argument URL")?;
     Ok(ProxyArguments {
         url: word.to_string_lossy().into_owned(),
         port: place.port,
@@ -368,7 +309,7 @@ fn parse_init(mut parser: lexopt::Parser) -> Result<InitArguments, String> {
                 init.kind = Some(word.to_string_lossy().into_owned());
             }
             Value(word) if init.output.is_none() => init.output = Some(word.into()),
-            other => return Err(refuse(&other.unexpected().to_string(), help::INIT)),
+            other => return Err(unexpected(&commands::INIT, other)),
         }
     }
     Ok(init)
@@ -442,5 +383,27 @@ mod tests {
         let unknown = run(ProgramIdentity::Weir, &["sevre", "x"]).expect_err("unknown");
         assert!(unknown.contains("did you mean \"serve\"?"), "{unknown}");
         assert!(run(ProgramIdentity::Weir, &["serve", "x", "--port", "99999"]).is_err());
+    }
+    /// The rows are what users are told; this is what is accepted.
+    #[test]
+    fn every_option_of_the_help_is_parsed() {
+        for row in commands::COMMANDS.iter().filter(|row| row.is_shown()) {
+            for spelling in row.options.iter().flat_map(|option| option.spellings()) {
+                let words = [row.name, &spelling, "1"];
+                let refused = run(ProgramIdentity::Weir, &words).err().unwrap_or_default();
+                assert!(!refused.contains("invalid option"), "{words:?}: {refused}");
+            }
+            let page = run(ProgramIdentity::Weir, &[row.name, "--help"]);
+            assert!(matches!(
+                page,
+                Ok(CliCommand::Usage(_) | CliCommand::Run(_))
+            ));
+        }
+        for option in commands::NGINX_OPTIONS {
+            let words: Vec<String> = option.spellings();
+            let value = option.value.as_ref().map(|_| "stop");
+            let words: Vec<&str> = words.iter().map(String::as_str).chain(value).collect();
+            assert!(run(ProgramIdentity::Nginx, &words).is_ok(), "{words:?}");
+        }
     }
 }

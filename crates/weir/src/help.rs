@@ -1,7 +1,7 @@
 //! The program's help: `-h`, `--help`, `weir help DIRECTIVE`, and the reference pages.
 //!
-//! The pages of the subcommands are texts in this file. Everything about directives and variables
-//! comes from their tables, so it cannot disagree with what the parser accepts.
+//! Commands and options come from the rows in [`commands`], directives and variables from their
+//! tables, so the help cannot disagree with what the parser accepts.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use conf::describe::{self, DirectiveSupport, WIDTH};
 
+use crate::commands::{self, CommandRow, OptionRow};
 use crate::identity::ProgramIdentity;
 use crate::reference;
 use crate::status_help;
@@ -17,10 +18,25 @@ use crate::status_help;
 /// The text of `-h` and `-?`, after the version line: nginx's options in nginx's order.
 pub(crate) fn options_text(identity: ProgramIdentity) -> String {
     let program = identity.program();
-    let configuration = match identity {
-        ProgramIdentity::Weir => "/etc/weir/weir.conf, else /etc/nginx/nginx.conf",
-        ProgramIdentity::Nginx => "/etc/nginx/nginx.conf",
+    let defaults = |letter| match (letter, identity) {
+        ('p', _) => " (default: /etc/nginx)",
+        ('e', _) => " (default: /var/log/nginx/error.log)",
+        ('c', ProgramIdentity::Weir) => {
+            " (default: /etc/weir/weir.conf, else /etc/nginx/nginx.conf)"
+        }
+        ('c', ProgramIdentity::Nginx) => " (default: /etc/nginx/nginx.conf)",
+        _ => "",
     };
+    let line = |row: &OptionRow| {
+        let letter = row.short.unwrap_or_default();
+        let value = row.value.as_ref().map_or("", |value| value.shown);
+        let head = match letter {
+            'h' => "-?,-h".to_owned(),
+            _ => format!("-{letter} {value}"),
+        };
+        format!("  {head:<13} : {}{}\n", row.about, defaults(letter))
+    };
+    let options: String = commands::NGINX_OPTIONS.iter().map(line).collect();
     let subcommands = match identity {
         ProgramIdentity::Weir => "\nSee \"weir --help\" for Weir's own commands.\n\n",
         ProgramIdentity::Nginx => "\n",
@@ -30,122 +46,94 @@ pub(crate) fn options_text(identity: ProgramIdentity) -> String {
              [-e filename] [-c filename] [-g directives]
 
 Options:
-  -?,-h         : this help
-  -v            : show version and exit
-  -V            : show version and configure options then exit
-  -t            : test configuration and exit
-  -T            : test configuration, dump it and exit
-  -q            : suppress non-error messages during configuration testing
-  -s signal     : send signal to a master process: stop, quit, reopen, reload
-  -p prefix     : set prefix path (default: /etc/nginx)
-  -e filename   : set error log file (default: /var/log/nginx/error.log)
-  -c filename   : set configuration file (default: {configuration})
-  -g directives : set global directives out of configuration file
-{subcommands}"
+{options}{subcommands}"
     )
 }
 
+/// A line of `weir --help`.
+enum UsageLine {
+    /// A command, in the words of its row.
+    Command(&'static CommandRow),
+    /// Options, and what they do.
+    Options(&'static str, &'static str),
+}
+
+/// The paragraphs of `weir --help` that list commands.
+const USAGE_GROUPS: &[(&str, &[UsageLine])] = &[
+    (
+        "Without a configuration file:",
+        &[
+            UsageLine::Command(&commands::SERVE),
+            UsageLine::Command(&commands::PROXY),
+        ],
+    ),
+    (
+        "With a configuration file (same options as nginx, see `weir -h`):",
+        &[
+            UsageLine::Options("", "run /etc/weir/weir.conf, or else /etc/nginx/nginx.conf"),
+            UsageLine::Options(
+                "-c FILE",
+                "run FILE; add -g 'daemon off;' to stay in the foreground",
+            ),
+            UsageLine::Options(
+                "-t [-c FILE]",
+                "test the configuration and report every error",
+            ),
+            UsageLine::Command(&commands::INIT),
+            UsageLine::Command(&commands::CHECK),
+            UsageLine::Options("-s SIGNAL", "stop, quit, reopen or reload a running server"),
+            UsageLine::Command(&commands::UPGRADE),
+            UsageLine::Command(&commands::CACHE),
+        ],
+    ),
+    (
+        "Help:",
+        &[
+            UsageLine::Command(&commands::HELP),
+            UsageLine::Options("help tls", "about ciphers, protocols and certificates"),
+            UsageLine::Options("COMMAND --help", "the options of one of these commands"),
+            UsageLine::Command(&commands::COMPLETIONS),
+            UsageLine::Options("--version", ""),
+        ],
+    ),
+];
+
 /// The text of `--help`.
-pub(crate) const USAGE: &str = "\
-Weir is a web server and caching reverse proxy. It reads your existing nginx.conf.
+pub(crate) fn usage() -> String {
+    let mut text = String::from(
+        "Weir is a web server and caching reverse proxy. It reads your existing nginx.conf.\n",
+    );
+    for (heading, lines) in USAGE_GROUPS {
+        let parts = |line: &UsageLine| match line {
+            UsageLine::Command(row) => (row.synopsis, row.summary),
+            UsageLine::Options(synopsis, about) => (*synopsis, *about),
+        };
+        let lengths = lines.iter().map(|line| parts(line).0.len());
+        let width = lengths.max().unwrap_or_default() + 2;
+        let _ = writeln!(text, "\n{heading}");
+        for line in *lines {
+            let (synopsis, about) = parts(line);
+            let line = format!("  weir {synopsis:<width$}{about}");
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+    }
+    text.push_str(EXAMPLES);
+    text
+}
 
-Without a configuration file:
-  weir serve DIR [--port N] [--listen ADDRESS]   serve a directory at http://127.0.0.1:8080
-  weir proxy URL [--port N] [--listen ADDRESS]   reverse-proxy another server and cache what is cacheable
-
-With a configuration file (same options as nginx, see `weir -h`):
-  weir                        run /etc/weir/weir.conf, or else /etc/nginx/nginx.conf
-  weir -c FILE                run FILE; add -g 'daemon off;' to stay in the foreground
-  weir -t [-c FILE]           test the configuration and report every error
-  weir init KIND [FILE]       write one to start from: static, spa, php, proxy, cache, s3, balance, stream
-  weir check [-c FILE]        find vulnerabilities and leaks in the configuration
-  weir -s SIGNAL              stop, quit, reopen or reload a running server
-  weir upgrade [-c FILE]      replace the binary of a running server without dropping connections
-
-Cache directories:
-  weir cache ls|stat|verify PATH
-  weir cache show PATH URL    show the stored response header of a URL
-  weir cache purge PATH --key TEXT (or --prefix, --tag, --all; --soft marks objects as stale)
-
-Help:
-  weir help [DIRECTIVE]       what a directive does, its default and contexts; also $VARIABLE or a status
-  weir help tls               about ciphers, protocols and certificates
-  weir COMMAND --help         the options of one of these commands
-  weir --version
-
+/// The end of `weir --help`.
+const EXAMPLES: &str = "
 Examples:
   weir serve ./public --port 3000
   weir proxy https://example.org
   weir init proxy app.conf && weir -t -c app.conf && weir -c app.conf
 ";
 
-/// `weir serve --help`.
-pub(crate) const SERVE: &str = "\
-usage: weir serve DIR [OPTION ...]
-
-Serves a directory over HTTP until Ctrl-C: index files, listings, Markdown, ranges, gzip, Brotli, Zstandard,
-HTTP/2. Requests are logged to standard output. Nothing is written to the directory (unless --upload is given).
-
-  -p, --port N           port to listen on (default: 8080, or the next free port)
-  -l, --listen ADDRESS   address to listen on, with or without a port (default: 127.0.0.1; * for all
-                         interfaces)
-      --open             open the site in a browser
-      --spa              answer paths that are not files with /index.html
-      --tls              HTTPS, with a certificate from a local authority that is created once for this user
-      --domain NAME      HTTPS on port 443 of all interfaces, with a certificate from Let's Encrypt for NAME,
-                         and a redirect from port 80
-      --password U:P     require user U and password P
-      --upload           accept files by PUT and from the listing; existing files are not replaced
-      --cors             allow pages of other origins to read what is served
-      --hidden           serve names that begin with a dot (default: 404, except /.well-known/)
-      --follow           follow symbolic links that lead out of DIR (default: 403)
-";
-
-/// `weir proxy --help`.
-pub(crate) const PROXY: &str = "\
-usage: weir proxy URL [--port N] [--listen ADDRESS] [--insecure]
-
-Passes requests to the server at URL until Ctrl-C, and caches its cacheable responses in a temporary
-directory, which is removed at the end. Concurrent requests for the same resource are collapsed into one,
-and while the server fails, stale responses are served. Requests are logged to standard output, with the
-cache status and the reason if a response was not cached. For a server on this machine its port is enough:
-weir proxy 3000.
-
-  -p, --port N           port to listen on (default: 8080, or the next free port)
-  -l, --listen ADDRESS   address to listen on, with or without a port (default: 127.0.0.1; * for all
-                         interfaces)
-  -k, --insecure         do not verify the TLS certificate of the origin (default: verify the name in URL
-                         and the chain against the system's CAs, or SSL_CERT_FILE)
-";
-
-/// `weir init --help`.
-pub(crate) const INIT: &str = "\
-usage: weir init KIND [FILE] [--domain NAME]
-
-Writes a configuration to start from, to FILE or to standard output. With --domain it uses TLS: the certificate
-for NAME is obtained from Let's Encrypt at the start, and renewed.
-";
-
-/// `weir upgrade --help`.
-pub(crate) const UPGRADE: &str = "\
-usage: weir upgrade [-c FILE] [-p PREFIX] [-e FILE] [-g DIRECTIVES]
-
-Replaces the binary of a running server with the one now on disk. Listening sockets, idle connections and
-the cache are handed over, and no request fails. Give the same options as when the server was started; they
-identify it.
-";
-
 /// The page of a command, if it has one.
-pub(crate) fn usage_of(command: &str) -> Option<&'static str> {
+pub(crate) fn usage_of(command: &str) -> Option<String> {
     match command {
-        "serve" => Some(SERVE),
-        "proxy" => Some(PROXY),
-        "init" | "new" => Some(INIT),
-        "upgrade" => Some(UPGRADE),
-        "cache" => Some(crate::cache_command::USAGE),
-        "check" => Some(crate::check::USAGE),
-        "help" | "version" => Some(USAGE),
-        _ => None,
+        "help" | "version" => Some(usage()),
+        _ => commands::find_command(command).map(CommandRow::page),
     }
 }
 
@@ -164,7 +152,7 @@ directory of the configuration file.
 /// `weir help [DIRECTIVE]`. Returns the exit code.
 pub(crate) fn help(name: Option<&str>) -> i32 {
     let Some(name) = name else {
-        show_paged(&format!("{USAGE}\n{}", directive_list()));
+        show_paged(&format!("{}\n{}", usage(), directive_list()));
         return 0;
     };
     let directives = reference::directives();
@@ -188,6 +176,10 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
     if let Some(text) = describe::directive_help(name, &directives) {
         print!("{text}");
         return 0;
+    }
+    if name.parse::<u16>().is_ok() {
+        eprintln!("weir: no help for the status {name}");
+        return 1;
     }
     eprintln!("weir: unknown directive \"{name}\"");
     let known = conf::nginx_directives::all().map(|known| known.name);
@@ -246,6 +238,9 @@ fn help_variable(name: &str) -> i32 {
     }
     if !found {
         eprintln!("weir: unknown variable \"${name}\"");
+        if let Some(near) = conf::spelling::nearest_name(name, reference::variable_names()) {
+            eprintln!("  did you mean \"${near}\"? weir help '${near}'");
+        }
     }
     i32::from(!found)
 }

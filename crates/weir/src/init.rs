@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &InitArguments) -> i32 {
 /// Writes the chosen configuration to its file or to standard output. Without a kind it lists them.
 fn write(arguments: &InitArguments) -> Result<(), String> {
     let Some(name) = &arguments.kind else {
-        print!("{}\n{}", crate::help::INIT, list());
+        print!("{}\n{}", crate::commands::INIT.page(), list());
         return Ok(());
     };
     let text = text(name, arguments.domain.as_deref())?;
@@ -94,6 +94,11 @@ fn write(arguments: &InitArguments) -> Result<(), String> {
     Ok(())
 }
 
+/// The configurations to choose from.
+pub(crate) fn kinds() -> Vec<&'static str> {
+    TEMPLATES.iter().map(|kind| kind.name).collect()
+}
+
 fn list() -> String {
     let line = |kind: &InitTemplate| format!("  {:<10}{}\n", kind.name, kind.about);
     TEMPLATES.iter().map(line).collect()
@@ -102,7 +107,7 @@ fn list() -> String {
 /// The configuration `name`, with its placeholders filled in.
 fn text(name: &str, domain: Option<&str>) -> Result<String, String> {
     let Some(kind) = TEMPLATES.iter().find(|kind| kind.name == name) else {
-        let near = conf::spelling::nearest_name(name, TEMPLATES.iter().map(|kind| kind.name));
+        let near = conf::spelling::nearest_name(name, kinds());
         let near = near.map(|near| format!("\n  did you mean \"{near}\"?"));
         let near = near.unwrap_or_default();
         return Err(format!(

@@ -19,6 +19,9 @@ mod cache_command;
 mod check;
 mod children;
 mod cli;
+mod command_hints;
+mod commands;
+mod completions;
 mod core_conf;
 mod engines;
 mod events;
@@ -31,6 +34,7 @@ mod master;
 mod message;
 mod modules;
 mod orphan;
+mod password;
 mod paths;
 mod prepare;
 mod proxy;
@@ -74,6 +78,10 @@ fn main() {
         Ok(CliCommand::Help(name)) => help::help(name.as_deref()),
         Ok(CliCommand::Usage(page)) => {
             print!("{page}");
+            0
+        }
+        Ok(CliCommand::Completions(shell)) => {
+            print!("{}", completions::script(shell));
             0
         }
         Ok(CliCommand::Reference(directory)) => help::write_reference(&directory),

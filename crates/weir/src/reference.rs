@@ -99,3 +99,17 @@ pub(crate) fn tables() -> Vec<&'static dyn DirectiveRows> {
 pub(crate) fn directives() -> Vec<RowInfo> {
     rows(tables())
 }
+
+/// The names that `weir help` knows: those of directives, each once.
+pub(crate) fn directive_names() -> Vec<&'static str> {
+    let mut names: Vec<&str> = directives().iter().map(|row| row.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// The names of all variables, without `$`.
+pub(crate) fn variable_names() -> Vec<&'static str> {
+    let variables = pages().into_iter().flat_map(|page| page.variables);
+    variables.map(|variable| variable.name).collect()
+}

@@ -23,6 +23,7 @@ use crate::arguments::ServeArguments;
 use crate::authority::{self, CertificateNames};
 use crate::identity::ProgramIdentity;
 use crate::load_configuration::{StartupSettings, load_from_disk};
+use crate::password::{self, UserCredentials};
 use crate::paths::ServerPaths;
 
 /// The default port, and how many ports from it on are tried.
@@ -39,6 +40,9 @@ const ACME_DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
 /// Serves a directory until Ctrl-C. Returns the exit code.
 pub(crate) fn run(arguments: &ServeArguments) -> i32 {
+    if let Some(option) = &arguments.password {
+        password::hide_from_process_list(option);
+    }
     let temporary = TemporaryFolder(temporary_folder());
     match prepare(arguments, &temporary.0) {
         Ok(prepared) => start(prepared, arguments),
@@ -110,6 +114,7 @@ fn open_browser(url: &str) {
     let mut command = Command::new("xdg-open");
     let command = command
         .arg(url)
+        .env_remove(password::VARIABLE)
         .stdin(quiet())
         .stdout(quiet())
         .stderr(quiet());
@@ -156,8 +161,8 @@ fn prepare(arguments: &ServeArguments, temporary: &Path) -> Result<PreparedServe
         true => Some(issue(address, temporary)?),
         false => None,
     };
-    if let Some(pair) = &arguments.password {
-        let (user, password) = pair.split_once(':').unwrap_or((pair, ""));
+    if let Some(option) = &arguments.password {
+        let UserCredentials { user, password } = password::read_credentials(option)?;
         // The file is removed with the process, and no other user can read it, so a slow hash would
         // protect nothing.
         let hash = base64::engine::general_purpose::STANDARD.encode(sha1::Sha1::digest(password));
@@ -491,9 +496,7 @@ fn banner(serve: &ServeArguments, address: SocketAddr, shown: &str) -> String {
         text.push_str(&format!("and for other machines at {outward}\n"));
     }
     if serve.upload && serve.password.is_none() && !address.ip().is_loopback() {
-        text.push_str(
-            "Anyone who can reach it may upload files; --password USER:PASSWORD prevents that.\n",
-        );
+        text.push_str("Anyone who can reach it may upload files; --password USER prevents that.\n");
     }
     text.push_str("Ctrl-C stops.\n");
     text

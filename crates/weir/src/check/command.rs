@@ -10,6 +10,8 @@ use lexopt::prelude::*;
 
 use super::{CheckFinding, RuleDanger, rules};
 use crate::arguments::NginxOptions;
+use crate::command_hints::unexpected;
+use crate::commands;
 
 /// The parsed command line.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,25 +23,11 @@ pub(crate) struct CheckArguments {
     explain: Option<String>,
 }
 
-/// The page of `weir check --help`.
-pub(crate) const USAGE: &str = "\
-usage: weir check [-c FILE] [-p PREFIX] [-g DIRECTIVES] [--json]
-       weir check --explain RULE
-
-Checks a configuration for vulnerabilities and information leaks, and shows for each finding where it is,
-why it matters and how to fix it. Nothing is started and nothing is sent; the directories of \"root\" are
-searched for files that should not be public.
-
-      --json             print JSON: \"errors\", and \"findings\" with rule, danger (attack or risk), message,
-                         file, line, column, text, why and write
-      --explain RULE     explain a rule, with an example; 'all' lists the rules
-
-Exits with 0 if there are no findings, with 1 if there are, and with 2 if the configuration is invalid
-(findings are shown nevertheless). \"weir -t\" shows exploitable findings too.
-
-To accept a finding, put a comment at the end of its line or on the line before:
-  # weir check: allow RULE
-";
+/// The names of the rules, and `all`, which `--explain` takes, too.
+pub(crate) fn rule_names() -> Vec<&'static str> {
+    let names = rules::all().map(|rule| rule.name);
+    names.chain(["all"]).collect()
+}
 
 /// Reads the arguments after `check`.
 pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<CheckArguments, String> {
@@ -60,10 +48,7 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<CheckArguments, String
             Short('g') => {
                 options.globals = Some(value(&mut parser)?.to_string_lossy().into_owned())
             }
-            other => {
-                let usage = USAGE.lines().next().unwrap_or_default();
-                return Err(format!("{}\n  {usage}", other.unexpected()));
-            }
+            other => return Err(unexpected(&commands::CHECK, other)),
         }
     }
     Ok(CheckArguments {
@@ -93,7 +78,11 @@ pub(crate) fn explain(check: &CheckArguments) -> Option<i32> {
     if known {
         return Some(0);
     }
-    eprintln!("weir: unknown rule \"{name}\"; \"weir check --explain all\" lists the rules");
+    eprintln!("weir: unknown rule \"{name}\"");
+    if let Some(near) = conf::spelling::nearest_name(name, rule_names()) {
+        eprintln!("  did you mean \"{near}\"?");
+    }
+    eprintln!("  \"weir check --explain all\" lists the rules");
     Some(2)
 }
 

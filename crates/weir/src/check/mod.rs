@@ -27,7 +27,7 @@ use std::path::Path;
 use base::Span;
 use conf::{BlockContent, Diagnostic, DirectiveNode, Severity, SourceMap};
 
-pub(crate) use command::{CheckArguments, USAGE, explain, parse, run};
+pub(crate) use command::{CheckArguments, explain, parse, rule_names, run};
 use view::{CheckedTree, DirectiveView};
 
 /// How bad a finding is.
