@@ -115,7 +115,7 @@ pub(crate) fn pack_connection(
 /// Unpacks a connection on its new loop; `None` if its state is not understood.
 pub(crate) fn unpack_connection(
     parcel: MovingConnection,
-) -> Option<(AcceptedConnection, ConnectionState)> {
+) -> Option<(Box<AcceptedConnection>, ConnectionState)> {
     let mut moved = ConnectionState::decode(&parcel.facts)?;
     let local = parcel
         .state
