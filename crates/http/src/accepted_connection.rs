@@ -4,10 +4,11 @@
 //! socket. Its [`HttpClient`] comes from the same [`HttpLoop::new_client`].
 
 use std::cell::RefCell;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bstr::BString;
 use host::error_log::LogLevel;
@@ -18,17 +19,18 @@ use rt::net::SocketAddress;
 
 use crate::byte_stream::ByteStream;
 use crate::client::{
-    AskedName, ConnectionControl, ConnectionMobility, ConnectionOrigin, HttpClient,
+    self, AskedName, ConnectionControl, ConnectionMobility, ConnectionOrigin, HttpClient,
 };
 use crate::client_stream::ClientConnection;
 use crate::connection_transfer::ConnectionState;
-use crate::engine::LoopConnections;
+use crate::engine::{ServingTask, TablePlace};
 use crate::h1::{self, ProtocolEnd};
 use crate::h2::{self, SpokenProtocol};
 use crate::http_loop::{self, HttpLoop};
 use crate::http_site::HttpSite;
 use crate::listen::ListenEndpoint;
 use crate::tls::{self, TlsAdmission};
+use crate::waiting_connection::{self, WaitingConnection};
 
 /// A connection that a loop has accepted or received, and what is needed to serve it.
 pub(crate) struct AcceptedConnection {
@@ -42,8 +44,18 @@ pub(crate) struct AcceptedConnection {
     pub input: Vec<u8>,
     /// How the loop reaches it between requests.
     pub control: Rc<ConnectionControl>,
-    /// Its key in the loop's table of connections.
-    pub key: u64,
+    /// Its number, as `$connection` and the error log show it.
+    pub number: u64,
+    /// When it was accepted.
+    pub accepted: Instant,
+}
+
+/// A connection whose protocol has begun.
+pub(crate) struct ServedClient {
+    /// Who is there.
+    pub client: Rc<HttpClient>,
+    /// Its byte stream.
+    pub bytes: Rc<ByteStream>,
 }
 
 impl AcceptedConnection {
@@ -52,24 +64,51 @@ impl AcceptedConnection {
         transport: Transport,
         socket: ListenAddress,
         passed_at: Option<SocketAddress>,
-    ) -> AcceptedConnection {
-        AcceptedConnection {
+    ) -> Box<AcceptedConnection> {
+        Box::new(AcceptedConnection {
             transport,
             socket,
             passed_at,
             input: Vec::new(),
             control: Rc::default(),
-            key: 0,
+            number: client::next_connection(),
+            accepted: rt::now(),
+        })
+    }
+
+    /// Whether nothing of it can be read at once. Where the loop has learned that first bytes come along with new
+    /// connections they are read here, into its input.
+    pub(crate) fn is_silent(&mut self, http: &HttpLoop) -> bool {
+        if !self.input.is_empty() || self.transport.is_tls() {
+            return false;
         }
+        if !self.transport.socket().is_first_read_worth_it() {
+            return true;
+        }
+        let mut scratch = http.scratch.borrow_mut();
+        scratch.clear();
+        let read = self.transport.try_read_into(&mut scratch, FIRST_READ_SIZE);
+        self.input.extend_from_slice(&scratch);
+        // An end or an error is met again by the protocol, which logs it.
+        matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 }
 
-/// Serves one connection from its first byte to its last.
-pub(crate) async fn serve_accepted(engine: Rc<LoopConnections>, accepted: AcceptedConnection) {
-    let _place = TablePlace {
-        engine: Rc::clone(&engine),
-        key: accepted.key,
-    };
+/// Serves a connection that has waited, or that has not had to.
+pub(crate) async fn serve_waiting(connection: WaitingConnection, place: TablePlace) {
+    match connection {
+        WaitingConnection::New(accepted) => serve_accepted(*accepted, place).await,
+        // Before its first request a client that came from elsewhere may still turn out to speak HTTP/2.
+        WaitingConnection::Served(served) => match served.client.requests.get() {
+            0 => speak(served, place).await,
+            _ => speak_http1(served, place).await,
+        },
+    }
+}
+
+/// Serves one connection from its first byte on.
+async fn serve_accepted(accepted: AcceptedConnection, place: TablePlace) {
+    let engine = Rc::clone(&place.engine);
     let http = &engine.http;
     let site = http.site();
     // A reload may have removed the address between accepting and now: no server is left to answer.
@@ -79,10 +118,8 @@ pub(crate) async fn serve_accepted(engine: Rc<LoopConnections>, accepted: Accept
     let (mut client, bytes) = client_of(http, &site, endpoint, accepted);
     // The PROXY header is the first thing on the connection, in front of TLS.
     if endpoint.proxy_protocol {
-        let timeout = site
-            .server(endpoint.default_server)
-            .core
-            .client_header_timeout;
+        let core = &site.server(endpoint.default_server).core;
+        let timeout = client.rest_of(core.client_header_timeout);
         match read_proxy_header(http, &client, &bytes, timeout).await {
             Some(ProxyHeader::Named(header)) => client.proxy = Some(header),
             Some(ProxyHeader::Unnamed) => {}
@@ -99,17 +136,18 @@ pub(crate) async fn serve_accepted(engine: Rc<LoopConnections>, accepted: Accept
     }
     // A connection may live for long: it must not keep this configuration alive.
     drop(site);
-    speak(&engine, client, bytes).await;
+    speak(ServedClient { client, bytes }, place).await;
 }
 
 /// Serves the connection in the protocol that its client speaks.
-async fn speak(engine: &Rc<LoopConnections>, client: Rc<HttpClient>, bytes: Rc<ByteStream>) {
-    let http = &engine.http;
-    note_mobility(&client);
-    client.control.set_client(&client);
+async fn speak(served: ServedClient, place: TablePlace) {
+    let ServedClient { client, bytes } = &served;
+    let http = &place.engine.http;
+    note_mobility(client);
+    client.control.set_client(client);
     let may_be_http2 = {
         let site = http.site();
-        if !http_loop::refresh_endpoint(&client, &site) {
+        if !http_loop::refresh_endpoint(client, &site) {
             // There was a reload during the handshake, and the address is gone.
             return;
         }
@@ -119,52 +157,63 @@ async fn speak(engine: &Rc<LoopConnections>, client: Rc<HttpClient>, bytes: Rc<B
     if let Some(session) = bytes.transport.tls() {
         // ALPN has decided (RFC 9113, section 3.2).
         return match session.is_http2() {
-            true => h2::serve_connection(http, &client, &bytes).await,
-            false => speak_http1(engine, client, bytes).await,
+            true => speak_http2(served, place),
+            false => speak_http1(served, place).await,
         };
     }
     // A client that speaks plain HTTP to a TLS port gets an answer that says so, and that answer is HTTP/1's.
     if !may_be_http2 || client.tls_port {
-        return speak_http1(engine, client, bytes).await;
+        return speak_http1(served, place).await;
     }
-    match h2::detect_protocol(http, &client, &bytes).await {
-        SpokenProtocol::Http1 => speak_http1(engine, client, bytes).await,
-        SpokenProtocol::Http2 => h2::serve_connection(http, &client, &bytes).await,
+    match h2::detect_protocol(http, client, bytes).await {
+        SpokenProtocol::Http1 => speak_http1(served, place).await,
+        SpokenProtocol::Http2 => speak_http2(served, place),
         SpokenProtocol::Unknown | SpokenProtocol::Nothing => {}
     }
 }
 
-/// Serves the connection in HTTP/1. Between two requests it may move.
-async fn speak_http1(engine: &Rc<LoopConnections>, client: Rc<HttpClient>, bytes: Rc<ByteStream>) {
+/// Serves the connection in HTTP/1. Between two requests it may move, and wait elsewhere.
+async fn speak_http1(served: ServedClient, place: TablePlace) {
+    let engine = &place.engine;
+    let ServedClient { client, bytes } = &served;
     loop {
-        match h1::serve_connection(&engine.http, &client, &bytes, &engine.recycled).await {
+        match h1::serve_connection(&engine.http, client, bytes, &engine.recycled).await {
             ProtocolEnd::Closed => return,
+            ProtocolEnd::Waiting => break,
             // The order to move is taken back, and the protocol continues: everything it knew is in the client and the
             // byte stream.
-            ProtocolEnd::Transferred if engine.must_stay(&client) => {
-                client.control.cancel_transfer()
+            ProtocolEnd::Transferred if engine.must_stay(client) => {
+                client.control.cancel_transfer();
             }
-            ProtocolEnd::Transferred => return engine.send_away(client, bytes),
+            ProtocolEnd::Transferred => {
+                let ServedClient { client, bytes } = served;
+                return engine.send_away(client, bytes);
+            }
         }
     }
+    waiting_connection::wait_for_bytes(WaitingConnection::Served(served), place);
 }
 
-/// Continues a connection that another loop or process has served so far.
-pub(crate) async fn resume_moved(
-    engine: Rc<LoopConnections>,
+/// Has a task of its own serve the connection in HTTP/2: streams have tasks of their own, too, so that this one is a
+/// tenth of a task that serves HTTP/1.
+fn speak_http2(served: ServedClient, place: TablePlace) {
+    let (engine, key) = (Rc::clone(&place.engine), place.key);
+    let task = rt::spawn_abortable("http connection", async move {
+        let ServedClient { client, bytes } = &served;
+        h2::serve_connection(&place.engine.http, client, bytes).await;
+    });
+    engine.set_task(key, ServingTask::Own(task));
+}
+
+/// Continues a connection that another loop or process has served so far. `None`: this configuration does not have the
+/// address any more, and the connection is closed, as an idle one may be.
+pub(crate) fn resume_moved(
+    http: &HttpLoop,
     accepted: AcceptedConnection,
     state: ConnectionState,
-) {
-    let _place = TablePlace {
-        engine: Rc::clone(&engine),
-        key: accepted.key,
-    };
-    let http = &engine.http;
+) -> Option<ServedClient> {
     let site = http.site();
-    // This configuration does not have the address any more: the connection is closed, as an idle one may be.
-    let Some(endpoint) = endpoint_of(&site, &accepted) else {
-        return;
-    };
+    let endpoint = endpoint_of(&site, &accepted)?;
     let (mut client, bytes) = client_of(http, &site, endpoint, accepted);
     client.proxy = state.proxy;
     client.number = state.number.unwrap_or(client.number);
@@ -187,16 +236,9 @@ pub(crate) async fn resume_moved(
         client.refresh_asked_name();
     }
     note_mobility(&client);
-    drop(site);
     let client = Rc::new(client);
-    // Before its first request a client may still turn out to speak HTTP/2.
-    match client.requests.get() {
-        0 => speak(&engine, client, bytes).await,
-        _ => {
-            client.control.set_client(&client);
-            speak_http1(&engine, client, bytes).await;
-        }
-    }
+    client.control.set_client(&client);
+    Some(ServedClient { client, bytes })
 }
 
 /// Restricts where the connection may move: the state of TLS, and the address that it was passed on from, are known to
@@ -207,7 +249,7 @@ fn note_mobility(client: &HttpClient) {
     }
 }
 
-fn endpoint_of<'a>(
+pub(crate) fn endpoint_of<'a>(
     site: &'a HttpSite,
     accepted: &AcceptedConnection,
 ) -> Option<&'a Arc<ListenEndpoint>> {
@@ -231,6 +273,8 @@ fn client_of(
         socket: accepted.socket,
         passed_at: accepted.passed_at,
         control: accepted.control,
+        number: accepted.number,
+        accepted: accepted.accepted,
     };
     let bytes = ByteStream::new(accepted.transport, accepted.input);
     let connection = Rc::clone(&bytes) as Rc<dyn ClientConnection>;
@@ -238,17 +282,8 @@ fn client_of(
     (client, bytes)
 }
 
-/// The connection's entry in the loop's table, removed however its task ends.
-struct TablePlace {
-    engine: Rc<LoopConnections>,
-    key: u64,
-}
-
-impl Drop for TablePlace {
-    fn drop(&mut self) {
-        self.engine.forget_connection(self.key);
-    }
-}
+/// How much is read of a connection as soon as it is accepted, in bytes.
+const FIRST_READ_SIZE: usize = 16 * 1024;
 
 /// How much one read takes while the PROXY header is incomplete, in bytes. The parser bounds the header itself.
 const READ_SIZE: usize = 4096;

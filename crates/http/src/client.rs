@@ -125,6 +125,10 @@ pub(crate) struct ConnectionOrigin {
     pub(crate) passed_at: Option<SocketAddress>,
     /// Where the loop reaches it between requests.
     pub(crate) control: Rc<ConnectionControl>,
+    /// Its number.
+    pub(crate) number: u64,
+    /// When it was accepted.
+    pub(crate) accepted: Instant,
 }
 
 /// The server name of a TLS hello.
@@ -187,11 +191,23 @@ pub enum ConnectionMobility {
 }
 
 impl ConnectionControl {
-    /// Marks the connection as waiting from `now` on. `sent`: bytes sent on it so far.
-    pub fn begin_waiting(&self, now: Instant, sent: u64) {
+    /// Marks the connection as waiting from `now` on, unless it waits already, and returns since when it does. `sent`:
+    /// bytes sent on it so far.
+    pub fn begin_waiting(&self, now: Instant, sent: u64) -> Instant {
+        self.sent.set(sent);
+        if let Some(since) = self.since.get() {
+            return since;
+        }
         self.since.set(Some(now));
         self.waits.set(self.waits.get() + 1);
-        self.sent.set(sent);
+        now
+    }
+
+    /// Ends the wait for the first byte of a connection that has no client yet: as if it had just come.
+    pub(crate) fn end_first_wait(&self) {
+        self.since.set(None);
+        self.waits.set(0);
+        self.mobility.set(ConnectionMobility::default());
     }
 
     /// The work that the loop has done for it, up to the end of its last request. A rough measure, good enough to
@@ -270,10 +286,12 @@ impl ConnectionControl {
         }
     }
 
-    /// Takes back an order to move.
+    /// Takes back an order to move. The connection counts as waiting from now on: those that have waited longest are
+    /// asked first, and the next order is for another one.
     pub fn cancel_transfer(&self) {
         if self.is_leaving() {
             self.order.set(ConnectionOrder::None);
+            self.since.set(Some(rt::now()));
         }
     }
 
@@ -298,9 +316,7 @@ impl ConnectionControl {
 
     fn give_order(&self, order: ConnectionOrder) {
         self.order.set(order);
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
+        self.wake();
     }
 
     /// Whether it has to close.
@@ -319,9 +335,6 @@ impl ConnectionControl {
 
     /// Ready once there is an order.
     pub fn poll_order(&self, context: &mut std::task::Context<'_>) -> Poll<ConnectionOrder> {
-        if self.order.get() != ConnectionOrder::None {
-            return Poll::Ready(self.pending_order());
-        }
         let mut waker = self.waker.borrow_mut();
         if !waker
             .as_ref()
@@ -329,7 +342,18 @@ impl ConnectionControl {
         {
             *waker = Some(context.waker().clone());
         }
-        Poll::Pending
+        // The waker stays in any case: an order that cannot be followed may be replaced by one that can.
+        match self.order.get() {
+            ConnectionOrder::None => Poll::Pending,
+            _ => Poll::Ready(self.pending_order()),
+        }
+    }
+
+    /// Has the connection look around, without an order: the configuration has changed.
+    pub(crate) fn wake(&self) {
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
     }
 }
 
@@ -345,6 +369,7 @@ mod tests {
         control.note_work();
         assert_eq!(control.work_since_noted(), 0);
         control.note_work();
+        control.begin_request();
         control.begin_waiting(now, 5_700);
         assert_eq!(control.work_since_noted(), BYTES_OF_A_REQUEST + 700);
         assert_eq!(control.work_since_noted(), 0);

@@ -8,16 +8,20 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use crate::accepted_connection::{self, AcceptedConnection};
-use crate::connection_transfer::ConnectionState;
-use crate::engine::LoopConnections;
+use crate::accepted_connection;
+use crate::engine::{LoopConnections, TablePlace};
+use crate::waiting_connection::WaitingConnection;
 
 /// How many tasks wait for a connection at most: about a megabyte for each loop.
 const MAX_WAITING: usize = 64;
 
-/// The connection that a task has to serve. The state belongs to a connection that has moved, which is rare; it is
-/// boxed because the assignment is copied a few times on its way into the task.
-type TaskAssignment = (AcceptedConnection, Option<Box<ConnectionState>>);
+/// The connection that a task has to serve.
+pub(crate) struct TaskAssignment {
+    /// The connection.
+    pub(crate) connection: WaitingConnection,
+    /// Its entry in the loop's table.
+    pub(crate) place: TablePlace,
+}
 
 /// A task that serves one connection after another.
 pub(crate) struct ConnectionTask {
@@ -56,11 +60,7 @@ pub(crate) struct ConnectionTasks {
 
 impl ConnectionTasks {
     /// Has a waiting task, or a new one, serve a connection.
-    pub(crate) fn assign_connection(
-        &self,
-        engine: &Rc<LoopConnections>,
-        assignment: TaskAssignment,
-    ) -> Rc<ConnectionTask> {
+    pub(crate) fn assign_connection(&self, assignment: TaskAssignment) -> Rc<ConnectionTask> {
         // The one that finished last: its future is most likely still in the processor's cache.
         let waiting = self.waiting.borrow_mut().pop();
         if let Some(serving) = waiting {
@@ -70,12 +70,13 @@ impl ConnectionTasks {
             }
             return serving;
         }
+        let engine = Rc::clone(&assignment.place.engine);
         let serving = Rc::new(ConnectionTask {
             assignment: Cell::new(Some(assignment)),
             waker: Cell::new(None),
             task: OnceCell::new(),
         });
-        let task = serve_all(Rc::clone(engine), Rc::clone(&serving));
+        let task = serve_all(engine, Rc::clone(&serving));
         // The cell was made above, so it is empty.
         let _ = serving.task.set(rt::spawn_handle("http connection", task));
         serving
@@ -100,22 +101,30 @@ impl ConnectionTasks {
     }
 }
 
+/// Counts a task that serves a connection, for as long as it does.
+struct CountedTask<'a>(&'a LoopConnections);
+
+impl CountedTask<'_> {
+    fn new(engine: &LoopConnections) -> CountedTask<'_> {
+        let served = &engine.http.served;
+        served.set(served.get() + 1);
+        engine.peak.note_memory(engine.memory_in_use());
+        CountedTask(engine)
+    }
+}
+
+impl Drop for CountedTask<'_> {
+    fn drop(&mut self) {
+        let served = &self.0.http.served;
+        served.set(served.get() - 1);
+    }
+}
+
 async fn serve_all(engine: Rc<LoopConnections>, serving: Rc<ConnectionTask>) {
     loop {
-        let (accepted, state) = serving.next().await;
-        let engine_of_this = Rc::clone(&engine);
-        match state {
-            None => accepted_connection::serve_accepted(engine_of_this, accepted).await,
-            // Boxed: a rare future must not make every task larger.
-            Some(state) => {
-                Box::pin(accepted_connection::resume_moved(
-                    engine_of_this,
-                    accepted,
-                    *state,
-                ))
-                .await;
-            }
-        }
+        let TaskAssignment { connection, place } = serving.next().await;
+        let _served = CountedTask::new(&engine);
+        accepted_connection::serve_waiting(connection, place).await;
         if !engine.tasks.put_back(&serving) {
             return;
         }

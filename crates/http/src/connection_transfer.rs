@@ -115,7 +115,7 @@ pub(crate) fn pack_connection(
 /// Unpacks a connection on its new loop; `None` if its state is not understood.
 pub(crate) fn unpack_connection(
     moving: MovingConnection,
-) -> Option<(AcceptedConnection, ConnectionState)> {
+) -> Option<(Box<AcceptedConnection>, ConnectionState)> {
     let mut state = ConnectionState::decode(&moving.facts)?;
     let local = moving
         .state

@@ -23,18 +23,20 @@ use net::acceptor::{self, AcceptingEngine, LoopSockets};
 use net::passing::PassedConnection;
 use rt::net::StreamSocket;
 
-use crate::accepted_connection::AcceptedConnection;
+use crate::accepted_connection::{self, AcceptedConnection};
 use crate::byte_stream::ByteStream;
 use crate::client::{ConnectionControl, HttpClient};
 use crate::configure::{self, RequiredDirectories, WantedPools};
-use crate::connection_tasks::{ConnectionTask, ConnectionTasks};
+use crate::connection_tasks::{ConnectionTask, ConnectionTasks, TaskAssignment};
 use crate::connection_transfer::{self, ConnectionState};
 use crate::core::ServerIdentity;
 use crate::current_loop;
 use crate::h1::RecycledSlots;
 use crate::http_loop::{self, HttpLoop};
 use crate::http_site::{FrozenHttp, HttpSite};
+use crate::memory_peak::MemoryPeak;
 use crate::module::HttpModule;
+use crate::waiting_connection::{self, WaitingConnection};
 use net::counters::{self, AllCounters};
 
 /// The engine with the modules of a program.
@@ -49,6 +51,10 @@ pub struct HttpConfiguration {
     directories: Vec<PathBuf>,
     shutdown_timeout: Duration,
 }
+
+/// About how much memory a connection has, and how much more while its requests are served, in bytes.
+const CONNECTION_MEMORY: usize = 1024;
+const SERVED_MEMORY: usize = 28 * 1024;
 
 /// How many connections are sampled at a time for the work they cause; the following ones are next time. Sampling all
 /// of 50,000 would delay requests.
@@ -169,6 +175,7 @@ impl EngineConfiguration for HttpConfiguration {
             site: RefCell::new(HttpSite::new(Arc::clone(&self.frozen))),
             scratch: RefCell::default(),
             stopping: Cell::new(false),
+            served: Cell::new(0),
             log: context.log.clone(),
             main: context.main.clone(),
             zones: context.zones.clone(),
@@ -188,6 +195,7 @@ impl EngineConfiguration for HttpConfiguration {
             leaving: Cell::default(),
             tasks: ConnectionTasks::default(),
             recycled: RecycledSlots::default(),
+            peak: MemoryPeak::default(),
             shutdown_timeout: Cell::new(self.shutdown_timeout),
         });
         engine.listen(context);
@@ -219,11 +227,45 @@ pub(crate) struct LoopConnections {
     pub(crate) recycled: RecycledSlots,
     /// `worker_shutdown_timeout` of the current configuration.
     shutdown_timeout: Cell<Duration>,
+    /// When much memory of connections has become free, it goes back to the system.
+    pub(crate) peak: MemoryPeak,
 }
 
 struct ServedConnection {
     control: Rc<ConnectionControl>,
-    task: Rc<ConnectionTask>,
+    task: ServingTask,
+}
+
+/// What serves a connection at the moment.
+pub(crate) enum ServingTask {
+    /// Nothing yet.
+    None,
+    /// A task that serves one connection after another.
+    Pooled(Rc<ConnectionTask>),
+    /// A task that ends when it is done with the connection.
+    Own(rt::AbortHandle),
+}
+
+impl ServingTask {
+    fn abort(&self) {
+        match self {
+            ServingTask::None => {}
+            ServingTask::Pooled(task) => task.abort(),
+            ServingTask::Own(task) => task.abort(),
+        }
+    }
+}
+
+/// The connection's entry in the loop's table, removed when the last that serves it drops this.
+pub(crate) struct TablePlace {
+    pub(crate) engine: Rc<LoopConnections>,
+    pub(crate) key: u64,
+}
+
+impl Drop for TablePlace {
+    fn drop(&mut self) {
+        self.engine.forget_connection(self.key);
+    }
 }
 
 /// Whether a connection is one that the process did not have before.
@@ -427,7 +469,7 @@ impl LoopConnections {
     /// Continues a connection from another loop or process. One whose state cannot be read is closed.
     fn resume(self: &Rc<Self>, moving: MovingConnection) {
         if let Some((accepted, facts)) = connection_transfer::unpack_connection(moving) {
-            self.take_in(accepted, Some(Box::new(facts)));
+            self.take_in(accepted, Some(facts));
         }
     }
 
@@ -459,8 +501,8 @@ impl LoopConnections {
     /// Has a task serve a connection, unless there is no room for it.
     fn take_in(
         self: &Rc<Self>,
-        mut accepted: AcceptedConnection,
-        moved: Option<Box<ConnectionState>>,
+        mut accepted: Box<AcceptedConnection>,
+        moved: Option<ConnectionState>,
     ) {
         let newness = match &moved {
             Some(state) if state.number.is_some() => Newness::OfThisProcess,
@@ -473,18 +515,50 @@ impl LoopConnections {
         let control = Rc::clone(&accepted.control);
         let key = self.next_key.get();
         self.next_key.set(key + 1);
-        accepted.key = key;
         // It arrived while the loop hands everything over: it goes after the others.
         if let Some(scope) = self.leaving.get() {
             control.request_transfer(scope);
         }
-        // The task does not run before this returns, so the table has the connection by the time it may end.
-        let task = self.tasks.assign_connection(self, (accepted, moved));
+        let task = ServingTask::None;
         self.connections
             .borrow_mut()
             .insert(key, ServedConnection { control, task });
         self.http.counters.active.add(1);
         self.sockets.loop_slot().count_opened();
+        self.peak.note_memory(self.memory_in_use());
+        // From here on the entry is removed however the connection ends.
+        let place = TablePlace {
+            engine: Rc::clone(self),
+            key,
+        };
+        let (connection, is_silent) = match moved {
+            None => {
+                let is_silent = accepted.is_silent(&self.http);
+                (WaitingConnection::New(accepted), is_silent)
+            }
+            Some(state) => {
+                let has_input = !state.input.is_empty();
+                let Some(served) = accepted_connection::resume_moved(&self.http, *accepted, state)
+                else {
+                    return;
+                };
+                (WaitingConnection::Served(served), !has_input)
+            }
+        };
+        if is_silent {
+            return waiting_connection::wait_for_bytes(connection, place);
+        }
+        let task = self
+            .tasks
+            .assign_connection(TaskAssignment { connection, place });
+        self.set_task(key, ServingTask::Pooled(task));
+    }
+
+    /// Notes what serves a connection from now on.
+    pub(crate) fn set_task(&self, key: u64, task: ServingTask) {
+        if let Some(connection) = self.connections.borrow_mut().get_mut(&key) {
+            connection.task = task;
+        }
     }
 
     /// Counts a connection that wants to be served, and makes room for it. `false`: all of `worker_connections` are
@@ -509,10 +583,31 @@ impl LoopConnections {
     }
 
     /// Removes a connection that has ended.
-    pub(crate) fn forget_connection(&self, key: u64) {
+    fn forget_connection(self: &Rc<Self>, key: u64) {
         self.http.counters.active.sub(1);
         self.sockets.loop_slot().count_closed();
         self.connections.borrow_mut().remove(&key);
+        self.look_at_memory();
+    }
+
+    /// About how much memory the connections have, in bytes.
+    pub(crate) fn memory_in_use(&self) -> usize {
+        self.connections.borrow().len() * CONNECTION_MEMORY + self.http.served.get() * SERVED_MEMORY
+    }
+
+    /// Has memory given back to the system, some time after much of it has become free.
+    pub(crate) fn look_at_memory(self: &Rc<Self>) {
+        if self.http.is_stopping() || !self.peak.is_over(self.memory_in_use()) {
+            return;
+        }
+        // Weak: a loop that ends in the meantime must not be kept alive by this timer.
+        let engine = Rc::downgrade(self);
+        rt::spawn(async move {
+            MemoryPeak::wait().await;
+            if let Some(engine) = engine.upgrade() {
+                engine.peak.give_back(engine.memory_in_use());
+            }
+        });
     }
 
     /// Closes connections to an address that the current configuration does not listen on, after their request if one
@@ -520,10 +615,12 @@ impl LoopConnections {
     fn close_where_nobody_listens(&self) {
         let site = self.http.site();
         for connection in self.connections.borrow().values() {
-            let gone =
-                |client: Rc<HttpClient>| http_loop::present_endpoint(&client, &site).is_none();
-            if connection.control.client().is_some_and(gone) {
-                connection.control.request_close();
+            let gone = |client: &HttpClient| http_loop::present_endpoint(client, &site).is_none();
+            match connection.control.client() {
+                Some(client) if gone(&client) => connection.control.request_close(),
+                Some(_) => {}
+                // It waits for its first byte, or is in the middle of a handshake: it looks for itself.
+                None => connection.control.wake(),
             }
         }
     }

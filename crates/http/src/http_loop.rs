@@ -20,6 +20,10 @@ use crate::http_site::{HttpSite, Location};
 use crate::listen::ListenEndpoint;
 use crate::module::HttpModule;
 
+/// How many connections of a loop may keep the memory for a request while they are idle for a moment: some 30 MB. To
+/// give it back and take it again costs as much as a fifth of a small request, so it is not done without need.
+const CROWD: usize = 1024;
+
 /// The HTTP state of one loop that requests may use.
 pub struct HttpLoop {
     /// The loop's number, from 0. Work that must run once per process runs on loop 0.
@@ -30,6 +34,8 @@ pub struct HttpLoop {
     /// for one call only: a task that kept it across a wait would take it from all others.
     pub(crate) scratch: RefCell<Vec<u8>>,
     pub(crate) stopping: Cell<bool>,
+    /// How many connections are served by tasks that have the memory for a request.
+    pub(crate) served: Cell<usize>,
     /// The error log of the main context, for lines that belong to no location.
     pub log: Logger,
     /// The settings of the main context.
@@ -59,6 +65,11 @@ impl HttpLoop {
     /// Whether the loop has stopped accepting, and ends when its connections do.
     pub fn is_stopping(&self) -> bool {
         self.stopping.get()
+    }
+
+    /// Whether so many connections have the memory for a request that those between two requests give it back at once.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.served.get() > CROWD
     }
 
     /// The group of servers that a location passes its requests to.
@@ -111,13 +122,13 @@ impl HttpLoop {
         }
         HttpClient {
             debug,
-            number: crate::client::next_connection(),
+            number: origin.number,
             connection,
             remote: Rc::new(RemoteClient::from_address(origin.peer)),
             proxy: None,
             tls_port: endpoint.tls,
             asked_name: RefCell::default(),
-            accepted: rt::now(),
+            accepted: origin.accepted,
             requests: Cell::new(0),
             control: origin.control,
             keepalive_timeout: Cell::new(Duration::ZERO),

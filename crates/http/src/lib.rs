@@ -39,6 +39,7 @@ pub mod listen;
 mod location_parts;
 mod location_tree;
 pub mod log_phase;
+mod memory_peak;
 pub mod mime_types;
 pub mod module;
 pub mod phase;
@@ -60,6 +61,7 @@ pub mod tls;
 pub mod upstream;
 pub mod variables;
 mod virtual_server;
+mod waiting_connection;
 
 pub use engine::HttpEngine;
 pub use module::{

@@ -42,8 +42,8 @@ pub use event_loop::{EventLoop, LoopOptions, at_turn_end, handle, refresh_now, r
 pub use handle::{INBOX_LIMIT, LoopHandle, PostError};
 pub use local_time::{LocalTime, local_time};
 pub use task::{
-    JoinError, JoinHandle, TaskRank, continue_as, set_rank, spawn, spawn_handle, spawn_named,
-    spawn_ranked, task_count,
+    AbortHandle, JoinError, JoinHandle, TaskRank, continue_as, set_rank, spawn, spawn_abortable,
+    spawn_handle, spawn_named, spawn_ranked, task_count,
 };
 pub use time::{Elapsed, Interval, Sleep, Timer, sleep, sleep_until, timeout};
 

@@ -66,6 +66,8 @@ impl Drop for Http1Connection<'_> {
 pub(super) enum ConnectionFate {
     /// It waits for the next request.
     Request,
+    /// It waits for the next request without a task that could serve it.
+    Wait,
     /// It is closed after the response.
     Close,
     /// It closes once the client has had time to read the response (`lingering_close`), with these settings.
@@ -148,6 +150,7 @@ impl<'a> Http1Connection<'a> {
             }
             Err(NoHead::Quiet) => ConnectionFate::Close,
             Err(NoHead::Leaving) => ConnectionFate::Transfer,
+            Err(NoHead::Silent) => ConnectionFate::Wait,
             Err(NoHead::TimedOut) => self.time_out(request).await,
             Err(NoHead::Rejected(reject)) => self.refuse(request, reject).await,
         }
@@ -383,9 +386,10 @@ impl RequestCarrier for Http1Connection<'_> {
         match end {
             ConnectionFate::Request => "set http keepalive handler",
             ConnectionFate::Linger(_) => "http lingering close",
-            ConnectionFate::Close | ConnectionFate::Reset | ConnectionFate::Transfer => {
-                "http close request"
-            }
+            ConnectionFate::Wait
+            | ConnectionFate::Close
+            | ConnectionFate::Reset
+            | ConnectionFate::Transfer => "http close request",
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use host::error_log::LogLevel;
 use proto::h1::{HeadLimits, RequestParser, RequestProgress};
@@ -23,6 +24,11 @@ const READ_SIZE: usize = 16 * 1024;
 /// An idle connection keeps no more input memory than this, in bytes.
 const IDLE_INPUT: usize = 4 * 1024;
 
+/// How long a connection waits for its next request in the task that served the last one. Then it gives back the memory
+/// for a request ([`crate::waiting_connection`]). Clients that load a page send the next request within this time, and
+/// one that is never idle for so long pays for it with one wake-up in such a time.
+const IDLE_IN_TASK: Duration = Duration::from_secs(1);
+
 /// The state of reading a head.
 #[derive(Default)]
 pub(super) struct HeadReading {
@@ -32,6 +38,8 @@ pub(super) struct HeadReading {
     /// server's.
     limits_of: Option<u64>,
     timer: rt::Timer,
+    /// What is left of the timeout when the timer expires: it is set to [`IDLE_IN_TASK`] at most.
+    rest: Duration,
     progress: HeadReadStage,
     /// No request has been served on the connection yet.
     first: bool,
@@ -61,6 +69,8 @@ pub(super) enum NoHead {
     Rejected(RejectedHead),
     /// No request has begun, and the connection moves to another loop or process.
     Leaving,
+    /// No request has begun for a while.
+    Silent,
 }
 
 impl HeadReading {
@@ -73,6 +83,13 @@ impl HeadReading {
     /// 9.5).
     fn is_idle(&self) -> bool {
         self.progress == HeadReadStage::Awaited && !self.first
+    }
+
+    /// Sets the timer to the first part of a timeout, or to all of it.
+    fn begin_timeout(&mut self, timeout: Duration) {
+        let begun = timeout.min(IDLE_IN_TASK);
+        self.timer.set(begun);
+        self.rest = timeout - begun;
     }
 }
 
@@ -94,6 +111,8 @@ impl Http1Connection<'_> {
     }
 
     fn await_head(&mut self) {
+        let control = &self.client.control;
+        let since = control.begin_waiting(rt::now(), self.bytes.sent.get());
         let reading = &mut self.reading;
         reading.progress = HeadReadStage::Awaited;
         reading.first = self.client.requests.get() == 0;
@@ -107,11 +126,14 @@ impl Http1Connection<'_> {
             reading.limits = limits_of(&site, server, endpoint.needs_name());
             reading.limits_of = Some(generation);
             let timeout = site.server(server).core.client_header_timeout;
-            reading.timer.set(self.client.rest_of(timeout));
+            reading.begin_timeout(self.client.rest_of(timeout));
         }
         // The first request is still covered by the time that began with the connection.
         if !reading.first {
-            reading.timer.set(self.client.keepalive_timeout.get());
+            // One that waits already has been woken for nothing.
+            let waited = rt::now().saturating_duration_since(since);
+            let timeout = self.client.keepalive_timeout.get();
+            reading.begin_timeout(timeout.saturating_sub(waited));
         }
         let mut input = self.bytes.input.borrow_mut();
         reading.pipelined = !reading.first && !input.is_empty();
@@ -119,9 +141,6 @@ impl Http1Connection<'_> {
         if input.is_empty() && input.capacity() > IDLE_INPUT {
             *input = Vec::new();
         }
-        self.client
-            .control
-            .begin_waiting(rt::now(), self.bytes.sent.get());
         self.counted.enter_stage(ConnectionStage::Waiting);
     }
 
@@ -268,12 +287,12 @@ impl Http1Connection<'_> {
         }
         let server = self.client.first_server();
         let timeout = self.http.site().server(server).core.client_header_timeout;
-        self.reading.timer.set(timeout);
+        self.reading.begin_timeout(timeout);
     }
 
     /// Called when nothing has arrived: whether the connection may go on waiting.
     fn poll_wait(&mut self, context: &mut Context<'_>) -> Poll<NoHead> {
-        let (client, reading) = (self.client, &self.reading);
+        let (client, reading) = (self.client, &mut self.reading);
         // In the middle of a head the connection neither closes nor moves: a request has begun.
         let asked = match reading.progress {
             HeadReadStage::Awaited => client.control.poll_order(context),
@@ -290,17 +309,35 @@ impl Http1Connection<'_> {
             let since = client.control.waiting_since();
             let end = since.map(|since| since + client.keepalive_min_timeout.get());
             match end.filter(|end| *end > rt::now()) {
-                Some(end) => reading.timer.set_deadline(end),
+                Some(end) => {
+                    reading.timer.set_deadline(end);
+                    reading.rest = Duration::ZERO;
+                }
                 None => return Poll::Ready(NoHead::Quiet),
             }
         }
-        reading
-            .timer
-            .poll_expired(context)
-            .map(|()| match reading.is_idle() {
-                true => NoHead::Quiet,
-                false => NoHead::TimedOut,
-            })
+        // Encrypted bytes that wait for room in the socket leave with the reads of this task.
+        let may_leave =
+            reading.progress == HeadReadStage::Awaited && !self.bytes.transport.has_pending();
+        if may_leave && self.http.is_crowded() {
+            return Poll::Ready(NoHead::Silent);
+        }
+        loop {
+            if reading.timer.poll_expired(context).is_pending() {
+                return Poll::Pending;
+            }
+            let rest = std::mem::take(&mut reading.rest);
+            if rest.is_zero() {
+                return Poll::Ready(match reading.is_idle() {
+                    true => NoHead::Quiet,
+                    false => NoHead::TimedOut,
+                });
+            }
+            if may_leave {
+                return Poll::Ready(NoHead::Silent);
+            }
+            reading.timer.set(rest);
+        }
     }
 
     fn log_error(&self, error: &io::Error) {

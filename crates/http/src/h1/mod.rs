@@ -1,8 +1,8 @@
 //! HTTP/1 with a client: requests in, responses out, one after the other (RFC 9112).
 //!
-//! One task serves a connection from its first byte to its last. It reads a head ([`head_reading`]), has the request
-//! served ([`crate::lifecycle`]), sends the response ([`head`], [`sender`]) and begins again. Pipelined requests wait
-//! in the input until their turn.
+//! One task serves a connection while requests come. It reads a head ([`head_reading`]), has the request served
+//! ([`crate::lifecycle`]), sends the response ([`head`], [`sender`]) and begins again. Pipelined requests wait in the
+//! input until their turn.
 //!
 //! It does not accept connections, and does not move them: a connection that is asked to move is given back between two
 //! requests.
@@ -37,6 +37,8 @@ pub(crate) enum ProtocolEnd {
     Closed,
     /// It was asked to move to another loop or process, and is between two requests.
     Transferred,
+    /// It has been silent for a while, and may wait for the next request without the memory for one.
+    Waiting,
 }
 
 /// Serves a connection until it ends, or is to move. On return nothing here refers to the client any more, so that the
@@ -69,6 +71,7 @@ pub(crate) async fn serve_connection(
                 return ProtocolEnd::Closed;
             }
             ConnectionFate::Transfer => return ProtocolEnd::Transferred,
+            ConnectionFate::Wait => return ProtocolEnd::Waiting,
             ConnectionFate::Reset => {
                 // The descriptor is closed with the client; this only makes its close a reset. If it fails the close is
                 // an ordinary one.

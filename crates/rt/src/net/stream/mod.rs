@@ -219,6 +219,18 @@ impl StreamSocket {
         self.registration.get().is_some_and(quiet)
     }
 
+    /// Whether a read right after the connection was accepted is worth its call: see [`FirstReads`].
+    pub fn is_first_read_worth_it(&self) -> bool {
+        self.is_fresh.get()
+    }
+
+    /// Whether an event has said that the peer has closed its side or that the connection is broken. What the peer
+    /// sent before may still be unread.
+    pub fn has_ended(&self) -> bool {
+        let ended = |registration: &Registration| registration.is_ready(IoInterest::Closed);
+        self.registration.get().is_some_and(ended)
+    }
+
     /// Makes the next read and the next write try their calls, whatever is known about the socket. Used before it
     /// is closed for being silent, and for a last alert.
     pub fn look_again(&self) {

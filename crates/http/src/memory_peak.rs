@@ -1,0 +1,59 @@
+//! Memory that connections have given back goes back to the system.
+//!
+//! The allocator keeps what was freed for the next allocation, and after a peak of connections that is most of what the
+//! process has. It can be made to give all of it back, at the cost of a few milliseconds in which nothing can be
+//! allocated; so this is done only after much was freed, and a while later.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+/// How much less than at the last peak has to be in use, in bytes.
+const WORTH_IT: usize = 4 << 20;
+
+/// How long after the peak the memory is given back: the next peak may begin at once.
+const AFTER: Duration = Duration::from_secs(5);
+
+/// The most memory that connections of a loop have used since memory was last given back. An estimate.
+#[derive(Default)]
+pub(crate) struct MemoryPeak {
+    most: Cell<usize>,
+    /// A task waits to give memory back.
+    is_waiting: Cell<bool>,
+}
+
+impl MemoryPeak {
+    /// Notes how much is in use.
+    #[inline]
+    pub(crate) fn note_memory(&self, bytes: usize) {
+        if bytes > self.most.get() {
+            self.most.set(bytes);
+        }
+    }
+
+    /// Whether so much less is in use than before that it has to be given back: then the caller waits for
+    /// [`MemoryPeak::wait`], and calls [`MemoryPeak::give_back`].
+    #[inline]
+    pub(crate) fn is_over(&self, bytes: usize) -> bool {
+        self.is_far_below(bytes) && !self.is_waiting.replace(true)
+    }
+
+    /// Half of the peak, too: what comes and goes all the time is not given back.
+    fn is_far_below(&self, bytes: usize) -> bool {
+        let most = self.most.get();
+        bytes + WORTH_IT <= most && bytes <= most / 2
+    }
+
+    /// Waits for the time after a peak.
+    pub(crate) async fn wait() {
+        rt::sleep(AFTER).await;
+    }
+
+    /// Gives memory back, if there is still much less in use than before.
+    pub(crate) fn give_back(&self, bytes: usize) {
+        self.is_waiting.set(false);
+        if self.is_far_below(bytes) {
+            self.most.set(bytes);
+            host::process::give_memory_back();
+        }
+    }
+}
