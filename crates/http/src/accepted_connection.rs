@@ -155,6 +155,7 @@ async fn speak(served: ServedClient, place: TablePlace) {
         endpoint.http2 || site.server(endpoint.default_server).core.http2.on
     };
     if let Some(session) = bytes.transport.tls() {
+        place.count_memory(TLS_MEMORY);
         // ALPN has decided (RFC 9113, section 3.2).
         return match session.is_http2() {
             true => speak_http2(served, place),
@@ -281,6 +282,9 @@ fn client_of(
     let client = http.new_client(site, endpoint, connection, origin);
     (client, bytes)
 }
+
+/// About how much memory the state of TLS takes, in bytes: most of it is rustls's receive buffer.
+const TLS_MEMORY: usize = 10 * 1024;
 
 /// How much is read of a connection as soon as it is accepted, in bytes.
 const FIRST_READ_SIZE: usize = 16 * 1024;

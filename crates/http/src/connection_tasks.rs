@@ -15,6 +15,9 @@ use crate::waiting_connection::WaitingConnection;
 /// How many tasks wait for a connection at most: about a megabyte for each loop.
 const MAX_WAITING: usize = 64;
 
+/// How many of them stay after a peak.
+const KEPT_WAITING: usize = 8;
+
 /// The connection that a task has to serve.
 pub(crate) struct TaskAssignment {
     /// The connection.
@@ -86,6 +89,18 @@ impl ConnectionTasks {
     pub(crate) fn close(&self) {
         self.closed.set(true);
         for serving in self.waiting.take() {
+            serving.abort();
+        }
+    }
+
+    /// Ends waiting tasks that only a peak of connections needed.
+    pub(crate) fn shrink(&self) {
+        let surplus = {
+            let mut waiting = self.waiting.borrow_mut();
+            let kept = waiting.len().min(KEPT_WAITING);
+            waiting.split_off(kept)
+        };
+        for serving in surplus {
             serving.abort();
         }
     }

@@ -195,6 +195,7 @@ impl EngineConfiguration for HttpConfiguration {
             leaving: Cell::default(),
             tasks: ConnectionTasks::default(),
             recycled: RecycledSlots::default(),
+            memory: Cell::new(0),
             peak: MemoryPeak::default(),
             shutdown_timeout: Cell::new(self.shutdown_timeout),
         });
@@ -227,6 +228,8 @@ pub(crate) struct LoopConnections {
     pub(crate) recycled: RecycledSlots,
     /// `worker_shutdown_timeout` of the current configuration.
     shutdown_timeout: Cell<Duration>,
+    /// About how much memory its connections take while they wait, in bytes.
+    memory: Cell<usize>,
     /// When much memory of connections has become free, it goes back to the system.
     pub(crate) peak: MemoryPeak,
 }
@@ -260,10 +263,34 @@ impl ServingTask {
 pub(crate) struct TablePlace {
     pub(crate) engine: Rc<LoopConnections>,
     pub(crate) key: u64,
+    /// About how much memory the connection takes for as long as it lives, in bytes.
+    memory: Cell<usize>,
+}
+
+impl TablePlace {
+    fn new(engine: &Rc<LoopConnections>, key: u64) -> TablePlace {
+        let place = TablePlace {
+            engine: Rc::clone(engine),
+            key,
+            memory: Cell::new(0),
+        };
+        place.count_memory(CONNECTION_MEMORY);
+        place
+    }
+
+    /// Counts memory that the connection takes from now on, in bytes.
+    pub(crate) fn count_memory(&self, bytes: usize) {
+        self.memory.set(self.memory.get() + bytes);
+        let all = &self.engine.memory;
+        all.set(all.get() + bytes);
+        self.engine.peak.note_memory(self.engine.memory_in_use());
+    }
 }
 
 impl Drop for TablePlace {
     fn drop(&mut self) {
+        let all = &self.engine.memory;
+        all.set(all.get() - self.memory.get());
         self.engine.forget_connection(self.key);
     }
 }
@@ -525,12 +552,8 @@ impl LoopConnections {
             .insert(key, ServedConnection { control, task });
         self.http.counters.active.add(1);
         self.sockets.loop_slot().count_opened();
-        self.peak.note_memory(self.memory_in_use());
         // From here on the entry is removed however the connection ends.
-        let place = TablePlace {
-            engine: Rc::clone(self),
-            key,
-        };
+        let place = TablePlace::new(self, key);
         let (connection, is_silent) = match moved {
             None => {
                 let is_silent = accepted.is_silent(&self.http);
@@ -592,7 +615,7 @@ impl LoopConnections {
 
     /// About how much memory the connections have, in bytes.
     pub(crate) fn memory_in_use(&self) -> usize {
-        self.connections.borrow().len() * CONNECTION_MEMORY + self.http.served.get() * SERVED_MEMORY
+        self.memory.get() + self.http.served.get() * SERVED_MEMORY
     }
 
     /// Has memory given back to the system, some time after much of it has become free.
@@ -604,8 +627,12 @@ impl LoopConnections {
         let engine = Rc::downgrade(self);
         rt::spawn(async move {
             MemoryPeak::wait().await;
-            if let Some(engine) = engine.upgrade() {
-                engine.peak.give_back(engine.memory_in_use());
+            if let Some(engine) = engine.upgrade()
+                && engine.peak.ends(engine.memory_in_use())
+            {
+                engine.tasks.shrink();
+                engine.recycled.shrink();
+                host::process::give_memory_back();
             }
         });
     }

@@ -31,7 +31,7 @@ impl MemoryPeak {
     }
 
     /// Whether so much less is in use than before that it has to be given back: then the caller waits for
-    /// [`MemoryPeak::wait`], and calls [`MemoryPeak::give_back`].
+    /// [`MemoryPeak::wait`], and asks again ([`MemoryPeak::ends`]).
     #[inline]
     pub(crate) fn is_over(&self, bytes: usize) -> bool {
         self.is_far_below(bytes) && !self.is_waiting.replace(true)
@@ -48,12 +48,14 @@ impl MemoryPeak {
         rt::sleep(AFTER).await;
     }
 
-    /// Gives memory back, if there is still much less in use than before.
-    pub(crate) fn give_back(&self, bytes: usize) {
+    /// Whether there is still much less in use than before. Then the caller frees what it keeps for a peak, and calls
+    /// [`host::process::give_memory_back`]; the next peak begins.
+    pub(crate) fn ends(&self, bytes: usize) -> bool {
         self.is_waiting.set(false);
-        if self.is_far_below(bytes) {
+        let ends = self.is_far_below(bytes);
+        if ends {
             self.most.set(bytes);
-            host::process::give_memory_back();
         }
+        ends
     }
 }

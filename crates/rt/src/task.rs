@@ -4,7 +4,8 @@
 //! [`std::task::Wake`], so that no hand-made vtable is needed: waking from the loop's own thread pushes
 //! the task's id on the ready queue; from any other thread it goes through the loop's inbox. A slot
 //! keeps its header for the next task when no waker of the last one survives, so that a connection
-//! costs one allocation for its future and mostly none for its waker.
+//! costs one allocation for its future and mostly none for its waker. Only [`KEPT_HEADERS`] free slots do: after a peak
+//! of tasks their headers, strewn among what has been freed, would keep all of that from going back to the system.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -215,8 +216,13 @@ pub(crate) struct TaskSlab {
     pub(crate) living: usize,
 }
 
+/// How many free slots keep their header.
+const KEPT_HEADERS: usize = 1024;
+
 struct TaskSlot {
-    header: Arc<TaskHeader>,
+    generation: u32,
+    /// `None` in a free slot that keeps none.
+    header: Option<Arc<TaskHeader>>,
     waker: Option<Waker>,
     state: TaskState,
     name: &'static str,
@@ -258,42 +264,48 @@ impl TaskSlab {
     ) -> TaskId {
         let patient = rank == TaskRank::Patient;
         self.living += 1;
-        if let Some(index) = self.free.pop() {
-            let slot = &mut self.slots[index as usize];
-            slot.header.queued.store(true, Ordering::Relaxed);
-            slot.header.patient.store(patient, Ordering::Relaxed);
-            slot.state = TaskState::Waiting(future);
-            slot.name = name;
-            return slot.header.id;
-        }
-        let index = u32::try_from(self.slots.len()).expect("fewer than 2^32 tasks fit in memory");
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let index =
+                    u32::try_from(self.slots.len()).expect("fewer than 2^32 tasks fit in memory");
+                self.slots.push(TaskSlot {
+                    generation: 0,
+                    header: None,
+                    waker: None,
+                    state: TaskState::Free,
+                    name,
+                });
+                index
+            }
+        };
+        let slot = &mut self.slots[index as usize];
         let id = TaskId {
             index,
-            generation: 0,
+            generation: slot.generation,
         };
-        let header = TaskHeader::new(id, shared);
+        let header = slot
+            .header
+            .get_or_insert_with(|| TaskHeader::new(id, shared));
         header.queued.store(true, Ordering::Relaxed);
         header.patient.store(patient, Ordering::Relaxed);
-        let waker = Some(Waker::from(Arc::clone(&header)));
-        self.slots.push(TaskSlot {
-            header,
-            waker,
-            state: TaskState::Waiting(future),
-            name,
-        });
+        slot.waker
+            .get_or_insert_with(|| Waker::from(Arc::clone(header)));
+        slot.state = TaskState::Waiting(future);
+        slot.name = name;
         id
     }
 
     fn slot(&mut self, id: TaskId) -> Option<&mut TaskSlot> {
         self.slots
             .get_mut(id.index as usize)
-            .filter(|slot| slot.header.id == id)
+            .filter(|slot| slot.generation == id.generation)
     }
 
     /// Takes a task that was in the ready queue, to poll it.
     pub(crate) fn take(&mut self, id: TaskId) -> Option<TakenTask> {
         let slot = self.slot(id)?;
-        slot.header.queued.store(false, Ordering::Relaxed);
+        slot.header.as_ref()?.queued.store(false, Ordering::Relaxed);
         match std::mem::replace(&mut slot.state, TaskState::Running) {
             TaskState::Waiting(future) => {
                 let waker = slot
@@ -342,16 +354,21 @@ impl TaskSlab {
             index: id.index,
             generation: id.generation.wrapping_add(1),
         };
+        slot.generation = next.generation;
         slot.waker = None;
-        match Arc::get_mut(&mut slot.header) {
-            Some(header) => {
-                header.id = next;
-                *header.queued.get_mut() = false;
-                *header.posted.get_mut() = false;
+        let has_room = self.free.len() < KEPT_HEADERS;
+        slot.header = slot.header.take().filter(|_| has_room).map(|mut header| {
+            match Arc::get_mut(&mut header) {
+                Some(header) => {
+                    header.id = next;
+                    *header.queued.get_mut() = false;
+                    *header.posted.get_mut() = false;
+                }
+                None => header = TaskHeader::new(next, &header.shared),
             }
-            None => slot.header = TaskHeader::new(next, &slot.header.shared),
-        }
-        slot.waker = Some(Waker::from(Arc::clone(&slot.header)));
+            slot.waker = Some(Waker::from(Arc::clone(&header)));
+            header
+        });
         self.free.push(id.index);
         self.living -= 1;
     }
@@ -377,21 +394,22 @@ impl TaskSlab {
     pub(crate) fn contains(&self, id: TaskId) -> bool {
         self.slots
             .get(id.index as usize)
-            .is_some_and(|slot| slot.header.id == id && !matches!(slot.state, TaskState::Free))
+            .filter(|slot| slot.generation == id.generation)
+            .is_some_and(|slot| !matches!(slot.state, TaskState::Free))
     }
 
     /// Marks a task that was woken through the inbox as queued; gives the queue for it, unless it is in one.
     pub(crate) fn wake_posted(&mut self, id: TaskId) -> Option<TaskRank> {
-        let header = &self.slot(id)?.header;
+        let header = self.slot(id)?.header.as_ref()?;
         header.posted.swap(false, Ordering::AcqRel);
         let is_new = !header.queued.swap(true, Ordering::Relaxed);
         is_new.then(|| header.rank())
     }
 
     fn set_rank(&mut self, id: TaskId, rank: TaskRank) {
-        if let Some(slot) = self.slot(id) {
+        if let Some(header) = self.slot(id).and_then(|slot| slot.header.as_ref()) {
             let patient = rank == TaskRank::Patient;
-            slot.header.patient.store(patient, Ordering::Relaxed);
+            header.patient.store(patient, Ordering::Relaxed);
         }
     }
 
@@ -401,7 +419,10 @@ impl TaskSlab {
             .slots
             .iter()
             .position(|slot| matches!(slot.state, TaskState::Waiting(_)))?;
-        let id = self.slots[index].header.id;
+        let id = TaskId {
+            index: u32::try_from(index).ok()?,
+            generation: self.slots[index].generation,
+        };
         self.abort(id)
     }
 }

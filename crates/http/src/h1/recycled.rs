@@ -11,6 +11,9 @@ use crate::virtual_server::LastVirtualServer;
 /// How many a loop keeps: as many as tasks that wait for a connection.
 const MOST: usize = 64;
 
+/// How many it keeps after a peak of connections.
+const KEPT: usize = 8;
+
 /// Buffers above this size in total are freed, in bytes: one large request must not leave its memory with the loop.
 const LARGEST: usize = 16 * 1024;
 
@@ -33,6 +36,13 @@ impl RecycledSlots {
     /// A slot that an earlier connection left; a new one if there is none.
     pub(super) fn take_recycled(&self) -> Box<RequestSlot> {
         self.0.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Frees what only a peak of connections needed.
+    pub(crate) fn shrink(&self) {
+        let mut slots = self.0.borrow_mut();
+        slots.truncate(KEPT);
+        slots.shrink_to_fit();
     }
 
     /// Keeps the slot of a connection that has ended, without unusually large buffers. Its request must have ended,

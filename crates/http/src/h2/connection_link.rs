@@ -352,16 +352,20 @@ impl Http2Link {
         }
     }
 
-    /// Whether more requests are kept than an idle connection needs.
+    /// Whether memory is kept that an idle connection does not need.
     pub(super) fn has_spares(&self) -> bool {
-        self.spares.borrow().len() > 1
+        !self.spares.borrow().is_empty()
     }
 
-    /// Frees all but one of the kept requests.
+    /// Frees the kept requests and the buffers.
     pub(super) fn give_spares(&self) {
-        let mut spares = self.spares.borrow_mut();
-        spares.truncate(1);
-        spares.shrink_to_fit();
+        self.spares.take();
+        self.last_server.take();
+        let mut output = self.output.borrow_mut();
+        if output.pending() == 0 {
+            output.bytes = Vec::new();
+            output.sent = 0;
+        }
     }
 }
 

@@ -46,7 +46,7 @@ impl Http2Connection {
         }
     }
 
-    /// Frees the structs kept for the next requests once the connection has been idle for a second. The timer is not
+    /// Frees the memory kept for the next requests once the connection has been idle for a second. The timer is not
     /// restarted by each request, only set again when it fires.
     pub(super) fn poll_spares(&mut self, context: &mut Context<'_>) {
         if !self.spares_timer.is_set() {
