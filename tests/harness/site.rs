@@ -163,8 +163,13 @@ impl Site {
 
     /// Starts `weir serve` on the site's `html` folder with these further arguments, in which
     /// `%%PORT%%` is filled in; the configuration is not used.
-    pub fn serve(mut self, more: &[&str]) -> Server {
-        let mut arguments = vec!["serve".to_owned(), "html".to_owned()];
+    pub fn serve(self, more: &[&str]) -> Server {
+        self.serve_folder("html", more)
+    }
+
+    /// Starts `weir serve` on another folder of the site.
+    pub fn serve_folder(mut self, folder: &str, more: &[&str]) -> Server {
+        let mut arguments = vec!["serve".to_owned(), folder.to_owned()];
         arguments.extend(more.iter().map(|text| self.filled(text)));
         Server::start_without_configuration(self, &arguments)
     }
@@ -209,6 +214,14 @@ impl Site {
         let mut arguments = self.arguments();
         arguments.extend(more.iter().map(|&text| text.to_owned()));
         self.finished(&arguments)
+    }
+
+    /// Starts the binary on the configuration and does not wait for it to serve.
+    pub fn spawn(&mut self) -> std::process::Child {
+        self.write(true);
+        let arguments = self.arguments();
+        let child = self.command().args(&arguments).spawn();
+        child.expect("the binary runs")
     }
 
     /// Runs the binary on the configuration as it was given, and gives the site back, since what

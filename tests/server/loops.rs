@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use weir_tests::{Connection, Server, Signal, Site, http, skip_on_oracle, until};
 
 use crate::tls::{CERTIFICATE, Client, ask, https};
@@ -327,4 +328,45 @@ fn a_tls_connection_with_work_left_stays_and_is_served() {
     }
     // The copies fail now, or the server would wait for them.
     drop(silent);
+}
+
+/// A reload that wants more loops than there is memory for is refused, and the loops that there are go on.
+#[test]
+fn loops_that_cannot_be_started_leave_the_others_in_place() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let server = http("server { listen 127.0.0.1:%%PORT%%; location / { return 200 $pid; } }")
+        .main("worker_processes 1;")
+        .tolerate("could not start the event loops")
+        .start();
+    let pid = server.get("/").text();
+    let pages = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("the worker runs");
+    let pages: u64 = pages
+        .split(' ')
+        .next()
+        .and_then(|n| n.parse().ok())
+        .expect("a number");
+    // Enough for a configuration, too little for the stacks of many threads.
+    let limit = Rlimit {
+        current: Some(pages * rustix::param::page_size() as u64 + (16 << 20)),
+        maximum: None,
+    };
+    let worker = pid.parse().ok().and_then(Pid::from_raw);
+    prlimit(worker, Resource::As, limit).expect("root may");
+    let path = server.path("nginx.conf");
+    let text = std::fs::read_to_string(&path).expect("the harness wrote it");
+    let more = text.replace("worker_processes 1;", "worker_processes 64;");
+    std::fs::write(&path, more).expect("it may be written");
+    server.signal(Signal::HUP);
+    server.line("error.log", "could not start the event loops");
+    for _ in 0..20 {
+        assert_eq!(server.get("/").text(), pid);
+    }
+    // With a configuration that fits, the next reload succeeds.
+    std::fs::write(&path, text.replace("$pid", "'$pid again'")).expect("it may be written");
+    server.signal(Signal::HUP);
+    until(|| (server.get("/").text() == format!("{pid} again")).then_some(())).expect("it reloads");
+    let log = server.read("error.log");
+    assert!(!log.contains("ended unexpectedly"), "{log}");
 }

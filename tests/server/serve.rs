@@ -31,6 +31,28 @@ fn a_folder_is_served_with_sensible_defaults() {
 }
 
 #[test]
+fn a_folder_may_have_any_name() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    for name in [
+        "@LISTEN@ @NAME@",
+        "$uri",
+        "a$",
+        "${x}",
+        "\"q\" ; {}",
+        "a'\\n#",
+    ] {
+        let site = whole("")
+            .file(&format!("{name}/index.html"), name)
+            .file(&format!("{name}/list/$1"), "one");
+        let server = site.serve_folder(name, &["--port", "%%PORT%%"]);
+        server.answers(&[("/", 200, name), ("/list/$1", 200, "one"), ("/x", 404, "")]);
+        assert!(server.get("/list/").expect(200).text().contains("$1"));
+    }
+}
+
+#[test]
 fn it_says_where_and_logs_requests() {
     if skip_on_oracle(WHY) {
         return;

@@ -1,5 +1,6 @@
 //! Signals and processes: graceful and fast ends, reopening, the pid file, a reload's seam.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 
 use weir_tests::{Connection, Http2, Server, Signal, http, skip_on_oracle, until, whole};
@@ -259,4 +260,49 @@ fn the_exit_status_is_not_a_signal() {
     server.signal(Signal::TERM);
     let status = server.ended();
     assert_eq!((status.code(), status.signal()), (Some(0), None));
+}
+
+/// A signal may come as soon as the server listens, however long it takes from there to serve.
+#[test]
+fn an_end_that_comes_while_the_server_starts_is_a_clean_one() {
+    if skip_on_oracle("nginx takes signals when it has started") {
+        return;
+    }
+    let mut site = http(
+        "init_by_lua_block {
+            local began = io.open('%%DIR%%/began')
+            if began then return end
+            began = io.open('%%DIR%%/began', 'w')
+            began:close()
+            io.open('%%DIR%%/gate'):read('*a')
+        }
+        server { listen 127.0.0.1:%%PORT%%; }",
+    );
+    let gate = site.path("gate");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &gate,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .expect("the folder is writable");
+    let mut child = site.spawn();
+    // A reader is there: the trial run of the configuration has come to the gate, and the sockets listen.
+    let open = || {
+        let mut options = std::fs::OpenOptions::new();
+        let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        options
+            .write(true)
+            .custom_flags(nonblocking)
+            .open(&gate)
+            .ok()
+    };
+    let gate = until(open).expect("the configuration is tried");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, Signal::TERM).expect("it runs");
+    drop(gate);
+    let status = until(|| child.try_wait().expect("our own child"));
+    let _ = child.kill();
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }

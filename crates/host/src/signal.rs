@@ -100,6 +100,12 @@ impl SignalReader {
         Ok(SignalReader(SignalDescriptor::block(&numbers)?))
     }
 
+    /// Lets this thread be ended by `signals` again.
+    pub fn unblock(signals: &[Signal]) -> io::Result<()> {
+        let numbers: Vec<i32> = signals.iter().map(|signal| signal.number()).collect();
+        SignalDescriptor::unblock(&numbers)
+    }
+
     /// The next signal that has come, if any. Never waits.
     pub fn read_signal(&self) -> io::Result<Option<DeliveredSignal>> {
         while let Some(received) = self.0.read_signal()? {

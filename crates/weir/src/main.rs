@@ -47,6 +47,7 @@ mod single_process;
 mod sockets;
 mod startup_log;
 mod status_help;
+mod template;
 mod trial;
 mod upgrade;
 mod watchdog;

@@ -19,6 +19,7 @@ use crate::paths::ServerPaths;
 use crate::serve::{
     COLOUR_LOG, PLAIN_LOG, TemporaryFolder, choose_address, quoted, temporary_folder, url,
 };
+use crate::template::fill_template;
 
 const TEMPLATE: &str = include_str!("proxy.conf");
 
@@ -214,6 +215,7 @@ fn configuration(
     colour: bool,
 ) -> String {
     let log = if colour { COLOUR_LOG } else { PLAIN_LOG };
+    let log = fill_template(log, &[("CACHE", " $upstream_cache_status$why")]);
     let scheme = if origin.secure { "https" } else { "http" };
     let path = |path: &Path| quoted(&path.to_string_lossy());
     let mut tls = String::new();
@@ -230,18 +232,19 @@ fn configuration(
             " proxy_ssl_verify on; proxy_ssl_verify_depth 9; proxy_ssl_trusted_certificate {trust};"
         ));
     }
-    TEMPLATE
-        .replace("@ORIGIN@", &origin.server())
-        .replace("@HOST@", &origin.host)
-        .replace("@NAME@", origin.name())
-        .replace("@SCHEME@", scheme)
-        .replace("@PATH@", &origin.path)
-        .replace("@TLS@", &tls)
-        .replace("@LISTEN@", &address.to_string())
-        .replace("@CACHE_PATH@", &path(&temporary.join("cache")))
-        .replace("@TEMP@", &path(temporary))
-        .replace("@LOG@", log)
-        .replace("@CACHE@", " $upstream_cache_status$why")
+    let values = [
+        ("ORIGIN", &*origin.server()),
+        ("HOST", &origin.host),
+        ("NAME", origin.name()),
+        ("SCHEME", scheme),
+        ("PATH", &origin.path),
+        ("TLS", &tls),
+        ("LISTEN", &address.to_string()),
+        ("CACHE_PATH", &path(&temporary.join("cache"))),
+        ("TEMP", &path(temporary)),
+        ("LOG", &log),
+    ];
+    fill_template(TEMPLATE, &values)
 }
 
 #[cfg(test)]

@@ -444,7 +444,14 @@ pub(crate) fn start(
     };
     let has_orphans = !orphans.is_empty();
     let other = left.and_then(|left| left.other);
-    let opened = match prepare::open(&loaded, &inherited, startup_log) {
+    // Before anything listens: a client that sees the server listen may send it a signal at once, and
+    // that must be a clean end.
+    let signals = SignalReader::block(&Signal::ALL)
+        .map_err(|error| format!("signalfd() failed{}", ErrnoText(&error)));
+    let opened = signals.and_then(|signals| {
+        prepare::open(&loaded, &inherited, startup_log).map(|opened| (signals, opened))
+    });
+    let (signals, opened) = match opened {
         Ok(opened) => opened,
         Err(error) => {
             startup_log.log(LogLevel::Emerg, format_args!("{error}"));
@@ -465,7 +472,7 @@ pub(crate) fn start(
     // Sockets that this configuration does not use are closed here.
     drop(inherited);
     match become_server(&startup, &loaded, &opened, is_upgrade) {
-        Ok((signals, public)) => {
+        Ok(public) => {
             // The configuration's log is open; this file must not be kept from being rotated.
             drop(early);
             serve(startup, loaded, opened, signals, public, (other, orphans))
@@ -505,17 +512,15 @@ fn take_over(
     orphans
 }
 
-/// Becomes the serving process: signals, background, pid file, standard error.
+/// Becomes the serving process: background, pid file, standard error.
 fn become_server(
     startup: &StartupSettings,
     loaded: &LoadedConfiguration,
     opened: &OpenedResources,
     is_upgrade: bool,
-) -> Result<(SignalReader, Option<PidAndWatchers>), String> {
+) -> Result<Option<PidAndWatchers>, String> {
     // While a user can still see the message, and before anything that would have to be undone.
     crate::trial::run(loaded)?;
-    let signals = SignalReader::block(&Signal::ALL)
-        .map_err(|error| format!("signalfd() failed{}", ErrnoText(&error)))?;
     // A binary that replaces another one stays its child, so that the old one learns of its exit.
     if is_upgrade {
         startup.daemonized.store(true, Ordering::Relaxed);
@@ -537,7 +542,7 @@ fn become_server(
         }
     };
     prepare::redirect_stderr(&loaded.log, &opened.logs);
-    Ok((signals, public))
+    Ok(public)
 }
 
 /// How other processes find the server: the pid file, and the socket on which outcomes are

@@ -25,6 +25,7 @@ use crate::identity::ProgramIdentity;
 use crate::load_configuration::{StartupSettings, load_from_disk};
 use crate::password::{self, UserCredentials};
 use crate::paths::ServerPaths;
+use crate::template::fill_template;
 
 /// The default port, and how many ports from it on are tried.
 const FIRST_PORT: u16 = 8080;
@@ -304,41 +305,37 @@ fn configuration(
     let path = directory
         .to_str()
         .ok_or("the directory's name is not valid UTF-8")?;
-    // Nothing in the configuration's language can escape it.
-    if path.contains('$') {
-        return Err(
-            "the directory's name contains a \"$\", which would be read as a variable".to_owned(),
-        );
-    }
     let log = if colour { COLOUR_LOG } else { PLAIN_LOG };
+    let log = fill_template(log, &[("CACHE", "")]);
     let secure = if serve.is_secure() { " ssl" } else { "" };
     // The site's own page is preferred.
     let own = directory.join("404.html").is_file();
     let (around, options) = (http_rows(serve, address)?, server_rows(serve, temporary));
-    Ok(TEMPLATE
-        .replace("@AROUND@", &around)
-        .replace("@OPTIONS@", &options)
-        .replace("@ROOT@", &quoted(path))
-        .replace("@LISTEN@", &format!("{address}{secure}"))
-        .replace("@NAME@", serve.domain.as_deref().unwrap_or("_"))
-        .replace("@MISSING@", if own { "/404.html" } else { "@missing" })
-        .replace(
-            "@PAGE404@",
+    // The configuration's language has no escape for `$`: a variable has it as its value.
+    let root = quoted(path).replace('$', "${dollar}");
+    let values = [
+        ("AROUND", &*around),
+        ("OPTIONS", &options),
+        ("ROOT", &root),
+        ("LISTEN", &format!("{address}{secure}")),
+        ("NAME", serve.domain.as_deref().unwrap_or("_")),
+        ("MISSING", if own { "/404.html" } else { "@missing" }),
+        (
+            "PAGE404",
             &error_page(404, "Not Found", "There is nothing here"),
-        )
-        .replace("@PAGE403@", &error_page(403, "Forbidden", "Access denied"))
-        .replace("@TEMP@", &quoted(&temporary.to_string_lossy()))
-        .replace("@LOG@", log)
-        .replace("@CACHE@", ""))
+        ),
+        ("PAGE403", &error_page(403, "Forbidden", "Access denied")),
+        ("TEMP", &quoted(&temporary.to_string_lossy())),
+        ("LOG", &log),
+    ];
+    Ok(fill_template(TEMPLATE, &values))
 }
 
 /// An error page, as a word of the configuration.
 fn error_page(status: u16, title: &str, text: &str) -> String {
-    let page = PAGE
-        .replace("@STATUS@", &status.to_string())
-        .replace("@TITLE@", title)
-        .replace("@TEXT@", text);
-    quoted(&page)
+    let status = status.to_string();
+    let values = [("STATUS", &*status), ("TITLE", title), ("TEXT", text)];
+    quoted(&fill_template(PAGE, &values))
 }
 
 /// The configuration beside the server's block.
@@ -460,8 +457,8 @@ pub(crate) fn temporary_folder() -> PathBuf {
     std::env::temp_dir().join(format!("weir-serve-{}-{nanos}", std::process::id()))
 }
 
-/// Quotes a word of the configuration. `$` needs no escape: a directory with one in its name is
-/// refused before.
+/// Quotes a word of the configuration. A `$` in it still begins a variable, where the directive takes
+/// any.
 pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use base::ErrnoText;
 use host::engine::ConfigurationTest;
 use host::process::{self, ChildExit, ForkSide};
-use host::signal::Signal;
+use host::signal::{Signal, SignalReader};
 
 use crate::core_conf::CoreConf;
 use crate::load_configuration::LoadedConfiguration;
@@ -70,6 +70,9 @@ fn in_child(
 
 /// Does what a worker does before it reads its configuration, as far as the code could notice.
 fn prepare(core: &CoreConf, master: u32) -> Result<(), String> {
+    // The master blocks them, and takes them after the trial. Ctrl-C in a terminal must not wait for
+    // that. A failure leaves it as it is.
+    let _ = SignalReader::unblock(&[Signal::Int, Signal::Term]);
     if let Some(user) = core.user.as_ref().filter(|_| process::is_root()) {
         // Before anything runs: code in the configuration must never run as root.
         process::become_user(user)?;

@@ -260,13 +260,15 @@ impl WorkerLoops {
             ..Default::default()
         })?;
         let loop_slot = LoopSlot::new(index, event_loop.handle(), take_arrivals);
-        let ended = LoopEndGuard(self.loop_ended.1.try_clone()?, loop_slot.id);
+        let (ended, id) = (self.loop_ended.1.try_clone()?, loop_slot.id);
         let affinity = loaded.core.affinity.clone();
         let log = self.log.clone();
         let own = loop_slot.clone();
-        std::thread::Builder::new()
-            .name(name)
-            .spawn(move || run_loop(event_loop, own, &affinity, &log, ended))?;
+        std::thread::Builder::new().name(name).spawn(move || {
+            // Made here: a thread that could not be started must not report the end of its loop.
+            let ended = LoopEndGuard(ended, id);
+            run_loop(event_loop, own, &affinity, &log, ended);
+        })?;
         Ok(loop_slot)
     }
 

@@ -39,6 +39,20 @@ impl SignalDescriptor {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(descriptor) }))
     }
 
+    /// Lets this thread be ended by the signals of these numbers again: for a child that must not outlive a Ctrl-C.
+    pub fn unblock(numbers: &[i32]) -> io::Result<()> {
+        let set = signal_set(numbers);
+        // SAFETY: `set` is an initialised signal set; the call only reads it, and the old mask is
+        // not asked for.
+        // JUSTIFICATION: the standard library has no signal masks.
+        match unsafe {
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut())
+        } {
+            0 => Ok(()),
+            code => Err(io::Error::from_raw_os_error(code)),
+        }
+    }
+
     /// The next signal that has come, if any. Never waits.
     pub fn read_signal(&self) -> io::Result<Option<ReceivedSignal>> {
         loop {
