@@ -2,7 +2,6 @@
 
 use super::evidence::{any_events, any_pair, has_field, logged, stores};
 use super::{Reason, Rule};
-use crate::case::{Body, Step};
 use crate::side::client::Event;
 use crate::side::reply::Response;
 
@@ -90,7 +89,13 @@ pub(super) const RULES: &[Rule] = &[
         reason: Reason::Rfc("RFC 9110, section 8.6: a length should be sent where it is known"),
         before: None,
         matches: |seen| {
-            let framing = seen.is("framing Chunked Length") || seen.is("framing Close Length");
+            let framings = [
+                "framing Chunked Length",
+                "framing Close Length",
+                // HTTP/2: content of which only its end told that there is none.
+                "framing Stream Empty",
+            ];
+            let framing = framings.iter().any(|class| seen.is(class));
             let follows = [
                 "field Content-Length added",
                 "field Accept-Ranges added",
@@ -251,32 +256,6 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "fields-of-refused-targets",
-        text: "A request whose target is refused is logged with its target and its fields; nginx has not read them.",
-        reason: Reason::Open("the log tells more than nginx's"),
-        before: None,
-        matches: |seen| {
-            let names = [
-                "$request_uri",
-                "$http_",
-                "$content_",
-                "$proxy_add_x_forwarded_for",
-                "$cookie_",
-                "$args",
-                "$is_args",
-            ];
-            let is_unread = |line: &[(String, String)]| {
-                let has = |name: &str| line.iter().any(|(known, _)| known == name);
-                !has("request_uri") && has("request")
-            };
-            seen.difference.oracle.is_empty()
-                && names.iter().any(|name| seen.is(&format!("log: {name}")))
-                && seen
-                    .sides
-                    .is_some_and(|[a, _]| a.log.iter().any(|line| is_unread(line)))
-        },
-    },
-    Rule {
         name: "status-of-try-files",
         text: "`try_files … =200` and other codes that are no errors answer without content; nginx never answers.",
         reason: Reason::Safety("a client that waits for nothing holds a connection"),
@@ -371,59 +350,6 @@ pub(super) const RULES: &[Rule] = &[
             seen.is("log: $sent_http_")
                 && logged(seen, |name, value| name == "status" && is_one(value))
         },
-    },
-    Rule {
-        name: "length-of-refused-targets",
-        text: "`$request_length` of a request whose target is refused has all of its head; nginx has read the first line.",
-        reason: Reason::Open("nginx's figure is the smaller one"),
-        before: None,
-        matches: |seen| {
-            let number = |text: &str| text.parse::<u64>().unwrap_or(0);
-            seen.is("log: $request_length")
-                && number(&seen.difference.oracle) < number(&seen.difference.weir)
-                && logged(seen, |name, value| {
-                    name == "request" && value.contains("..")
-                })
-        },
-    },
-    Rule {
-        name: "length-of-chunks-in-http-1.0",
-        text: "`$content_length` of a request of HTTP/1.0 that is refused since its content comes in chunks is 0; nginx's is empty.",
-        reason: Reason::Open("nothing was read"),
-        before: None,
-        matches: |seen| {
-            let is_one = |step: &Step| match step {
-                Step::Request { request, .. } => {
-                    request.version == "HTTP/1.0" && matches!(request.body, Body::Chunked(..))
-                }
-                _ => false,
-            };
-            seen.is("log: $content_length")
-                && seen.difference.oracle.is_empty()
-                && seen.difference.weir == "0"
-                && seen.case.talk.iter().any(is_one)
-        },
-    },
-    Rule {
-        name: "hash-that-is-none",
-        text: "A password in a file of `auth_basic_user_file` that is no hash answers 500; nginx's `crypt` finds that it is another one, 401.",
-        reason: Reason::Open("found with a password of one letter"),
-        before: None,
-        matches: |seen| {
-            let classes = ["status 401 500", "event kept closed", "log: $"];
-            seen.has("auth_basic_user_file")
-                && classes.iter().any(|class| seen.is(class))
-                && any_pair(seen, |a, b| a.status == 401 && b.status == 500)
-        },
-    },
-    Rule {
-        name: "limit-except-twice",
-        text: "A second `limit_except` in a location is taken; nginx refuses it.",
-        reason: Reason::Open(
-            "a configuration that nginx refuses is no loss, but the second counts in no way that a user expects",
-        ),
-        before: None,
-        matches: |seen| seen.is("refused by nginx alone: \"limit_except\" directive is duplicate"),
     },
     Rule {
         name: "first-of-several-errors",

@@ -35,7 +35,10 @@ pub(super) fn response_length(request: &mut Request) -> ResponseLength {
     out.drop_unfit_date();
     if matches!(out.status, 204 | 304) || (100..200).contains(&out.status) {
         // RFC 9110, section 8.6: no `ResponseLength-Length` here, as on HTTP/1.
-        out.content_type.clear();
+        // A 304 that was passed on keeps its media type: that of the 200 in whose place it stands.
+        if out.status != 304 || !out.is_upstream_status {
+            out.content_type.clear();
+        }
         out.content_length = None;
         return ResponseLength::None;
     }
