@@ -68,6 +68,8 @@ fn auth_basic_asks_and_checks_each_kind_of_hash() {
                  apr1:$apr1$saltsalt$LrttParrLPdxvgutaSXWJ0\n\
                  sha256:$5$saltsalt$0IyaXrmV7.sGNS6tirgqHLqX/G.FBvgkYA.lpPdS5sA\n\
                  sha512:$6$saltsalt$TVLlQcbpFVof5W3Yz4DTP6gRstiNuHwwTt6GLc1E5n0U0aDehy0S5knV8wiOQSpT0Y77vwPZN.Pq.H91p5hVO1\n\
+                 short:x\n\
+                 unknown:$9$x$y\n\
                  empty:\n";
     let conf = "server {
         listen 127.0.0.1:%%PORT%%;
@@ -107,6 +109,14 @@ fn auth_basic_asks_and_checks_each_kind_of_hash() {
     assert_eq!(status(&server, "/a", "Authorization: Bearer xyz"), 401);
     let lower = credentials("plain", "secret").replace("Basic", "basic");
     assert_eq!(status(&server, "/a", &lower), 200);
+    // What is no hash fits no password.
+    for name in ["short", "unknown"] {
+        assert_eq!(
+            status(&server, "/a", &credentials(name, "x")),
+            401,
+            "{name}"
+        );
+    }
     server.line("error.log", "user \"plain\": password mismatch");
     server.line("error.log", "user \"nobody\" was not found in \"");
 }

@@ -83,6 +83,30 @@ fn unknown_misplaced_and_repeated_directives() {
                 "[emerg] \"sendfile\" directive is duplicate",
             ),
             ("root a; root b;", "[emerg] \"root\" directive is duplicate"),
+            (
+                "location / { limit_except GET { } limit_except POST { } }",
+                "[emerg] \"limit_except\" directive is duplicate",
+            ),
+            (
+                "location / { if ($uri) { fastcgi_param a b; } }",
+                "[emerg] \"fastcgi_param\" directive is not allowed here",
+            ),
+            (
+                "location / { if ($uri) { scgi_param a b; } }",
+                "[emerg] \"scgi_param\" directive is not allowed here",
+            ),
+            (
+                "location / { if ($uri) { uwsgi_modifier1 5; } }",
+                "[emerg] \"uwsgi_modifier1\" directive is not allowed here",
+            ),
+            (
+                "gzip_window 100;",
+                "[emerg] \"gzip_window\" directive must be 512, 1k, 2k, 4k, 8k, 16k, or 32k",
+            ),
+            (
+                "gzip_hash 1m;",
+                "[emerg] \"gzip_hash\" directive must be 512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k",
+            ),
             ("http { }", "[emerg] \"http\" directive is not allowed here"),
         ],
     );

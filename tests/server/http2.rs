@@ -320,6 +320,31 @@ fn trailers_follow_the_content() {
     let reply = client.get("/a");
     assert_eq!(reply.text(), "abc");
     assert_eq!(reply.trailers, [("x-end".to_owned(), "GET".to_owned())]);
+    // Unlike chunks, frames leave room for both.
+    assert_eq!(reply.field("content-length"), "3");
+}
+
+#[test]
+fn each_request_keeps_its_number() {
+    let server = http(
+        "log_format number '$request_uri $connection_requests';
+         server {
+             listen 127.0.0.1:%%PORT%% http2;
+             access_log number.log number;
+             location / { limit_rate 1k; }
+             location /quick { return 200; }
+         }",
+    )
+    .file("html/slow", [b'a'; 1500])
+    .start();
+    let mut client = client(&server);
+    let slow = client.request("GET", "/slow", &[], true);
+    let quick = client.request("GET", "/quick", &[], true);
+    client.reply(quick);
+    client.reply(slow);
+    let mut lines = server.lines("number.log", 2);
+    lines.sort();
+    assert_eq!(lines, ["/quick 2", "/slow 1"]);
 }
 
 #[test]

@@ -229,6 +229,73 @@ fn a_refused_request_ends_its_connection() {
     }
 }
 
+/// What is sent before the client leaves or is refused, and the line of the log: server, host, target, status, length.
+#[rustfmt::skip]
+const LOGGED: &[(&str, &str)] = &[
+    ("get / HTTP/1.1\r\nHost: b\r\n\r\n", "a|a|-|400|0"),
+    ("GET /%zz HTTP/1.1\r\nHost: b\r\nUser-Agent: x\r\n\r\n", "a|a|-|400|19"),
+    ("GET /x HTTP/1.1\r\nHost: b\r\n: y\r\n\r\n", "b|b|/x|400|26"),
+    ("GET /x HTTP/1.1\r\nHost: b\r\nHost: c\r\nX: y\r\n\r\n", "b|b|/x|400|35"),
+    ("GET /x HTTP/1.1\r\nHost: b c\r\nX: y\r\n\r\n", "a|a|/x|400|28"),
+    ("GET /x HTTP/1.1\r\nX: y\r\n: y\r\nHost: b\r\n\r\n", "a|a|/x|400|23"),
+    ("GET /x HTTP/1.1\r\nX: y\r\n\r\n", "a|a|/x|400|25"),
+    // The client leaves.
+    ("GET /x HTTP/1.1\r\nHost: b\r\nX: ", "b|b|/x|400|26"),
+    ("GET /x", "a|a|-|400|0"),
+];
+
+#[test]
+fn a_refused_request_is_logged_by_its_server_with_what_was_read() {
+    let server = http(
+        "log_format short '$server_name|$host|$request_uri|$status|$request_length';
+         access_log short.log short;
+         server { listen 127.0.0.1:%%PORT%%; server_name a; }
+         server { listen 127.0.0.1:%%PORT%%; server_name b; }",
+    )
+    .start();
+    for (count, (request, expected)) in LOGGED.iter().enumerate() {
+        let mut connection = server.connect();
+        connection.send(request);
+        connection.half_close();
+        connection.rest();
+        let lines = server.lines("short.log", count + 1);
+        assert_eq!(&lines[count], expected, "{request:?}");
+    }
+}
+
+#[test]
+fn a_refused_request_gets_the_page_of_its_server() {
+    let server = http(
+        "server { listen 127.0.0.1:%%PORT%%; server_name a; }
+         server {
+             listen 127.0.0.1:%%PORT%%;
+             server_name b;
+             error_page 400 /page;
+             location /page { return 200 ours; }
+         }",
+    )
+    .start();
+    let reply = server.raw("GET / HTTP/1.1\r\nHost: b\r\n: y\r\n\r\n");
+    assert_eq!(reply.expect(400).text(), "ours");
+}
+
+#[test]
+fn content_that_was_not_looked_at_has_no_length() {
+    let server = http(
+        "log_format length '$status $content_length';
+         server { listen 127.0.0.1:%%PORT%%; access_log length.log length; }",
+    )
+    .start();
+    for encoding in [
+        "HTTP/1.1\r\nTransfer-Encoding: gzip",
+        "HTTP/1.0\r\nTransfer-Encoding: chunked",
+    ] {
+        let head = format!("POST / {encoding}\r\nHost: a\r\n\r\n");
+        server.raw(head);
+    }
+    assert_eq!(server.lines("length.log", 2), ["501 -", "400 -"]);
+}
+
 #[test]
 fn odd_but_tolerated_requests_are_served() {
     let server = http(CONF).file("html/index.html", "ok").start();

@@ -304,6 +304,13 @@ pub fn location(line: &mut DirectiveLine, parents: &mut BlockConfs) -> Result<()
 
 /// The setter of `limit_except`.
 pub fn limit_except(line: &mut DirectiveLine, parents: &mut BlockConfs) -> Result<(), Diagnostic> {
+    let open = &line.level.engine::<HttpBuilder>().open;
+    if open
+        .last()
+        .is_some_and(|frame| frame.limit_except.is_some())
+    {
+        return Err(line.directive_error("is duplicate"));
+    }
     let mut allowed = 0;
     for (index, word) in line.args().iter().enumerate() {
         let method = Method::from_bytes(&word.text);

@@ -10,6 +10,7 @@
 //! what becomes of its connection or stream afterwards. The order, and what is logged, is decided here, once.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
 use base::ErrnoText;
 use bstr::BStr;
@@ -248,9 +249,31 @@ fn judge_target_first(request: &mut Request, reject: RejectedHead) -> RejectedHe
     if !is_bad {
         return reject;
     }
+    let head = Rc::get_mut(&mut request.head).expect("only handlers share the head");
+    head.wire.cut_after_line();
+    // `Host` comes later.
+    head.host.clear();
+    head.port = None;
     request.server = first;
     request.enter_server();
     RejectedHead::new(RejectKind::InvalidUri)
+}
+
+/// Gives a request whose head has a fault behind its target what stands before the fault: the path, and the server that
+/// `Host` names, with its error pages and logs. Returns the fault that counts, which is the first.
+#[cold]
+pub(crate) fn place_refused<C: RequestCarrier>(
+    carrier: &mut C,
+    request: &mut Request,
+    reject: RejectedHead,
+) -> RejectedHead {
+    if set_uri(request).is_err() {
+        return judge_target_first(request, reject);
+    }
+    match carrier.choose_server(request) {
+        Ok(()) => reject,
+        Err(host) => host,
+    }
 }
 
 fn slashes_of(request: &Request, server: ServerId) -> proto::uri::SlashMerging {
@@ -267,7 +290,6 @@ pub(crate) fn set_uri(request: &mut Request) -> Result<(), RejectedHead> {
     let Ok(parsed) = proto::uri::normalize_path(target, slashes, &mut request.uri.path) else {
         // Normalizing stops at the fault: half a path must not choose a location.
         request.uri.path.clear();
-        request.uri.is_refused = true;
         return Err(RejectedHead::new(RejectKind::InvalidUri));
     };
     request.uri.args.extend_from_slice(&target[parsed.args]);

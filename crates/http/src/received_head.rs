@@ -14,6 +14,8 @@ pub struct ReceivedHead {
     pub port: Option<u16>,
     /// The head could not be read to its end. Then its version does not count: the answer is one for HTTP/1.0.
     pub rejected: bool,
+    /// Which request of its connection it is: `$connection_requests`. With HTTP/2 others may have begun since.
+    pub number: u64,
 }
 
 /// The protocol version of a request; later versions compare greater.
@@ -52,6 +54,7 @@ impl ReceivedHead {
         self.host.clear();
         self.port = None;
         self.rejected = false;
+        self.number = 0;
     }
 
     /// The value of a header field; the first one if there are several.

@@ -91,8 +91,6 @@ pub struct RequestUri {
     pub args: BString,
     /// Whether the target as the client sent it still means this path, so that it can be passed on byte for byte.
     pub original: bool,
-    /// Whether the target was malformed: `$request_uri` is then not set.
-    pub is_refused: bool,
 }
 
 impl RequestUri {
@@ -100,7 +98,6 @@ impl RequestUri {
         self.path.clear();
         self.args.clear();
         self.original = false;
-        self.is_refused = false;
     }
 }
 
@@ -348,7 +345,6 @@ impl Request {
             path: path.into(),
             args: args.into(),
             original: false,
-            is_refused: self.uri.is_refused,
         };
         self.debug(format_args!(
             "internal redirect: \"{}?{}\"",

@@ -83,21 +83,24 @@ const ALONE: &str = "a request that is being read is alone with its head";
 
 /// Checks the host of the request and notes it in lower case.
 fn read_host(request: &mut Request) -> Result<(), RejectedHead> {
-    let invalid = || RejectedHead::new(RejectKind::InvalidHost);
     let head = Rc::get_mut(&mut request.head).expect(ALONE);
     let field = head.wire.fields.get_known(KnownField::Host);
-    if let Some(value) = head.wire.authority().or(field) {
-        let host = proto::host::parse(value).map_err(|_| invalid())?;
+    let Some(value) = head.wire.authority().or(field) else {
+        return Ok(());
+    };
+    let mut is_valid = false;
+    if let Ok(host) = proto::host::parse(value) {
         host.write_lowercase(&mut head.host);
         head.port = host.port;
         // `Host` is ignored next to an absolute target, but an invalid one is still a 400 (RFC 9112, section 3.2).
-        if head.wire.authority().is_some()
-            && field.is_some_and(|field| proto::host::parse(field).is_err())
-        {
-            return Err(invalid());
-        }
+        is_valid = head.wire.authority().is_none()
+            || field.is_none_or(|field| proto::host::parse(field).is_ok());
     }
-    Ok(())
+    if is_valid {
+        return Ok(());
+    }
+    head.wire.count_to_host();
+    Err(RejectedHead::new(RejectKind::InvalidHost))
 }
 
 /// Selects the server by the request's host, or the address's default one. The name of the TLS hello has chosen the

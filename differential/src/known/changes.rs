@@ -1,7 +1,9 @@
 //! What nginx has changed since older oracles. Weir does as the newest; these rules hold for the older ones only, so that
 //! the comparison runs with the nginx of a distribution.
 
+use super::evidence::{any_bytes, any_pair, said};
 use super::{Reason, Rule};
+use crate::case::Step;
 use crate::version::Version;
 
 /// The version that Weir follows.
@@ -66,6 +68,61 @@ pub const CHANGES: &[Rule] = &[
                 };
                 seen.is(class) && text.lines().any(is_twice)
             })
+        },
+    },
+    Rule {
+        name: "repeated-fields",
+        text: "A request in which `If-Modified-Since`, or another field that may be there once, is twice is refused.",
+        reason: Reason::Changed("the last one counted"),
+        before: Some(LISTS),
+        matches: |seen| {
+            let is_twice = |step: &Step| match step {
+                Step::Send { bytes, .. } => {
+                    let bytes = bytes.bytes();
+                    let text = String::from_utf8_lossy(&bytes);
+                    text.matches("\r\nIf-Modified-Since: ").count() > 1
+                }
+                _ => false,
+            };
+            let is_refused = |bytes: &str| bytes.starts_with("HTTP/1.1 400 ");
+            seen.case.talk.iter().any(is_twice)
+                && (is_refused(&seen.difference.weir) && !is_refused(&seen.difference.oracle)
+                    || (seen.is("log: ")
+                        && any_bytes(seen, |a, b| !is_refused(a) && is_refused(b))))
+        },
+    },
+    Rule {
+        name: "lengths-of-responses",
+        text: "A response of an upstream whose `Content-Length` is no number, or stands twice, or beside chunks, is a 502.",
+        reason: Reason::Changed("the length was overlooked"),
+        before: Some(LISTS),
+        matches: |seen| {
+            let is_bad = |text: &str| {
+                let lengths = text.matches("\r\nContent-Length: ").count();
+                let is_beside = lengths > 0 && text.contains("\r\nTransfer-Encoding: ");
+                lengths > 1 || is_beside || text.contains("\r\nContent-Length: x\r\n")
+            };
+            let follows = ["status ", "log: $", "event "];
+            said(seen, is_bad)
+                && follows.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| a.status != 502 && b.status == 502)
+        },
+    },
+    Rule {
+        name: "authority-form",
+        text: "`CONNECT host:port` is a request with a target, which is refused where no tunnel is configured: 405.",
+        reason: Reason::Changed("400: the target was no path"),
+        before: Some(NEWEST),
+        matches: |seen| {
+            let asks = |step: &Step| match step {
+                Step::Send { bytes, .. } => bytes.bytes().starts_with(b"CONNECT "),
+                _ => false,
+            };
+            let is_one =
+                |a: &str, b: &str| a.starts_with("HTTP/1.1 400 ") && b.starts_with("HTTP/1.1 405 ");
+            seen.case.talk.iter().any(asks)
+                && (is_one(&seen.difference.oracle, &seen.difference.weir)
+                    || ((seen.is("log: $") || seen.is("event ")) && any_bytes(seen, is_one)))
         },
     },
     Rule {

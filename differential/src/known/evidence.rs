@@ -1,7 +1,9 @@
 //! What rules ask of a case and of what both sides showed.
 
+use std::collections::BTreeMap;
+
 use super::Seen;
-use crate::case::{Act, Protocol, Step};
+use crate::case::{Act, Body, Protocol, Step};
 use crate::side::client::Event;
 use crate::side::reply::Response;
 
@@ -20,6 +22,47 @@ pub(super) fn any_events(seen: &Seen<'_>, is_so: impl Fn(&Event, &Event) -> bool
     };
     let mut pairs = a.events.iter().zip(&b.events);
     pairs.any(|(a, b)| is_so(&a.1, &b.1))
+}
+
+/// True when a pair of what was read as it is begins so.
+pub(super) fn any_bytes(seen: &Seen<'_>, is_so: impl Fn(&str, &str) -> bool) -> bool {
+    any_events(seen, |a, b| match (a, b) {
+        (Event::Bytes(a), Event::Bytes(b)) => {
+            is_so(&String::from_utf8_lossy(a), &String::from_utf8_lossy(b))
+        }
+        _ => false,
+    })
+}
+
+/// What each connection of the case sends as it is, in lower case: a head may come in pieces.
+pub(super) fn sent(seen: &Seen<'_>) -> impl Iterator<Item = String> {
+    let mut texts: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+    for step in &seen.case.talk {
+        if let Step::Send { connection, bytes } = step {
+            texts.entry(*connection).or_default().extend(bytes.bytes());
+        }
+    }
+    let texts = texts.into_values();
+    texts.map(|text| String::from_utf8_lossy(&text).to_ascii_lowercase())
+}
+
+/// True when a request of the case has its content in chunks.
+pub(super) fn sends_chunks(seen: &Seen<'_>) -> bool {
+    let has_one = seen.case.talk.iter().any(|step| {
+        matches!(step, Step::Request { request, .. } if matches!(request.body, Body::Chunked(..)))
+    });
+    has_one || sent(seen).any(|text| text.contains("\r\ntransfer-encoding: chunked\r\n"))
+}
+
+/// True when a request of the case has trailers.
+pub(super) fn sends_trailers(seen: &Seen<'_>) -> bool {
+    let has_one = seen.case.talk.iter().any(|step| {
+        let Step::Request { request, .. } = step else {
+            return false;
+        };
+        matches!(&request.body, Body::Chunked(_, trailers) if !trailers.is_empty())
+    });
+    has_one || sent(seen).any(|text| text.contains("\r\n0\r\nx"))
 }
 
 /// True when a request of the case has one of these fields.

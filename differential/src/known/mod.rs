@@ -6,6 +6,8 @@
 mod caching;
 mod changes;
 mod evidence;
+mod heads;
+mod http2;
 mod page;
 mod passing;
 mod rules;
@@ -14,6 +16,8 @@ pub use changes::CHANGES;
 pub use page::{page, write_page};
 
 use caching::CACHING;
+use heads::HEADS;
+use http2::HTTP2;
 use passing::PASSING;
 use rules::RULES;
 
@@ -87,7 +91,12 @@ impl Seen<'_> {
 
 /// Where Weir differs from every nginx, in the order of `docs/compat.md`.
 pub fn choices() -> impl Iterator<Item = &'static Rule> {
-    RULES.iter().chain(PASSING).chain(CACHING)
+    RULES
+        .iter()
+        .chain(HEADS)
+        .chain(HTTP2)
+        .chain(PASSING)
+        .chain(CACHING)
 }
 
 /// The rule that knows a difference.

@@ -1,7 +1,8 @@
 //! Choices of what is passed on: answers that are none, interim ones, content that nobody wants.
 
 use super::evidence::{
-    answers, any_events, any_pair, asked, is_of_traffic, logged, logged_with, said, stores,
+    answers, any_events, any_pair, asked, is_of_traffic, logged, logged_with, said, sends_chunks,
+    stores,
 };
 use super::{Reason, Rule};
 use crate::case::{Body, Step};
@@ -64,7 +65,8 @@ pub(super) const PASSING: &[Rule] = &[
                 }
                 Event::Broken(..) => true,
                 Event::Response(response) => response.status == 9,
-                Event::Closed => true,
+                // In HTTP/2 there is no such response, and nothing comes.
+                Event::Closed | Event::Kept => true,
                 _ => false,
             };
             is_of_traffic(seen)
@@ -316,14 +318,14 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "bodies-of-rejected-requests",
-        text: "How much was read of a request body that is rejected for its size.",
+        text: "How much was read of a request body that is rejected for its size, or for invalid chunks.",
         reason: Reason::Chance("the kernel splits the bytes"),
         before: None,
         matches: |seen| {
             let variable = seen.difference.class.strip_prefix("log: $").unwrap_or("");
-            ["request_length", "content_length"].contains(&variable)
+            ["request_length", "content_length", "request_body"].contains(&variable)
                 && logged_with(seen, variable, &seen.difference.oracle, |of| {
-                    of("status") == "413"
+                    of("status") == "413" || (of("status") == "400" && sends_chunks(seen))
                 })
         },
     },
@@ -419,10 +421,7 @@ pub(super) const PASSING: &[Rule] = &[
                 "behind: body",
                 "log: $request_body",
             ];
-            let has_chunks = seen.case.talk.iter().any(|step| {
-                matches!(step, Step::Request { request, .. } if matches!(request.body, Body::Chunked(..)))
-            });
-            has_chunks
+            sends_chunks(seen)
                 && seen.has_ending("_request_buffering")
                 && classes.iter().any(|class| seen.is(class))
         },

@@ -2,7 +2,6 @@
 
 use super::evidence::{any_events, any_pair, has_field, logged, stores};
 use super::{Reason, Rule};
-use crate::case::{Body, Step};
 use crate::side::client::Event;
 use crate::side::reply::Response;
 
@@ -92,7 +91,13 @@ pub(super) const RULES: &[Rule] = &[
         reason: Reason::Rfc("RFC 9110, section 8.6: a length should be sent if it is known"),
         before: None,
         matches: |seen| {
-            let framing = seen.is("framing Chunked Length") || seen.is("framing Close Length");
+            let framings = [
+                "framing Chunked Length",
+                "framing Close Length",
+                // HTTP/2: content of which only its end told that there is none.
+                "framing Stream Empty",
+            ];
+            let framing = framings.iter().any(|class| seen.is(class));
             let follows = [
                 "field Content-Length added",
                 "field Accept-Ranges added",
@@ -253,32 +258,6 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "headers-of-rejected-targets",
-        text: "A request whose target is rejected is logged with its target and its headers; nginx has not read them.",
-        reason: Reason::Open("the log has more than nginx's"),
-        before: None,
-        matches: |seen| {
-            let names = [
-                "$request_uri",
-                "$http_",
-                "$content_",
-                "$proxy_add_x_forwarded_for",
-                "$cookie_",
-                "$args",
-                "$is_args",
-            ];
-            let is_unread = |line: &[(String, String)]| {
-                let has = |name: &str| line.iter().any(|(known, _)| known == name);
-                !has("request_uri") && has("request")
-            };
-            seen.difference.oracle.is_empty()
-                && names.iter().any(|name| seen.is(&format!("log: {name}")))
-                && seen
-                    .sides
-                    .is_some_and(|[a, _]| a.log.iter().any(|line| is_unread(line)))
-        },
-    },
-    Rule {
         name: "status-of-try-files",
         text: "`try_files … =200` and other codes that are not errors send a response without a body; nginx never responds.",
         reason: Reason::Safety("a client that waits for nothing holds a connection"),
@@ -373,61 +352,6 @@ pub(super) const RULES: &[Rule] = &[
             seen.is("log: $sent_http_")
                 && logged(seen, |name, value| name == "status" && is_one(value))
         },
-    },
-    Rule {
-        name: "length-of-rejected-targets",
-        text: "`$request_length` of a request whose target is rejected covers the whole header; nginx has read only the \
-               first line.",
-        reason: Reason::Open("nginx's figure is the smaller one"),
-        before: None,
-        matches: |seen| {
-            let number = |text: &str| text.parse::<u64>().unwrap_or(0);
-            seen.is("log: $request_length")
-                && number(&seen.difference.oracle) < number(&seen.difference.weir)
-                && logged(seen, |name, value| {
-                    name == "request" && value.contains("..")
-                })
-        },
-    },
-    Rule {
-        name: "length-of-chunks-in-http-1.0",
-        text: "`$content_length` of an HTTP/1.0 request that is rejected for its chunked body is 0; nginx's is empty.",
-        reason: Reason::Open("nothing was read"),
-        before: None,
-        matches: |seen| {
-            let is_one = |step: &Step| match step {
-                Step::Request { request, .. } => {
-                    request.version == "HTTP/1.0" && matches!(request.body, Body::Chunked(..))
-                }
-                _ => false,
-            };
-            seen.is("log: $content_length")
-                && seen.difference.oracle.is_empty()
-                && seen.difference.weir == "0"
-                && seen.case.talk.iter().any(is_one)
-        },
-    },
-    Rule {
-        name: "invalid-password-hash",
-        text: "A password in an `auth_basic_user_file` that is not a hash causes a 500; nginx's `crypt` treats it as a \
-               mismatch, 401.",
-        reason: Reason::Open("found with a one-letter password"),
-        before: None,
-        matches: |seen| {
-            let classes = ["status 401 500", "event kept closed", "log: $"];
-            seen.has("auth_basic_user_file")
-                && classes.iter().any(|class| seen.is(class))
-                && any_pair(seen, |a, b| a.status == 401 && b.status == 500)
-        },
-    },
-    Rule {
-        name: "limit-except-twice",
-        text: "A second `limit_except` in a location is accepted; nginx rejects it.",
-        reason: Reason::Open(
-            "nothing is lost by accepting what nginx rejects, but the second one does not do what a user expects",
-        ),
-        before: None,
-        matches: |seen| seen.is("refused by nginx alone: \"limit_except\" directive is duplicate"),
     },
     Rule {
         name: "first-of-several-errors",

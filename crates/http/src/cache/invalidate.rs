@@ -103,7 +103,6 @@ impl CacheRequest {
                 path: path.into(),
                 args: target[args].into(),
                 original: false,
-                is_refused: false,
             };
             // Variables may have been evaluated for the request's own path.
             other.variables = Rc::default();

@@ -149,6 +149,7 @@ impl<'a> Http1Connection<'a> {
                 lifecycle::run_lifecycle(self, request, Ok(())).await
             }
             Err(NoHead::Quiet) => ConnectionFate::Close,
+            Err(NoHead::Cut) => self.log_cut_head(request).await,
             Err(NoHead::Leaving) => ConnectionFate::Transfer,
             Err(NoHead::Silent) => ConnectionFate::Wait,
             Err(NoHead::TimedOut) => self.time_out(request).await,
@@ -159,7 +160,11 @@ impl<'a> Http1Connection<'a> {
     /// Turns a complete head into a request to the default server of its address.
     fn begin(&mut self, request: &mut Request) {
         // Rejected requests count, too: `keepalive_requests` and `$connection_requests` are nginx's.
-        self.client.requests.set(self.client.requests.get() + 1);
+        let number = self.client.requests.get() + 1;
+        self.client.requests.set(number);
+        Rc::get_mut(&mut request.head)
+            .expect("a request that has not begun is not shared")
+            .number = number;
         self.counted.enter_stage(ConnectionStage::Writing);
         lifecycle::start_request(self.http, request, self.client.first_server());
         if host::error_log::debug_is_on() {
@@ -170,7 +175,7 @@ impl<'a> Http1Connection<'a> {
 
     /// The client did not send its head within `client_header_timeout`.
     async fn time_out(&mut self, request: &mut Request) -> ConnectionFate {
-        self.begin_rejected(request, true);
+        self.begin_incomplete(request);
         request.log(
             LogLevel::Info,
             format_args!("client timed out (110: Connection timed out) while waiting for request"),
@@ -185,18 +190,36 @@ impl<'a> Http1Connection<'a> {
         ConnectionFate::Close
     }
 
+    /// The client left in the middle of a head. No response is sent; the log has nginx's status for it.
+    async fn log_cut_head(&mut self, request: &mut Request) -> ConnectionFate {
+        self.begin_incomplete(request);
+        request.out.status = 400;
+        log_phase::run_log_phase(request).await;
+        ConnectionFate::Close
+    }
+
     /// Answers a head that could not be parsed.
     async fn refuse(&mut self, request: &mut Request, reject: RejectedHead) -> ConnectionFate {
         // A request line without a version gets a response without a head (HTTP/0.9), even if its method is wrong.
         let is_simple = reject.kind == RejectKind::InvalidHttp09Method;
         self.begin_rejected(request, !is_simple);
-        RequestRefusal::Head(reject).log(request, Self::HAS_REQUEST_LINE);
         self.may_linger = reject.lingers();
-        if reject.follows_target() {
-            // The request line was read before the error, so error pages and logs get its path, if it is a valid one.
-            let _ = lifecycle::set_uri(request);
-        }
+        let reject = match reject.follows_target() {
+            true => lifecycle::place_refused(self, request, reject),
+            false => reject,
+        };
+        RequestRefusal::Head(reject).log(request, Self::HAS_REQUEST_LINE);
         lifecycle::answer_refused(self, request, reject.status()).await
+    }
+
+    /// Begins a request of whose head the rest does not come, with what there is of it.
+    fn begin_incomplete(&mut self, request: &mut Request) {
+        self.abandon_head(request);
+        self.begin_rejected(request, true);
+        if self.reading.has_request_line() && lifecycle::set_uri(request).is_ok() {
+            // A malformed host names no server, and no response is left to be made of that.
+            let _ = self.choose_server(request);
+        }
     }
 
     fn begin_rejected(&mut self, request: &mut Request, rejected: bool) {

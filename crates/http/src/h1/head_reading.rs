@@ -63,6 +63,8 @@ enum HeadReadStage {
 pub(super) enum NoHead {
     /// The client left, or the keep-alive timeout expired: no answer is sent.
     Quiet,
+    /// The client left in the middle of a head: no answer is sent, but the access log has the request.
+    Cut,
     /// `client_header_timeout` expired in the middle of a head, or before the first one.
     TimedOut,
     /// The head is malformed or too large.
@@ -77,6 +79,11 @@ impl HeadReading {
     /// Whether the client sent the request without waiting for the response to the one before it.
     pub(super) fn is_pipelined(&self) -> bool {
         self.pipelined
+    }
+
+    /// Whether the request line is complete.
+    pub(super) fn has_request_line(&self) -> bool {
+        self.parser.has_request_line()
     }
 
     /// Whether the connection is between two requests, where it may be closed without an answer (RFC 9112, section
@@ -168,7 +175,7 @@ impl Http1Connection<'_> {
                 },
                 Poll::Ready(Ok(0)) => {
                     self.log_early_end();
-                    break Poll::Ready(Err(NoHead::Quiet));
+                    break Poll::Ready(Err(self.ended()));
                 }
                 Poll::Ready(Ok(_)) => {
                     if let Some(end) = self.take_head(&scratch, request) {
@@ -178,12 +185,28 @@ impl Http1Connection<'_> {
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Poll::Ready(Err(error)) => {
                     self.log_error(&error);
-                    break Poll::Ready(Err(NoHead::Quiet));
+                    break Poll::Ready(Err(self.ended()));
                 }
             }
         };
         self.http.scratch.replace(scratch);
         result
+    }
+
+    /// What the end of the connection means for the head that is being read.
+    fn ended(&self) -> NoHead {
+        match self.reading.progress {
+            HeadReadStage::Awaited => NoHead::Quiet,
+            HeadReadStage::Begun | HeadReadStage::Partial => NoHead::Cut,
+        }
+    }
+
+    /// Makes what came of an incomplete head readable for the log.
+    pub(super) fn abandon_head(&mut self, request: &mut Request) {
+        let head =
+            Rc::get_mut(&mut request.head).expect("a request that has not begun is not shared");
+        let input = self.bytes.input.borrow();
+        self.reading.parser.abandon(&input, &mut head.wire);
     }
 
     /// Reads what the client has sent since the loop last asked the kernel, before the connection is closed for its
@@ -356,6 +379,9 @@ impl Http1Connection<'_> {
         let what = match self.reading.progress {
             HeadReadStage::Awaited if !self.reading.first => return,
             HeadReadStage::Awaited => "client closed connection while waiting for request",
+            _ if self.reading.has_request_line() => {
+                "client prematurely closed connection while reading client request headers"
+            }
             HeadReadStage::Begun | HeadReadStage::Partial => {
                 "client prematurely closed connection while reading client request line"
             }

@@ -309,6 +309,9 @@ impl Http2Connection {
             .expect("a request that has ended is alone with its head");
         // Even a malformed request becomes a stream with a task: as from nginx it gets a response, with its error page.
         let verdict = self.read_head(block, site, head)?;
+        let requests = &self.link.client.requests;
+        requests.set(requests.get() + 1);
+        head.number = requests.get();
         if verdict.is_err() {
             self.spend(price::STREAM)?;
         }
@@ -326,8 +329,6 @@ impl Http2Connection {
         self.requests.clear();
         self.link.streams.borrow_mut().push(Rc::clone(&stream));
         self.is_busy();
-        let client = &self.link.client;
-        client.requests.set(client.requests.get() + 1);
         // The GOAWAY that this may send still includes the new stream.
         self.check_keepalive();
         let start = StreamStart {

@@ -24,7 +24,7 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     ),
     Variable::new(
         "connection_requests",
-        |r, out| number(r.client.requests.get(), out),
+        |r, out| number(r.head.number, out),
         "The number of requests on this connection so far.",
     ),
     Variable::new(

@@ -19,7 +19,7 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     .volatile(),
     Variable::new(
         "request_uri",
-        |r: &mut Request, out| !r.uri.is_refused && text(r.head.wire.target(), out),
+        request_uri,
         "The original request URI, with arguments.",
     ),
     Variable::new(
@@ -139,6 +139,12 @@ fn request_line(request: &mut Request, out: &mut Vec<u8>) -> bool {
     !line.is_empty() && text(line, out)
 }
 
+/// The target as the client sent it; no value if it was refused.
+fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let target = request.head.wire.target();
+    !target.is_empty() && text(target, out)
+}
+
 /// The method. An error page is requested with GET, and shows that; a subrequest shows the client's method.
 fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let wire = &request.head.wire;
@@ -146,6 +152,10 @@ fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
         return text(request.method.name(), out);
     }
     let method = wire.method_text();
+    // The line was none, but its error page is asked for all the same.
+    if method.is_empty() && request.flow.jumps > 0 {
+        return text("GET", out);
+    }
     !method.is_empty() && text(method, out)
 }
 
@@ -169,7 +179,6 @@ fn set_args(request: &mut Request, value: &[u8]) {
     request.uri = RequestUri {
         args: value.into(),
         original: false,
-        is_refused: request.uri.is_refused,
         path: std::mem::take(&mut request.uri.path),
     };
 }
@@ -204,13 +213,13 @@ fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if let Some(field) = request.head.known(proto::KnownField::ContentLength) {
         return text(field, out);
     }
-    // A body that was announced but not sent has a length of 0.
-    let has_content = request.body.length() > 0
-        || request
-            .head
-            .wire
-            .fields
-            .has(proto::KnownField::TransferEncoding);
+    // A body that was announced but not sent has a length of 0; one that was never looked at has none.
+    let is_chunked = request
+        .head
+        .wire
+        .fields
+        .has(proto::KnownField::TransferEncoding);
+    let has_content = request.body.length() > 0 || (is_chunked && request.body.has_come());
     let length = match request.body.is_thrown_away() {
         true => 0,
         false => request.body.length(),

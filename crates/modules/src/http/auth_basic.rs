@@ -150,13 +150,13 @@ fn authenticate(request: &mut Request) -> HandlerStep<'_> {
             ));
             return challenge_client(request, realm.as_bstr());
         };
-        // A mistake in the file, which a 401 would make look like the user's.
+        // A mistake in the file, which the 401 makes look like the user's: the log tells.
         if **hash == PasswordHash::Unknown {
             request.log(
                 LogLevel::Crit,
                 format_args!("user \"{name}\": unknown password hash format"),
             );
-            return HandlerOutcome::Status(500);
+            return challenge_client(request, realm.as_bstr());
         }
         if verify(hash, password.as_bstr()).await {
             request.user = Some(name);

@@ -62,7 +62,7 @@ static DIRECTIVES: DirectiveTable<CompressionConf<GzipSettings>> = DirectiveTabl
         since: "0.1",
         doc: "Accepted, from 512 bytes to 32k; the window is always 32k.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| {
-            power_of_two(line, 512, 32 * 1024)
+            power_of_two(line, "512, 1k, 2k, 4k, 8k, 16k, or 32k", 32 * 1024)
         }),
     },
     Directive {
@@ -73,7 +73,11 @@ static DIRECTIVES: DirectiveTable<CompressionConf<GzipSettings>> = DirectiveTabl
         since: "0.1",
         doc: "Accepted, from 512 bytes to 128k; has no effect.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| {
-            power_of_two(line, 512, 128 * 1024)
+            power_of_two(
+                line,
+                "512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k",
+                128 * 1024,
+            )
         }),
     },
     Directive {
@@ -115,12 +119,10 @@ impl ResponseCoding for GzipEncoder {
 }
 
 /// Checks a size as nginx does, for directives without effect.
-fn power_of_two(line: &mut DirectiveLine, min: u64, max: u64) -> Result<(), Diagnostic> {
+fn power_of_two(line: &mut DirectiveLine, choice: &str, max: u64) -> Result<(), Diagnostic> {
     let size = line.size(0)?;
-    if size.is_power_of_two() && (min..=max).contains(&size) {
+    if size.is_power_of_two() && (512..=max).contains(&size) {
         return Ok(());
     }
-    Err(line
-        .directive_error_at(0, "must be a power of two")
-        .note(format!("from {min} to {max} bytes")))
+    Err(line.directive_error_at(0, &format!("must be {choice}")))
 }

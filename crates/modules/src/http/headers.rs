@@ -284,17 +284,16 @@ fn set_last_modified(request: &mut Request, value: &BStr) {
 fn add_trailers(request: &mut Request) -> FilterVerdict {
     let out = &request.out;
     let has_content = !request.delivery.header_only && !matches!(out.status, 100..=199 | 204 | 304);
-    // Before HTTP/1.1, and without chunked encoding, nothing can follow the content.
+    // Before HTTP/1.1, and without chunked encoding, nothing can follow the content. HTTP/2 has frames for it.
+    let version = request.head.version();
     let chunks = request
         .site
         .location(request.location)
         .core
-        .chunked_transfer_encoding;
-    if !has_content
-        || request.is_subrequest()
-        || request.head.version() < HttpVersion::Http11
-        || !chunks
-    {
+        .chunked_transfer_encoding
+        && version == HttpVersion::Http11;
+    let has_frames = version > HttpVersion::Http11;
+    if !has_content || request.is_subrequest() || !(chunks || has_frames) {
         return FilterVerdict::Pass;
     }
     let usual = is_success_or_redirect(out.status);
@@ -302,14 +301,17 @@ fn add_trailers(request: &mut Request) -> FilterVerdict {
     if !lines.iter().any(|added| usual || added.always) {
         return FilterVerdict::Pass;
     }
+    // A length and trailers exclude each other in HTTP/1 only (RFC 9112, section 7.1.2).
+    request.out.content_length = match has_frames {
+        true => request.out.length(),
+        false => None,
+    };
     let body = std::mem::take(&mut request.out.body);
-    request.out.content_length = None;
     request.out.body = ResponseBody::stream(WithTrailers { body, lines, usual });
     FilterVerdict::Pass
 }
 
-/// Content with trailers. Its length is not announced, so that it is sent in chunks (RFC 9112,
-/// section 7.1.2).
+/// Content with trailers. On HTTP/1 its length is not announced, so that it is sent in chunks.
 struct WithTrailers {
     body: ResponseBody,
     lines: Arc<[AddedField]>,
@@ -321,6 +323,10 @@ struct WithTrailers {
 impl BodySource for WithTrailers {
     fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
         self.body.poll_ahead(request, context);
+    }
+
+    fn may_have_trailers(&self) -> bool {
+        true
     }
 
     fn poll_next(

@@ -114,6 +114,11 @@ impl RequestParser {
         self.stage == RequestStage::Start
     }
 
+    /// Whether the request line is complete.
+    pub fn has_request_line(&self) -> bool {
+        self.stage == RequestStage::Fields
+    }
+
     /// Reads on. `head` must be the same, and empty at the first call, for one request; it is
     /// readable after [`RequestProgress::Complete`] and after an error.
     pub fn parse(
@@ -430,7 +435,11 @@ impl RequestParser {
     fn adopt_refused(&self, buf: &[u8], head: &mut RequestHead) {
         let end = self.searched.max(self.line_start).min(buf.len());
         head.set_text(&buf[..end]);
-        head.size = end as u32 - head.line.start.min(end as u32);
+        // What nginx counts: whole lines, a request line only if it is one.
+        head.size = match self.stage {
+            RequestStage::Fields => self.line_start as u32 - head.line.start,
+            RequestStage::Start | RequestStage::Method | RequestStage::RequestLine => 0,
+        };
         if self.stage != RequestStage::Fields {
             let line = &buf[self.line_start.min(end)..end];
             let length = line
@@ -439,6 +448,10 @@ impl RequestParser {
                 .unwrap_or(line.len());
             let start = end - line.len();
             head.line = ArenaSpan::new(start, start + length);
+            // What was taken for parts of it is none.
+            head.method_text = ArenaSpan::default();
+            head.target = ArenaSpan::default();
+            head.protocol = ArenaSpan::default();
         }
     }
 }

@@ -164,9 +164,39 @@ impl RequestHead {
     }
 
     /// The size of the head on the wire, line ends included, but not empty lines before it: its
-    /// part of `$request_length`.
+    /// part of `$request_length`. Of a refused head it is that of the lines before the fault.
     pub fn size(&self) -> usize {
         self.size as usize
+    }
+
+    /// Leaves the request line of the head: its target was refused, and nginx reads no further.
+    pub fn cut_after_line(&mut self) {
+        self.count_to_line_end(self.line.end);
+        self.fields.retain(|_, _, _| false);
+        self.target = ArenaSpan::default();
+    }
+
+    /// Counts the head in [`RequestHead::size`] only as far as its Host field: that was refused, and nginx reads no
+    /// further.
+    pub fn count_to_host(&mut self) {
+        let host = self
+            .fields
+            .iter_spans()
+            .find(|(known, _)| *known == KnownField::Host);
+        if let Some((_, value)) = host {
+            self.count_to_line_end(value.end);
+        }
+    }
+
+    /// Heads of versions that are no text have no line ends, and keep their size.
+    fn count_to_line_end(&mut self, from: u32) {
+        let rest = self.text(ArenaSpan {
+            start: from.min(self.text_len),
+            end: self.text_len,
+        });
+        if let Some(at) = rest.iter().position(|&byte| byte == b'\n') {
+            self.size = from + at as u32 + 1 - self.line.start;
+        }
     }
 
     /// Whether the client wants the connection to stay open: the last Connection field that says

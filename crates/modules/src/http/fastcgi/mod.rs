@@ -100,7 +100,7 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
         name: "fastcgi_param",
         syntax: "name value [if_not_empty]",
         default: None,
-        contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
+        contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "A parameter passed to the server. With `if_not_empty` it is passed only if its value is not empty. A \
               block with such lines of its own inherits none.",

@@ -1,0 +1,193 @@
+//! Choices of heads and of what comes with them: what is counted of them, and what is answered behind a request that ends the
+//! connection.
+
+use super::evidence::{any_bytes, any_events, sends_chunks, sends_trailers, sent};
+use super::{Reason, Rule, Seen};
+use crate::case::{Body, Step};
+use crate::side::client::Event;
+use crate::side::reply::Framing;
+
+/// In the order of `docs/compat.md`.
+pub(super) const HEADS: &[Rule] = &[
+    Rule {
+        name: "requests-behind-kept-connections",
+        text: "Requests that came behind one after which nginx closes, and Weir does not, are answered: see \
+               `kept-after-412-and-416`, `length-instead-of-chunks` and `preconditions`.",
+        reason: Reason::Rfc("RFC 9112, section 9.3.2: each of them is answered"),
+        before: None,
+        matches: |seen| {
+            let follows = seen.is("behind 0: requests ") || seen.is("log: lines ");
+            match seen.difference.at {
+                Some(at) if seen.is("event closed ") => is_behind_close(seen, at),
+                _ => follows && (0..events(seen)).any(|at| is_behind_close(seen, at)),
+            }
+        },
+    },
+    Rule {
+        name: "interim-response-without-need",
+        text: "`Expect: 100-continue` in a request that has no content, or whose content comes with its head, is not answered by a 100; \
+               nginx sends one.",
+        reason: Reason::Rfc(
+            "RFC 9110, section 10.1.1: it may be left out, since nothing waits for it",
+        ),
+        before: None,
+        matches: |seen| {
+            const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+            let is_one = |a: &Event, b: &Event| match (a, b) {
+                (Event::Bytes(a) | Event::Silent(a), Event::Bytes(b) | Event::Silent(b)) => {
+                    a.starts_with(INTERIM) && !b.starts_with(INTERIM)
+                }
+                _ => false,
+            };
+            let expects = |text: String| text.contains("\r\nexpect: 100-continue\r\n");
+            (seen.is("bytes") || seen.is("log: $body_bytes_sent"))
+                && sent(seen).any(expects)
+                && any_events(seen, is_one)
+        },
+    },
+    Rule {
+        name: "spaces-after-versions",
+        text: "`$server_protocol` has no space of a request line that ends with one.",
+        reason: Reason::Rfc("RFC 9112, section 3: such space is ignored"),
+        before: None,
+        matches: |seen| {
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            seen.is("log: $server_protocol") && oracle != weir && oracle.trim_end() == weir
+        },
+    },
+    Rule {
+        name: "requests-behind-content",
+        text: "`$pipe` is `p` also for a request that came with the content of the one before it; nginx looks at what came with its head.",
+        reason: Reason::Chance("the kernel cuts the bytes"),
+        before: None,
+        matches: |seen| {
+            let is_one = |step: &Step| match step {
+                Step::Request { request, .. } => request.body != Body::None,
+                _ => false,
+            };
+            seen.is("log: $pipe")
+                && (
+                    seen.difference.oracle.as_str(),
+                    seen.difference.weir.as_str(),
+                ) == (".", "p")
+                && seen.case.talk.iter().any(is_one)
+        },
+    },
+    Rule {
+        name: "length-of-discarded-chunks",
+        text: "`$content_length` of content in chunks that is not read is empty, and 0 at the end; nginx shows how much it would read next, \
+               and 0 where all has come.",
+        reason: Reason::Chance("the kernel cuts the bytes"),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "bytes",
+                "body",
+                "field Content-Length",
+                "log: $body_bytes_sent",
+                "log: $sent_http_content_length",
+            ];
+            let is_number =
+                |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            let is_logged = seen.is("log: $content_length")
+                && is_number(oracle)
+                && ["", "0"].contains(&weir.as_str());
+            let is_sent = seen.has("return")
+                && classes.iter().any(|class| seen.is(class))
+                && any_events(seen, tells_next_read);
+            sends_chunks(seen) && (is_logged || is_sent)
+        },
+    },
+    Rule {
+        name: "lengths-without-trailers",
+        text: "`$request_length` of a request whose content in chunks is discarded, and has trailers, is that of its head; nginx's is less \
+               than that, and can be negative.",
+        reason: Reason::Chance("the kernel cuts the bytes"),
+        before: None,
+        matches: |seen| {
+            let number = |text: &str| text.parse::<i64>().unwrap_or(i64::MAX);
+            let is_shown = seen.is("field X-A") && seen.has("add_header");
+            (seen.is("log: $request_length") || is_shown)
+                && number(&seen.difference.oracle) < number(&seen.difference.weir)
+                && sends_trailers(seen)
+        },
+    },
+    Rule {
+        name: "ports-that-are-none",
+        text: "A `Host` whose port is no number, or none of TCP's, is refused: 400; nginx overlooks the port.",
+        reason: Reason::Rfc("RFC 9112, section 3.2; RFC 3986, section 3.2.3"),
+        before: None,
+        matches: |seen| {
+            let is_port = |text: &str| text.parse::<u16>().is_ok() || text.is_empty();
+            let is_one = |text: String| {
+                let mut lines = text
+                    .split("\r\n")
+                    .filter_map(|line| line.strip_prefix("host: "));
+                lines.any(|host| {
+                    let port = host.rsplit_once(':').map(|(_, port)| port);
+                    port.is_some_and(|port| !port.ends_with(']') && !is_port(port))
+                })
+            };
+            let classes = ["bytes", "log: $", "log: lines ", "event "];
+            let is_refused = |text: &str| text.starts_with("HTTP/1.1 400 ");
+            classes.iter().any(|class| seen.is(class))
+                && sent(seen).any(is_one)
+                && any_bytes(seen, |a, b| !is_refused(a) && is_refused(b))
+        },
+    },
+    Rule {
+        name: "content-that-came-with-its-head",
+        text: "Content beyond `client_body_buffer_size` is in a file, also where it came with its head; nginx leaves it in the buffer of \
+               the head, and `$request_body` has it.",
+        reason: Reason::Chance("the kernel cuts the bytes"),
+        before: None,
+        matches: |seen| {
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            let is_one = (seen.is("log: $request_body_file") && oracle.is_empty())
+                || (seen.is("log: $request_body") && weir.is_empty());
+            is_one && seen.has("client_body_buffer_size")
+        },
+    },
+];
+
+/// How many events there are.
+fn events(seen: &Seen<'_>) -> usize {
+    seen.sides.map_or(0, |[oracle, _]| oracle.events.len())
+}
+
+/// True when nginx had closed the connection of this event, and Weir not, behind a response of which another rule tells that.
+fn is_behind_close(seen: &Seen<'_>, at: usize) -> bool {
+    let Some([oracle, weir]) = seen.sides else {
+        return false;
+    };
+    let (Some((connection, Event::Closed)), Some((_, Event::Response(_)))) =
+        (oracle.events.get(at), weir.events.get(at))
+    else {
+        return false;
+    };
+    let before = oracle.events[..at].iter().zip(&weir.events[..at]);
+    let mut own = before.filter(|((known, _), _)| known == connection);
+    own.any(|((_, a), (_, b))| match (a, b) {
+        (Event::Response(a), Event::Response(b)) => {
+            [412, 416].contains(&a.status)
+                || (a.framing == Framing::Close && b.framing != Framing::Close)
+        }
+        _ => false,
+    })
+}
+
+/// True when nginx's content is that of Weir with a number at its end.
+fn tells_next_read(a: &Event, b: &Event) -> bool {
+    let last = |text: &[u8]| {
+        let text = String::from_utf8_lossy(text).into_owned();
+        text.rsplit("\r\n").next().unwrap_or("").to_owned()
+    };
+    let (a, b) = match (a, b) {
+        (Event::Response(a), Event::Response(b)) => (last(&a.body), last(&b.body)),
+        (Event::Bytes(a), Event::Bytes(b)) => (last(a), last(b)),
+        _ => return false,
+    };
+    let rest = a.strip_prefix(&b).unwrap_or("");
+    !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit())
+}
