@@ -1,7 +1,7 @@
 //! What a loop of the worker runs: its engines, and what the control thread asks of it.
 //!
 //! Everything here runs on the thread of a loop. [`crate::worker`] posts to it and never touches
-//! the state of a loop; what a loop answers goes through its slot ([`host::seats`]) or through the
+//! the state of a loop; what a loop answers goes through its slot ([`host::loop_slots`]) or through the
 //! pipe that tells of its end.
 //!
 //! An engine is stopped in the loop, not in the process: it stops accepting, and the loop goes on
@@ -45,13 +45,13 @@ pub(crate) fn run_loop(
             format_args!("sched_setaffinity() failed{error}"),
         );
     }
-    // Before the first message, which is a configuration.
-    LOOP.with_borrow_mut(|state| state.seat = Some(seat));
-    let main = || async {
-        let done = Rc::new(rt::sync::Notify::new());
-        LOOP.with_borrow_mut(|state| state.done = Some(done.clone()));
-        done.notified().await;
-    };
+    // Before the first message: it may be a configuration, or the order to end if another loop could not be started.
+    let done = Rc::new(rt::sync::Notify::new());
+    LOOP.with_borrow_mut(|state| {
+        state.seat = Some(seat);
+        state.done = Some(done.clone());
+    });
+    let main = || async move { done.notified().await };
     if let Err(error) = event_loop.run(main) {
         let error = base::ErrnoText(&error);
         log.log_plain(

@@ -244,7 +244,7 @@ impl ResponseReader {
     /// Continues to send the request, whose body may still be on its way when the response begins.
     fn poll_send(&mut self, request: &mut Request, context: &mut Context<'_>) {
         let exchange = &mut self.exchange;
-        let Some(link) = &exchange.attempt.link else {
+        let Some(link) = &exchange.current.link else {
             return;
         };
         if !exchange.transmit.has_work(&*exchange.protocol) {
@@ -266,7 +266,7 @@ impl ResponseReader {
 
     /// Receives once. `Ready` if something has changed.
     fn poll_receive(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<()> {
-        let Some(link) = &self.exchange.attempt.link else {
+        let Some(link) = &self.exchange.current.link else {
             return Poll::Pending;
         };
         let mut most = self.read_size;
@@ -352,9 +352,9 @@ impl ResponseReader {
     fn allowance(&self) -> u64 {
         let since = self
             .exchange
-            .attempt
+            .current
             .head_arrived
-            .unwrap_or(self.exchange.attempt.began);
+            .unwrap_or(self.exchange.current.began);
         let millis = rt::now().saturating_duration_since(since).as_millis() as u64;
         // The allowance of one second is granted in advance, so that small responses are not delayed.
         let allowed = u128::from(self.rate) * u128::from(millis.saturating_add(1000)) / 1000;
