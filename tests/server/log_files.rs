@@ -49,9 +49,7 @@ fn holds(server: &Server, name: &str) -> bool {
 #[test]
 fn a_log_that_a_reload_no_longer_names_is_closed() {
     let conf = |name: &str| {
-        format!(
-            "server {{ listen 127.0.0.1:%%PORT%%; access_log {name}.log; return 200 {name}; }}"
-        )
+        format!("server {{ listen 127.0.0.1:%%PORT%%; access_log {name}.log; return 200 {name}; }}")
     };
     let mut server = http(&conf("old")).start();
     server.get("/");
