@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use weir_tests::{Signal, http, until, whole};
+use weir_tests::{Scripted, Signal, http, read_until, send, until, whole};
 
 #[test]
 fn more_than_the_rate_is_refused() {
@@ -134,29 +134,41 @@ fn a_client_that_leaves_does_not_wait_on() {
 
 #[test]
 fn counters_survive_a_reload_and_a_key_can_not_change() {
-    let conf = |key: &str, page: &str| {
+    let origin = |text: &'static str| {
+        Scripted::start(move |stream, _| {
+            read_until(stream, b"\r\n\r\n");
+            send(stream, format!("HTTP/1.0 200 OK\r\n\r\n{text}"));
+        })
+    };
+    let (one, other) = (origin("one"), origin("other"));
+    let conf = |key: &str, page: &str, origin: &Scripted| {
         format!(
             "limit_req_zone {key} zone=z:1m rate=1r/m;
+             upstream group {{ server 127.0.0.1:{}; }}
              server {{ listen 127.0.0.1:%%PORT%%;
                  location /page {{ return 200 {page}; }}
-                 location / {{ limit_req zone=z; }} }}"
+                 location /group {{ proxy_pass http://group; }}
+                 location / {{ limit_req zone=z; }} }}",
+            origin.port()
         )
     };
-    let mut server = http(&conf("$arg_k", "old"))
+    let mut server = http(&conf("$arg_k", "old", &one))
         .file("html/a", "")
         .tolerate("previously it used")
         .start();
     assert_eq!(server.get("/a?k=1").status, 200);
-    server.reconfigure(&conf("$arg_k", "new"));
+    server.reconfigure(&conf("$arg_k", "new", &one));
     server.signal(Signal::HUP);
     assert!(until(|| (server.get("/page").text() == "new").then_some(())).is_some());
     assert_eq!(server.get("/a?k=1").status, 503);
 
-    server.reconfigure(&conf("$arg_other", "newer"));
+    server.reconfigure(&conf("$arg_other", "newer", &other));
     server.signal(Signal::HUP);
     server.line(
         "error.log",
         "limit_req \"z\" uses the \"$arg_other\" key while previously it used the \"$arg_k\" key",
     );
     assert_eq!(server.get("/page").text(), "new");
+    // What a refused configuration says of shared state does not count either.
+    assert_eq!(server.get("/group").text(), "one");
 }

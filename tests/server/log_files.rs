@@ -3,7 +3,7 @@
 
 use std::os::unix::net::UnixDatagram;
 
-use weir_tests::{Signal, http, skip_on_oracle, whole};
+use weir_tests::{Server, Signal, http, skip_on_oracle, until, whole};
 
 #[test]
 fn without_a_line_there_is_logs_access_log() {
@@ -28,6 +28,38 @@ fn nobody_makes_a_default_log_that_nobody_wants() {
     server.get("/");
     server.lines("own.log", 1);
     assert!(!server.path("logs/access.log").exists());
+}
+
+/// Whether a process of the server has a file of this name open.
+fn holds(server: &Server, name: &str) -> bool {
+    let master = server.pid().as_raw_nonzero();
+    let children = format!("/proc/{master}/task/{master}/children");
+    let children = std::fs::read_to_string(children).expect("the master lives");
+    let processes = children.split_whitespace().map(str::to_owned);
+    processes.chain([master.to_string()]).any(|process| {
+        // A worker of the previous configuration may end at any moment.
+        let opened = std::fs::read_dir(format!("/proc/{process}/fd"));
+        let targets = opened.into_iter().flatten().flatten();
+        targets
+            .filter_map(|opened| std::fs::read_link(opened.path()).ok())
+            .any(|target| target.ends_with(name))
+    })
+}
+
+#[test]
+fn a_log_that_a_reload_no_longer_names_is_closed() {
+    let conf = |name: &str| {
+        format!("server {{ listen 127.0.0.1:%%PORT%%; access_log {name}.log; return 200 {name}; }}")
+    };
+    let mut server = http(&conf("old")).start();
+    server.get("/");
+    server.lines("old.log", 1);
+    assert!(holds(&server, "old.log"));
+    server.reconfigure(&conf("new"));
+    server.signal(Signal::HUP);
+    until(|| (server.get("/").text() == "new").then_some(())).expect("the reload");
+    until(|| (!holds(&server, "old.log")).then_some(())).expect("it is closed");
+    assert!(holds(&server, "new.log"));
 }
 
 #[test]

@@ -93,6 +93,7 @@ pub(crate) fn reclaim_segment(
     victim: &Arc<Segment>,
     keep: bool,
 ) -> io::Result<()> {
+    // The table may be missing or damaged, after a crash for instance. Then the records themselves are gone through.
     let table = victim
         .read_table()
         .ok()
@@ -114,7 +115,7 @@ pub(crate) fn reclaim_segment(
                 }
             }
             RecordKind::Tombstone | RecordKind::Soften | RecordKind::Purge => {
-                carry_on(core, log, victim, entry)?;
+                copy_deletion(core, log, victim, entry)?;
             }
             RecordKind::Table => {}
         }
@@ -133,7 +134,7 @@ pub(crate) fn reclaim_segment(
 }
 
 /// Copies a tombstone or a purge, under its sequence number, while there may be something for it to hit.
-fn carry_on(
+fn copy_deletion(
     core: &Arc<StoreCore>,
     log: &mut StoreLog,
     victim: &Segment,
@@ -162,10 +163,10 @@ fn carry_on(
     };
     if needed {
         log.append(core, true, record, (meta, &[]), |_| None)?;
-    // No object is as old as this purge: its name makes room in the table for another.
     } else if let Some((scope, _, name)) =
         purge::decode_purge(meta).filter(|_| record.kind == RecordKind::Purge)
     {
+        // No object is as old as this purge: its name makes room in the table for another.
         core.purges().expire(scope, name, record.sequence);
     }
     Ok(())
@@ -278,7 +279,8 @@ impl ObjectMove<'_> {
             }
         }
         description.extents = extents;
-        // A turn on the main side costs one use. What is promoted begins with none, and has to be used there.
+        // A turn on the main side costs one use, of which there is at least one (`object`). What is promoted begins with
+        // none, and has to be used there.
         let frequency = if self.victim.main {
             entry.frequency() - 1
         } else {
@@ -315,8 +317,8 @@ impl ObjectMove<'_> {
     }
 }
 
-/// How many of these extents, from the first on, are in this segment and follow each other in the body: one extent, or
-/// several of `most` bytes together.
+/// How many of these extents, from the first on, are in this segment and follow each other in the body, of at most `most`
+/// bytes together. The first one counts however long it is, since it must be copied in any case.
 fn run_of(extents: &[Extent], segment: u32, most: usize) -> usize {
     let mut end = None;
     let mut bytes = 0;

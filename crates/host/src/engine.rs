@@ -52,10 +52,18 @@ pub trait EngineConfiguration: Send + Sync {
         Vec::new()
     }
 
-    /// Called once in the worker, before any loop sees this configuration. Not on a loop: may be slow.
-    fn commit(&self, zones: &ZoneRegistry) -> Result<(), String> {
+    /// Called once in the worker, before any loop sees this configuration, for what can still make the worker refuse it.
+    /// Must change nothing that the configuration in use works with: that one stays if this or another engine refuses.
+    /// Not on a loop: may be slow.
+    fn accept(&self, zones: &ZoneRegistry) -> Result<(), String> {
         let _ = zones;
         Ok(())
+    }
+
+    /// Called once, after all engines have accepted: takes over what the configuration in use shares, such as the state
+    /// of upstream groups. Not on a loop: may be slow.
+    fn commit(&self, zones: &ZoneRegistry) {
+        let _ = zones;
     }
 
     /// What has to be tried before this configuration is accepted, because only running it shows errors. Each trial

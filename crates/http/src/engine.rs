@@ -150,10 +150,16 @@ impl EngineConfiguration for HttpConfiguration {
             .collect()
     }
 
-    fn commit(&self, zones: &ZoneRegistry) -> Result<(), String> {
+    fn accept(&self, zones: &ZoneRegistry) -> Result<(), String> {
         self.modules
             .iter()
-            .try_for_each(|module| (module.commit)(&self.frozen, zones))
+            .try_for_each(|module| (module.accept)(&self.frozen, zones))
+    }
+
+    fn commit(&self, zones: &ZoneRegistry) {
+        for module in self.modules.iter() {
+            (module.commit)(&self.frozen, zones);
+        }
     }
 
     fn before_exit(&self, deadline: std::time::Instant) {

@@ -1,9 +1,10 @@
 //! The life of a client's request, from its head to its last line in a log, whichever version of HTTP brings it.
 //!
 //! ```text
-//!   head ──▶ start_request ──▶ check ──▶ process_request ──▶ content that nothing has read ──▶ respond ──▶ finish
-//!                                │                                     │ malformed                ▲      (log phase)
-//!                                └────────────▶ refuse_request ◀───────┴──────────────────────────┘
+//!   head ──▶ start_request ──▶ check_head ──▶ process_request ──▶ settle_content ──▶ respond, log phase
+//!                                  │ refused                          │ malformed      ▲
+//!                                  └──────────▶ refuse_request ◀──────┘                │
+//!                                                     └────────────────────────────────┘
 //! ```
 //!
 //! A protocol takes part as a [`RequestCarrier`]: it knows how its content is framed, how a response is written, and
@@ -118,13 +119,13 @@ pub(crate) fn start_request(http: &HttpLoop, request: &mut Request, server: Serv
     request.delivery.header_only = request.method == Method::Head;
 }
 
-/// Serves a request that has [begun](start_request). `head` is what its protocol has found wrong with it so far.
+/// Serves a request that [`start_request`] has begun. `head` is what its protocol has found wrong with it so far.
 pub(crate) async fn run_lifecycle<C: RequestCarrier>(
     carrier: &mut C,
     request: &mut Request,
     head: Result<(), RequestRefusal>,
 ) -> C::End {
-    match check(carrier, request, head) {
+    match check_head(carrier, request, head) {
         // 499, nginx's status for it; only the log sees it.
         Ok(()) if carrier.is_given_up() => request.out.status = internal_status::CLIENT_CLOSED,
         Ok(()) => {
@@ -155,8 +156,9 @@ pub(crate) async fn answer_refused<C: RequestCarrier>(
     respond(carrier, request).await
 }
 
-/// Runs the checks that need the whole head, and derives path, server and content from it.
-fn check<C: RequestCarrier>(
+/// Checks the head, and derives path, server and content from it. If it is refused for several reasons, this decides which
+/// of them counts: the checks run in nginx's order, except that nginx has judged the target before it saw the rest.
+fn check_head<C: RequestCarrier>(
     carrier: &mut C,
     request: &mut Request,
     head: Result<(), RequestRefusal>,
@@ -167,12 +169,13 @@ fn check<C: RequestCarrier>(
     })
 }
 
+/// The checks, up to the first that refuses.
 fn check_in_order<C: RequestCarrier>(
     carrier: &mut C,
     request: &mut Request,
     head: Result<(), RequestRefusal>,
 ) -> Result<(), RequestRefusal> {
-    // The path comes first: the error page of a refusal may depend on it.
+    // Set first, since the error page of a refusal may depend on it. Its fault counts only if nothing before it fails.
     let uri = set_uri(request);
     // nginx's order: the fields are judged before the host, and the host before what only its server can judge. A
     // request with several faults gets the same status, from the same server, as in nginx.

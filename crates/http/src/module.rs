@@ -71,8 +71,11 @@ pub struct HttpModule {
     /// What has to be tried before a configuration is accepted:
     /// [`host::engine::EngineConfiguration::configuration_tests`].
     pub trial: fn(&FrozenHttp) -> Option<host::engine::ConfigurationTest>,
-    /// Called once per generation in the worker, before it serves: finds or creates shared zones.
-    pub commit: fn(&FrozenHttp, &host::engine::ZoneRegistry) -> Result<(), String>,
+    /// Called once per generation in the worker, before it serves: what can still refuse it, such as a zone whose key has
+    /// changed. [`EngineConfiguration::accept`](host::engine::EngineConfiguration::accept) says what it must leave alone.
+    pub accept: fn(&FrozenHttp, &host::engine::ZoneRegistry) -> Result<(), String>,
+    /// Called once per generation, after all have accepted it: finds or creates the state that generations share.
+    pub commit: fn(&FrozenHttp, &host::engine::ZoneRegistry),
     /// Called on each loop when it begins to serve a generation: starts the loop's own tasks. Whatever belongs to the
     /// previous generation has to be ended here.
     pub start: fn(&HttpLoop),
@@ -105,7 +108,8 @@ impl HttpModule {
         nested: |_| {},
         complete: |_| {},
         trial: |_| None,
-        commit: |_, _| Ok(()),
+        accept: |_, _| Ok(()),
+        commit: |_, _| {},
         start: |_| {},
         stop: |_| {},
         end: |_, _| {},

@@ -104,7 +104,8 @@ impl PhaseWalk {
         self.enter(first, request);
     }
 
-    /// Ends a pass, with a response or with the reason to begin another one.
+    /// Ends a pass, with a response or with the reason to begin another one. A content handler's `Ok` is a response as well;
+    /// `Declined` does not come here, because [`PhaseWalk::take`] goes on to the next handler then.
     fn end_pass(&mut self, mut outcome: HandlerOutcome, request: &mut Request) {
         loop {
             match outcome {
@@ -217,11 +218,12 @@ impl PhaseWalk {
             }
             HttpPhase::Access => self.end_access(request),
             HttpPhase::Precontent => self.enter(HttpPhase::Content, request),
-            // `proxy_pass` and its like replace all other content handlers of a location, as in nginx.
+            // All content handlers have declined.
             HttpPhase::Content => {
                 let outcome = no_content(request);
                 self.end_pass(outcome, request);
             }
+            // Run by `log_phase` after the response; no pass enters it.
             HttpPhase::Log => self.place = PhaseState::Arrived,
         }
     }

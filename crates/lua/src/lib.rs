@@ -158,7 +158,7 @@ static MODULE: HttpModule = HttpModule {
         confs.change_if::<HttpScripts>(|code| code.content.is_some(), HttpScripts::drop_content)
     },
     trial: |site| loop_vms::init_trial(site.main_confs.get(), vm_configuration::LuaSubsystem::Http),
-    commit: |site, zones| {
+    accept: |site, zones| {
         vm::LuaVm::try_init(
             site.main_confs.get(),
             vm_configuration::LuaSubsystem::Http,

@@ -52,7 +52,7 @@ static MODULE: StreamModule = StreamModule {
         handler: handshake::on_stream_handshake,
     }),
     trial: |site| loop_vms::init_trial(site.main_confs.get(), LuaSubsystem::Stream),
-    commit: |site, zones| {
+    accept: |site, zones| {
         crate::vm::LuaVm::try_init(site.main_confs.get(), LuaSubsystem::Stream, zones)
     },
     start: worker::start_stream,

@@ -57,7 +57,8 @@ pub struct LoopSockets {
     open: RefCell<HashMap<(ListenerId, usize), OpenListener>>,
     /// Accepting has ended for good: a loop that accepts for this one must stop too.
     is_closed: Cell<bool>,
-    log: Logger,
+    /// The error log of the configuration in use.
+    log: RefCell<Logger>,
 }
 
 /// A listening socket and the task that accepts from it.
@@ -80,7 +81,7 @@ impl LoopSockets {
             loop_slots: RefCell::new(context.loop_slots.clone()),
             open: RefCell::default(),
             is_closed: Cell::new(false),
-            log: context.log.clone(),
+            log: RefCell::new(context.log.clone()),
         }
     }
 
@@ -106,6 +107,7 @@ pub fn start_listening<E: AcceptingEngine>(engine: &Rc<E>, context: LoopContext)
     let sockets = engine.sockets();
     sockets.loops.set(context.loops);
     *sockets.loop_slots.borrow_mut() = context.loop_slots;
+    *sockets.log.borrow_mut() = context.log;
     let listeners = context.listeners;
     // A UDP socket can become another loop's when the number of loops changes: it is not kept here, although it is
     // still listed.
@@ -175,7 +177,7 @@ fn start<E: AcceptingEngine>(engine: &Rc<E>, listener: LoopListener) {
         }
         Err(error) => {
             let address = &spec.address;
-            sockets.log.log_plain(
+            sockets.log.borrow().log_plain(
                 LogLevel::Emerg,
                 format_args!("cannot accept from {address}: {error}"),
             );
@@ -218,10 +220,10 @@ async fn accept<E: AcceptingEngine>(
     loop {
         match socket.accept().await {
             Ok(stream) => accepted(&engine, stream, &spec),
-            // A lack of descriptors or memory was already waited out below. What arrives here does not pass: to try
-            // again would be a busy loop.
+            // `SocketListener::accept` waits while descriptors or memory are lacking. An error that it returns does not pass,
+            // and another attempt would be a busy loop.
             Err(error) => {
-                engine.sockets().log.log_plain(
+                engine.sockets().log.borrow().log_plain(
                     LogLevel::Alert,
                     format_args!("accept() failed{}", ErrnoText(&error)),
                 );
@@ -249,7 +251,7 @@ fn accepted<E: AcceptingEngine>(engine: &Rc<E>, stream: StreamSocket, spec: &Arc
     let given = lighter.give_connection(LoopArrival { kind, connection });
     drop(loop_slots);
     // The other loop is ending or its queue is full. The client has been accepted and must not pay for that: it is
-    // served here.
+    // served here. What comes back is what was given, so the pattern always fits.
     if let Err(LoopArrival {
         connection: ArrivingConnection::New { stream, .. },
         ..

@@ -6,10 +6,11 @@
 //!            └─────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A turn polls [`POLLS_PER_TURN`] tasks, and one more for each event, before it looks at the sockets again, so that
-//! tasks that wake each other cannot keep events out. Accounting costs two clock reads a turn (20 ns each), and one
-//! more for each [`CLOCK_EVERY`] polls; after a slow turn every poll is timed for [`PROBATION_TURNS`] turns, so that a
-//! task which is slow again is named exactly. See docs/design/2026-11-21-event-loop.md.
+//! A turn polls at most [`POLLS_PER_TURN`] tasks, and one more for each event, before it looks at the sockets again, so
+//! that tasks that wake each other cannot keep events out. Then patient tasks ([`TaskRank::Patient`]) have a share of
+//! time. Accounting costs two clock reads a turn (20 ns each), and one more for each [`CLOCK_EVERY`] polls; after a slow
+//! turn every poll is timed for [`PROBATION_TURNS`] turns, so that a task which is slow again is named exactly. See
+//! docs/design/2026-11-21-event-loop.md.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell, RefMut};
@@ -417,20 +418,21 @@ impl LoopCore {
         }
     }
 
-    /// Polls patient tasks: at least one, and then more for as long as the ordinary ones took, or [`PATIENT_TIME`].
-    fn poll_patient(&self, turn: &mut TurnBudget, began: Instant) {
+    /// Polls patient tasks: at least one, and then more for as long as the turn has taken so far (events and ordinary
+    /// tasks), but no less than [`PATIENT_TIME`]. Under load that gives them half of the loop.
+    fn poll_patient(&self, turn: &mut TurnBudget, turn_began: Instant) {
         if self.patient.borrow().is_empty() {
             return;
         }
-        let begun = clock::read_clock();
-        let allowed = begun.duration_since(began).max(PATIENT_TIME);
-        // Tasks that are woken from now on have their turn in the next one if the time is over.
+        let patient_began = clock::read_clock();
+        let allowed = patient_began.duration_since(turn_began).max(PATIENT_TIME);
+        // The time is the only bound: patient tasks that wake each other share it, and the rest waits for the next turn.
         loop {
             let Some(id) = self.patient.borrow_mut().pop_front() else {
                 return;
             };
             self.poll_one(id, turn);
-            if clock::elapsed(begun) >= allowed {
+            if clock::elapsed(patient_began) >= allowed {
                 return;
             }
         }
@@ -545,8 +547,9 @@ impl LoopCore {
 
 /// The state of a running turn.
 struct TurnBudget {
-    /// How many polls are left before the rest waits for the next turn.
+    /// How many polls of ordinary tasks the turn may have; the rest waits for the next one.
     budget: usize,
+    /// How many it has had, those of patient tasks included.
     polls: usize,
     stretches: TurnStretches,
 }

@@ -102,10 +102,16 @@ impl EngineConfiguration for StreamConfiguration {
             .collect()
     }
 
-    fn commit(&self, zones: &ZoneRegistry) -> Result<(), String> {
+    fn accept(&self, zones: &ZoneRegistry) -> Result<(), String> {
         self.modules
             .iter()
-            .try_for_each(|module| (module.commit)(&self.frozen, zones))
+            .try_for_each(|module| (module.accept)(&self.frozen, zones))
+    }
+
+    fn commit(&self, zones: &ZoneRegistry) {
+        for module in self.modules.iter() {
+            (module.commit)(&self.frozen, zones);
+        }
     }
 
     fn start_loop(self: Arc<Self>, context: LoopContext) -> Box<dyn LoopEngine> {

@@ -44,8 +44,11 @@ pub struct StreamModule {
     /// What has to be tried before a configuration takes effect:
     /// [`host::engine::EngineConfiguration::configuration_tests`].
     pub trial: fn(&FrozenStream) -> Option<host::engine::ConfigurationTest>,
-    /// Called once for each generation in the worker, before it serves: finds or makes shared zones.
-    pub commit: fn(&FrozenStream, &host::engine::ZoneRegistry) -> Result<(), String>,
+    /// Called once for each generation in the worker, before it serves: what can still refuse it, such as a zone whose
+    /// key has changed.
+    pub accept: fn(&FrozenStream, &host::engine::ZoneRegistry) -> Result<(), String>,
+    /// Called once for each generation, after all have accepted it: finds or creates the state that generations share.
+    pub commit: fn(&FrozenStream, &host::engine::ZoneRegistry),
     /// Called on each loop when it begins to serve a generation: starts tasks of the loop, and ends those of the
     /// generation before.
     pub start: fn(&StreamLoop),
@@ -70,7 +73,8 @@ impl StreamModule {
         variables: &[],
         complete: |_| {},
         trial: |_| None,
-        commit: |_, _| Ok(()),
+        accept: |_, _| Ok(()),
+        commit: |_, _| {},
         start: |_| {},
         stop: |_| {},
     };

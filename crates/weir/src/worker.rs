@@ -155,73 +155,97 @@ impl WorkerLoops {
         self.apply_loaded(loaded, generation)
     }
 
-    /// Gives the configuration to the loops.
+    /// Puts a valid configuration into use: what can fail comes first and changes nothing for the loops; then the
+    /// shared state is taken over, and each loop gets the configuration.
     fn apply_loaded(
         &mut self,
         loaded: LoadedConfiguration,
         generation: &GenerationMessage,
     ) -> Result<(), String> {
-        // Nothing has changed for the loops until each engine has committed.
-        // Engines share zones between loops, so all must commit before any loop gets its
-        // configuration.
+        for engine in &loaded.engines {
+            if let Err(error) = engine.accept(&self.zones) {
+                return Err(self.log_emergency(format_args!("{error}")));
+            }
+        }
+        let first = self.loops.is_empty();
+        let removed = match self.start_missing_loops(&loaded) {
+            Ok(removed) => removed,
+            Err(error) => {
+                let error = base::ErrnoText(&error);
+                return Err(
+                    self.log_emergency(format_args!("could not start the event loops{error}"))
+                );
+            }
+        };
+        // Nothing fails from here on. Engines share zones between loops, so all commit before any loop gets its
+        // configuration. Until it does, a loop serves the previous one with what the new one says of shared state.
         self.zones.set_loops(loaded.main.worker_processes);
         for engine in &loaded.engines {
-            if let Err(error) = engine.commit(&self.zones) {
-                self.log.log_plain(LogLevel::Emerg, format_args!("{error}"));
-                let program = self.startup.identity.program();
-                return Err(format!("{program}: [emerg] {error}\n"));
-            }
+            engine.commit(&self.zones);
         }
         self.log = loaded.log.clone();
         self.shutdown_timeout = loaded.main.shutdown_timeout;
-        let first = self.loops.is_empty();
         install_reporter(&self.log);
-        // A configuration with other pools is given to a new process.
         if first {
             register_pools(&loaded.main);
         }
-        let removed = self.start_missing_loops(&loaded).map_err(|error| {
-            let error = base::ErrnoText(&error);
-            let text = format!("could not start the event loops{error}");
-            self.log.log_plain(LogLevel::Emerg, format_args!("{text}"));
-            text
-        })?;
         let loop_slots = LoopSlots {
             list: self.loops.iter().cloned().collect(),
         };
         // Room for all answers, so that no loop waits for this thread.
-        let (done, dones) = mpsc::sync_channel(self.loops.len());
+        let (done, answers) = mpsc::sync_channel(self.loops.len());
         for index in 0..self.loops.len() {
             self.post_configuration(index, &loop_slots, &loaded, generation, done.clone());
         }
         drop(done);
-        await_loops(&dones);
-        // Only after the others have the configuration: they are where the connections go.
+        await_loops(&answers);
+        // Only after the others have been given the configuration: they are where the connections go.
         self.retire_loops(removed, &loop_slots);
         self.configure_watchdog(&loop_slots, loaded.core.slow_turn());
-        // Weak references: this list must not itself keep a configuration alive.
         let old = std::mem::replace(&mut self.current, loaded.engines);
         if !first {
+            // Weak references: this list must not itself keep a configuration alive.
             self.old.push(old.iter().map(Arc::downgrade).collect());
         }
+        // Only now, because until here a message was more likely about the previous configuration.
         crate::prepare::redirect_stderr(&self.log, &generation.logs);
-        // Last, when the new configuration holds its files: any other file has no user left.
+        // Files that only the old configuration names are closed with its last user: here, or in `forget_old`.
+        drop(old);
         self.files.prune_unused();
         Ok(())
     }
 
-    /// Starts the missing loops. Returns the surplus ones.
+    /// Logs why a configuration is refused. Returns it in the form in which the command line shows it.
+    fn log_emergency(&self, text: std::fmt::Arguments<'_>) -> String {
+        self.log.log_plain(LogLevel::Emerg, text);
+        let program = self.startup.identity.program();
+        format!("{program}: [emerg] {text}\n")
+    }
+
+    /// Starts the missing loops. Returns the surplus ones. If one cannot be started, those started before it end again:
+    /// without a configuration they would take no connections, and a loop that exists counts as configured.
     fn start_missing_loops(
         &mut self,
         loaded: &LoadedConfiguration,
     ) -> io::Result<Vec<Arc<LoopSlot>>> {
         let wanted = loaded.main.worker_processes.max(1);
+        let before = self.loops.len();
+        while self.loops.len() < wanted {
+            match self.start_loop(self.loops.len(), loaded) {
+                Ok(loop_slot) => self.loops.push(loop_slot),
+                Err(error) => {
+                    for loop_slot in self.loops.split_off(before) {
+                        self.retiring.insert(loop_slot.id);
+                        // A loop that cannot be reached has ended already.
+                        let _ = loop_slot.handle().post(abort_loop);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        // Those that were there already; the new ones began with it.
         for loop_slot in &self.loops {
             loop_slot.handle().set_slow_turn(loaded.core.slow_turn());
-        }
-        while self.loops.len() < wanted {
-            let loop_slot = self.start_loop(self.loops.len(), loaded)?;
-            self.loops.push(loop_slot);
         }
         Ok(self.loops.split_off(wanted))
     }
@@ -262,7 +286,8 @@ impl WorkerLoops {
         let loop_slot = LoopSlot::new(index, event_loop.handle(), take_arrivals);
         let (ended, id) = (self.loop_ended.1.try_clone()?, loop_slot.id);
         let affinity = loaded.core.affinity.clone();
-        let log = self.log.clone();
+        // For what the thread itself has to say; engines get theirs with each configuration.
+        let log = loaded.log.clone();
         let own = loop_slot.clone();
         std::thread::Builder::new().name(name).spawn(move || {
             // Made here: a thread that could not be started must not report the end of its loop.
@@ -543,6 +568,7 @@ impl WorkerLoops {
     fn forget_old(&mut self) {
         let process = std::process::id();
         let log = &self.log;
+        let before = self.old.len();
         self.old.retain(|engines| {
             let used = engines.iter().any(|engine| engine.strong_count() > 0);
             if !used {
@@ -553,6 +579,10 @@ impl WorkerLoops {
             }
             used
         });
+        // The log files that only a configuration which has just ended had named.
+        if self.old.len() < before {
+            self.files.prune_unused();
+        }
     }
 
     /// Saves what the next start can use.
@@ -573,19 +603,21 @@ impl WorkerLoops {
     }
 }
 
-/// Waits until the loops have taken a configuration: a client that is told of it must not meet the
-/// previous one. A loop that is stuck takes it later.
-fn await_loops(dones: &mpsc::Receiver<()>) {
+/// Waits until the loops have taken a configuration, so that a client that is told of it does not
+/// meet the previous one. Not longer than [`LOOP_TIMEOUT`]: a loop that is stuck takes it later.
+fn await_loops(answers: &mpsc::Receiver<()>) {
     let deadline = rt::clock::read_clock() + LOOP_TIMEOUT;
     // The channel is closed when all have answered.
-    while dones
+    while answers
         .recv_timeout(deadline.saturating_duration_since(rt::clock::read_clock()))
         .is_ok()
     {}
 }
 
-/// Creates the thread pools of the first configuration. They live as long as the process: a pool
-/// that a reload removes may still have work.
+/// Creates the thread pools of the first configuration. They live as long as the process: their
+/// threads may have work at any time, so a reload with other pools starts a new worker
+/// ([`CoreConf::same_process`](crate::core_conf::CoreConf::same_process)), and without a master it
+/// leaves them as they are.
 fn register_pools(main: &MainSettings) {
     for pool in &main.thread_pools {
         rt::pool::register(&pool.name, pool.threads, pool.max_queue);

@@ -45,13 +45,13 @@ pub(crate) fn run_loop(
             format_args!("sched_setaffinity() failed{error}"),
         );
     }
-    // Before the first message, which is a configuration.
-    LOOP.with_borrow_mut(|state| state.loop_slot = Some(loop_slot));
-    let main = || async {
-        let done = Rc::new(rt::sync::Notify::new());
-        LOOP.with_borrow_mut(|state| state.done = Some(done.clone()));
-        done.notified().await;
-    };
+    // Before the first message: it may be a configuration, or the order to end if another loop could not be started.
+    let done = Rc::new(rt::sync::Notify::new());
+    LOOP.with_borrow_mut(|state| {
+        state.loop_slot = Some(loop_slot);
+        state.done = Some(done.clone());
+    });
+    let main = || async move { done.notified().await };
     if let Err(error) = event_loop.run(main) {
         let error = base::ErrnoText(&error);
         log.log_plain(

@@ -104,9 +104,9 @@ pub(super) struct ClosedHttp2Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Http2StreamEnd {
     /// The client ended it: nothing may follow.
-    Ended,
+    EndedByClient,
     /// The client reset it: nothing may follow.
-    Reset,
+    ResetByClient,
     /// We ended it: frames of the client may still be under way.
     ResetByServer,
 }
@@ -226,11 +226,12 @@ impl Http2Link {
     pub(super) fn reset_closed(&self, id: u32) {
         let mut list = self.closed.borrow_mut();
         if let Some(closed) = list.iter_mut().find(|closed| closed.stream == id) {
-            closed.how = Http2StreamEnd::Reset;
+            closed.how = Http2StreamEnd::ResetByClient;
         }
     }
 
-    /// Counts content for a closed stream. `false`: it is more or less than the client announced.
+    /// Counts content for a closed stream. `false`: it is more or less than the client announced. Without
+    /// `Content-Length` nothing was announced, and any amount will do.
     pub(super) fn count_late_content(&self, id: u32, bytes: u64, ends: bool) -> bool {
         let mut list = self.closed.borrow_mut();
         let closed = list.iter_mut().find(|closed| closed.stream == id);

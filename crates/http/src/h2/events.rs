@@ -147,8 +147,11 @@ impl Http2Connection {
         self.stream_error(id, ErrorCode::STREAM_CLOSED, what)
     }
 
-    /// Content for a stream that has ended. After our own reset it may have been under way, and is only counted; after
-    /// the client's end it is an error.
+    /// Content for a stream that is closed. If we closed it, the content may have been under way, and is dropped; but it
+    /// must still be of the announced length (RFC 9113, section 8.1.1). After the client's own end it is an error.
+    ///
+    /// An error here resets the stream once more and leaves its record as it is: later frames get the same answer, each at
+    /// the price of a stream.
     fn late_data(&mut self, id: u32, bytes: u64, ends: bool) -> Result<(), ConnectionError> {
         self.debug(format_args!("unknown http2 stream"));
         match self.link.closed_stream(id).map(|closed| closed.how) {
@@ -159,7 +162,7 @@ impl Http2Connection {
                 let what = "body data other than declared";
                 self.stream_error(id, ErrorCode::PROTOCOL_ERROR, what)
             }
-            Some(Http2StreamEnd::Ended | Http2StreamEnd::Reset) => {
+            Some(Http2StreamEnd::EndedByClient | Http2StreamEnd::ResetByClient) => {
                 let what = "DATA frame for closed stream";
                 self.stream_error(id, ErrorCode::STREAM_CLOSED, what)
             }
@@ -430,10 +433,14 @@ impl Http2Connection {
                 Some(Http2StreamEnd::ResetByServer) => {
                     self.stream_error(id, ErrorCode::PROTOCOL_ERROR, "invalid trailers")
                 }
-                Some(Http2StreamEnd::Ended | Http2StreamEnd::Reset) => Err(ConnectionError {
-                    code: ErrorCode::STREAM_CLOSED,
-                    what: "HEADERS frame for closed stream",
-                }),
+                // Unlike late content this ends the connection: a block of fields on an identifier that is used up begins
+                // a second request there (RFC 9113, section 5.1.1). So it does if the stream has been forgotten.
+                Some(Http2StreamEnd::EndedByClient | Http2StreamEnd::ResetByClient) => {
+                    Err(ConnectionError {
+                        code: ErrorCode::STREAM_CLOSED,
+                        what: "HEADERS frame for closed stream",
+                    })
+                }
                 None => Err(ConnectionError::protocol(
                     "HEADERS frame with incorrect identifier",
                 )),

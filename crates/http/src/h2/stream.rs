@@ -422,8 +422,8 @@ impl Http2Stream {
     /// Closes the stream once its request is over, in the way that its state requires.
     pub(super) fn close_stream(&self) {
         let how = match (self.was_reset(), self.has_all_input()) {
-            (true, _) => Http2StreamEnd::Reset,
-            (_, true) => Http2StreamEnd::Ended,
+            (true, _) => Http2StreamEnd::ResetByClient,
+            (_, true) => Http2StreamEnd::EndedByClient,
             _ => Http2StreamEnd::ResetByServer,
         };
         if !self.is_ended() {

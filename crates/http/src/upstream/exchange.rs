@@ -82,7 +82,7 @@ pub struct Exchange {
     /// The timer for whatever is being waited for: that the server accepts bytes, or that it sends some.
     pub(super) timer: rt::Timer,
     /// The current try.
-    pub(super) attempt: CurrentTry,
+    pub(super) current: CurrentTry,
     /// Bytes that were received together with the head and follow it.
     pub(super) rest: Bytes,
     /// Whether the response is read ahead of the client (`…_buffering`).
@@ -161,23 +161,23 @@ impl Exchange {
         request.upstream.get_or_make().begin_exchange();
         let scheme = protocol.scheme();
         // `SettingsRef` finds the settings again at each access, so one reference is kept for the lines below.
-        let said: &UpstreamSettings = &settings;
-        let watch_client = watch_client && is_for_client_alone(request, said);
+        let directives: &UpstreamSettings = &settings;
+        let watch_client = watch_client && is_for_client_alone(request, directives);
         let group = match target {
             ExchangeTarget::Group(group) => group,
             host => Box::pin(find_group(request, host, watch_client)).await?,
         };
         let (mut selection, looked_up) = super::exchange_target::begin_selection(request, group);
         // The number of servers in the group is the limit, unless `…_next_upstream_tries` is lower.
-        selection.limit_tries(u32::try_from(said.next_upstream_tries).unwrap_or(0));
-        let connector = PeerConnector::new(request, said, &*protocol, tag);
-        let buffering = said.buffering;
+        selection.limit_tries(u32::try_from(directives.next_upstream_tries).unwrap_or(0));
+        let connector = PeerConnector::new(request, directives, &*protocol, tag);
+        let buffering = directives.buffering;
         let mut exchange = Box::new(Exchange {
             settings,
             protocol,
             transmit,
             timer: rt::Timer::new(),
-            attempt: CurrentTry::begin(),
+            current: CurrentTry::begin(),
             rest: Bytes::new(),
             buffering,
             content,
@@ -187,12 +187,13 @@ impl Exchange {
             sticky: StickyState::new(looked_up),
             started: rt::now(),
         });
-        // This loop ends: every failed try uses up one of the tries that are left, or an idle connection.
+        // This loop ends. A failure that says something about a server uses up one of the tries that are left, unless an
+        // idle connection was the cause, and that is used up. All other failures stop (`decide_retry`).
         loop {
             let record = request.upstream.get_or_make();
             record.begin_try();
             record.scheme = scheme;
-            match exchange.attempt(request).await {
+            match exchange.make_try(request).await {
                 Ok(()) => return Ok(exchange),
                 Err(failure) => exchange.retry_or_stop(request, failure)?,
             }
@@ -200,8 +201,8 @@ impl Exchange {
     }
 
     /// Makes one try: choose a server, connect, send the request, read the head.
-    async fn attempt(&mut self, request: &mut Request) -> Result<(), TryFailure> {
-        self.attempt = CurrentTry::begin();
+    async fn make_try(&mut self, request: &mut Request) -> Result<(), TryFailure> {
+        self.current = CurrentTry::begin();
         // Asked first, because it may replace the group's balancer for this try.
         self.ask_chooser(request)?;
         let client = Rc::clone(&request.stream);
@@ -213,6 +214,8 @@ impl Exchange {
             .map_err(|why| no_peer(request, self.selection.group(), why))?;
         request.upstream.get_or_make().current_try().peer =
             Some(PeerName::Peer(Arc::clone(lease.peer())));
+        // The cookie belongs to the choice, whatever becomes of the connection. If this try fails, the next choice replaces
+        // the cookie.
         self.sticky
             .note_peer(request, self.selection.group(), &lease);
         let connecting = self
@@ -231,19 +234,27 @@ impl Exchange {
         };
         self.begin_on(request, PeerLink { lease, connection });
         let mut head = request.upstream.get_or_make().take_head();
-        // CONNECT: the connection itself is the response (RFC 9110, section 9.3.6).
+        // CONNECT: the connection itself is the response (RFC 9110, section 9.3.6). The timer that was just set does not
+        // run out: the tunnel sets it anew before it waits.
         if self.protocol.is_tunnel() {
             head.status = 200;
             request.upstream.get_or_make().set_head(head);
             return self.accept_head(request);
         }
         let mut input = buffers::take_buffer();
+        // `poll_head` watches the client by itself: it wakes for other reasons as well.
         let result =
             std::future::poll_fn(|context| self.poll_head(request, &mut input, &mut head, context))
                 .await;
-        // Put back even if the try failed, so that the next one reuses its memory.
+        // The head goes back even if the try failed, and so does the buffer: the next try reuses their memory.
         request.upstream.get_or_make().set_head(head);
-        self.rest = rest_of(input, result?);
+        match result {
+            Ok(used) => self.rest = rest_of(input, used),
+            Err(failure) => {
+                buffers::give_buffer(input);
+                return Err(failure);
+            }
+        }
         self.accept_head(request)
     }
 
@@ -276,15 +287,15 @@ impl Exchange {
     fn begin_on(&mut self, request: &mut Request, mut link: PeerLink) {
         let took = match rt::now() {
             // The loop's clock has not advanced: an idle connection was taken, which is the usual case.
-            now if now == self.attempt.began => Duration::ZERO,
-            now => now.saturating_duration_since(self.attempt.began),
+            now if now == self.current.began => Duration::ZERO,
+            now => now.saturating_duration_since(self.current.began),
         };
-        self.attempt.times.connect = Some(took);
+        self.current.times.connect = Some(took);
         request.upstream.get_or_make().current_try().connect_time = Some(took);
         // HTTP/2 keeps its state (HPACK table, stream numbers) with the connection, not with the exchange.
         self.transmit
             .begin(&mut *self.protocol, link.connection.carried.take());
-        self.attempt.link = Some(link);
+        self.current.link = Some(link);
         self.protocol.begin_response();
         // From here on the server must accept bytes; `…_read_timeout` starts when the request has been sent.
         self.timer.set(self.settings.send_timeout);
@@ -293,10 +304,10 @@ impl Exchange {
     /// Records the arrival of the head, and decides whether its status calls for another try.
     fn accept_head(&mut self, request: &mut Request) -> Result<(), TryFailure> {
         let now = rt::now();
-        let took = now.saturating_duration_since(self.attempt.began);
-        self.attempt.head_arrived = Some(now);
-        self.attempt.times.header = Some(took);
-        if let Some(link) = &mut self.attempt.link {
+        let took = now.saturating_duration_since(self.current.began);
+        self.current.head_arrived = Some(now);
+        self.current.times.header = Some(took);
+        if let Some(link) = &mut self.current.link {
             link.lease.head_arrived(took);
         }
         let record = request.upstream.get_or_make();
@@ -304,8 +315,9 @@ impl Exchange {
         let current = record.current_try();
         current.header_time = Some(took);
         current.status = status;
-        // If no try is left, the response goes to the client, whatever its status. This try has not been returned yet,
-        // hence the subtraction.
+        // If no try is left, the response goes to the client, whatever its status. The server has not been released yet,
+        // which subtracts this try; `retry_or_stop` asks again with the number after that. The loop's clock stands still
+        // in between, so both get the same answer.
         let failure = TryFailure::Status(status);
         let others = self.selection.tries_left().saturating_sub(1);
         if RetryReasons::of_status(status).is_some()
@@ -340,28 +352,31 @@ impl Exchange {
         request: &mut Request,
         failure: TryFailure,
     ) -> Result<(), NoResponse> {
-        if let Some(PeerLink { lease, connection }) = self.attempt.link.take() {
+        if let Some(PeerLink { lease, connection }) = self.current.link.take() {
             let reused = connection.is_reused();
+            // Closed first: releasing the server may let a waiting request connect, and `max_conns` counts both.
             drop(connection);
             self.release(request, lease, &failure);
-            // The server may have closed an idle connection at the same moment. That says nothing about the server, so
-            // as in nginx the try is not counted.
+            // The server may have closed an idle connection at the same moment. As in nginx, the try that the release has
+            // counted is given back then.
             if reused && failure.may_be_stale_connection() {
                 self.selection.grant_try();
             }
         }
-        if let TryFailure::TimedOut(doing) = failure {
-            exchange_log::timed_out(request, doing);
+        // Other failures were logged where they happened; a status is no error.
+        if let TryFailure::TimedOut(stage) = failure {
+            exchange_log::timed_out(request, stage);
         }
         let status = failure.status();
         let current = request.upstream.get_or_make().current_try();
-        current.set_response_time(self.attempt.began);
+        current.set_response_time(self.current.began);
         // The client's disconnection is not the server's status.
         if status != internal_status::CLIENT_CLOSED {
             current.status = status;
         }
         match self.decide(request, failure, self.selection.tries_left()) {
             RetryDecision::Retry => {
+                // Everything can be sent again: a body that was streamed and is gone stops the retries.
                 self.transmit.rewind();
                 Ok(())
             }
@@ -380,8 +395,9 @@ impl Exchange {
 
     /// Returns a server after a failed try, with what the failure says about it.
     fn release(&mut self, request: &Request, lease: PeerLease, failure: &TryFailure) {
-        let Some(outcome) = failure.peer_outcome(self.attempt.times_at_end()) else {
-            // Dropping the lease counts neither a try nor a failure: the server is not to blame.
+        let Some(outcome) = failure.peer_outcome(self.current.times_at_end()) else {
+            // Dropping the lease counts neither a try nor a failure: the server is not to blame. Such a failure is never
+            // retried, or the loop of tries would not end.
             return;
         };
         if self.selection.release_peer(lease, outcome).disabled {
@@ -391,7 +407,7 @@ impl Exchange {
 
     /// Learns a `sticky learn` session from the response.
     fn learn(&self, request: &mut Request, at: LearnMoment) {
-        if let Some(link) = &self.attempt.link {
+        if let Some(link) = &self.current.link {
             let (group, state) = (self.selection.group(), self.selection.state());
             self.sticky
                 .learn_session(request, group, state, link.lease.peer(), at);
@@ -403,7 +419,7 @@ impl Exchange {
     fn send_control(&mut self) -> bool {
         let mut control = Vec::new();
         self.protocol.take_control(&mut control);
-        let link = self.attempt.link.as_ref();
+        let link = self.current.link.as_ref();
         let Some(link) = link.filter(|_| !control.is_empty()) else {
             return control.is_empty();
         };
@@ -412,7 +428,7 @@ impl Exchange {
 
     /// Ends the exchange after its response. `reusable`: no more bytes of this response can arrive on the connection.
     pub(super) fn finish(&mut self, request: &mut Request, reusable: bool) {
-        let began = self.attempt.began;
+        let began = self.current.began;
         let record = request.upstream.get_or_make();
         // A tunnel has counted its own bytes in addition to the request's.
         record.current_try().bytes_sent = record.current_try().bytes_sent.max(self.transmit.sent());
@@ -423,7 +439,7 @@ impl Exchange {
         let Some(PeerLink {
             lease,
             mut connection,
-        }) = self.attempt.link.take()
+        }) = self.current.link.take()
         else {
             return;
         };
@@ -435,7 +451,7 @@ impl Exchange {
             lease.keep_connection(connection);
         }
         self.transmit.release();
-        let outcome = PeerOutcome::Ok(self.attempt.times_at_end());
+        let outcome = PeerOutcome::Ok(self.current.times_at_end());
         self.selection.release_peer(lease, outcome);
     }
 }

@@ -70,7 +70,7 @@ impl Exchange {
         request: &mut Request,
         context: &mut Context<'_>,
     ) -> Result<(), TryFailure> {
-        let Some(link) = &self.attempt.link else {
+        let Some(link) = &self.current.link else {
             return Ok(());
         };
         match self.transmit.poll(
@@ -106,7 +106,7 @@ impl Exchange {
         input: &mut Vec<u8>,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), TryFailure>> {
-        let Some(link) = &self.attempt.link else {
+        let Some(link) = &self.current.link else {
             return Poll::Pending;
         };
         let doing = ExchangeStage::ReadingHeader;
@@ -214,7 +214,7 @@ impl Exchange {
         head: &ResponseHead,
         length: usize,
     ) -> Result<(), TryFailure> {
-        let seen = &mut self.attempt.interim;
+        let seen = &mut self.current.interim;
         seen.responses += 1;
         seen.bytes += length as u64;
         if seen.responses > interim_response::MOST {

@@ -244,7 +244,7 @@ impl ResponseReader {
     /// Continues to send the request, whose body may still be on its way when the response begins.
     fn poll_send(&mut self, request: &mut Request, context: &mut Context<'_>) {
         let exchange = &mut self.exchange;
-        let Some(link) = &exchange.attempt.link else {
+        let Some(link) = &exchange.current.link else {
             return;
         };
         if !exchange.transmit.has_work(&*exchange.protocol) {
@@ -264,14 +264,15 @@ impl ResponseReader {
         }
     }
 
-    /// Receives once. `Ready` if something has changed.
+    /// Receives once. `Ready` if something has changed: bytes have arrived, or the response has ended or broken off.
     fn poll_receive(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<()> {
-        let Some(link) = &self.exchange.attempt.link else {
+        let Some(link) = &self.exchange.current.link else {
             return Poll::Pending;
         };
         let mut most = self.read_size;
         if self.rate > 0 {
-            // More was received than is permitted so far. After the pause, the next poll computes the allowance anew.
+            // With an allowance of 0 more was received than is permitted so far. After the pause the task is woken once more
+            // instead of reading at once, and the poll then computes the allowance anew.
             match self.allowance() {
                 0 => {
                     if !self.pause.is_set() {
@@ -352,9 +353,9 @@ impl ResponseReader {
     fn allowance(&self) -> u64 {
         let since = self
             .exchange
-            .attempt
+            .current
             .head_arrived
-            .unwrap_or(self.exchange.attempt.began);
+            .unwrap_or(self.exchange.current.began);
         let millis = rt::now().saturating_duration_since(since).as_millis() as u64;
         // The allowance of one second is granted in advance, so that small responses are not delayed.
         let allowed = u128::from(self.rate) * u128::from(millis.saturating_add(1000)) / 1000;
@@ -478,9 +479,9 @@ impl BodySource for ResponseReader {
     }
 
     fn length(&self) -> Option<u64> {
-        let in_files: u64 = self.queue.iter().map(BodyChunk::len).sum();
-        self.left
-            .map(|left| left + in_files + self.spool.unwritten())
+        // In memory and in the file alike.
+        let queued: u64 = self.queue.iter().map(BodyChunk::len).sum();
+        self.left.map(|left| left + queued + self.spool.unwritten())
     }
 
     fn may_have_trailers(&self) -> bool {

@@ -61,7 +61,7 @@ impl UpstreamTunnel {
 
     /// Passes on what the client has sent. `Err` if the connection to the upstream broke.
     fn poll_client(&mut self, request: &mut Request, context: &mut Context<'_>) -> io::Result<()> {
-        let Some(link) = &self.exchange.attempt.link else {
+        let Some(link) = &self.exchange.current.link else {
             return Ok(());
         };
         let stream = &link.connection.stream;
@@ -118,7 +118,7 @@ impl UpstreamTunnel {
                 &mut self.exchange.rest,
             ))));
         }
-        let Some(link) = &self.exchange.attempt.link else {
+        let Some(link) = &self.exchange.current.link else {
             return Poll::Ready(None);
         };
         let mut data = Vec::new();

@@ -84,6 +84,8 @@ fn spawn(stack: &LuaStack) -> CallResult {
         vm.next_thread.set(number + 1);
         stack.push_copy(1);
         let mut coroutine = LuaCoroutine::of_top(&vm.state, stack);
+        // `COROUTINES[coroutine] = number`, so that it is known as a light thread from its first moment. The handle that the
+        // script gets is taken from the stack in between.
         stack.field(REGISTRY, COROUTINES);
         coroutine.push(stack);
         stack.push_copy(-1);
@@ -91,6 +93,7 @@ fn spawn(stack: &LuaStack) -> CallResult {
         stack.push_number(number as f64);
         stack.set_pair(-3);
         stack.pop(1);
+        // The arguments stand after the function; copies of them move to the new coroutine's stack.
         for at in 2..=arguments + 1 {
             stack.push_copy(at);
         }
@@ -304,16 +307,22 @@ fn count(stack: &LuaStack) -> CallResult {
 
 /// Removes a coroutine from the queue when its wait is over, timed out or dropped. A unit that it
 /// was granted and did not take goes to the next one: a killed thread must not lose it.
-struct WaiterGuard(Rc<LuaSemaphore>, Rc<SemaphoreWaiter>, bool);
+struct WaiterGuard {
+    semaphore: Rc<LuaSemaphore>,
+    waiter: Rc<SemaphoreWaiter>,
+    /// The coroutine has its unit.
+    is_taken: bool,
+}
 
 impl Drop for WaiterGuard {
     fn drop(&mut self) {
-        let mut waiting = self.0.waiting.borrow_mut();
-        waiting.retain(|other| !Rc::ptr_eq(other, &self.1));
+        let semaphore = &self.semaphore;
+        let mut waiting = semaphore.waiting.borrow_mut();
+        waiting.retain(|other| !Rc::ptr_eq(other, &self.waiter));
         drop(waiting);
-        if self.1.granted.get() && !self.2 {
-            self.0.count.set(self.0.count.get() + 1);
-            self.0.grant();
+        if self.waiter.granted.get() && !self.is_taken {
+            semaphore.count.set(semaphore.count.get() + 1);
+            semaphore.grant();
         }
     }
 }
@@ -343,15 +352,20 @@ fn wait_semaphore(stack: &LuaStack) -> CallResult {
     semaphore.grant();
     // Created before the wait begins: a coroutine that is killed before its first poll leaves the
     // queue, too.
-    let leaving = WaiterGuard(semaphore, waiting, false);
+    let guard = WaiterGuard {
+        semaphore,
+        waiter: waiting,
+        is_taken: false,
+    };
     super::wait(YieldOperation::task(async move {
-        let mut leaving = leaving;
+        // Moves all of it into the future, not only the fields that are used here.
+        let mut guard = guard;
         let given = rt::timeout(
             time,
-            poll_fn(|context| match leaving.1.granted.get() {
+            poll_fn(|context| match guard.waiter.granted.get() {
                 true => Poll::Ready(()),
                 false => {
-                    *leaving.1.waker.borrow_mut() = Some(context.waker().clone());
+                    *guard.waiter.waker.borrow_mut() = Some(context.waker().clone());
                     Poll::Pending
                 }
             }),
@@ -359,7 +373,7 @@ fn wait_semaphore(stack: &LuaStack) -> CallResult {
         .await;
         match given {
             Ok(()) => {
-                leaving.2 = true;
+                guard.is_taken = true;
                 // lua-nginx-module returns two results if the wait took time.
                 vec![LuaValue::Boolean(true), LuaValue::Nil]
             }

@@ -35,10 +35,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     doc: "Caches for responses.",
     main: &DIRECTIVES,
     complete: CacheZones::check_declared,
-    commit: |site, zones| {
-        site.main_confs.get::<CacheZones>().open_stores(zones);
-        Ok(())
-    },
+    commit: |site, zones| site.main_confs.get::<CacheZones>().open_stores(zones),
     start,
     stop: |engine| {
         UPKEEP_TASK.take();

@@ -29,7 +29,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     complete: |line| {
         zones::report_undeclared::<ConnZoneDeclaration, ConnCounters>(line, "limit_conn_zone")
     },
-    commit: |site, zones| site.main_confs.get::<ConnZones>().commit(zones, KIND),
+    accept: |site, zones| site.main_confs.get::<ConnZones>().adopt_states(zones, KIND),
     ..HttpModule::EMPTY
 };
 

@@ -42,7 +42,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     complete: |line| {
         zones::report_undeclared::<ReqZoneDeclaration, RequestBuckets>(line, "limit_req_zone")
     },
-    commit: |site, zones| site.main_confs.get::<ReqZones>().commit(zones),
+    accept: |site, zones| site.main_confs.get::<ReqZones>().adopt_states(zones),
     ..HttpModule::EMPTY
 };
 
@@ -193,10 +193,10 @@ impl ReqZones {
 
     /// Finds the buckets that a previous configuration left, or creates them. A changed key is an
     /// error, as in nginx.
-    fn commit(&self, zones: &host::engine::ZoneRegistry) -> Result<(), String> {
+    fn adopt_states(&self, zones: &host::engine::ZoneRegistry) -> Result<(), String> {
         for zone in &self.0 {
             let source = |declared: &ReqZoneDeclaration| declared.key.source().to_vec();
-            let buckets = zone.commit(zones, KIND, |size, declared| {
+            let buckets = zone.adopt_state(zones, KIND, |size, declared| {
                 RequestBuckets::new(size, &source(declared), rt::clock::read_clock())
             });
             let key = zone.declared().map(source).unwrap_or_default();

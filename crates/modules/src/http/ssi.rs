@@ -57,10 +57,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         )
         .volatile(),
     ],
-    commit: |_, _| {
-        date::load_local_zone();
-        Ok(())
-    },
+    commit: |_, _| date::load_local_zone(),
     ..HttpModule::EMPTY
 };
 

@@ -223,14 +223,14 @@ impl ConnZones {
     }
 
     /// Finds the counters that a previous configuration left, or creates them.
-    pub(crate) fn commit(
+    pub(crate) fn adopt_states(
         &self,
         zones: &host::engine::ZoneRegistry,
         kind: &str,
     ) -> Result<(), String> {
         for zone in &self.0 {
             let source = |declared: &ConnZoneDeclaration| declared.key.source().to_vec();
-            let counters = zone.commit(zones, kind, |size, declared| {
+            let counters = zone.adopt_state(zones, kind, |size, declared| {
                 ConnCounters::new(size, &source(declared))
             });
             let key = zone.declared().map(source).unwrap_or_default();

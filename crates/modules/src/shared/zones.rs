@@ -108,8 +108,9 @@ impl<D, S> SharedZone<D, S> {
 }
 
 impl<D, S: ZoneState> SharedZone<D, S> {
-    /// Finds the state that an earlier configuration left, or creates it.
-    pub(crate) fn commit(
+    /// Finds the state that an earlier configuration left, or creates it. That configuration keeps its own reference, so
+    /// it is not affected even if this one is refused.
+    pub(crate) fn adopt_state(
         &self,
         zones: &host::engine::ZoneRegistry,
         kind: &str,

@@ -28,7 +28,7 @@ pub(crate) static MODULE: StreamModule = StreamModule {
     complete: |line| {
         zones::report_undeclared::<ConnZoneDeclaration, ConnCounters>(line, "limit_conn_zone")
     },
-    commit: |site, zones| site.main_confs.get::<ConnZones>().commit(zones, KIND),
+    accept: |site, zones| site.main_confs.get::<ConnZones>().adopt_states(zones, KIND),
     ..StreamModule::EMPTY
 };
 

@@ -32,10 +32,7 @@ pub(crate) static MODULE: StreamModule = StreamModule {
     doc: "Groups of upstream servers: load balancing, failures, limits.",
     main: &DIRECTIVES,
     blocks: &[&BLOCK],
-    commit: |site, zones| {
-        site.main_confs.get::<StreamGroups>().adopt_states(zones);
-        Ok(())
-    },
+    commit: |site, zones| site.main_confs.get::<StreamGroups>().adopt_states(zones),
     start,
     stop: |_| drop(NAMES.take()),
     ..StreamModule::EMPTY

@@ -236,7 +236,7 @@ impl GroupState {
             None => LeaseObservation::TimesAtEnd,
             Some(observer) => {
                 observer.request_began(&peer, now);
-                LeaseObservation::UnderWay(observer)
+                LeaseObservation::UnderWay(observer, now)
             }
         };
         Ok(PeerLease::new(self.clone(), peer, observation))
@@ -262,13 +262,13 @@ impl GroupState {
         &self,
         peer: &UpstreamPeer,
         took: Duration,
-        observer: &'static dyn RequestObserver,
+        (observer, began_ms): (&'static dyn RequestObserver, i64),
     ) -> LeaseObservation {
         // The peer's numbers may only change under this lock.
         let _locked = self.lock();
         match observer.head_arrived(peer, milliseconds(took), now_ms()) {
-            AfterHead::UnderWay => LeaseObservation::UnderWay(observer),
-            AfterHead::Ended => LeaseObservation::TimesButHeader,
+            AfterHead::UnderWay => LeaseObservation::UnderWay(observer, began_ms),
+            AfterHead::Ended => LeaseObservation::TimesExceptHeader,
         }
     }
 
@@ -276,11 +276,11 @@ impl GroupState {
     pub(super) fn connected(&self, peer: &UpstreamPeer, took: Duration) {
         let _locked = self.lock();
         moving_average(&peer.load.connect_time, milliseconds(took));
-        peer.pass_check(now_ms());
+        peer.note_success(now_ms());
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LockedState> {
-        // No code panics under this lock; and even after a panic the counters would still be numbers.
+        // The lock is not poisoned by a panic: each value under it is valid by itself at any moment.
         self.locked.lock()
     }
 }
@@ -318,7 +318,7 @@ impl LockedState {
         self.balancer = GroupBalancer::new(method, primary, backup, next_id());
     }
 
-    /// Counts the end of an exchange, under the lock.
+    /// Counts the end of an exchange, under the lock. A failure may disable the peer, which is the caller's to log.
     pub(super) fn count_end(
         &mut self,
         peer: &UpstreamPeer,
@@ -330,16 +330,16 @@ impl LockedState {
         load.connections.add(-1);
         let mut released = ReleasedPeer {
             disabled: false,
+            // Of the group as it is now, even if a reload has removed this peer: what matters to the caller is whether
+            // there is another one to try.
             is_only_peer: self.balancer.is_single(),
         };
-        let times = match outcome {
-            Some(
-                PeerOutcome::Ok(times) | PeerOutcome::Failed(times) | PeerOutcome::Next(times),
-            ) => times,
-            None => UpstreamTimes::default(),
-        };
-        if let LeaseObservation::UnderWay(observer) = observation {
-            observer.request_ended(peer, times.response.map_or(0, milliseconds), now);
+        if let LeaseObservation::UnderWay(observer, began_ms) = observation {
+            // The observer subtracts what this request has added to the time of all that are under way, so it needs the
+            // time even of one that says nothing about the server.
+            let response = outcome.and_then(|outcome| outcome.times().response);
+            let took = response.map_or_else(|| (now - began_ms).max(0), milliseconds);
+            observer.request_ended(peer, took, now);
         }
         // The client left, or the lease was dropped: no verdict on the server.
         let Some(outcome) = outcome else {
@@ -349,10 +349,11 @@ impl LockedState {
             count_times(peer, times, observation);
         }
         match outcome {
-            // The only peer is never disabled, so its failures need not be counted.
+            // The only peer is never disabled. Failures from a time when the group had others are forgotten, or they would
+            // count again when it gets others.
             _ if released.is_only_peer => load.fails.set(0),
             PeerOutcome::Failed(_) => released.disabled = peer.count_failure(now),
-            PeerOutcome::Ok(_) | PeerOutcome::Next(_) => peer.pass_check(now),
+            PeerOutcome::Ok(_) | PeerOutcome::Next(_) => peer.note_success(now),
         }
         released
     }
@@ -369,7 +370,7 @@ fn count_times(peer: &UpstreamPeer, times: UpstreamTimes, observation: LeaseObse
     if let Some(response) = times.response {
         moving_average(&load.response_time, milliseconds(response));
     }
-    if !matches!(observation, LeaseObservation::TimesButHeader) {
+    if !matches!(observation, LeaseObservation::TimesExceptHeader) {
         moving_average(&load.header_time, milliseconds(header));
     }
 }
@@ -415,6 +416,28 @@ mod tests {
             assert_eq!(load.inflight.get(), 0, "{metric:?}");
             assert_eq!(load.connections.get(), 0);
         }
+    }
+
+    #[test]
+    fn a_request_that_says_nothing_of_its_peer_takes_its_time_along() {
+        let method = LeastTime {
+            metric: TimeMetric::LastByte,
+            inflight: true,
+        };
+        let state = Arc::new(GroupState::new());
+        state.configure(&settings(Some(method)), 1);
+        let (mut pick, began) = (PickState::default(), 10_000);
+        let lease = state.choose(&mut state.lock(), &mut pick, began);
+        let (peer, observation) = lease.expect("alive").into_parts();
+        let LeaseObservation::UnderWay(observer, _) = observation else {
+            panic!("it is observed");
+        };
+        observer.request_began(&peer, began);
+        let mut locked = state.lock();
+        locked.count_end(&peer, None, observation, began + 1000);
+        // A second has passed for the one that is left, and nothing of the other one.
+        assert_eq!(peer.load.inflight.get(), 1);
+        assert_eq!(peer.load.inflight_spent.get(), 1000);
     }
 
     #[test]

@@ -28,10 +28,10 @@ pub struct PeerLease {
 pub(super) enum LeaseObservation {
     /// Only its times, at its end.
     TimesAtEnd,
-    /// This observer counts it as under way.
-    UnderWay(&'static dyn RequestObserver),
+    /// This observer has counted it as under way since this time, in milliseconds.
+    UnderWay(&'static dyn RequestObserver, i64),
     /// Its times except the header's, which was counted when it arrived.
-    TimesButHeader,
+    TimesExceptHeader,
 }
 
 impl PeerLease {
@@ -70,7 +70,8 @@ impl PeerLease {
     /// The response header has arrived. This matters only to methods that count requests under way, and otherwise
     /// costs nothing.
     pub fn head_arrived(&mut self, took: Duration) {
-        if let LeaseObservation::UnderWay(observer) = self.observation {
+        if let LeaseObservation::UnderWay(observer, began_ms) = self.observation {
+            let observer = (observer, began_ms);
             self.observation = self.state.head_arrived(&self.peer, took, observer);
         }
     }

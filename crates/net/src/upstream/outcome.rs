@@ -27,6 +27,14 @@ pub enum PeerOutcome {
     Next(UpstreamTimes),
 }
 
+impl PeerOutcome {
+    pub(super) fn times(self) -> UpstreamTimes {
+        match self {
+            PeerOutcome::Ok(times) | PeerOutcome::Failed(times) | PeerOutcome::Next(times) => times,
+        }
+    }
+}
+
 /// The times of an exchange, from the start of the connect. `None`: it did not get that far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UpstreamTimes {
@@ -43,6 +51,6 @@ pub struct UpstreamTimes {
 pub struct ReleasedPeer {
     /// This failure made it unavailable. nginx warns `upstream server temporarily disabled`.
     pub disabled: bool,
-    /// The group has only this peer.
+    /// The group has only one peer, so there is no other to try.
     pub(super) is_only_peer: bool,
 }

@@ -298,7 +298,7 @@ impl UpstreamPeer {
 
     /// A request did not fail. If the peer's last failure was before its last probe, this request was that probe:
     /// the failures are forgotten, and after having been unavailable the peer starts slowly.
-    pub(super) fn pass_check(&self, now: i64) {
+    pub(super) fn note_success(&self, now: i64) {
         let load = &self.load;
         if load.accessed.get() < load.checked.get() && load.fails.get() > 0 {
             if self.max_fails > 0 && load.fails.get() >= self.max_fails {

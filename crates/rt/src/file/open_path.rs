@@ -124,10 +124,8 @@ pub async fn open(path: &Path, options: OpenOptions, pool: &PoolHandle) -> io::R
     }
     let device = device_of(path, pool);
     let path = path.to_owned();
-    let open = move || {
-        rustix::fs::openat(CWD, &path, options.flags, options.mode_argument())
-            .map_err(|error| denied_open_error(&path, error))
-    };
+    let open =
+        move || open_blocking(CWD, &path, options).map_err(|error| denied_open_error(&path, error));
     Ok(File::from_fd(pool.run_on(device, open).await?))
 }
 
@@ -156,9 +154,7 @@ pub async fn open_at(
     };
     let (path, below) = (path.to_owned(), directory.clone());
     let opened = pool
-        .run_on(device, move || {
-            rustix::fs::openat(&below, &path, options.flags, options.mode_argument())
-        })
+        .run_on(device, move || open_blocking(below.as_fd(), &path, options))
         .await?;
     Ok(File::from_fd(opened))
 }
@@ -232,28 +228,28 @@ pub fn try_real_path(path: &Path) -> Option<io::Result<PathBuf>> {
     std::fs::read_link(link).ok().map(Ok)
 }
 
-/// Opens and blocks if necessary: for threads of a pool.
+/// [`open_blocking`] with the result of [`open_cached`], for code that is given either. It is always `Some`.
 pub(super) fn open_waiting(
     directory: BorrowedFd<'_>,
     path: &Path,
     options: OpenOptions,
 ) -> CachedOpen {
-    if !options.resolve.is_empty() {
-        let (flags, mode) = (options.flags, options.mode_argument());
-        return Some(rustix::fs::openat2(
-            directory,
-            path,
-            flags,
-            mode,
-            options.resolve,
-        ));
+    Some(open_blocking(directory, path, options))
+}
+
+/// Opens and blocks if necessary: for threads of a pool.
+fn open_blocking(
+    directory: BorrowedFd<'_>,
+    path: &Path,
+    options: OpenOptions,
+) -> rustix::io::Result<OwnedFd> {
+    let OpenOptions { flags, resolve, .. } = options;
+    let mode = options.mode_argument();
+    // Only where it is needed: a sandbox or an old kernel may refuse openat2.
+    match resolve.is_empty() {
+        true => rustix::fs::openat(directory, path, flags, mode),
+        false => rustix::fs::openat2(directory, path, flags, mode, resolve),
     }
-    Some(rustix::fs::openat(
-        directory,
-        path,
-        options.flags,
-        options.mode_argument(),
-    ))
 }
 
 /// Tries to open without blocking.

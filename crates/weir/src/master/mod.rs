@@ -323,7 +323,8 @@ impl MasterProcess {
         }
     }
 
-    /// Reloads the configuration. A failure leaves everything as it was.
+    /// Reloads the configuration. A failure here leaves everything as it was. What only the worker can refuse comes later
+    /// (`MessageKind::Refused`): it keeps the previous configuration, and the next worker to start runs the new one.
     fn reload(&mut self) {
         if self
             .other

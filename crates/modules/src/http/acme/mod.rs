@@ -77,7 +77,6 @@ pub(crate) static MODULE: HttpModule = HttpModule {
             // A configuration is committed only once, so the cell is empty.
             let _ = conf.state.set(state);
         }
-        Ok(())
     },
     start,
     stop: |_| drop(KEEPERS.take()),

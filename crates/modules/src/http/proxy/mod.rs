@@ -295,6 +295,7 @@ fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
     let conf = request.conf::<Conf>();
     let settings = ProtocolSettings::<ProxyProtocol>::of(request);
     let Some(ProxyDestination { address, target }) = url::destination(request, &conf) else {
+        // The reason has been logged.
         return Err(HandlerOutcome::Status(500));
     };
     // The client's body is not sent, so it need not be read first.
@@ -309,8 +310,9 @@ fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
         RequestContent::Buffered
     };
     // Idle connections of another location can have other TLS settings.
-    // The generation is included, because a reload may give the same number to another location.
-    let tag = u64::from(request.location.0) << 32 ^ request.site.generation;
+    // The generation is included, because a reload may give the same number to another location. It stays far below the 32
+    // bits that separate the two.
+    let tag = (u64::from(request.location.0) << 32) ^ request.site.generation;
     if address.is_variable {
         // For `$proxy_host` and `$proxy_port`.
         request.set_state(Arc::clone(&address));
@@ -329,6 +331,7 @@ fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
         target,
         protocol,
         content,
+        // Where the response is for others too, or `proxy_ignore_client_abort` is on, the exchange decides otherwise.
         watch_client: true,
         tag,
     })

@@ -39,10 +39,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     doc: "Groups of upstream servers: load balancing, failures, queues, keep-alive connections.",
     main: &DIRECTIVES,
     blocks: &[&BLOCK],
-    commit: |site, zones| {
-        site.main_confs.get::<UpstreamGroups>().adopt_states(zones);
-        Ok(())
-    },
+    commit: |site, zones| site.main_confs.get::<UpstreamGroups>().adopt_states(zones),
     start,
     stop: |_| {
         NAMES.take();

@@ -53,7 +53,7 @@ pub trait RequestObserver: fmt::Debug + Sync {
     /// The response header arrived after this many milliseconds.
     fn head_arrived(&self, peer: &UpstreamPeer, took: i64, now: i64) -> AfterHead;
 
-    /// The request has ended after `took` milliseconds, or 0 if its end says nothing about the peer.
+    /// The request has ended after `took` milliseconds, with a response or without.
     fn request_ended(&self, peer: &UpstreamPeer, took: i64, now: i64);
 }
 
