@@ -8,8 +8,8 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use crate::accepted_connection;
-use crate::engine::{LoopConnections, TablePlace};
+use crate::connection_start;
+use crate::loop_connections::{LoopConnections, TablePlace};
 use crate::waiting_connection::WaitingConnection;
 
 /// How many tasks wait for a connection at most: about a megabyte for each loop.
@@ -139,7 +139,7 @@ async fn serve_all(engine: Rc<LoopConnections>, serving: Rc<ConnectionTask>) {
     loop {
         let TaskAssignment { connection, place } = serving.next().await;
         let _served = CountedTask::new(&engine);
-        accepted_connection::serve_waiting(connection, place).await;
+        connection_start::serve_waiting(connection, place).await;
         if !engine.tasks.put_back(&serving) {
             return;
         }

@@ -22,11 +22,12 @@ use std::time::Duration;
 use net::Transport;
 use net::counters::CountedConnection;
 
-use crate::accepted_connection::{self, AcceptedConnection, ServedClient};
+use crate::accepted_connection::AcceptedConnection;
 use crate::client::{ConnectionControl, ConnectionMobility, ConnectionOrder};
+use crate::connection_start::{self, ServedClient};
 use crate::connection_tasks::TaskAssignment;
-use crate::engine::{ServingTask, TablePlace};
 use crate::http_loop::{self, HttpLoop};
+use crate::loop_connections::{ServingTask, TablePlace};
 
 /// What waits.
 pub(crate) enum WaitingConnection {
@@ -87,7 +88,7 @@ pub(crate) fn wait_for_bytes(connection: WaitingConnection, place: TablePlace) {
         WaitingConnection::New(accepted) => {
             let site = http.site();
             // A reload may have removed the address between accepting and now: no server is left to answer.
-            let Some(endpoint) = accepted_connection::endpoint_of(&site, accepted) else {
+            let Some(endpoint) = connection_start::endpoint_of(&site, accepted) else {
                 return;
             };
             let control = &accepted.control;
@@ -147,7 +148,7 @@ impl Future for WaitingTask {
                 engine.set_task(key, ServingTask::Pooled(task));
             }
             WaitEnd::Over => {
-                let end = accepted_connection::serve_waiting(connection, place);
+                let end = connection_start::serve_waiting(connection, place);
                 return this.end.insert(Box::pin(end)).as_mut().poll(context);
             }
         }
@@ -174,7 +175,7 @@ impl WaitingTask {
         if let WaitingConnection::New(accepted) = connection {
             let http = &place.engine.http;
             if http.generation() != self.generation
-                && accepted_connection::endpoint_of(&http.site(), accepted).is_none()
+                && connection_start::endpoint_of(&http.site(), accepted).is_none()
             {
                 return Poll::Ready(WaitEnd::Dropped);
             }
