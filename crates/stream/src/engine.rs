@@ -95,13 +95,6 @@ impl EngineConfiguration for StreamConfiguration {
         net::endpoint::listener_specs(&self.frozen.endpoints)
     }
 
-    fn configuration_tests(&self) -> Vec<ConfigurationTest> {
-        self.modules
-            .iter()
-            .filter_map(|module| (module.trial)(&self.frozen))
-            .collect()
-    }
-
     fn accept(&self, zones: &ZoneRegistry) -> Result<(), String> {
         self.modules
             .iter()
@@ -112,6 +105,13 @@ impl EngineConfiguration for StreamConfiguration {
         for module in self.modules.iter() {
             (module.commit)(&self.frozen, zones);
         }
+    }
+
+    fn configuration_tests(&self) -> Vec<ConfigurationTest> {
+        self.modules
+            .iter()
+            .filter_map(|module| (module.trial)(&self.frozen))
+            .collect()
     }
 
     fn start_loop(self: Arc<Self>, context: LoopContext) -> Box<dyn LoopEngine> {

@@ -39,6 +39,8 @@ use crate::worker_loop::{
 
 /// How often the control thread checks whether an old configuration is still used.
 const OLD_INTERVAL: Duration = Duration::from_millis(20);
+/// At how many checks after the end of a configuration its log files are looked for: one second.
+const PRUNES: u32 = 50;
 /// How long a loop may take to begin with a configuration before it is assumed to have it.
 const LOOP_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long another worker may take for the rest of a message.
@@ -67,6 +69,8 @@ pub(crate) struct WorkerLoops {
     current: Vec<Arc<dyn EngineConfiguration>>,
     /// Configurations that connections may still use, oldest first.
     old: Vec<Vec<Weak<dyn EngineConfiguration>>>,
+    /// At how many of the next checks log files without a user are closed.
+    prunes_left: u32,
     /// `worker_shutdown_timeout`; zero means no limit.
     shutdown_timeout: Duration,
     /// Each loop writes its slot's number here when it ends.
@@ -107,6 +111,7 @@ impl WorkerLoops {
             retiring: HashSet::new(),
             current: Vec::new(),
             old: Vec::new(),
+            prunes_left: 0,
             shutdown_timeout: Duration::ZERO,
             loop_ended: io::pipe()?,
             ended_count: 0,
@@ -523,7 +528,8 @@ impl WorkerLoops {
             | StopStage::Aborted(deadline) => Some(left(deadline)),
         };
         // Nothing announces the last use of an old configuration, so it is polled, but only while there is one.
-        let old = (!self.old.is_empty()).then_some(OLD_INTERVAL);
+        let is_polling = !self.old.is_empty() || self.prunes_left > 0;
+        let old = is_polling.then_some(OLD_INTERVAL);
         deadline.into_iter().chain(old).min()
     }
 
@@ -579,8 +585,13 @@ impl WorkerLoops {
             }
             used
         });
-        // The log files that only a configuration which has just ended had named.
+        // Log files that only this configuration has named. It counts as ended before it has let go of them, and freeing a
+        // large one takes a while, so they are looked for several times.
         if self.old.len() < before {
+            self.prunes_left = PRUNES;
+        }
+        if self.prunes_left > 0 {
+            self.prunes_left -= 1;
             self.files.prune_unused();
         }
     }

@@ -170,6 +170,9 @@ impl MasterProcess {
             sockets: Default::default(),
             logs: Vec::new(),
         };
+        // The log files, too: a reload may stop naming them. That of `log` stays, for what the worker has to say before it
+        // has a configuration.
+        self.loaded.files.prune_unused();
         let core = self.loaded.core.clone();
         // The master's descriptor reads the master's signals; each process needs its own.
         let log = self.log().clone();
