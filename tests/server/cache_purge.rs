@@ -1,6 +1,6 @@
 //! `cache_purge` and `weir cache`: an operator's ways into a cache.
 
-use weir_tests::{Server, http, run, skip_on_oracle, until};
+use weir_tests::{Scripted, Server, http, read_until, run, send, skip_on_oracle, until};
 
 const OWN: &str = "the directive is Weir's own";
 
@@ -78,6 +78,51 @@ fn what_is_softened_is_asked_for_again() {
         .expect(200);
     assert_eq!(status(&server, ALL), "REVALIDATED REVALIDATED REVALIDATED");
     assert_eq!(status(&server, ALL), "HIT HIT HIT");
+}
+
+#[test]
+fn what_is_softened_while_it_is_validated_is_asked_for_again() {
+    if skip_on_oracle(OWN) {
+        return;
+    }
+    let (asked, is_asked) = std::sync::mpsc::channel();
+    let (go, may_go) = std::sync::mpsc::channel::<()>();
+    let origin = Scripted::start(move |stream, number| {
+        read_until(stream, b"\r\n\r\n");
+        if number == 0 {
+            let fields = "ETag: \"x\"\r\nCache-Control: max-age=0\r\nContent-Length: 2";
+            return send(stream, format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\nok"));
+        }
+        if number == 1 {
+            let _ = asked.send(());
+            let _ = may_go.recv_timeout(weir_tests::PATIENCE);
+        }
+        send(
+            stream,
+            "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nCache-Control: max-age=60\r\n\r\n",
+        );
+    });
+    let port = origin.port();
+    let server = http(&format!(
+        "proxy_cache_path cache keys_zone=one:1m;
+         server {{ listen 127.0.0.1:%%PORT%%; add_header X-Cache $upstream_cache_status;
+            location / {{ proxy_pass http://127.0.0.1:{port}; proxy_cache one; proxy_cache_key $uri;
+                proxy_cache_revalidate on; }}
+            location = /cache {{ cache_purge one; }} }}"
+    ))
+    .start();
+    assert_eq!(status(&server, &["/a"]), "MISS");
+    let mut client = server.connect();
+    client.request("GET", "/a", &[]);
+    is_asked
+        .recv_timeout(weir_tests::PATIENCE)
+        .expect("it is validated");
+    server
+        .request("POST", "/cache?key=/a&soft", &[])
+        .expect(200);
+    go.send(()).expect("the origin waits");
+    assert_eq!(client.reply().field("X-Cache"), "REVALIDATED");
+    assert_eq!(status(&server, &["/a", "/a"]), "REVALIDATED HIT");
 }
 
 #[test]

@@ -132,6 +132,11 @@ impl FillWriter {
         self.fill.born
     }
 
+    /// Whether a purge of its key has hit the fill, or the disk has failed: nothing of it is to be stored.
+    pub fn was_stopped(&self) -> bool {
+        self.fill.state().phase == FillPhase::Passing
+    }
+
     /// When the fill began, in milliseconds as the caller gave them.
     pub fn began_ms(&self) -> u64 {
         self.fill.began_ms

@@ -189,9 +189,12 @@ impl CacheFetch {
         let mut renewed = meta(&stored, length, self.times.received_ms);
         // Only the validation is new. The time of storing remains that of the body.
         renewed.stored_ms = object.head().meta.stored_ms;
-        // The fill's number makes a purge during the validation apply to the renewed head as well.
-        self.store
-            .refresh(object, renewed, Some(stored.encode()), self.born);
+        // The fill's number makes a purge during the validation apply to the renewed head as well. One of the key itself
+        // has stopped the fill instead: then the object keeps its old head and the mark of the purge.
+        if !writer.was_stopped() {
+            self.store
+                .refresh(object, renewed, Some(stored.encode()), self.born);
+        }
         tell(writer, FetchResult::Revalidated(Arc::new(stored)));
     }
 
