@@ -425,6 +425,32 @@ fn the_name_of_an_upstream_that_is_misspelt() {
     assert!(finished.stderr.contains(help), "{}", finished.stderr);
 }
 
+/// Protocols without a default port have another error.
+#[test]
+fn the_name_of_an_upstream_that_is_misspelt_without_a_port() {
+    let upstream = "upstream backend { server 127.0.0.1:1; }";
+    let help = &["= did you mean the upstream \"backend\"?"];
+    for pass in ["fastcgi_pass backnd", "grpc_pass grpc://backnd"] {
+        mistake(
+            &format!(
+                "events {{}}\nhttp {{\n  {upstream}\n  server {{\n    location / {{ {pass}; }}\n  }}\n}}\n"
+            ),
+            "no port in upstream \"backnd\" in %%DIR%%/nginx.conf:5",
+            help,
+        );
+    }
+    if skip_on_oracle("stream may be a module of its own there") {
+        return;
+    }
+    mistake(
+        &format!(
+            "events {{}}\nstream {{\n  {upstream}\n  server {{\n    listen 127.0.0.1:1; proxy_pass backnd;\n  }}\n}}\n"
+        ),
+        "no port in upstream \"backnd\" in %%DIR%%/nginx.conf:5",
+        help,
+    );
+}
+
 /// Many configurations have these lines; what they are about has a page of its own.
 #[test]
 fn what_tls_has_no_more_is_one_line_each() {

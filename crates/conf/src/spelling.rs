@@ -7,7 +7,12 @@ pub fn nearest_name<'a>(
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
     // A third of the letters may be wrong, but at least one and at most three.
-    let bound = (name.chars().count() / 3).clamp(1, 3);
+    let length = name.chars().count();
+    let bound = (length / 3).clamp(1, 3);
+    // Of a single letter nothing would be left.
+    if length < 2 {
+        return None;
+    }
     let scored = candidates.into_iter().filter_map(|candidate| {
         let length_gap = candidate.len().abs_diff(name.len());
         if candidate == name || length_gap > bound {
@@ -25,13 +30,22 @@ mod tests {
 
     #[test]
     fn near_names() {
-        let names = ["root", "return", "rewrite", "proxy_pass", "proxy_params"];
+        let names = [
+            "root",
+            "re",
+            "s",
+            "return",
+            "rewrite",
+            "proxy_pass",
+            "proxy_params",
+        ];
         for (written, meant) in [
             ("rooot", Some("root")),
             ("rot", Some("root")),
             ("retrun", Some("return")),
             ("proxypass", Some("proxy_pass")),
             ("x", None),
+            ("r", None),
             ("listen", None),
         ] {
             assert_eq!(nearest_name(written, names), meant, "{written}");

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bstr::{BString, ByteSlice};
+use bstr::{BStr, BString, ByteSlice};
 use conf::{
     AddressHost, BlockConfs, Contexts, Diagnostic, DirectiveLine, HostPort, TableSet, dispatch,
     parse,
@@ -40,6 +40,24 @@ pub(crate) fn invalid_address(line: &DirectiveLine, message: String) -> Diagnost
     }
 }
 
+/// The error for an address without a port, of a protocol that has no default one. Only the name of an
+/// `upstream` block needs none, so one may have been misspelt.
+pub(crate) fn missing_port(
+    reference: &GroupReference,
+    line: &DirectiveLine,
+    text: &BStr,
+) -> Diagnostic {
+    let error = line.error_at(0, format!("no port in upstream \"{text}\""));
+    match &reference.near {
+        Some(near) => error.note(upstream_note(near)),
+        None => error,
+    }
+}
+
+fn upstream_note(near: &str) -> String {
+    format!("did you mean the upstream \"{near}\"?")
+}
+
 /// Warns about a host name that cannot be resolved now, and suggests the `upstream` block that may
 /// have been meant.
 pub(crate) fn warn_unresolved(reference: &GroupReference, line: &mut DirectiveLine) {
@@ -49,7 +67,7 @@ pub(crate) fn warn_unresolved(reference: &GroupReference, line: &mut DirectiveLi
     let mut warning = line.error_at(0, warning);
     warning.severity = conf::Severity::Warn;
     if let Some(near) = &reference.near {
-        warning = warning.note(format!("did you mean the upstream \"{near}\"?"));
+        warning = warning.note(upstream_note(near));
     }
     line.level.report(warning);
 }

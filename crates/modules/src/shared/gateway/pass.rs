@@ -95,7 +95,10 @@ impl GatewayPass {
                 port: Some(NO_PORT),
             })
         {
-            return Err(line.error_at(0, format!("no port in upstream \"{}\"", text.as_bstr())));
+            let text = text.as_bstr();
+            return Err(crate::shared::upstream_block::missing_port(
+                &reference, line, text,
+            ));
         }
         crate::shared::upstream_block::warn_unresolved(&reference, line);
         Ok(GatewayPass::Group(reference.group))

@@ -244,7 +244,10 @@ fn proxy_pass(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnosti
         .group_for_address(line.text(0), 0, &place)
         .map_err(|message| crate::shared::upstream_block::invalid_address(line, message))?;
     if reference.group.settings.origin == (GroupOrigin::Url { port: Some(0) }) {
-        return Err(line.error_at(0, format!("no port in upstream \"{}\"", line.text(0))));
+        let text = line.text(0);
+        return Err(crate::shared::upstream_block::missing_port(
+            &reference, line, text,
+        ));
     }
     crate::shared::upstream_block::warn_unresolved(&reference, line);
     conf.pass = Some(StreamPass::Group(reference.group));
