@@ -9,7 +9,9 @@ use conf::DirectiveNode;
 
 use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::value::{ValuePart, value_parts};
-use crate::check::view::{DirectiveView, LocationMatch, first, inherited, matches_of, named, word};
+use crate::check::view::{
+    CheckedTree, DirectiveView, LocationMatch, first, inherited, matches_of, named, word,
+};
 
 pub(super) const RULES: &[CheckRule] = &[
     CheckRule {
@@ -256,7 +258,7 @@ fn has_only_names(view: &DirectiveView, server: &DirectiveNode) -> bool {
 fn is_internal(view: &DirectiveView) -> bool {
     view.around
         .iter()
-        .any(|block| named(block.block.nodes(), "internal").next().is_some())
+        .any(|block| !view.site.lines(block, "internal").is_empty())
 }
 
 /// The URL to which a `return` or a redirecting `rewrite` sends visitors.
@@ -403,28 +405,33 @@ fn resolver_of_strangers(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let Some(public) = public else {
         return;
     };
-    if asks(view.around, view.here()) {
+    if asks(view.site, view.around, view.here()) {
         let text = format!("\"{}\" decides where requests go", public.text.as_bstr());
         found.push(RuleHit::new(public.span, text));
     }
 }
 
 /// Whether anything in a block has its host looked up at run time, by the resolver of that block.
-fn asks(around: &[&DirectiveNode], nodes: &[DirectiveNode]) -> bool {
+fn asks<'t>(
+    site: &CheckedTree<'t>,
+    around: &[&'t DirectiveNode],
+    nodes: &'t [DirectiveNode],
+) -> bool {
     nodes.iter().any(|node| {
         let is_pass = ["proxy_pass", "fastcgi_pass", "grpc_pass"]
             .iter()
             .any(|name| node.name.is(name));
         let url = first(node);
         let host = url.find("://").map_or(url, |at| &url[at + 3..]);
-        let verify = inherited(around, "proxy_ssl_verify");
-        let is_verified =
-            url.starts_with(b"https") && verify.last().is_some_and(|node| first(node) == b"on");
+        let verify = || inherited(site, around, "proxy_ssl_verify");
+        let is_verified = || {
+            url.starts_with(b"https") && verify().last().is_some_and(|node| first(node) == b"on")
+        };
         let is_resolved = node.name.is("server") && node.args.iter().any(|word| word.is("resolve"));
         // A block with its own resolver does not ask this one.
         let has_own = named(node.block.nodes(), "resolver").next().is_some();
-        (is_pass && host.starts_with(b"$") && !is_verified)
+        (is_pass && host.starts_with(b"$") && !is_verified())
             || is_resolved
-            || !has_own && asks(&[around, &[node]].concat(), node.block.nodes())
+            || !has_own && asks(site, &[around, &[node]].concat(), node.block.nodes())
     })
 }
