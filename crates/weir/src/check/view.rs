@@ -342,7 +342,8 @@ impl<'t> DirectiveView<'_, 't> {
 
     /// Whether the server listens for local programs only.
     pub(super) fn is_local(&self) -> bool {
-        self.block("server").is_some_and(is_local)
+        let server = self.block("server");
+        server.is_some_and(|server| are_local(&self.site.lines(server, "listen")))
     }
 }
 
@@ -423,14 +424,18 @@ fn marks_default(server: &DirectiveNode, address: &[u8]) -> bool {
 
 /// Whether the server listens on local addresses only.
 pub(super) fn is_local(server: &DirectiveNode) -> bool {
-    let mut listens = named(server.block.nodes(), "listen").peekable();
-    let local = |node: &DirectiveNode| {
+    are_local(&named(server.block.nodes(), "listen").collect::<Vec<_>>())
+}
+
+/// Whether these `listen` lines of a server name local addresses only.
+fn are_local(listens: &[&DirectiveNode]) -> bool {
+    let local = |node: &&DirectiveNode| {
         let address = first(node);
         let prefixes = [&b"127."[..], b"localhost", b"[::1]", b"unix:"];
         prefixes.iter().any(|prefix| address.starts_with(prefix))
     };
     // Without any `listen` the server is on port 80 of every interface.
-    listens.peek().is_some() && listens.all(local)
+    !listens.is_empty() && listens.iter().all(local)
 }
 
 /// The locations that serve a path, outermost first; empty if none does. The order is nginx's: an

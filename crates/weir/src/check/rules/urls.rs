@@ -240,18 +240,19 @@ fn upstream_by_client(view: &DirectiveView, found: &mut Vec<RuleHit>) {
 }
 
 /// Whether requests for other names go to another server.
-fn has_only_names(view: &DirectiveView, server: &DirectiveNode) -> bool {
-    let names = || named(server.block.nodes(), "server_name").flat_map(|node| &node.args);
+fn has_only_names<'t>(view: &DirectiveView<'_, 't>, server: &'t DirectiveNode) -> bool {
+    let lines = view.site.lines(server, "server_name");
+    let names = || lines.iter().flat_map(|node| &node.args);
     let any = |name: &BStr| matches!(name.as_bytes(), b"_" | b"" | b"*") || name.starts_with(b"~");
     let answers_to_all = |listen: &DirectiveNode| {
         let default = view.site.default_server(first(listen));
         default.is_none_or(|default| std::ptr::eq(default, server))
     };
-    let mut own = named(server.block.nodes(), "listen").peekable();
+    let own = view.site.lines(server, "listen");
     names().next().is_some()
         && !names().any(|word| any(word.as_bstr()))
-        && own.peek().is_some()
-        && !own.any(answers_to_all)
+        && !own.is_empty()
+        && !own.into_iter().any(answers_to_all)
 }
 
 /// Whether clients can only get here by an internal redirect.
