@@ -2,8 +2,11 @@
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::rc::Rc;
 use std::sync::Arc;
+
+use base::number_map::NumberHasher;
 
 use crate::directive_contexts::Contexts;
 use crate::table::DirectiveRows;
@@ -96,7 +99,7 @@ pub(crate) struct TableIndex {
     groups: Vec<TableSet>,
     by_name: HashMap<&'static str, Vec<RowId>>,
     /// The group and the table of each type of struct.
-    by_type: HashMap<TypeId, (usize, usize)>,
+    by_type: HashMap<TypeId, (usize, usize), BuildHasherDefault<NumberHasher>>,
 }
 
 /// A row of a table of a group.
@@ -212,7 +215,7 @@ impl BlockConfs {
 
 impl TableIndex {
     fn new(groups: Vec<TableSet>, created: &[Vec<ConfSlot>]) -> TableIndex {
-        let mut by_type = HashMap::new();
+        let mut by_type = HashMap::default();
         for (group, slots) in created.iter().enumerate() {
             for (table, slot) in slots.iter().enumerate() {
                 let place = by_type.entry((*slot.conf).type_id());

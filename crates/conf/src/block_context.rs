@@ -208,9 +208,16 @@ pub struct BlockContext<'b> {
     pub engine: &'b mut (dyn Any + 'static),
     /// The kind of this block.
     pub context: Contexts,
-    /// The rows used in this block, with the first place of each.
-    pub(crate) seen: HashMap<RowId, Span>,
-    pub(crate) seen_names: HashMap<&'static str, Span>,
+    /// The rows used in this block. A list, because most blocks use one or two.
+    pub(crate) seen: Vec<SeenDirective>,
+}
+
+/// A row that was used in a block.
+pub(crate) struct SeenDirective {
+    pub(crate) row: RowId,
+    pub(crate) name: &'static str,
+    /// The place of its first use.
+    pub(crate) head: Span,
 }
 
 impl<'b> BlockContext<'b> {
@@ -239,8 +246,7 @@ impl<'b> BlockContext<'b> {
             names,
             engine,
             context,
-            seen: HashMap::new(),
-            seen_names: HashMap::new(),
+            seen: Vec::new(),
         }
     }
 
@@ -271,7 +277,8 @@ impl<'b> BlockContext<'b> {
     /// The place of the first directive with this name in this block; `None` if its value is
     /// inherited or the default.
     pub fn seen_directive(&self, name: &str) -> Option<Span> {
-        self.seen_names.get(name).copied()
+        let first = self.seen.iter().find(|seen| seen.name == name);
+        first.map(|seen| seen.head)
     }
 
     /// Records a message.

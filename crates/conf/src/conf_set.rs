@@ -2,8 +2,10 @@
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
+
+use base::number_map::NumberHasher;
 
 use crate::block_confs::{AnyConf, downcast};
 
@@ -48,7 +50,7 @@ pub struct ConfSets {
     /// The same for all of them: made for the first one.
     positions: Option<Arc<ConfPositions>>,
     /// Chunks that are there, by the addresses of the structs in them.
-    chunks: HashMap<[usize; CHUNK], Arc<ConfChunk>>,
+    chunks: HashMap<[usize; CHUNK], Arc<ConfChunk>, BuildHasherDefault<NumberHasher>>,
 }
 
 impl ConfSets {

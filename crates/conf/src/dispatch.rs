@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use base::{BString, ByteSlice, FileId, Span};
 
 use crate::block_confs::{BlockConfs, RowId};
-use crate::block_context::BlockContext;
+use crate::block_context::{BlockContext, SeenDirective};
 use crate::diagnostic::Diagnostic;
 use crate::directive_line::DirectiveLine;
 use crate::former_directives;
@@ -176,7 +176,7 @@ fn default_node(name: &str, default: &str) -> DirectiveNode {
     let name = words.pop().unwrap_or(nameless);
     DirectiveNode {
         name,
-        args,
+        args: args.into_boxed_slice(),
         block: BlockContent::None,
         head: Span::NONE,
         span: Span::NONE,
@@ -276,14 +276,17 @@ fn remember(
     node: &DirectiveNode,
     level: &mut BlockContext,
 ) -> Option<Span> {
-    level.seen_names.entry(info.name).or_insert(node.head);
-    match level.seen.entry(id) {
-        std::collections::hash_map::Entry::Occupied(first) => Some(*first.get()),
-        std::collections::hash_map::Entry::Vacant(vacant) => {
-            vacant.insert(node.head);
-            None
-        }
+    let first = level.seen.iter().find(|seen| seen.row == id);
+    let first = first.map(|seen| seen.head);
+    if first.is_none() {
+        let (name, head) = (info.name, node.head);
+        level.seen.push(SeenDirective {
+            row: id,
+            name,
+            head,
+        });
     }
+    first
 }
 
 fn report_failure(

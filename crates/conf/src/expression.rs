@@ -21,7 +21,7 @@ pub struct Expression {
 struct CompiledExpression {
     source: BString,
     /// In order; adjacent texts are merged. A constant has one text or none.
-    parts: Vec<CompiledPart>,
+    parts: Box<[CompiledPart]>,
 }
 
 #[derive(Clone, Debug)]
@@ -51,6 +51,9 @@ impl Expression {
         span: Span,
         names: &mut dyn VariableNames,
     ) -> Result<Expression, Diagnostic> {
+        if !Expression::has_variables(text) {
+            return Ok(Expression::literal(text));
+        }
         let mut parts = Vec::new();
         let mut at = 0;
         while at < text.len() {
@@ -69,17 +72,17 @@ impl Expression {
         Ok(Expression {
             shared: Arc::new(CompiledExpression {
                 source: text.into(),
-                parts,
+                parts: parts.into_boxed_slice(),
             }),
         })
     }
 
     /// A text in which `$` is literal.
     pub fn literal(text: &[u8]) -> Expression {
-        let parts = if text.is_empty() {
-            Vec::new()
+        let parts: Box<[CompiledPart]> = if text.is_empty() {
+            Box::default()
         } else {
-            vec![CompiledPart::Text(0..text.len())]
+            Box::new([CompiledPart::Text(0..text.len())])
         };
         Expression {
             shared: Arc::new(CompiledExpression {

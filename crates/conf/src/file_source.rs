@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::glob;
 
@@ -15,6 +16,12 @@ use crate::glob;
 pub trait FileSource {
     /// The whole content of a file.
     fn read(&mut self, path: &Path) -> io::Result<Vec<u8>>;
+
+    /// The same content, shared with a recording if there is one: a configuration may have many
+    /// megabytes.
+    fn read_shared(&mut self, path: &Path) -> io::Result<Arc<[u8]>> {
+        self.read(path).map(Arc::from)
+    }
 
     /// The existing paths that match a pattern of `*`, `?` and `[…]`, sorted by bytes; none is no
     /// error.
@@ -44,13 +51,14 @@ impl FileSource for DiskFiles {
 /// must find the same answer in the worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileSnapshot {
-    reads: BTreeMap<PathBuf, Result<Vec<u8>, i32>>,
+    reads: BTreeMap<PathBuf, Result<Arc<[u8]>, i32>>,
     globs: BTreeMap<PathBuf, Vec<PathBuf>>,
 }
 
 impl FileSnapshot {
     /// Adds a file, as if it had been read.
     pub fn insert(&mut self, path: impl Into<PathBuf>, content: impl Into<Vec<u8>>) {
+        let content: Vec<u8> = content.into();
         self.reads.insert(path.into(), Ok(content.into()));
     }
 
@@ -96,8 +104,8 @@ impl FileSnapshot {
             let path = take_path(&mut rest)?;
             match kind {
                 b'F' => {
-                    let content = take_bytes(&mut rest)?.to_vec();
-                    snapshot.reads.insert(path, Ok(content));
+                    let content = take_bytes(&mut rest)?;
+                    snapshot.reads.insert(path, Ok(content.into()));
                 }
                 b'E' => {
                     let (code, after) = rest.split_first_chunk::<4>()?;
@@ -145,8 +153,12 @@ fn take_path(rest: &mut &[u8]) -> Option<PathBuf> {
 
 impl FileSource for FileSnapshot {
     fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+        self.read_shared(path).map(|content| content.to_vec())
+    }
+
+    fn read_shared(&mut self, path: &Path) -> io::Result<Arc<[u8]>> {
         match self.reads.get(path) {
-            Some(Ok(content)) => Ok(content.clone()),
+            Some(Ok(content)) => Ok(Arc::clone(content)),
             Some(Err(code)) => Err(io::Error::from_raw_os_error(*code)),
             None => Err(io::Error::from_raw_os_error(ENOENT)),
         }
@@ -199,14 +211,18 @@ impl<F: FileSource> FileRecorder<F> {
 
 impl<F: FileSource> FileSource for FileRecorder<F> {
     fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+        self.read_shared(path).map(|content| content.to_vec())
+    }
+
+    fn read_shared(&mut self, path: &Path) -> io::Result<Arc<[u8]>> {
         // A file is read once: everything that names it sees the same content, even if a second
         // read would return something else, or nothing (a pipe).
         if self.snapshot.reads.contains_key(path) {
-            return self.snapshot.read(path);
+            return self.snapshot.read_shared(path);
         }
-        let content = self.files.read(path);
+        let content = self.files.read_shared(path);
         let recorded = match &content {
-            Ok(content) => Ok(content.clone()),
+            Ok(content) => Ok(Arc::clone(content)),
             Err(error) => Err(error.raw_os_error().unwrap_or(EIO)),
         };
         self.snapshot.reads.insert(path.to_owned(), recorded);

@@ -39,7 +39,7 @@ pub struct DirectiveNode {
     /// Its name.
     pub name: DirectiveWord,
     /// The words after the name.
-    pub args: Vec<DirectiveWord>,
+    pub args: Box<[DirectiveWord]>,
     /// The content of its braces, if it has any.
     pub block: BlockContent,
     /// From the name to the `;` or `{`, which is the last byte. nginx names the line of that byte
@@ -80,7 +80,7 @@ pub enum BlockContent {
     /// Directives, or rows of data (`types`, `map`).
     Nodes(Vec<DirectiveNode>),
     /// Text of another language (`content_by_lua_block`).
-    Raw(DirectiveWord),
+    Raw(Box<DirectiveWord>),
 }
 
 impl BlockContent {
@@ -146,6 +146,13 @@ pub fn parse_tolerant(
     } = parser;
     sources.sort(&mut diagnostics);
     (ConfigurationTree { nodes, sources }, diagnostics)
+}
+
+/// The words in a list of their own: that of the lexer has room for more, and there may be a million lines.
+fn exactly(words: std::vec::IntoIter<DirectiveWord>) -> Box<[DirectiveWord]> {
+    let mut list = Vec::with_capacity(words.len());
+    list.extend(words);
+    list.into_boxed_slice()
 }
 
 struct TreeParser<'f> {
@@ -257,14 +264,13 @@ impl TreeParser<'_> {
         if let Some(text) = self.texts.get(path) {
             return Some(text.clone());
         }
-        match self.files.read(path) {
+        match self.files.read_shared(path) {
             // Spans count bytes in 32 bits.
             Ok(text) if u32::try_from(text.len()).is_err() => {
                 self.error(format!("\"{}\" is too large", path.display()), from);
                 None
             }
             Ok(text) => {
-                let text: Arc<[u8]> = text.into();
                 self.texts.insert(path.to_owned(), text.clone());
                 Some(text)
             }
@@ -355,7 +361,7 @@ impl TreeParser<'_> {
         };
         let node = DirectiveNode {
             name,
-            args: words.collect(),
+            args: exactly(words),
             block: BlockContent::None,
             head,
             span: head,
@@ -418,7 +424,7 @@ impl TreeParser<'_> {
         }
         nodes.push(DirectiveNode {
             name,
-            args: words.collect(),
+            args: exactly(words),
             block,
             head,
             span,
@@ -454,11 +460,11 @@ impl TreeParser<'_> {
         };
         lexer.skip(inside + 1);
         (
-            BlockContent::Raw(DirectiveWord {
+            BlockContent::Raw(Box::new(DirectiveWord {
                 text,
                 span,
                 quoted: false,
-            }),
+            })),
             lexer.position(),
         )
     }

@@ -4,6 +4,7 @@
 //! settings that inherit from those of the block around it, applies its own directives to them, and leaves the result
 //! with the [`HttpBuilder`], where the enclosing block's setter finds it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
@@ -53,6 +54,10 @@ pub struct HttpBuilder {
     /// The modules that run in phase `Rewrite` of the block that was closed last.
     rewriters: Vec<&'static str>,
     parts: LocationParts,
+    /// The content handlers by the directives that choose them.
+    content_handlers: HashMap<&'static [u8], &'static ContentHandler>,
+    /// The named locations of the current server by name.
+    named_ids: HashMap<BString, LocationId>,
 }
 
 impl HttpBuilder {
@@ -71,8 +76,26 @@ impl HttpBuilder {
             server_confs: ConfSets::default(),
             rewriters: Vec::new(),
             parts: LocationParts::default(),
+            content_handlers: content_handlers(modules),
+            named_ids: HashMap::new(),
         }
     }
+}
+
+/// The content handlers of modules by the directives that choose them; the first module counts.
+fn content_handlers(
+    modules: &'static [&'static HttpModule],
+) -> HashMap<&'static [u8], &'static ContentHandler> {
+    let mut by_directive = HashMap::new();
+    for handler in modules
+        .iter()
+        .filter_map(|module| module.content_handler.as_ref())
+    {
+        for directive in handler.directives {
+            by_directive.entry(directive.as_bytes()).or_insert(handler);
+        }
+    }
+    by_directive
 }
 
 /// A block that is being read.
@@ -81,6 +104,8 @@ struct OpenBlock {
     name: BString,
     kind: LocationKind,
     children: Vec<(BString, LocationKind, LocationId)>,
+    /// The prefix and the exact locations inside by name, for a message about a second one.
+    child_ids: [HashMap<BString, LocationId>; 2],
     limit_except: Option<(u32, LocationId)>,
     /// The module that produces the content if several could: as in nginx the one whose directive comes last.
     answer: Option<&'static ContentHandler>,
@@ -202,6 +227,7 @@ pub fn server(line: &mut DirectiveLine, parents: &mut BlockConfs) -> Result<(), 
     let tree = close(line, &mut confs);
     let builder = line.level.engine::<HttpBuilder>();
     let mut named = std::mem::take(&mut builder.named);
+    builder.named_ids.clear();
     let takes_connect = std::mem::take(&mut builder.connect);
     // Sorted for a binary search at each redirect.
     named.sort_by(|a, b| a.0.cmp(&b.0));
@@ -290,12 +316,18 @@ pub fn location(line: &mut DirectiveLine, parents: &mut BlockConfs) -> Result<()
     }
     match kind {
         // Named locations belong to the server, the others to the block around them.
-        LocationKind::Named => builder.named.push((name, id)),
+        LocationKind::Named => {
+            builder.named_ids.insert(name.clone(), id);
+            builder.named.push((name, id));
+        }
         kind => {
             let frame = builder
                 .open
                 .last_mut()
                 .expect("a location stands in a server or location");
+            if let Some(list) = list_of(&kind) {
+                frame.child_ids[list].insert(name.clone(), id);
+            }
             frame.children.push((name, kind, id));
         }
     }
@@ -390,17 +422,10 @@ fn open(
 ) -> LocationId {
     let nodes = line.node.block.nodes();
     let builder = line.level.engine::<HttpBuilder>();
-    let answers = || {
-        builder
-            .modules
-            .iter()
-            .filter_map(|module| module.content_handler.as_ref())
-    };
-    let named = |node: &conf::DirectiveNode| {
-        answers().find(|answer| answer.directives.iter().any(|name| node.name.text == *name))
-    };
+    let named =
+        |node: &conf::DirectiveNode| builder.content_handlers.get(node.name.text.as_slice());
     // From the end: of several directives that set a content handler nginx follows the last one.
-    let answer = nodes.iter().rev().find_map(named).or(outer);
+    let answer = nodes.iter().rev().find_map(named).copied().or(outer);
     let id = LocationId(builder.locations.len() as u32);
     // The number is given out before the block is read: blocks inside come later in the list, and can refer to it.
     builder.locations.push(None);
@@ -410,6 +435,7 @@ fn open(
         name,
         kind,
         children: Vec::new(),
+        child_ids: Default::default(),
         limit_except: None,
         answer,
         rewriters: Vec::new(),
@@ -518,48 +544,41 @@ fn regex_location(
     )?)))
 }
 
+/// The list in [`OpenBlock::child_ids`] of a location of this kind, of which there can be one for each text.
+fn list_of(kind: &LocationKind) -> Option<usize> {
+    match kind {
+        LocationKind::Prefix { .. } => Some(0),
+        LocationKind::Exact => Some(1),
+        LocationKind::Regex(_) | LocationKind::Named | LocationKind::Unnamed => None,
+    }
+}
+
 /// Checks nginx's rules for nested locations, and against duplicates.
 fn check_place(
     line: &mut DirectiveLine,
     kind: &LocationKind,
     name: &BStr,
 ) -> Result<(), Diagnostic> {
-    let duplicate = format!("duplicate location \"{name}\"");
     let builder = line.level.engine::<HttpBuilder>();
     let depth = builder.open.len();
     let frame = builder
         .open
         .last()
         .expect("a location stands in a server or location");
-    let outer = frame.name.clone();
-    let same = |other: &LocationKind| {
-        matches!(
-            (other, kind),
-            (LocationKind::Exact, LocationKind::Exact)
-                | (LocationKind::Prefix { .. }, LocationKind::Prefix { .. })
-        )
-    };
     let first = match kind {
-        LocationKind::Named => builder
-            .named
-            .iter()
-            .find(|(known, _)| known.as_bstr() == name)
-            .map(|(_, id)| *id),
-        _ => frame
-            .children
-            .iter()
-            .find(|(known, other, _)| known.as_bstr() == name && same(other))
-            .map(|(_, _, id)| *id),
+        LocationKind::Named => builder.named_ids.get(name),
+        kind => list_of(kind).and_then(|list| frame.child_ids[list].get(name)),
     };
-    let outer_kind = frame.kind.clone();
+    let first = first.copied();
     if let Some(first) = first {
         let first = builder.heads[first.0 as usize];
-        return Err(line.error_after(first, duplicate));
+        return Err(line.error_after(first, format!("duplicate location \"{name}\"")));
     }
     // Directly in a server every kind is allowed.
     if depth < 2 {
         return Ok(());
     }
+    let (outer, outer_kind) = (frame.name.clone(), frame.kind.clone());
     match (&outer_kind, kind) {
         (LocationKind::Exact, _) => Err(line.error(format!(
             "location \"{name}\" cannot be inside the exact location \"{outer}\""

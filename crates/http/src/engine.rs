@@ -136,12 +136,6 @@ impl EngineConfiguration for HttpConfiguration {
             .collect()
     }
 
-    fn before_exit(&self, deadline: std::time::Instant) {
-        for module in self.modules.iter() {
-            (module.end)(&self.frozen, deadline);
-        }
-    }
-
     fn accept(&self, zones: &ZoneRegistry) -> Result<(), String> {
         self.modules
             .iter()
@@ -151,6 +145,12 @@ impl EngineConfiguration for HttpConfiguration {
     fn commit(&self, zones: &ZoneRegistry) {
         for module in self.modules.iter() {
             (module.commit)(&self.frozen, zones);
+        }
+    }
+
+    fn before_exit(&self, deadline: std::time::Instant) {
+        for module in self.modules.iter() {
+            (module.end)(&self.frozen, deadline);
         }
     }
 

@@ -2,8 +2,10 @@
 //! of modules. A configuration may have hundreds of thousands of locations.
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
+use base::number_map::NumberHasher;
 use conf::{BlockConfs, ConfSets};
 
 use crate::core::{DeliveryConf, LocationConf};
@@ -17,12 +19,12 @@ type PipelineKey = (Vec<(HttpPhase, usize)>, Vec<usize>);
 /// setting.
 #[derive(Default)]
 pub(crate) struct LocationParts {
-    pipelines: HashMap<PipelineKey, Arc<HandlerPipeline>>,
+    pipelines: HashMap<PipelineKey, Arc<HandlerPipeline>, BuildHasherDefault<NumberHasher>>,
     /// Modules' structs.
     pub(crate) confs: ConfSets,
     /// The engine's settings, by the addresses of the two structs that they are made of, which live as long as the
     /// locations do.
-    cores: HashMap<(usize, usize), Arc<LocationConf>>,
+    cores: HashMap<(usize, usize), Arc<LocationConf>, BuildHasherDefault<NumberHasher>>,
 }
 
 impl LocationParts {

@@ -65,6 +65,10 @@ impl LocationTree {
                 LocationKind::Named | LocationKind::Unnamed => {}
             }
         }
+        // There may be one of these lists for each of ten thousand servers.
+        tree.exact.shrink_to_fit();
+        tree.prefixes.shrink_to_fit();
+        tree.regexes.shrink_to_fit();
         tree.exact.sort_by(|a, b| a.0.cmp(&b.0));
         tree.prefixes.sort_by(|a, b| a.text.cmp(&b.text));
         // In sorted order every prefix of an entry comes before it, and the nearest one is on the chain that starts at

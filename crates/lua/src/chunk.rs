@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bstr::ByteSlice;
-use conf::{BlockContent, Diagnostic, DirectiveLine, Expression};
+use conf::{BlockContent, Diagnostic, DirectiveLine, DirectiveWord, Expression};
 
 use crate::luajit::state::syntax_error;
 
@@ -263,7 +263,7 @@ impl LuaChunk {
             return LuaChunk::read_file(line, kind, i);
         }
         let (word, block) = match &line.node.block {
-            BlockContent::Raw(word) => (word.clone(), true),
+            BlockContent::Raw(word) => (DirectiveWord::clone(word), true),
             _ => (
                 line.get(i).cloned().ok_or_else(|| line.invalid_arity())?,
                 false,
@@ -339,12 +339,7 @@ const MAX_SHOWN_NAME: usize = 56;
 /// The name of a chunk that is in the configuration, in lua-nginx-module's form: the directive, and
 /// the file and line where the code begins (for a string: ends). The path is relative to the folder
 /// of the configuration, and loses its beginning if the whole would be too long for Lua to show.
-fn chunk_name(
-    line: &DirectiveLine,
-    kind: ScriptKind,
-    word: &conf::DirectiveWord,
-    block: bool,
-) -> String {
+fn chunk_name(line: &DirectiveLine, kind: ScriptKind, word: &DirectiveWord, block: bool) -> String {
     let sources = line.sources();
     let mut span = match block {
         true => line.node.name.span,

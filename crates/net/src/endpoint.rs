@@ -5,7 +5,7 @@
 //! another open only the first, and the local address of a connection says which of the two it belongs to, as in
 //! nginx.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -283,8 +283,9 @@ fn names(
 /// The sockets to open for these addresses, each once.
 pub fn listener_specs(endpoints: &[Arc<ListenEndpoint>]) -> Vec<ListenerSpec> {
     let mut specs: Vec<ListenerSpec> = Vec::new();
+    let mut known = HashSet::new();
     for endpoint in endpoints {
-        if !specs.iter().any(|spec| spec.address == endpoint.socket) {
+        if known.insert(&endpoint.socket) {
             specs.push(ListenerSpec {
                 address: endpoint.socket.clone(),
                 options: endpoint.options.clone(),

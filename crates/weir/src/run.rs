@@ -79,7 +79,10 @@ pub(crate) fn run(
     loaded.messages.print(identity.program());
     loaded.messages.log(&log);
     if options.test {
-        return test_configuration(&startup, options, &loaded, startup_log);
+        let code = test_configuration(&startup, options, &loaded, startup_log);
+        // The process ends, and freeing a million small pieces first would be a fifth of its time.
+        std::mem::forget(loaded);
+        return code;
     }
     if let Some(signal) = options.signal {
         return send_signal(signal, &loaded, startup_log);

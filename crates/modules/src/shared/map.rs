@@ -32,7 +32,7 @@ struct MapBlock {
     patterns: Vec<(CapturingPattern, Expression)>,
 }
 
-/// Values by lower-case text.
+/// Values by text; in the tables of a map, by lower-case text.
 type ValuesByText = HashMap<BString, Expression>;
 
 /// The rows of `map`, whose text for the reference is each engine's own.
@@ -78,11 +78,15 @@ fn read<S: ClientScope>(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     map.hostnames = entries
         .iter()
         .any(|entry| single_word(entry) == Some(b"hostnames"));
+    if !map.hostnames {
+        map.exact.reserve(entries.len());
+    }
+    let mut values = ValuesByText::new();
     for entry in entries {
         match single_word(entry) {
             Some(b"hostnames") => {}
             Some(b"volatile") => map.volatile = true,
-            _ => map.add::<S>(entry, line)?,
+            _ => map.add::<S>(entry, &mut values, line)?,
         }
     }
     let volatile = map.volatile;
@@ -119,16 +123,24 @@ impl MapBlock {
         }
     }
 
-    /// Adds one line.
+    /// Adds one line. `values` are those of the lines before: a million lines often have a few hundred values.
     fn add<S: ClientScope>(
         &mut self,
         entry: &DirectiveNode,
+        values: &mut ValuesByText,
         line: &mut DirectiveLine,
     ) -> Result<(), Diagnostic> {
         let [word] = &entry.args[..] else {
             return Err(entry.error("invalid number of the map parameters"));
         };
-        let value = parse_value(entry, word, line)?;
+        let value = match values.get(&word.text) {
+            Some(value) => value.clone(),
+            None => {
+                let value = parse_value(entry, word, line)?;
+                values.insert(word.text.clone(), value.clone());
+                value
+            }
+        };
         let key = entry.name.text.as_bstr();
         let failed = |message: String| entry.error_at(&entry.name, message);
         if key == "default" {

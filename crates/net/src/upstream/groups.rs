@@ -3,6 +3,7 @@
 //! While the configuration is read, `upstream` blocks define groups and URLs refer to them; a URL whose host names
 //! no block makes an implicit group. At run time, URLs made of variables are looked up here.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -22,11 +23,37 @@ pub struct UpstreamGroups(Arc<GroupRegistry>);
 
 #[derive(Default)]
 struct GroupRegistry {
-    groups: RwLock<Vec<Arc<UpstreamGroup>>>,
+    groups: RwLock<GroupList>,
     /// See [`GroupSettings::realm`].
     realm: &'static str,
     /// The system's resolver settings, read only if some name has to be resolved at run time.
     system: OnceLock<resolver::ResolverSettings>,
+}
+
+/// Groups in the order in which they were made.
+#[derive(Default)]
+struct GroupList {
+    all: Vec<Arc<UpstreamGroup>>,
+    /// Those of each name, which is in lower case here. There may be a block, and a group for each port.
+    by_name: HashMap<Vec<u8>, Vec<Arc<UpstreamGroup>>>,
+}
+
+impl GroupList {
+    fn push(&mut self, group: Arc<UpstreamGroup>) {
+        let name = group.settings.name.to_ascii_lowercase();
+        self.by_name.entry(name).or_default().push(group.clone());
+        self.all.push(group);
+    }
+
+    /// The groups of a name.
+    fn named(&self, name: &[u8]) -> &[Arc<UpstreamGroup>] {
+        // A request with variables in its URL asks, and rarely in upper case.
+        let groups = match name.iter().any(u8::is_ascii_uppercase) {
+            true => self.by_name.get(&name.to_ascii_lowercase()),
+            false => self.by_name.get(name),
+        };
+        groups.map_or(&[], Vec::as_slice)
+    }
 }
 
 /// The group that a URL's host and port refer to.
@@ -53,9 +80,7 @@ impl UpstreamGroups {
     /// Adds the group of an `upstream` block. The error is nginx's message.
     pub fn define_group(&self, mut settings: GroupSettings) -> Result<Arc<UpstreamGroup>, String> {
         let mut groups = self.write();
-        let same_name =
-            |group: &&Arc<UpstreamGroup>| group.settings.name.eq_ignore_ascii_case(&settings.name);
-        for group in groups.iter().filter(same_name) {
+        for group in groups.named(&settings.name) {
             // A URL may come before its block in the file. The implicit group that it made is then shadowed by the
             // block, unless the URL has a port, which a block's name cannot have.
             match group.settings.origin {
@@ -134,7 +159,7 @@ impl UpstreamGroups {
         };
         let is_block = |group: &&Arc<UpstreamGroup>| group.settings.origin == GroupOrigin::Block;
         let groups = self.read();
-        let blocks = groups.iter().filter(is_block);
+        let blocks = groups.all.iter().filter(is_block);
         let names: Vec<String> = blocks
             .map(|group| group.settings.name.to_string())
             .collect();
@@ -163,7 +188,7 @@ impl UpstreamGroups {
 
     /// All groups.
     pub fn all_groups(&self) -> Vec<Arc<UpstreamGroup>> {
-        self.read().clone()
+        self.read().all.clone()
     }
 
     /// Connects every group with the state that it had before a reload. Not on a loop: it may read the system's
@@ -190,29 +215,26 @@ impl UpstreamGroups {
         self.0.system.get().cloned().unwrap_or_default()
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<UpstreamGroup>>> {
+    fn read(&self) -> RwLockReadGuard<'_, GroupList> {
         self.0.groups.read()
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Vec<Arc<UpstreamGroup>>> {
+    fn write(&self) -> RwLockWriteGuard<'_, GroupList> {
         self.0.groups.write()
     }
 
     fn block(&self, name: &[u8]) -> Option<Arc<UpstreamGroup>> {
-        self.search(|settings| {
-            settings.origin == GroupOrigin::Block && settings.name.eq_ignore_ascii_case(name)
-        })
+        self.search(name, GroupOrigin::Block)
     }
 
     fn find(&self, name: &[u8], port: Option<u16>) -> Option<Arc<UpstreamGroup>> {
-        self.search(|settings| {
-            settings.origin == GroupOrigin::Url { port } && settings.name.eq_ignore_ascii_case(name)
-        })
+        self.search(name, GroupOrigin::Url { port })
     }
 
-    fn search(&self, is_it: impl Fn(&GroupSettings) -> bool) -> Option<Arc<UpstreamGroup>> {
+    fn search(&self, name: &[u8], origin: GroupOrigin) -> Option<Arc<UpstreamGroup>> {
         let groups = self.read();
-        groups.iter().find(|group| is_it(&group.settings)).cloned()
+        let mut named = groups.named(name).iter();
+        named.find(|group| group.settings.origin == origin).cloned()
     }
 }
 

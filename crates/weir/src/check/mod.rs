@@ -21,7 +21,7 @@ mod rules;
 mod value;
 mod view;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use base::Span;
@@ -128,8 +128,14 @@ fn found_by(
     prefix: &Path,
 ) -> Vec<CheckFinding> {
     let site = CheckedTree::new(nodes, sources, prefix);
+    let mut rules: RulesByName = HashMap::new();
+    for rule in rules::all().filter(|rule| wanted(rule)) {
+        for name in rule.at {
+            rules.entry(name.as_bytes()).or_default().push(rule);
+        }
+    }
     let mut findings = Vec::new();
-    visit(&site, &mut Vec::new(), nodes, &wanted, &mut findings);
+    visit(&site, &mut Vec::new(), nodes, &rules, &mut findings);
     let mut seen = HashSet::new();
     findings.retain(|finding: &CheckFinding| {
         let span = finding.found.span;
@@ -140,20 +146,21 @@ fn found_by(
     findings
 }
 
+/// Rules by the directives that they look at.
+type RulesByName = HashMap<&'static [u8], Vec<&'static CheckRule>>;
+
 /// Walks the tree. `around` are the blocks that enclose these nodes, from outside in.
 fn visit<'t>(
     site: &CheckedTree<'t>,
     around: &mut Vec<&'t DirectiveNode>,
     nodes: &'t [DirectiveNode],
-    wanted: &dyn Fn(&CheckRule) -> bool,
+    rules: &RulesByName,
     findings: &mut Vec<CheckFinding>,
 ) {
     for node in nodes {
-        let name = node.name.text.as_slice();
         let view = DirectiveView { site, around, node };
-        let looks =
-            |rule: &&CheckRule| wanted(rule) && rule.at.iter().any(|at| at.as_bytes() == name);
-        for rule in rules::all().filter(looks) {
+        let looking = rules.get(node.name.text.as_slice());
+        for &rule in looking.into_iter().flatten() {
             let mut found = Vec::new();
             if findings.len() < MAX_FINDINGS {
                 (rule.find)(&view, &mut found);
@@ -162,7 +169,7 @@ fn visit<'t>(
         }
         if let BlockContent::Nodes(inside) = &node.block {
             around.push(node);
-            visit(site, around, inside, wanted, findings);
+            visit(site, around, inside, rules, findings);
             around.pop();
         }
     }

@@ -35,6 +35,21 @@ fn every_rule_finds_its_bad_example_and_nothing_in_the_good_one() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// Long blocks are looked up by name, and are indexed once.
+#[test]
+fn a_long_block_is_judged_like_a_short_one() {
+    let filler = "tcp_nopush on; ".repeat(40);
+    for rule in rules::all() {
+        for example in [rule.bad, rule.good] {
+            let longer = example
+                .replace("server {", &format!("server {{ {filler}"))
+                .replace("location / {", &format!("location / {{ {filler}"));
+            let longer = format!("{filler} {longer} {filler}");
+            assert_eq!(names(&longer), names(example), "{}", rule.name);
+        }
+    }
+}
+
 #[test]
 fn names_are_unique_and_what_is_said_is_whole() {
     let mut names: Vec<&str> = rules::all().map(|rule| rule.name).collect();

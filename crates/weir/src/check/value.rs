@@ -14,7 +14,7 @@ use base::ByteSlice as _;
 use conf::DirectiveNode;
 
 use super::byte_set::{ByteSet, CaptureGroup, ValueReach, group};
-use super::view::{DirectiveView, LocationMatch, condition, first, matches_of, named, word};
+use super::view::{DirectiveView, LocationMatch, condition, first, matches_of, word};
 
 /// A piece of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +32,6 @@ pub(super) enum ValuePart {
 /// The depth to which variables that refer to variables are followed. `set` and `map` may form
 /// cycles.
 const MAX_DEPTH: usize = 6;
-/// The rows of a `map` that are followed, of those with variables in their values.
-const MAX_ROWS: usize = 16;
 
 /// The pieces of a value at this place.
 pub(super) fn value_parts(view: &DirectiveView, text: &[u8]) -> Vec<ValuePart> {
@@ -263,7 +261,7 @@ pub(super) fn client_variable(name: &[u8]) -> Option<ValueReach> {
 /// Whether an `if` tests this variable and ends some requests, or encloses this place. Then the
 /// configuration has a list of what is allowed, and that the list is complete is assumed.
 fn is_tested(view: &DirectiveView, name: &[u8]) -> bool {
-    let asks = |node: &DirectiveNode| {
+    let asks = |node: &&DirectiveNode| {
         node.name.is("if")
             && node
                 .args
@@ -274,23 +272,23 @@ fn is_tested(view: &DirectiveView, name: &[u8]) -> bool {
     let blocks = || view.around.iter();
     blocks().any(|block| asks(block))
         || blocks().any(|block| {
-            let mut inside = block.block.nodes().iter();
-            inside.any(|node| asks(node) && node.block.nodes().iter().any(ends))
+            let mut inside = view.site.lines(block, "if").into_iter();
+            inside.any(|node| asks(&node) && node.block.nodes().iter().any(ends))
         })
 }
 
 /// The values that `set` assigns to a variable in the enclosing blocks and in their `if`s.
 fn assigned<'t>(view: &DirectiveView<'_, 't>, name: &[u8]) -> Vec<&'t [u8]> {
     let mut values = Vec::new();
-    let mut look = |nodes: &'t [DirectiveNode]| {
-        let sets = named(nodes, "set");
+    let mut look = |block: &'t DirectiveNode| {
+        let sets = view.site.lines(block, "set").into_iter();
         let ours = sets.filter(|node| first(node).strip_prefix(b"$") == Some(name));
         values.extend(ours.map(|node| word(node, 1)));
     };
     for block in view.around {
-        look(block.block.nodes());
+        look(block);
         // Whether an `if` was taken depends on the request, so its values are possible ones.
-        named(block.block.nodes(), "if").for_each(|inside| look(inside.block.nodes()));
+        view.site.lines(block, "if").into_iter().for_each(&mut look);
     }
     values
 }
@@ -303,14 +301,8 @@ fn mapped(view: &DirectiveView, name: &[u8], depth: usize) -> Vec<Vec<ValuePart>
         let mut source = Vec::new();
         expand(view, first(map), None, depth + 1, &mut source);
         let subject = union_of(&source);
-        let mut rows = map.block.nodes().iter();
-        let has_variables = |row: &&DirectiveNode| {
-            row.args
-                .last()
-                .is_some_and(|word| word.text.contains(&b'$'))
-        };
         // A value without variables is the operator's own.
-        for row in rows.by_ref().filter(has_variables).take(MAX_ROWS) {
+        for row in view.site.variable_rows(map).iter() {
             let key = row.name.text.as_slice();
             let pattern = key.strip_prefix(b"~*").or(key.strip_prefix(b"~"));
             let matched = pattern.zip(subject);

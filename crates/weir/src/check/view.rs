@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use base::{BString, ByteSlice as _};
 use conf::{DirectiveNode, Regex, SourceMap};
@@ -26,7 +27,33 @@ pub(super) struct CheckedTree<'t> {
     secrets: OnceCell<Vec<PathBuf>>,
     /// The default server of each address, by the address as `listen` writes it.
     default_servers: OnceCell<HashMap<&'t [u8], &'t DirectiveNode>>,
+    /// The rows of maps whose values have variables: a map may have a million rows, and thousands of directives may
+    /// use it.
+    variable_rows: RefCell<HashMap<*const DirectiveNode, Rc<[&'t DirectiveNode]>>>,
+    /// The servers of `http` by address.
+    http_servers: OnceCell<HashMap<&'t [u8], AddressServers<'t>>>,
+    /// The lines of long blocks by name: each of ten thousand servers asks what it inherits from `http`, which has
+    /// ten thousand lines.
+    long_blocks: RefCell<HashMap<*const DirectiveNode, Rc<LinesByName<'t>>>>,
 }
+
+/// The rows of a `map` that are followed, of those with variables in their values.
+const MAX_ROWS: usize = 16;
+
+/// The servers of `http` at one address.
+#[derive(Default)]
+pub(super) struct AddressServers<'t> {
+    /// All, in the order of the text.
+    pub(super) all: Vec<&'t DirectiveNode>,
+    /// Those that say that they are the default.
+    pub(super) defaults: Vec<&'t DirectiveNode>,
+}
+
+/// The lines of a block by the name of their directives.
+type LinesByName<'t> = HashMap<&'t [u8], Vec<&'t DirectiveNode>>;
+
+/// A block with more lines than this is read once for all questions about it.
+const LONG_BLOCK: usize = 32;
 
 impl<'t> CheckedTree<'t> {
     /// Collects what rules look up by name. The rest is found when it is first needed.
@@ -56,6 +83,46 @@ impl<'t> CheckedTree<'t> {
             regexes: RefCell::default(),
             secrets: OnceCell::new(),
             default_servers: OnceCell::new(),
+            variable_rows: RefCell::default(),
+            http_servers: OnceCell::new(),
+            long_blocks: RefCell::default(),
+        }
+    }
+
+    /// The lines of a block, by name if there are many.
+    fn long_block(&self, block: &'t DirectiveNode) -> Option<Rc<LinesByName<'t>>> {
+        let nodes = block.block.nodes();
+        if nodes.len() <= LONG_BLOCK {
+            return None;
+        }
+        let mut blocks = self.long_blocks.borrow_mut();
+        let lines = blocks.entry(std::ptr::from_ref(block)).or_insert_with(|| {
+            let mut lines = LinesByName::new();
+            for node in nodes {
+                lines.entry(&node.name.text).or_default().push(node);
+            }
+            Rc::new(lines)
+        });
+        Some(Rc::clone(lines))
+    }
+
+    /// The directives with this name in a block.
+    pub(super) fn lines(&self, block: &'t DirectiveNode, name: &str) -> Vec<&'t DirectiveNode> {
+        match self.long_block(block) {
+            Some(lines) => lines.get(name.as_bytes()).cloned().unwrap_or_default(),
+            None => named(block.block.nodes(), name).collect(),
+        }
+    }
+
+    /// Whether a block has a directive whose name `is_meant`.
+    fn has_name(&self, block: &'t DirectiveNode, is_meant: impl Fn(&[u8]) -> bool) -> bool {
+        match self.long_block(block) {
+            Some(lines) => lines.keys().any(|name| is_meant(name)),
+            None => block
+                .block
+                .nodes()
+                .iter()
+                .any(|node| is_meant(&node.name.text)),
         }
     }
 
@@ -80,6 +147,41 @@ impl<'t> CheckedTree<'t> {
             all
         });
         all.get(address).copied()
+    }
+
+    /// The first [`MAX_ROWS`] rows of a `map` whose values have variables.
+    pub(super) fn variable_rows(&self, map: &'t DirectiveNode) -> Rc<[&'t DirectiveNode]> {
+        let mut all = self.variable_rows.borrow_mut();
+        let rows = all.entry(std::ptr::from_ref(map)).or_insert_with(|| {
+            let rows = map.block.nodes().iter().filter(|row| {
+                let value = row.args.last();
+                value.is_some_and(|word| word.text.contains(&b'$'))
+            });
+            rows.take(MAX_ROWS).collect()
+        });
+        Rc::clone(rows)
+    }
+
+    /// The servers of `http` at an address.
+    pub(super) fn servers_at(&self, address: &[u8]) -> Option<&AddressServers<'t>> {
+        let all = self.http_servers.get_or_init(|| {
+            let mut all: HashMap<&[u8], AddressServers> = HashMap::new();
+            let blocks = named(self.nodes, "http").map(|http| http.block.nodes());
+            for server in blocks.flat_map(|nodes| named(nodes, "server")) {
+                let mut own = addresses(server);
+                own.sort_unstable();
+                own.dedup();
+                for address in own {
+                    let servers = all.entry(address).or_default();
+                    servers.all.push(server);
+                    if marks_default(server, address) {
+                        servers.defaults.push(server);
+                    }
+                }
+            }
+            all
+        });
+        all.get(address)
     }
 
     /// A path of the configuration, relative to the prefix if it is not absolute.
@@ -225,7 +327,7 @@ impl<'t> DirectiveView<'_, 't> {
 
     /// The directives with this name that apply here.
     pub(super) fn inherited(&self, name: &str) -> Vec<&'t DirectiveNode> {
-        inherited(self.around, name)
+        inherited(self.site, self.around, name)
     }
 
     /// The directive with this name that applies here: the last one, if there are several.
@@ -235,22 +337,26 @@ impl<'t> DirectiveView<'_, 't> {
 
     /// Whether access to this place is restricted.
     pub(super) fn is_guarded(&self) -> bool {
-        is_guarded(self.around)
+        is_guarded(self.site, self.around)
     }
 
     /// Whether the server listens for local programs only.
     pub(super) fn is_local(&self) -> bool {
-        self.block("server").is_some_and(is_local)
+        let server = self.block("server");
+        server.is_some_and(|server| are_local(&self.site.lines(server, "listen")))
     }
 }
 
 /// The directives with this name in the innermost of these blocks that has any: nginx's
 /// inheritance, which replaces all lines and never merges.
-pub(super) fn inherited<'t>(around: &[&'t DirectiveNode], name: &str) -> Vec<&'t DirectiveNode> {
-    around
-        .iter()
-        .rev()
-        .map(|block| named(block.block.nodes(), name).collect::<Vec<_>>())
+pub(super) fn inherited<'t>(
+    site: &CheckedTree<'t>,
+    around: &[&'t DirectiveNode],
+    name: &str,
+) -> Vec<&'t DirectiveNode> {
+    let blocks = around.iter().rev();
+    blocks
+        .map(|block| site.lines(block, name))
         .find(|found| !found.is_empty())
         .unwrap_or_default()
 }
@@ -266,51 +372,70 @@ const GUARDS: [&str; 5] = [
 
 /// Whether anything in these blocks restricts access. Listening on the loopback address only is no
 /// restriction: the clients of a proxy in front get through.
-pub(super) fn is_guarded(around: &[&DirectiveNode]) -> bool {
+pub(super) fn is_guarded<'t>(site: &CheckedTree<'t>, around: &[&'t DirectiveNode]) -> bool {
     let addresses = around.iter().rev().find_map(|block| {
-        let mut rules = block.block.nodes().iter();
-        let is_rule = |node: &&DirectiveNode| node.name.is("allow") || node.name.is("deny");
-        rules
-            .clone()
-            .any(|node| is_rule(&node))
-            .then(|| rules.any(|node| node.name.is("deny")))
+        let denies = !site.lines(block, "deny").is_empty();
+        (denies || !site.lines(block, "allow").is_empty()).then_some(denies)
     });
     let guard = |name: &&str| {
-        inherited(around, name)
+        inherited(site, around, name)
             .last()
             .is_some_and(|node| !matches!(first(node), b"off" | b"optional" | b"optional_no_ca"))
     };
-    let script = |block: &&DirectiveNode| {
-        let mut names = block.block.nodes().iter().map(|node| &node.name.text);
-        names.any(|name| name.starts_with(b"access_by_lua") || name.starts_with(b"rewrite_by_lua"))
-    };
+    let is_script =
+        |name: &[u8]| name.starts_with(b"access_by_lua") || name.starts_with(b"rewrite_by_lua");
     // Any of these is enough: the rules ask whether access was thought of, not whether it is right.
     addresses == Some(true)
         || GUARDS.iter().any(guard)
-        || around.iter().any(script)
+        || around.iter().any(|block| site.has_name(block, is_script))
         || around
             .iter()
-            .any(|block| block.block.nodes().iter().any(is_refusal))
+            .any(|block| site.lines(block, "if").into_iter().any(is_refusal))
 }
 
-/// An `if` that rejects some requests.
+/// Whether an `if` rejects some requests.
 fn is_refusal(node: &DirectiveNode) -> bool {
     let refuses = |node: &DirectiveNode| {
         node.name.is("return") && matches!(first(node), [b'4', ..]) && !word(node, 0).is_empty()
     };
-    node.name.is("if") && node.block.nodes().iter().any(refuses)
+    node.block.nodes().iter().any(refuses)
+}
+
+/// The addresses of a server's `listen` lines. Without one it is port 80.
+pub(super) fn addresses(server: &DirectiveNode) -> Vec<&[u8]> {
+    let listens: Vec<&[u8]> = named(server.block.nodes(), "listen").map(first).collect();
+    match listens.is_empty() {
+        // nginx's default for `server_name`: requests without a host.
+        true => vec![b"80"],
+        false => listens,
+    }
+}
+
+/// Whether the server is marked as the default of this address.
+fn marks_default(server: &DirectiveNode, address: &[u8]) -> bool {
+    named(server.block.nodes(), "listen").any(|node| {
+        first(node) == address
+            && node
+                .args
+                .iter()
+                .any(|word| word.is("default_server") || word.is("default"))
+    })
 }
 
 /// Whether the server listens on local addresses only.
 pub(super) fn is_local(server: &DirectiveNode) -> bool {
-    let mut listens = named(server.block.nodes(), "listen").peekable();
-    let local = |node: &DirectiveNode| {
+    are_local(&named(server.block.nodes(), "listen").collect::<Vec<_>>())
+}
+
+/// Whether these `listen` lines of a server name local addresses only.
+fn are_local(listens: &[&DirectiveNode]) -> bool {
+    let local = |node: &&DirectiveNode| {
         let address = first(node);
         let prefixes = [&b"127."[..], b"localhost", b"[::1]", b"unix:"];
         prefixes.iter().any(|prefix| address.starts_with(prefix))
     };
     // Without any `listen` the server is on port 80 of every interface.
-    listens.peek().is_some() && listens.all(local)
+    !listens.is_empty() && listens.iter().all(local)
 }
 
 /// The locations that serve a path, outermost first; empty if none does. The order is nginx's: an

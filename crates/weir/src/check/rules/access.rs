@@ -233,7 +233,7 @@ fn access_by_prefix_only(view: &DirectiveView, found: &mut Vec<RuleHit>) {
         return;
     };
     let inside = [view.around, &[view.node]].concat();
-    let own_guard = is_guarded(&[view.node]);
+    let own_guard = is_guarded(view.site, &[view.node]);
     // A location with a handler of its own, or another root, serves other content.
     let own_handler = view.node.block.nodes().iter().any(|node| {
         node.name.is("alias") || node.name.text.ends_with(b"_pass") || node.name.is("return")
@@ -249,15 +249,15 @@ fn access_by_prefix_only(view: &DirectiveView, found: &mut Vec<RuleHit>) {
             continue;
         };
         let around = [view.around, &[other]].concat();
-        let root = |around: &[&DirectiveNode]| {
-            inherited(around, "root")
+        let root = |around| {
+            inherited(view.site, around, "root")
                 .last()
                 .map(|node| first(node).to_vec())
         };
         let refuses = named(other.block.nodes(), "return").next().is_some()
             || named(other.block.nodes(), "internal").next().is_some();
         if std::ptr::eq(other, view.node)
-            || is_guarded(&around)
+            || is_guarded(view.site, &around)
             || refuses
             || root(&around) != root(&inside)
         {

@@ -6,7 +6,7 @@ use conf::DirectiveNode;
 
 use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::value::names;
-use crate::check::view::{DirectiveView, first, inherited, named};
+use crate::check::view::{CheckedTree, DirectiveView, first, inherited, named};
 
 pub(super) const RULES: &[CheckRule] = &[
     CheckRule {
@@ -41,18 +41,25 @@ fn family(node: &DirectiveNode) -> String {
 }
 
 /// Whether caching is on in these blocks.
-fn is_cached(around: &[&DirectiveNode], family: &str) -> bool {
-    let cache = inherited(around, &format!("{family}cache"));
+fn is_cached<'t>(site: &CheckedTree<'t>, around: &[&'t DirectiveNode], family: &str) -> bool {
+    let cache = inherited(site, around, &format!("{family}cache"));
     cache.last().is_some_and(|node| first(node) != b"off")
 }
 
 /// Whether anything is cached in this block or within it.
-fn caches_within(around: &[&DirectiveNode], nodes: &[DirectiveNode], family: &str) -> bool {
-    is_cached(around, family)
-        || nodes.iter().any(|node| {
-            let is_cache = node.name.text == format!("{family}cache").as_bytes();
-            is_cache && first(node) != b"off" || caches_within(&[], node.block.nodes(), family)
+fn caches_within<'t>(
+    site: &CheckedTree<'t>,
+    around: &[&'t DirectiveNode],
+    nodes: &'t [DirectiveNode],
+    family: &str,
+) -> bool {
+    fn within(nodes: &[DirectiveNode], directive: &[u8]) -> bool {
+        nodes.iter().any(|node| {
+            node.name.text == directive && first(node) != b"off"
+                || within(node.block.nodes(), directive)
         })
+    }
+    is_cached(site, around, family) || within(nodes, format!("{family}cache").as_bytes())
 }
 
 /// Set-Cookie is ignored when deciding about storing, and neither removed nor part of a condition
@@ -80,7 +87,7 @@ fn cached_cookies(view: &DirectiveView, found: &mut Vec<RuleHit>) {
         && !hides
         && !conditions
         && !by_visitor
-        && caches_within(view.around, view.here(), &family)
+        && caches_within(view.site, view.around, view.here(), &family)
     {
         let text = "the cookies of one visitor are cached for all";
         found.push(RuleHit::new(view.node.head, text));
@@ -123,7 +130,7 @@ fn key_without_host(view: &DirectiveView, found: &mut Vec<RuleHit>) {
         let own_key = named(server.block.nodes(), &format!("{family}cache_key"))
             .next()
             .is_some();
-        !own_key && caches_within(&around, server.block.nodes(), &family)
+        !own_key && caches_within(view.site, &around, server.block.nodes(), &family)
     });
     let mut sites: Vec<&[u8]> = servers
         .flat_map(|server| named(server.block.nodes(), "server_name").take(1))

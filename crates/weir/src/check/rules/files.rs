@@ -13,7 +13,7 @@ use conf::DirectiveNode;
 use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::view::{
     CheckedTree, DirectiveView, LocationMatch, condition, first, has_handler, inherited,
-    is_guarded, locate, matches_of, named,
+    is_guarded, locate, matches_of,
 };
 
 pub(super) const RULES: &[CheckRule] = &[
@@ -233,8 +233,8 @@ fn is_served(view: &DirectiveView, path: &[u8], place: &ServedFolder) -> bool {
     around.extend(locate(view.site, server, path));
     let location = around.last().filter(|block| block.name.is("location"));
     let folder = around.iter().rev().find_map(|block| {
-        let mut nodes = block.block.nodes().iter();
-        nodes.find(|node| node.name.is("root") || node.name.is("alias"))
+        let lines = |name| view.site.lines(block, name).first().copied();
+        lines("root").or_else(|| lines("alias"))
     });
     let is_same = folder.is_some_and(|node| std::ptr::eq(node, place.node));
     let elsewhere = location.is_some_and(|location| has_handler(location))
@@ -246,16 +246,24 @@ fn is_served(view: &DirectiveView, path: &[u8], place: &ServedFolder) -> bool {
             .iter()
             .any(|word| word.text.contains_str("uri") || word.text.contains_str("filename"))
     };
-    let tried = inherited(&around, "try_files").last().is_none_or(tries);
-    is_same && tried && !elsewhere && !is_guarded(&around) && !is_turned_away(view, &around, path)
+    let tried = inherited(view.site, &around, "try_files")
+        .last()
+        .is_none_or(tries);
+    is_same
+        && tried
+        && !elsewhere
+        && !is_guarded(view.site, &around)
+        && !is_turned_away(view, &around, path)
 }
 
 /// Whether an `if` in these blocks matches the path. Whatever it does, the operator has thought of
 /// such paths.
-fn is_turned_away(view: &DirectiveView, around: &[&DirectiveNode], path: &[u8]) -> bool {
-    let mut ifs = around
-        .iter()
-        .flat_map(|block| named(block.block.nodes(), "if"));
+fn is_turned_away<'t>(
+    view: &DirectiveView<'_, 't>,
+    around: &[&'t DirectiveNode],
+    path: &[u8],
+) -> bool {
+    let mut ifs = around.iter().flat_map(|block| view.site.lines(block, "if"));
     ifs.any(|node| match condition(node)[..] {
         [
             b"$uri" | b"$request_uri" | b"$document_uri" | b"$request_filename",

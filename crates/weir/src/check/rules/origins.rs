@@ -206,12 +206,13 @@ fn subject(host: &str, subject: TestSubject) -> String {
 /// The client's origin is returned, together with permission to send credentials, and no `if` tests
 /// it.
 fn any_origin_with_credentials(view: &DirectiveView, found: &mut Vec<RuleHit>) {
-    let fields = view.inherited("add_header");
     let is = |node: &DirectiveNode, name: &str| first(node).eq_ignore_ascii_case(name.as_bytes());
-    let credentials = fields.iter().any(|node| {
+    if !is(view.node, "access-control-allow-origin") || word(view.node, 1) != b"$http_origin" {
+        return;
+    }
+    let credentials = view.inherited("add_header").iter().any(|node| {
         is(node, "access-control-allow-credentials") && word(node, 1).eq_ignore_ascii_case(b"true")
     });
-    let any = is(view.node, "access-control-allow-origin") && word(view.node, 1) == b"$http_origin";
     let asks = |node: &DirectiveNode| {
         node.name.is("if")
             && node
@@ -222,8 +223,8 @@ fn any_origin_with_credentials(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let tested = view
         .around
         .iter()
-        .any(|block| asks(block) || block.block.nodes().iter().any(asks));
-    if any && credentials && !tested && !view.is_guarded() {
+        .any(|block| asks(block) || view.site.lines(block, "if").into_iter().any(asks));
+    if credentials && !tested && !view.is_guarded() {
         let text = "any site can read this with the cookies of its visitors";
         found.push(RuleHit::new(view.node.head, text));
     }

@@ -6,7 +6,7 @@ use base::ByteSlice as _;
 use conf::DirectiveNode;
 
 use super::{CheckRule, RuleDanger, RuleHit};
-use crate::check::view::{DirectiveView, first, named, word};
+use crate::check::view::{AddressServers, DirectiveView, addresses, first, named, word};
 
 pub(super) const RULES: &[CheckRule] = &[
     CheckRule {
@@ -38,27 +38,6 @@ pub(super) const RULES: &[CheckRule] = &[
     },
 ];
 
-/// The addresses of a server's `listen` lines. Without one it is port 80.
-fn addresses(server: &DirectiveNode) -> Vec<&[u8]> {
-    let listens: Vec<&[u8]> = named(server.block.nodes(), "listen").map(first).collect();
-    match listens.is_empty() {
-        // nginx's default for `server_name`: requests without a host.
-        true => vec![b"80"],
-        false => listens,
-    }
-}
-
-/// Whether the server is marked as the default of this address.
-fn marks_default(server: &DirectiveNode, address: &[u8]) -> bool {
-    named(server.block.nodes(), "listen").any(|node| {
-        first(node) == address
-            && node
-                .args
-                .iter()
-                .any(|word| word.is("default_server") || word.is("default"))
-    })
-}
-
 /// Whether the server has no site of its own but takes the remaining requests: it refuses them, or
 /// has a name that is no site's.
 fn is_catch_all(server: &DirectiveNode) -> bool {
@@ -84,27 +63,24 @@ fn is_catch_all(server: &DirectiveNode) -> bool {
 /// Several sites on an address without a default server. Reported once, at the first server of the
 /// address, which gets the stray requests.
 fn no_default_server(view: &DirectiveView, found: &mut Vec<RuleHit>) {
-    let [http] = view.around else {
+    let [_] = view.around else {
         return;
     };
     if !view.is_in("http") || is_catch_all(view.node) {
         return;
     }
     for address in addresses(view.node) {
-        let servers = || {
-            named(http.block.nodes(), "server")
-                .filter(|server| addresses(server).contains(&address))
+        let Some(AddressServers { all, defaults }) = view.site.servers_at(address) else {
+            continue;
         };
-        let is_first = servers()
-            .next()
-            .is_some_and(|server| std::ptr::eq(server, view.node));
-        if !is_first {
+        let [first_server, others @ ..] = &all[..] else {
+            continue;
+        };
+        if !std::ptr::eq(*first_server, view.node) {
             continue;
         }
-        let marked = servers().any(|server| marks_default(server, address) || is_catch_all(server));
-        let others = servers()
-            .skip(1)
-            .any(|server| !is_same_site(server, view.node));
+        let marked = !defaults.is_empty() || all.iter().any(|server| is_catch_all(server));
+        let others = others.iter().any(|server| !is_same_site(server, view.node));
         if others && !marked {
             let name = named(view.node.block.nodes(), "server_name")
                 .next()
@@ -141,11 +117,10 @@ fn host_by_client(view: &DirectiveView, found: &mut Vec<RuleHit>) {
         return;
     };
     // If this server accepts any name, the application has to check it anyway.
-    let chosen = named(view.around[0].block.nodes(), "server").any(|other| {
-        addresses(server)
-            .iter()
-            .any(|address| marks_default(other, address))
-            && !std::ptr::eq(other, server)
+    let chosen = addresses(server).into_iter().any(|address| {
+        let servers = view.site.servers_at(address);
+        let mut defaults = servers.into_iter().flat_map(|servers| &servers.defaults);
+        defaults.any(|default| !std::ptr::eq(*default, server))
     });
     if chosen && !is_catch_all(server) {
         let text = "clients control the host name that the upstream sees";

@@ -9,7 +9,9 @@ use conf::DirectiveNode;
 
 use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::value::{ValuePart, value_parts};
-use crate::check::view::{DirectiveView, LocationMatch, first, inherited, matches_of, named, word};
+use crate::check::view::{
+    CheckedTree, DirectiveView, LocationMatch, first, inherited, matches_of, named, word,
+};
 
 pub(super) const RULES: &[CheckRule] = &[
     CheckRule {
@@ -238,25 +240,26 @@ fn upstream_by_client(view: &DirectiveView, found: &mut Vec<RuleHit>) {
 }
 
 /// Whether requests for other names go to another server.
-fn has_only_names(view: &DirectiveView, server: &DirectiveNode) -> bool {
-    let names = || named(server.block.nodes(), "server_name").flat_map(|node| &node.args);
+fn has_only_names<'t>(view: &DirectiveView<'_, 't>, server: &'t DirectiveNode) -> bool {
+    let lines = view.site.lines(server, "server_name");
+    let names = || lines.iter().flat_map(|node| &node.args);
     let any = |name: &BStr| matches!(name.as_bytes(), b"_" | b"" | b"*") || name.starts_with(b"~");
     let answers_to_all = |listen: &DirectiveNode| {
         let default = view.site.default_server(first(listen));
         default.is_none_or(|default| std::ptr::eq(default, server))
     };
-    let mut own = named(server.block.nodes(), "listen").peekable();
+    let own = view.site.lines(server, "listen");
     names().next().is_some()
         && !names().any(|word| any(word.as_bstr()))
-        && own.peek().is_some()
-        && !own.any(answers_to_all)
+        && !own.is_empty()
+        && !own.into_iter().any(answers_to_all)
 }
 
 /// Whether clients can only get here by an internal redirect.
 fn is_internal(view: &DirectiveView) -> bool {
     view.around
         .iter()
-        .any(|block| named(block.block.nodes(), "internal").next().is_some())
+        .any(|block| !view.site.lines(block, "internal").is_empty())
 }
 
 /// The URL to which a `return` or a redirecting `rewrite` sends visitors.
@@ -403,28 +406,33 @@ fn resolver_of_strangers(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     let Some(public) = public else {
         return;
     };
-    if asks(view.around, view.here()) {
+    if asks(view.site, view.around, view.here()) {
         let text = format!("\"{}\" decides where requests go", public.text.as_bstr());
         found.push(RuleHit::new(public.span, text));
     }
 }
 
 /// Whether anything in a block has its host looked up at run time, by the resolver of that block.
-fn asks(around: &[&DirectiveNode], nodes: &[DirectiveNode]) -> bool {
+fn asks<'t>(
+    site: &CheckedTree<'t>,
+    around: &[&'t DirectiveNode],
+    nodes: &'t [DirectiveNode],
+) -> bool {
     nodes.iter().any(|node| {
         let is_pass = ["proxy_pass", "fastcgi_pass", "grpc_pass"]
             .iter()
             .any(|name| node.name.is(name));
         let url = first(node);
         let host = url.find("://").map_or(url, |at| &url[at + 3..]);
-        let verify = inherited(around, "proxy_ssl_verify");
-        let is_verified =
-            url.starts_with(b"https") && verify.last().is_some_and(|node| first(node) == b"on");
+        let verify = || inherited(site, around, "proxy_ssl_verify");
+        let is_verified = || {
+            url.starts_with(b"https") && verify().last().is_some_and(|node| first(node) == b"on")
+        };
         let is_resolved = node.name.is("server") && node.args.iter().any(|word| word.is("resolve"));
         // A block with its own resolver does not ask this one.
         let has_own = named(node.block.nodes(), "resolver").next().is_some();
-        (is_pass && host.starts_with(b"$") && !is_verified)
+        (is_pass && host.starts_with(b"$") && !is_verified())
             || is_resolved
-            || !has_own && asks(&[around, &[node]].concat(), node.block.nodes())
+            || !has_own && asks(site, &[around, &[node]].concat(), node.block.nodes())
     })
 }
