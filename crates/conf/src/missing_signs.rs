@@ -32,7 +32,7 @@ impl SwallowedDirective {
         };
         let first = DirectiveNode {
             name: node.name.clone(),
-            args: first.to_vec(),
+            args: first.into(),
             block: BlockContent::None,
             head,
             span: head,
