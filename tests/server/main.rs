@@ -47,6 +47,7 @@ mod headers_more;
 mod hop_by_hop;
 mod http2;
 mod http2_attacks;
+mod idle_connections;
 mod init;
 mod keepalive;
 mod kept;
