@@ -270,7 +270,7 @@ fn is_tested(view: &DirectiveView, name: &[u8]) -> bool {
     };
     let ends = |node: &DirectiveNode| node.name.is("return") || node.name.is("rewrite");
     let blocks = || view.around.iter();
-    blocks().any(|block| asks(block))
+    blocks().any(asks)
         || blocks().any(|block| {
             let mut inside = view.site.lines(block, "if").into_iter();
             inside.any(|node| asks(&node) && node.block.nodes().iter().any(ends))
