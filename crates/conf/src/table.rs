@@ -10,7 +10,7 @@
 //!     types: Vec<BString>,
 //! }
 //!
-//! static DIRECTIVES: Table<Conf> = Table::new(&[
+//! static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
 //!     Directive {
 //!         name: "squeeze",
 //!         syntax: "on | off",
@@ -36,7 +36,7 @@
 //!         contexts: HTTP_SERVER_LOCATION,
 //!         since: "0.1",
 //!         doc: "What is squeezed.",
-//!         set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.types.clear()), |c, line| {
+//!         set: Setter::Custom(Arity::at_least(1), RepeatRule::Fresh(|c| c.types.clear()), |c, line| {
 //!             c.types.extend(line.args().iter().map(|word| word.text.clone()));
 //!             Ok(())
 //!         }),
