@@ -122,7 +122,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "kept-after-412-and-416",
         text: "A 412 or 416 that takes the place of a response is complete, and leaves the connection open as its head says; nginx \
-               says `keep-alive`, closes, and logs it as not completed and as from nowhere.",
+               says `keep-alive`, closes, and logs it as not completed and as from nowhere. In HTTP/2 it sends the content behind the page.",
         reason: Reason::Rfc("RFC 9112, section 9.6: who closes says so"),
         before: None,
         matches: |seen| {
@@ -134,8 +134,15 @@ pub(super) const RULES: &[Rule] = &[
                 "log: $proxy_host",
                 "log: $proxy_port",
             ];
-            classes.iter().any(|class| seen.is(class))
-                && any_pair(seen, |a, _| [412, 416].contains(&a.status))
+            // In HTTP/2 the content follows the page.
+            let page = ["body", "cut true false", "log: $body_bytes_sent"];
+            let is_one = |a: &Response| [412, 416].contains(&a.status);
+            let is_followed = page.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| {
+                    is_one(a) && a.body.len() > b.body.len() && a.body.starts_with(&b.body)
+                });
+            is_followed
+                || (classes.iter().any(|class| seen.is(class)) && any_pair(seen, |a, _| is_one(a)))
         },
     },
     Rule {
@@ -253,6 +260,38 @@ pub(super) const RULES: &[Rule] = &[
             seen.is("field ")
                 && seen.difference.oracle == twice
                 && any_pair(seen, |a, _| [412, 416].contains(&a.status))
+        },
+    },
+    Rule {
+        name: "charsets-without-a-value",
+        text: "`charset` with a variable that has no value names no charset; nginx closes the connection without a response.",
+        reason: Reason::Safety(
+            "a client that leaves out an argument takes the response from itself, and tells nobody why",
+        ),
+        before: None,
+        matches: |seen| {
+            let text = crate::case::text::print(seen.case);
+            let classes = ["event closed ", "log: "];
+            text.contains("charset $")
+                && classes.iter().any(|class| seen.is(class))
+                && any_events(seen, |a, b| {
+                    matches!((a, b), (Event::Closed, Event::Response(_)))
+                })
+        },
+    },
+    Rule {
+        name: "sessions-of-named-servers",
+        text: "`ssl_session_tickets` and `ssl_session_cache` count in the server that the client's name chooses; nginx takes those of the \
+               port's default server.",
+        reason: Reason::Safety("where a server's lines forbid sessions it has none"),
+        before: None,
+        matches: |seen| {
+            let without = |text: &str| text.split(" resumed ").next().unwrap_or("").to_owned();
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            seen.is("bytes")
+                && oracle.contains(" resumed ")
+                && without(oracle) == without(weir)
+                && (seen.has("ssl_session_tickets") || seen.has("ssl_session_cache"))
         },
     },
     Rule {
