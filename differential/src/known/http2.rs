@@ -103,8 +103,8 @@ pub(super) const HTTP2: &[Rule] = &[
     },
     Rule {
         name: "length-of-what-has-come",
-        text: "Content of HTTP/2 without a length that has come before its request is passed on has a `Content-Length`, also with \
-               `proxy_request_buffering off`; nginx sends chunks.",
+        text: "Content of HTTP/2 that has come before its request is passed on is whole, also with `proxy_request_buffering off`: it has a \
+               `Content-Length`, and `$request_body` and `$content_length` tell of it; nginx sends chunks if the client told no length.",
         reason: Reason::Rfc("RFC 9110, section 8.6: a length should be sent where it is known"),
         before: None,
         matches: |seen| {
@@ -113,6 +113,8 @@ pub(super) const HTTP2: &[Rule] = &[
                 "behind: field Transfer-Encoding missing",
                 "behind: framing chunked length",
                 "behind: framing chunked none",
+                "log: $request_body",
+                "log: $content_length",
             ];
             let has_content = http2_requests(seen).any(|(_, request)| request.body != Body::None);
             has_content
