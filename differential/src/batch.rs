@@ -16,10 +16,11 @@ use weir_tests::Port;
 
 use crate::case::fill::Places;
 use crate::case::tree;
-use crate::case::{Case, Content};
+use crate::case::{Case, Content, Step};
 use crate::observe::{Equal, Observation, log_format, log_line};
 use crate::side::client::{Patience, converse};
 use crate::side::server::{Program, Refusal, Running};
+use crate::side::tls;
 use crate::side::upstream::Behind;
 use crate::side::{ADDRESSES, FOLDERS};
 use crate::spent::Spent;
@@ -153,6 +154,10 @@ impl<'a> Start<'a> {
         for side in FOLDERS {
             fs::create_dir_all(self.folder.join(side))?;
         }
+        let mut steps = self.cases.iter().flat_map(|case| &case.talk);
+        if steps.any(|step| matches!(step, Step::Tls { .. })) {
+            tls::write(&self.folder.join("tls"))?;
+        }
         let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(MODIFIED);
         // Most cases of an area have the same files: links take a tenth of the time of copies.
         let mut written: HashMap<&Content, PathBuf> = HashMap::new();
@@ -195,6 +200,7 @@ impl<'a> Start<'a> {
             upstreams: numbers(upstreams),
             probe: self.probe.number(),
             number,
+            tls: self.folder.join("tls"),
             files: self.folder.join(format!("files/{number:03}")),
             own: self
                 .folder

@@ -83,6 +83,16 @@ fn unknown_misplaced_and_repeated_directives() {
                 "[emerg] \"sendfile\" directive is duplicate",
             ),
             ("root a; root b;", "[emerg] \"root\" directive is duplicate"),
+            ("http { }", "[emerg] \"http\" directive is not allowed here"),
+        ],
+    );
+}
+
+#[test]
+fn what_a_server_may_not_have() {
+    complaints(
+        in_server,
+        &[
             (
                 "location / { limit_except GET { } limit_except POST { } }",
                 "[emerg] \"limit_except\" directive is duplicate",
@@ -107,7 +117,6 @@ fn unknown_misplaced_and_repeated_directives() {
                 "gzip_hash 1m;",
                 "[emerg] \"gzip_hash\" directive must be 512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k",
             ),
-            ("http { }", "[emerg] \"http\" directive is not allowed here"),
         ],
     );
 }

@@ -481,15 +481,23 @@ fn another_server_behind_the_same_session_is_refused() {
     let ours = authority("Ours");
     let server = https(&format!(
         "{CERTIFICATE} ssl_client_certificate ca.crt;
-         server {{ listen 127.0.0.1:%%PORT%% ssl; server_name localhost; location / {{ return 200 open; }} }}
+         log_format short '$server_name $host $status $request_length';
+         access_log short.log short;
+         server {{ listen 127.0.0.1:%%PORT%% ssl; server_name localhost; error_page 421 /page;
+         location / {{ return 200 open; }} location /page {{ return 200 ours; }} }}
          server {{ listen 127.0.0.1:%%PORT%% ssl; server_name closed.example; ssl_verify_client on;
-         location / {{ return 200 closed; }} }}"
+         error_page 421 /page; location / {{ return 200 closed; }} }}"
     ))
     .file("ca.crt", ours.pem())
     .start();
     let mut stream = Client::new().connect(&server, 0, "localhost");
     let answer = ask(&mut stream, "/", "Host: closed.example").expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 421 "), "{answer}");
+    // The page and the log are those of the server that the session belongs to.
+    assert_eq!(body(&answer), "ours");
+    let length = "GET / HTTP/1.1\r\nHost: closed.example\r\n".len();
+    let line = format!("localhost localhost 421 {length}");
+    assert_eq!(server.lines("short.log", 1), [line]);
 }
 
 /// The name in the handshake chooses a certificate. A host that no server has is the default server's all the same, or a
@@ -860,6 +868,20 @@ fn http_2_is_spoken_over_tls() {
     // Without TLS it is not looked for where TLS is spoken.
     let reply = server.raw("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
     assert_eq!(reply.status, 400);
+}
+
+#[test]
+fn http_2_has_the_limits_of_the_server_that_tls_named() {
+    let server = https(&format!(
+        "{CERTIFICATE}
+         server {{ listen 127.0.0.1:%%PORT%% ssl http2; server_name other.example; return 200; }}
+         server {{ listen 127.0.0.1:%%PORT%% ssl http2; server_name localhost; keepalive_requests 1; return 200; }}"
+    ))
+    .start();
+    let mut http2 = Client::new().offering(&[b"h2".to_vec()]).http2(&server);
+    let stream = http2.request("GET", "/", &[], true);
+    assert_eq!(http2.reply(stream).status, 200);
+    assert_eq!(http2.end(), Some(proto::h2::ErrorCode::NO_ERROR));
 }
 
 #[test]

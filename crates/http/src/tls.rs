@@ -432,10 +432,25 @@ async fn load(
     Ok(identities)
 }
 
+/// Gives a request that is refused for its `Host` back to the server that TLS named, with its error pages and logs. What comes
+/// behind `Host` does not count: nginx judges it when it reads the field.
+fn return_to_asked_server(request: &mut Request, name: &str) {
+    let server = server_of_name(&request.client.endpoint.borrow(), name);
+    if let Some(head) = Rc::get_mut(&mut request.head) {
+        head.host.clear();
+        head.port = None;
+        head.wire.count_to_host();
+    }
+    if let Some(server) = server {
+        request.server = server;
+        request.enter_server();
+    }
+}
+
 /// Whether a request may be served as far as TLS is concerned; otherwise the status to answer with. As in nginx this is
 /// judged when the request arrives and not in the handshake, so that the client gets an HTTP error.
-pub(crate) fn check_tls(request: &Request) -> Result<(), u16> {
-    let client = &request.client;
+pub(crate) fn check_tls(request: &mut Request) -> Result<(), u16> {
+    let client = Rc::clone(&request.client);
     if !client.tls_port {
         return Ok(());
     }
@@ -461,6 +476,7 @@ pub(crate) fn check_tls(request: &Request) -> Result<(), u16> {
     {
         let message = "client attempted to request the server name different from the one that was negotiated";
         tell(request, format_args!("{message}"));
+        return_to_asked_server(request, name);
         return Err(421);
     }
     match asks.check_verify_result(session.verify_result()) {

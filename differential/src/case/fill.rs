@@ -19,6 +19,8 @@ pub struct Places {
     pub files: PathBuf,
     /// For `%%OWN%%`.
     pub own: PathBuf,
+    /// For `%%TLS%%`: certificates and keys.
+    pub tls: PathBuf,
 }
 
 impl Places {
@@ -69,6 +71,7 @@ impl Places {
             "ADDRESS" => Some(self.address.to_owned()),
             "N" => Some(format!("{:03}", self.number)),
             "DIR" => Some(self.files.to_string_lossy().into_owned()),
+            "TLS" => Some(self.tls.to_string_lossy().into_owned()),
             "OWN" => Some(self.own.to_string_lossy().into_owned()),
             _ => None,
         }
@@ -106,6 +109,7 @@ mod tests {
             probe: 4,
             number: 7,
             files: "/f".into(),
+            tls: PathBuf::from("/tls"),
             own: "/o".into(),
         };
         let text = "a%%PORT1%% %%NUMBER0%% %%UP0%% %%N%%%%DIR%% %% %41 %%UP9%% %";

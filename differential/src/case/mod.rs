@@ -113,6 +113,16 @@ pub enum Step {
         /// The window of each stream.
         window: u32,
     },
+    /// Begins TLS on a connection that is open; an event tells what came of it.
+    Tls {
+        /// Where.
+        connection: usize,
+        /// The name that is asked for; none where it is empty.
+        name: String,
+        /// What the client has: `h2` offers HTTP/2, which begins at once if it is taken; `certificate` is a client's; `1.2` and
+        /// `1.3` are the only version. Connections of a conversation that have the same share their sessions.
+        has: Vec<String>,
+    },
     /// Sends bytes as they are.
     Send {
         /// Where.

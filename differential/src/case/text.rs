@@ -89,6 +89,14 @@ fn step(step: &Step, out: &mut String) {
             connection,
             request,
         } => writeln!(out, "request {connection} {}", shown_request(request)),
+        Step::Tls {
+            connection,
+            name,
+            has,
+        } => {
+            let name = if name.is_empty() { "-" } else { name };
+            writeln!(out, "tls {connection} {name} {}", has.join(" "))
+        }
         Step::Read { connection } => writeln!(out, "read {connection}"),
         Step::Rest { connection } => writeln!(out, "rest {connection}"),
         Step::Half { connection } => writeln!(out, "half {connection}"),
@@ -253,6 +261,14 @@ fn read_step(word: &str, rest: &str) -> Result<Step, String> {
                 connection,
                 port: number(port.trim_start_matches("to "))?,
                 window: number(window)?,
+            }
+        }
+        "tls" => {
+            let mut words = more.split_whitespace();
+            Step::Tls {
+                connection,
+                name: words.next().unwrap_or("-").trim_matches('-').to_owned(),
+                has: words.map(str::to_owned).collect(),
             }
         }
         "send" => Step::Send {

@@ -15,6 +15,7 @@ mod proxying;
 mod rows;
 mod statics;
 mod streams;
+mod tls;
 
 use crate::case::Case;
 use crate::case::tree::Node;
@@ -47,6 +48,7 @@ pub const AREAS: &[&dyn Generator] = &[
     &gates::Gates,
     &conversations::Conversations,
     &http2::Http2,
+    &tls::Tls,
     &others::Others,
     &streams::Streams,
     &streams::Packets,

@@ -51,13 +51,15 @@ pub const CHANGES: &[Rule] = &[
     },
     Rule {
         name: "repeated-response-headers",
-        text: "Of several upstream headers that may appear only once (`Expires`, `Content-Type`), the first one counts.",
+        text: "Of several upstream headers that may appear only once (`Expires`, `Content-Type`, `Location`), the first one counts.",
         reason: Reason::Changed("all were passed on, or the last one counted"),
         before: Some(LISTS),
         matches: |seen| {
             let classes = [
                 ("field Expires", "Expires: "),
                 ("log: $sent_http_expires", "Expires: "),
+                ("field Location", "Location: "),
+                ("log: $sent_http_location", "Location: "),
                 ("field Content-Type", "Content-Type: "),
                 ("log: $sent_http_content_type", "Content-Type: "),
             ];

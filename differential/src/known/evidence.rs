@@ -54,17 +54,6 @@ pub(super) fn sends_chunks(seen: &Seen<'_>) -> bool {
     has_one || sent(seen).any(|text| text.contains("\r\ntransfer-encoding: chunked\r\n"))
 }
 
-/// True when a request of the case has trailers.
-pub(super) fn sends_trailers(seen: &Seen<'_>) -> bool {
-    let has_one = seen.case.talk.iter().any(|step| {
-        let Step::Request { request, .. } = step else {
-            return false;
-        };
-        matches!(&request.body, Body::Chunked(_, trailers) if !trailers.is_empty())
-    });
-    has_one || sent(seen).any(|text| text.contains("\r\n0\r\nx"))
-}
-
 /// True when a request of the case has one of these fields.
 pub(super) fn has_field(seen: &Seen<'_>, names: &[&str]) -> bool {
     seen.case.talk.iter().any(|step| match step {

@@ -1,7 +1,7 @@
 //! Choices of heads and of what comes with them: what is counted of them, and what is answered behind a request that ends the
 //! connection.
 
-use super::evidence::{any_bytes, any_events, sends_chunks, sends_trailers, sent};
+use super::evidence::{any_bytes, any_events, logged_with, sends_chunks, sent};
 use super::{Reason, Rule, Seen};
 use crate::case::{Body, Step};
 use crate::side::client::Event;
@@ -100,17 +100,24 @@ pub(super) const HEADS: &[Rule] = &[
         },
     },
     Rule {
-        name: "lengths-without-trailers",
-        text: "`$request_length` of a request whose content in chunks is discarded, and has trailers, is that of its head; nginx's is less \
-               than that, and can be negative.",
+        name: "lengths-below-that-of-a-head",
+        text: "`$request_length` of a request whose content in chunks is discarded is that of its head; nginx's can be less than that, and \
+               negative.",
         reason: Reason::Chance("the kernel cuts the bytes"),
         before: None,
         matches: |seen| {
-            let number = |text: &str| text.parse::<i64>().unwrap_or(i64::MAX);
+            const REST: &str = "\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
             let is_shown = seen.is("field X-A") && seen.has("add_header");
+            let Ok(oracle) = seen.difference.oracle.parse::<i64>() else {
+                return false;
+            };
+            let is_below = |of: &dyn Fn(&str) -> String| {
+                let head = of("request").len() + REST.len();
+                i64::try_from(head).is_ok_and(|head| oracle < head)
+            };
             (seen.is("log: $request_length") || is_shown)
-                && number(&seen.difference.oracle) < number(&seen.difference.weir)
-                && sends_trailers(seen)
+                && sends_chunks(seen)
+                && logged_with(seen, "request_length", &seen.difference.oracle, is_below)
         },
     },
     Rule {

@@ -79,9 +79,32 @@ pub(super) const HTTP2: &[Rule] = &[
         matches: |seen| seen.is("field Upgrade missing") && http2_requests(seen).next().is_some(),
     },
     Rule {
+        name: "request-lines-of-421",
+        text: "A 421 of HTTP/2 is logged with its request; nginx has not put that together yet.",
+        reason: Reason::Safety("a log without it misleads who looks for a fault"),
+        before: None,
+        matches: |seen| {
+            let is_one = |line: &Vec<(String, String)>| {
+                let has = |name: &str, value: &str| {
+                    line.iter()
+                        .any(|(known, held)| known == name && held == value)
+                };
+                has("status", "421") && has("server_protocol", "HTTP/2.0")
+            };
+            // Lines that tell no request stand in another order, so that all of their values seem to differ.
+            let is_unnamed = |line: &&Vec<(String, String)>| {
+                is_one(line) && line.iter().all(|(name, _)| name != "request")
+            };
+            seen.is("log: $")
+                && seen
+                    .sides
+                    .is_some_and(|[oracle, _]| oracle.log.iter().any(|line| is_unnamed(&line)))
+        },
+    },
+    Rule {
         name: "length-of-what-has-come",
-        text: "Content of HTTP/2 without a length that has come before its request is passed on has a `Content-Length`, also with \
-               `proxy_request_buffering off`; nginx sends chunks.",
+        text: "Content of HTTP/2 that has come before its request is passed on is whole, also with `proxy_request_buffering off`: it has a \
+               `Content-Length`, and `$request_body` and `$content_length` tell of it; nginx sends chunks if the client told no length.",
         reason: Reason::Rfc("RFC 9110, section 8.6: a length should be sent where it is known"),
         before: None,
         matches: |seen| {
@@ -90,6 +113,8 @@ pub(super) const HTTP2: &[Rule] = &[
                 "behind: field Transfer-Encoding missing",
                 "behind: framing chunked length",
                 "behind: framing chunked none",
+                "log: $request_body",
+                "log: $content_length",
             ];
             let has_content = http2_requests(seen).any(|(_, request)| request.body != Body::None);
             has_content

@@ -124,7 +124,8 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "kept-after-412-and-416",
         text: "A 412 or 416 that replaces a response is complete and leaves the connection open, as its header says; nginx \
-               says `keep-alive`, closes the connection, and logs the response as incomplete and without an upstream.",
+               says `keep-alive`, closes the connection, and logs the response as incomplete and without an upstream. \
+               On HTTP/2 it sends the response's body after the error page.",
         reason: Reason::Rfc("RFC 9112, section 9.6: a server that closes says so"),
         before: None,
         matches: |seen| {
@@ -136,8 +137,15 @@ pub(super) const RULES: &[Rule] = &[
                 "log: $proxy_host",
                 "log: $proxy_port",
             ];
-            classes.iter().any(|class| seen.is(class))
-                && any_pair(seen, |a, _| [412, 416].contains(&a.status))
+            // In HTTP/2 the content follows the page.
+            let page = ["body", "cut true false", "log: $body_bytes_sent"];
+            let is_one = |a: &Response| [412, 416].contains(&a.status);
+            let is_followed = page.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| {
+                    is_one(a) && a.body.len() > b.body.len() && a.body.starts_with(&b.body)
+                });
+            is_followed
+                || (classes.iter().any(|class| seen.is(class)) && any_pair(seen, |a, _| is_one(a)))
         },
     },
     Rule {
@@ -255,6 +263,41 @@ pub(super) const RULES: &[Rule] = &[
             seen.is("field ")
                 && seen.difference.oracle == twice
                 && any_pair(seen, |a, _| [412, 416].contains(&a.status))
+        },
+    },
+    Rule {
+        name: "charsets-without-a-value",
+        text: "`charset` with a variable that has no value names no charset; nginx closes the connection without a response.",
+        reason: Reason::Safety(
+            "a client that leaves out an argument should not lose its response without an explanation",
+        ),
+        before: None,
+        matches: |seen| {
+            let text = crate::case::text::print(seen.case);
+            let classes = ["event closed ", "log: "];
+            text.contains("charset $")
+                && classes.iter().any(|class| seen.is(class))
+                && any_events(seen, |a, b| {
+                    matches!((a, b), (Event::Closed, Event::Response(_)))
+                })
+        },
+    },
+    Rule {
+        name: "sessions-of-named-servers",
+        text: "`ssl_session_tickets` and `ssl_session_cache` count in the server that the client's name chooses; nginx takes those of the \
+               port's default server.",
+        reason: Reason::Safety("a server that forbids sessions has none"),
+        before: None,
+        matches: |seen| {
+            let without = |text: &str| {
+                let text = text.replace(" resumed true", " resumed false");
+                text.replace(" r ", " . ")
+            };
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            (seen.is("bytes") || seen.is("body"))
+                && oracle != weir
+                && without(oracle) == without(weir)
+                && (seen.has("ssl_session_tickets") || seen.has("ssl_session_cache"))
         },
     },
     Rule {

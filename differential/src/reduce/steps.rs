@@ -185,6 +185,7 @@ pub(super) fn connection_of(step: &Step) -> Option<usize> {
     match step {
         Step::Connect { connection, .. }
         | Step::Http2 { connection, .. }
+        | Step::Tls { connection, .. }
         | Step::Send { connection, .. }
         | Step::Request { connection, .. }
         | Step::Read { connection }

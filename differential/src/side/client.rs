@@ -10,6 +10,7 @@ use crate::case::fill::Places;
 
 use super::http2::Http2;
 use super::reply::{Parsed, Response, parse};
+use super::tls::{Secured, Sessions};
 use super::upstream::Behind;
 
 /// What the client got, in order.
@@ -61,6 +62,7 @@ pub fn converse(
     let mut open: BTreeMap<usize, Connection> = BTreeMap::new();
     let mut sockets: BTreeMap<usize, Datagrams> = BTreeMap::new();
     let mut events: Vec<(usize, Event)> = Vec::new();
+    let mut sessions = Sessions::default();
     let (mut patience, mut looked_at) = (patience, 0);
     for step in steps {
         // After something that did not come, the rest mostly does not come either.
@@ -73,28 +75,8 @@ pub fn converse(
         }
         looked_at = told;
         match step {
-            Step::Connect { connection, port } => {
-                let port = places.ports.get(*port).copied().unwrap_or(0);
-                match Connection::open(places, port, patience) {
-                    Some(opened) => drop(open.insert(*connection, opened)),
-                    None => events.push((*connection, Event::Refused)),
-                }
-            }
-            Step::Http2 {
-                connection,
-                port,
-                window,
-            } => {
-                let port = places.ports.get(*port).copied().unwrap_or(0);
-                match Connection::open(places, port, patience) {
-                    Some(mut opened) => {
-                        let mut http2 = Http2::default();
-                        opened.send(&http2.begin(*window));
-                        opened.http2 = Some(Box::new(http2));
-                        open.insert(*connection, opened);
-                    }
-                    None => events.push((*connection, Event::Refused)),
-                }
+            Step::Connect { .. } | Step::Http2 { .. } | Step::Tls { .. } => {
+                events.extend(begin(step, &mut open, &mut sessions, places, patience));
             }
             Step::Await { upstream, requests } => {
                 let asked = behind.get(*upstream);
@@ -136,6 +118,50 @@ pub fn converse(
         events.push((number, event));
     }
     events
+}
+
+/// Opens a connection, or begins TLS on it, and what there is to tell of that.
+fn begin(
+    step: &Step,
+    open: &mut BTreeMap<usize, Connection>,
+    sessions: &mut Sessions,
+    places: &Places,
+    patience: Patience,
+) -> Option<(usize, Event)> {
+    let at = |port: &usize| places.ports.get(*port).copied().unwrap_or(0);
+    let (number, opened) = match step {
+        Step::Connect { connection, port } => {
+            (*connection, Connection::open(places, at(port), patience))
+        }
+        Step::Http2 {
+            connection,
+            port,
+            window,
+        } => {
+            let mut opened = Connection::open(places, at(port), patience);
+            if let Some(opened) = &mut opened {
+                opened.begin_http2(*window);
+            }
+            (*connection, opened)
+        }
+        Step::Tls {
+            connection,
+            name,
+            has,
+        } => {
+            let (secured, event) = open.remove(connection)?.secure(sessions, name, has);
+            open.extend(secured.map(|secured| (*connection, secured)));
+            return Some((*connection, event));
+        }
+        _ => return None,
+    };
+    match opened {
+        Some(opened) => {
+            open.insert(number, opened);
+            None
+        }
+        None => Some((number, Event::Refused)),
+    }
 }
 
 /// A socket for datagrams; none where the machine has no more.
@@ -181,8 +207,37 @@ fn probe(at: (&str, u16)) {
     drop(asked);
 }
 
+/// Where bytes go and come from.
+enum Wire {
+    Plain(TcpStream),
+    Tls(Box<Secured>),
+}
+
+impl Wire {
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Wire::Plain(stream) => stream,
+            Wire::Tls(secured) => &secured.sock,
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Wire::Plain(stream) => stream.read(buffer),
+            Wire::Tls(secured) => secured.read(buffer),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Wire::Plain(stream) => stream.write_all(bytes),
+            Wire::Tls(secured) => secured.write_all(bytes).and_then(|()| secured.flush()),
+        }
+    }
+}
+
 struct Connection {
-    stream: TcpStream,
+    stream: Wire,
     received: Vec<u8>,
     /// Methods of the requests whose responses were not read yet.
     methods: VecDeque<String>,
@@ -200,7 +255,7 @@ impl Connection {
         stream.set_nodelay(true).ok()?;
         stream.set_write_timeout(Some(patience.wait)).ok()?;
         Some(Self {
-            stream,
+            stream: Wire::Plain(stream),
             received: Vec::new(),
             methods: VecDeque::new(),
             will_close: false,
@@ -209,6 +264,36 @@ impl Connection {
             probe: (places.address, places.probe),
             http2: None,
         })
+    }
+
+    /// Speaks HTTP/2 from here on, with streams that have such a window.
+    fn begin_http2(&mut self, window: u32) {
+        let mut http2 = Http2::default();
+        self.send(&http2.begin(window));
+        self.http2 = Some(Box::new(http2));
+    }
+
+    /// The same connection over TLS, and what the handshake showed; none where there was no handshake.
+    fn secure(
+        mut self,
+        sessions: &mut Sessions,
+        name: &str,
+        has: &[String],
+    ) -> (Option<Self>, Event) {
+        let Wire::Plain(stream) = self.stream else {
+            return (None, Event::Refused);
+        };
+        match sessions.begin(stream, name, has, self.patience.wait * 4) {
+            Ok((secured, told)) => {
+                let is_http2 = secured.conn.alpn_protocol() == Some(b"h2");
+                self.stream = Wire::Tls(Box::new(secured));
+                if is_http2 {
+                    self.begin_http2(65535);
+                }
+                (Some(self), Event::Bytes(told.into_bytes()))
+            }
+            Err(why) => (None, Event::Broken(why, Vec::new())),
+        }
     }
 
     fn step(&mut self, step: &Step, places: &Places) -> Vec<Event> {
@@ -249,7 +334,7 @@ impl Connection {
             Step::Rest { .. } => vec![self.rest()],
             Step::Half { .. } => {
                 // The server may have left.
-                let _ = self.stream.shutdown(Shutdown::Write);
+                let _ = self.stream.socket().shutdown(Shutdown::Write);
                 Vec::new()
             }
             _ => Vec::new(),
@@ -258,7 +343,7 @@ impl Connection {
 
     /// A server that closed already is no error: its answer is still to be read.
     fn send(&mut self, bytes: &[u8]) {
-        let _ = self.stream.write_all(bytes);
+        let _ = self.stream.write(bytes);
     }
 
     fn response(&mut self) -> Vec<Event> {
@@ -367,7 +452,7 @@ impl Connection {
     }
 
     fn receive_within(&mut self, time: Duration) -> bool {
-        if self.stream.set_read_timeout(Some(time)).is_err() {
+        if self.stream.socket().set_read_timeout(Some(time)).is_err() {
             return false;
         }
         let mut buffer = [0; 65536];

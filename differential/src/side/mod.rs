@@ -7,6 +7,7 @@ pub mod gateway;
 pub mod http2;
 pub mod reply;
 pub mod server;
+pub mod tls;
 pub mod upstream;
 
 /// nginx, and then Weir.

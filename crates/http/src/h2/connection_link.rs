@@ -338,7 +338,7 @@ impl Http2Link {
     pub(super) fn take_spare_request(&self) -> Box<Request> {
         let known = self.spares.borrow_mut().pop();
         known.unwrap_or_else(|| {
-            let server = self.client.endpoint.borrow().default_server;
+            let server = self.client.first_server();
             let client = Rc::clone(&self.client);
             let site = self.http.site();
             Box::new(Request::new(site, client, Rc::default(), server))

@@ -359,7 +359,7 @@ impl Http2Connection {
         site: &HttpSite,
         head: &mut ReceivedHead,
     ) -> Result<Result<(), proto::h2::MalformedRequest>, ConnectionError> {
-        let server = self.link.client.endpoint.borrow().default_server;
+        let server = self.link.client.first_server();
         let core = &site.server(server).core;
         let limits = request_limits(core);
         let requests = &mut self.requests;
@@ -447,7 +447,7 @@ impl Http2Connection {
             };
         };
         let site = self.link.http.site();
-        let server = self.link.client.endpoint.borrow().default_server;
+        let server = self.link.client.first_server();
         let core = &site.server(server).core;
         let mut fields = Fields::new();
         let mut valid = true;

@@ -23,7 +23,7 @@ const BLOCK_FACTOR: usize = 4;
 /// How many fields of a request are examined beyond `max_headers`, for Cookie fields, which HTTP/2 may split.
 const MORE_FIELDS: usize = 1000;
 
-/// The limits of a connection, from the default server of its address.
+/// The limits of a connection, from the server at which its requests begin.
 pub(super) struct Http2Limits {
     pub(super) max_streams: usize,
     pub(super) preread: u32,
@@ -34,7 +34,7 @@ pub(super) struct Http2Limits {
 
 impl Http2Limits {
     pub(super) fn of(site: &HttpSite, client: &HttpClient) -> Http2Limits {
-        let server = site.server(client.endpoint.borrow().default_server);
+        let server = site.server(client.first_server());
         let http2 = &server.core.http2;
         Http2Limits {
             max_streams: http2.max_concurrent_streams as usize,
@@ -49,7 +49,7 @@ impl Http2Limits {
 
 /// The limits of the frame reader, derived from those on a request's head.
 pub(super) fn reader_limits(site: &HttpSite, client: &HttpClient) -> ReaderLimits {
-    let server = site.server(client.endpoint.borrow().default_server);
+    let server = site.server(client.first_server());
     let fields = server.core.large_buffers * server.core.large_buffer_size;
     ReaderLimits {
         // Content gains nothing by larger frames. But where a field may be larger than the default frame, frames may be

@@ -39,7 +39,7 @@ pub(crate) async fn detect_protocol(
     bytes: &ByteStream,
 ) -> SpokenProtocol {
     let site = http.site();
-    let server = site.server(client.endpoint.borrow().default_server);
+    let server = site.server(client.first_server());
     let timeout = server.core.client_header_timeout;
     drop(site);
     let timer = rt::Timer::after(client.rest_of(timeout));
