@@ -38,8 +38,8 @@ pub(super) struct HeadReading {
     /// server's.
     limits_of: Option<u64>,
     timer: rt::Timer,
-    /// What is left of the timeout when the timer expires: it is set to [`IDLE_IN_TASK`] at most.
-    rest: Duration,
+    /// The whole timeout: the timer is set to [`IDLE_IN_TASK`] at most, and then to the rest.
+    timeout: Duration,
     progress: HeadReadStage,
     /// No request has been served on the connection yet.
     first: bool,
@@ -94,9 +94,9 @@ impl HeadReading {
 
     /// Sets the timer to the first part of a timeout, or to all of it.
     fn begin_timeout(&mut self, timeout: Duration) {
-        let begun = timeout.min(IDLE_IN_TASK);
-        self.timer.set(begun);
-        self.rest = timeout - begun;
+        let is_long = timeout > IDLE_IN_TASK;
+        self.timer.set(if is_long { IDLE_IN_TASK } else { timeout });
+        self.timeout = timeout;
     }
 }
 
@@ -119,7 +119,8 @@ impl Http1Connection<'_> {
 
     fn await_head(&mut self) {
         let control = &self.client.control;
-        let since = control.begin_waiting(rt::now(), self.bytes.sent.get());
+        let now = rt::now();
+        let since = control.begin_waiting(now, self.bytes.sent.get());
         let reading = &mut self.reading;
         reading.progress = HeadReadStage::Awaited;
         reading.first = self.client.requests.get() == 0;
@@ -137,10 +138,12 @@ impl Http1Connection<'_> {
         }
         // The first request is still covered by the time that began with the connection.
         if !reading.first {
-            // One that waits already has been woken for nothing.
-            let waited = rt::now().saturating_duration_since(since);
-            let timeout = self.client.keepalive_timeout.get();
-            reading.begin_timeout(timeout.saturating_sub(waited));
+            let mut timeout = self.client.keepalive_timeout.get();
+            // It waits already, and was woken for nothing.
+            if since != now {
+                timeout = timeout.saturating_sub(now.saturating_duration_since(since));
+            }
+            reading.begin_timeout(timeout);
         }
         let mut input = self.bytes.input.borrow_mut();
         reading.pipelined = !reading.first && !input.is_empty();
@@ -334,7 +337,7 @@ impl Http1Connection<'_> {
             match end.filter(|end| *end > rt::now()) {
                 Some(end) => {
                     reading.timer.set_deadline(end);
-                    reading.rest = Duration::ZERO;
+                    reading.timeout = Duration::ZERO;
                 }
                 None => return Poll::Ready(NoHead::Quiet),
             }
@@ -349,7 +352,7 @@ impl Http1Connection<'_> {
             if reading.timer.poll_expired(context).is_pending() {
                 return Poll::Pending;
             }
-            let rest = std::mem::take(&mut reading.rest);
+            let rest = std::mem::take(&mut reading.timeout).saturating_sub(IDLE_IN_TASK);
             if rest.is_zero() {
                 return Poll::Ready(match reading.is_idle() {
                     true => NoHead::Quiet,
